@@ -1,0 +1,56 @@
+"""joinlab: see what really happens when the ranks of a PyTorch DDP job get uneven inputs.
+
+    timeline = joinlab.launch(joinlab.cases.case_4, inputs=(5, 6))   # real processes, recorded
+    joinlab.diagnose(timeline)                                       # who hangs, and why
+    timeline                                                         # in Jupyter: the swimlanes
+
+Names are loaded when first used, so that `import joinlab` returns at once: it imports neither torch, plotly
+nor ipywidgets.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from joinlab import cases as cases
+    from joinlab.diagnosis import Diagnosis as Diagnosis
+    from joinlab.diagnosis import diagnose as diagnose
+    from joinlab.figures import figure as figure
+    from joinlab.files import load as load
+    from joinlab.launcher import launch as launch
+    from joinlab.matching import match as match
+    from joinlab.page import write_html as write_html
+    from joinlab.timeline import Ending as Ending
+    from joinlab.timeline import Timeline as Timeline
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "cases": "joinlab.cases",
+    "Diagnosis": "joinlab.diagnosis",
+    "diagnose": "joinlab.diagnosis",
+    "figure": "joinlab.figures",
+    "load": "joinlab.files",
+    "launch": "joinlab.launcher",
+    "match": "joinlab.matching",
+    "write_html": "joinlab.page",
+    "Ending": "joinlab.timeline",
+    "Timeline": "joinlab.timeline",
+}
+
+__all__ = ["__version__", *sorted(_HOME)]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"joinlab has no {name!r}; it has {', '.join(sorted(_HOME))}")
+    module = import_module(_HOME[name])
+    value = module if name == "cases" else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

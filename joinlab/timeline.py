@@ -1,0 +1,247 @@
+"""The Timeline: what every producer makes and every reader takes.
+
+A Timeline is plain data. It holds no tensor, no process and no open file, so that it can be saved, sent to
+another machine and opened there without torch. All times are int nanoseconds on the one clock that
+`meta["clock"]` names: "monotonic" for real runs, counted from the moment the launch began, or "virtual" for
+emulated ones. The two never share an axis.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import polars as pl
+
+from joinlab.errors import RankError
+
+CALL_COLUMNS: Mapping[str, pl.DataType] = {
+    "rank": pl.Int64(),  # global rank that issued the call
+    "group": pl.String(),  # name of the process group; its ranks are in meta["groups"]
+    "seq": pl.Int64(),  # order of issue within the group on that rank, from 0
+    "op": pl.String(),  # all_reduce, broadcast, barrier, send, ... (an Op)
+    "origin": pl.String(),  # who issued it: the label of the documented traces
+    "input": pl.Int64(),  # index of the input being processed; null before the first and after the last
+    "dtype": pl.String(),  # "float32"; several are joined by ","; null for a gloo barrier
+    "shape": pl.List(pl.List(pl.Int64())),  # one entry per tensor that the rank contributes or receives into
+    "reduce_op": pl.String(),  # "sum", "max", ...; null where the op reduces nothing
+    "root": pl.Int64(),  # global rank of the root of broadcast, reduce, gather, scatter
+    "peer": pl.Int64(),  # global rank of the other side of send and recv; null: from any source
+    "tag": pl.Int64(),  # tag of send and recv
+    "value_in": pl.String(),  # JSON: one flat list per tensor, "[[1.0]]"; null if over MAX_VALUES elements
+    "value_out": pl.String(),  # the same, after completion; null until then
+    "call_site": pl.String(),  # "file:line" of the learner's code
+    "stack": pl.List(pl.String()),  # "file:line function", innermost last
+    "enqueued_ns": pl.Int64(),  # the host handed the call to the backend
+    "started_ns": pl.Int64(),  # the backend began it; null where the backend does not say (gloo)
+    "completed_ns": pl.Int64(),  # the backend completed it; null: never
+    "host_wait_begin_ns": pl.Int64(),  # the host began to wait for it; null: it never did
+    "host_wait_end_ns": pl.Int64(),  # and was let go; null: never
+    "error": pl.String(),  # what the backend raised instead of completing it
+}
+
+SPAN_COLUMNS: Mapping[str, pl.DataType] = {
+    "rank": pl.Int64(),
+    "name": pl.String(),  # "forward", "backward", "optimizer"
+    "input": pl.Int64(),
+    "begin_ns": pl.Int64(),
+    "end_ns": pl.Int64(),  # null: the rank ended inside it
+    "call_site": pl.String(),
+}
+
+MAX_VALUES = 16
+"""Values are kept for calls whose tensors hold at most this many elements together."""
+
+
+class Op(StrEnum):
+    """The collectives and point-to-point calls, under the names of torch.distributed."""
+
+    ALL_REDUCE = "all_reduce"
+    BROADCAST = "broadcast"
+    REDUCE = "reduce"
+    ALL_GATHER = "all_gather"
+    GATHER = "gather"
+    SCATTER = "scatter"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_TO_ALL = "all_to_all"
+    BARRIER = "barrier"
+    SEND = "send"
+    RECV = "recv"
+
+
+POINT_TO_POINT = frozenset({Op.SEND, Op.RECV})
+
+
+class EndKind(StrEnum):
+    """How a rank can end."""
+
+    FINISHED = "finished"  # the program returned
+    HUNG = "hung"  # it waited for what could not come, and was ended by us
+    RAISED = "raised"  # an exception left the program
+    KILLED = "killed"  # its process died of a signal, called os._exit, or was stopped from outside
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How one rank ended.
+
+    `call` is the seq, within `group`, of the call it ended in: the one a hung rank waits for, the one that
+    raised, or, where `pending`, the first that a finished rank left unfinished behind it. `text` is the type
+    and message of an exception, or what ended the process. `proven` is None unless the rank hung: True where
+    the matching rule shows that the awaited call can never complete, False where only no progress was seen.
+    """
+
+    kind: EndKind
+    pending: bool = False
+    call: int | None = None
+    group: str | None = None
+    text: str = ""
+    proven: bool | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kind", EndKind(self.kind))
+        if (self.kind is EndKind.HUNG) != (self.proven is not None):
+            raise ValueError(f"an ending says `proven` exactly if it is hung: {self}")
+        if self.pending and self.kind is not EndKind.FINISHED:
+            raise ValueError(f"only a finished rank leaves a call pending behind it: {self}")
+
+    def __str__(self) -> str:
+        if self.kind is EndKind.HUNG:
+            return "hung (proven)" if self.proven else "hung (suspected)"
+        return f"{self.kind} (a call still pending)" if self.pending else str(self.kind)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timeline:
+    """One run of one program: every collective call of every rank, and how each rank ended.
+
+    calls    polars DataFrame, columns CALL_COLUMNS, one row per call per rank, sorted by rank, then by issue
+    spans    polars DataFrame, columns SPAN_COLUMNS: what the host did besides (forward, backward, optimizer)
+    ends     one Ending per rank
+    returns  what the program returned on each rank, as plain data (tensors become numpy arrays); None if it
+             did not return
+    output   what each rank printed, stdout and stderr in the order written
+    meta     program, source, engine ("launched", "emulated" or "imported"), backend, world_size, inputs,
+             groups {name: [global ranks]}, versions, clock {"domain", ...}
+
+        timeline.calls.filter(pl.col("completed_ns").is_null())     # what never completed
+        timeline.ends[1].kind                                       # "hung"
+    """
+
+    calls: pl.DataFrame
+    spans: pl.DataFrame
+    ends: tuple[Ending, ...]
+    meta: Mapping[str, Any]
+    returns: tuple[Any, ...] = field(default=())
+    output: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        for name, frame, columns in (("calls", self.calls, CALL_COLUMNS), ("spans", self.spans, SPAN_COLUMNS)):
+            found = dict(frame.schema)
+            if found != dict(columns):
+                wrong = sorted(set(found.items()) ^ set(columns.items()), key=str)
+                raise ValueError(f"Timeline.{name} needs the columns of {name[:-1].upper()}_COLUMNS; differing: {wrong}")
+        n = len(self.ends)
+        if n == 0:
+            raise ValueError("a Timeline needs at least one rank")
+        for name in ("returns", "output"):
+            value = getattr(self, name) or ((None,) * n if name == "returns" else ("",) * n)
+            if len(value) != n:
+                raise ValueError(f"Timeline.{name} has {len(value)} entries for {n} ranks")
+            object.__setattr__(self, name, tuple(value))
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return len(self.ends)
+
+    def call(self, rank: int, seq: int, group: str | None = None) -> dict[str, Any]:
+        """The one call of `rank` with that `seq`, as a dict of its columns (group: the default one).
+
+        Raises KeyError if there is none.
+        """
+        group = self.default_group if group is None else group
+        found = self.calls.filter(pl.col("rank") == rank, pl.col("seq") == seq, pl.col("group") == group)
+        if found.is_empty():
+            raise KeyError(f"rank {rank} issued no call with seq {seq} in group {group!r}")
+        return found.row(0, named=True)
+
+    @property
+    def default_group(self) -> str:
+        """Name of the group that all ranks are in: the first of meta["groups"]."""
+        return next(iter(self.meta["groups"]))
+
+    def equals(self, other: Timeline) -> bool:
+        """True if both hold the same calls, spans, endings, output and meta (returns are compared by repr)."""
+        return (
+            self.calls.equals(other.calls)
+            and self.spans.equals(other.spans)
+            and self.ends == other.ends
+            and self.output == other.output
+            and dict(self.meta) == dict(other.meta)
+            and repr(self.returns) == repr(other.returns)
+        )
+
+    def raise_for_ending(self) -> Timeline:
+        """Return self if every rank finished with nothing pending; else raise RankError saying who did not."""
+        bad = [f"rank {r} {e}: {e.text}" for r, e in enumerate(self.ends) if e.kind is not EndKind.FINISHED or e.pending]
+        if bad:
+            raise RankError("; ".join(bad) + ". See joinlab.diagnose(timeline) for why.", self)
+        return self
+
+    def __repr__(self) -> str:
+        ends = ", ".join(f"{rank}: {end}" for rank, end in enumerate(self.ends))
+        return (
+            f"<Timeline of {self.meta.get('program')!r}, {self.meta.get('engine')} on {self.meta.get('backend')}, "
+            f"inputs {self.meta.get('inputs')}: {self.calls.height} calls; ends {{{ends}}}>"
+        )
+
+
+def frame(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """A frame with exactly `columns` from rows in which any may be missing (null)."""
+    rows = list(rows)
+    return pl.DataFrame({name: pl.Series([row.get(name) for row in rows], dtype=dtype) for name, dtype in columns.items()})
+
+
+def timeline_from_rows(
+    calls: Iterable[Mapping[str, Any]],
+    ends: Sequence[Ending],
+    meta: Mapping[str, Any],
+    spans: Iterable[Mapping[str, Any]] = (),
+    returns: Sequence[Any] = (),
+    output: Sequence[str] = (),
+) -> Timeline:
+    """Build a Timeline from row dicts; a missing column is null. Rows are sorted by rank, keeping issue order.
+
+    meta["groups"], if absent, becomes one default group "0" of all ranks.
+    """
+    full = {"groups": {"0": list(range(len(ends)))}, "world_size": len(ends), **meta}
+    return Timeline(
+        calls=frame(sorted(calls, key=lambda row: int(row["rank"])), CALL_COLUMNS),
+        spans=frame(sorted(spans, key=lambda row: (int(row["rank"]), int(row["begin_ns"]))), SPAN_COLUMNS),
+        ends=tuple(ends),
+        meta=full,
+        returns=tuple(returns),
+        output=tuple(output),
+    )
+
+
+def encode_values(tensors: Sequence[Sequence[Any]]) -> str:
+    """The text of value_in and value_out: one flat list per tensor. Exact for every int and float.
+
+    >>> encode_values([[1.0], [2, 3]])
+    '[[1.0],[2,3]]'
+    """
+    return json.dumps([list(values) for values in tensors], separators=(",", ":"), default=str)
+
+
+def decode_values(text: str | None) -> list[list[Any]] | None:
+    """The flat lists that `encode_values` wrote; None for a null.
+
+    >>> decode_values('[[1.0],[2,3]]')
+    [[1.0], [2, 3]]
+    """
+    return None if text is None else json.loads(text)
