@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from joinlab.diagnosis import Diagnosis as Diagnosis
     from joinlab.diagnosis import diagnose as diagnose
     from joinlab.figures import figure as figure
-    from joinlab.files import load as load
+    from joinlab.timeline import load as load
     from joinlab.launcher import launch as launch
     from joinlab.matching import match as match
     from joinlab.page import write_html as write_html
@@ -32,7 +32,7 @@ _HOME = {
     "Diagnosis": "joinlab.diagnosis",
     "diagnose": "joinlab.diagnosis",
     "figure": "joinlab.figures",
-    "load": "joinlab.files",
+    "load": "joinlab.timeline",
     "launch": "joinlab.launcher",
     "match": "joinlab.matching",
     "write_html": "joinlab.page",
