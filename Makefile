@@ -1,0 +1,59 @@
+# Every target sets up .venv in this folder by itself, once, and again when the pinned versions change.
+#   make demo      run the six documented cases as real processes; writes out/demo.html
+#   make test      what CI runs: ruff, mypy, pytest and the notebooks
+#   make lab       open the notebooks in JupyterLab
+#   make bench     measure launch time, the recorder's cost and the time to a verdict
+#   make setup, make lint, make clean
+# Another Python than the first python3 on the path: make PYTHON=python3.12 demo
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+DEMO := out/demo.html
+
+# A kernel of the same name in the user's home must not take the place of the one in .venv.
+export JUPYTER_PREFER_ENV_PATH := 1
+
+.PHONY: help setup demo test lab bench lint clean
+.DELETE_ON_ERROR:
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+setup: $(STAMP)
+
+$(STAMP): .ci/pinned.txt pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "joinlab needs Python 3.11 or newer, and there is no $(PYTHON) here. Install one, or name yours: make PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "joinlab needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Name a newer one: make PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "$(PYTHON) cannot make virtual environments. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@echo "Setting up $(VENV) (once; it downloads PyTorch if you do not have it yet)"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off -r .ci/pinned.txt
+	$(BIN)/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(STAMP)
+	$(BIN)/python -m joinlab cases --html $(DEMO)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/python -m pytest --nbmake --nbmake-timeout=120 tests $(wildcard notebooks/*.ipynb)
+
+lab: $(STAMP)
+	mkdir -p notebooks
+	$(BIN)/python -m jupyterlab notebooks
+
+bench: $(STAMP)
+	$(BIN)/python -m tests.bench
+
+clean:
+	rm -rf out build .mypy_cache .pytest_cache .ruff_cache .hypothesis joinlab.egg-info
+	find joinlab tests -name __pycache__ -type d -prune -exec rm -rf {} +
