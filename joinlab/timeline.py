@@ -9,9 +9,11 @@ emulated ones. The two never share an axis.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -192,12 +194,25 @@ class Timeline:
             raise RankError("; ".join(bad) + ". See joinlab.diagnose(timeline) for why.", self)
         return self
 
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write one file that `joinlab.load` opens, also on a machine without torch; returns its path."""
+        from joinlab import archive  # it needs this module
+
+        return archive.save(self, path)
+
     def __repr__(self) -> str:
         ends = ", ".join(f"{rank}: {end}" for rank, end in enumerate(self.ends))
         return (
             f"<Timeline of {self.meta.get('program')!r}, {self.meta.get('engine')} on {self.meta.get('backend')}, "
             f"inputs {self.meta.get('inputs')}: {self.calls.height} calls; ends {{{ends}}}>"
         )
+
+
+def load(path: str | os.PathLike[str]) -> Timeline:
+    """Open a file that `Timeline.save` wrote; TimelineFileError says what is wrong with any other."""
+    from joinlab import archive  # it needs this module
+
+    return archive.load(path)
 
 
 def frame(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, pl.DataType]) -> pl.DataFrame:

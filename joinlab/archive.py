@@ -1,0 +1,166 @@
+"""A Timeline as one file, which another machine opens without torch.
+
+The file is a zip: `header.json` (format, version, meta, endings, output, returns), `calls.parquet`, `spans.parquet`,
+and one `arrays/<n>.npy` for each array that a rank returned. The same Timeline gives the same bytes on the same
+machine. The zip's comment is the SHA-256 of everything before it, so that a file cut short or damaged anywhere is
+refused. Reading runs no code from the file: there is no pickle in it, and none is accepted.
+
+A version opens only files of its own FILE_VERSION. Header keys and members that it does not know are ignored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import secrets
+import struct
+import zipfile
+import zlib
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import NoReturn
+
+import polars as pl
+
+import joinlab
+from joinlab.errors import TimelineFileError
+from joinlab.plain import decode, encode
+from joinlab.timeline import Ending, Timeline
+
+FORMAT = "joinlab-timeline"
+FILE_VERSION = 1
+HEADER = "header.json"
+
+_FIRST_NAME_AT = 30  # where a zip keeps the name of its first member
+_DAMAGED = ("it is cut short or damaged", "copy it again from where it was saved, or save it again")
+_SEAL = b"sha256:"
+_SEAL_BYTES = len(_SEAL) + 64
+_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip can say: bytes must not depend on when they were written
+_UNREADABLE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    KeyError,
+    MemoryError,
+    NotImplementedError,
+    OverflowError,
+    RecursionError,
+    RuntimeError,
+    TypeError,
+    ValueError,  # JSON's, numpy's and Timeline's own among them
+    pl.exceptions.PolarsError,
+    pl.exceptions.PanicException,
+)
+
+
+def save(timeline: Timeline, path: str | os.PathLike[str]) -> Path:
+    """Write `timeline` to `path` and return that path. A file already there is replaced, but only by a whole one.
+
+    Raises OSError where the folder cannot be written to.
+    """
+    target = Path(path)
+    data = pack(timeline)
+    # In the same folder, since only there the last step is one rename.
+    draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    try:
+        with draft.open("xb") as file:
+            file.write(data)
+        os.replace(draft, target)
+    except BaseException:
+        with suppress(OSError):
+            draft.unlink()
+        raise
+    return target
+
+
+def load(path: str | os.PathLike[str]) -> Timeline:
+    """Read a Timeline that `save` wrote.
+
+    Raises TimelineFileError, which names the file and says what is wrong with it, and OSError where there is no such
+    file or it cannot be read.
+    """
+    return unpack(Path(path).read_bytes(), name=os.fspath(path))
+
+
+def pack(timeline: Timeline) -> bytes:
+    """The bytes of the file."""
+    members: dict[str, bytes] = {}
+
+    def store(npy: bytes) -> str:
+        name = f"arrays/{len(members)}.npy"
+        members[name] = npy
+        return name
+
+    header = {
+        "format": FORMAT,
+        "version": FILE_VERSION,
+        "written_by": f"joinlab {joinlab.__version__}",
+        "meta": encode(dict(timeline.meta), store),
+        "ends": [asdict(end) for end in timeline.ends],
+        "output": list(timeline.output),
+        "returns": [encode(value, store) for value in timeline.returns],
+    }
+    for name, frame in (("calls", timeline.calls), ("spans", timeline.spans)):
+        parquet = io.BytesIO()
+        frame.write_parquet(parquet)
+        members[f"{name}.parquet"] = parquet.getvalue()
+    first = {HEADER: json.dumps(header, indent=1, allow_nan=False).encode()}
+
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in (first | dict(sorted(members.items()))).items():
+            info = zipfile.ZipInfo(name, _DATE)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            info.external_attr = 0o644 << 16
+            archive.writestr(info, content)
+        archive.comment = _SEAL + b"0" * 64  # its length is part of what is sealed
+    body = buffer.getvalue()[:-_SEAL_BYTES]
+    return body + _seal(body)
+
+
+def unpack(data: bytes, name: str) -> Timeline:
+    """The Timeline in the bytes of a file; `name` is what an error calls it."""
+    # The header comes first, so that these bytes tell a file of ours even where the rest of it is gone.
+    if not (data.startswith(b"PK\x03\x04") and data.startswith(HEADER.encode(), _FIRST_NAME_AT)):
+        _refuse(name, "it is no Timeline file", "joinlab.load opens what Timeline.save wrote")
+    try:
+        archive = zipfile.ZipFile(io.BytesIO(data))
+        header = json.loads(archive.read(HEADER))
+    except _UNREADABLE:
+        _refuse(name, *_DAMAGED)
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        _refuse(name, "it is a zip file, but no Timeline", "joinlab.load opens what Timeline.save wrote")
+    version, writer = header.get("version"), header.get("written_by", "another joinlab")
+    if version != FILE_VERSION:
+        newer = isinstance(version, int) and version > FILE_VERSION
+        todo = "update joinlab" if newer else f"open it with {writer}, which wrote it"
+        _refuse(name, f"its file version is {version!r}, and this joinlab opens version {FILE_VERSION}", todo)
+    if data[-_SEAL_BYTES:] != _seal(data[:-_SEAL_BYTES]):
+        _refuse(name, *_DAMAGED)
+    try:
+        meta = decode(header["meta"], archive.read)
+        if not isinstance(meta, dict):
+            raise ValueError(f"meta is {meta!r}")
+        return Timeline(
+            calls=pl.read_parquet(io.BytesIO(archive.read("calls.parquet"))),
+            spans=pl.read_parquet(io.BytesIO(archive.read("spans.parquet"))),
+            ends=tuple(Ending(**end) for end in header["ends"]),
+            meta=meta,
+            returns=tuple(decode(value, archive.read) for value in header["returns"]),
+            output=tuple(header["output"]),
+        )
+    except _UNREADABLE as error:
+        detail = f"{type(error).__name__}: {error}".partition("\n")[0]
+        _refuse(name, f"its content is not that of a Timeline ({detail})", "save it again with Timeline.save")
+
+
+def _seal(body: bytes) -> bytes:
+    return _SEAL + hashlib.sha256(body).hexdigest().encode("ascii")
+
+
+def _refuse(name: str, what: str, todo: str) -> NoReturn:
+    raise TimelineFileError(f"cannot open {name!r}: {what}. {todo[0].upper()}{todo[1:]}.")

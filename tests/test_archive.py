@@ -1,0 +1,390 @@
+"""joinlab.archive and joinlab.plain: what is saved comes back, and nothing else is opened."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import pickle
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import joinlab
+from joinlab import archive
+from joinlab.errors import TimelineFileError
+from joinlab.plain import MAX_DEPTH, Repr, decode, encode
+from joinlab.timeline import CALL_COLUMNS, SPAN_COLUMNS, Ending, EndKind, Op, Timeline, timeline_from_rows
+
+
+def sample(**changes) -> Timeline:
+    """Two ranks; the second hangs in its second call."""
+    calls = [
+        {
+            "rank": rank,
+            "group": "0",
+            "seq": seq,
+            "op": str(Op.ALL_REDUCE),
+            "dtype": "float32",
+            "shape": [[2], []],
+            "value_in": "[[1.0,2.0],[3.0]]",
+            "stack": ["train.py:3 worker"],
+            "enqueued_ns": 10**15 + seq,
+            "completed_ns": None if seq else 10**15 + 9,
+        }
+        for rank in (0, 1)
+        for seq in range(1 + rank)
+    ]
+    values = {
+        "calls": calls,
+        "spans": [{"rank": 0, "name": "backward", "begin_ns": 1, "end_ns": None}],
+        "ends": [Ending(EndKind.FINISHED), Ending(EndKind.HUNG, call=1, group="0", text="waited", proven=True)],
+        "meta": {"program": "worker", "backend": "gloo", "inputs": (5, 6), "clock": {"domain": "monotonic"}},
+        "returns": (5, None),
+        "output": ("Rank 0 says 你好\n", "\udcff raw byte\n"),
+    }
+    return timeline_from_rows(**(values | changes))
+
+
+def repacked(replace: dict[str, bytes | None], header: dict | None = None, data: bytes | None = None) -> bytes:
+    """The file with members replaced (None: left out) or header keys changed, and sealed again."""
+    old = zipfile.ZipFile(io.BytesIO(data or archive.pack(sample())))
+    members = {name: old.read(name) for name in old.namelist()} | replace
+    if header is not None:
+        members[archive.HEADER] = json.dumps(json.loads(old.read(archive.HEADER)) | header).encode()
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as new:
+        for name, content in members.items():
+            if content is not None:
+                new.writestr(name, content)
+        new.comment = old.comment
+    body = buffer.getvalue()[: -len(old.comment)]
+    return body + archive._seal(body)
+
+
+def round_trip(value):
+    kept: dict[str, bytes] = {}
+
+    def store(npy: bytes) -> str:
+        name = str(len(kept))
+        kept[name] = npy
+        return name
+
+    text = json.dumps(encode(value, store), allow_nan=False)
+    return decode(json.loads(text), kept.__getitem__)
+
+
+# ---- round trip
+
+
+def test_save_and_load_give_the_same_timeline(tmp_path: Path) -> None:
+    timeline = sample()
+    path = timeline.save(tmp_path / "run.joinlab")
+    loaded = joinlab.load(path)
+    assert loaded.equals(timeline)
+    assert loaded.meta["inputs"] == (5, 6)
+    assert loaded.calls.schema == pl.Schema(CALL_COLUMNS)
+    assert loaded.ends[1].kind is EndKind.HUNG
+
+
+def test_a_timeline_without_calls_or_spans_round_trips() -> None:
+    timeline = timeline_from_rows([], [Ending(EndKind.KILLED, text="signal 9")], {})
+    assert archive.unpack(archive.pack(timeline), "x").equals(timeline)
+
+
+def test_save_returns_the_path_and_leaves_no_other_file(tmp_path: Path) -> None:
+    path = sample().save(os.fspath(tmp_path / "run.joinlab"))
+    sample().save(path)
+    assert [path] == list(tmp_path.iterdir())
+
+
+def test_a_save_that_fails_keeps_the_file_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = sample().save(tmp_path / "run.joinlab")
+    before = path.read_bytes()
+
+    def disk_full(*_: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "replace", disk_full)
+    with pytest.raises(OSError, match="disk full"):
+        sample(output=("", "")).save(path)
+    assert path.read_bytes() == before
+    assert [path] == list(tmp_path.iterdir())
+
+
+def test_the_same_timeline_gives_the_same_bytes() -> None:
+    assert len({archive.pack(sample(returns=(np.arange(3), {"a": 1}))) for _ in range(10)}) == 1
+
+
+def test_saving_what_was_loaded_gives_the_same_bytes() -> None:
+    data = archive.pack(sample(returns=(object(), [np.float32(1.5), (1, b"\0")])))
+    assert archive.pack(archive.unpack(data, "x")) == data
+
+
+def test_a_file_opens_without_torch(tmp_path: Path) -> None:
+    path = sample(returns=(np.ones(2), None)).save(tmp_path / "run.joinlab")
+    program = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import joinlab; timeline = joinlab.load(sys.argv[1]); print(timeline.ends[1], timeline.returns[0])"
+    )
+    done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=True)
+    assert done.stdout == "hung (proven) [1. 1.]\n"
+
+
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(-(2**200), 2**200),
+    st.floats(),
+    st.text(st.characters()),
+    st.binary(),
+)
+arrays = hnp.arrays(
+    st.sampled_from([np.float32, np.float64, np.int64, np.uint8, np.bool_, np.complex64, ">i4", "U3"]),
+    hnp.array_shapes(min_dims=0, min_side=0, max_side=3),
+)
+plain = st.recursive(
+    scalars,
+    lambda inner: st.one_of(
+        st.lists(inner),
+        st.lists(inner).map(tuple),
+        st.dictionaries(st.text(), inner),
+        st.dictionaries(st.one_of(scalars, st.tuples(scalars)), inner),
+    ),
+    max_leaves=20,
+)
+
+
+@given(plain)
+def test_plain_values_round_trip_exactly(value) -> None:
+    assert repr(round_trip(value)) == repr(value)
+
+
+@given(arrays)
+def test_arrays_round_trip_exactly(array) -> None:
+    back = round_trip({"weights": array})["weights"]
+    assert type(back) is np.ndarray
+    assert back.dtype == array.dtype
+    assert back.shape == array.shape
+    assert back.tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("scalar", [np.float32(0.1), np.int8(-3), np.bool_(True), np.float64("nan")])
+def test_numpy_scalars_keep_their_type(scalar) -> None:
+    back = round_trip(scalar)
+    assert type(back) is type(scalar)
+    assert repr(back) == repr(scalar)
+
+
+@pytest.mark.parametrize("value", [{"$": ["tuple", []]}, {"$": 1}, [{"$": "x"}], {1: 2}, {(1, None): {"$": ()}}, -0.0])
+def test_values_that_look_like_our_own_tags_round_trip(value) -> None:
+    assert repr(round_trip(value)) == repr(value)
+
+
+class Stranger:
+    def __repr__(self) -> str:
+        return "Stranger()"
+
+
+class Rude:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+def test_what_is_no_plain_data_becomes_its_repr() -> None:
+    back = round_trip([Stranger(), {1, 2}, Op.SEND, np.array([Stranger()])])
+    assert back[0] == Repr("Stranger()")
+    assert repr(back) == "[Stranger(), {1, 2}, <Op.SEND: 'send'>, array([Stranger()], dtype=object)]"
+    assert repr(round_trip(Rude())) == "<Rude whose repr raised RuntimeError>"
+
+
+def test_a_value_that_holds_itself_and_a_deep_one_are_kept_as_text() -> None:
+    loop: list = [1]
+    loop.append(loop)
+    assert repr(round_trip(loop)) == "[1, [1, [...]]]"
+    deep: list = []
+    for _ in range(3 * MAX_DEPTH):
+        deep = [deep]
+    assert repr(round_trip(deep)) == repr(deep)
+
+
+cells = {
+    pl.Int64(): st.integers(-(2**63), 2**63 - 1),
+    pl.String(): st.text(),
+    pl.List(pl.String()): st.lists(st.text(max_size=3), max_size=3),
+    pl.List(pl.List(pl.Int64())): st.lists(st.lists(st.integers(0, 9), max_size=3), max_size=3),
+}
+
+
+def rows(columns) -> st.SearchStrategy:
+    return st.fixed_dictionaries(
+        {"rank": st.integers(0, 1), "begin_ns": st.integers(0, 9)},
+        optional={n: cells[t] for n, t in columns.items() if n not in ("rank", "begin_ns")},
+    )
+
+
+endings = st.one_of(
+    st.builds(Ending, st.just("finished"), pending=st.booleans(), call=st.none() | st.integers(0, 9), text=st.text()),
+    st.builds(Ending, st.just("hung"), proven=st.booleans(), call=st.integers(0, 9), group=st.text()),
+    st.builds(Ending, st.sampled_from(["raised", "killed"]), text=st.text(st.characters())),
+)
+
+
+@settings(max_examples=50)
+@given(
+    calls=st.lists(rows(CALL_COLUMNS), max_size=5),
+    spans=st.lists(rows(SPAN_COLUMNS), max_size=3),
+    ends=st.tuples(endings, endings),
+    meta=st.dictionaries(st.text(), plain, max_size=3),
+    returns=st.tuples(plain, arrays),
+    output=st.tuples(st.text(st.characters()), st.text()),
+)
+def test_any_timeline_round_trips(calls, spans, ends, meta, returns, output) -> None:
+    timeline = timeline_from_rows(calls, ends, meta, spans=spans, returns=returns, output=output)
+    loaded = archive.unpack(archive.pack(timeline), "x")
+    assert loaded.calls.equals(timeline.calls)
+    assert loaded.spans.equals(timeline.spans)
+    assert (loaded.ends, loaded.output) == (timeline.ends, timeline.output)
+    assert repr((loaded.meta, loaded.returns)) == repr((timeline.meta, timeline.returns))
+
+
+# ---- refusals
+
+
+def refusal(data: bytes) -> str:
+    with pytest.raises(TimelineFileError) as caught:
+        archive.unpack(data, "run.joinlab")
+    message = str(caught.value)
+    assert message.startswith("cannot open 'run.joinlab': ")
+    assert "\n" not in message
+    return message
+
+
+def test_a_file_cut_short_anywhere_is_refused() -> None:
+    data = archive.pack(timeline_from_rows([], [Ending(EndKind.FINISHED)], {}))
+    for length in range(len(data)):
+        refusal(data[:length])
+
+
+def test_a_file_with_any_byte_changed_is_refused() -> None:
+    data = archive.pack(timeline_from_rows([], [Ending(EndKind.FINISHED)], {}))
+    for at in range(len(data)):
+        refusal(data[:at] + bytes([data[at] ^ (1 << at % 8)]) + data[at + 1 :])
+
+
+@given(st.integers(0), st.binary(min_size=1, max_size=9))
+def test_a_file_with_bytes_added_is_refused(at, extra) -> None:
+    data = archive.pack(sample())
+    at %= len(data) + 1
+    refusal(data[:at] + extra + data[at:])
+
+
+def test_a_file_cut_where_another_timeline_ends_inside_it_is_refused() -> None:
+    # A zip is found from its end, so a program that returns the bytes of a Timeline file plants another end.
+    inner = np.frombuffer(archive.pack(sample()), np.uint8)
+    outer = repacked({}, data=archive.pack(sample(returns=(inner, None))))  # stored, not deflated
+    end = outer.index(inner.tobytes()) + inner.size
+    assert "cut short or damaged" in refusal(outer[:end])
+
+
+@pytest.mark.parametrize("data", [b"", b"P", b"hello", b"PAR1" * 20, pickle.dumps(sample)])
+def test_what_is_no_zip_is_refused(data: bytes) -> None:
+    assert "no Timeline file" in refusal(data)
+
+
+def test_a_zip_of_others_is_refused() -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as other:
+        other.writestr("notes.txt", "hello")
+    assert "no Timeline" in refusal(buffer.getvalue())
+    assert "no Timeline" in refusal(repacked({}, header={"format": "else"}))
+    assert "no Timeline" in refusal(repacked({archive.HEADER: b"[]"}))
+
+
+def test_another_version_is_refused_and_told_what_to_do() -> None:
+    assert "file version is 2, and this joinlab opens version 1. Update joinlab" in refusal(
+        repacked({}, header={"version": 2})
+    )
+    assert "Open it with joinlab 0.0.9, which wrote it" in refusal(
+        repacked({}, header={"version": 0, "written_by": "joinlab 0.0.9"})
+    )
+    assert "version is None" in refusal(repacked({}, header={"version": None}))
+
+
+@pytest.mark.parametrize("member", ["calls.parquet", "spans.parquet", "arrays/0.npy"])
+def test_a_missing_member_is_refused_by_its_name(member: str) -> None:
+    data = archive.pack(sample(returns=(np.ones(2), None)))
+    assert member in refusal(repacked({member: None}, data=data))
+
+
+def test_frames_with_other_columns_are_refused() -> None:
+    buffer = io.BytesIO()
+    pl.DataFrame({"rank": [0]}).write_parquet(buffer)
+    assert "CALL_COLUMNS" in refusal(repacked({"calls.parquet": buffer.getvalue()}))
+    assert "content" in refusal(repacked({"calls.parquet": b"PAR1 nonsense PAR1"}))
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"ends": []},
+        {"ends": [{"kind": "vanished"}] * 2},
+        {"ends": [{"kind": "finished", "mood": "good"}] * 2},
+        {"ends": [1, 2]},
+        {"ends": None},
+        {"output": ["one"]},
+        {"output": 5},
+        {"returns": [{"$": ["code", "import os"]}, None]},
+        {"returns": [{"$": ["float", 1]}, None]},
+        {"returns": [{"$": ["dict", [[[], 1]]]}, None]},
+        {"returns": [{"$": ["array", "no such member"]}, None]},
+        {"meta": []},
+    ],
+)
+def test_a_header_that_makes_no_sense_is_refused(header: dict) -> None:
+    assert "content is not that of a Timeline" in refusal(repacked({}, header=header))
+
+
+def test_unknown_header_keys_and_members_are_ignored() -> None:
+    data = repacked({"thumbnail.svg": b"<svg/>"}, header={"comment": "from the lab"})
+    assert archive.unpack(data, "x").equals(sample())
+
+
+class Bomb:
+    def __reduce__(self):
+        return (pytest.fail, ("a pickle in the file was run",))
+
+
+def test_a_pickle_is_never_run() -> None:
+    data = archive.pack(sample(returns=(np.ones(2), None)))
+    hostile = io.BytesIO()
+    np.save(hostile, np.array([Bomb()], dtype=object), allow_pickle=True)
+    for member in ("arrays/0.npy", "calls.parquet", "spans.parquet", archive.HEADER):
+        refusal(repacked({member: pickle.dumps(Bomb())}, data=data))
+    assert "Object arrays cannot be loaded" in refusal(repacked({"arrays/0.npy": hostile.getvalue()}, data=data))
+    refusal(pickle.dumps(Bomb()))
+
+
+def test_a_missing_file_and_a_folder_stay_os_errors(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        joinlab.load(tmp_path / "none")
+    with pytest.raises(IsADirectoryError):
+        joinlab.load(tmp_path)
+
+
+def test_nan_and_infinity_are_no_bare_json() -> None:
+    header = zipfile.ZipFile(io.BytesIO(archive.pack(sample(returns=(math.nan, -math.inf))))).read(archive.HEADER)
+    assert json.loads(header, parse_constant=pytest.fail)["returns"] == [
+        {"$": ["float", "nan"]},
+        {"$": ["float", "-inf"]},
+    ]
