@@ -1,0 +1,138 @@
+"""What a program is, and what a rank hands to it.
+
+A program is a plain function `worker(rank, inputs)`, written as the forum script is. It finds its process group
+initialised and its default device set. `inputs` is an `Inputs`: it yields this rank's tensors, one float each, and
+marks which of them is being processed.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from joinlab.errors import ProgramError
+
+if TYPE_CHECKING:
+    import torch
+
+Program = Callable[[int, Any], Any]
+
+MAX_RANKS = 16
+"""More processes than this teach nothing on one machine, and few machines bear them."""
+
+
+class Inputs:
+    """The inputs of one rank: `len(inputs)`, `inputs[i]`, and iteration, which marks the input being processed.
+
+    Each is a new tensor `[1.]` of shape (1,), float32, on the default device, as in the forum script.
+    """
+
+    def __init__(self, count: int, mark: Callable[[int | None, int], None]) -> None:
+        self._count = count
+        self._mark = mark
+        self._done = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        range(self._count)[index]  # IndexError as of a list
+        return self._make()
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        try:
+            for index in range(self._count):
+                self._mark(index, self._done)
+                yield self._make()
+                self._done += 1
+        finally:
+            self._mark(None, self._done)
+
+    def __repr__(self) -> str:
+        return f"<{self._count} inputs, each tensor([1.])>"
+
+    @staticmethod
+    def _make() -> torch.Tensor:
+        import torch
+
+        return torch.ones(1)
+
+
+def call_program(program: Program, rank: int, inputs: Inputs) -> Any:
+    """Call the program. Its own function, so that the stacks of calls end here and not in how we got here."""
+    return program(rank, inputs)
+
+
+def check_program(program: object) -> None:
+    """Raise ProgramError unless `program` can be called as `program(rank, inputs)`."""
+    form = "A program is a function worker(rank, inputs)."
+    if not callable(program):
+        hint = ""
+        if isinstance(program, str):
+            hint = " For a file, use `python -m joinlab run FILE:FUNCTION`."
+        raise ProgramError(f"{form} Got {type(program).__name__} {program!r:.60}, which is no function.{hint}")
+    if inspect.isclass(program):
+        raise ProgramError(f"{form} Got the class {program.__name__}; pass a function.")
+    if inspect.iscoroutinefunction(program) or inspect.isasyncgenfunction(program):
+        raise ProgramError(f"{form} {_name(program)} is an async function; a rank calls it as an ordinary one.")
+    if inspect.isgeneratorfunction(program):
+        raise ProgramError(f"{form} {_name(program)} is a generator (it has a yield), so calling it would run nothing.")
+    try:
+        signature = inspect.signature(program)
+    except (TypeError, ValueError):  # a builtin: let the call tell
+        return
+    try:
+        signature.bind(0, ())
+    except TypeError as error:
+        raise ProgramError(
+            f"{form} {_name(program)}{signature} cannot be called with these two arguments: {error}."
+        ) from None
+
+
+def check_inputs(inputs: object, max_ranks: int = MAX_RANKS) -> tuple[int, ...]:
+    """The number of inputs per rank as ints. Raises ProgramError for anything else; 0 is a rank without inputs."""
+    form = "inputs= needs one count per rank, such as (5, 6)."
+    if isinstance(inputs, (str, bytes, Mapping)) or not isinstance(inputs, Sequence):
+        try:
+            inputs = tuple(inputs) if not isinstance(inputs, (str, bytes, Mapping, int)) else None  # type: ignore[call-overload]
+        except TypeError:
+            inputs = None
+        if inputs is None:
+            raise ProgramError(f"{form} It got something that is no sequence of numbers.")
+    counts = []
+    for rank, count in enumerate(inputs):  # type: ignore[arg-type, var-annotated]
+        try:
+            if isinstance(count, bool):
+                raise TypeError
+            counts.append(operator.index(count))
+        except TypeError:
+            raise ProgramError(f"{form} Rank {rank} got {count!r}, which is no whole number.") from None
+        if counts[-1] < 0:
+            raise ProgramError(f"{form} Rank {rank} got {count}; a rank can have 0 inputs, but not fewer.")
+    if not counts:
+        raise ProgramError(f"{form} It is empty; at least one rank is needed.")
+    if len(counts) > max_ranks:
+        raise ProgramError(f"{form} It has {len(counts)} ranks; at most {max_ranks} are possible here.")
+    return tuple(counts)
+
+
+def program_name(program: object) -> str:
+    """What a Timeline calls the program."""
+    return _name(program)
+
+
+def source_of(program: object) -> dict[str, Any] | None:
+    """Where the program's text stands: {"file", "first_line", "text"}; None if Python does not know."""
+    try:
+        function = inspect.unwrap(program)  # type: ignore[arg-type]
+        lines, first = inspect.getsourcelines(function)
+        return {"file": inspect.getfile(function), "first_line": first, "text": textwrap.dedent("".join(lines))}
+    except (OSError, TypeError, ValueError):
+        return None
+
+
+def _name(program: object) -> str:
+    return str(getattr(program, "__name__", None) or type(program).__name__)

@@ -1,0 +1,574 @@
+"""The recorder: sits at the process-group seam of one rank and writes down every collective.
+
+`install(...)` makes every process group that this process creates from then on a `RecordingGroup`: a Python
+subclass of torch's ProcessGroup that writes an event and hands the call to the real backend. The C++ Reducer calls
+it too, so that DDP's gradient all-reduces are seen as well as the learner's own calls.
+
+What is recorded must not change how a program ends. So nothing here waits, nothing raises into the program, no
+large tensor is kept alive, and the real Work decides about completion and errors. Three places need care:
+
+- Values out are read once, under the lock, either when the backend reports completion or when the waiting host
+  is about to be let go, whichever is first: after that the program may overwrite the tensor.
+- The Reducer waits in C++, on futures that no Python sees. But it does so in an autograd callback, and callbacks run
+  in order: ours, queued before it and (from within the first) after it, bracket that wait.
+- A Python Work that C++ alone holds is forgotten by Python; the last KEPT_WORKS are kept alive here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.autograd import Variable
+from torch.distributed import distributed_c10d as c10d
+from torch.nn.parallel import DistributedDataParallel
+
+from joinlab.events import EventLog, log_name, now
+from joinlab.origins import Stacks, call_site, label
+from joinlab.seam import METHODS, Method, dtype_of, options_of, tensors_in, values_in
+from joinlab.timeline import MAX_VALUES, Op
+
+BACKEND = "joinlab"
+"""Name under which the recording group is registered. It must be its own: DDP's logger casts a "gloo" group."""
+
+KEPT_WORKS = 65_536
+"""A C++ holder waits on a Work at most this many calls after its issue; older ones may be collected."""
+
+
+class Call:
+    """One issued call, while it is open."""
+
+    __slots__ = ("done", "future", "group", "host_waits", "id", "op", "origin", "outs", "waited", "work")
+
+    def __init__(self, id: int, op: Op, origin: str, group: RecordingGroup, outs: list[torch.Tensor] | None) -> None:
+        self.id = id
+        self.op = op
+        self.origin = origin
+        self.group = group
+        self.outs = outs  # only if small: a large tensor is not ours to keep alive
+        self.work: Any = None
+        self.future: Any = None
+        self.done = False
+        self.waited = False  # the stream (NCCL) or the host (gloo) has been made to wait for it
+        self.host_waits = group.host_waits or op is Op.BARRIER
+
+
+class Recorder:
+    """Writes the events of one rank. One per process; the groups, works and patches of `install` share it."""
+
+    def __init__(self, log: EventLog, rank: int) -> None:
+        self.log = log
+        self.rank = rank
+        self.input: int | None = None
+        self._lock = threading.RLock()
+        self._ids = itertools.count()
+        self._spans = itertools.count()
+        self._stacks = Stacks()
+        self._works: deque[RecordedWork] = deque(maxlen=KEPT_WORKS)
+        self._open: dict[int, Call] = {}
+        self._backward = threading.local()
+        self._backward_site: str | None = None
+        self._join_hook: deque[Call] = deque()
+
+    # ---------------------------------------------------------------- calls
+
+    def issue(self, group: RecordingGroup, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RecordedWork:
+        """Record a call, hand it to the real group, and return a Work that records its wait and completion."""
+        method = METHODS[name]
+        ins = tensors_in(args[method.ins]) if method.ins is not None else []
+        outs = tensors_in(args[method.outs]) if method.outs is not None else []
+        call = self._describe(group, method, ins, outs, (*args, *kwargs.values()), sys._getframe(2))
+        try:
+            call.work = getattr(group.real, name)(*args, **kwargs)
+        except BaseException as error:
+            self.fail(call, error)
+            raise
+        work = RecordedWork(self, call)
+        self._works.append(work)
+        if call.origin.endswith("(join() hook)"):
+            self._join_hook.append(call)
+        self._watch(call)
+        return work
+
+    def _describe(
+        self,
+        group: RecordingGroup,
+        method: Method,
+        ins: list[torch.Tensor],
+        outs: list[torch.Tensor],
+        rest: tuple[Any, ...],
+        frame: FrameType,
+    ) -> Call:
+        opts = rest[-1] if rest else None
+        tensors = ins or outs
+        dtype = dtype_of(tensors)
+        stack, frames = self._stack(frame)
+        origin = label(
+            method.op,
+            frames,
+            asynchronous=bool(getattr(opts, "asyncOp", False)),
+            dtype=dtype,
+            all_reduce_barrier=not group.host_waits,
+        )
+        small = sum(t.numel() for t in ins) + (0 if ins is outs else sum(t.numel() for t in outs)) <= MAX_VALUES
+        call = Call(next(self._ids), method.op, origin, group, outs if outs and small else None)
+        event: dict[str, Any] = {
+            "e": "call",
+            "id": call.id,
+            "g": group.label,
+            "s": group.next_seq(),
+            "op": "all_reduce" if method.op is Op.BARRIER and not group.host_waits else method.op,
+            "o": origin,
+            "i": self.input,
+            "d": dtype,
+            "sh": [list(t.shape) for t in tensors],
+            "st": stack,
+        }
+        for column, value in options_of(method.op, group.ranks, rest).items():
+            event[column] = value
+        if ins and small:
+            event["v"] = group.reader.read(ins)
+        if frames and self._in_reducer(frames):
+            self._bracket_reducer_wait(call)
+        elif not frames and self._backward_site is not None:  # the autograd thread of a GPU: no Python below it
+            event["site"] = self._backward_site
+        with self._lock:
+            self._open[call.id] = call
+            event["t"] = now()
+            self.log.write(event)
+        return call
+
+    def _stack(self, frame: FrameType) -> tuple[int, tuple[Any, ...]]:
+        with self._lock:
+            number, new = self._stacks.intern(frame)
+        frames = self._stacks.frames[number]
+        if new:
+            outward = [str(f) for f in reversed(frames)]
+            self.log.write({"e": "stack", "id": number, "f": outward, "site": call_site(frames)})
+        return number, frames
+
+    def _watch(self, call: Call) -> None:
+        if call.group.reader.polls:
+            call.group.reader.watch(self, call)
+            return
+        try:
+            call.future = call.work.get_future()
+            call.future.add_done_callback(lambda future: self._completed(call, future))
+        except Exception:  # send and recv of gloo have no future: their wait tells
+            call.future = None
+
+    def _completed(self, call: Call, future: Any) -> None:
+        try:
+            future.value()
+        except Exception as error:
+            self.fail(call, error)
+        else:
+            self.finish(call)
+
+    def finish(self, call: Call) -> None:
+        """Record completion, with the values that came out, once."""
+        with self._lock:
+            if call.done:
+                return
+            call.done = True
+            self._open.pop(call.id, None)
+            at = now()
+            values = call.group.reader.read(call.outs) if call.outs else None
+            call.outs = None
+            if values is None:
+                self.log.write_text(f'{{"e":"done","id":{call.id},"t":{at}}}')
+            else:
+                self.log.write({"e": "done", "id": call.id, "t": at, "v": values})
+
+    def fail(self, call: Call, error: BaseException) -> None:
+        """Record that the backend raised instead of completing the call."""
+        with self._lock:
+            if call.done:
+                return
+            call.done = True
+            self._open.pop(call.id, None)
+            call.outs = None
+            self.log.write({"e": "fail", "id": call.id, "t": now(), "x": f"{type(error).__name__}: {error}"})
+
+    def settle(self) -> None:
+        """Record what completed without anyone having been told. Called before the rank ends."""
+        for call in list(self._open.values()):
+            try:
+                if call.work is not None and call.work.is_completed() and call.work.is_success():
+                    self.finish(call)
+            except Exception:
+                continue
+
+    # ---------------------------------------------------------------- waits
+
+    @contextmanager
+    def waiting(self, calls: Sequence[Call]) -> Iterator[None]:
+        """Record that the host waits for `calls` while the body runs; an error of the body is theirs."""
+        self.begin_wait(calls)
+        try:
+            yield
+        except Exception as error:
+            for call in calls:
+                self.fail(call, error)
+            self.end_wait(calls)
+            raise
+        for call in calls:
+            self.finish(call)
+        self.end_wait(calls)
+
+    def begin_wait(self, calls: Sequence[Call]) -> None:
+        """Record that the host begins to wait for all of `calls`."""
+        ids = ",".join(str(call.id) for call in calls)
+        thread, live = threading.get_ident(), threading.active_count()
+        self.log.write_text(f'{{"e":"wait","id":[{ids}],"t":{now()},"th":{thread},"n":{live}}}')
+
+    def end_wait(self, calls: Sequence[Call]) -> None:
+        """Record that the host was let go."""
+        ids = ",".join(str(call.id) for call in calls)
+        self.log.write_text(f'{{"e":"wake","id":[{ids}],"t":{now()},"th":{threading.get_ident()}}}')
+
+    def streamed(self) -> list[Call]:
+        """Open calls that this rank's stream has been made to wait for: a host sync now waits for them."""
+        return [call for call in list(self._open.values()) if call.waited]
+
+    def _in_reducer(self, frames: tuple[Any, ...]) -> bool:
+        return bool(frames[0].function == "_engine_run_backward")
+
+    def _bracket_reducer_wait(self, call: Call) -> None:
+        if not call.host_waits:
+            return
+        pending: list[Call] | None = getattr(self._backward, "pending", None)
+        if pending is not None:
+            pending.append(call)
+            return
+        self._backward.pending = [call]
+        Variable._execution_engine.queue_callback(self._before_reducer_waits)
+
+    def _before_reducer_waits(self) -> None:
+        calls = [call for call in self._backward.pending if not call.done]
+        self._backward.pending = None
+        if calls:
+            self._backward.waiting = calls
+            self.begin_wait(calls)
+            Variable._execution_engine.queue_callback(self._after_reducer_waited)
+
+    def _after_reducer_waited(self) -> None:
+        calls, self._backward.waiting = getattr(self._backward, "waiting", None), None
+        for call in calls or ():
+            self.finish(call)
+        if calls:
+            self.end_wait(calls)
+
+    def _reducer_gave_up(self) -> None:
+        """The backward pass raised: the callbacks after the Reducer's own never ran."""
+        calls, self._backward.waiting = getattr(self._backward, "waiting", None), None
+        self._backward.pending = None
+        if calls:
+            self.end_wait(calls)
+
+    # ---------------------------------------------------------------- host spans
+
+    @contextmanager
+    def span(self, name: str, frame: FrameType | None = None) -> Iterator[None]:
+        """Record a host span while the body runs."""
+        number = self.begin_span(name, frame)
+        try:
+            yield
+        finally:
+            self.end_span(number)
+
+    def begin_span(self, name: str, frame: FrameType | None = None) -> int:
+        """Record the begin of a host span and return its number."""
+        number = next(self._spans)
+        site = self._site(frame)
+        if name == "backward":
+            self._backward_site = site
+        self.log.write({"e": "span+", "id": number, "n": name, "i": self.input, "t": now(), "site": site})
+        return number
+
+    def end_span(self, number: int) -> None:
+        """Record the end of a host span."""
+        self.log.write_text(f'{{"e":"span-","id":{number},"t":{now()}}}')
+
+    def _site(self, frame: FrameType | None) -> str | None:
+        if frame is None:
+            return None
+        _, frames = self._stack(frame)
+        return call_site(frames)
+
+    # ---------------------------------------------------------------- the program's progress
+
+    def begin(self, versions: dict[str, str | None]) -> None:
+        """Record who this rank is."""
+        self.log.write(
+            {"e": "begin", "rank": self.rank, "pid": os.getpid(), "host": socket.gethostname(), "t": now(), **versions}
+        )
+
+    def mark_input(self, index: int | None, done: int) -> None:
+        """Record that input `index` is now being processed (None: none is), `done` before it."""
+        self.input = index
+        self.log.write_text(f'{{"e":"input","i":{"null" if index is None else index},"k":{done},"t":{now()}}}')
+
+
+class RecordedWork(dist.Work):
+    """The Work that a RecordingGroup returns: the real one decides, this one writes down."""
+
+    def __init__(self, recorder: Recorder, call: Call) -> None:
+        super().__init__()
+        self._recorder = recorder
+        self._call = call
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Wait as the real Work does, and record it if it is the host that waits."""
+        call, real = self._call, self._call.work
+        call.waited = True
+        if not call.host_waits and not timeout:
+            result = bool(real.wait())
+            call.group.reader.after_wait(self._recorder, call)
+            return result
+        if call.done:
+            return bool(real.wait(timeout) if timeout else real.wait())
+        with self._recorder.waiting((call,)):
+            return bool(real.wait(timeout) if timeout else real.wait())
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """The real future. Whoever waits on it in C++ is seen by other means, see the head of this file."""
+        future = self._call.work.get_future()
+        self._call.future = future
+        return future  # type: ignore[no-any-return]
+
+    def is_completed(self) -> bool:
+        return bool(self._call.work.is_completed())
+
+    def is_success(self) -> bool:
+        return bool(self._call.work.is_success())
+
+    def exception(self) -> Any:
+        return self._call.work.exception()
+
+    def result(self) -> Any:
+        return self._call.work.result()
+
+    def synchronize(self) -> None:
+        self._call.work.synchronize()
+
+    def block_current_stream(self) -> None:
+        self._call.work.block_current_stream()
+
+    def source_rank(self) -> int:
+        return int(self._call.work.source_rank())
+
+    def get_future_result(self) -> Any:
+        return self._call.work.get_future_result()
+
+
+class RecordingGroup(dist.ProcessGroup):
+    """A process group that writes down every call and hands it to `real`, which does the work."""
+
+    def __init__(
+        self, recorder: Recorder, real: dist.ProcessGroup, backend: str, label: str, ranks: list[int], reader: Reader
+    ) -> None:
+        super().__init__(real.rank(), real.size())
+        self.recorder = recorder
+        self.real = real
+        self.backend = backend
+        self.label = label
+        self.ranks = ranks  # global ranks, by rank within the group
+        self.reader = reader
+        self.host_waits = backend == "gloo"  # a Work.wait() of NCCL makes the stream wait, not the host
+        self._seq = itertools.count()
+        recorder.log.write({"e": "group", "name": label, "ranks": ranks, "backend": backend, "t": now()})
+
+    def next_seq(self) -> int:
+        """Number of the next call of this rank in this group."""
+        return next(self._seq)
+
+    def getBackendName(self) -> str:
+        """Asked by C++ (DDP's logger). Not "gloo" or "nccl": it would cast this group to that class."""
+        return BACKEND
+
+    def shutdown(self) -> None:
+        self.real.shutdown()
+
+    def abort(self) -> None:
+        self.real.abort()
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self.real.set_timeout(timeout)
+
+
+def _method(name: str) -> Callable[..., RecordedWork]:
+    def recorded(self: RecordingGroup, *args: Any, **kwargs: Any) -> RecordedWork:
+        return self.recorder.issue(self, name, args, kwargs)
+
+    recorded.__name__ = name
+    return recorded
+
+
+for _name in METHODS:
+    setattr(RecordingGroup, _name, _method(_name))
+
+
+class Reader:
+    """Reads small tensors where they lie in the host's memory. The one for GPUs is in recorder_cuda."""
+
+    polls = False
+    """True where completion has to be polled for, because asking the future would make the host wait."""
+
+    def read(self, tensors: Sequence[torch.Tensor]) -> list[list[Any]] | None:
+        """The elements of each tensor, flat; None if they cannot be read."""
+        return values_in(tensors)
+
+    def watch(self, recorder: Recorder, call: Call) -> None:
+        """Begin to look for the completion of `call` (only where `polls`)."""
+
+    def after_wait(self, recorder: Recorder, call: Call) -> None:
+        """The stream has been made to wait for `call` (only where the host does not wait)."""
+
+
+# -------------------------------------------------------------------- what is put into the process
+
+
+def install(folder: Path, rank: int, versions: dict[str, str | None] | None = None) -> Recorder:
+    """Record every process group that this process creates from now on, into `folder`. Call once per process.
+
+    Writes `rank-<rank>.events.jsonl`. Works under torchrun as well: call it before init_process_group.
+    """
+    recorder = Recorder(EventLog(folder / log_name(rank)), rank)
+    recorder.begin(versions or {})
+    _patch_group_creation(recorder)
+    _patch_spans(recorder)
+    _patch_future_wait(recorder)
+    return recorder
+
+
+def _patch_group_creation(recorder: Recorder) -> None:
+    helper = c10d._new_process_group_helper
+    requested: list[str] = []
+
+    def recording_helper(*args: Any, **kwargs: Any) -> Any:
+        # (group_size, group_rank, global_ranks_in_group, backend, store, ...)
+        backend = str(kwargs["backend"] if "backend" in kwargs else args[3]).lower()
+        if backend != BACKEND:
+            requested.append(_real_backend(backend))
+        elif recorder_groups:
+            requested.append(recorder_groups[0].backend)
+        if "backend" in kwargs:
+            kwargs["backend"] = dist.Backend(BACKEND)
+        else:
+            args = (*args[:3], dist.Backend(BACKEND), *args[4:])
+        return helper(*args, **kwargs)
+
+    recorder_groups: list[RecordingGroup] = []
+
+    def create(options: Any, backend_options: Any) -> RecordingGroup:
+        backend = requested.pop() if requested else "gloo"
+        group = _create_group(recorder, backend, options, backend_options)
+        recorder_groups.append(group)
+        return group
+
+    get_backend = c10d.get_backend
+
+    def real_get_backend(group: Any = None) -> Any:
+        group = group or c10d._get_default_group()
+        return dist.Backend(group.backend) if isinstance(group, RecordingGroup) else get_backend(group)
+
+    dist.Backend.register_backend(BACKEND, create, extended_api=True, devices=["cpu", "cuda"])
+    c10d._new_process_group_helper = recording_helper
+    c10d.get_backend = dist.get_backend = real_get_backend
+
+
+def _real_backend(backend: str) -> str:
+    """ "gloo" or "nccl" out of what init_process_group may be given: "undefined", "cpu:gloo,cuda:nccl", ..."""
+    if "nccl" in backend:
+        return "nccl"
+    if "gloo" in backend:
+        return "gloo"
+    return "nccl" if torch.cuda.is_available() else "gloo"
+
+
+def _create_group(recorder: Recorder, backend: str, options: Any, backend_options: Any) -> RecordingGroup:
+    rank, size = options.group_rank, options.group_size
+    ranks = list(options.global_ranks_in_group) or list(range(size))
+    real = dist.ProcessGroup(options.store, rank, size)
+    real._set_group_name(options.group_id)
+    reader = Reader()
+    if backend == "gloo":
+        device, kind = torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO
+        gloo = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+        gloo._devices = [_gloo_device()]
+        gloo._timeout = options.timeout
+        inner = dist.ProcessGroupGloo(options.store, rank, size, gloo)
+    else:
+        from joinlab.recorder_cuda import CudaReader
+
+        device, kind = torch.device("cuda"), dist.ProcessGroup.BackendType.NCCL
+        nccl = backend_options or dist.ProcessGroupNCCL.Options()
+        nccl._timeout = options.timeout
+        nccl.global_ranks_in_group = ranks
+        nccl.group_name = options.group_id
+        inner = dist.ProcessGroupNCCL(options.store, rank, size, nccl)
+        reader = CudaReader.shared(recorder)
+    inner._set_sequence_number_for_group()
+    real._set_default_backend(kind)
+    real._register_backend(device, kind, inner)
+    group = RecordingGroup(recorder, real, backend, str(options.group_id), ranks, reader)
+    group._register_backend(device, kind, inner)  # for what C++ asks of a group beside its collectives
+    return group
+
+
+def _gloo_device() -> Any:
+    """Loopback for ranks of one machine (the launcher sets the variable); gloo's own choice otherwise."""
+    host = os.environ.get("JOINLAB_GLOO_HOST")
+    return dist.ProcessGroupGloo.create_device(hostname=host) if host else dist.ProcessGroupGloo.create_default_device()
+
+
+def _patch_spans(recorder: Recorder) -> None:
+    forward, backward = DistributedDataParallel.forward, torch.autograd.backward
+
+    def recorded_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with recorder.span("forward", sys._getframe(1)):
+            return forward(self, *args, **kwargs)
+
+    def recorded_backward(*args: Any, **kwargs: Any) -> None:
+        with recorder.span("backward", sys._getframe(1)):
+            try:
+                backward(*args, **kwargs)
+            except BaseException:
+                recorder._reducer_gave_up()
+                raise
+
+    DistributedDataParallel.forward = recorded_forward  # type: ignore[method-assign]
+    torch.autograd.backward = recorded_backward
+    steps: list[int] = []
+    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+    register_optimizer_step_pre_hook(lambda *_: steps.append(recorder.begin_span("optimizer", sys._getframe(2))))
+    register_optimizer_step_post_hook(lambda *_: recorder.end_span(steps.pop()) if steps else None)
+
+
+def _patch_future_wait(recorder: Recorder) -> None:
+    """The join hook waits on futures that C++ hands out, one per bucket, in the order of issue."""
+    wait = torch._C.Future.wait
+
+    def recorded_wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if sys._getframe(1).f_code.co_name == "_match_all_reduce_for_bwd_pass" and recorder._join_hook:
+            call = recorder._join_hook.popleft()
+            if not call.done and call.host_waits:
+                with recorder.waiting((call,)):
+                    return wait(self, *args, **kwargs)
+        return wait(self, *args, **kwargs)
+
+    torch._C.Future.wait = recorded_wait  # type: ignore[method-assign]
