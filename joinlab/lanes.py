@@ -1,0 +1,367 @@
+"""Lanes: the picture of a Timeline as plain tuples, before anything is drawn.
+
+Which box, where, and what it says: every renderer (the Plotly figure, the SVG picture) draws the same `Lanes`, and
+their logic is tested here, without a browser. Each rank has two lanes. The host lane holds what the rank's Python
+did (spans) and where it stood still (waits); the stream lane holds the collectives themselves. They are kept apart
+because to wait for a call on a stream does not stop the host.
+
+Two axes. "logical": one row per slot, that is per set of calls that met, in an order that agrees with every rank's
+own order of issue. "time": the recorded clock, in nanoseconds. Positions are in the unit that `Lanes.unit` names
+("rows" or "ns") and run from the top down.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import groupby, pairwise
+from textwrap import wrap
+
+from joinlab.details import Details, call_details, span_details, tensor
+from joinlab.steps import Kind, Row, Step, fold, kind, plan, short, stretches
+from joinlab.timeline import Ending, EndKind, Timeline
+
+Place = tuple[float, float]
+"""Where a box begins and ends along the axis."""
+
+
+class Lane(StrEnum):
+    """The two lanes of a rank."""
+
+    HOST = "host"
+    STREAM = "stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """One rectangle: a call, a wait or a span.
+
+    label    what it says, in full; `short` is the same for narrow columns
+    open     it never ended: `end` is only where the picture of its rank stops
+    bad      it met a call that it should not have met
+    failed   the backend raised instead of completing it
+    details  (name, text) of every column, for a tooltip
+    slot     index into match(timeline); None for a span
+    """
+
+    rank: int
+    lane: Lane
+    kind: Kind
+    begin: float
+    end: float
+    label: str
+    short: str
+    open: bool = False
+    bad: bool = False
+    failed: bool = False
+    details: Details = ()
+    slot: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Joins two calls of one slot, from the stream lane of rank `a` to that of rank `b`; a < b.
+
+    met   they exchanged data, or would have; False: they stand at the same place and miss each other
+    bad   they do not belong together; `text` says what each rank issued
+    """
+
+    slot: int
+    a: int
+    b: int
+    at_a: Place
+    at_b: Place
+    met: bool
+    bad: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A line of text across all ranks, below a row (logical axis only)."""
+
+    begin: float
+    end: float
+    text: str
+    bad: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The stretch in which one input was processed: on all ranks (rank None; logical axis), or on one (time axis)."""
+
+    rank: int | None
+    begin: float
+    end: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cap:
+    """How a rank ended, and where its lanes stop."""
+
+    rank: int
+    at: float
+    ending: Ending
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """The whole picture, from `begin` to `end`. `modelled`: its times are of an emulated clock."""
+
+    axis: str
+    world_size: int
+    begin: float
+    end: float
+    boxes: tuple[Box, ...]
+    bands: tuple[Band, ...]
+    notes: tuple[Note, ...]
+    groups: tuple[Group, ...]
+    caps: tuple[Cap, ...]
+    modelled: bool
+
+    @property
+    def unit(self) -> str:
+        """Unit of every position: "rows" on the logical axis, "ns" on the time axis."""
+        return "rows" if self.axis == "logical" else "ns"
+
+
+GAP = 0.1  # free space above and below a box on the logical axis, in rows
+TAIL = 0.7  # by how much a call that never completes is drawn on, in rows
+NOTE = 0.75  # height of a line of a note, in rows
+LINE = 110  # its length, in characters
+MARGIN = 0.06  # of the extent of the time axis: how far what never ends is drawn on
+
+
+def lanes(timeline: Timeline, axis: str = "logical", setup: bool = False) -> Lanes:
+    """Lay out a Timeline.
+
+    axis   "logical" (one row per slot) or "time" (the recorded clock)
+    setup  False folds the calls of DDP's construction and bucket rebuild, which the documented traces leave out,
+           into one box a stretch; one that went wrong is never folded
+
+    Raises ValueError for another axis.
+
+        [note.text for note in lanes(timeline).notes]        # where calls met that should not have
+    """
+    if axis not in ("logical", "time"):
+        raise ValueError(f"axis must be 'logical' or 'time', not {axis!r}")
+    calls, spans = timeline.calls.to_dicts(), timeline.spans.to_dicts()
+    steps = plan(timeline)
+    folded = steps if setup else fold(calls, steps)
+    ranks = range(timeline.world_size)
+    if axis == "logical":
+        steps, layout = folded, _by_row(calls, spans, folded, ranks)
+    else:  # a fold takes up no row here that is worth saving, unless it stands at the front
+        front = folded[0] if folded and folded[0].folded and len(folded) > 1 else None
+        steps = steps if front is None else (front, *steps[len(front.slots) :])
+        layout = _by_time(calls, spans, front, ranks)
+    return Lanes(
+        axis=axis,
+        world_size=timeline.world_size,
+        begin=layout.begin,
+        end=layout.end,
+        boxes=tuple(_span_boxes(spans, layout)) + tuple(_call_boxes(calls, steps, layout)),
+        bands=tuple(_bands(calls, steps, layout)),
+        notes=tuple(layout.notes),
+        groups=tuple(layout.groups),
+        caps=tuple(_cap(timeline, rank, layout.stops[rank]) for rank in ranks),
+        modelled=timeline.meta.get("engine") == "emulated",
+    )
+
+
+# --- where things go --------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Layout:
+    """Places of calls, waits (by index of the call) and spans (by index), and where each rank's lanes stop."""
+
+    begin: float = 0.0
+    end: float = 1.0
+    calls: dict[int, Place] = field(default_factory=dict)
+    waits: dict[int, Place] = field(default_factory=dict)
+    spans: dict[int, Place] = field(default_factory=dict)
+    stops: dict[int, float] = field(default_factory=dict)
+    notes: list[Note] = field(default_factory=list)
+    groups: list[Group] = field(default_factory=list)
+
+
+def _by_row(calls: Sequence[Row], spans: Sequence[Row], steps: Sequence[Step], ranks: range) -> _Layout:
+    layout = _Layout(stops=dict.fromkeys(ranks, 0.0))
+    y, tops = 0.0, []
+    for step in steps:
+        tops.append(y)
+        tail = TAIL if any(_pending(calls[call]) for call in step.calls) else 0.0
+        for call in step.calls:
+            layout.calls[call] = (y + GAP, y + 1 - GAP + (tail if _pending(calls[call]) else 0.0))
+        y += 1 + tail
+        if step.text:
+            lines = wrap(step.text, LINE)
+            layout.notes.append(Note(y, y + NOTE * len(lines), "\n".join(lines), step.bad))
+            y += NOTE * len(lines)
+        layout.stops.update({calls[call]["rank"]: y for call in step.calls})
+    layout.end = max([y, *(stop + 1 for stop in layout.stops.values())])  # room for the last cap
+    issued: dict[int, list[tuple[int, int]]] = {rank: [] for rank in ranks}
+    for index, row in enumerate(calls):
+        issued[row["rank"]].append((_begun(row) if row["enqueued_ns"] is None else row["enqueued_ns"], index))
+        if row["host_wait_begin_ns"] is not None:
+            begin, end = layout.calls[index]
+            layout.waits[index] = (begin, layout.stops[row["rank"]] if _waits_for_ever(row) else end)
+    for of_rank in issued.values():
+        of_rank.sort()
+    for index, span in enumerate(spans):
+        of_rank, stop = issued[span["rank"]], span["end_ns"]
+        first = bisect_left(of_rank, (span["begin_ns"], 0))
+        behind = len(of_rank) if stop is None else bisect_left(of_rank, (stop + 1, 0))
+        rows = [layout.calls[at] for _, at in of_rank[first:behind]]
+        if rows:  # a span that issued no call has no place in an order of calls
+            end = max(place[1] for place in rows) if stop is not None else layout.stops[span["rank"]]
+            layout.spans[index] = (min(place[0] for place in rows), end)
+    edges = zip(stretches(calls, steps), tops, [*tops[1:], y], strict=False)
+    for label, run in groupby(edges, lambda edge: edge[0]):
+        together = list(run)
+        if label:
+            layout.groups.append(Group(None, together[0][1], together[-1][2], label))
+    return layout
+
+
+def _by_time(calls: Sequence[Row], spans: Sequence[Row], front: Step | None, ranks: range) -> _Layout:
+    hidden = set(front.calls) if front else set()
+    shown = [call for at, call in enumerate(calls) if at not in hidden]
+    begin = min([_begun(call) for call in shown] + [span["begin_ns"] for span in spans], default=0)
+    last = dict.fromkeys(ranks, begin)
+    inputs: dict[tuple[int, int], list[int]] = {}
+    for row in (*shown, *spans):
+        moments = [at for name, at in row.items() if name.endswith("_ns") and at is not None]
+        last[row["rank"]] = max([last[row["rank"]], *moments])
+        if row["input"] is not None:
+            inputs.setdefault((row["rank"], row["input"]), []).extend(moments)
+    margin = max(max(last.values()) - begin, 1) * MARGIN
+    layout = _Layout(float(begin), max(last.values()) + margin)
+    layout.stops = {rank: float(at) for rank, at in last.items()}
+    layout.stops.update({row["rank"]: layout.end for row in (*shown, *spans) if _never(row)})
+    for index, call in enumerate(calls):
+        if index in hidden:
+            layout.calls[index] = (begin - margin, begin - margin / 4)
+            continue
+        done, stop = call["completed_ns"], layout.stops[call["rank"]]
+        if done is None and call["error"] is not None:
+            done = call["host_wait_end_ns"]
+        layout.calls[index] = _until(_begun(call), done, stop)
+        if call["host_wait_begin_ns"] is not None:
+            layout.waits[index] = _until(
+                call["host_wait_begin_ns"], call["host_wait_end_ns"], layout.stops[call["rank"]]
+            )
+    for index, span in enumerate(spans):
+        layout.spans[index] = _until(span["begin_ns"], span["end_ns"], layout.stops[span["rank"]])
+    if front is not None:
+        layout.begin = begin - margin
+    for (rank, number), at in sorted(inputs.items()):
+        layout.groups.append(Group(rank, float(min(at)), float(max(at)), f"inputs[{number}]"))
+    return layout
+
+
+def _until(begin: int, end: int | None, stop: float) -> Place:
+    return float(begin), stop if end is None else float(end)
+
+
+def _begun(call: Row) -> int:
+    """When a call began; where the backend does not say (gloo), when it was handed over."""
+    known = (call["started_ns"], call["enqueued_ns"], call["host_wait_begin_ns"], call["completed_ns"])
+    return next((int(at) for at in known if at is not None), 0)
+
+
+def _never(row: Row) -> bool:
+    """True for a call that never completed, and a span that never ended."""
+    if "end_ns" in row:
+        return row["end_ns"] is None
+    return _pending(row) or _waits_for_ever(row)
+
+
+def _pending(call: Row) -> bool:
+    return call["completed_ns"] is None and call["error"] is None
+
+
+def _waits_for_ever(call: Row) -> bool:
+    return call["host_wait_begin_ns"] is not None and call["host_wait_end_ns"] is None
+
+
+# --- what is drawn there ----------------------------------------------------------------------------------------------
+
+
+def _call_boxes(calls: Sequence[Row], steps: Sequence[Step], layout: _Layout) -> Iterator[Box]:
+    tells_start = any(call["started_ns"] is not None for call in calls)
+    for step in steps:
+        if step.folded:
+            yield from _fold_boxes(calls, step, layout)
+            continue
+        for index in step.calls:
+            call, (begin, end) = calls[index], layout.calls[index]
+            label = str(call["origin"] or call["op"])
+            details = call_details(call, tells_start)
+            common = {"rank": call["rank"], "details": details, "slot": step.slots[0]}
+            yield Box(
+                lane=Lane.STREAM,
+                kind=kind(call),
+                begin=begin,
+                end=end,
+                label=label,
+                short=short(label),
+                open=_pending(call),
+                bad=step.bad,
+                failed=call["error"] is not None,
+                **common,
+            )
+            if index in layout.waits:
+                begin, end = layout.waits[index]
+                words = f"waits for {label}"
+                yield Box(
+                    lane=Lane.HOST,
+                    kind=Kind.WAIT,
+                    begin=begin,
+                    end=end,
+                    label=words,
+                    short="waits",
+                    open=_waits_for_ever(call),
+                    failed=call["error"] is not None,
+                    **common,
+                )
+
+
+def _fold_boxes(calls: Sequence[Row], step: Step, layout: _Layout) -> Iterator[Box]:
+    for rank, run in groupby(sorted(step.calls), lambda index: calls[index]["rank"]):
+        members = list(run)
+        what = " and ".join(dict.fromkeys(short(str(calls[index]["origin"])) for index in members))
+        label = f"{what}: {len(members)} call" + "s" * (len(members) > 1)
+        listed = "\n".join(f"seq {calls[i]['seq']}: {calls[i]['origin']}, {tensor(calls[i])}" for i in members)
+        begin, end = layout.calls[members[0]]
+        details = (("folded", label), ("rank", str(rank)), ("calls", listed))
+        yield Box(rank, Lane.STREAM, Kind.SETUP, begin, end, label, label, details=details, slot=step.slots[0])
+
+
+def _span_boxes(spans: Sequence[Row], layout: _Layout) -> Iterator[Box]:
+    for index, (begin, end) in layout.spans.items():
+        span = spans[index]
+        name, unended = str(span["name"]), span["end_ns"] is None
+        yield Box(span["rank"], Lane.HOST, Kind.SPAN, begin, end, name, name, unended, details=span_details(span))
+
+
+def _bands(calls: Sequence[Row], steps: Sequence[Step], layout: _Layout) -> Iterator[Band]:
+    for step in steps:
+        first = {calls[index]["rank"]: index for index in sorted(step.calls, reverse=True)}
+        for a, b in pairwise(sorted(first)):
+            yield Band(
+                step.slots[0], a, b, layout.calls[first[a]], layout.calls[first[b]], step.met, step.bad, step.text
+            )
+
+
+def _cap(timeline: Timeline, rank: int, at: float) -> Cap:
+    ending = timeline.ends[rank]
+    text = str(ending)
+    if ending.kind in (EndKind.RAISED, EndKind.KILLED) and ending.text:
+        text += ": " + ending.text.splitlines()[0]
+    return Cap(rank, at, ending, text)

@@ -1,0 +1,185 @@
+"""Steps: the rows of the picture. What each call is, which calls share a row, and in which order the rows come.
+
+A step is a slot (a set of calls that met) or a fold: a stretch of DDP's own construction and bucket rebuild, which
+the documented traces leave out, standing as one row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import groupby
+from typing import Any
+
+from joinlab.details import tensor
+from joinlab.matching import Slot, groups_of, is_setup, match
+from joinlab.timeline import POINT_TO_POINT, Op, Timeline
+
+Row = dict[str, Any]
+
+
+class Kind(StrEnum):
+    """What a box stands for; the value is what a legend says."""
+
+    FORWARD = "DDP forward()"
+    BACKWARD = "DDP backward()"
+    JOIN = "join() of a rank that ran out"
+    FINAL = "join() after the last input"
+    BARRIER = "barrier"
+    SETUP = "DDP construction, bucket rebuild"
+    OTHER = "other call"
+    WAIT = "host waits"
+    SPAN = "host works"
+
+
+_KINDS = (  # the first that fits; "join()" stands in many labels, hence the order
+    ("barrier", Kind.BARRIER),
+    ("_find_common_rank", Kind.FINAL),
+    ("final model", Kind.FINAL),
+    ("join", Kind.JOIN),
+    ("forward()", Kind.FORWARD),
+    ("backward()", Kind.BACKWARD),
+)
+
+
+def kind(call: Row) -> Kind:
+    """What sort of call this is, told by its label."""
+    origin = call["origin"] or ""
+    if is_setup(origin):
+        return Kind.SETUP
+    for word, found in _KINDS:
+        if word in origin:
+            return found
+    return Kind.BARRIER if call["op"] == Op.BARRIER else Kind.OTHER
+
+
+def short(label: str) -> str:
+    """The part of a documented label that tells it from others, for narrow columns.
+
+    >>> short("all-reduce (join() _get_num_nonjoined_procs())"), short("all-reduce (DDP forward() 1)"), short("send")
+    ('_get_num_nonjoined_procs()', 'forward() 1', 'send')
+    """
+    _, bracket, inner = label.partition(" (")
+    return inner.removesuffix(")").removeprefix("DDP ").removeprefix("join() ") if bracket else label
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One row: the calls in it (indices into Timeline.calls) and the slots that it stands for.
+
+    met     they exchanged data, or would have
+    bad     they do not belong together
+    text    what is wrong: what each rank issued, or who never came
+    folded  the row stands for several calls of a rank
+    """
+
+    calls: tuple[int, ...]
+    slots: tuple[int, ...]
+    met: bool = True
+    bad: bool = False
+    text: str = ""
+    folded: bool = False
+
+
+def plan(timeline: Timeline) -> tuple[Step, ...]:
+    """One step a slot, in an order that keeps every rank's own order of issue.
+
+    Two ranks can issue calls of two groups crosswise, and then no such order exists: a slot that stands in the way
+    is taken apart, and its calls get a row each.
+    """
+    calls = timeline.calls.to_dicts()
+    at = {(call["rank"], call["group"], call["seq"]): index for index, call in enumerate(calls)}
+    groups = groups_of(timeline)
+    step_of: dict[int, Step] = {}
+    for number, slot in enumerate(match(timeline)):
+        members = tuple(at[rank, slot.group, seq] for rank, seq in sorted(slot.calls.items()))
+        rows = [calls[index] for index in members]
+        bad = not slot.expected
+        text = clash(rows, slot) if bad else missing(rows, groups[slot.group])
+        step_of.update(dict.fromkeys(members, Step(members, (number,), slot.met, bad, text)))
+    queues: dict[int, list[int]] = {}
+    for index in range(len(calls) - 1, -1, -1):  # reversed: the next one is popped off the end
+        queues.setdefault(calls[index]["rank"], []).append(index)
+    found: list[Step] = []
+    while heads := {queue[-1] for queue in queues.values() if queue}:
+        steps = sorted({step_of[call] for call in heads}, key=lambda step: (step.slots, step.calls))
+        ready = next((step for step in steps if heads.issuperset(step.calls)), None)
+        if ready is None:
+            here = tuple(call for call in steps[0].calls if call in heads)
+            rest = tuple(call for call in steps[0].calls if call not in heads)
+            ready = replace(steps[0], calls=here)
+            step_of.update(dict.fromkeys(rest, replace(steps[0], calls=rest)))
+        for call in ready.calls:
+            queues[calls[call]["rank"]].pop()
+        found.append(ready)
+    return tuple(found)
+
+
+def clash(rows: Sequence[Row], slot: Slot) -> str:
+    """What each rank issued, of calls that stand at the same place and do not belong together."""
+    issued: dict[str, list[int]] = {}
+    for row in rows:
+        root = f", root {row['root']}" if "root" in slot.differs else ""
+        reduced = f", {row['reduce_op']}" if "reduce_op" in slot.differs else ""
+        carried = f" of {tensor(row)}" if {"dtype", "shape"} & set(slot.differs) else ""
+        issued.setdefault(f"{row['origin'] or row['op']}{carried}{reduced}{root}", []).append(row["rank"])
+    said = "; ".join(f"{ranks_text(ranks)}: {what}" for what, ranks in issued.items())
+    verdict = "met, but should not have" if slot.met else "face each other, but can never meet"
+    return f"≠ {verdict}. {said}"
+
+
+def missing(rows: Sequence[Row], members: Sequence[int]) -> str:
+    """Which ranks never issued their part of a call that is not complete; "" if none, or if it completed."""
+    absent = sorted(set(members) - {row["rank"] for row in rows})
+    if rows[0]["op"] in POINT_TO_POINT or not absent or all(row["completed_ns"] is not None for row in rows):
+        return ""
+    return f"∅ {ranks_text(absent)} never issued a call to meet this one"
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Ranks as they are read.
+
+    >>> ranks_text([3]), ranks_text([0, 2]), ranks_text([0, 1, 2, 3])
+    ('rank 3', 'ranks 0 and 2', 'ranks 0 to 3')
+    """
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
+        return f"ranks {ranks[0]} to {ranks[-1]}"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def fold(calls: Sequence[Row], steps: Sequence[Step]) -> tuple[Step, ...]:
+    """The same steps, each stretch of what the documented traces leave out made one step."""
+
+    def foldable(step: Step) -> bool:  # never fold away what went wrong
+        rows = [calls[call] for call in step.calls]
+        return not step.text and all(kind(row) is Kind.SETUP and row["completed_ns"] is not None for row in rows)
+
+    found: list[Step] = []
+    for together, run in groupby(steps, foldable):
+        some = list(run)
+        if together:
+            members = tuple(call for step in some for call in step.calls)
+            found.append(Step(members, tuple(slot for step in some for slot in step.slots), folded=True))
+        else:
+            found += some
+    return tuple(found)
+
+
+def stretches(calls: Sequence[Row], steps: Sequence[Step]) -> list[str]:
+    """For each step the inputs it belongs to: "inputs[2]", "" where the program marks no inputs.
+
+    Where ranks that met are at different inputs, both are named.
+    """
+    if all(row["input"] is None for row in calls):
+        return [""] * len(steps)
+    found = []
+    begun = False
+    for step in steps:
+        inputs = sorted({calls[call]["input"] for call in step.calls if calls[call]["input"] is not None})
+        begun = begun or bool(inputs)
+        outside = "after the last input" if begun else "before the first input"
+        found.append(" and ".join(f"inputs[{i}]" for i in inputs) or outside)
+    return found
