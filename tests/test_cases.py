@@ -1,0 +1,108 @@
+"""joinlab.cases: the six programs are the forum script's loops, and say what the thread documents."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+from pathlib import Path
+
+import pytest
+
+from joinlab import cases
+from joinlab.cases import CASES
+
+DOCUMENTED = {
+    case["case"]: case
+    for case in json.loads((Path(__file__).parent.parent / "data" / "six_cases.json").read_text())["cases"]
+}
+NUMBERS = sorted(CASES)
+
+
+def body(number: int) -> list[str]:
+    """The case's statements, without its docstring, as text."""
+    (function,) = ast.parse(inspect.getsource(CASES[number].program)).body
+    assert isinstance(function, ast.FunctionDef)
+    return "\n".join(ast.unparse(node) for node in function.body[1:]).splitlines()
+
+
+# The loops as the forum script has them; its page lost the indentation, which the documented traces give back.
+LOOPS = {
+    1: """with model.join():
+    for input in inputs:
+        num_inputs += 1
+        loss = model(input)
+        loss.backward()""",
+    2: """for input in inputs:
+    num_inputs += 1
+    loss = model(input)
+    loss.backward()""",
+    3: """for input in inputs:
+    num_inputs += 1
+    loss = model(input)
+    loss.backward()
+    dist.barrier()""",
+    4: """with model.join():
+    for input in inputs:
+        num_inputs += 1
+        loss = model(input)
+        loss.backward()
+        dist.barrier()""",
+    5: """for input in inputs:
+    num_inputs += 1
+    loss = model(input)
+    loss.backward()
+dist.barrier()""",
+    6: """with model.join():
+    for input in inputs:
+        num_inputs += 1
+        loss = model(input).sum()
+        loss.backward()
+dist.barrier()""",
+}
+
+
+def test_there_are_six() -> None:
+    assert NUMBERS == [1, 2, 3, 4, 5, 6] == sorted(DOCUMENTED)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_each_program_is_the_forum_script(number: int) -> None:
+    assert body(number) == [
+        "model = DDP(torch.nn.Linear(1, 1))",
+        "num_inputs = 0",
+        *LOOPS[number].splitlines(),
+        "print(f'Rank {rank} has exhausted all {num_inputs} of its inputs!')",
+        "return num_inputs",
+    ]
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_each_program_is_a_plain_function_of_rank_and_inputs(number: int) -> None:
+    program = CASES[number].program
+    assert program is getattr(cases, f"case_{number}")
+    assert list(inspect.signature(program).parameters) == ["rank", "inputs"]
+    assert program.__closure__ is None
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_what_was_documented_is_what_the_record_says(number: int) -> None:
+    case, documented = CASES[number], DOCUMENTED[number]
+    assert (case.join, case.barrier) == (documented["join"], documented["barrier"])
+    asker = documented["reported_by_asker_N5"]
+    assert case.asker == (asker["r0"], asker["r1"])
+    answers = documented["answer"] if isinstance(documented["answer"], list) else [documented["answer"]]
+    assert case.answer == {answer["N"]: (answer["end"]["r0"], answer["end"]["r1"]) for answer in answers}
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_the_docstring_says_whether_there_is_join_and_where_the_barrier_is(number: int) -> None:
+    case = CASES[number]
+    text = case.program.__doc__ or ""
+    assert text.startswith(f"Case {number}: ")
+    assert ("no join()" in text or "neither join()" in text) is not case.join
+    assert (case.barrier or "barrier") in text
+
+
+def test_gloo_differs_where_it_was_seen_to_differ() -> None:
+    assert [number for number in NUMBERS if CASES[number].gloo] == [2, 3, 4, 5]

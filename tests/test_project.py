@@ -1,0 +1,299 @@
+"""The project as a whole: layers, lazy imports, exports, versions and the make targets."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+import joinlab
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "joinlab"
+MODULES = sorted(path.stem for path in PACKAGE.glob("*.py"))
+
+CHAINS = (
+    ("errors", "timeline", "matching", "diagnosis", "lanes", "figures"),
+    ("errors", "timeline", "recorder", "launcher"),
+)
+"""Each of a chain may import those before it, never those after it."""
+
+PRODUCERS = {"launcher", "recorder"}
+ANALYSES = {"matching", "diagnosis"}
+VIEWS = {"lanes", "figures", "page"}
+DATA = {"timeline", "archive", "errors"}
+
+
+# ---- layers
+
+
+def imports(module: str, lazy: bool) -> Iterator[str]:
+    """Dotted names that a module of joinlab imports; with `lazy`, those inside functions too. Not those for types."""
+
+    def walk(nodes: list[ast.stmt]) -> Iterator[str]:
+        for node in nodes:
+            if isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{module} has a relative import"
+                assert node.module
+                yield node.module
+                if node.module == "joinlab":
+                    yield from (f"joinlab.{alias.name}" for alias in node.names)
+            elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+                yield from walk(node.orelse)
+            elif lazy or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                for field in ("body", "orelse", "finalbody"):
+                    yield from walk(getattr(node, field, []))
+                for branch in [*getattr(node, "handlers", []), *getattr(node, "cases", [])]:
+                    yield from walk(branch.body)
+
+    yield from walk(ast.parse((PACKAGE / f"{module}.py").read_text()).body)
+
+
+@cache
+def inside(module: str, lazy: bool = True) -> frozenset[str]:
+    """Modules of joinlab that `module` imports itself. Its home in `__init__` decides where an exported name lives."""
+    names = {name.split(".")[1] for name in imports(module, lazy) if name.startswith("joinlab.")}
+    homes = {name: home.split(".")[1] for name, home in joinlab._HOME.items()}
+    return frozenset(homes.get(name, name) for name in names) & set(MODULES) - {module}
+
+
+def reach(module: str) -> set[str]:
+    """Modules of joinlab that `module` imports, directly or not, at its head or later."""
+    found: set[str] = set()
+    todo = [module]
+    while todo:
+        new = inside(todo.pop()) - found
+        found |= new
+        todo += new
+    return found
+
+
+def packages(module: str) -> set[str]:
+    """Outside packages that importing `module` loads at once."""
+    found: set[str] = set()
+    done: set[str] = set()
+    todo = [module]
+    while todo:
+        name = todo.pop()
+        done.add(name)
+        found |= {item.partition(".")[0] for item in imports(name, lazy=False)}
+        todo += inside(name, lazy=False) - done
+    return found - {"joinlab"} - set(sys.stdlib_module_names)
+
+
+def test_every_module_that_the_layers_name_exists() -> None:
+    assert PRODUCERS | ANALYSES | VIEWS | DATA | {name for chain in CHAINS for name in chain} <= set(MODULES)
+
+
+@pytest.mark.parametrize("chain", CHAINS, ids=lambda chain: chain[-1])
+def test_imports_point_down(chain: tuple[str, ...]) -> None:
+    upward = {(low, high) for at, low in enumerate(chain) for high in chain[at + 1 :] if high in reach(low)}
+    assert upward == set()
+
+
+def test_producers_and_views_never_import_each_other() -> None:
+    across = {(one, other) for one in PRODUCERS for other in reach(one) & VIEWS}
+    across |= {(one, other) for one in VIEWS | ANALYSES | DATA for other in reach(one) & PRODUCERS}
+    assert across == set()
+
+
+def test_no_module_imports_itself_by_a_detour() -> None:
+    remaining = {name: inside(name, lazy=False) for name in MODULES if name != "__init__"}
+    while free := {name for name, needs in remaining.items() if not needs & set(remaining)}:
+        remaining = {name: needs for name, needs in remaining.items() if name not in free}
+    assert remaining == {}
+
+
+def test_cases_import_pytorch_and_nothing_of_joinlab() -> None:
+    assert inside("cases") == frozenset()
+    assert packages("cases") == {"torch"}
+
+
+@pytest.mark.parametrize("module", sorted(ANALYSES | VIEWS | DATA | {"__main__", "report", "doctor"}))
+def test_what_reads_a_timeline_loads_no_torch(module: str) -> None:
+    assert "torch" not in packages(module)
+
+
+@pytest.mark.parametrize("module", sorted(ANALYSES | PRODUCERS | DATA | {"lanes", "cases", "__main__"}))
+def test_only_figures_load_plotly(module: str) -> None:
+    assert not packages(module) & {"plotly", "ipywidgets", "anywidget", "IPython"}
+
+
+# ---- the package
+
+
+def modules_after(statement: str) -> set[str]:
+    program = f"{statement}\nimport sys; print(*(name for name in sys.modules if '.' not in name))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "statement", ["import joinlab", "import joinlab; joinlab.load, joinlab.Timeline", "import joinlab.__main__"]
+)
+def test_import_joinlab_returns_at_once(statement: str) -> None:
+    assert not modules_after(statement) & {"torch", "plotly", "ipywidgets", "anywidget", "IPython"}
+
+
+def test_exports() -> None:
+    assert joinlab.__all__ == [
+        "__version__",
+        "Diagnosis",
+        "Ending",
+        "Timeline",
+        "cases",
+        "diagnose",
+        "figure",
+        "launch",
+        "load",
+        "match",
+        "write_html",
+    ]
+    assert all(getattr(joinlab, name) is not None for name in joinlab.__all__)
+    assert dir(joinlab) == sorted(joinlab.__all__)
+
+
+def test_an_unknown_name_says_which_there_are() -> None:
+    with pytest.raises(AttributeError, match=r"joinlab has no 'lunch'; it has .*launch"):
+        _ = joinlab.lunch
+
+
+def test_the_wheel_holds_licence_types_and_every_file_that_the_package_reads(tmp_path: Path) -> None:
+    shutil.copytree(PACKAGE, tmp_path / "joinlab", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, tmp_path)
+    program = "import sys; from setuptools import build_meta; print(build_meta.build_wheel(sys.argv[1]))"
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    name = done.stdout.split()[-1]
+    assert name == f"joinlab-{joinlab.__version__}-py3-none-any.whl"
+    packed = set(zipfile.ZipFile(tmp_path / name).namelist())
+    tracked = {path for path in tracked_files() if path.startswith("joinlab/")}
+    assert tracked - packed == set()
+
+
+# ---- versions
+
+
+def pinned() -> dict[str, str]:
+    lines = [line.split("#")[0].strip() for line in (ROOT / ".ci" / "pinned.txt").read_text().splitlines()]
+    return dict(line.split("==") for line in lines if line)
+
+
+def ranges() -> dict[str, SpecifierSet]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    texts = [*project["build-system"]["requires"], *project["project"]["dependencies"]]
+    texts += [text for extra in project["project"]["optional-dependencies"].values() for text in extra]
+    return {(requirement := Requirement(text)).name: requirement.specifier for text in texts}
+
+
+def test_every_dependency_is_pinned_within_its_range() -> None:
+    assert pinned().keys() == ranges().keys()
+    assert {name: version for name, version in pinned().items() if version not in ranges()[name]} == {}
+
+
+def test_the_conda_environment_has_the_pinned_versions() -> None:
+    lines = [line.strip() for line in (ROOT / "environment.yml").read_text().splitlines()]
+    assert dict(line.removeprefix("- ").split("==") for line in lines if "==" in line) == pinned()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (python,) = [line.removeprefix("- python=") for line in lines if line.startswith("- python=")]
+    assert python in SpecifierSet(project["requires-python"])
+
+
+def test_requirements_are_in_order() -> None:
+    assert list(pinned()) == sorted(pinned())
+
+
+# ---- the folder
+
+
+def tracked_files() -> list[str]:
+    done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip("no git checkout")
+    return [name for name in done.stdout.split("\0") if name and (ROOT / name).exists()]
+
+
+def test_the_top_level_holds_what_it_should() -> None:
+    allowed = {"notebooks", "joinlab", "data", "tests", "environment.yml", "README.md", "pyproject.toml", "Makefile"}
+    tops = {name.partition("/")[0] for name in tracked_files()}
+    assert {top for top in tops if not top.startswith(".")} <= allowed
+
+
+ELSEWHERE = re.compile(r"(?<![\w.~])/(?:work|tmp|home|root|mnt)/|\bseman[t]ics\.md|\bdesig[n]\.md|\bissu[e] #?\d")
+
+
+def test_no_file_names_a_machine_or_papers_that_are_not_here() -> None:
+    found = []
+    for name in tracked_files():
+        text = (ROOT / name).read_bytes().decode("utf-8", errors="ignore")
+        found += [f"{name}: {match.group()}" for match in ELSEWHERE.finditer(text)]
+    assert found == []
+
+
+def test_the_readme_names_only_make_targets_that_exist() -> None:
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    named = set(re.findall(r"\bmake (\w+)", (ROOT / "README.md").read_text()))
+    assert {"demo", "test", "lab"} <= named <= targets
+
+
+# ---- make
+
+
+def make(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    """`make` in a bare copy, where no .venv is."""
+    (folder / ".ci").mkdir()
+    for name in ("Makefile", "pyproject.toml", ".ci/pinned.txt"):
+        shutil.copy(ROOT / name, folder / name)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    return subprocess.run(["make", *args], cwd=folder, capture_output=True, text=True, env=environment)
+
+
+needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="no make")
+
+
+@needs_make
+def test_make_alone_lists_the_targets(tmp_path: Path) -> None:
+    done = make(tmp_path)
+    assert done.returncode == 0
+    assert {"make demo", "make test", "make lab", "make bench"} <= {
+        line[:10].strip() for line in done.stdout.splitlines()
+    }
+
+
+@needs_make
+def test_make_says_that_there_is_no_python(tmp_path: Path) -> None:
+    done = make(tmp_path, "demo", "PYTHON=python-none")
+    assert done.returncode != 0
+    assert "there is no python-none here" in done.stderr
+    assert not (tmp_path / ".venv").exists()
+
+
+@needs_make
+@pytest.mark.parametrize(
+    ("refused", "message"),
+    [("version_info", "needs Python 3.11 or newer; "), ("ensurepip", "apt-get install python3-venv")],
+)
+def test_make_says_what_is_wrong_with_a_python(tmp_path: Path, refused: str, message: str) -> None:
+    python = tmp_path / "python-odd"
+    python.write_text(f'#!/bin/sh\ncase "$*" in *{refused}*) exit 1;; *) echo Python 3.9.2;; esac\n')
+    python.chmod(0o755)
+    done = make(tmp_path, "test", f"PYTHON={python}")
+    assert done.returncode != 0
+    assert message in done.stderr
+    assert not (tmp_path / ".venv").exists()
