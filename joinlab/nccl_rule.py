@@ -186,13 +186,12 @@ def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
         return {}
     lanes = [group.collectives[rank] for rank in group.ranks]
     first = _first_blocked(group.ranks, lanes)
-    found = {
-        (rank, call.seq): why
-        for rank, lane in zip(group.ranks, lanes, strict=True)
-        if rank in first
-        for index, why in [first[rank]]
-        for call in lane[index:]
-    }
+    found: dict[tuple[int, int], tuple[Blocker, ...]] = {}
+    for rank, (index, why) in first.items():
+        lane = group.collectives[rank]
+        behind = (Blocker(rank, lane[index].seq),)  # the rank's own stream is held up by that call
+        found.update({(rank, call.seq): behind for call in lane[index + 1 :]})
+        found[rank, lane[index].seq] = why
     if any((call.rank, call.seq) in found for lane in lanes for call in lane if call.completed):
         return {}
     return {**found, **_recvs(group)}
