@@ -37,7 +37,7 @@ $(STAMP): .ci/pinned.txt pyproject.toml
 	@touch $@
 
 demo: $(STAMP)
-	$(BIN)/python -m joinlab cases --html $(DEMO)
+	$(BIN)/python -m joinlab cases --n 1 2 5 --html $(DEMO)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -75,7 +75,7 @@ def cases(options: argparse.Namespace) -> int:
     chosen = {number: CASES[number] for number in sorted(set(options.only or CASES))}
     counts = list(dict.fromkeys(options.n))
     pages: dict[str, Timeline] = {}
-    screen = report.screen()
+    screen = report.Screen()
     for n in counts:
         runs = {}
         for number, case in chosen.items():
@@ -109,7 +109,7 @@ def run(options: argparse.Namespace) -> int:
     except LaunchInterrupted as interrupted:
         _keep(interrupted.timeline, options)
         raise
-    report.screen().print(report.endings(timeline))
+    report.Screen().print(report.endings(timeline))
     _keep(timeline, options)
     return 0 if all(end.kind == "finished" for end in timeline.ends) else 1
 
@@ -119,7 +119,7 @@ def show(options: argparse.Namespace) -> int:
     from joinlab import report
 
     timeline = joinlab.load(options.file)
-    report.screen().print(report.calls_table(timeline, options.setup), report.endings(timeline))
+    report.Screen().print(report.calls_table(timeline, options.setup), report.endings(timeline))
     _keep(timeline, options)
     return 0
 
@@ -130,7 +130,7 @@ def doctor(options: argparse.Namespace) -> int:
     from joinlab.doctor import can_launch, examine, facts
 
     machine = examine()
-    report.screen().print(report.facts_table(facts(machine)))
+    report.Screen().print(report.facts_table(facts(machine)))
     return 0 if can_launch(machine) else 1
 
 

@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from rich import box
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -37,9 +37,15 @@ WIDE = 4
 """With more ranks than this, a table has one column for all of them."""
 
 
-def screen() -> Console:
-    """Where everything is printed: stdout, as it is at this moment."""
-    return Console(markup=False, emoji=False, highlight=False)
+class Screen(Console):
+    """stdout, on which every text stands as it is. A reader that leaves is a BrokenPipeError, as for print()."""
+
+    def __init__(self) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False)
+
+    def on_broken_pipe(self) -> None:
+        """Called while a BrokenPipeError is handled; rich itself would exit with 1."""
+        raise
 
 
 # ---- the six cases
@@ -61,10 +67,9 @@ def cases_table(runs: Mapping[int, tuple[Case, Timeline]], n: int) -> Table:
 def case_notes(number: int, case: Case, run: Timeline) -> Group:
     """Why the ranks of one case ended so, and why not as documented."""
     n = run.meta["inputs"][0]
-    lines = [Text(f"{run.meta['backend']}: {line}") for line in diagnosis_lines(run)]
-    documented = [_documented("the author of the thread", 5, case.asker)]
-    documented += [_documented("its answer", count, ends) for count, ends in case.answer.items()]
-    lines.append(Text(f"nccl, documented: {'; '.join(documented)}.", style="dim"))
+    documented = [_documented("the thread's author", 5, case.asker)]
+    documented += [_documented("the answer", count, ends) for count, ends in case.answer.items()]
+    lines: list[RenderableType] = [endings(run), Text(f"Documented on NCCL by {'; '.join(documented)}.", style="dim")]
     if case.gloo and run.meta["backend"] == "gloo":
         lines.append(Text(f"Why gloo differs: {case.gloo}"))
     title = Text(f"Case {number}: {_program(case)}; rank 0 has {_inputs(n)}, rank 1 {n + 1}", style="bold")
@@ -118,19 +123,19 @@ def calls_table(run: Timeline, setup: bool = False) -> Table:
             Text(", ".join(filter(None, (where, remark))), style="bold red" if remark else "dim"),
         )
     if hidden:
-        table.caption = f"left out: {hidden} rows of DDP's construction and bucket rebuild (--setup shows them)"
+        table.caption = (
+            f"left out: {hidden} row{'s' * (hidden > 1)} of DDP's construction and bucket rebuild (--setup shows them)"
+        )
     return table
 
 
 def endings(run: Timeline) -> Group:
     """How each rank ended, and why."""
-    ends = [Text.assemble(f"rank {rank}: ", _ending(end)) for rank, end in enumerate(run.ends)]
-    return Group(*ends, Text(), *map(Text, diagnosis_lines(run)))
-
-
-def diagnosis_lines(run: Timeline) -> list[str]:
-    """The sentences of the diagnosis."""
-    return str(joinlab.diagnose(run)).splitlines()
+    diagnosis = joinlab.diagnose(run)
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for one in diagnosis.ranks:
+        grid.add_row(Text(f"rank {one.rank}", style="bold"), _ending(one.ending), Text(one.sentence))
+    return Group(Text(diagnosis.sentence), grid)
 
 
 def _ending(end: Ending) -> Text:

@@ -1,0 +1,445 @@
+"""python -m joinlab: what it prints, what it writes, and its exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import cloudpickle
+import pytest
+
+import joinlab
+from joinlab import __main__ as cli
+from joinlab import doctor, report
+from joinlab.cases import CASES
+from joinlab.collectives import Op
+from joinlab.errors import LaunchError, LaunchInterrupted, ProgramError
+from joinlab.timeline import Ending, EndKind, Timeline, timeline_from_rows
+
+HUNG = Ending(EndKind.HUNG, call=3, group="0", proven=True)
+FINISHED = Ending(EndKind.FINISHED)
+
+
+def call(rank: int, seq: int, origin: str, **more) -> dict:
+    op = Op.BARRIER if origin == "barrier" else Op.ALL_REDUCE
+    tensor = {} if op is Op.BARRIER else {"dtype": "float32", "shape": [[1]], "reduce_op": "sum"}
+    times = {"enqueued_ns": 10 * seq, "completed_ns": 10 * seq + 5, "host_wait_begin_ns": 10 * seq}
+    return {"rank": rank, "group": "0", "seq": seq, "op": str(op), "origin": origin, **tensor, **times, **more}
+
+
+def timeline(ends=(HUNG, HUNG), meta=(), ranks: int = 2, program: str = "case_4") -> Timeline:
+    """Ranks that go together until the last call, where rank 0 issues something else; nobody completes it."""
+    calls = []
+    for rank in range(ranks):
+        calls.append(call(rank, 0, "all-reduce (DDP construction)"))
+        calls.append(call(rank, 1, "all-reduce (DDP forward() 1)", input=0))
+        calls.append(call(rank, 2, "all-reduce (DDP backward())", input=0))
+        last = "all-reduce (DDP forward() 1)" if rank == 0 else "barrier"
+        calls.append(call(rank, 3, last, input=1 if rank == 0 else 0, completed_ns=None))
+    facts = {"program": program, "engine": "launched", "backend": "gloo", "inputs": [5, 6][:ranks], **dict(meta)}
+    return timeline_from_rows(calls, ends, {"clock": {"domain": "monotonic"}, **facts})
+
+
+class Launches:
+    """Stands in for joinlab.launch: keeps what it was asked, and answers with `answer`."""
+
+    def __init__(self, answer: Timeline | BaseException) -> None:
+        self.answer = answer
+        self.asked: list[tuple] = []
+
+    def __call__(self, program, inputs=(5, 6), backend=None, **options) -> Timeline:
+        self.asked.append((program, inputs, backend, options))
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        return timeline_from_rows(
+            self.answer.calls.to_dicts(), self.answer.ends, {**self.answer.meta, "inputs": list(inputs)}
+        )
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch):
+    def answer(with_what: Timeline | BaseException) -> Launches:
+        fake = Launches(with_what)
+        monkeypatch.setattr(joinlab, "launch", fake)
+        return fake
+
+    return answer
+
+
+@pytest.fixture
+def pages(monkeypatch: pytest.MonkeyPatch) -> list:
+    """Stands in for joinlab.write_html; what it was given."""
+    given: list = []
+    monkeypatch.setattr(joinlab, "write_html", lambda timelines, path: given.append((timelines, path)))
+    return given
+
+
+@pytest.fixture(autouse=True)
+def path_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+def flat(text: str) -> str:
+    """The words that were printed, however the lines were broken."""
+    return " ".join(text.split())
+
+
+# ---- cases
+
+
+def test_cases_runs_each_case_and_says_how_it_ended(launches, capsys) -> None:
+    fake = launches(timeline())
+    assert cli.main(["cases"]) == 0
+    assert [(program, inputs) for program, inputs, _, _ in fake.asked] == [
+        (CASES[number].program, (5, 6)) for number in range(1, 7)
+    ]
+    out = flat(capsys.readouterr().out)
+    assert "Rank 0 has 5 inputs, rank 1 has 6 inputs: on gloo, run here" in out
+    assert out.count("hung (proven)") >= 12
+    for number in range(1, 7):
+        assert f"Case {number}: " in out
+
+
+def test_cases_says_beside_each_ending_whether_it_is_as_documented(launches, capsys) -> None:
+    launches(timeline())
+    cli.main(["cases", "--only", "4"])
+    out = flat(capsys.readouterr().out)
+    assert "= hangs ≠ finishes" in out
+    assert "by the thread's author, N = 5: rank 0 hangs, rank 1 finishes" in out
+    assert "the answer, N = 2: rank 0 hangs, rank 1 error from a garbage authoritative rank" in out
+    assert "Why gloo differs: On NCCL the barrier is an all-reduce like any other" in out
+
+
+def test_cases_on_nccl_does_not_explain_gloo(launches, capsys) -> None:
+    launches(timeline(meta={"backend": "nccl"}))
+    cli.main(["cases", "--only", "4", "--backend", "nccl"])
+    assert "Why gloo differs" not in capsys.readouterr().out
+
+
+def test_cases_takes_several_n_and_some_cases(launches, pages, capsys, tmp_path: Path) -> None:
+    fake = launches(timeline())
+    page = tmp_path / "new folder" / "cases.html"
+    assert cli.main(["cases", "--n", "1", "2", "1", "--only", "6", "2", "--html", str(page)]) == 0
+    assert [(program.__name__, inputs) for program, inputs, _, _ in fake.asked] == [
+        ("case_2", (1, 2)),
+        ("case_6", (1, 2)),
+        ("case_2", (2, 3)),
+        ("case_6", (2, 3)),
+    ]
+    ((given, path),) = pages
+    assert list(given) == [f"Case {case}, inputs {n} and {n + 1}" for n in (1, 2) for case in (2, 6)]
+    assert path == page
+    assert page.parent.is_dir()
+    out = capsys.readouterr().out
+    assert "Rank 0 has 1 input, rank 1 has 2 inputs" in out
+    assert "≠" not in out  # the documented endings are of 5 and 6 inputs
+    assert f"wrote {page}" in out
+
+
+# ---- run
+
+
+PROGRAM = '''
+import neighbour
+
+def worker(rank, inputs):
+    """A program."""
+    return neighbour.answer()
+
+def other(rank, inputs):
+    pass
+
+if __name__ == "__main__":
+    raise SystemExit("the guard is not to be run")
+'''
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "neighbour.py").write_text("def answer(): return 42\n")
+    path = tmp_path / "train.py"
+    path.write_text(PROGRAM)
+    monkeypatch.chdir(tmp_path)
+    return path
+
+
+@pytest.mark.parametrize("place", ["train.py", "train", "./train.py"])
+def test_a_program_is_found_in_a_file_and_in_a_module(program: Path, place: str) -> None:
+    worker = cli.load_program(f"{place}:worker")
+    assert worker(0, []) == 42
+    assert cloudpickle.dumps(worker).count(b"A program.") == 1  # sent whole, not as a name to be imported
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("train.py", "names no function: write FILE:FUNCTION"),
+        (":worker", "names no function"),
+        ("train.py:", "names no function"),
+        ("none.py:worker", "there is no file none.py"),
+        (".:worker", "there is no file ."),
+        ("no_such_module:worker", "no_such_module cannot be imported: ModuleNotFoundError"),
+        ("train.py:wroker", "train.py has no function 'wroker'; it has worker, other"),
+        ("broken.py:worker", "broken.py cannot be imported: SyntaxError"),
+        ("leaves.py:worker", "leaves.py cannot be imported: SystemExit: 3"),
+    ],
+)
+def test_a_program_that_is_not_there(program: Path, text: str, message: str) -> None:
+    (program.parent / "broken.py").write_text("def worker(:\n")
+    (program.parent / "leaves.py").write_text("raise SystemExit(3)\n")
+    with pytest.raises(ProgramError) as caught:
+        cli.load_program(text)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("ends", "code"),
+    [
+        ((FINISHED, FINISHED), 0),
+        ((FINISHED, Ending(EndKind.FINISHED, pending=True, call=3, group="0")), 0),
+        ((FINISHED, HUNG), 1),
+        ((FINISHED, Ending(EndKind.RAISED, text="ValueError: x")), 1),
+        ((Ending(EndKind.KILLED, text="signal 9"), FINISHED), 1),
+    ],
+)
+def test_run_tells_scripts_whether_every_rank_finished(launches, program, capsys, ends, code: int) -> None:
+    launches(timeline(ends))
+    assert cli.main(["run", "train.py:worker"]) == code
+    out = flat(capsys.readouterr().out)
+    assert f"rank 0 {ends[0]} " in out
+    assert f"rank 1 {str(ends[1]).split()[0]}" in out
+
+
+def test_run_hands_its_options_to_launch(launches, program) -> None:
+    fake = launches(timeline())
+    options = ["--inputs", "3,0,2", "--backend", "gloo", "--seed", "7", "--timeout", "9", "--no-progress", "0.5"]
+    cli.main(["run", "train.py:worker", *options])
+    cli.main(["run", "train.py:other"])
+    (worker, *asked), (_, *by_default) = fake.asked
+    assert worker.__name__ == "worker"
+    assert asked == [(3, 0, 2), "gloo", {"seed": 7, "timeout": 9.0, "no_progress": 0.5}]
+    assert by_default == [(5, 6), None, {}]
+
+
+def test_run_saves_and_draws(launches, pages, program, capsys) -> None:
+    launches(timeline())
+    cli.main(["run", "train.py:worker", "--save", "run.joinlab", "--html", "run.html"])
+    saved = joinlab.load("run.joinlab")
+    assert saved.ends == (HUNG, HUNG)
+    ((given, path),) = pages
+    assert list(given) == ["case_4"]
+    assert path == Path("run.html")
+    assert "saved run.joinlab\nwrote run.html\n" in capsys.readouterr().out
+
+
+def test_an_interrupted_run_keeps_what_was_recorded(launches, program, capsys) -> None:
+    launches(LaunchInterrupted("interrupted after 4 calls", timeline()))
+    assert cli.main(["run", "train.py:worker", "--save", "run.joinlab"]) == 130
+    assert joinlab.load("run.joinlab").calls.height == 8
+    assert capsys.readouterr().err == "joinlab: interrupted after 4 calls\n"
+
+
+# ---- show
+
+
+def test_show_prints_which_calls_met_and_why_each_rank_ended(tmp_path: Path, capsys) -> None:
+    path = timeline().save(tmp_path / "run.joinlab")
+    assert cli.main(["show", str(path)]) == 0
+    out = flat(capsys.readouterr().out)
+    assert "case_4 on gloo, inputs 5, 6" in out
+    assert "never completed" in out
+    for one in joinlab.diagnose(timeline()).ranks:
+        why = " ".join(one.sentence.split()[:4])
+        assert f"rank {one.rank} hung (proven) {why}" in out
+    assert "DDP construction)" not in out
+    assert "left out: 1 row of DDP's construction" in out
+
+
+@pytest.mark.parametrize(
+    ("backend", "remark"),
+    [("gloo", "did not meet: they differ in op, origin"), ("nccl", "met, but differ in op, origin")],
+)
+def test_a_row_says_whether_its_calls_met(backend: str, remark: str) -> None:
+    table = report.calls_table(timeline(meta={"backend": backend}))
+    assert [str(cell) for cell in table.columns[-1].cells] == ["", "", remark]
+
+
+def test_show_setup_shows_the_calls_of_construction(tmp_path: Path, capsys) -> None:
+    path = timeline().save(tmp_path / "run.joinlab")
+    cli.main(["show", str(path), "--setup"])
+    out = flat(capsys.readouterr().out)
+    assert "construction)" in out
+    assert "left out" not in out
+
+
+def test_show_draws_a_page(tmp_path: Path, pages) -> None:
+    path = timeline().save(tmp_path / "run.joinlab")
+    cli.main(["show", str(path), "--html", str(tmp_path / "run.html")])
+    assert [(list(given), page) for given, page in pages] == [(["case_4"], tmp_path / "run.html")]
+
+
+def test_many_ranks_share_a_column(tmp_path: Path) -> None:
+    table = report.calls_table(timeline(ends=(HUNG,) * 16, ranks=16, meta={"inputs": [1] * 16}))
+    assert [column.header for column in table.columns] == ["input", "all ranks", ""]
+    cells = [str(cell) for cell in table.columns[1].cells]
+    assert cells[0] == "0-15: all-reduce (DDP forward() 1)"
+    assert cells[-1] == "0: all-reduce (DDP forward() 1) - never completed\n1-15: barrier - never completed"
+
+
+def test_a_call_that_a_rank_never_issued_is_named(tmp_path: Path) -> None:
+    rows = [call(1, 0, "all-reduce (DDP backward())", input=2, completed_ns=None, error="Connection closed by peer")]
+    ends = (FINISHED, Ending(EndKind.RAISED, call=0, group="0", text="RuntimeError: Connection closed by peer"))
+    table = report.calls_table(timeline_from_rows(rows, ends, {"backend": "gloo"}))
+    cells = [[str(cell) for cell in column.cells] for column in table.columns]
+    assert cells == [["2"], ["-"], ["all-reduce (DDP backward()) - raised"], ["no such call on rank 0"]]
+
+
+def test_what_a_run_says_is_no_markup(launches, program, capsys) -> None:
+    launches(timeline((FINISHED, FINISHED), program="[bold]worker[/bold] :boom:"))
+    cli.main(["run", "train.py:worker", "--save", "run.joinlab"])
+    capsys.readouterr()
+    cli.main(["show", "run.joinlab"])
+    assert "[bold]worker[/bold] :boom: on gloo" in capsys.readouterr().out
+
+
+# ---- errors
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (ProgramError("no such\nthing"), 2, "joinlab: no such thing\n"),
+        (LaunchError("it did not start:\nTraceback ...\n  File x\nImportError: y"), 2, "joinlab: it did not start: "),
+        (OSError(28, "No space left on device", "run.joinlab"), 2, "joinlab: run.joinlab: No space left on device\n"),
+        (KeyboardInterrupt(), 130, "joinlab: interrupted\n"),
+    ],
+)
+def test_an_error_is_one_line(launches, capsys, error: BaseException, code: int, line: str) -> None:
+    launches(error)
+    assert cli.main(["cases"]) == code
+    err = capsys.readouterr().err
+    assert err.startswith(line)
+    assert err.count("\n") == 1
+
+
+def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path, capsys) -> None:
+    (tmp_path / "other").write_text("hello")
+    for name, message in (("none", "No such file or directory"), ("other", "it is no Timeline file")):
+        assert cli.main(["show", str(tmp_path / name)]) == 2
+        err = capsys.readouterr().err
+        assert str(tmp_path / name) in err
+        assert message in err
+        assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["dance"],
+        ["cases", "--n", "-1"],
+        ["cases", "--n", "x"],
+        ["cases", "--only", "7"],
+        ["cases", "--backend", "mpi"],
+        ["run"],
+        ["run", "train.py:worker", "--inputs", "5;6"],
+        ["run", "train.py:worker", "--inputs", ""],
+        ["run", "train.py:worker", "--timeout", "soon"],
+        ["show"],
+    ],
+)
+def test_wrong_usage_exits_with_2(argv: list[str], capsys) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(argv)
+    assert caught.value.code == 2
+    assert "usage: python -m joinlab" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["cases", "--help"], ["run", "--help"], ["show", "--help"]])
+def test_help_helps(argv: list[str], capsys) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(argv)
+    assert caught.value.code == 0
+    out = capsys.readouterr().out
+    assert ("examples:" in out and "exit codes:" in out) if argv == ["--help"] else "--html FILE" in out
+
+
+def test_the_examples_of_the_help_are_valid_commands() -> None:
+    lines = [line.split("  ")[0] for line in cli.EXAMPLES.replace("\n  ", "\n").splitlines() if "python -m" in line]
+    assert len(lines) == 5
+    for line in lines:
+        assert isinstance(cli.parser().parse_args(line.split()[3:]), argparse.Namespace)
+
+
+def test_version(capsys) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--version"])
+    assert capsys.readouterr().out == f"joinlab {joinlab.__version__}\n"
+
+
+def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
+    path = timeline().save(tmp_path / "run.joinlab")
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "joinlab", "show", path]
+    with os.fdopen(writer) as stdout:
+        done = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, cwd=Path(__file__).parent.parent)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+# ---- doctor
+
+
+BARE = doctor.Machine()
+CPU = doctor.Machine("2.13.0", gloo=True, fork=True)
+ONE = doctor.Machine("2.13.0", gloo=True, nccl=(2, 30, 7), gpus=("H200",), fork=True)
+OLD = doctor.Machine("2.13.0", gloo=True, nccl=(2, 27, 5), gpus=("A100",), fork=True)
+TWO = doctor.Machine("2.13.0", gloo=True, nccl=(2, 27, 5), gpus=("A100", "A100"), fork=True)
+WINDOWS = doctor.Machine("2.13.0", gloo=True, fork=False)
+
+
+@pytest.mark.parametrize(
+    ("machine", "gloo", "nccl"),
+    [
+        (BARE, "no: PyTorch is not installed", "no: PyTorch is not installed"),
+        (CPU, "yes, on the CPU", "no: it needs an NVIDIA GPU"),
+        (ONE, "yes, on the CPU", "yes, two ranks on one GPU"),
+        (OLD, "yes, on the CPU", "yes, two ranks on one GPU"),
+        (TWO, "yes, on the CPU", "yes, one GPU a rank"),
+        (WINDOWS, "no: it needs a system with fork", "no: it needs a system with fork"),
+    ],
+)
+def test_doctor_says_on_what_launch_runs(machine: doctor.Machine, gloo: str, nccl: str) -> None:
+    for backend, expected in (("gloo", gloo), ("nccl", nccl)):
+        text, works = doctor.launchable(machine, backend)
+        assert text.startswith(expected)
+        assert works is expected.startswith("yes")
+    assert doctor.can_launch(machine) is (gloo.startswith("yes") or nccl.startswith("yes"))
+
+
+@pytest.mark.parametrize(
+    ("machine", "expected"),
+    [(CPU, "does not apply"), (ONE, "yes: "), (OLD, "only over loopback sockets"), (TWO, "only")],
+)
+def test_doctor_says_whether_two_ranks_can_share_a_gpu(machine: doctor.Machine, expected: str) -> None:
+    assert doctor.shareable(machine)[0].startswith(expected)
+
+
+@pytest.mark.parametrize(("machine", "code"), [(BARE, 1), (CPU, 0)])
+def test_doctor_reports_every_fact(monkeypatch, capsys, machine: doctor.Machine, code: int) -> None:
+    monkeypatch.setattr(doctor, "examine", lambda: machine)
+    assert cli.main(["doctor"]) == code
+    out = capsys.readouterr().out
+    for name in ("joinlab", "Python", "PyTorch", "packages", "GPUs", "NCCL", "launch on gloo", "launch on nccl"):
+        assert f"\n{name} " in f"\n{out}"
+
+
+def test_doctor_asks_the_pytorch_that_is_here() -> None:
+    import torch
+
+    machine = doctor.examine()
+    assert machine.torch == torch.__version__
+    assert len(machine.gpus) == torch.cuda.device_count()
