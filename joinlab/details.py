@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any
 
-from joinlab.timeline import MAX_VALUES, Op, decode_values
+from joinlab.collectives import MAX_VALUES, Op, decode_values
 
 Details = tuple[tuple[str, str], ...]
 

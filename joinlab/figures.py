@@ -9,47 +9,22 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Mapping, Sequence
-from textwrap import shorten, wrap
+from textwrap import wrap
 from typing import Any
 
 import plotly.graph_objects as go
 
-from joinlab.lanes import Box, Cap, Lane, Lanes, lanes
+from joinlab.lanes import Box, Lane, Lanes, lanes
+from joinlab.looks import BAND_NAMES, HOST, INK, NARROW, STREAM, STYLES, WRONG, cap_lines, good, sides, title
 from joinlab.steps import Kind
-from joinlab.timeline import EndKind, Timeline
+from joinlab.timeline import Timeline
 
 CONFIG: Mapping[str, Any] = {"showSendToCloud": False, "displaylogo": False, "responsive": True}
 """Pass it to `figure.show(config=...)`: without it Plotly offers to send the figure to a cloud service."""
 
-# The Okabe-Ito palette, which people with any common colour blindness can tell apart. Vermillion is kept for what
-# went wrong. A colour never stands alone: every box says in words what it is, and each kind has its own hatching.
-WRONG = "#D55E00"
-INK = "#767676"  # reads on white (4.5:1) and on black (4.6:1)
-STYLES: Mapping[Kind, tuple[str, str]] = {
-    Kind.FORWARD: ("#56B4E9", ""),
-    Kind.BACKWARD: ("#009E73", ""),
-    Kind.JOIN: ("#E69F00", "/"),
-    Kind.FINAL: ("#0072B2", ""),
-    Kind.BARRIER: ("#CC79A7", "x"),
-    Kind.OTHER: ("#F0E442", ""),
-    Kind.SETUP: ("#D9D9D9", "."),
-    Kind.WAIT: ("#FFFFFF", "-"),
-    Kind.SPAN: ("#BFBFBF", ""),
-}
 HATCHING = {"fgcolor": "rgba(0,0,0,0.16)", "fgopacity": 1, "size": 7, "solidity": 0.2}
 
-SPAN = (0.02, 0.14)  # where a rank's lanes lie in its column, which is 1 wide
-WAIT = (0.145, 0.19)  # spans and waits share the host lane
-HOST = (SPAN[0], WAIT[1])
-STREAM = (0.21, 0.93)
 CAPS = 46  # px below the lanes, for how each rank ended
-TOP = 140  # px above them, for the title and the legend
-NARROW = 4  # from so many ranks on, boxes carry the short labels
-BAND_NAMES = {
-    (False, True): "met",
-    (True, True): "met, but should not have",
-    (True, False): "face each other, but can never meet",
-}
 FADE = (0.85, 0.65, 0.48, 0.32, 0.18, 0.08)  # opacities with which a call that never completes runs out
 
 
@@ -72,18 +47,6 @@ def figure(timeline: Timeline, axis: str = "logical", ranks_as: str = "columns",
         title={"text": html.escape(title(timeline)), "x": 0.01, "y": 0.995, "yanchor": "top", "font": {"size": 15}}
     )
     return made
-
-
-def title(timeline: Timeline) -> str:
-    """One line: which program, on what, with how many inputs.
-
-    >>> title(timeline)
-    'case_4, inputs (5, 6), launched on gloo'
-    """
-    meta = timeline.meta
-    inputs = meta.get("inputs")
-    said = f", inputs ({', '.join(map(str, inputs))})" if inputs else ""
-    return f"{meta.get('program', 'program')}{said}, {meta.get('engine', 'recorded')} on {meta.get('backend', '?')}"
 
 
 def draw(picture: Lanes, ranks_as: str = "columns") -> go.Figure:
@@ -124,16 +87,20 @@ class _Drawing:
             shapes=list(self._shapes()),
             annotations=[*self._notes(), *self._inputs(), *self._caps()],
         )
+        if self.picture.unit == "ns":  # short calls: rather no label than one that nobody can read
+            layout.update(uniformtext={"minsize": 9, "mode": "hide"})
+        legend_rows = -(-len([trace for trace in traces if trace.showlegend is not False]) // 4)
+        top = 60 + 20 * legend_rows
         along = self._along_axis()
         across = self._across_axis()
         if self.down:
-            height = self.length + CAPS + TOP + 12
-            layout.update(xaxis=across, yaxis=along, height=height, margin={"l": 90, "r": 12, "t": TOP, "b": 12})
+            height = self.length + CAPS + top + 12
+            layout.update(xaxis=across, yaxis=along, height=height, margin={"l": 90, "r": 12, "t": top, "b": 12})
             layout.update(legend_y=1 + 26 / (self.length + CAPS))
         else:
             per_rank = 110 if self.narrow else 190
-            height = per_rank * self.picture.world_size + 150
-            layout.update(xaxis=along, yaxis=across, height=height, margin={"l": 70, "r": 20, "t": 90, "b": 50})
+            height = per_rank * self.picture.world_size + top + 50
+            layout.update(xaxis=along, yaxis=across, height=height, margin={"l": 70, "r": 20, "t": top, "b": 50})
             if self.length > 900:
                 layout.width = self.length + 220
         return go.Figure(data=traces, layout=layout)
@@ -193,7 +160,7 @@ class _Drawing:
                     "pattern": {"shape": pattern, "bgcolor": color, **HATCHING},
                     "line": {
                         "color": [WRONG if box.bad or box.failed else "rgba(0,0,0,0.6)" for box in boxes],
-                        "width": [2.5 if box.bad or box.failed else 0 if box.open else 0.8 for box in boxes],
+                        "width": [0 if box.open else 2.5 if box.bad or box.failed else 0.8 for box in boxes],
                     },
                 },
                 zorder=1,
@@ -212,12 +179,7 @@ class _Drawing:
                 places.append((cuts[i], cuts[i + 1]))
                 colors.append(_rgba(STYLES[box.kind][0], opacity))
         if boxes:
-            shapes = [STYLES[box.kind][1] for box in boxes]
-            marker = {
-                "color": colors,
-                "line": {"width": 0},
-                "pattern": {"shape": shapes, "bgcolor": colors, **HATCHING},
-            }
+            marker = {"color": colors, "line": {"width": 0}}
             yield self._bar(boxes, places, marker=marker, name="never completes", showlegend=False, zorder=1)
 
     def _solid(self, box: Box) -> float:
@@ -225,7 +187,7 @@ class _Drawing:
         return box.end - min((box.end - box.begin) * 0.6, 18 * self.per_px / self.scale) if box.open else box.end
 
     def _bar(self, boxes: Sequence[Box], places: Sequence[tuple[float, float]], **more: Any) -> go.Bar:
-        edges = [_lane(box) for box in boxes]
+        edges = [sides(box) for box in boxes]
         middle = [box.rank + (low + high) / 2 for box, (low, high) in zip(boxes, edges, strict=True)]
         length = [(end - begin) * self.scale for begin, end in places]
         return go.Bar(
@@ -246,8 +208,8 @@ class _Drawing:
         px = (box.end - box.begin) * self.scale / self.per_px
         if px < 11 or box.kind is Kind.WAIT or (box.lane is Lane.HOST and (self.narrow or not self.down)):
             return ""
-        label = box.short if self.narrow or not self.down or box.lane is Lane.HOST else box.label
-        limit = 18 if self.narrow else 60 if self.down else 26
+        label = box.short if self.narrow or not self.down or box.lane is Lane.HOST or box.tracks > 1 else box.label
+        limit = (18 if self.narrow else 60 if self.down else 26) // box.tracks
         return html.escape(label if len(label) <= limit else label[: limit - 1] + "…")
 
     # --- what met
@@ -264,8 +226,8 @@ class _Drawing:
                 x += [at for at, _ in [*corners, corners[0]]] + [None]
                 y += [at * self.scale for _, at in [*corners, corners[0]]] + [None]
             if x:
-                color = _rgba(WRONG, 0.45 if met else 0.15) if bad else "rgba(128,128,128,0.22)"
-                line = {"color": WRONG, "width": 2} if bad else {"color": "rgba(128,128,128,0.55)", "width": 0.8}
+                color = _rgba(WRONG, 0.45 if met else 0.15) if bad else "rgba(128,128,128,0.32)"
+                line = {"color": WRONG, "width": 2} if bad else {"color": "rgba(128,128,128,0.8)", "width": 0.8}
                 yield go.Scatter(
                     x=x if self.down else y,
                     y=y if self.down else x,
@@ -324,7 +286,7 @@ class _Drawing:
             return
         for note in self.picture.notes:
             yield {
-                "x": STREAM[0],
+                "x": (note.rank or 0) + STREAM[0],
                 "xanchor": "left",
                 "y": (note.begin + note.end) / 2,
                 "yanchor": "middle",
@@ -356,8 +318,7 @@ class _Drawing:
 
     def _caps(self) -> Iterable[dict[str, Any]]:
         for cap in self.picture.caps:
-            good = cap.ending.kind is EndKind.FINISHED and not cap.ending.pending
-            text = cap_text(cap, 26 if self.narrow else 48)
+            text = "<br>".join(map(html.escape, cap_lines(cap, 26 if self.narrow else 48)))
             center, at = cap.rank + sum(STREAM) / 2, cap.at * self.scale
             if self.down:
                 place = {"x": center, "y": at, "yanchor": "top", "yshift": -4}
@@ -368,18 +329,10 @@ class _Drawing:
                 "hovertext": _lines(cap.text, 90),
                 "showarrow": False,
                 "font": {"size": 12, "color": "#000000"},
-                "bgcolor": "#FFFFFF" if good else WRONG,
+                "bgcolor": "#FFFFFF" if good(cap) else WRONG,
                 "bordercolor": "#333333",
                 "borderpad": 3,
             }
-
-
-def cap_text(cap: Cap, width: int) -> str:
-    """The sign and words of an ending, wrapped; the full text of an exception is for the tooltip."""
-    sign = "✓" if cap.ending.kind is EndKind.FINISHED and not cap.ending.pending else "✕"
-    return "<br>".join(
-        html.escape(line) for line in wrap(shorten(f"{sign} {cap.text}", 2 * width, placeholder=" …"), width)
-    )
 
 
 def hover(box: Box) -> str:
@@ -391,12 +344,6 @@ def _lines(text: str, width: int) -> str:
     """Escaped and wrapped: Plotly reads tags in a label, and draws a long line out of the window."""
     lines = [part for line in text.splitlines() for part in wrap(line, width) or [""]]
     return "<br>".join(map(html.escape, lines))
-
-
-def _lane(box: Box) -> tuple[float, float]:
-    if box.lane is Lane.STREAM:
-        return STREAM
-    return WAIT if box.kind is Kind.WAIT else SPAN
 
 
 def _rgba(color: str, opacity: float) -> str:

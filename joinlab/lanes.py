@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import groupby, pairwise
 from textwrap import wrap
@@ -42,6 +42,8 @@ class Box:
     open     it never ended: `end` is only where the picture of its rank stops
     bad      it met a call that it should not have met
     failed   the backend raised instead of completing it
+    track    calls of one rank can be under way at the same time; their boxes stand side by side: this is the
+             track-th of `tracks`
     details  (name, text) of every column, for a tooltip
     slot     index into match(timeline); None for a span
     """
@@ -56,6 +58,8 @@ class Box:
     open: bool = False
     bad: bool = False
     failed: bool = False
+    track: int = 0
+    tracks: int = 1
     details: Details = ()
     slot: int | None = None
 
@@ -80,8 +84,9 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A line of text across all ranks, below a row (logical axis only)."""
+    """Text below a row (logical axis only), across all ranks, or about the call of one rank."""
 
+    rank: int | None
     begin: float
     end: float
     text: str
@@ -132,8 +137,8 @@ class Lanes:
 GAP = 0.1  # free space above and below a box on the logical axis, in rows
 TAIL = 0.7  # by how much a call that never completes is drawn on, in rows
 NOTE = 0.75  # height of a line of a note, in rows
-LINE = 110  # its length, in characters
-MARGIN = 0.06  # of the extent of the time axis: how far what never ends is drawn on
+LINE, SHORT_LINE = 120, 60  # its length across all ranks, and below one, in characters
+MARGIN = 0.1  # of the extent of the time axis: how far what never ends is drawn on
 
 
 def lanes(timeline: Timeline, axis: str = "logical", setup: bool = False) -> Lanes:
@@ -164,7 +169,7 @@ def lanes(timeline: Timeline, axis: str = "logical", setup: bool = False) -> Lan
         world_size=timeline.world_size,
         begin=layout.begin,
         end=layout.end,
-        boxes=tuple(_span_boxes(spans, layout)) + tuple(_call_boxes(calls, steps, layout)),
+        boxes=tuple(_side_by_side([*_span_boxes(spans, layout), *_call_boxes(calls, steps, layout)])),
         bands=tuple(_bands(calls, steps, layout)),
         notes=tuple(layout.notes),
         groups=tuple(layout.groups),
@@ -200,8 +205,9 @@ def _by_row(calls: Sequence[Row], spans: Sequence[Row], steps: Sequence[Step], r
             layout.calls[call] = (y + GAP, y + 1 - GAP + (tail if _pending(calls[call]) else 0.0))
         y += 1 + tail
         if step.text:
-            lines = wrap(step.text, LINE)
-            layout.notes.append(Note(y, y + NOTE * len(lines), "\n".join(lines), step.bad))
+            about = calls[step.calls[0]]["rank"] if len(step.calls) == 1 else None
+            lines = wrap(step.text, LINE if about is None else SHORT_LINE)
+            layout.notes.append(Note(about, y, y + NOTE * len(lines), "\n".join(lines), step.bad))
             y += NOTE * len(lines)
         layout.stops.update({calls[call]["rank"]: y for call in step.calls})
     layout.end = max([y, *(stop + 1 for stop in layout.stops.values())])  # room for the last cap
@@ -246,7 +252,7 @@ def _by_time(calls: Sequence[Row], spans: Sequence[Row], front: Step | None, ran
     layout.stops.update({row["rank"]: layout.end for row in (*shown, *spans) if _never(row)})
     for index, call in enumerate(calls):
         if index in hidden:
-            layout.calls[index] = (begin - margin, begin - margin / 4)
+            layout.calls[index] = (begin - margin, begin - margin / 3)
             continue
         done, stop = call["completed_ns"], layout.stops[call["rank"]]
         if done is None and call["error"] is not None:
@@ -259,7 +265,7 @@ def _by_time(calls: Sequence[Row], spans: Sequence[Row], front: Step | None, ran
     for index, span in enumerate(spans):
         layout.spans[index] = _until(span["begin_ns"], span["end_ns"], layout.stops[span["rank"]])
     if front is not None:
-        layout.begin = begin - margin
+        layout.begin = begin - margin * 1.05
     for (rank, number), at in sorted(inputs.items()):
         layout.groups.append(Group(rank, float(min(at)), float(max(at)), f"inputs[{number}]"))
     return layout
@@ -348,6 +354,30 @@ def _span_boxes(spans: Sequence[Row], layout: _Layout) -> Iterator[Box]:
         span = spans[index]
         name, unended = str(span["name"]), span["end_ns"] is None
         yield Box(span["rank"], Lane.HOST, Kind.SPAN, begin, end, name, name, unended, details=span_details(span))
+
+
+def _side_by_side(boxes: Sequence[Box]) -> Iterator[Box]:
+    """Gives each of the boxes that overlap a track of its own, so that none hides another."""
+    lane: dict[tuple[int, Lane, bool], list[int]] = {}
+    for index, box in enumerate(boxes):
+        lane.setdefault((box.rank, box.lane, box.kind is Kind.WAIT), []).append(index)
+    found: dict[int, tuple[int, int]] = {}
+    for indices in lane.values():
+        together: list[int] = []  # indices of boxes that overlap, directly or through others
+        busy: list[float] = []  # where each track is free again
+        for index in sorted(indices, key=lambda index: (boxes[index].begin, index)):
+            box = boxes[index]
+            if together and box.begin >= max(busy):
+                found.update({at: (found[at][0], len(busy)) for at in together})
+                together, busy = [], []
+            track = next((at for at, free in enumerate(busy) if free <= box.begin), len(busy))
+            busy[track : track + 1] = [box.end]
+            found[index] = (track, len(busy))
+            together.append(index)
+        found.update({at: (found[at][0], len(busy)) for at in together})
+    for index, box in enumerate(boxes):
+        track, tracks = found[index]
+        yield replace(box, track=track, tracks=tracks) if tracks > 1 else box
 
 
 def _bands(calls: Sequence[Row], steps: Sequence[Step], layout: _Layout) -> Iterator[Band]:

@@ -12,9 +12,10 @@ from enum import StrEnum
 from itertools import groupby
 from typing import Any
 
+from joinlab.collectives import POINT_TO_POINT, Op
 from joinlab.details import tensor
 from joinlab.matching import Slot, groups_of, is_setup, match
-from joinlab.timeline import POINT_TO_POINT, Op, Timeline
+from joinlab.timeline import Timeline
 
 Row = dict[str, Any]
 
@@ -124,9 +125,8 @@ def clash(rows: Sequence[Row], slot: Slot) -> str:
         reduced = f", {row['reduce_op']}" if "reduce_op" in slot.differs else ""
         carried = f" of {tensor(row)}" if {"dtype", "shape"} & set(slot.differs) else ""
         issued.setdefault(f"{row['origin'] or row['op']}{carried}{reduced}{root}", []).append(row["rank"])
-    said = "; ".join(f"{ranks_text(ranks)}: {what}" for what, ranks in issued.items())
-    verdict = "met, but should not have" if slot.met else "face each other, but can never meet"
-    return f"≠ {verdict}. {said}"
+    said = ", ".join(f"{ranks_text(ranks)} issued {what}" for what, ranks in issued.items())
+    return f"≠ These {'met, but should not have' if slot.met else 'face each other, but can never meet'}: {said}."
 
 
 def missing(rows: Sequence[Row], members: Sequence[int]) -> str:
@@ -134,7 +134,7 @@ def missing(rows: Sequence[Row], members: Sequence[int]) -> str:
     absent = sorted(set(members) - {row["rank"] for row in rows})
     if rows[0]["op"] in POINT_TO_POINT or not absent or all(row["completed_ns"] is not None for row in rows):
         return ""
-    return f"∅ {ranks_text(absent)} never issued a call to meet this one"
+    return f"∅ Nothing meets this call: {ranks_text(absent)} never issued one."
 
 
 def ranks_text(ranks: Sequence[int]) -> str:

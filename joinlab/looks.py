@@ -1,0 +1,67 @@
+"""Looks: colours, hatchings, proportions and words that the Plotly figure and the SVG picture have in common."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from textwrap import shorten, wrap
+
+from joinlab.lanes import Box, Cap, Lane
+from joinlab.steps import Kind
+from joinlab.timeline import EndKind, Timeline
+
+# The Okabe-Ito palette, which people with any common colour blindness can tell apart. Vermillion is kept for what
+# went wrong. A colour never stands alone: every box says in words what it is, and some kinds are hatched besides.
+WRONG = "#D55E00"
+INK = "#767676"  # reads on white (4.5:1) and on black (4.6:1)
+STYLES: Mapping[Kind, tuple[str, str]] = {
+    Kind.FORWARD: ("#56B4E9", ""),
+    Kind.BACKWARD: ("#009E73", ""),
+    Kind.JOIN: ("#E69F00", "/"),
+    Kind.FINAL: ("#0072B2", ""),
+    Kind.BARRIER: ("#CC79A7", "x"),
+    Kind.OTHER: ("#F0E442", ""),
+    Kind.SETUP: ("#D9D9D9", "."),
+    Kind.WAIT: ("#FFFFFF", "-"),
+    Kind.SPAN: ("#BFBFBF", ""),
+}
+SPAN = (0.02, 0.14)  # where a rank's lanes lie in its column, which is 1 wide
+WAIT = (0.145, 0.19)  # spans and waits share the host lane
+HOST = (SPAN[0], WAIT[1])
+STREAM = (0.21, 0.93)
+BAND_NAMES = {
+    (False, True): "met",
+    (True, True): "met, but should not have",
+    (True, False): "face each other, but can never meet",
+}
+NARROW = 4  # from so many ranks on, boxes carry the short labels
+
+
+def title(timeline: Timeline) -> str:
+    """One line: which program, on what, with how many inputs.
+
+    >>> title(timeline)
+    'case_4, inputs (5, 6), launched on gloo'
+    """
+    meta = timeline.meta
+    inputs = meta.get("inputs")
+    said = f", inputs ({', '.join(map(str, inputs))})" if inputs else ""
+    return f"{meta.get('program', 'program')}{said}, {meta.get('engine', 'recorded')} on {meta.get('backend', '?')}"
+
+
+def sides(box: Box) -> tuple[float, float]:
+    """Where a box lies in the column of its rank, from 0 to 1."""
+    low, high = STREAM if box.lane is Lane.STREAM else WAIT if box.kind is Kind.WAIT else SPAN
+    width = (high - low) / box.tracks
+    return low + width * box.track, low + width * (box.track + 1)
+
+
+def good(cap: Cap) -> bool:
+    """Whether a rank ended as one would wish."""
+    return cap.ending.kind is EndKind.FINISHED and not cap.ending.pending
+
+
+def cap_lines(cap: Cap, width: int) -> list[str]:
+    """The sign and words of an ending, in at most two lines; the full text of an exception is for the tooltip."""
+    text = re.sub(r"\[/[^]]*\] ?", "", cap.text)  # gloo begins with the path of its own source file
+    return wrap(shorten(f"{'✓' if good(cap) else '✕'} {text}", 2 * width, placeholder=" …"), width)
