@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from joinlab.collectives import POINT_TO_POINT, Op
 from joinlab.issued import Blocked, Blocker, by_group
 from joinlab.matching import Slot, groups_of, match, shadows
 from joinlab.meanings import conclusion
 from joinlab.proof import RULES, Wait, prove
-from joinlab.timeline import POINT_TO_POINT, Ending, EndKind, Op, Timeline
+from joinlab.timeline import Ending, EndKind, Timeline
 
 PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Read error", "Broken pipe")
 """What gloo says when the process at the other end is gone."""
@@ -47,6 +48,11 @@ class RankDiagnosis:
     evidence: tuple[Evidence, ...] = ()
     proven: bool | None = None
 
+    @property
+    def verdict(self) -> str:
+        """The ending in a word or two: "finished", "hung (proven)"."""
+        return _verdict(self.ending, self.proven)
+
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
@@ -56,11 +62,11 @@ class Diagnosis:
     ranks: tuple[RankDiagnosis, ...]
 
     def __str__(self) -> str:
-        return "\n".join([self.sentence, *(f"  rank {one.rank}  {one.ending}: {one.sentence}" for one in self.ranks)])
+        return "\n".join([self.sentence, *(f"  {one.sentence}" for one in self.ranks)])
 
     def _repr_html_(self) -> str:
         rows = "".join(
-            f"<tr><td>{one.rank}</td><td>{escape(str(one.ending))}</td>"
+            f"<tr><td>{one.rank}</td><td>{escape(one.verdict)}</td>"
             f'<td style="text-align:left;white-space:normal">{escape(one.sentence)}</td></tr>'
             for one in self.ranks
         )
@@ -68,7 +74,7 @@ class Diagnosis:
         return f"<p>{escape(self.sentence)}</p><table>{head}{rows}</table>"
 
     def _repr_markdown_(self) -> str:
-        lines = [f"- **rank {one.rank}** {escape(str(one.ending))}: {escape(one.sentence)}" for one in self.ranks]
+        lines = [f"- **rank {one.rank}** {escape(one.verdict)}: {escape(one.sentence)}" for one in self.ranks]
         return "\n".join([escape(self.sentence), "", *lines])
 
 
@@ -106,68 +112,68 @@ class _Case:
     # ---------------------------------------------------------------- a rank
 
     def of(self, rank: int) -> RankDiagnosis:
-        end = self.ends[rank]
-        awaited = self._awaited(rank)
-        proven = None
-        if end.kind is EndKind.HUNG:
-            proven = bool(end.proven and self.proof and self.proof.of(rank))
-        said = {
+        end, awaited = self.ends[rank], self._awaited(rank)
+        say = {
             EndKind.FINISHED: self._finished,
             EndKind.HUNG: self._hung,
             EndKind.RAISED: self._raised,
             EndKind.KILLED: self._killed,
-        }[end.kind](rank, awaited)
+        }[end.kind]
+        said = f"Rank {rank} {say(rank, awaited)}"
+        place = self.slot_of[awaited] if awaited else None
         crossed = next((slot for slot in self.crossed if rank in slot.calls), None)
         cited = [awaited] if awaited else []
-        for slot in (self.slot_of.get(awaited) if awaited else None, crossed):
+        for slot in (place, crossed):
             cited += [(other, slot.group, seq) for other, seq in sorted(slot.calls.items())] if slot else []
-        if crossed:
+        if crossed is not None and crossed is not place:
             said += " " + self._crossing(crossed, rank)
-        return RankDiagnosis(rank, end, said, tuple(map(self._evidence, dict.fromkeys(cited))), proven)
+        return RankDiagnosis(rank, end, said, tuple(map(self._evidence, dict.fromkeys(cited))), self._proven(rank))
+
+    def _proven(self, rank: int) -> bool | None:
+        end = self.ends[rank]
+        if end.kind is not EndKind.HUNG:
+            return None
+        return bool(end.proven and self.proof and self.proof.of(rank))
 
     def _finished(self, rank: int, awaited: Key | None) -> str:
         if not self.ends[rank].pending:
-            return "Its program returned."
+            return "finished: its program returned."
         if awaited is None:
-            return "Its program returned, and left a call behind that was still pending."
+            return "finished, but left a call behind that was still pending."
         return (
-            f"Its program returned, but left {self._call(awaited)} behind, still pending{self._because(awaited)}. "
-            "Its host never waited for the result."
+            f"finished, but left {self._call(awaited)} behind, which was still pending{self._because(awaited)}. "
+            "Its program returned without having waited for it."
         )
 
     def _hung(self, rank: int, awaited: Key | None) -> str:
-        end = self.ends[rank]
-        proven = bool(end.proven and self.proof and self.proof.of(rank))
+        seen = (self.ends[rank].text or "it made no progress").removeprefix("only suspected: ")
         if awaited is None:
-            return f"It is only suspected to hang, outside any recorded call: {end.text or 'it made no progress'}."
-        if proven:
-            return (
-                f"It waits in {self._call(awaited)}{self._because(awaited)}. No call that was issued can ever end this."
-            )
+            return f"made no progress outside any recorded call. A hang is only suspected: {seen}."
+        if self._proven(rank):
+            why = self._because(awaited)
+            return f"hangs in {self._call(awaited)}{why}. Proven: no call that was issued can ever end this wait."
         why = self._because(awaited) or self._beside(awaited)
-        seen = end.text or "it made no progress"
-        seen = seen.removeprefix("only suspected: ")
-        return f"It waits in {self._call(awaited)}{why}. The hang is only suspected: {seen}."
+        return f"waits in {self._call(awaited)}{why}. A hang is only suspected: {seen}."
 
     def _raised(self, rank: int, awaited: Key | None) -> str:
         text = self.ends[rank].text.strip().partition("\n")[0]
         if awaited is None:
-            return f"Its program raised {_cut(text)}."
-        error = self.rows[awaited]["error"] or text
+            return f"raised {_cut(text)}."
+        error = self.rows[awaited]["error"]
         if self.backend == "gloo" and any(words in f"{error} {text}" for words in PEER_GONE):
-            return f"Its {self._call(awaited)} raised an error, because {self._left(awaited)} (gloo: {_cut(text)})."
-        if self.rows[awaited]["error"]:
-            return f"Its {self._call(awaited)} raised {_cut(text)}{self._beside(awaited)}."
-        return f"Its program raised {_cut(text)}, in {self._call(awaited)}."
+            return (
+                f"raised an error in {self._call(awaited)}, because {self._left(awaited)}. On gloo a process that ends "
+                f"closes its connections, and whoever waits for it gets an error: {_cut(text)}."
+            )
+        return f"raised {_cut(text)}, in {self._call(awaited)}{self._beside(awaited) if error else ''}."
 
     def _killed(self, rank: int, awaited: Key | None) -> str:
         text = self.ends[rank].text.strip().partition("\n")[0]
-        how = f"It was ended: {_cut(text)}" if text else "Its process ended before the program returned"
+        how = f"was ended: {_cut(text)}" if text else "was ended before its program returned"
         if awaited is None:
             return f"{how}."
-        slot = self.slot_of[awaited]
         said = f"{how}, in {self._call(awaited)}{self._beside(awaited)}."
-        if self.backend == "gloo" and "SIGABRT" in text and {"dtype", "shape"} & set(slot.differs):
+        if self.backend == "gloo" and "SIGABRT" in text and {"dtype", "shape"} & set(self.slot_of[awaited].differs):
             said += " Gloo aborts a process that is sent more bytes than its call has room for."
         return said
 
@@ -192,9 +198,8 @@ class _Case:
             return ""
         own = [blocker.seq for blocker in why if blocker.rank == rank and blocker.seq is not None]
         if own and depth < 2:
-            return (
-                f", behind its own {self._call((rank, group, own[0]))}{self._because((rank, group, own[0]), depth + 1)}"
-            )
+            first = (rank, group, own[0])
+            return f", behind its own {self._call(first)}{self._because(first, depth + 1)}"
         reasons = self._grouped([(blocker.rank, self._lack(key, blocker)) for blocker in why if blocker.rank != rank])
         return f": {'; '.join(reasons)}" if reasons else ""
 
@@ -204,7 +209,7 @@ class _Case:
         mine = self.rows[key]
         if blocker.seq is None:
             what = "send" if mine["op"] == Op.RECV else "recv" if mine["op"] == Op.SEND else "call"
-            return f"issued no {what} to meet it{self._whereabouts(blocker.rank)}"
+            return f"{self._whereabouts(blocker.rank)} issued no {what} to meet it"
         theirs: Key = (blocker.rank, group, blocker.seq)
         row = self.rows[theirs]
         slot = self.slot_of[key]
@@ -225,7 +230,7 @@ class _Case:
             return ""
         others = [other for other in self.groups.get(group, ()) if other != rank]
         if not slot.differs:
-            absent = [(other, f"issued no call in its place{self._whereabouts(other)}") for other in others]
+            absent = [(other, f"{self._whereabouts(other)} issued no call in its place") for other in others]
             told = self._grouped([(other, text) for other, text in absent if other not in slot.calls])
             return f": {'; '.join(told)}" if told else ""
         told = self._grouped(
@@ -256,12 +261,11 @@ class _Case:
         return "; ".join(self._grouped(told))
 
     def _whereabouts(self, rank: int) -> str:
-        """Where a rank is that did not issue the call in question."""
-        end = self.ends[rank]
-        awaited = self._awaited(rank)
+        """Where a rank is that did not issue the call in question, to be said before what it did not do."""
+        end, awaited = self.ends[rank], self._awaited(rank)
         if end.kind is not EndKind.HUNG:
-            return f": it {_PAST[end.kind]}"
-        return f": it waits in {self._call(awaited)}" if awaited else ": it is still running, outside any recorded call"
+            return f"{_PAST[end.kind]}, and"
+        return f"waits in {self._call(awaited)}, and" if awaited else "makes no progress outside any recorded call, and"
 
     def _grouped(self, told: Sequence[tuple[int, str]]) -> list[str]:
         """Ranks of which the same is told, told once."""
@@ -270,24 +274,24 @@ class _Case:
             ranks_of.setdefault(text, []).append(rank)
         return [f"{_ranks(ranks)} {text}" for text, ranks in ranks_of.items()]
 
+    def _told(self, keys: Sequence[Key]) -> dict[str, list[int]]:
+        ranks_of: dict[str, list[int]] = {}
+        for key in keys:
+            ranks_of.setdefault(self._call(key), []).append(key[0])
+        return ranks_of
+
     # ---------------------------------------------------------------- the run
 
     def summary(self) -> str:
         by_end: dict[str, list[int]] = {}
         for rank, end in enumerate(self.ends):
-            hung = end.kind is EndKind.HUNG
-            proven = hung and end.proven and self.proof is not None
-            text = ("hung, proven" if proven else "hung, only suspected") if hung else str(end)
-            by_end.setdefault(text, []).append(rank)
+            by_end.setdefault(_verdict(end, self._proven(rank)), []).append(rank)
         if len(by_end) == 1:
-            text = next(iter(by_end))
-            count = len(self.ends)
-            said = f"{'The one rank' if count == 1 else 'Both ranks' if count == 2 else f'All {count} ranks'} {text}."
+            count, text = len(self.ends), next(iter(by_end))
+            said = f"{'The one rank' if count == 1 else 'Both ranks' if count == 2 else f'All {count} ranks'}: {text}."
         else:
-            said = "; ".join(f"{_ranks(ranks)} {text}" for text, ranks in by_end.items()).capitalize() + "."
-        if self.parting is None:
-            return said
-        return f"{said} {self._parting(self.parting)}"
+            said = _upper("; ".join(f"{_ranks(ranks)}: {text}" for text, ranks in by_end.items())) + "."
+        return said if self.parting is None else f"{said} {self._parting(self.parting)}"
 
     def _parts(self, slot: Slot) -> bool:
         """Whether the calls of a slot differ, or some rank that could still be needed issued none."""
@@ -300,7 +304,8 @@ class _Case:
 
     def _parting(self, slot: Slot) -> str:
         told: list[tuple[Key | None, list[int]]] = []
-        for rank in self.groups[slot.group]:
+        pair = any(self.rows[rank, slot.group, seq]["op"] in POINT_TO_POINT for rank, seq in slot.calls.items())
+        for rank in slot.calls if pair else self.groups[slot.group]:
             key: Key | None = (rank, slot.group, slot.calls[rank]) if rank in slot.calls else None
             for one, ranks in told:
                 if self._alike(one, key):
@@ -309,15 +314,15 @@ class _Case:
             else:
                 told.append((key, [rank]))
         parts = [
-            f"{_ranks(ranks)} issued {self._call(key) if key else 'no further call'}"
+            f"{_ranks(ranks)} issued {self._call(key) if key else 'no call in this place'}"
             for key, ranks in sorted(told, key=lambda one: len(one[1]))
         ]
         where = "" if len(self.groups) == 1 else f" in group {slot.group}"
         said = f"Their calls first differ{where} here: {'; '.join(parts)}."
         size, most = len(self.groups[slot.group]), max((ranks for _, ranks in told), key=len)
-        if size > 2 and 2 * len(most) > size:
+        if not pair and size > 2 and 2 * len(most) > size:
             apart = sorted(set(self.groups[slot.group]) - set(most))
-            return f"{said} {_ranks(apart).capitalize()} did otherwise than the {len(most)} others."
+            return f"{said} {_upper(_ranks(apart))} did otherwise than the {len(most)} others."
         return said
 
     def _alike(self, one: Key | None, other: Key | None) -> bool:
@@ -330,25 +335,26 @@ class _Case:
     def _crossing(self, slot: Slot, rank: int) -> str:
         """That a call met one it should not have met, and what each rank made of it."""
         mine: Key = (rank, slot.group, slot.calls[rank])
-        others = [(other, slot.group, seq) for other, seq in sorted(slot.calls.items()) if other != rank]
+        others: list[Key] = [(other, slot.group, seq) for other, seq in sorted(slot.calls.items()) if other != rank]
         differing = [other for other in others if not self._alike(mine, other)] or others
-        met = self._grouped([(key[0], self._call(key)) for key in differing])
-        said = f"Its {self._call(mine)} met a call that was not meant for it, of {', '.join(met)}"
-        concluded = []
-        for key in (mine, *differing):
-            row = self.rows[key]
-            if text := conclusion(row["origin"], row["value_out"]):
-                concluded.append((key[0], text))
+        met = " and ".join(f"{_ranks(ranks)}'s {text}" for text, ranks in self._told(differing).items())
+        said = f"Its {self._call(mine)} met {met}, which was not meant for it"
+        concluded = [
+            (key[0], text)
+            for key in (mine, *differing)
+            if self.rows[key]["completed_ns"] is not None
+            and (text := conclusion(self.rows[key]["origin"], self.rows[key]["value_out"]))
+        ]
         return f"{said}: {'; '.join(self._grouped(concluded))}." if concluded else f"{said}."
 
     # ---------------------------------------------------------------- words
 
     def _call(self, key: Key) -> str:
-        """A call, as the sentences name it: "call 7, all-reduce (DDP backward()), at train.py:12"."""
+        """A call, as the sentences name it: "all-reduce (DDP backward()) [call 7, train.py:12]"."""
         row = self.rows[key]
-        site = f", at {_short(row['call_site'])}" if row["call_site"] else ""
+        site = f", {_short(row['call_site'])}" if row["call_site"] else ""
         group = "" if len(self.groups) == 1 else f" of group {key[1]}"
-        return f"call {key[2]}{group}, {row['origin'] or row['op']}{site}"
+        return f"{row['origin'] or row['op']} [call {key[2]}{group}{site}]"
 
     def _evidence(self, key: Key) -> Evidence:
         row = self.rows[key]
@@ -371,6 +377,16 @@ def _waits(timeline: Timeline, rows: Sequence[Row]) -> list[Wait]:
         if end.kind is EndKind.HUNG and end.call is not None and all(wait.rank != rank for wait in waits):
             waits.append(Wait(rank, ((timeline.default_group if end.group is None else end.group, end.call),)))
     return waits
+
+
+def _verdict(end: Ending, proven: bool | None) -> str:
+    if end.kind is EndKind.HUNG:
+        return "hung (proven)" if proven else "hung (suspected)"
+    return "finished, with a call still pending" if end.pending else str(end)
+
+
+def _upper(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -400,4 +416,3 @@ def _short(site: str) -> str:
 def _cut(text: str, most: int = 240) -> str:
     text = text.rstrip(".")
     return text if len(text) <= most else f"{text[:most]}…"
-
