@@ -20,6 +20,7 @@ import zipfile
 import zlib
 from contextlib import suppress
 from dataclasses import asdict
+from lzma import LZMAError
 from pathlib import Path
 from typing import NoReturn
 
@@ -45,8 +46,10 @@ _UNREADABLE = (
     struct.error,
     EOFError,
     KeyError,
+    LZMAError,
     MemoryError,
     NotImplementedError,
+    OSError,  # bz2's, since everything is read from memory
     OverflowError,
     RecursionError,
     RuntimeError,
