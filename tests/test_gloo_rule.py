@@ -1,0 +1,221 @@
+"""Gloo's rule against a simulation, message by message, of the algorithms that gloo runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joinlab.gloo_rule import blocked
+from joinlab.issued import Blocker, Call, by_group
+
+ROOTED = {"broadcast", "gather", "scatter", "reduce"}
+EXACT = ["all_reduce", "all_gather", "all_to_all", "barrier", "broadcast", "gather", "scatter"]
+
+
+def script(op: str, rank: int, size: int, root: int) -> list[list[tuple[str, int]]]:
+    """What gloo posts for one element: phases of ("send" or "recv", peer), each waited for before the next."""
+    around = [("send", (rank - 1) % size), ("recv", (rank + 1) % size)]
+    send, recv = [around[0]], [around[1]]
+    others = [peer for peer in range(size) if peer != rank]
+    match op:
+        case "all_reduce" | "reduce":  # one element is one chunk: from the last rank down to rank 0, then around
+            down = ([recv] if rank != size - 1 else []) + ([send] if rank else [])
+            if op == "all_reduce":
+                return down + ([recv] if rank else []) + ([send] if rank != 1 else [])
+            last = [[("recv", 0)]] if rank == root != 0 else [[("send", root)]] if rank == 0 != root else []
+            return down + last
+        case "all_gather":
+            return [[("send", (rank + 1) % size), ("recv", (rank - 1) % size)]] * (size - 1)
+        case "all_to_all":
+            return [[(way, peer) for peer in others for way in ("send", "recv")]]
+        case "barrier":
+            far = [1 << i for i in range(size.bit_length()) if 1 << i < size]
+            return [[("recv", (rank - d) % size), ("send", (rank + d) % size)] for d in far]
+        case "gather":
+            return [[("recv", peer) for peer in others]] if rank == root else [[("send", root)]]
+        case "scatter":
+            return [[("send", peer) for peer in others]] if rank == root else [[("recv", root)]]
+    place, phases = (rank - root) % size, []  # broadcast, written as gloo writes it
+    dim = (size - 1).bit_length()
+    mask = (1 << dim) - 1
+    sends: list[tuple[str, int]] = []
+    for i in range(dim):
+        mask ^= 1 << i
+        peer = place ^ (1 << i)
+        if place & mask or peer >= size:
+            continue
+        if place & (1 << i):
+            phases.append([("recv", (peer + root) % size)])
+        else:
+            sends.append(("send", (peer + root) % size))
+    return [*phases, sends]
+
+
+def simulate(lanes: list[list[tuple[str, int]]]) -> set[tuple[int, int]]:
+    """(rank, k) of the calls that never complete, every call of a rank running beside the others."""
+    size = len(lanes)
+    runs = {
+        (rank, k): (op, script(op, rank, size, root))
+        for rank, lane in enumerate(lanes)
+        for k, (op, root) in enumerate(lane)
+    }
+    at = dict.fromkeys(runs, -1)  # the phase that is posted
+    posted: Counter[tuple] = Counter()
+    tickets: dict[tuple[int, int], list[tuple]] = {key: [] for key in runs}
+    moved = True
+    while moved:
+        moved = False
+        for (rank, k), (op, phases) in runs.items():
+            if at[rank, k] == len(phases) or (
+                op == "barrier" and any(at[rank, j] < len(runs[rank, j][1]) for j in range(k))
+            ):
+                continue
+            done = all(posted["send", *lane] > n and posted["recv", *lane] > n for lane, n in tickets[rank, k])
+            if done:
+                at[rank, k] += 1
+                tickets[rank, k] = []
+                for way, peer in phases[at[rank, k]] if at[rank, k] < len(phases) else ():
+                    lane = (*((rank, peer) if way == "send" else (peer, rank)), op, k)
+                    tickets[rank, k].append((lane, posted[way, *lane]))
+                    posted[way, *lane] += 1
+                moved = True
+    return {key for key, (_, phases) in runs.items() if at[key] < len(phases)}
+
+
+def calls_of(lanes: list[list[tuple[str, int]]]) -> list[Call]:
+    return [
+        Call(rank, "0", k, op, None if op == "barrier" else "float32", None if op == "barrier" else [[1]],
+             root=root if op in ROOTED else None)
+        for rank, lane in enumerate(lanes) for k, (op, root) in enumerate(lane)
+    ]  # fmt: skip
+
+
+def stuck(lanes: list[list[tuple[str, int]]], gone: tuple[int, ...] = ()) -> set[tuple[int, int]]:
+    return set(blocked(by_group(calls_of(lanes), {"0": range(len(lanes))})["0"], gone))
+
+
+@st.composite
+def programs(draw, ops=tuple(EXACT), most=4):
+    """Lanes of the ranks: mostly the same calls, some changed, some cut short."""
+    size = draw(st.integers(2, 6))
+    what = st.tuples(st.sampled_from(ops), st.integers(0, size - 1))
+    common = draw(st.lists(what, max_size=most))
+    lanes = []
+    for _ in range(size):
+        lane = common[: draw(st.integers(0, len(common)))] if draw(st.booleans()) else list(common)
+        if lane and draw(st.integers(0, 3)) == 0:
+            lane[draw(st.integers(0, len(lane) - 1))] = draw(what)
+        lanes.append(lane)
+    return lanes
+
+
+@given(programs())
+def test_the_rule_equals_the_simulation(lanes):
+    assert stuck(lanes) == simulate(lanes)
+
+
+@given(programs(ops=("reduce", "all_reduce", "broadcast")))
+def test_of_reduce_no_more_is_claimed_than_is_true(lanes):
+    assert stuck(lanes) <= simulate(lanes)
+
+
+@pytest.mark.parametrize(("op", "size"), list(product([*EXACT, "reduce"], [2, 3, 4, 5, 8])))
+def test_the_same_call_on_all_ranks_completes(op, size):
+    lanes = [[(op, 1)]] * size
+    assert simulate(lanes) == stuck(lanes) == set()
+
+
+@given(programs(ops=(*EXACT, "reduce")), st.data())
+def test_further_calls_never_block_what_was_free(lanes, data):
+    rank = data.draw(st.integers(0, len(lanes) - 1))
+    extra = data.draw(st.tuples(st.sampled_from(EXACT), st.integers(0, len(lanes) - 1)))
+    longer = [[*lane, extra] if index == rank else lane for index, lane in enumerate(lanes)]
+    known = {(index, k) for index, lane in enumerate(lanes) for k in range(len(lane))}
+    assert stuck(longer) & known <= stuck(lanes)
+
+
+def test_kinds_never_meet():
+    assert stuck([[("all_reduce", 0)], [("barrier", 0)]]) == {(0, 0), (1, 0)}
+
+
+def test_blockers_name_the_call_that_stands_in_the_place():
+    group = by_group(calls_of([[("all_reduce", 0)], [("barrier", 0)], []]), {"0": range(3)})["0"]
+    assert blocked(group)[0, 0] == (Blocker(1, 0), Blocker(2, None))
+
+
+def test_a_barrier_waits_behind_its_own_rank_s_call():
+    lanes = [[("broadcast", 1), ("barrier", 0)], [("broadcast", 0), ("barrier", 0)]]
+    group = by_group(calls_of(lanes), {"0": range(2)})["0"]
+    assert blocked(group)[0, 1] == (Blocker(0, 0),)
+
+
+def test_who_waits_for_a_process_that_ended_gets_an_error_and_does_not_hang():
+    assert stuck([[("all_reduce", 0)], []], gone=(1,)) == set()
+    assert stuck([[("broadcast", 1)], [("broadcast", 0)], []], gone=(2,)) == {(0, 0), (1, 0)}
+
+
+def test_differing_sizes_are_left_undecided():
+    def sized(rank: int, count: int) -> Call:
+        return Call(rank, "0", 0, "all_reduce", "float32", [[count]])
+
+    assert blocked(by_group([sized(0, 1), sized(1, 2)], {"0": (0, 1)})["0"]) == {}
+    assert blocked(by_group([sized(0, 1), sized(1, 2)], {"0": (0, 1, 2)})["0"]) == {}
+    assert set(blocked(by_group([sized(0, 1), sized(1, 1)], {"0": (0, 1, 2)})["0"])) == {(0, 0), (1, 0)}
+
+
+def test_an_empty_all_reduce_waits_for_nobody():
+    assert blocked(by_group([Call(0, "0", 0, "all_reduce", "float32", [[0]])], {"0": (0, 1)})["0"]) == {}
+
+
+def test_reduce_scatter_is_an_all_reduce_to_gloo():
+    ones = [Call(0, "0", 0, "reduce_scatter", "float32", [[2]]), Call(1, "0", 0, "all_reduce", "float32", [[2]])]
+    assert blocked(by_group(ones, {"0": (0, 1)})["0"]) == {}
+
+
+def test_after_a_coalesced_reduce_scatter_the_count_is_not_known():
+    several = [
+        Call(0, "0", 0, "reduce_scatter", "float32", [[2], [2]]),
+        Call(0, "0", 1, "all_reduce", "float32", [[1]]),
+    ]
+    assert blocked(by_group(several, {"0": (0, 1)})["0"]) == {}
+
+
+def test_an_unrecorded_root_may_be_the_right_one():
+    ones = [Call(0, "0", 0, "broadcast", "float32", [[1]], root=1), Call(1, "0", 0, "broadcast", "float32", [[1]])]
+    assert blocked(by_group(ones, {"0": (0, 1)})["0"]) == {}
+
+
+def pair(rank: int, seq: int, op: str, peer: int | None, tag: int = 0, **rest) -> Call:
+    return Call(rank, "0", seq, op, "float32", [[1]], peer=peer, tag=tag, **rest)
+
+
+def test_sends_and_recvs_meet_by_pair_and_tag():
+    def free(*calls: Call, gone: tuple[int, ...] = ()) -> set[tuple[int, int]]:
+        return {(call.rank, call.seq) for call in calls} - set(blocked(by_group(calls, {"0": (0, 1, 2)})["0"], gone))
+
+    assert free(pair(0, 0, "send", 1), pair(1, 0, "recv", 0)) == {(0, 0), (1, 0)}
+    assert free(pair(0, 0, "send", 1, tag=1), pair(1, 0, "recv", 0, tag=2)) == set()
+    assert free(pair(0, 0, "send", 1), pair(0, 1, "send", 1), pair(1, 0, "recv", 0)) == {(0, 0), (1, 0)}
+    assert free(pair(0, 0, "send", 1), pair(1, 0, "recv", None)) == {(0, 0), (1, 0)}
+    assert free(pair(1, 0, "recv", None)) == set()
+    assert free(pair(1, 0, "recv", None), gone=(2,)) == {(1, 0)}
+    assert free(pair(1, 0, "recv", 0), gone=(0,)) == {(1, 0)}
+    assert free(pair(1, 0, "recv", 0), gone=(2,)) == set()
+
+
+def test_a_completed_call_that_the_rule_calls_stuck_silences_the_rule():
+    ones = [
+        Call(0, "0", 0, "all_reduce", "float32", [[1]]),
+        Call(0, "0", 1, "all_reduce", "float32", [[1]], completed=True),
+    ]
+    assert blocked(by_group(ones, {"0": (0, 1)})["0"]) == {}
+    assert blocked(by_group([pair(1, 0, "recv", 0, completed=True)], {"0": (0, 1)})["0"]) == {}
+
+
+def test_a_failed_call_silences_the_rule():
+    failed = [Call(0, "0", 0, "all_reduce", "float32", [[1]], failed=True), Call(0, "0", 1, "barrier")]
+    assert blocked(by_group(failed, {"0": (0, 1)})["0"]) == {}

@@ -1,0 +1,146 @@
+"""The ring model against what NCCL's source predicts for two ranks, and the rule for more."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joinlab.issued import Blocker, Call, by_group
+from joinlab.nccl_rule import NCCL_STEPS, Ring, blocked, steps
+
+AR, BC, AG = "all_reduce", "broadcast", "all_gather"
+
+
+def call(rank: int, seq: int, op: str, count: int = 1, dtype: str = "float32", root: int | None = None, **rest) -> Call:
+    return Call(rank, "0", seq, op, dtype, [[count]], root=root, **rest)
+
+
+def stuck(
+    *lanes: list[tuple], gone: tuple[int, ...] = (), ranks: tuple[int, ...] | None = None
+) -> set[tuple[int, int]]:
+    """(rank, seq) of the blocked calls of lanes of (op, count, dtype, root)."""
+    ranks = tuple(range(len(lanes))) if ranks is None else ranks
+    calls = [call(rank, seq, *what) for rank, lane in zip(ranks, lanes, strict=True) for seq, what in enumerate(lane)]
+    return set(blocked(by_group(calls, {"0": ranks})["0"], gone))
+
+
+TWO_RANKS = [  # rank 0 with rank 1, and which of them hangs
+    ("all_reduce of f32 with i64", (AR, 1), (AR, 1, "int64"), set()),
+    ("all_reduce of i64 with f32", (AR, 1, "int64"), (AR, 1), set()),
+    ("all_reduce of 1 with 2 elements", (AR, 1), (AR, 2), set()),
+    ("all_reduce of 1 with 3 elements", (AR, 1), (AR, 3), {1}),
+    ("all_reduce of 3 with 1 elements", (AR, 3), (AR, 1), {0}),
+    ("all_reduce with broadcast from 1", (AR, 1), (BC, 2, "float32", 1), set()),
+    ("broadcast from 0 with all_reduce", (BC, 1, "float32", 0), (AR, 1), {1}),
+    ("all_reduce with broadcast from 0", (AR, 1), (BC, 1, "float32", 0), {0, 1}),
+    ("broadcast, each its own root", (BC, 1, "float32", 0), (BC, 1, "float32", 1), set()),
+    ("broadcast, each the other's root", (BC, 1, "float32", 1), (BC, 1, "float32", 0), {0, 1}),
+    ("all_gather with all_reduce", (AG, 1), (AR, 1), {1}),
+    ("all_reduce with all_gather", (AR, 1), (AG, 1), {1}),
+    ("all_reduce with the barrier of 1.9", (AR, 1), (AR, 1, "uint8"), set()),
+    ("all_reduce with today's barrier", (AR, 1), (AR, 1), set()),
+]
+
+
+@pytest.mark.parametrize(("zero", "one", "hangs"), [row[1:] for row in TWO_RANKS], ids=[row[0] for row in TWO_RANKS])
+def test_two_ranks_end_as_nccl_predicts(zero, one, hangs):
+    assert stuck([zero], [one]) == {(rank, 0) for rank in hangs}
+
+
+def test_a_skewed_pair_poisons_the_next():
+    """After an all_reduce met a broadcast from 1, an all_reduce on both leaves rank 0 hanging and rank 1 done."""
+    skewed = (AR, 1), (BC, 2, "float32", 1)
+    assert stuck([skewed[0], (AR, 1)], [skewed[1], (AR, 1)]) == {(0, 1)}
+
+
+def test_behind_a_stuck_call_none_completes():
+    group = by_group([call(0, 0, AR), call(0, 1, AR)], {"0": (0, 1)})["0"]
+    assert blocked(group) == {(0, 0): (Blocker(1, None),), (0, 1): (Blocker(0, 0),)}
+
+
+def test_a_fifo_holds_eight_steps():
+    ring = Ring(2)
+    for _ in range(NCCL_STEPS + 2):
+        ring.issue(0, steps(BC, 0, 2, 0, 4))
+    assert ring.done == [NCCL_STEPS, 0]
+    ring.issue(1, steps(BC, 1, 2, 0, 4))
+    assert ring.done == [NCCL_STEPS + 1, 1]
+
+
+OPS = ["all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter"]
+
+
+@given(
+    size=st.integers(2, 6),
+    program=st.lists(
+        st.tuples(st.sampled_from(OPS), st.integers(0, 5), st.sampled_from([1, 4, 8, 12, 40, 4096])), max_size=6
+    ),
+    data=st.data(),
+)
+def test_the_same_calls_on_all_ranks_complete_in_any_order_of_issue(size, program, data):
+    ring = Ring(size)
+    left = dict.fromkeys(range(size), 0)
+    while open_ranks := [rank for rank in left if left[rank] < len(program)]:
+        rank = data.draw(st.sampled_from(open_ranks))
+        op, root, nbytes = program[left[rank]]
+        ring.issue(rank, steps(op, rank, size, root % size, nbytes))
+        left[rank] += 1
+    assert ring.done == [len(program)] * size
+
+
+@given(size=st.integers(2, 6), nbytes=st.sampled_from([1, 4, 16, 100]), data=st.data())
+def test_an_all_reduce_needs_every_rank(size, nbytes, data):
+    absent = data.draw(st.integers(0, size - 1))
+    ring = Ring(size)
+    for rank in set(range(size)) - {absent}:
+        ring.issue(rank, steps(AR, rank, size, 0, nbytes))
+    assert ring.done == [0] * size
+
+
+def test_more_ranks_only_claim_what_every_algorithm_shares():
+    same = [(AR, 1)]
+    assert stuck([*same, (AR, 1)], [*same, (AR, 1)], same) == {(0, 1), (1, 1)}
+    assert stuck([(AR, 1)], [(AR, 3)], []) == set()  # they do not fit: nothing is known
+    assert stuck([(BC, 1, "float32", 0)], [(BC, 1, "float32", 0)], []) == set()
+    assert stuck([(BC, 1, "float32", 2)], [(BC, 1, "float32", 2)], []) == {(0, 0), (1, 0)}
+    assert stuck([("reduce", 1, "float32", 0)], [("reduce", 1, "float32", 0)], []) == {(0, 0)}
+
+
+def test_large_mismatched_messages_are_left_undecided():
+    assert stuck([(AR, 1000)], [(AR, 1001)]) == set()
+    assert stuck([(AR, 1), (AR, 1000)], [(AR, 3), (AR, 1000)]) == set()  # rank 0 reaches a call the ring cannot tell of
+    assert stuck([(AR, 1), (AR, 1000)], [(BC, 1, "float32", 0), (AR, 1000)]) == {(0, 0), (0, 1), (1, 0), (1, 1)}
+    assert stuck([("all_to_all", 1)], [(AR, 1)]) == set()
+
+
+def test_empty_tensors_and_single_ranks_wait_for_nobody():
+    assert stuck([(AR, 0)], []) == set()
+    assert stuck([(AR, 1)]) == set()
+
+
+def test_recv_needs_its_send_whatever_the_tag():
+    recv = Call(1, "0", 0, "recv", "float32", [[1]], peer=0, tag=3)
+    send = Call(0, "0", 0, "send", "float32", [[1]], peer=1, tag=9)
+    assert blocked(by_group([recv], {"0": (0, 1)})["0"]) == {(1, 0): (Blocker(0, None),)}
+    assert blocked(by_group([recv, send], {"0": (0, 1)})["0"]) == {}
+    assert blocked(by_group([send], {"0": (0, 1)})["0"]) == {}
+
+
+def test_a_completed_call_that_the_rule_calls_stuck_silences_the_rule():
+    lanes = [call(0, 0, AR, completed=True), call(0, 1, AR)]
+    assert blocked(by_group(lanes, {"0": (0, 1)})["0"]) == {}
+
+
+def test_a_failed_call_silences_the_rule():
+    assert blocked(by_group([call(0, 0, AR, failed=True), call(0, 1, AR)], {"0": (0, 1)})["0"]) == {}
+
+
+@given(data=st.data())
+def test_further_calls_never_block_what_was_free(data):
+    what = st.tuples(st.sampled_from([AR, BC, AG]), st.sampled_from([1, 2, 3]), st.just("float32"), st.integers(0, 1))
+    lanes = [data.draw(st.lists(what, max_size=4)) for _ in range(2)]
+    more = [data.draw(st.lists(what, max_size=3)) for _ in range(2)]
+    before = stuck(*lanes)
+    after = stuck(*([*lane, *extra] for lane, extra in zip(lanes, more, strict=True)))
+    assert {(rank, seq) for rank, seq in after if seq < len(lanes[rank])} <= before

@@ -1,0 +1,146 @@
+"""The proof of a hang: never where a rank could still go on."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from timelines import SIZES, case_timeline
+
+from joinlab.issued import Call, call_of
+from joinlab.proof import Proof, Wait, prove
+from joinlab.timeline import EndKind
+
+BACKENDS = ("gloo", "nccl")
+OPS = ["all_reduce", "all_gather", "all_to_all", "barrier", "broadcast", "gather", "scatter", "reduce", "pair"]
+
+
+def ar(rank: int, seq: int, group: str = "0", **rest) -> Call:
+    return Call(rank, group, seq, "all_reduce", "float32", [[1]], "sum", **rest)
+
+
+def waits(*places: tuple[int, int]) -> list[Wait]:
+    return [Wait(rank, (("0", seq),)) for rank, seq in places]
+
+
+@st.composite
+def same_programs(draw):
+    """One program that all ranks run, over overlapping groups, and how far each rank has come in it."""
+    size = draw(st.integers(2, 5))
+    groups = {"0": tuple(range(size))}
+    for name in ("a", "b"):
+        groups[name] = tuple(draw(st.permutations(range(size)))[: draw(st.integers(1, size))])
+    program = []
+    for _ in range(draw(st.integers(1, 8))):
+        name = draw(st.sampled_from(sorted(groups)))
+        members = draw(st.permutations(groups[name]))
+        op = draw(st.sampled_from(OPS))
+        if op != "pair" or len(members) > 1:
+            program.append((name, op, members, draw(st.sampled_from([0, 1, 2, 3, 500])), draw(st.integers(0, 1))))
+    came = [draw(st.integers(0, len(program))) for _ in range(size)]
+    return groups, program, came
+
+
+def issue(groups, program, came) -> tuple[list[Call], list[list[tuple[str, int]]]]:
+    calls, last = [], []
+    for rank, far in enumerate(came):
+        seqs = dict.fromkeys(groups, 0)
+        mine = []
+        for name, op, members, count, tag in program[:far]:
+            if rank not in (members[:2] if op == "pair" else groups[name]):
+                continue
+            columns = {"root": members[0] if op in ("broadcast", "gather", "scatter", "reduce") else None}
+            if op == "pair":
+                is_send = rank == members[0]
+                columns = {"peer": members[1] if is_send else members[0], "tag": tag}
+                op = "send" if is_send else "recv"
+            calls.append(Call(rank, name, seqs[name], op, "float32", [[count]], **columns))
+            mine.append((name, seqs[name]))
+            seqs[name] += 1
+        last.append(mine)
+    return calls, last
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@given(same_programs(), st.data())
+def test_ranks_that_run_the_same_program_are_never_proven_to_hang(backend, made, data):
+    """Wherever the ranks are: of all awaited calls the first in the program has been issued by everyone it needs."""
+    groups, program, came = made
+    calls, issued = issue(groups, program, came)
+    waiting = [Wait(rank, (mine[-1],)) for rank, mine in enumerate(issued) if mine]
+    gone = {rank for rank, mine in enumerate(issued) if not mine and came[rank] == len(program)}
+    assert prove(calls, groups, backend, waiting, gone) is None
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@given(st.integers(2, 5), st.integers(0, 4), st.data())
+def test_the_missing_call_destroys_the_proof(backend, size, common, data):
+    late = data.draw(st.integers(0, size - 1))
+    other = (late + 1) % size
+    groups = {"0": range(size), "1": (other, late)}
+    calls = [ar(rank, seq) for rank in range(size) for seq in range(common + (rank != late))]
+    calls.append(ar(late, 0, "1"))  # it waits in another group, for a rank that waits for it
+    stuck = [Wait(rank, (("1", 0) if rank == late else ("0", common),)) for rank in range(size)]
+    proof = prove(calls, groups, backend, stuck)
+    assert [blocker.rank for blocker in proof.of(other).because] == [late]
+    assert [blocker.rank for blocker in proof.of(late).because] == [other]
+    assert prove([*calls, ar(late, common)], groups, backend, stuck) is None
+    assert prove([*calls, ar(other, 0, "1")], groups, backend, stuck) is None
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_two_groups_crosswise_are_a_proven_deadlock(backend):
+    """Rank 0 waits in a for rank 1, which waits in b for rank 0."""
+    calls = [ar(0, 0, "a"), ar(1, 0, "b")]
+    proof = prove(calls, {"a": (0, 1), "b": (0, 1)}, backend, [Wait(0, (("a", 0),)), Wait(1, (("b", 0),))])
+    assert [(one.rank, one.group, one.because[0].rank) for one in proof.stuck] == [(0, "a", 1), (1, "b", 0)]
+
+
+def test_who_still_runs_prevents_a_proof():
+    calls = [ar(0, 0), ar(1, 0)]
+    groups = {"0": (0, 1, 2)}
+    assert prove(calls, groups, "nccl", waits((0, 0), (1, 0))) is None  # rank 2 does not wait
+    assert prove(calls, groups, "nccl", waits((0, 0), (1, 0)), gone={2}) is not None
+    assert prove(calls, groups, "nccl", [*waits((0, 0), (1, 0)), Wait(2, ())]) is None
+    assert prove(calls, groups, "nccl", []) is None
+
+
+def test_every_thread_of_a_rank_must_be_stuck():
+    calls = [ar(0, 0), ar(1, 0), ar(0, 1)]
+    assert prove(calls, {"0": (0, 1)}, "nccl", waits((0, 1)), gone={1}) is not None
+    assert prove(calls, {"0": (0, 1)}, "nccl", waits((0, 1), (0, 0)), gone={1}) is None
+
+
+def test_a_wait_is_stuck_if_one_of_its_calls_is():
+    calls = [ar(0, 0), ar(1, 0), ar(0, 1)]
+    proof = prove(calls, {"0": (0, 1)}, "nccl", [Wait(0, (("0", 0), ("0", 1)))], gone={1})
+    assert proof.of(0).seq == 1
+    assert proof.of(1) is None
+
+
+def test_nothing_is_shown_of_what_is_not_known():
+    calls, stuck = [ar(0, 0), Call(1, "0", 0, "barrier")], waits((0, 0), (1, 0))
+    assert isinstance(prove(calls, {"0": (0, 1)}, "gloo", stuck), Proof)
+    assert prove(calls, {"0": (0, 1)}, "mpi", stuck) is None  # a backend without a rule
+    assert prove(calls, {"other": (0, 1)}, "gloo", stuck) is None  # a group that was not named
+    assert prove([*calls, ar(7, 0)], {"0": (0, 1)}, "gloo", stuck) is None  # a rank that is not in the group
+    assert prove(calls, {"0": (0, 1)}, "gloo", waits((0, 0), (1, 5))) is None  # a wait for no recorded call
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("case", range(1, 7))
+@pytest.mark.parametrize(("backend", "era"), [("gloo", "today"), ("nccl", "today"), ("nccl", "1.9")])
+def test_the_six_cases_are_proven_where_they_hang_and_nowhere_else(case, n, backend, era):
+    timeline = case_timeline(case, n, backend, era)
+    rows = timeline.calls.rows(named=True)
+    groups = timeline.meta["groups"]
+    hung = {rank: end for rank, end in enumerate(timeline.ends) if end.kind is EndKind.HUNG}
+    gone = set(range(2)) - hung.keys()
+    proof = prove(rows, groups, backend, waits(*((rank, end.call) for rank, end in hung.items())), gone)
+    assert (proof is None) == (not hung)
+    calls = [call_of(row)._replace(completed=False) for row in rows]
+    for k in range(min((end.call for end in hung.values()), default=max(call.seq for call in calls))):
+        common = [call for call in calls if call.seq <= k]
+        if {(call.rank, call.seq) for call in common} >= {(0, k), (1, k)}:
+            reached = prove(common, groups, backend, waits((0, k), (1, k)))
+            assert reached is None, f"both ranks did get past call {k}"
