@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from joinlab.diagnosis import Diagnosis as Diagnosis
     from joinlab.diagnosis import diagnose as diagnose
     from joinlab.figures import figure as figure
-    from joinlab.timeline import load as load
     from joinlab.launcher import launch as launch
     from joinlab.matching import match as match
     from joinlab.page import write_html as write_html
     from joinlab.timeline import Ending as Ending
     from joinlab.timeline import Timeline as Timeline
+    from joinlab.timeline import load as load
 
 __version__ = "0.1.0"
 

@@ -12,6 +12,7 @@ from math import prod
 from typing import Any
 
 from joinlab.collectives import MAX_VALUES, Op, decode_values
+from joinlab.meanings import conclusion
 
 Details = tuple[tuple[str, str], ...]
 
@@ -104,6 +105,9 @@ def call_details(row: Mapping[str, Any], tells_start: bool) -> Details:
         found.append(("tag", str(row["tag"])))
     found.append(("value in", values(row["value_in"]) or unknown))
     found.append(("value out", (values(row["value_out"]) or unknown) if done else "never: the call did not complete"))
+    made = conclusion(row["origin"], row["value_out"]) if done else None
+    if made:
+        found.append(("what the rank made of it", f"it {made}"))
     found += _times(row, tells_start)
     if row["error"] is not None:
         found.append(("error", str(row["error"])))

@@ -7,7 +7,7 @@ the raw monotonic clock; the reader subtracts the moment the run began.
     begin   rank, pid, host, versions              group   name, ranks, backend
     stack   id, frames                             input   i (null: exhausted)
     call    id, group, seq, op, ...                done / fail   id, values or text
-    start   id (only where the backend tells)      wait / wake   ids, thread, live threads
+    value   id, column, values (from a GPU)         wait / wake   ids, thread, live threads
     span+   id, name                               span-   id
     return                                         raise   type and text, traceback
 """
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from joinlab.timeline import encode_values
+from joinlab.collectives import encode_values
 
 
 def log_name(rank: int) -> str:
@@ -115,13 +115,12 @@ class RankLog:
             case "done":
                 call = self.calls[event["id"]]
                 call["completed_ns"] = at
-                call["value_out"] = _values(event.get("v"))
-            case "value":
-                self.calls[event["id"]]["value_out"] = _values(event.get("v"))
+                if "v" in event:
+                    call["value_out"] = _values(event["v"])
+            case "value":  # what a GPU's copy brought after the event of its call
+                self.calls[event["id"]][event["c"]] = _values(event["v"])
             case "fail":
                 self.calls[event["id"]].setdefault("error", event["x"])
-            case "start":
-                self.calls[event["id"]]["started_ns"] = at
             case "wait":
                 for id in event["id"]:
                     self.calls[id].setdefault("host_wait_begin_ns", at)

@@ -14,8 +14,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from joinlab.lanes import Box, Lane, Lanes, lanes
-from joinlab.looks import BAND_NAMES, HOST, INK, NARROW, STREAM, STYLES, WRONG, cap_lines, good, sides, title
+from joinlab.lanes import NARROW, Box, Lane, Lanes, lanes
+from joinlab.looks import BAND_NAMES, HOST, INK, STREAM, STYLES, WRONG, cap_lines, good, sides, title
 from joinlab.steps import Kind
 from joinlab.timeline import Timeline
 
@@ -61,12 +61,14 @@ class _Drawing:
         self.picture = picture
         self.down = down
         self.narrow = picture.world_size >= NARROW
-        self.scale = 1.0 if picture.unit == "rows" else 1e-6  # rows, or ms
+        per_unit = 1 if picture.unit == "rows" else 1e6 if picture.end - picture.begin >= 2e6 else 1e3
+        self.clock = "ms" if per_unit == 1e6 else "µs"
+        self.scale = 1 / per_unit
         extent = (picture.end - picture.begin) * self.scale
         if picture.unit == "rows":
             self.length = extent * (21 if self.narrow else 24)  # px
         else:
-            self.length = max(420.0, min(1100.0, 24.0 * len({box.slot for box in picture.boxes})))
+            self.length = max(420.0, min(1200.0, 34.0 * len({box.slot for box in picture.boxes})))
         if not down:
             self.length = max(900.0, self.length)
         self.per_px = extent / self.length
@@ -121,7 +123,12 @@ class _Drawing:
             }
         else:
             clock = "modelled time" if picture.modelled else "recorded time"
-            axis |= {"title": {"text": f"{clock}, ms"}, "ticks": "outside", "tickcolor": INK, "showgrid": True}
+            axis |= {
+                "title": {"text": f"{clock}, {self.clock}"},
+                "ticks": "outside",
+                "tickcolor": INK,
+                "showgrid": True,
+            }
             axis |= {"gridcolor": "rgba(128,128,128,0.25)", "nticks": 12}
         return axis
 
@@ -146,6 +153,7 @@ class _Drawing:
     def _bars(self) -> Iterable[go.Bar]:
         for kind, (color, pattern) in STYLES.items():
             boxes = [box for box in self.picture.boxes if box.kind is kind]
+            boxes.sort(key=lambda box: box.open or box.bad or box.failed)  # the first one is what the legend shows
             if not boxes:
                 continue
             yield self._bar(

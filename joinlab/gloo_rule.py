@@ -24,8 +24,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from joinlab.collectives import Op
 from joinlab.issued import ANY_SOURCE, Blocked, Blocker, Call, GroupCalls
-from joinlab.timeline import Op
 
 _SUMS = frozenset({Op.ALL_REDUCE, Op.REDUCE_SCATTER})  # gloo runs both as an all-reduce
 _SKIPS_EMPTY = frozenset({Op.ALL_REDUCE, Op.REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER})  # return at once if empty

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
-from joinlab.timeline import POINT_TO_POINT, Op
+from joinlab.collectives import POINT_TO_POINT, Op
 
 ITEM_BYTES: Mapping[str, int] = {
     **dict.fromkeys(("bool", "uint8", "int8", "float8_e4m3fn", "float8_e5m2"), 1),

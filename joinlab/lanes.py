@@ -134,6 +134,7 @@ class Lanes:
         return "rows" if self.axis == "logical" else "ns"
 
 
+NARROW = 4  # from so many ranks on, columns are too narrow for full labels
 GAP = 0.1  # free space above and below a box on the logical axis, in rows
 TAIL = 0.7  # by how much a call that never completes is drawn on, in rows
 NOTE = 0.75  # height of a line of a note, in rows
@@ -158,7 +159,9 @@ def lanes(timeline: Timeline, axis: str = "logical", setup: bool = False) -> Lan
     steps = plan(timeline)
     folded = steps if setup else fold(calls, steps)
     ranks = range(timeline.world_size)
-    if axis == "logical":
+    if not calls:
+        layout = _Layout(stops=dict.fromkeys(ranks, 1.0), notes=[Note(None, 0.1, 0.9, "No call was recorded.", False)])
+    elif axis == "logical":
         steps, layout = folded, _by_row(calls, spans, folded, ranks)
     else:  # a fold takes up no row here that is worth saving, unless it stands at the front
         front = folded[0] if folded and folded[0].folded and len(folded) > 1 else None
@@ -205,7 +208,7 @@ def _by_row(calls: Sequence[Row], spans: Sequence[Row], steps: Sequence[Step], r
             layout.calls[call] = (y + GAP, y + 1 - GAP + (tail if _pending(calls[call]) else 0.0))
         y += 1 + tail
         if step.text:
-            about = calls[step.calls[0]]["rank"] if len(step.calls) == 1 else None
+            about = calls[step.calls[0]]["rank"] if len(step.calls) == 1 and len(ranks) < NARROW else None
             lines = wrap(step.text, LINE if about is None else SHORT_LINE)
             layout.notes.append(Note(about, y, y + NOTE * len(lines), "\n".join(lines), step.bad))
             y += NOTE * len(lines)

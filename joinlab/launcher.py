@@ -32,9 +32,9 @@ import cloudpickle
 import joinlab
 from joinlab.errors import LaunchError, LaunchInterrupted, ProgramError
 from joinlab.events import RankLog, log_name, now
-from joinlab.proof import Wait, prove
 from joinlab.plain import decode
 from joinlab.programs import MAX_RANKS, Program, check_inputs, check_program, program_name, source_of
+from joinlab.proof import Wait, prove
 from joinlab.timeline import Ending, EndKind, Timeline, timeline_from_rows
 
 POLL_S = 0.005
@@ -90,7 +90,7 @@ def launch(
     pickled = _pickle(program)
     server = ForkServer.get()
     chosen, settings = choose_backend(server.hello, backend and backend.lower(), len(counts))
-    folder = Path(tempfile.mkdtemp(prefix="joinlab-"))
+    folder = Path(tempfile.mkdtemp(prefix=f"joinlab-{os.getpid()}-"))
     try:
         (folder / "program.pickle").write_bytes(pickled)
         request = {
@@ -215,6 +215,7 @@ class ForkServer:
                 stdin=subprocess.DEVNULL,
                 stdout=self._errors,
                 stderr=self._errors,
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # no thread may run where ranks are forked
                 start_new_session=True,
             )
         try:

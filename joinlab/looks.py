@@ -13,7 +13,7 @@ from joinlab.timeline import EndKind, Timeline
 # The Okabe-Ito palette, which people with any common colour blindness can tell apart. Vermillion is kept for what
 # went wrong. A colour never stands alone: every box says in words what it is, and some kinds are hatched besides.
 WRONG = "#D55E00"
-INK = "#767676"  # reads on white (4.5:1) and on black (4.6:1)
+INK = "#7A7A7A"  # reads on white (4.3:1) and on the dark of JupyterLab (4.4:1)
 STYLES: Mapping[Kind, tuple[str, str]] = {
     Kind.FORWARD: ("#56B4E9", ""),
     Kind.BACKWARD: ("#009E73", ""),
@@ -34,7 +34,6 @@ BAND_NAMES = {
     (True, True): "met, but should not have",
     (True, False): "face each other, but can never meet",
 }
-NARROW = 4  # from so many ranks on, boxes carry the short labels
 
 
 def title(timeline: Timeline) -> str:
@@ -64,4 +63,5 @@ def good(cap: Cap) -> bool:
 def cap_lines(cap: Cap, width: int) -> list[str]:
     """The sign and words of an ending, in at most two lines; the full text of an exception is for the tooltip."""
     text = re.sub(r"\[/[^]]*\] ?", "", cap.text)  # gloo begins with the path of its own source file
-    return wrap(shorten(f"{'✓' if good(cap) else '✕'} {text}", 2 * width, placeholder=" …"), width)
+    sign = "✓" if good(cap) else "!" if cap.ending.pending else "✕"
+    return wrap(shorten(f"{sign} {text}", 2 * width, placeholder=" …"), width)

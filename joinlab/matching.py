@@ -19,8 +19,9 @@ from typing import Any
 import polars as pl
 
 from joinlab import gloo_rule
+from joinlab.collectives import POINT_TO_POINT, Op
 from joinlab.issued import ANY_SOURCE, Call, by_group, call_of
-from joinlab.timeline import POINT_TO_POINT, Op, Timeline
+from joinlab.timeline import Timeline
 
 SHADOWS: Mapping[str, frozenset[str]] = {
     "(join() _get_num_nonjoined_procs())": frozenset({"(DDP forward() 1)", "(notify_join_context())"}),

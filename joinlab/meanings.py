@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from joinlab.timeline import decode_values
+from joinlab.collectives import decode_values
 
 Number = int | float
 

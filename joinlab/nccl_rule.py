@@ -25,8 +25,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from joinlab.collectives import Op
 from joinlab.issued import Blocked, Blocker, Call, GroupCalls
-from joinlab.timeline import Op
 
 NCCL_STEPS = 8
 """Places of a FIFO: a send must wait once so many steps are unread."""

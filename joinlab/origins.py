@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from types import FrameType
 
-from joinlab.timeline import Op
+from joinlab.collectives import Op
 
 WORDS = {op: op.value.replace("_", "-") for op in Op}
 """How the documented traces spell an op: "all-reduce"."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import operator
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from joinlab.errors import ProgramError
@@ -95,15 +95,10 @@ def check_program(program: object) -> None:
 def check_inputs(inputs: object, max_ranks: int = MAX_RANKS) -> tuple[int, ...]:
     """The number of inputs per rank as ints. Raises ProgramError for anything else; 0 is a rank without inputs."""
     form = "inputs= needs one count per rank, such as (5, 6)."
-    if isinstance(inputs, (str, bytes, Mapping)) or not isinstance(inputs, Sequence):
-        try:
-            inputs = tuple(inputs) if not isinstance(inputs, (str, bytes, Mapping, int)) else None  # type: ignore[call-overload]
-        except TypeError:
-            inputs = None
-        if inputs is None:
-            raise ProgramError(f"{form} It got something that is no sequence of numbers.")
+    if isinstance(inputs, (str, bytes, Mapping)) or not isinstance(inputs, Iterable):
+        raise ProgramError(f"{form} Got {inputs!r:.60}, which is no sequence of numbers.")
     counts = []
-    for rank, count in enumerate(inputs):  # type: ignore[arg-type, var-annotated]
+    for rank, count in enumerate(inputs):
         try:
             if isinstance(count, bool):
                 raise TypeError

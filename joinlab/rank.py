@@ -14,6 +14,7 @@ import random
 import signal
 import sys
 import threading
+import time
 import traceback
 from base64 import b64encode
 from collections.abc import Mapping
@@ -35,6 +36,8 @@ OUTPUT = "rank-{}.out"
 RETURN = "rank-{}.return.json"
 PROGRAM = "program.pickle"
 STORE = "rendezvous"
+CONNECT_S = 20.0
+"""A peer that has not connected after this long has died; the program's first collective will tell."""
 
 
 def run_rank(request: Mapping[str, Any], rank: int) -> NoReturn:
@@ -135,8 +138,13 @@ def _set_device(rank: int, request: Mapping[str, Any]) -> None:
 
 def _init_process_group(recorder: Recorder, rank: int, request: Mapping[str, Any]) -> None:
     n = len(request["inputs"])
-    store = dist.FileStore(str(Path(request["folder"]) / STORE), n)
+    store = dist.FileStore(str(Path(request["folder"]) / STORE), n)  # type: ignore[attr-defined]
     dist.init_process_group(request["backend"], store=store, rank=rank, world_size=n)
+    # Nobody may begin, and perhaps end, while a peer is still connecting to it: gloo would fail there.
+    store.add("connected", 1)
+    give_up = time.monotonic() + CONNECT_S
+    while store.add("connected", 0) < n and time.monotonic() < give_up:
+        time.sleep(0.0005)
 
     def refuse(*args: Any, **kwargs: Any) -> NoReturn:
         raise RuntimeError(

@@ -35,10 +35,11 @@ from torch.autograd import Variable
 from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 
+from joinlab.collectives import MAX_VALUES, Op
 from joinlab.events import EventLog, log_name, now
-from joinlab.origins import Stacks, call_site, label
-from joinlab.seam import METHODS, Method, dtype_of, options_of, tensors_in, values_in
-from joinlab.timeline import MAX_VALUES, Op
+from joinlab.origins import Frame, Stacks, call_site, label
+from joinlab.reader import Reader
+from joinlab.seam import METHODS, Method, dtype_of, options_of, tensors_in
 
 BACKEND = "joinlab"
 """Name under which the recording group is registered. It must be its own: DDP's logger casts a "gloo" group."""
@@ -72,6 +73,8 @@ class Recorder:
         self.log = log
         self.rank = rank
         self.input: int | None = None
+        self.own_threads = 0
+        """Threads that the recorder itself runs: no program's thread, which may go on while another waits."""
         self._lock = threading.RLock()
         self._ids = itertools.count()
         self._spans = itertools.count()
@@ -81,6 +84,7 @@ class Recorder:
         self._backward = threading.local()
         self._backward_site: str | None = None
         self._join_hook: deque[Call] = deque()
+        self._cuda_reader: Reader | None = None
 
     # ---------------------------------------------------------------- calls
 
@@ -120,7 +124,7 @@ class Recorder:
             frames,
             asynchronous=bool(getattr(opts, "asyncOp", False)),
             dtype=dtype,
-            all_reduce_barrier=not group.host_waits,
+            all_reduce_barrier=group.backend == "nccl",
         )
         small = sum(t.numel() for t in ins) + (0 if ins is outs else sum(t.numel() for t in outs)) <= MAX_VALUES
         call = Call(next(self._ids), method.op, origin, group, outs if outs and small else None)
@@ -129,7 +133,7 @@ class Recorder:
             "id": call.id,
             "g": group.label,
             "s": group.next_seq(),
-            "op": "all_reduce" if method.op is Op.BARRIER and not group.host_waits else method.op,
+            "op": Op.ALL_REDUCE if method.op is Op.BARRIER and group.backend == "nccl" else method.op,
             "o": origin,
             "i": self.input,
             "d": dtype,
@@ -139,18 +143,18 @@ class Recorder:
         for column, value in options_of(method.op, group.ranks, rest).items():
             event[column] = value
         if ins and small:
-            event["v"] = group.reader.read(ins)
-        if frames and self._in_reducer(frames):
-            self._bracket_reducer_wait(call)
-        elif not frames and self._backward_site is not None:  # the autograd thread of a GPU: no Python below it
+            event["v"] = group.reader.before(call, ins)
+        if not frames and self._backward_site is not None:  # the autograd thread of a GPU: no Python below it
             event["site"] = self._backward_site
+        if self._in_reducer(frames):
+            self._bracket_reducer_wait(call)
         with self._lock:
             self._open[call.id] = call
             event["t"] = now()
             self.log.write(event)
         return call
 
-    def _stack(self, frame: FrameType) -> tuple[int, tuple[Any, ...]]:
+    def _stack(self, frame: FrameType) -> tuple[int, tuple[Frame, ...]]:
         with self._lock:
             number, new = self._stacks.intern(frame)
         frames = self._stacks.frames[number]
@@ -160,8 +164,7 @@ class Recorder:
         return number, frames
 
     def _watch(self, call: Call) -> None:
-        if call.group.reader.polls:
-            call.group.reader.watch(self, call)
+        if call.group.reader.watch(call):
             return
         try:
             call.future = call.work.get_future()
@@ -185,7 +188,7 @@ class Recorder:
             call.done = True
             self._open.pop(call.id, None)
             at = now()
-            values = call.group.reader.read(call.outs) if call.outs else None
+            values = call.group.reader.after(call)
             call.outs = None
             if values is None:
                 self.log.write_text(f'{{"e":"done","id":{call.id},"t":{at}}}')
@@ -204,6 +207,8 @@ class Recorder:
 
     def settle(self) -> None:
         """Record what completed without anyone having been told. Called before the rank ends."""
+        for reader in {call.group.reader for call in list(self._open.values())}:
+            reader.settle()
         for call in list(self._open.values()):
             try:
                 if call.work is not None and call.work.is_completed() and call.work.is_success():
@@ -231,7 +236,7 @@ class Recorder:
     def begin_wait(self, calls: Sequence[Call]) -> None:
         """Record that the host begins to wait for all of `calls`."""
         ids = ",".join(str(call.id) for call in calls)
-        thread, live = threading.get_ident(), threading.active_count()
+        thread, live = threading.get_ident(), threading.active_count() - self.own_threads
         self.log.write_text(f'{{"e":"wait","id":[{ids}],"t":{now()},"th":{thread},"n":{live}}}')
 
     def end_wait(self, calls: Sequence[Call]) -> None:
@@ -243,12 +248,11 @@ class Recorder:
         """Open calls that this rank's stream has been made to wait for: a host sync now waits for them."""
         return [call for call in list(self._open.values()) if call.waited]
 
-    def _in_reducer(self, frames: tuple[Any, ...]) -> bool:
-        return bool(frames[0].function == "_engine_run_backward")
+    def _in_reducer(self, frames: tuple[Frame, ...]) -> bool:
+        """True where the C++ Reducer issues a call in a backward pass (without any frame: on a GPU's own thread)."""
+        return frames[0].function == "_engine_run_backward" if frames else self._backward_site is not None
 
     def _bracket_reducer_wait(self, call: Call) -> None:
-        if not call.host_waits:
-            return
         pending: list[Call] | None = getattr(self._backward, "pending", None)
         if pending is not None:
             pending.append(call)
@@ -261,22 +265,34 @@ class Recorder:
         self._backward.pending = None
         if calls:
             self._backward.waiting = calls
-            self.begin_wait(calls)
+            if calls[0].host_waits:
+                self.begin_wait(calls)
             Variable._execution_engine.queue_callback(self._after_reducer_waited)
 
     def _after_reducer_waited(self) -> None:
-        calls, self._backward.waiting = getattr(self._backward, "waiting", None), None
-        for call in calls or ():
+        calls, self._backward.waiting = self._backward.waiting, None
+        if not calls[0].host_waits:  # NCCL: it was the stream that has been made to wait
+            for call in calls:
+                call.waited = True
+                call.group.reader.after_wait(call)
+            return
+        for call in calls:
             self.finish(call)
-        if calls:
-            self.end_wait(calls)
+        self.end_wait(calls)
 
-    def _reducer_gave_up(self) -> None:
+    def _reducer_gave_up(self, error: BaseException) -> None:
         """The backward pass raised: the callbacks after the Reducer's own never ran."""
         calls, self._backward.waiting = getattr(self._backward, "waiting", None), None
         self._backward.pending = None
-        if calls:
-            self.end_wait(calls)
+        if not calls:
+            return
+        for call in calls:  # the Reducer waits for one bucket after the other, and stops at the first that fails
+            if call.future is not None and call.future.done():
+                self._completed(call, call.future)
+            else:
+                self.fail(call, error)
+                break
+        self.end_wait(calls)
 
     # ---------------------------------------------------------------- host spans
 
@@ -308,6 +324,14 @@ class Recorder:
         _, frames = self._stack(frame)
         return call_site(frames)
 
+    def cuda_reader(self) -> Reader:
+        """The reader of this process's groups on GPUs, made on first use."""
+        if self._cuda_reader is None:
+            from joinlab.recorder_cuda import CudaReader
+
+            self._cuda_reader = CudaReader(self)
+        return self._cuda_reader
+
     # ---------------------------------------------------------------- the program's progress
 
     def begin(self, versions: dict[str, str | None]) -> None:
@@ -336,7 +360,7 @@ class RecordedWork(dist.Work):
         call.waited = True
         if not call.host_waits and not timeout:
             result = bool(real.wait())
-            call.group.reader.after_wait(self._recorder, call)
+            call.group.reader.after_wait(call)
             return result
         if call.done:
             return bool(real.wait(timeout) if timeout else real.wait())
@@ -380,14 +404,15 @@ class RecordingGroup(dist.ProcessGroup):
     def __init__(
         self, recorder: Recorder, real: dist.ProcessGroup, backend: str, label: str, ranks: list[int], reader: Reader
     ) -> None:
-        super().__init__(real.rank(), real.size())
+        super().__init__(real.rank(), real.size())  # type: ignore[call-arg]
         self.recorder = recorder
         self.real = real
         self.backend = backend
         self.label = label
         self.ranks = ranks  # global ranks, by rank within the group
         self.reader = reader
-        self.host_waits = backend == "gloo"  # a Work.wait() of NCCL makes the stream wait, not the host
+        # A Work.wait() of NCCL makes the stream wait, not the host, unless it is told to block.
+        self.host_waits = backend == "gloo" or os.environ.get("TORCH_NCCL_BLOCKING_WAIT", "0") == "1"
         self._seq = itertools.count()
         recorder.log.write({"e": "group", "name": label, "ranks": ranks, "backend": backend, "t": now()})
 
@@ -419,23 +444,6 @@ def _method(name: str) -> Callable[..., RecordedWork]:
 
 for _name in METHODS:
     setattr(RecordingGroup, _name, _method(_name))
-
-
-class Reader:
-    """Reads small tensors where they lie in the host's memory. The one for GPUs is in recorder_cuda."""
-
-    polls = False
-    """True where completion has to be polled for, because asking the future would make the host wait."""
-
-    def read(self, tensors: Sequence[torch.Tensor]) -> list[list[Any]] | None:
-        """The elements of each tensor, flat; None if they cannot be read."""
-        return values_in(tensors)
-
-    def watch(self, recorder: Recorder, call: Call) -> None:
-        """Begin to look for the completion of `call` (only where `polls`)."""
-
-    def after_wait(self, recorder: Recorder, call: Call) -> None:
-        """The stream has been made to wait for `call` (only where the host does not wait)."""
 
 
 # -------------------------------------------------------------------- what is put into the process
@@ -504,23 +512,20 @@ def _create_group(recorder: Recorder, backend: str, options: Any, backend_option
     ranks = list(options.global_ranks_in_group) or list(range(size))
     real = dist.ProcessGroup(options.store, rank, size)
     real._set_group_name(options.group_id)
-    reader = Reader()
+    inner: Any
     if backend == "gloo":
-        device, kind = torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO
+        device, kind, reader = torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, Reader()
         gloo = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         gloo._devices = [_gloo_device()]
         gloo._timeout = options.timeout
         inner = dist.ProcessGroupGloo(options.store, rank, size, gloo)
     else:
-        from joinlab.recorder_cuda import CudaReader
-
-        device, kind = torch.device("cuda"), dist.ProcessGroup.BackendType.NCCL
-        nccl = backend_options or dist.ProcessGroupNCCL.Options()
+        device, kind, reader = torch.device("cuda"), dist.ProcessGroup.BackendType.NCCL, recorder.cuda_reader()
+        nccl: Any = backend_options or dist.ProcessGroupNCCL.Options()
         nccl._timeout = options.timeout
         nccl.global_ranks_in_group = ranks
         nccl.group_name = options.group_id
         inner = dist.ProcessGroupNCCL(options.store, rank, size, nccl)
-        reader = CudaReader.shared(recorder)
     inner._set_sequence_number_for_group()
     real._set_default_backend(kind)
     real._register_backend(device, kind, inner)
@@ -532,11 +537,13 @@ def _create_group(recorder: Recorder, backend: str, options: Any, backend_option
 def _gloo_device() -> Any:
     """Loopback for ranks of one machine (the launcher sets the variable); gloo's own choice otherwise."""
     host = os.environ.get("JOINLAB_GLOO_HOST")
-    return dist.ProcessGroupGloo.create_device(hostname=host) if host else dist.ProcessGroupGloo.create_default_device()
+    gloo: Any = dist.ProcessGroupGloo
+    return gloo.create_device(hostname=host) if host else gloo.create_default_device()
 
 
 def _patch_spans(recorder: Recorder) -> None:
-    forward, backward = DistributedDataParallel.forward, torch.autograd.backward
+    forward: Any = DistributedDataParallel.forward
+    backward: Any = torch.autograd.backward
 
     def recorded_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         with recorder.span("forward", sys._getframe(1)):
@@ -546,8 +553,8 @@ def _patch_spans(recorder: Recorder) -> None:
         with recorder.span("backward", sys._getframe(1)):
             try:
                 backward(*args, **kwargs)
-            except BaseException:
-                recorder._reducer_gave_up()
+            except BaseException as error:
+                recorder._reducer_gave_up(error)
                 raise
 
     DistributedDataParallel.forward = recorded_forward  # type: ignore[method-assign]

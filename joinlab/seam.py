@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from joinlab.timeline import Op
+from joinlab.collectives import Op
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typing import Any
 from joinlab.collectives import POINT_TO_POINT, Op
 from joinlab.details import tensor
 from joinlab.matching import Slot, groups_of, is_setup, match
+from joinlab.meanings import conclusion
 from joinlab.timeline import Timeline
 
 Row = dict[str, Any]
@@ -93,11 +94,14 @@ def plan(timeline: Timeline) -> tuple[Step, ...]:
     at = {(call["rank"], call["group"], call["seq"]): index for index, call in enumerate(calls)}
     groups = groups_of(timeline)
     step_of: dict[int, Step] = {}
+    said: set[tuple[str, str]] = set()  # a rank that never came is told of once
     for number, slot in enumerate(match(timeline)):
         members = tuple(at[rank, slot.group, seq] for rank, seq in sorted(slot.calls.items()))
         rows = [calls[index] for index in members]
         bad = not slot.expected
         text = clash(rows, slot) if bad else missing(rows, groups[slot.group])
+        text = text if bad or (slot.group, text) not in said else ""
+        said.add((slot.group, text))
         step_of.update(dict.fromkeys(members, Step(members, (number,), slot.met, bad, text)))
     queues: dict[int, list[int]] = {}
     for index in range(len(calls) - 1, -1, -1):  # reversed: the next one is popped off the end
@@ -118,15 +122,17 @@ def plan(timeline: Timeline) -> tuple[Step, ...]:
 
 
 def clash(rows: Sequence[Row], slot: Slot) -> str:
-    """What each rank issued, of calls that stand at the same place and do not belong together."""
-    issued: dict[str, list[int]] = {}
+    """What stands at one place and does not belong together, and what each rank made of what it got."""
+    told: dict[str, list[int]] = {}
     for row in rows:
         root = f", root {row['root']}" if "root" in slot.differs else ""
         reduced = f", {row['reduce_op']}" if "reduce_op" in slot.differs else ""
         carried = f" of {tensor(row)}" if {"dtype", "shape"} & set(slot.differs) else ""
-        issued.setdefault(f"{row['origin'] or row['op']}{carried}{reduced}{root}", []).append(row["rank"])
-    said = ", ".join(f"{ranks_text(ranks)} issued {what}" for what, ranks in issued.items())
-    return f"≠ These {'met, but should not have' if slot.met else 'face each other, but can never meet'}: {said}."
+        what = f"issued {row['origin'] or row['op']}{carried}{reduced}{root}"
+        made = conclusion(row["origin"], row["value_out"]) if row["completed_ns"] is not None else None
+        told.setdefault(f"{what} and {made}" if made else what, []).append(row["rank"])
+    said = "; ".join(f"{ranks_text(ranks)} {what}" for what, ranks in told.items())
+    return f"≠ {'Met, but should not have' if slot.met else 'Face each other, but can never meet'}: {said}."
 
 
 def missing(rows: Sequence[Row], members: Sequence[int]) -> str:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from html import escape
 from textwrap import wrap
 
-from joinlab.lanes import Box, Lane, Lanes
-from joinlab.looks import HOST, INK, NARROW, STREAM, STYLES, WRONG, cap_lines, good, sides
+from joinlab.lanes import NARROW, Box, Lane, Lanes
+from joinlab.looks import HOST, INK, STREAM, STYLES, WRONG, cap_lines, good, sides
 from joinlab.steps import Kind
 
 LEFT, TOP, CAPS = 100, 30, 46  # px beside, above and below the lanes

@@ -8,7 +8,6 @@ emulated ones. The two never share an axis.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -53,28 +52,6 @@ SPAN_COLUMNS: Mapping[str, pl.DataType] = {
     "end_ns": pl.Int64(),  # null: the rank ended inside it
     "call_site": pl.String(),
 }
-
-MAX_VALUES = 16
-"""Values are kept for calls whose tensors hold at most this many elements together."""
-
-
-class Op(StrEnum):
-    """The collectives and point-to-point calls, under the names of torch.distributed."""
-
-    ALL_REDUCE = "all_reduce"
-    BROADCAST = "broadcast"
-    REDUCE = "reduce"
-    ALL_GATHER = "all_gather"
-    GATHER = "gather"
-    SCATTER = "scatter"
-    REDUCE_SCATTER = "reduce_scatter"
-    ALL_TO_ALL = "all_to_all"
-    BARRIER = "barrier"
-    SEND = "send"
-    RECV = "recv"
-
-
-POINT_TO_POINT = frozenset({Op.SEND, Op.RECV})
 
 
 class EndKind(StrEnum):
@@ -145,7 +122,9 @@ class Timeline:
             found = dict(frame.schema)
             if found != dict(columns):
                 wrong = sorted(set(found.items()) ^ set(columns.items()), key=str)
-                raise ValueError(f"Timeline.{name} needs the columns of {name[:-1].upper()}_COLUMNS; differing: {wrong}")
+                raise ValueError(
+                    f"Timeline.{name} needs the columns of {name[:-1].upper()}_COLUMNS; differing: {wrong}"
+                )
         n = len(self.ends)
         if n == 0:
             raise ValueError("a Timeline needs at least one rank")
@@ -174,7 +153,7 @@ class Timeline:
     @property
     def default_group(self) -> str:
         """Name of the group that all ranks are in: the first of meta["groups"]."""
-        return next(iter(self.meta["groups"]))
+        return str(next(iter(self.meta["groups"])))
 
     def equals(self, other: Timeline) -> bool:
         """True if both hold the same calls, spans, endings, output and meta (returns are compared by repr)."""
@@ -189,7 +168,9 @@ class Timeline:
 
     def raise_for_ending(self) -> Timeline:
         """Return self if every rank finished with nothing pending; else raise RankError saying who did not."""
-        bad = [f"rank {r} {e}: {e.text}" for r, e in enumerate(self.ends) if e.kind is not EndKind.FINISHED or e.pending]
+        bad = [
+            f"rank {r} {e}: {e.text}" for r, e in enumerate(self.ends) if e.kind is not EndKind.FINISHED or e.pending
+        ]
         if bad:
             raise RankError("; ".join(bad) + ". See joinlab.diagnose(timeline) for why.", self)
         return self
@@ -218,7 +199,9 @@ def load(path: str | os.PathLike[str]) -> Timeline:
 def frame(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
     """A frame with exactly `columns` from rows in which any may be missing (null)."""
     rows = list(rows)
-    return pl.DataFrame({name: pl.Series([row.get(name) for row in rows], dtype=dtype) for name, dtype in columns.items()})
+    return pl.DataFrame(
+        {name: pl.Series([row.get(name) for row in rows], dtype=dtype) for name, dtype in columns.items()}
+    )
 
 
 def timeline_from_rows(
@@ -242,21 +225,3 @@ def timeline_from_rows(
         returns=tuple(returns),
         output=tuple(output),
     )
-
-
-def encode_values(tensors: Sequence[Sequence[Any]]) -> str:
-    """The text of value_in and value_out: one flat list per tensor. Exact for every int and float.
-
-    >>> encode_values([[1.0], [2, 3]])
-    '[[1.0],[2,3]]'
-    """
-    return json.dumps([list(values) for values in tensors], separators=(",", ":"), default=str)
-
-
-def decode_values(text: str | None) -> list[list[Any]] | None:
-    """The flat lists that `encode_values` wrote; None for a null.
-
-    >>> decode_values('[[1.0],[2,3]]')
-    [[1.0], [2, 3]]
-    """
-    return None if text is None else json.loads(text)

@@ -21,9 +21,10 @@ from hypothesis.extra import numpy as hnp
 
 import joinlab
 from joinlab import archive
+from joinlab.collectives import Op
 from joinlab.errors import TimelineFileError
 from joinlab.plain import MAX_DEPTH, Repr, decode, encode
-from joinlab.timeline import CALL_COLUMNS, SPAN_COLUMNS, Ending, EndKind, Op, Timeline, timeline_from_rows
+from joinlab.timeline import CALL_COLUMNS, SPAN_COLUMNS, Ending, EndKind, Timeline, timeline_from_rows
 
 
 def sample(**changes) -> Timeline:
@@ -278,8 +279,10 @@ def test_a_file_cut_short_anywhere_is_refused() -> None:
 
 def test_a_file_with_any_byte_changed_is_refused() -> None:
     data = archive.pack(timeline_from_rows([], [Ending(EndKind.FINISHED)], {}))
+    edges = {*range(100), *range(len(data) - 400, len(data))}  # where the zip keeps its own records: there, every bit
     for at in range(len(data)):
-        refusal(data[:at] + bytes([data[at] ^ (1 << at % 8)]) + data[at + 1 :])
+        for bit in range(8) if at in edges else [at % 8]:
+            refusal(data[:at] + bytes([data[at] ^ (1 << bit)]) + data[at + 1 :])
 
 
 @given(st.integers(0), st.binary(min_size=1, max_size=9))

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from joinlab.timeline import Ending, EndKind, Timeline, encode_values, timeline_from_rows
+from joinlab.collectives import encode_values
+from joinlab.timeline import Ending, EndKind, Timeline, timeline_from_rows
 
 TICK_NS = 1_000
 SIZES = (1, 2, 5)

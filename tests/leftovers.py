@@ -1,0 +1,46 @@
+"""What a launch could leave behind: processes, listening sockets, files. Used by every test that launches."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import psutil
+
+from joinlab.launcher import ForkServer
+
+
+def rank_processes() -> list[psutil.Process]:
+    """Every process below the fork server of this process: the ranks, and what they started."""
+    server = ForkServer._shared
+    if server is None or server.process.poll() is not None:
+        return []
+    try:
+        return [p for p in psutil.Process(server.process.pid).children(recursive=True) if p.is_running()]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def run_folders(pid: int | None = None) -> list[Path]:
+    """Folders of runs that the process `pid` (this one) launched."""
+    return sorted(Path(tempfile.gettempdir()).glob(f"joinlab-{pid or os.getpid()}-*"))
+
+
+def listening() -> list[str]:
+    """Listening sockets of this process and everything below it."""
+    me = psutil.Process(os.getpid())
+    found = []
+    for process in (me, *me.children(recursive=True)):
+        try:
+            found += [f"{process.pid} {c.laddr}" for c in process.net_connections() if c.status == psutil.CONN_LISTEN]
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+def assert_nothing_left() -> None:
+    """Fail if a run of this process left a process, a port or a file behind."""
+    assert rank_processes() == []
+    assert listening() == []
+    assert run_folders() == []

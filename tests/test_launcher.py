@@ -1,0 +1,502 @@
+"""Real processes: the six cases as documented, and everything that can go wrong with a program."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import joinlab
+from joinlab import cases
+from joinlab.errors import LaunchError, ProgramError, RankError
+from joinlab.launcher import ECHO_LINES, ForkServer, choose_backend
+from joinlab.timeline import EndKind, Timeline
+from tests.leftovers import assert_nothing_left
+
+DOCUMENTED = json.loads((Path(__file__).parent.parent / "data" / "six_cases.json").read_text())["cases"]
+
+
+def run(program: Callable[..., Any], inputs: tuple[int, ...] = (2, 3), **options: Any) -> Timeline:
+    return joinlab.launch(program, inputs, **{"backend": "gloo", "on_output": None, **options})
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    yield
+    assert_nothing_left()
+
+
+# ------------------------------------------------------------------------------------------ the six cases
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+@pytest.mark.parametrize("case", list(range(1, 7)))
+def test_the_six_cases_end_as_gloo_ends_them(case: int, n: int) -> None:
+    timeline = run(getattr(cases, f"case_{case}"), (n, n + 1))
+    kinds = [str(end) for end in timeline.ends]
+    if case in (1, 6):
+        assert kinds == ["finished", "finished"]
+        assert timeline.returns == (n, n + 1)
+        assert timeline.output[1] == f"Rank 1 has exhausted all {n + 1} of its inputs!\n"
+    elif case in (2, 3):
+        assert kinds == ["finished", "raised"]
+        assert "Connection closed by peer" in timeline.ends[1].text or "Connection reset" in timeline.ends[1].text
+        # The second forward pass rebuilds the buckets: with one common input, that is where rank 1 is left alone.
+        alone = "broadcast (DDP bucket rebuild)" if n == 1 else "all-reduce (DDP backward())"
+        assert timeline.call(1, timeline.ends[1].call)["origin"] == alone
+    else:
+        assert kinds == ["hung (proven)", "hung (proven)"]
+        assert all(timeline.call(r, timeline.ends[r].call)["completed_ns"] is None for r in (0, 1))
+
+
+def documented() -> Iterator[Any]:
+    for case in DOCUMENTED:
+        answers = case["answer"] if isinstance(case["answer"], list) else [case["answer"]]
+        for answer in answers:
+            yield pytest.param(case["case"], answer["N"], answer["trace"], id=f"case {case['case']}, N={answer['N']}")
+
+
+def recorded_labels(timeline: Timeline, rank: int) -> list[str]:
+    """The labels of a rank's calls, those of construction and bucket rebuild set aside, as the documents do.
+
+    gloo's barrier is a barrier; the documented label names what NCCL makes of it, an all-reduce.
+    """
+    origins = timeline.calls.filter(pl.col("rank") == rank)["origin"].to_list()
+    wanted = [o for o in origins if "DDP construction" not in o and "DDP bucket rebuild" not in o]
+    return ["all-reduce (barrier)" if o == "barrier" else o for o in wanted]
+
+
+GLOO_STOPS = {(2, 1): (1, 1), (4, 2): (12, 12), (5, 1): (2, 1)}
+"""By (case, N): how many documented calls each rank gets to on gloo, where that is not all of them.
+
+Its barrier never meets an all-reduce (cases 4 and 5), and with N = 1 rank 1 is left alone in the bucket rebuild of
+its second forward pass, before that pass's backward (cases 2 and 5).
+"""
+
+
+@pytest.mark.parametrize(("case", "n", "trace"), list(documented()))
+def test_the_recorded_traces_are_the_documented_ones(case: int, n: int, trace: list[dict[str, Any]]) -> None:
+    timeline = run(getattr(cases, f"case_{case}"), (n, n + 1))
+    for rank in (0, 1):
+        expected = [row[f"r{rank}"] for row in trace if row[f"r{rank}"] is not None]
+        assert recorded_labels(timeline, rank) == expected[: GLOO_STOPS.get((case, n), (99, 99))[rank]]
+
+
+def test_the_active_rank_marks_the_input_of_each_documented_row() -> None:
+    timeline = run(cases.case_1, (2, 3))
+    inputs = timeline.calls.filter(pl.col("rank") == 1, ~pl.col("origin").str.contains("construction|rebuild"))["input"]
+    assert inputs.to_list() == [0, 0, 0, 1, 1, 1, 2, 2, 2, None, None, None]
+
+
+def test_values_say_what_the_ranks_told_each_other() -> None:
+    timeline = run(cases.case_1, (1, 2))
+    calls = timeline.calls.filter(pl.col("rank") == 0)
+
+    def value(origin: str) -> list[tuple[str, str]]:
+        return calls.filter(pl.col("origin") == origin).select("value_in", "value_out").rows()
+
+    assert value("all-reduce (DDP forward() 1)") == [("[[1.0]]", "[[2.0]]")]
+    assert value("all-reduce (join() _get_num_nonjoined_procs())") == [("[[0.0]]", "[[1.0]]"), ("[[0.0]]", "[[0.0]]")]
+    assert value("all-reduce (_find_common_rank())") == [("[[-1]]", "[[1]]")]
+
+
+# ------------------------------------------------------------------------------------------ programs
+
+
+def test_a_closure_is_a_program_and_returns_come_back_as_plain_data() -> None:
+    wanted = 3.5
+
+    def program(rank: int, inputs: Any) -> Any:
+        model = DDP(torch.nn.Linear(2, 1))
+        return {"rank": rank, "x": wanted, "n": len(inputs), "w": model.state_dict(), "t": (torch.arange(3), None)}
+
+    timeline = run(program, (1, 4))
+    assert [r["n"] for r in timeline.returns] == [1, 4]
+    assert timeline.returns[1]["x"] == 3.5
+    first, second = (r["w"]["module.weight"] for r in timeline.returns)
+    assert first.shape == (1, 2)
+    assert np.array_equal(first, second)
+    assert timeline.returns[0]["t"][0].tolist() == [0, 1, 2]
+
+
+def test_a_seed_is_the_same_on_every_rank_unless_told_otherwise() -> None:
+    def program(rank: int, inputs: Any) -> float:
+        return float(torch.rand(1))
+
+    same, other, random = run(program), run(program, seed=(1, 2)), run(program, seed=None)
+    assert same.returns[0] == same.returns[1] == run(program, seed=0).returns[0]
+    assert other.returns[0] != other.returns[1]
+    assert random.returns[0] != random.returns[1]
+    assert same.meta["seeds"] == [0, 0]
+
+
+def test_output_is_kept_in_order_and_streamed_line_by_line() -> None:
+    def program(rank: int, inputs: Any) -> None:
+        import sys
+
+        print("one")
+        print("two", file=sys.stderr)
+        os.write(1, b"three\n")
+        print("no newline", end="")
+
+    heard: list[tuple[int, str]] = []
+    timeline = run(program, on_output=lambda rank, line: heard.append((rank, line)))
+    assert timeline.output == ("one\ntwo\nthree\nno newline",) * 2
+    assert [line for rank, line in heard if rank == 1] == ["one", "two", "three", "no newline"]
+
+
+def test_megabytes_of_output_are_kept_and_the_echo_stops_in_time(capsys: pytest.CaptureFixture[str]) -> None:
+    def program(rank: int, inputs: Any) -> None:
+        if rank == 0:
+            for _ in range(30_000):
+                print("x" * 99)
+
+    timeline = run(program, on_output="echo")
+    assert len(timeline.output[0]) == 3_000_000
+    shown = capsys.readouterr().out.splitlines()
+    assert len(shown) == ECHO_LINES + 1
+    assert "timeline.output[0]" in shown[-1]
+
+
+def test_sixteen_ranks_and_one() -> None:
+    assert [end.kind for end in run(cases.case_1, tuple(range(1, 17))).ends] == ["finished"] * 16
+    assert run(cases.case_1, (2,)).returns == (2,)
+
+
+def test_a_rank_without_inputs_joins_at_once() -> None:
+    timeline = run(cases.case_1, (0, 2, 0))
+    assert timeline.returns == (0, 2, 0)
+
+
+def test_a_loop_left_early_stops_marking_inputs() -> None:
+    def program(rank: int, inputs: Any) -> None:
+        for _ in inputs:
+            break
+        dist.barrier()
+
+    assert run(program).calls["input"].to_list() == [None, None]
+
+
+def test_ranks_see_the_environment_folder_and_path_of_the_caller(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "def worker(rank, inputs):\n    import os\n    return os.getcwd(), os.environ['MINE']\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("MINE", "yes")
+    import mine  # type: ignore[import-not-found]
+
+    assert run(mine.worker).returns == ((str(tmp_path), "yes"),) * 2
+
+
+def test_a_rank_can_use_polars_which_no_fork_server_may_have_imported() -> None:
+    def program(rank: int, inputs: Any) -> tuple[bool, int]:
+        import sys
+
+        before = "polars" in sys.modules
+        import polars
+
+        return before, int(polars.DataFrame({"x": [1, 2]}).lazy().select(polars.col("x").sum()).collect().item())
+
+    assert run(program).returns == ((False, 3), (False, 3))
+
+
+# ------------------------------------------------------------------------------------------ endings
+
+
+def test_an_exception_is_an_ending_with_its_traceback_in_the_output() -> None:
+    def program(rank: int, inputs: Any) -> None:
+        dist.barrier()
+        if rank == 1:
+            raise ValueError("a bad idea")
+        dist.all_reduce(torch.ones(1))
+
+    timeline = run(program)
+    assert timeline.ends[1].kind is EndKind.RAISED
+    assert timeline.ends[1].text == "ValueError: a bad idea"
+    assert timeline.ends[1].call is None
+    assert timeline.ends[0].call == 1
+    assert timeline.output[1].startswith("Traceback")
+    assert "call_program" not in timeline.output[1]
+    with pytest.raises(RankError, match=r"rank 1 raised: ValueError: a bad idea"):
+        timeline.raise_for_ending()
+
+
+def test_os_exit_and_sigkill_are_endings_with_what_was_recorded() -> None:
+    def program(rank: int, inputs: Any) -> None:
+        import signal
+
+        dist.barrier()
+        if rank == 0:
+            os._exit(7)
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        dist.barrier()
+
+    timeline = run(program, (1, 1, 1))
+    assert [end.kind for end in timeline.ends[:2]] == [EndKind.KILLED, EndKind.KILLED]
+    assert "exit code 7" in timeline.ends[0].text
+    assert "SIGKILL" in timeline.ends[1].text
+    assert timeline.ends[2].kind is EndKind.RAISED
+    assert timeline.calls.filter(pl.col("seq") == 0).height == 3
+
+
+def test_gloo_aborting_on_a_dtype_mismatch_is_an_ending() -> None:
+    def program(rank: int, inputs: Any) -> None:
+        dist.all_reduce(torch.ones(1, dtype=torch.float32 if rank else torch.int64))
+
+    timeline = run(program)
+    killed = [end for end in timeline.ends if end.kind is EndKind.KILLED]
+    assert killed
+    assert "SIGABRT" in killed[0].text
+    assert "op.preamble.length" in killed[0].text
+    assert timeline.calls["dtype"].to_list() == ["int64", "float32"]
+
+
+def test_sys_exit_zero_finishes_and_another_code_raises() -> None:
+    def program(rank: int, inputs: Any) -> None:
+        raise SystemExit(3 * rank)
+
+    timeline = run(program)
+    assert [str(end) for end in timeline.ends] == ["finished", "raised"]
+    assert timeline.ends[1].text == "SystemExit: 3"
+
+
+def test_a_call_left_pending_behind_a_finished_rank_is_said() -> None:
+    def program(rank: int, inputs: Any) -> None:
+        if rank == 0:
+            dist.all_reduce(torch.ones(1), async_op=True)
+        else:  # stay until rank 0 is gone, so that its call cannot fail before it ends
+            with suppress(RuntimeError):
+                dist.recv(torch.ones(1), src=0)
+
+    timeline = run(program)
+    assert str(timeline.ends[0]) == "finished (a call still pending)"
+    assert timeline.ends[0].call == 0
+    assert str(timeline.ends[1]) == "finished"
+
+
+def test_a_program_without_a_collective_has_an_empty_timeline() -> None:
+    timeline = run(lambda rank, inputs: sum(float(x) for x in inputs))
+    assert timeline.calls.height == 0
+    assert timeline.returns == (2.0, 3.0)
+
+
+def test_an_endless_loop_is_only_suspected() -> None:
+    def program(rank: int, inputs: Any) -> None:
+        if rank == 0:
+            while True:
+                pass
+        dist.barrier()
+
+    timeline = run(program, no_progress=0.3)
+    assert [str(end) for end in timeline.ends] == ["hung (suspected)"] * 2
+    assert "0.3 s" in timeline.ends[0].text
+    assert (timeline.ends[0].call, timeline.ends[1].call) == (None, 0)
+
+
+def test_an_endless_loop_of_collectives_ends_at_the_timeout() -> None:
+    def program(rank: int, inputs: Any) -> None:
+        while True:
+            dist.all_reduce(torch.ones(1))
+
+    timeline = run(program, timeout=0.3)
+    assert {end.kind for end in timeline.ends} == {EndKind.KILLED}
+    assert "timeout=0.3" in timeline.ends[0].text
+    assert timeline.calls.height > 0
+
+
+def test_a_rank_whose_other_thread_may_go_on_is_not_proven_to_hang() -> None:
+    def program(rank: int, inputs: Any) -> None:
+        if rank == 0:
+            threading.Timer(0.5, dist.all_reduce, (torch.ones(1),)).start()
+            dist.barrier()
+        else:
+            dist.barrier()
+            dist.all_reduce(torch.ones(1))
+
+    assert [str(end) for end in run(program).ends] == ["finished", "finished"]
+
+
+def test_a_hang_of_one_group_among_several_is_proven() -> None:
+    def program(rank: int, inputs: Any) -> None:
+        pair = dist.new_group([1, 2])
+        if rank == 1:
+            dist.all_reduce(torch.ones(1), group=pair)
+            dist.barrier()
+        elif rank == 2:
+            dist.barrier()
+            dist.all_reduce(torch.ones(1), group=pair)
+        else:
+            dist.barrier()
+
+    timeline = run(program, (1, 1, 1))
+    assert [str(end) for end in timeline.ends] == ["hung (proven)"] * 3
+    assert timeline.ends[1].group != timeline.default_group == timeline.ends[0].group
+
+
+def test_init_process_group_in_a_program_says_what_to_do() -> None:
+    timeline = run(lambda rank, inputs: dist.init_process_group("gloo", rank=rank, world_size=2))
+    assert "already initialised" in timeline.ends[0].text
+
+
+def test_destroy_process_group_in_a_program_is_fine() -> None:
+    def program(rank: int, inputs: Any) -> None:
+        dist.barrier()
+        dist.destroy_process_group()
+
+    assert [str(end) for end in run(program).ends] == ["finished", "finished"]
+
+
+# ------------------------------------------------------------------------------------------ bad input
+
+
+def no_arguments() -> None: ...
+
+
+async def asynchronous(rank: int, inputs: Any) -> None: ...
+
+
+def generator(rank: int, inputs: Any) -> Iterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ("train.py:main", "FILE:FUNCTION"),
+        (no_arguments, "two arguments"),
+        (asynchronous, "async"),
+        (generator, "yield"),
+        (Timeline, "class"),
+    ],
+)
+def test_what_is_no_program_is_refused(program: Any, message: str) -> None:
+    with pytest.raises(ProgramError, match=message):
+        run(program)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ((), "empty"),
+        ((1, -1), "Rank 1 got -1"),
+        ((1, 2.5), "Rank 1 got 2.5"),
+        ((True, 1), "Rank 0 got True"),
+        ("56", "one count per rank"),
+        (5, "one count per rank"),
+        ((1,) * 17, "at most 16"),
+    ],
+)
+def test_what_are_no_inputs_is_refused(inputs: Any, message: str) -> None:
+    with pytest.raises(ProgramError, match=message):
+        run(cases.case_1, inputs)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"backend": "mpi"}, '"gloo", "nccl" or None'),
+        ({"timeout": 0}, "above 0"),
+        ({"no_progress": "soon"}, "above 0"),
+        ({"seed": -1}, "seed="),
+        ({"seed": (1, 2, 3)}, "seed="),
+        ({"on_output": "loud"}, "on_output="),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ProgramError, match=message):
+        run(cases.case_1, **options)
+
+
+def test_a_program_that_cannot_be_sent_is_refused_with_the_reason() -> None:
+    lock = threading.Lock()
+    with pytest.raises(ProgramError, match="cannot be sent to another process"):
+        run(lambda rank, inputs: lock.locked())
+
+
+class Unopenable:
+    """Can be pickled, but raises where it is opened."""
+
+    def __call__(self, rank: int, inputs: Any) -> None: ...
+
+    def __reduce__(self) -> Any:
+        return (eval, ("1/0",))
+
+
+def test_a_program_that_cannot_be_opened_in_its_process_is_refused_with_the_reason() -> None:
+    with pytest.raises(ProgramError, match=r"could not be opened in its process: ZeroDivisionError"):
+        run(Unopenable())
+
+
+MACHINE = {"gloo": True, "nccl": "2.27.5"}
+
+
+def test_the_backend_follows_the_gpus() -> None:
+    assert choose_backend({**MACHINE, "gpus": 0}, None, 2)[0] == "gloo"
+    assert choose_backend({**MACHINE, "gpus": 2}, None, 2) == ("nccl", {})
+    assert choose_backend({**MACHINE, "gpus": 2}, None, 3)[0] == "gloo"
+    assert choose_backend({**MACHINE, "gpus": 2}, "gloo", 2)[0] == "gloo"
+    assert choose_backend({**MACHINE, "gpus": 1}, None, 2)[1]["NCCL_SOCKET_IFNAME"] == "lo"
+    assert choose_backend({**MACHINE, "gpus": 1, "nccl": "2.30.3"}, None, 2) == (
+        "nccl",
+        {"NCCL_MULTI_RANK_GPU_ENABLE": "1"},
+    )
+    with pytest.raises(LaunchError, match="3 ranks on 2 GPUs"):
+        choose_backend({**MACHINE, "gpus": 2}, "nccl", 3)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_nccl_without_a_gpu_says_what_to_use() -> None:
+    with pytest.raises(LaunchError, match="gloo"):
+        run(cases.case_1, backend="nccl")
+
+
+def test_a_dead_fork_server_is_replaced() -> None:
+    run(cases.case_2, (1, 1))
+    ForkServer.get().process.kill()
+    ForkServer.get().process.wait()
+    assert [str(end) for end in run(cases.case_2, (1, 1)).ends] == ["finished", "finished"]
+
+
+def test_launches_from_several_threads_do_not_meet() -> None:
+    results: dict[int, Timeline] = {}
+
+    def go(n: int) -> None:
+        results[n] = run(cases.case_1, (n, n + 1))
+
+    threads = [threading.Thread(target=go, args=(n,)) for n in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {n: t.returns for n, t in results.items()} == {n: (n, n + 1) for n in range(1, 5)}
+
+
+def test_no_false_verdict_while_a_rank_dawdles() -> None:
+    """Longer than the moment of silence after which a proof is tried: waiting for a slow peer is no hang."""
+
+    def program(rank: int, inputs: Any) -> None:
+        model = DDP(torch.nn.Linear(1, 1))
+        with model.join():
+            for x in inputs:
+                if rank == 0:
+                    time.sleep(0.15)
+                model(x).backward()
+        dist.barrier()
+
+    assert [str(end) for end in run(program, (3, 4)).ends] == ["finished", "finished"]

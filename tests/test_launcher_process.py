@@ -1,0 +1,167 @@
+"""What a launch leaves behind when the launching process itself is interrupted, terminated or killed: nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import joinlab
+from joinlab import cases
+from joinlab.launcher import ForkServer
+from tests.leftovers import assert_nothing_left, run_folders
+
+ROOT = Path(__file__).parent.parent
+
+HANGING = """
+import os, subprocess, sys, time
+import joinlab, torch, torch.distributed as dist
+from joinlab.errors import LaunchInterrupted
+
+def program(rank, inputs):
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])  # a rank may start something too
+    dist.barrier()
+    print("pids", os.getpid(), child.pid)
+    if rank == 0:
+        time.sleep(600)
+    dist.all_reduce(torch.ones(1))
+
+try:
+    joinlab.launch(program, (1, 1), backend="gloo", no_progress=600)
+except LaunchInterrupted as stop:
+    print("interrupted", [end.kind.value for end in stop.timeline.ends], stop.timeline.calls.height, flush=True)
+    raise SystemExit(130)
+"""
+
+
+@contextmanager
+def hanging_launch() -> Iterator[tuple[subprocess.Popen[str], set[int]]]:
+    """A process that launches a program which never ends, and the pids of everything below it."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen([sys.executable, "-c", HANGING], stdout=subprocess.PIPE, text=True, env=env) as parent:
+        assert parent.stdout is not None
+        pids: set[int] = set()
+        for _ in range(2):
+            line = parent.stdout.readline().split()
+            assert line[2] == "pids", line
+            pids |= {int(line[3]), int(line[4])}
+        pids |= {p.pid for p in psutil.Process(parent.pid).children(recursive=True)}
+        try:
+            yield parent, pids
+        finally:
+            parent.kill()
+
+
+def assert_gone(pids: set[int]) -> None:
+    """Wait until none of the processes is left; a bound, not a measure."""
+    processes = []
+    for pid in pids:
+        try:
+            processes.append(psutil.Process(pid))
+        except psutil.NoSuchProcess:
+            continue
+    _, alive = psutil.wait_procs(processes, timeout=20)
+    assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def test_an_interrupt_ends_every_process_and_keeps_the_timeline() -> None:
+    with hanging_launch() as (parent, pids):
+        parent.send_signal(signal.SIGINT)
+        out, _ = parent.communicate(timeout=60)
+        assert "interrupted ['killed', 'killed'] 3" in out
+        assert parent.returncode == 130
+        assert_gone(pids)
+        assert run_folders(parent.pid) == []
+
+
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGKILL])
+def test_the_launching_process_dying_takes_everything_with_it(sign: signal.Signals) -> None:
+    with hanging_launch() as (parent, pids):
+        assert len(run_folders(parent.pid)) == 1
+        parent.send_signal(sign)
+        parent.wait(60)
+        assert_gone(pids)
+        assert run_folders(parent.pid) == []
+
+
+def test_killing_the_fork_server_ends_the_ranks_too() -> None:
+    with hanging_launch() as (parent, pids):
+        server = psutil.Process(parent.pid).children()[0]
+        ranks = {p.pid for p in server.children()}
+        assert len(ranks) == 2
+        server.kill()
+        assert_gone(ranks)
+        parent.wait(60)
+        assert parent.returncode == 1  # LaunchError: the process that ranks are forked from died
+        assert run_folders(parent.pid) == []
+    for pid in pids - ranks:  # what a rank started itself outlives a killed server: nobody is left to end it
+        if psutil.pid_exists(pid):
+            psutil.Process(pid).kill()
+
+
+@pytest.mark.slow
+def test_two_hundred_mixed_launches_leave_nothing_behind() -> None:
+    """Cases drawn at random; some runs are interrupted midway, in some a rank is killed."""
+    draw = random.Random(0)
+    interrupted = killed = 0
+
+    def victim(rank: int, inputs: Any) -> None:
+        import torch
+        from torch.nn.parallel import DistributedDataParallel as DDP
+
+        model = DDP(torch.nn.Linear(1, 1))
+        for x in inputs:
+            if rank == 1 and len(inputs) == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            model(x).backward()
+
+    def interrupt(rank: int, line: str) -> None:
+        raise KeyboardInterrupt
+
+    def chatty(rank: int, inputs: Any) -> None:
+        print("here", flush=True)
+        cases.case_4(rank, inputs)
+
+    for _ in range(200):
+        kind = draw.choice(["case", "case", "case", "killed", "interrupted"])
+        if kind == "case":
+            n = draw.randint(1, 3)
+            joinlab.launch(draw.choice(list(cases.CASES.values())).program, (n, n + 1), backend="gloo", on_output=None)
+        elif kind == "killed":
+            timeline = joinlab.launch(victim, (2, 1), backend="gloo", on_output=None)
+            killed += timeline.ends[1].kind == "killed"
+        else:
+            try:
+                joinlab.launch(chatty, (2, 3), backend="gloo", on_output=interrupt)
+            except KeyboardInterrupt:
+                interrupted += 1
+    assert killed > 10
+    assert interrupted > 10
+    assert_nothing_left()
+    server = psutil.Process(ForkServer.get().process.pid)
+    assert server.num_fds() < 20
+    assert server.num_threads() == 1  # a thread would not survive the fork, and what it held would stay locked
+
+
+@pytest.mark.slow
+def test_no_false_verdict_in_two_hundred_runs_on_a_loaded_machine() -> None:
+    """Cases 1 and 6 finish, however slowly: two processes beside them keep both cores busy."""
+    burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 2)]
+    try:
+        for i in range(200):
+            timeline = joinlab.launch((cases.case_1, cases.case_6)[i % 2], (2, 3), backend="gloo", on_output=None)
+            assert [str(end) for end in timeline.ends] == ["finished", "finished"], json.dumps(dict(timeline.meta))
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.wait()
