@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -152,6 +153,9 @@ def worker(rank, inputs):
 def other(rank, inputs):
     pass
 
+def fails(rank, inputs):
+    1 / 0
+
 if __name__ == "__main__":
     raise SystemExit("the guard is not to be run")
 '''
@@ -182,7 +186,7 @@ def test_a_program_is_found_in_a_file_and_in_a_module(program: Path, place: str)
         ("none.py:worker", "there is no file none.py"),
         (".:worker", "there is no file ."),
         ("no_such_module:worker", "no_such_module cannot be imported: ModuleNotFoundError"),
-        ("train.py:wroker", "train.py has no function 'wroker'; it has worker, other"),
+        ("train.py:wroker", "train.py has no function 'wroker'; it has worker, other, fails"),
         ("broken.py:worker", "broken.py cannot be imported: SyntaxError"),
         ("leaves.py:worker", "leaves.py cannot be imported: SystemExit: 3"),
     ],
@@ -240,6 +244,27 @@ def test_an_interrupted_run_keeps_what_was_recorded(launches, program, capsys) -
     assert cli.main(["run", "train.py:worker", "--save", "run.joinlab"]) == 130
     assert joinlab.load("run.joinlab").calls.height == 8
     assert capsys.readouterr().err == "joinlab: interrupted after 4 calls\n"
+
+
+def test_a_program_with_a_neighbour_runs_in_real_processes(program, capfd) -> None:
+    assert cli.main(["run", "train.py:worker", "--inputs", "1,1", "--backend", "gloo", "--save", "run.joinlab"]) == 0
+    assert joinlab.load("run.joinlab").returns == (42, 42)
+    assert cli.main(["run", "train.py:fails", "--inputs", "1", "--backend", "gloo"]) == 1
+    assert "rank 0: ZeroDivisionError" in capfd.readouterr().out
+
+
+def test_the_six_cases_run_here_and_a_hang_is_no_failure_of_the_command(monkeypatch, capfd) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # so that no cell is broken
+    assert cli.main(["cases", "--n", "1", "--backend", "gloo"]) == 0
+    rows = [re.split(r"\s{2,}", line.strip()) for line in capfd.readouterr().out.splitlines() if line[2:3].isdigit()]
+    assert {int(number): (rank_0, rank_1) for number, _, rank_0, rank_1, *_ in rows} == {
+        1: ("finished", "finished"),
+        2: ("finished", "raised"),
+        3: ("finished", "raised"),
+        4: ("hung (proven)", "hung (proven)"),
+        5: ("hung (proven)", "hung (proven)"),
+        6: ("finished", "finished"),
+    }
 
 
 # ---- show
