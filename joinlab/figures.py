@@ -192,7 +192,7 @@ class _Drawing:
 
     def _solid(self, box: Box) -> float:
         """Where the part of a box ends that is drawn solid."""
-        return box.end - min((box.end - box.begin) * 0.6, 18 * self.per_px / self.scale) if box.open else box.end
+        return box.end - min((box.end - box.begin) * 0.6, 14 * self.per_px / self.scale) if box.open else box.end
 
     def _bar(self, boxes: Sequence[Box], places: Sequence[tuple[float, float]], **more: Any) -> go.Bar:
         edges = [sides(box) for box in boxes]

@@ -68,8 +68,8 @@ class Box:
 class Band:
     """Joins two calls of one slot, from the stream lane of rank `a` to that of rank `b`; a < b.
 
-    met   they exchanged data, or would have; False: they stand at the same place and miss each other
     bad   they do not belong together; `text` says what each rank issued
+    met   False: they are of kinds that never meet, and miss each other
     """
 
     slot: int

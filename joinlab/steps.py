@@ -14,7 +14,7 @@ from typing import Any
 
 from joinlab.collectives import POINT_TO_POINT, Op
 from joinlab.details import tensor
-from joinlab.matching import Slot, groups_of, is_setup, match
+from joinlab.matching import Slot, groups_of, is_setup, match, shadows
 from joinlab.meanings import conclusion
 from joinlab.timeline import Timeline
 
@@ -71,7 +71,7 @@ class Step:
     """One row: the calls in it (indices into Timeline.calls) and the slots that it stands for.
 
     met     they exchanged data, or would have
-    bad     they do not belong together
+    bad     they do not belong together: they differ in `differs`, as in Slot
     text    what is wrong: what each rank issued, or who never came
     folded  the row stands for several calls of a rank
     """
@@ -80,6 +80,7 @@ class Step:
     slots: tuple[int, ...]
     met: bool = True
     bad: bool = False
+    differs: tuple[str, ...] = ()
     text: str = ""
     folded: bool = False
 
@@ -102,7 +103,7 @@ def plan(timeline: Timeline) -> tuple[Step, ...]:
         text = clash(rows, slot) if bad else missing(rows, groups[slot.group])
         text = text if bad or (slot.group, text) not in said else ""
         said.add((slot.group, text))
-        step_of.update(dict.fromkeys(members, Step(members, (number,), slot.met, bad, text)))
+        step_of.update(dict.fromkeys(members, Step(members, (number,), slot.met, bad, slot.differs, text)))
     queues: dict[int, list[int]] = {}
     for index in range(len(calls) - 1, -1, -1):  # reversed: the next one is popped off the end
         queues.setdefault(calls[index]["rank"], []).append(index)
@@ -133,6 +134,17 @@ def clash(rows: Sequence[Row], slot: Slot) -> str:
         told.setdefault(f"{what} and {made}" if made else what, []).append(row["rank"])
     said = "; ".join(f"{ranks_text(ranks)} {what}" for what, ranks in told.items())
     return f"≠ {'Met, but should not have' if slot.met else 'Face each other, but can never meet'}: {said}."
+
+
+def unlike(one: Row, other: Row, differs: Sequence[str]) -> bool:
+    """Whether these two calls are among those that differ in a slot; others of the slot may be alike."""
+    for name in differs:
+        if name == "origin":
+            if not shadows(one["origin"] or "", other["origin"] or ""):
+                return True
+        elif one[name] != other[name]:
+            return True
+    return False
 
 
 def missing(rows: Sequence[Row], members: Sequence[int]) -> str:
