@@ -169,6 +169,9 @@ def _slots(rows: Sequence[Row], groups: Mapping[str, Sequence[int]], backend: ob
         sends, recvs = (_per_pair(pairs, backend) for pairs in (group.sends, group.recvs))
         for pair in sorted(sends.keys() | recvs.keys()):
             out, into = sends.get(pair, []), recvs.get(pair, [])
+            if pair[0] == pair[1]:  # to itself: no backend takes that, and a slot holds one call a rank
+                together += [[call] for call in (*out, *into)]
+                continue
             together += [[*out[k : k + 1], *into[k : k + 1]] for k in range(max(len(out), len(into)))]
         found += [[row_of[name, call.rank, call.seq] for call in calls] for calls in together]
     return found
@@ -190,13 +193,19 @@ def _in_order(slots: Sequence[list[Row]], rows: Sequence[Row]) -> Iterable[list[
     slot_of = {(row["rank"], row["group"], row["seq"]): index for index, members in enumerate(slots) for row in members}
     following: list[list[int]] = [[] for _ in slots]
     waits_for = [0] * len(slots)
-    place = [0] * len(slots)
-    last: dict[int, int] = {}
+    place = [len(rows)] * len(slots)  # where the first rank to issue it did so; grows along the slots of a group
+    last: dict[int | str, int] = {}
+    for slot, members in enumerate(slots):
+        if members[0]["op"] not in POINT_TO_POINT:
+            if members[0]["group"] in last:
+                following[last[members[0]["group"]]].append(slot)
+                waits_for[slot] += 1
+            last[members[0]["group"]] = slot
     issued: dict[int, int] = {}
     for row in rows:
         rank, slot = row["rank"], slot_of[row["rank"], row["group"], row["seq"]]
         issued[rank] = issued.get(rank, -1) + 1
-        place[slot] = max(place[slot], issued[rank])
+        place[slot] = min(place[slot], issued[rank])
         if rank in last:
             following[last[rank]].append(slot)
             waits_for[slot] += 1

@@ -1,0 +1,313 @@
+"""What the diagnosis says: true, in plain words, and never more than is known."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from timelines import SIZES, Writer, case_timeline
+
+from joinlab.diagnosis import diagnose
+from joinlab.timeline import Ending, EndKind, timeline_from_rows
+
+DONE = Ending(EndKind.FINISHED)
+
+
+def hung(seq: int | None, text: str = "", proven: bool = True, group: str | None = "0") -> Ending:
+    return Ending(EndKind.HUNG, call=seq, group=None if seq is None else group, proven=proven, text=text)
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("case", range(1, 7))
+@pytest.mark.parametrize(("backend", "era"), [("gloo", "today"), ("nccl", "today"), ("nccl", "1.9")])
+def test_the_six_cases(case, n, backend, era):
+    timeline = case_timeline(case, n, backend, era)
+    told = diagnose(timeline)
+    assert [one.proven for one in told.ranks] == [end.proven for end in timeline.ends]
+    assert [one.ending for one in told.ranks] == list(timeline.ends)
+    for one in told.ranks:
+        assert one.sentence.startswith(f"Rank {one.rank} ")
+        assert one.sentence in str(told)
+        if one.ending.call is not None:
+            cited = [(call.rank, call.seq) for call in one.evidence]
+            assert (one.rank, one.ending.call) in cited
+            assert f"[call {one.ending.call}, train.py:" in one.sentence
+    if case in (1, 6):
+        assert told.sentence == "Both ranks: finished."
+    else:
+        assert "Their calls first differ here: rank 0 issued" in told.sentence
+
+
+def test_case_4_on_gloo_names_both_calls():
+    told = diagnose(case_timeline(4, 2))
+    assert told.sentence == (
+        "Both ranks: hung (proven). Their calls first differ here: "
+        "rank 0 issued all-reduce (join() _get_num_nonjoined_procs()) [call 14, train.py:28]; "
+        "rank 1 issued barrier [call 14, train.py:33]."
+    )
+    assert told.ranks[1].sentence == (
+        "Rank 1 hangs in barrier [call 14, train.py:33]: rank 0 issued "
+        "all-reduce (join() _get_num_nonjoined_procs()) [call 14, train.py:28] in its place, and on gloo calls of "
+        "different kinds never meet. Proven: no call that was issued can ever end this wait."
+    )
+    assert [(one.rank, one.seq, one.call_site) for one in told.ranks[1].evidence] == [
+        (1, 14, "train.py:33"),
+        (0, 14, "train.py:28"),
+    ]
+
+
+def test_case_4_on_nccl_says_what_each_took_the_value_to_mean():
+    told = diagnose(case_timeline(4, 2, "nccl"))
+    assert told.ranks[0].sentence == (
+        "Rank 0 finished: its program returned. Its all-reduce (join() _get_num_nonjoined_procs()) "
+        "[call 14, train.py:28] met rank 1's all-reduce (barrier) [call 14, train.py:33], which was not meant for it: "
+        "rank 0 read 0 and took it that all ranks have joined; rank 1 discarded the value."
+    )
+    assert "hangs in all-reduce (_find_common_rank()) [call 16, train.py:28]" in told.ranks[1].sentence
+
+
+def test_case_2_on_nccl_leaves_a_call_behind():
+    told = diagnose(case_timeline(2, 2, "nccl")).ranks[1]
+    assert told.verdict == "finished, with a call still pending"
+    assert told.sentence == (
+        "Rank 1 finished, but left all-reduce (DDP backward()) [call 5, train.py:32] behind, which was still pending: "
+        "rank 0 has finished, and issued no call to meet it. Its program returned without having waited for it."
+    )
+
+
+def test_case_3_on_gloo_is_an_error_because_the_peer_is_gone():
+    assert diagnose(case_timeline(3, 2)).ranks[1].sentence == (
+        "Rank 1 raised an error in all-reduce (DDP backward()) [call 7, train.py:32], because rank 0 has finished "
+        "without a call to meet it. On gloo a process that ends closes its connections, and whoever waits for it gets "
+        "an error: RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4711."
+    )
+
+
+def test_case_3_on_nccl_hangs_behind_its_own_call():
+    assert (
+        "Rank 1 hangs in all-reduce (barrier) [call 8, train.py:33], behind its own all-reduce (DDP backward()) "
+        "[call 7, train.py:32]: rank 0 has finished, and issued no call to meet it."
+    ) in diagnose(case_timeline(3, 2, "nccl")).ranks[1].sentence
+
+
+def test_what_never_completed_has_given_no_value():
+    told = diagnose(case_timeline(5, 1, "nccl"))
+    assert "discarded" not in str(told)
+    assert "that does not send what this call waits for" in told.ranks[0].sentence
+
+
+def test_the_minority_is_named_only_where_there_is_one():
+    writer = Writer(5)
+    for rank in range(5):
+        writer.call(rank, "barrier" if rank == 3 else "all_reduce", done=False)
+    told = diagnose(writer.timeline([hung(0)] * 5))
+    assert told.sentence.startswith("All 5 ranks: hung (proven). ")
+    assert told.sentence.endswith("Rank 3 did otherwise than the 4 others.")
+    assert "ranks 0 to 2 and 4" not in told.sentence  # they are listed as they are
+    assert "ranks 0, 1, 2 and 4 issued all-reduce [call 0" in told.ranks[3].sentence
+    even = Writer(4)
+    for rank in range(4):
+        even.call(rank, "barrier" if rank > 1 else "all_reduce", done=False)
+    assert "otherwise" not in str(diagnose(even.timeline([hung(0)] * 4)))
+
+
+def test_a_rank_that_waits_for_one_that_waits_elsewhere():
+    writer = Writer(3, groups={"0": [0, 1, 2], "pair": [0, 1]})
+    for rank in (1, 2):
+        writer.call(rank, "all_reduce", done=False, line=7)
+    writer.call(0, "all_reduce", group="pair", done=False, line=9)
+    told = diagnose(writer.timeline([hung(0, group="pair"), hung(0), hung(0)]))
+    assert [one.proven for one in told.ranks] == [True, True, True]
+    assert (
+        "Rank 1 hangs in all-reduce [call 0 of group 0, train.py:7]: rank 0 waits in all-reduce [call 0 of group pair, "
+        "train.py:9], and issued no call to meet it."
+    ) in told.ranks[1].sentence
+
+
+def test_a_hang_that_was_only_suspected_stays_so():
+    writer = Writer()
+    for rank in (0, 1):
+        writer.call(rank, "all_reduce", shape=[[rank + 1]], done=False)
+    told = diagnose(writer.timeline([hung(0, "nothing happened for 30 s", proven=False)] * 2))
+    assert [one.proven for one in told.ranks] == [False, False]
+    assert [one.verdict for one in told.ranks] == ["hung (suspected)"] * 2
+    assert "in its place rank 1 issued all-reduce [call 0, train.py:11]; they differ in shape" in told.ranks[0].sentence
+    assert told.ranks[0].sentence.endswith("A hang is only suspected: nothing happened for 30 s.")
+
+
+def test_a_claimed_proof_that_the_calls_do_not_bear_out_is_not_repeated():
+    writer = Writer()
+    for rank in (0, 1):
+        writer.call(rank, "all_reduce", done=False)
+    told = diagnose(writer.timeline([hung(0), hung(0)]))
+    assert [one.proven for one in told.ranks] == [False, False]
+    assert "Proven" not in str(told)
+    assert "proven" not in told.sentence
+
+
+def test_a_rank_that_still_runs_in_one_thread_is_not_proven_to_hang():
+    writer = Writer()
+    writer.call(0, "all_reduce", done=False)
+    writer.call(1, "barrier", done=False)
+    writer.call(0, "send", peer=1, tag=1, done=False)
+    writer.call(1, "recv", peer=0, tag=1, done=False)  # these two can still meet
+    assert [one.proven for one in diagnose(writer.timeline([hung(0), hung(0)])).ranks] == [False, False]
+
+
+def test_a_rank_that_loops_for_ever_waits_in_no_call():
+    writer = Writer()
+    writer.call(0, "all_reduce", done=False)
+    told = diagnose(
+        writer.timeline([hung(0, "nothing happened for 5 s", False), hung(None, "nothing happened for 5 s", False)])
+    )
+    assert told.ranks[1].sentence == (
+        "Rank 1 made no progress outside any recorded call. A hang is only suspected: nothing happened for 5 s."
+    )
+    assert "rank 1 makes no progress outside any recorded call, and issued no call to meet it" in told.ranks[0].sentence
+
+
+def test_a_program_s_own_exception():
+    writer = Writer()
+    writer.call(1, "all_reduce", done=False, error="RuntimeError: Connection reset by peer")
+    ends = [
+        Ending(EndKind.RAISED, text="ValueError: bad <batch>\nTraceback ..."),
+        Ending(EndKind.RAISED, call=0, group="0", text="RuntimeError: Connection reset by peer"),
+    ]
+    told = diagnose(writer.timeline(ends))
+    assert told.ranks[0].sentence == "Rank 0 raised ValueError: bad <batch>."
+    assert "because rank 0 has raised an error without a call to meet it" in told.ranks[1].sentence
+    assert "bad &lt;batch&gt;" in told._repr_html_()
+    assert "<batch>" not in told._repr_html_() + told._repr_markdown_()
+
+
+def test_an_exception_in_a_call_that_is_not_about_a_peer():
+    writer = Writer()
+    writer.call(0, "broadcast", root=0, error="ValueError: root out of range", done=False)
+    ends = [Ending(EndKind.RAISED, call=0, group="0", text="ValueError: root out of range"), DONE]
+    assert diagnose(writer.timeline(ends)).ranks[0].sentence == (
+        "Rank 0 raised ValueError: root out of range, in broadcast [call 0, train.py:11]: "
+        "rank 1 has finished, and issued no call in its place."
+    )
+
+
+def test_an_abort_of_gloo_is_explained_by_what_the_calls_differ_in():
+    writer = Writer()
+    writer.call(0, "all_reduce", done=False)
+    writer.call(1, "all_reduce", dtype="int64", done=False, error="RuntimeError: Connection reset by peer")
+    ends = [
+        Ending(EndKind.KILLED, call=0, group="0", text="its process was killed by SIGABRT"),
+        Ending(EndKind.RAISED, call=0, group="0", text="RuntimeError: Connection reset by peer"),
+    ]
+    told = diagnose(writer.timeline(ends))
+    assert "killed by SIGABRT" in told.ranks[0].sentence
+    assert "they differ in dtype. Gloo aborts a process that is sent more bytes" in told.ranks[0].sentence
+    assert "because rank 0 was killed." in told.ranks[1].sentence
+
+
+def test_killed_outside_any_call():
+    told = diagnose(Writer().timeline([DONE, Ending(EndKind.KILLED, text="its process was killed by SIGKILL")]))
+    assert told.sentence == "Rank 0: finished; rank 1: killed."
+    assert told.ranks[1].sentence == "Rank 1 was ended: its process was killed by SIGKILL."
+
+
+def test_a_send_without_its_recv():
+    writer = Writer()
+    writer.call(0, "send", peer=1, done=False)
+    writer.call(1, "send", peer=0, done=False)
+    told = diagnose(writer.timeline([hung(0), hung(0)]))
+    assert (
+        "Rank 0 hangs in send [call 0, train.py:11]: rank 1 waits in send [call 0, train.py:11], and issued no recv to "
+        "meet it."
+    ) in told.ranks[0].sentence
+
+
+def test_broadcasts_with_two_roots():
+    writer = Writer()
+    for rank in (0, 1):
+        writer.call(rank, "broadcast", root=1 - rank, done=False)
+    told = diagnose(writer.timeline([hung(0), hung(0)])).ranks[0]
+    assert "with root 0 where rank 0 has root 1" in told.sentence
+    assert told.proven
+
+
+def test_values_that_crossed_on_three_ranks_are_told_once():
+    writer = Writer(3, "nccl")
+    for rank in range(3):
+        origin = "all-reduce (barrier)" if rank else "all-reduce (join() _get_num_nonjoined_procs())"
+        writer.call(rank, "all_reduce", origin, values=([0.0], [0.0]), line=5)
+    told = diagnose(writer.timeline([DONE] * 3))
+    assert (
+        "met ranks 1 and 2's all-reduce (barrier) [call 0, train.py:5], which was not meant for it: rank 0 read 0 and "
+        "took it that all ranks have joined; ranks 1 and 2 discarded the value."
+    ) in told.ranks[0].sentence
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl", "mpi", None])
+def test_bare_rows_are_enough(backend):
+    """Null in every column that may be null, an ending that names no call, ranks that issued nothing."""
+    rows = [{"rank": rank, "group": "g", "seq": 0, "op": "all_reduce"} for rank in (2, 9)]
+    ends = [
+        DONE,
+        DONE,
+        hung(0, proven=False, group="g"),
+        *[DONE] * 6,
+        Ending(EndKind.RAISED, call=5, group="g", text=""),
+    ]
+    told = diagnose(timeline_from_rows(rows, ends, {"backend": backend}))
+    assert len(told.ranks) == 10
+    assert "all_reduce [call 0 of group g]" in told.ranks[2].sentence
+
+
+def test_a_timeline_without_calls():
+    assert diagnose(Writer(1).timeline([DONE])).sentence == "The one rank: finished."
+
+
+def test_it_shows_itself():
+    told = diagnose(case_timeline(4, 2))
+    assert str(told).splitlines()[1] == f"  {told.ranks[0].sentence}"
+    assert told._repr_markdown_().count("- **rank") == 2
+    assert told._repr_html_().count("<tr>") == 3
+
+
+ENDS = st.sampled_from(
+    [
+        DONE,
+        Ending(EndKind.FINISHED, pending=True, call=0, group="0"),
+        hung(0),
+        hung(1, "nothing happened", False),
+        hung(None, "", False),
+        Ending(EndKind.RAISED, call=0, group="0", text="RuntimeError: Connection closed by peer"),
+        Ending(EndKind.RAISED, text="boom"),
+        Ending(EndKind.KILLED, call=1, group="0", text="SIGABRT"),
+    ]
+)
+CALLS = st.tuples(
+    st.sampled_from(["all_reduce", "barrier", "broadcast", "send", "recv", "gather"]),
+    st.integers(0, 2),
+    st.booleans(),
+    st.sampled_from([None, "RuntimeError: Read error"]),
+)
+
+
+@given(
+    st.sampled_from(["gloo", "nccl"]), st.lists(st.tuples(st.lists(CALLS, max_size=4), ENDS), min_size=3, max_size=3)
+)
+def test_any_timeline_is_diagnosed_and_never_beyond_what_its_endings_claim(backend, lanes):
+    writer = Writer(3, backend)
+    for rank, (calls, _) in enumerate(lanes):
+        for op, other, done, error in calls:
+            columns = (
+                {"peer": other} if op in ("send", "recv") else {"root": other} if op in ("broadcast", "gather") else {}
+            )
+            writer.call(rank, op, done=done and error is None, error=error, **columns)
+    timeline = writer.timeline([end for _, end in lanes])
+    told = diagnose(timeline)
+    for one in told.ranks:
+        assert one.sentence.startswith(f"Rank {one.rank} ")
+        assert one.sentence.endswith(".")
+        assert (one.proven is None) == (one.ending.kind is not EndKind.HUNG)
+        assert not one.proven or one.ending.proven
+        for call in one.evidence:
+            rows = timeline.calls.filter(pl.col("rank") == call.rank, pl.col("seq") == call.seq)
+            assert rows.height == 1

@@ -1,0 +1,206 @@
+"""Which calls met: against the documented traces, and beyond them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from timelines import SIZES, Writer, case_timeline
+
+from joinlab.matching import label_table, match, shadows
+from joinlab.timeline import Ending, EndKind
+
+DONE = Ending(EndKind.FINISHED)
+
+F1, F2, BWD = (f"all-reduce (DDP {who})" for who in ("forward() 1", "forward() 2", "backward()"))
+GETNUM = "all-reduce (join() _get_num_nonjoined_procs())"
+CHECK, HOOK = "all-reduce (join() check bwd grad sync)", "all-reduce (join() hook)"
+COMMON, FINAL = "all-reduce (_find_common_rank())", "broadcast (sync final model params)"
+BARRIER = "all-reduce (barrier)"
+
+SHADOWED = [(2, GETNUM, F1), (2, CHECK, F2), (2, HOOK, BWD)]
+JOINED = [(2, GETNUM, GETNUM), (2, COMMON, COMMON), (2, FINAL, FINAL)]
+
+
+def loop(*labels: str, n: int = 2) -> list[tuple[int, str, str]]:
+    return [(input, label, label) for input in range(n) for label in labels]
+
+
+DOCUMENTED = {  # case, N: rows of (input, rank 0, rank 1)
+    (1, 2): [*loop(F1, F2, BWD), *SHADOWED, *JOINED],
+    (2, 2): [*loop(BWD), (2, None, BWD)],
+    (4, 2): [
+        *loop(F1, F2, BWD, BARRIER),
+        *SHADOWED,
+        (2, GETNUM, BARRIER),
+        (2, CHECK, GETNUM),
+        (2, GETNUM, COMMON),
+    ],
+    (6, 2): [*loop(F1, F2, BWD), *SHADOWED, *JOINED, (2, BARRIER, BARRIER)],
+}
+
+
+@pytest.mark.parametrize(("case", "n"), DOCUMENTED)
+def test_the_table_is_the_documented_trace(case, n):
+    table = label_table(case_timeline(case, n, backend="nccl", era="1.9"))
+    assert table.columns == ["input", "rank 0", "rank 1"]
+    assert table.rows()[: len(DOCUMENTED[case, n])] == DOCUMENTED[case, n]
+
+
+def test_setup_is_shown_on_demand():
+    timeline = case_timeline(1, 2)
+    with_setup = label_table(timeline, include_setup=True)
+    assert with_setup["rank 0"].to_list()[:2] == ["all-gather (DDP construction)", "broadcast (DDP construction)"]
+    assert "broadcast (DDP bucket rebuild)" in with_setup["rank 1"].to_list()
+    assert with_setup.height == label_table(timeline).height + 3
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize(
+    ("case", "backend", "met"),
+    [
+        (1, "gloo", None),
+        (6, "nccl", None),
+        (2, "nccl", None),
+        (4, "gloo", False),
+        (4, "nccl", True),
+        (5, "gloo", False),
+    ],
+)
+def test_the_first_pair_that_should_not_have_met_is_found(case, backend, met, n):
+    wrong = [slot for slot in match(case_timeline(case, n, backend)) if not slot.expected]
+    assert [slot.met for slot in wrong[:1]] == ([] if met is None else [met])
+
+
+def test_a_shadowing_pair_is_expected_and_another_is_not():
+    assert shadows(GETNUM, F1)
+    assert shadows(BWD, HOOK)
+    assert not shadows(GETNUM, F2)
+    assert not shadows("broadcast (join() hook)", BWD)
+    assert not shadows(BARRIER, BWD)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "differs"),
+    [
+        ({}, {"call_site": "other.py:1"}, ()),
+        ({}, {"dtype": "int64"}, ("dtype",)),
+        ({"shape": [[2, 3]]}, {"shape": [[6]]}, ()),
+        ({"shape": [[2, 3]]}, {"shape": [[7]]}, ("shape",)),
+        ({}, {"reduce_op": "max"}, ("reduce_op",)),
+        ({}, {"op": "broadcast", "origin": "broadcast", "root": 1, "reduce_op": None}, ("op", "origin")),
+        ({"op": "broadcast", "root": 0}, {"op": "broadcast", "root": 1}, ("root",)),
+        ({"op": "all_gather", "shape": [[1]]}, {"op": "all_gather", "shape": [[2]]}, ()),
+        ({"op": "gather", "root": 0, "shape": [[1]]}, {"op": "gather", "root": 0, "shape": [[1], [1]]}, ()),
+        ({"shape": None, "dtype": None}, {"shape": None, "dtype": None}, ()),
+        ({}, {"origin": BWD}, ("origin",)),
+        ({"op": "something_new"}, {"op": "something_new"}, ()),
+    ],
+)
+def test_what_two_calls_differ_in(one, other, differs):
+    writer = Writer(backend="nccl")
+    for rank, columns in enumerate((one, other)):
+        writer.call(rank, **{"op": "all_reduce", "origin": "all-reduce", **columns})
+    (slot,) = match(writer.timeline([DONE, DONE]))
+    assert (slot.differs, slot.expected, slot.met) == (differs, not differs, True)
+
+
+def test_on_gloo_only_one_kind_and_one_root_meet():
+    writer = Writer(3)
+    for rank, root in enumerate((0, 0, 1)):
+        writer.call(rank, "broadcast", root=root)
+    for rank, op in enumerate(("all_reduce", "reduce_scatter", "all_reduce")):
+        writer.call(rank, op)
+    rooted, summed = match(writer.timeline([DONE] * 3))
+    assert not rooted.met
+    assert rooted.differs == ("root",)
+    assert summed.met  # gloo makes an all-reduce of both
+    assert summed.differs == ("op", "origin")
+
+
+def test_a_lonely_call_has_met_nobody_and_differs_from_nobody():
+    writer = Writer()
+    writer.call(1, "all_reduce")
+    (slot,) = match(writer.timeline([DONE, DONE]))
+    assert (slot.calls, slot.met, slot.differs, slot.expected) == ({1: 0}, False, (), True)
+
+
+@pytest.mark.parametrize(
+    ("backend", "pairs"), [("gloo", [{0: 0, 2: 1}, {0: 1, 2: 0}]), ("nccl", [{0: 0, 2: 0}, {0: 1, 2: 1}])]
+)
+def test_sends_and_recvs_pair_outside_the_count(backend, pairs):
+    """Tags tell messages apart on gloo; NCCL has none."""
+    writer = Writer(3, backend)
+    for tag in (1, 2):
+        writer.call(0, "send", peer=2, tag=tag)
+    for tag in (2, 1):
+        writer.call(2, "recv", peer=0, tag=tag)
+    for rank in range(3):
+        writer.call(rank, "all_reduce")
+    slots = match(writer.timeline([DONE] * 3))
+    assert sorted((slot.calls for slot in slots[:-1]), key=str) == pairs
+    assert slots[-1].calls == {0: 2, 1: 0, 2: 2}
+    assert [slot.index for slot in slots] == [0, 1, 2]
+    assert all(slot.met and slot.expected for slot in slots)
+
+
+def test_a_recv_from_any_source_stands_alone():
+    writer = Writer()
+    writer.call(0, "send", peer=1)
+    writer.call(1, "recv", peer=None)
+    assert [slot.met for slot in match(writer.timeline([DONE, DONE]))] == [False, False]
+
+
+def test_groups_are_matched_apart_and_shown_in_order_of_issue():
+    groups = {"0": [0, 1, 2, 3], "odd": [3, 1]}
+    writer = Writer(4, groups=groups)
+    for rank in (3, 1):
+        writer.call(rank, "all_reduce", group="odd", input=4)
+    for rank in range(4):
+        writer.call(rank, "broadcast", root=0)
+    timeline = writer.timeline([DONE] * 4)
+    assert [(slot.group, slot.index, sorted(slot.calls), slot.input) for slot in match(timeline)] == [
+        ("0", 0, [0, 1, 2, 3], 4),
+        ("odd", 0, [1, 3], 4),
+    ][::-1]
+    assert label_table(timeline, group="odd").columns == ["input", "rank 3", "rank 1"]
+    assert label_table(timeline).height == 2
+
+
+def test_a_group_that_meta_does_not_name_is_matched_all_the_same():
+    writer = Writer(2, groups={"0": [0]})
+    for rank in (0, 1):
+        writer.call(rank, "all_reduce")
+        writer.call(rank, "all_reduce", group="new")
+    assert [(slot.group, sorted(slot.calls)) for slot in match(writer.timeline([DONE] * 2))] == [
+        ("0", [0, 1]),
+        ("new", [0, 1]),
+    ]
+
+
+def test_no_calls_make_no_slots():
+    timeline = Writer().timeline([DONE, DONE])
+    assert match(timeline) == ()
+    assert label_table(timeline).height == 0
+
+
+@given(st.lists(st.lists(st.sampled_from(["0", "a", "b"]), max_size=8), min_size=2, max_size=4))
+def test_every_call_is_in_exactly_one_slot_and_the_order_of_a_group_is_kept(lanes):
+    writer = Writer(len(lanes), groups={name: list(range(len(lanes))) for name in ("0", "a", "b")})
+    for rank, lane in enumerate(lanes):
+        for group in lane:
+            writer.call(rank, "all_reduce", group=group)
+    timeline = writer.timeline([DONE] * len(lanes))
+    slots = match(timeline)
+    placed = sorted((rank, slot.group, seq) for slot in slots for rank, seq in slot.calls.items())
+    assert placed == sorted(timeline.calls.select("rank", "group", "seq").rows())
+    assert all(seq == slot.index for slot in slots for seq in slot.calls.values())
+
+
+@given(st.lists(st.sampled_from(["0", "a", "b"]), max_size=10), st.integers(2, 4))
+def test_ranks_that_agree_keep_their_order_of_issue(program, size):
+    writer = Writer(size, groups={name: list(range(size)) for name in ("0", "a", "b")})
+    for rank in range(size):
+        for group in program:
+            writer.call(rank, "all_reduce", group=group)
+    assert [slot.group for slot in match(writer.timeline([DONE] * size))] == program
