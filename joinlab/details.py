@@ -7,6 +7,7 @@ that left it out would hide just what a learner looks for.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from math import prod
 from typing import Any
@@ -15,6 +16,8 @@ from joinlab.collectives import MAX_VALUES, Op, decode_values
 from joinlab.meanings import conclusion
 
 Details = tuple[tuple[str, str], ...]
+
+_LIBRARY = re.compile(r"^.*[/\\](site|dist)-packages[/\\]")  # where pip puts things says nothing to a reader
 
 MAX_FRAMES = 8
 """A tooltip shows at most this many frames of a stack, the innermost ones."""
@@ -63,6 +66,15 @@ def tensor(row: Mapping[str, Any]) -> str:
     return ", ".join(pairs) or str(row["dtype"])
 
 
+def elements(row: Mapping[str, Any]) -> int:
+    """How many elements all tensors of a call hold together.
+
+    >>> elements({"shape": [[2, 3], []]})
+    7
+    """
+    return sum(prod(size) for size in row["shape"] or [])
+
+
 def values(text: str | None) -> str | None:
     """Recorded values as they are read: "[[1.0]]" is "1.0", several tensors are joined by "; ".
 
@@ -83,8 +95,7 @@ def call_details(row: Mapping[str, Any], tells_start: bool) -> Details:
     """
     point_to_point = row["op"] in (Op.SEND, Op.RECV)
     done = row["completed_ns"] is not None
-    size = sum(prod(one) for one in row["shape"] or [])
-    unknown = f"not kept (over {MAX_VALUES} elements)" if size > MAX_VALUES else "not known"
+    unknown = f"not kept (over {MAX_VALUES} elements)" if elements(row) > MAX_VALUES else "not known"
     unknown = unknown if row["dtype"] else "none"
     found: list[tuple[str, str]] = [
         ("call", str(row["origin"] or row["op"])),
@@ -115,7 +126,7 @@ def call_details(row: Mapping[str, Any], tells_start: bool) -> Details:
     frames = row["stack"] or []
     if frames:  # kept innermost last, as a traceback is read
         cut = [f"({len(frames) - MAX_FRAMES} outer frames left out)"] if len(frames) > MAX_FRAMES else []
-        found.append(("stack", "\n".join(cut + list(frames[-MAX_FRAMES:]))))
+        found.append(("stack", "\n".join(cut + [_LIBRARY.sub("", frame) for frame in frames[-MAX_FRAMES:]])))
     return tuple(found)
 
 

@@ -20,7 +20,7 @@ from itertools import groupby, pairwise
 from textwrap import wrap
 
 from joinlab.details import Details, call_details, span_details, tensor
-from joinlab.steps import Kind, Row, Step, fold, kind, plan, short, stretches
+from joinlab.steps import Kind, Row, Step, fold, kind, plan, short, stretches, unlike
 from joinlab.timeline import Ending, EndKind, Timeline
 
 Place = tuple[float, float]
@@ -387,9 +387,10 @@ def _bands(calls: Sequence[Row], steps: Sequence[Step], layout: _Layout) -> Iter
     for step in steps:
         first = {calls[index]["rank"]: index for index in sorted(step.calls, reverse=True)}
         for a, b in pairwise(sorted(first)):
-            yield Band(
-                step.slots[0], a, b, layout.calls[first[a]], layout.calls[first[b]], step.met, step.bad, step.text
-            )
+            one, other = first[a], first[b]
+            bad = step.bad and unlike(calls[one], calls[other], step.differs)
+            at_a, at_b = layout.calls[one], layout.calls[other]
+            yield Band(step.slots[0], a, b, at_a, at_b, step.met or not bad, bad, step.text if bad else "")
 
 
 def _cap(timeline: Timeline, rank: int, at: float) -> Cap:

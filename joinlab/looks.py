@@ -30,7 +30,7 @@ WAIT = (0.145, 0.19)  # spans and waits share the host lane
 HOST = (SPAN[0], WAIT[1])
 STREAM = (0.21, 0.93)
 BAND_NAMES = {
-    (False, True): "met",
+    (False, True): "meet",
     (True, True): "met, but should not have",
     (True, False): "face each other, but can never meet",
 }

@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Any
 
 from joinlab.collectives import POINT_TO_POINT, Op
-from joinlab.details import tensor
+from joinlab.details import elements, tensor
 from joinlab.matching import Slot, groups_of, is_setup, match, shadows
 from joinlab.meanings import conclusion
 from joinlab.timeline import Timeline
@@ -141,6 +141,9 @@ def unlike(one: Row, other: Row, differs: Sequence[str]) -> bool:
     for name in differs:
         if name == "origin":
             if not shadows(one["origin"] or "", other["origin"] or ""):
+                return True
+        elif name == "shape":
+            if elements(one) != elements(other):
                 return True
         elif one[name] != other[name]:
             return True
