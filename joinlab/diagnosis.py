@@ -414,5 +414,5 @@ def _short(site: str) -> str:
 
 
 def _cut(text: str, most: int = 240) -> str:
-    text = text.rstrip(".")
-    return text if len(text) <= most else f"{text[:most]}…"
+    text = text.partition(". This is typically")[0].rstrip(".")  # gloo goes on with advice
+    return text if len(text) <= most else f"{text[:most].rstrip('.')} (cut)"

@@ -205,6 +205,13 @@ def test_an_abort_of_gloo_is_explained_by_what_the_calls_differ_in():
     assert "because rank 0 was killed." in told.ranks[1].sentence
 
 
+def test_long_messages_are_cut():
+    ends = [Ending(EndKind.RAISED, text="x" * 999), Ending(EndKind.RAISED, text="boom. This is typically caused by")]
+    told = diagnose(Writer().timeline(ends))
+    assert told.ranks[0].sentence == f"Rank 0 raised {'x' * 240} (cut)."
+    assert told.ranks[1].sentence == "Rank 1 raised boom."
+
+
 def test_killed_outside_any_call():
     told = diagnose(Writer().timeline([DONE, Ending(EndKind.KILLED, text="its process was killed by SIGKILL")]))
     assert told.sentence == "Rank 0: finished; rank 1: killed."
