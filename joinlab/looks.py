@@ -62,6 +62,6 @@ def good(cap: Cap) -> bool:
 
 def cap_lines(cap: Cap, width: int) -> list[str]:
     """The sign and words of an ending, in at most two lines; the full text of an exception is for the tooltip."""
-    text = re.sub(r"\[/[^]]*\] ?", "", cap.text)  # gloo begins with the path of its own source file
+    text = re.sub(r"\[[^]\s]+\.cc:\d+\] ?", "", cap.text)  # gloo begins with the path of its own source file
     sign = "✓" if good(cap) else "!" if cap.ending.pending else "✕"
     return wrap(shorten(f"{sign} {text}", 2 * width, placeholder=" …"), width)

@@ -1,0 +1,148 @@
+"""What each call is, which calls share a row, and in which order the rows come."""
+
+from __future__ import annotations
+
+import pytest
+from drawn import timelines
+from hypothesis import given, settings
+from timelines import SIZES, Writer, case_timeline
+
+from joinlab.matching import label_table
+from joinlab.steps import Kind, fold, kind, plan, ranks_text, short, stretches
+from joinlab.timeline import Ending
+
+DONE = Ending("finished")
+
+
+def rows(timeline):
+    return timeline.calls.to_dicts()
+
+
+@settings(max_examples=50)
+@given(timelines())
+def test_every_call_is_in_one_step_and_after_those_its_rank_issued_before(timeline):
+    calls = rows(timeline)
+    drawn = [index for step in plan(timeline) for index in step.calls]
+    assert sorted(drawn) == list(range(len(calls)))
+    for rank in range(3):
+        of_rank = [index for index in drawn if calls[index]["rank"] == rank]
+        assert of_rank == sorted(of_rank)
+
+
+@settings(max_examples=50)
+@given(timelines())
+def test_folding_loses_no_call_and_hides_nothing_that_went_wrong(timeline):
+    calls, steps = rows(timeline), plan(timeline)
+    folded = fold(calls, steps)
+    assert [index for step in folded for index in step.calls] == [index for step in steps for index in step.calls]
+    for step in folded:
+        if step.folded:
+            assert all(kind(calls[index]) is Kind.SETUP for index in step.calls)
+            assert all(calls[index]["completed_ns"] is not None for index in step.calls)
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("case", range(1, 7))
+def test_unfolded_rows_are_those_of_the_label_table(case, n):
+    timeline = case_timeline(case, n, backend="nccl", era="1.9")
+    calls = rows(timeline)
+    ours = [{calls[index]["rank"]: calls[index]["origin"] for index in step.calls} for step in plan(timeline)]
+    table = label_table(timeline, include_setup=True).select("rank 0", "rank 1").rows()
+    assert [(row.get(0), row.get(1)) for row in ours] == table
+
+
+def test_calls_issued_crosswise_get_a_row_each():
+    writer = Writer(groups={"0": [0, 1], "other": [0, 1]})
+    writer.call(0, "all_reduce", "a", done=False)
+    writer.call(0, "all_reduce", "b", group="other", done=False)
+    writer.call(1, "all_reduce", "b", group="other", done=False)
+    writer.call(1, "all_reduce", "a", done=False)
+    timeline = writer.timeline([Ending("hung", proven=True)] * 2)
+    assert len(plan(timeline)) == 3  # one slot whole, the other in two rows
+    assert sorted(len(step.calls) for step in plan(timeline)) == [1, 1, 2]
+
+
+def test_a_wrong_meeting_says_what_each_rank_made_of_it():
+    steps = [step for step in plan(case_timeline(4, 2, backend="nccl", era="1.9")) if step.bad]
+    assert len(steps) == 4
+    assert steps[0].met
+    assert steps[0].text == (
+        "≠ Met, but should not have: rank 0 issued all-reduce (join() _get_num_nonjoined_procs()) of float32[1] and "
+        "read 9.8e-45 and took it that not all have joined; rank 1 issued all-reduce (barrier) of uint8[1] and "
+        "discarded the value."
+    )
+
+
+def test_calls_that_never_meet_are_told_apart_from_a_wrong_meeting():
+    (step,) = [step for step in plan(case_timeline(4, 2)) if step.bad]
+    assert not step.met
+    assert step.text.startswith("≠ Face each other, but can never meet: rank 0 issued all-reduce (join()")
+    assert "read" not in step.text  # nothing was received
+
+
+def test_whoever_never_came_is_told_of_once():
+    texts = [step.text for step in plan(case_timeline(4, 2, backend="nccl", era="1.9")) if step.text.startswith("∅")]
+    assert texts == ["∅ Nothing meets this call: rank 1 never issued one."]
+
+
+def test_alike_calls_of_other_ranks_are_grouped():
+    writer = Writer(world_size=4)
+    for rank in range(3):
+        writer.call(rank, "all_reduce", "mine", done=False)
+    writer.call(3, "barrier", done=False)
+    (step,) = plan(writer.timeline([Ending("hung", proven=True)] * 4))
+    assert "ranks 0 to 2 issued mine" in step.text and "rank 3 issued barrier" in step.text
+
+
+@pytest.mark.parametrize(
+    ("op", "origin", "found"),
+    [
+        ("all_reduce", "all-reduce (DDP forward() 2)", Kind.FORWARD),
+        ("all_reduce", "all-reduce (DDP backward())", Kind.BACKWARD),
+        ("all_reduce", "all-reduce (join() hook)", Kind.JOIN),
+        ("all_reduce", "all-reduce (_find_common_rank())", Kind.FINAL),
+        ("broadcast", "broadcast (sync final model params)", Kind.FINAL),
+        ("all_reduce", "all-reduce (barrier)", Kind.BARRIER),
+        ("barrier", None, Kind.BARRIER),
+        ("broadcast", "broadcast (DDP bucket rebuild)", Kind.SETUP),
+        ("all_gather", "all-gather (DDP construction)", Kind.SETUP),
+        ("send", "send", Kind.OTHER),
+    ],
+)
+def test_kinds(op, origin, found):
+    assert kind({"op": op, "origin": origin}) is found
+
+
+def test_words():
+    assert short("all-reduce (join() _get_num_nonjoined_procs())") == "_get_num_nonjoined_procs()"
+    assert short("all-reduce (DDP forward() 1)") == "forward() 1"
+    assert short("send") == "send"
+    assert [ranks_text(ranks) for ranks in ([3], [0, 2], [0, 1, 2, 3])] == ["rank 3", "ranks 0 and 2", "ranks 0 to 3"]
+
+
+def test_stretches_name_the_inputs():
+    timeline = case_timeline(1, 2)
+    found = stretches(rows(timeline), plan(timeline))
+    assert list(dict.fromkeys(found)) == [
+        "before the first input",
+        "inputs[0]",
+        "inputs[1]",
+        "inputs[2]",
+        "after the last input",
+    ]
+
+
+def test_ranks_at_different_inputs_are_both_named():
+    writer = Writer()
+    writer.call(0, "all_reduce", input=0)
+    writer.call(1, "all_reduce", input=3)
+    timeline = writer.timeline([DONE, DONE])
+    assert stretches(rows(timeline), plan(timeline)) == ["inputs[0] and inputs[3]"]
+
+
+def test_a_program_that_marks_no_inputs_has_no_stretches():
+    writer = Writer()
+    for rank in (0, 1):
+        writer.call(rank, "all_reduce")
+    timeline = writer.timeline([DONE, DONE])
+    assert stretches(rows(timeline), plan(timeline)) == [""]

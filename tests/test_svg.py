@@ -1,0 +1,49 @@
+"""The static picture: the same boxes as the lanes, as well-formed XML."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+from drawn import timelines
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from timelines import Writer, case_timeline
+
+from joinlab.lanes import lanes
+from joinlab.svg import svg
+from joinlab.timeline import Ending, timeline_from_rows
+
+NS = "{http://www.w3.org/2000/svg}"
+
+
+@settings(max_examples=25)
+@given(timelines(), st.sampled_from(["logical", "time"]))
+def test_every_box_has_its_tooltip_in_well_formed_xml(timeline, axis):
+    picture = lanes(timeline, axis)
+    drawn = ET.fromstring(svg(picture))
+    assert len(drawn.findall(f".//{NS}title")) == len(picture.boxes)
+
+
+def test_it_says_what_each_call_is_and_how_each_rank_ended():
+    drawn = ET.fromstring(svg(lanes(case_timeline(4, 2))))
+    texts = [text.text for text in drawn.iter(f"{NS}text")]
+    assert "all-reduce (join() _get_num_nonjoined_procs())" in texts
+    assert texts.count("✕ hung (proven)") == 2
+    assert "≠" in texts and {"rank 0", "rank 1", "inputs[2]"} <= set(texts)
+
+
+def test_hatchings_are_named_by_the_picture():
+    drawn = svg(lanes(case_timeline(4, 2)), name="one")
+    assert 'id="one-barrier"' in drawn and "url(#one-barrier)" in drawn
+
+
+def test_nothing_from_a_program_is_taken_for_markup():
+    writer = Writer(world_size=1)
+    writer.call(0, "all_reduce", "<script>", call_site="</svg>")
+    drawn = svg(lanes(writer.timeline([Ending("killed", text="<b>")])))
+    assert "<script" not in drawn and "<b>" not in drawn and drawn.count("</svg>") == 1
+
+
+def test_a_timeline_without_calls_is_drawn():
+    drawn = svg(lanes(timeline_from_rows([], [Ending("finished")], {"backend": "gloo"})))
+    assert "No call was recorded." in [text.text for text in ET.fromstring(drawn).iter(f"{NS}text")]
