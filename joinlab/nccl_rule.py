@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from joinlab.collectives import Op
 from joinlab.issued import Blocked, Blocker, Call, GroupCalls
@@ -41,28 +41,39 @@ _EVERYONE = frozenset({Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.BARRI
 
 
 class Step(NamedTuple):
-    """One step on the ring: lines to receive and lines to send. None: it does not; 0: it does, without a line."""
+    """One step: lines to receive and lines to send. None: it does not; 0: it does, without a line.
+
+    `peer` is None on the ring: the step receives from the rank before it and sends to the one after it. A place there
+    is the other side of a connection between the two alone, as gather, scatter and all_to_all use them.
+    """
 
     recv: int | None
     send: int | None
+    peer: int | None = None
 
 
-def steps(op: str, place: int, size: int, root: int, nbytes: int) -> tuple[Step, ...] | None:
+def lines_of(nbytes: int) -> int:
+    """How many LL lines a message takes."""
+    return -(-nbytes // LINE_BYTES)
+
+
+def steps(op: str, place: int, size: int, root: int, nbytes: int, align: int = 16) -> tuple[Step, ...] | None:
     """The steps of one collective at `place` (0 to size - 1) of the ring; None for an op that is not run on the ring.
 
     root    place of the root
     nbytes  bytes of the tensor; of one rank's part for all_gather and reduce_scatter
+    align   a rank's part of an all_reduce is a multiple of this: 16 since NCCL 2.27, 512 in 2.7.8
 
     >>> steps("broadcast", 1, 2, 0, 8)
-    (Step(recv=1, send=None),)
+    (Step(recv=1, send=None, peer=None),)
     """
     if size < 2 or nbytes == 0:
         return ()
-    lines = -(-nbytes // LINE_BYTES)
+    lines = lines_of(nbytes)
     last, both = (place + 1) % size, Step(lines, lines)
     match op:
         case Op.ALL_REDUCE | Op.BARRIER:
-            return _all_reduce(place, size, nbytes)
+            return _all_reduce(place, size, nbytes, align)
         case Op.BROADCAST:
             return (Step(None, lines),) if place == root else (Step(lines, None),) if last == root else (both,)
         case Op.REDUCE:
@@ -79,14 +90,18 @@ def steps(op: str, place: int, size: int, root: int, nbytes: int) -> tuple[Step,
             return None
 
 
-def _all_reduce(place: int, size: int, nbytes: int) -> tuple[Step, ...]:
-    """A chunk for each rank goes once around the ring to be summed, and once more to be handed out."""
+def chunk_bytes(nbytes: int, size: int, align: int = 16) -> int:
+    """Bytes of one rank's part of an all_reduce: a small tensor is the first part alone."""
     chunk = -(-nbytes // size)
-    chunk += -chunk % 16  # NCCL aligns a rank's part: a small tensor is chunk 0 alone
+    return chunk + -chunk % align
+
+
+def _all_reduce(place: int, size: int, nbytes: int, align: int) -> tuple[Step, ...]:
+    """A chunk for each rank goes once around the ring to be summed, and once more to be handed out."""
+    chunk = chunk_bytes(nbytes, size, align)
 
     def lines(index: int) -> int:
-        part = min(chunk, max(0, nbytes - index % size * chunk))
-        return -(-part // LINE_BYTES)
+        return lines_of(min(chunk, max(0, nbytes - index % size * chunk)))
 
     turns = 2 * size - 2
     sends = [lines(place - 1 - turn) for turn in range(turns)]
@@ -94,13 +109,31 @@ def _all_reduce(place: int, size: int, nbytes: int) -> tuple[Step, ...]:
     return (Step(None, sends[0]), *(Step(*pair) for pair in zip(recvs, sends[1:], strict=False)), Step(recvs[-1], None))
 
 
+class Transfer(Protocol):
+    """What one call does with the lines that its steps move. The rule alone needs none; an emulation does."""
+
+    def take(self, step: int, first: int, last: int, source: Transfer | None, source_step: int) -> None:
+        """In its `step`, lines `first` to `last` (excluded) can go on.
+
+        They have arrived from the step `source_step` of `source`; None: they are this rank's own.
+        """
+
+
+@dataclass(slots=True)
+class _Edge:
+    """A FIFO from one place to another, for as long as the communicator lives."""
+
+    sent: list[int] = field(default_factory=list)  # lines of every step ever sent
+    senders: list[tuple[Transfer | None, int]] = field(default_factory=list)  # whose step that was, and which
+    received: int = 0  # steps ever received
+
+
 @dataclass(slots=True)
 class _Place:
-    todo: deque[Step] = field(default_factory=deque)
+    todo: deque[tuple[Step, Transfer | None, int]] = field(default_factory=deque)
     ends: deque[int] = field(default_factory=deque)  # how many steps of `todo` and before each issued call ends at
-    sent: list[int] = field(default_factory=list)  # lines of every step it ever sent
-    received: int = 0  # steps it ever received
     begun: bool = False  # the step at hand has already sent what it can
+    taken: int = 0  # lines of the step at hand that have gone on
     steps_done: int = 0
     steps_issued: int = 0
     calls_done: int = 0
@@ -119,11 +152,12 @@ class Ring:
 
     def __init__(self, size: int) -> None:
         self._places = [_Place() for _ in range(size)]
+        self._edges: dict[tuple[int, int, bool], _Edge] = {}
 
-    def issue(self, place: int, steps: Sequence[Step]) -> None:
+    def issue(self, place: int, steps: Sequence[Step], transfer: Transfer | None = None) -> None:
         """The rank at `place` enqueues a call; then everything runs as far as it can."""
         at = self._places[place]
-        at.todo.extend(steps)
+        at.todo.extend((step, transfer, index) for index, step in enumerate(steps))
         at.steps_issued += len(steps)
         at.ends.append(at.steps_issued)
         self._run(place)
@@ -133,46 +167,72 @@ class Ring:
         """Per place: how many of its calls are complete."""
         return [place.calls_done for place in self._places]
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing is under way and every step sent was received: what comes next finds no trace."""
+        return not any(place.todo for place in self._places) and all(
+            len(edge.sent) == edge.received for edge in self._edges.values()
+        )
+
     def _run(self, place: int) -> None:
-        size = len(self._places)
         awake = deque([place])
         while awake:
-            at = awake.popleft()
-            if self._advance(at):
-                awake.extend({(at + 1) % size, (at - 1) % size} - {at})
+            awake.extend(self._advance(awake.popleft()))
 
-    def _advance(self, index: int) -> bool:
-        """Take the steps of one place for as long as it can; True if its neighbours may see a difference."""
+    def _edge(self, source: int, target: int, on_ring: bool) -> _Edge:
+        key = (source, target, on_ring)
+        edge = self._edges.get(key)
+        if edge is None:
+            edge = self._edges[key] = _Edge()
+        return edge
+
+    def _advance(self, index: int) -> set[int]:
+        """Take the steps of one place for as long as it can; returns the places that may see a difference."""
         size = len(self._places)
-        here, before, after = (self._places[(index + offset) % size] for offset in (0, -1, 1))
-        moved = False
+        here = self._places[index]
+        awake: set[int] = set()
         while True:
             while here.ends and here.ends[0] <= here.steps_done:
                 here.ends.popleft()
                 here.calls_done += 1
             if not here.todo:
-                return moved
-            recv, send = here.todo[0]
+                return awake
+            (recv, send, peer), transfer, number = here.todo[0]
+            on_ring = peer is None
+            source = (index - 1) % size if peer is None else peer
+            target = (index + 1) % size if peer is None else peer
+            into, out = self._edge(source, index, on_ring), self._edge(index, target, on_ring)
             if send is not None and not here.begun:
-                if len(here.sent) - after.received >= NCCL_STEPS:
-                    return moved  # the FIFO is full
-                here.sent.append(0)
-                here.begun = moved = True
-            arrived = recv or 0
-            if recv:
-                arrived = before.sent[here.received] if here.received < len(before.sent) else 0
+                if len(out.sent) - out.received >= NCCL_STEPS:
+                    return awake  # the FIFO is full
+                out.sent.append(0)
+                out.senders.append((transfer, number))
+                here.begun = True
+                awake.add(target)
+            arrived = 0
+            sender: tuple[Transfer | None, int] = (None, 0)
+            if recv and into.received < len(into.sent):
+                arrived = min(recv, into.sent[into.received])
+                sender = into.senders[into.received]
+            ready = arrived if recv else send or 0
+            if transfer is not None and ready > here.taken:
+                transfer.take(number, here.taken, ready, *sender)
+            here.taken = max(here.taken, ready)
             if send is not None:
                 # Each line has a thread of its own: what has arrived goes out, even if the rest never comes.
-                out = send if recv is None else min(send, arrived)
-                moved |= out > here.sent[-1]
-                here.sent[-1] = max(out, here.sent[-1])
+                lines = send if recv is None else min(send, arrived)
+                if lines > out.sent[-1]:
+                    out.sent[-1] = lines
+                    awake.add(target)
             if recv and arrived < recv:
-                return moved
+                return awake  # the rest is still to come, if ever
             here.todo.popleft()
-            here.received += recv is not None
+            if recv is not None:
+                into.received += 1
+                awake.add(source)
             here.steps_done += 1
             here.begun = False
-            moved = True
+            here.taken = 0
 
 
 def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
