@@ -31,7 +31,7 @@ import cloudpickle
 
 import joinlab
 from joinlab.errors import LaunchError, LaunchInterrupted, ProgramError
-from joinlab.events import RankLog, log_name, now
+from joinlab.events import LogTail, RankLog, log_name, now
 from joinlab.plain import decode
 from joinlab.programs import MAX_RANKS, Program, check_inputs, check_program, program_name, source_of
 from joinlab.proof import Wait, prove
@@ -114,6 +114,7 @@ def launch(
             "world_size": len(counts),
             "inputs": list(counts),
             "seeds": list(seeds),
+            "verdict_ns": None,  # when the ranks that still lived were ended
         }
         run = _Run(folder, counts, meta, listener, progress)
         return run.watch(server.open(request), timeout, no_progress)
@@ -288,7 +289,9 @@ class _Run:
         ranks = range(len(self.counts))
         self.logs = [RankLog(rank, self.origin_ns) for rank in ranks]
         self.output = [_Tail(self.folder / f"rank-{rank}.out") for rank in ranks]
-        self.events = [_Tail(self.folder / log_name(rank)) for rank in ranks]
+        self.events = [LogTail(self.folder / log_name(rank)) for rank in ranks]
+        self.unread = [b""] * len(self.counts)
+        self.sizes: tuple[int, ...] = ()
         self.lines = [b""] * len(self.counts)
         self.verdict: dict[int, Ending] = {}
 
@@ -296,7 +299,6 @@ class _Run:
         """Follow the run to its end and return its Timeline."""
         incoming = b""
         began = moved = asked = time.monotonic()
-        sizes: tuple[int, ...] = ()
         bar = _Bar(sum(self.counts), self.meta["program"]) if self.progress else None
         killed = None
         try:
@@ -311,9 +313,8 @@ class _Run:
                         self._hear(json.loads(line))
                 self._stream_output()
                 at = time.monotonic()
-                seen = tuple(tail.size() for tail in (*self.events, *self.output))
-                if seen != sizes or asked > at:
-                    sizes, moved = seen, at
+                if self._moved():
+                    moved = at
                     if bar is not None and bar.due(at):
                         self._read_events()
                         bar.show(sum(log.inputs_done for log in self.logs))
@@ -326,6 +327,7 @@ class _Run:
                 if killed is None and at - began > timeout:
                     killed = self._give_up(f"ended by joinlab: still running after timeout={timeout:g} s")
                 if killed is not None:
+                    self.meta["verdict_ns"] = now() - self.origin_ns
                     link.sendall(b"kill\n")
                     self._await_ends(link, incoming)
             return self._timeline()
@@ -343,6 +345,8 @@ class _Run:
         finally:
             if bar is not None:
                 bar.close()
+            for tail in self.events:
+                tail.close()
             link.close()
 
     def _await_ends(self, link: socket.socket, incoming: bytes) -> None:
@@ -369,9 +373,20 @@ class _Run:
             for line in lines:
                 self.listener(rank, line.decode(errors="replace"))
 
+    def _moved(self) -> bool:
+        """True if any rank has recorded or printed something since the last time."""
+        fresh = [tail.read() for tail in self.events]
+        self.unread = [old + new for old, new in zip(self.unread, fresh, strict=True)]
+        sizes = tuple(tail.size() for tail in self.output)
+        moved = any(fresh) or sizes != self.sizes
+        self.sizes = sizes
+        return moved
+
     def _read_events(self) -> None:
-        for log, tail in zip(self.logs, self.events, strict=True):
-            log.feed(tail.read())
+        self._moved()
+        for rank, log in enumerate(self.logs):
+            log.feed(self.unread[rank])
+            self.unread[rank] = b""
 
     # ------------------------------------------------------------------------------------ verdicts
 

@@ -36,8 +36,8 @@ from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from joinlab.collectives import MAX_VALUES, Op
-from joinlab.events import EventLog, log_name, now
-from joinlab.origins import Frame, Stacks, call_site, label
+from joinlab.events import EventLog, log_name, now, to_json
+from joinlab.origins import Frame, Stacks, call_site, kind_of, label
 from joinlab.reader import Reader
 from joinlab.seam import METHODS, Method, dtype_of, options_of, tensors_in
 
@@ -115,44 +115,53 @@ class Recorder:
         rest: tuple[Any, ...],
         frame: FrameType,
     ) -> Call:
-        opts = rest[-1] if rest else None
         tensors = ins or outs
-        dtype = dtype_of(tensors)
         stack, frames = self._stack(frame)
-        origin = label(
-            method.op,
-            frames,
-            asynchronous=bool(getattr(opts, "asyncOp", False)),
-            dtype=dtype,
-            all_reduce_barrier=group.backend == "nccl",
-        )
+        asynchronous = bool(getattr(rest[-1], "asyncOp", False)) if rest else False
+        options = options_of(method.op, group.ranks, rest)
+        key = (stack, method, asynchronous, *((t.dtype, t.shape) for t in tensors), *options.values())
+        known = group.known.get(key)
+        if known is None:
+            known = group.known[key] = self._describe_once(group, method, tensors, frames, asynchronous, options)
+        origin, text = known
         small = sum(t.numel() for t in ins) + (0 if ins is outs else sum(t.numel() for t in outs)) <= MAX_VALUES
         call = Call(next(self._ids), method.op, origin, group, outs if outs and small else None)
-        event: dict[str, Any] = {
-            "e": "call",
-            "id": call.id,
-            "g": group.label,
-            "s": group.next_seq(),
-            "op": Op.ALL_REDUCE if method.op is Op.BARRIER and group.backend == "nccl" else method.op,
-            "o": origin,
-            "i": self.input,
-            "d": dtype,
-            "sh": [list(t.shape) for t in tensors],
-            "st": stack,
-        }
-        for column, value in options_of(method.op, group.ranks, rest).items():
-            event[column] = value
-        if ins and small:
-            event["v"] = group.reader.before(call, ins)
+        values = group.reader.before(call, ins) if ins and small else None
+        more = "" if values is None else f',"v":{to_json(values)}'
         if not frames and self._backward_site is not None:  # the autograd thread of a GPU: no Python below it
-            event["site"] = self._backward_site
+            more += f',"site":{to_json(self._backward_site)}'
         if self._in_reducer(frames):
             self._bracket_reducer_wait(call)
+        index = "null" if self.input is None else self.input
         with self._lock:
             self._open[call.id] = call
-            event["t"] = now()
-            self.log.write(event)
+            self.log.write_text(
+                f'{{"e":"call","id":{call.id},"s":{group.next_seq()},"i":{index},"st":{stack},{text}{more},"t":{now()}}}'
+            )
         return call
+
+    @staticmethod
+    def _describe_once(
+        group: RecordingGroup,
+        method: Method,
+        tensors: list[torch.Tensor],
+        frames: tuple[Frame, ...],
+        asynchronous: bool,
+        options: dict[str, Any],
+    ) -> tuple[str, str]:
+        """The label of a call, and the text of its event that is the same each time it is issued from there."""
+        dtype = dtype_of(tensors)
+        nccl = group.backend == "nccl"
+        origin = label(method.op, frames, asynchronous=asynchronous, dtype=dtype, all_reduce_barrier=nccl)
+        event = {
+            "g": group.label,
+            "op": Op.ALL_REDUCE if method.op is Op.BARRIER and nccl else method.op,
+            "o": origin,
+            "d": dtype,
+            "sh": [list(t.shape) for t in tensors],
+            **options,
+        }
+        return origin, to_json(event)[1:-1]
 
     def _stack(self, frame: FrameType) -> tuple[int, tuple[Frame, ...]]:
         with self._lock:
@@ -193,7 +202,7 @@ class Recorder:
             if values is None:
                 self.log.write_text(f'{{"e":"done","id":{call.id},"t":{at}}}')
             else:
-                self.log.write({"e": "done", "id": call.id, "t": at, "v": values})
+                self.log.write_text(f'{{"e":"done","id":{call.id},"v":{to_json(values)},"t":{at}}}')
 
     def fail(self, call: Call, error: BaseException) -> None:
         """Record that the backend raised instead of completing the call."""
@@ -296,33 +305,27 @@ class Recorder:
 
     # ---------------------------------------------------------------- host spans
 
-    @contextmanager
-    def span(self, name: str, frame: FrameType | None = None) -> Iterator[None]:
-        """Record a host span while the body runs."""
-        number = self.begin_span(name, frame)
-        try:
-            yield
-        finally:
-            self.end_span(number)
-
-    def begin_span(self, name: str, frame: FrameType | None = None) -> int:
-        """Record the begin of a host span and return its number."""
+    def begin_span(self, name: str, frame: FrameType | None) -> int:
+        """Record that the host began what `name` says, called from `frame`; returns the span's number."""
         number = next(self._spans)
         site = self._site(frame)
         if name == "backward":
             self._backward_site = site
-        self.log.write({"e": "span+", "id": number, "n": name, "i": self.input, "t": now(), "site": site})
+        index = "null" if self.input is None else self.input
+        self.log.write_text(
+            f'{{"e":"span+","id":{number},"n":"{name}","i":{index},"site":{to_json(site)},"t":{now()}}}'
+        )
         return number
 
     def end_span(self, number: int) -> None:
-        """Record the end of a host span."""
+        """Record that the host ended it."""
         self.log.write_text(f'{{"e":"span-","id":{number},"t":{now()}}}')
 
     def _site(self, frame: FrameType | None) -> str | None:
-        if frame is None:
-            return None
-        _, frames = self._stack(frame)
-        return call_site(frames)
+        """ "file:line" of the innermost frame of the learner's own code, from `frame` outwards."""
+        while frame is not None and kind_of(frame.f_code.co_filename) != "program":
+            frame = frame.f_back
+        return None if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
     def cuda_reader(self) -> Reader:
         """The reader of this process's groups on GPUs, made on first use."""
@@ -413,6 +416,7 @@ class RecordingGroup(dist.ProcessGroup):
         self.reader = reader
         # A Work.wait() of NCCL makes the stream wait, not the host, unless it is told to block.
         self.host_waits = backend == "gloo" or os.environ.get("TORCH_NCCL_BLOCKING_WAIT", "0") == "1"
+        self.known: dict[tuple[Any, ...], tuple[str, str]] = {}
         self._seq = itertools.count()
         recorder.log.write({"e": "group", "name": label, "ranks": ranks, "backend": backend, "t": now()})
 
@@ -546,16 +550,21 @@ def _patch_spans(recorder: Recorder) -> None:
     backward: Any = torch.autograd.backward
 
     def recorded_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with recorder.span("forward", sys._getframe(1)):
+        span = recorder.begin_span("forward", sys._getframe(1))
+        try:
             return forward(self, *args, **kwargs)
+        finally:
+            recorder.end_span(span)
 
     def recorded_backward(*args: Any, **kwargs: Any) -> None:
-        with recorder.span("backward", sys._getframe(1)):
-            try:
-                backward(*args, **kwargs)
-            except BaseException as error:
-                recorder._reducer_gave_up(error)
-                raise
+        span = recorder.begin_span("backward", sys._getframe(1))
+        try:
+            backward(*args, **kwargs)
+        except BaseException as error:
+            recorder._reducer_gave_up(error)
+            raise
+        finally:
+            recorder.end_span(span)
 
     DistributedDataParallel.forward = recorded_forward  # type: ignore[method-assign]
     torch.autograd.backward = recorded_backward
