@@ -149,6 +149,18 @@ def _times(row: Mapping[str, Any], tells_start: bool) -> Details:
     )
 
 
+def wait_details(row: Mapping[str, Any]) -> Details:
+    """What is to be said of the wait for a call; the rest stands at the call itself."""
+    said = dict(_times(row, False))
+    return (
+        ("host waits for", str(row["origin"] or row["op"])),
+        ("rank", str(row["rank"])),
+        ("group, seq", f"{row['group']}, {row['seq']}"),
+        ("waited", said["host waited"]),
+        ("completed", said["completed"]),
+    )
+
+
 def span_details(row: Mapping[str, Any]) -> Details:
     """Every column of one host span (a row of Timeline.spans)."""
     end = row["end_ns"]

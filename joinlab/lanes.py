@@ -19,7 +19,7 @@ from enum import StrEnum
 from itertools import groupby, pairwise
 from textwrap import wrap
 
-from joinlab.details import Details, call_details, span_details, tensor
+from joinlab.details import Details, call_details, moment, span_details, tensor, wait_details
 from joinlab.steps import Kind, Row, Step, fold, kind, plan, short, stretches, unlike
 from joinlab.timeline import Ending, EndKind, Timeline
 
@@ -190,6 +190,7 @@ class _Layout:
 
     begin: float = 0.0
     end: float = 1.0
+    earlier: bool = False  # a fold stands for what came before the picture begins
     calls: dict[int, Place] = field(default_factory=dict)
     waits: dict[int, Place] = field(default_factory=dict)
     spans: dict[int, Place] = field(default_factory=dict)
@@ -268,7 +269,7 @@ def _by_time(calls: Sequence[Row], spans: Sequence[Row], front: Step | None, ran
     for index, span in enumerate(spans):
         layout.spans[index] = _until(span["begin_ns"], span["end_ns"], layout.stops[span["rank"]])
     if front is not None:
-        layout.begin = begin - margin * 1.05
+        layout.begin, layout.earlier = begin - margin * 1.05, True
     for (rank, number), at in sorted(inputs.items()):
         layout.groups.append(Group(rank, float(min(at)), float(max(at)), f"inputs[{number}]"))
     return layout
@@ -310,10 +311,10 @@ def _call_boxes(calls: Sequence[Row], steps: Sequence[Step], layout: _Layout) ->
             continue
         for index in step.calls:
             call, (begin, end) = calls[index], layout.calls[index]
+            rank, slot, failed = call["rank"], step.slots[0], call["error"] is not None
             label = str(call["origin"] or call["op"])
-            details = call_details(call, tells_start)
-            common = {"rank": call["rank"], "details": details, "slot": step.slots[0]}
             yield Box(
+                rank=rank,
                 lane=Lane.STREAM,
                 kind=kind(call),
                 begin=begin,
@@ -322,34 +323,52 @@ def _call_boxes(calls: Sequence[Row], steps: Sequence[Step], layout: _Layout) ->
                 short=short(label),
                 open=_pending(call),
                 bad=step.bad,
-                failed=call["error"] is not None,
-                **common,
+                failed=failed,
+                details=call_details(call, tells_start),
+                slot=slot,
             )
             if index in layout.waits:
                 begin, end = layout.waits[index]
-                words = f"waits for {label}"
                 yield Box(
+                    rank=rank,
                     lane=Lane.HOST,
                     kind=Kind.WAIT,
                     begin=begin,
                     end=end,
-                    label=words,
+                    label=f"waits for {label}",
                     short="waits",
                     open=_waits_for_ever(call),
-                    failed=call["error"] is not None,
-                    **common,
+                    failed=failed,
+                    details=wait_details(call),
+                    slot=slot,
                 )
 
 
 def _fold_boxes(calls: Sequence[Row], step: Step, layout: _Layout) -> Iterator[Box]:
     for rank, run in groupby(sorted(step.calls), lambda index: calls[index]["rank"]):
         members = list(run)
-        what = " and ".join(dict.fromkeys(short(str(calls[index]["origin"])) for index in members))
-        label = f"{what}: {len(members)} call" + "s" * (len(members) > 1)
-        listed = "\n".join(f"seq {calls[i]['seq']}: {calls[i]['origin']}, {tensor(calls[i])}" for i in members)
         begin, end = layout.calls[members[0]]
-        details = (("folded", label), ("rank", str(rank)), ("calls", listed))
+        what = " and ".join(dict.fromkeys(short(str(calls[index]["origin"])) for index in members))
+        label = f"{what}: {_count(members)}" + (", earlier (not to scale)" if layout.earlier else "")
+        listed = "\n".join(f"seq {calls[i]['seq']}: {calls[i]['origin']}, {tensor(calls[i])}" for i in members)
+        first, last = calls[members[0]]["enqueued_ns"], max(calls[index]["completed_ns"] for index in members)
+        known = "not known" if first is None else moment(first)
+        details = (
+            ("folded", label),
+            ("rank", str(rank)),
+            ("calls", listed),
+            ("enqueued, the first", known),
+            ("completed, the last", moment(last)),
+        )
         yield Box(rank, Lane.STREAM, Kind.SETUP, begin, end, label, label, details=details, slot=step.slots[0])
+        if waited := [index for index in members if index in layout.waits]:
+            said = f"waits for {_count(waited)} of these"
+            of = (("host", said), ("rank", str(rank)))
+            yield Box(rank, Lane.HOST, Kind.WAIT, begin, end, said, "waits", details=of, slot=step.slots[0])
+
+
+def _count(members: Sequence[int]) -> str:
+    return f"{len(members)} call" + "s" * (len(members) > 1)
 
 
 def _span_boxes(spans: Sequence[Row], layout: _Layout) -> Iterator[Box]:

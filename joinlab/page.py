@@ -178,7 +178,8 @@ def _picture(at: str, timeline: Timeline) -> Iterator[str]:
     for axis, words in (("logical", "one row for the calls that met"), ("time", f"{clock} time")):
         checked = " checked" if axis == "logical" else ""
         yield f'<label><input type="radio" name="{name}-axis" value="{axis}"{checked}> {words}</label>\n'
-    yield f'</fieldset>\n<div class="scroll">\n<div class="picture" id="{name}">{svg(logical, name)}</div>\n</div>\n'
+    still = svg(logical, name, tooltips=False)
+    yield f'</fieldset>\n<div class="scroll">\n<div class="picture" id="{name}">{still}</div>\n</div>\n'
     for axis, picture in (("logical", logical), ("time", lanes(timeline, "time"))):
         data = pio.to_json(draw(picture), engine="json").replace("<", "\\u003c")
         yield f'<script type="application/json" id="{name}-{axis}">{data}</script>\n'

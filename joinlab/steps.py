@@ -37,9 +37,9 @@ class Kind(StrEnum):
 
 _KINDS = (  # the first that fits; "join()" stands in many labels, hence the order
     ("barrier", Kind.BARRIER),
-    ("_find_common_rank", Kind.FINAL),
+    ("(_find_common_rank())", Kind.FINAL),
     ("final model", Kind.FINAL),
-    ("join", Kind.JOIN),
+    ("join()", Kind.JOIN),
     ("forward()", Kind.FORWARD),
     ("backward()", Kind.BACKWARD),
 )
@@ -175,8 +175,7 @@ def fold(calls: Sequence[Row], steps: Sequence[Step]) -> tuple[Step, ...]:
     """The same steps, each stretch of what the documented traces leave out made one step."""
 
     def foldable(step: Step) -> bool:  # never fold away what went wrong
-        rows = [calls[call] for call in step.calls]
-        return not step.text and all(kind(row) is Kind.SETUP and row["completed_ns"] is not None for row in rows)
+        return not step.text and all(_done(calls[call]) and kind(calls[call]) is Kind.SETUP for call in step.calls)
 
     found: list[Step] = []
     for together, run in groupby(steps, foldable):
@@ -187,6 +186,12 @@ def fold(calls: Sequence[Row], steps: Sequence[Step]) -> tuple[Step, ...]:
         else:
             found += some
     return tuple(found)
+
+
+def _done(call: Row) -> bool:
+    """Whether a call completed and let its host go."""
+    waits = call["host_wait_begin_ns"] is not None and call["host_wait_end_ns"] is None
+    return call["completed_ns"] is not None and not waits
 
 
 def stretches(calls: Sequence[Row], steps: Sequence[Step]) -> list[str]:

@@ -18,18 +18,20 @@ ROW = 24  # px a row
 CHARACTER = 6.3  # px a character at font size 11, at most: what does not fit is cut
 
 
-def svg(picture: Lanes, name: str = "joinlab", width: int = 980) -> str:
+def svg(picture: Lanes, name: str = "joinlab", width: int = 980, tooltips: bool = True) -> str:
     """The picture as an <svg> element.
 
-    name   prefix of the ids in it; two pictures on one page need two names
-    width  px; it shrinks to the width of the page. Eight ranks need about 1200
+    name      prefix of the ids in it; two pictures on one page need two names
+    width     px; it shrinks to the width of the page. Eight ranks need about 1200
+    tooltips  False leaves out the columns of the calls, which are most of the bytes
     """
-    return "".join(_Picture(picture, name, width).parts())
+    return "".join(_Picture(picture, name, width, tooltips).parts())
 
 
 class _Picture:
-    def __init__(self, picture: Lanes, name: str, width: int) -> None:
+    def __init__(self, picture: Lanes, name: str, width: int, tooltips: bool) -> None:
         self.picture = picture
+        self.tooltips = tooltips
         self.name = escape(name, quote=True)
         self.narrow = picture.world_size >= NARROW
         self.column = max((width - LEFT) / max(picture.world_size, 1), 110.0)
@@ -120,7 +122,7 @@ class _Picture:
     def _box(self, box: Box) -> Iterator[str]:
         left, right = (box.rank + side for side in sides(box))
         told = escape("\n".join(f"{name}: {text}" for name, text in box.details))
-        yield f"<g><title>{told}</title>"
+        yield f"<g><title>{told}</title>" if self.tooltips else "<g>"
         if box.open:  # what never completes has no lower edge, and fades out
             solid = box.end - (box.end - box.begin) * 0.4
             yield self._rect(left, right, box.begin, solid, fill=self._fill(box.kind))

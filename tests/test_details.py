@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from timelines import Writer
 
-from joinlab.details import call_details, duration, elements, moment, shapes, span_details, tensor, values
+from joinlab.details import call_details, duration, elements, moment, shapes, span_details, tensor, values, wait_details
 from joinlab.timeline import CALL_COLUMNS, Ending
 
 
@@ -85,6 +85,13 @@ def test_a_deep_stack_is_cut_at_its_outer_end():
     lines = told(stack=[f"a.py:{i} f" for i in range(20)])["stack"].splitlines()
     assert lines[0] == "(12 outer frames left out)"
     assert lines[-1] == "a.py:19 f"
+
+
+def test_a_wait_tells_how_long_it_took():
+    row = dict.fromkeys(CALL_COLUMNS) | {"rank": 0, "group": "0", "seq": 7, "op": "barrier", "enqueued_ns": 5}
+    said = dict(wait_details(row | {"host_wait_begin_ns": 1_000}))
+    assert said["host waits for"] == "barrier" and said["waited"] == "from 0.001 ms, never let go"
+    assert said["completed"] == "never"
 
 
 def test_spans():

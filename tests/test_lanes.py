@@ -146,9 +146,14 @@ def test_only_calls_that_differ_are_joined_by_a_bad_band():
 def test_setup_is_folded_unless_asked_for(axis):
     timeline = case_timeline(1, 2)
     first = stream(lanes(timeline, axis), 0)[0]
-    assert first.label == "construction: 2 calls"
+    assert first.label == "construction: 2 calls" + ", earlier (not to scale)" * (axis == "time")
     assert dict(first.details)["calls"].splitlines()[0] == "seq 0: all-gather (DDP construction), int64[1]"
     assert len(stream(lanes(timeline, axis, setup=True))) == timeline.calls.height
+
+
+def test_a_fold_keeps_the_waits_of_its_calls():
+    waits = [box for box in lanes(case_timeline(2, 2, backend="nccl")).boxes if box.kind is Kind.WAIT and box.rank == 0]
+    assert [box.label for box in waits] == ["waits for 2 calls of these", "waits for 1 call of these"]
 
 
 def test_groups_are_the_inputs():

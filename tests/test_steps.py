@@ -38,7 +38,9 @@ def test_folding_loses_no_call_and_hides_nothing_that_went_wrong(timeline):
     for step in folded:
         if step.folded:
             assert all(kind(calls[index]) is Kind.SETUP for index in step.calls)
-            assert all(calls[index]["completed_ns"] is not None for index in step.calls)
+            rows_of = [calls[index] for index in step.calls]
+            assert all(row["completed_ns"] is not None for row in rows_of)
+            assert all((row["host_wait_begin_ns"] is None) >= (row["host_wait_end_ns"] is None) for row in rows_of)
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -107,6 +109,8 @@ def test_alike_calls_of_other_ranks_are_grouped():
         ("broadcast", "broadcast (DDP bucket rebuild)", Kind.SETUP),
         ("all_gather", "all-gather (DDP construction)", Kind.SETUP),
         ("send", "send", Kind.OTHER),
+        ("all_reduce", "all-reduce (notify_join_context())", Kind.OTHER),
+        ("broadcast", "broadcast (_find_common_rank(), join() hook, buffers)", Kind.JOIN),
     ],
 )
 def test_kinds(op, origin, found):
