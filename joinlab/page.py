@@ -179,7 +179,8 @@ def _picture(at: str, timeline: Timeline) -> Iterator[str]:
         checked = " checked" if axis == "logical" else ""
         yield f'<label><input type="radio" name="{name}-axis" value="{axis}"{checked}> {words}</label>\n'
     still = svg(logical, name, tooltips=False)
-    yield f'</fieldset>\n<div class="scroll">\n<div class="picture" id="{name}">{still}</div>\n</div>\n'
+    yield f'</fieldset>\n<div class="scroll">\n<div class="picture" id="{name}">\n'
+    yield f'<div class="still">{still}</div>\n<div class="live"></div>\n</div>\n</div>\n'
     for axis, picture in (("logical", logical), ("time", lanes(timeline, "time"))):
         data = pio.to_json(draw(picture), engine="json").replace("<", "\\u003c")
         yield f'<script type="application/json" id="{name}-{axis}">{data}</script>\n'

@@ -113,9 +113,19 @@ def test_it_fits_the_screen_and_its_text_can_be_read(opened, width, scheme):
     assert abs(ink - paper) > 500  # dark on light, or light on dark
 
 
+def test_in_print_the_picture_fits_the_paper(opened):
+    page = opened(viewport={"width": 1280, "height": 800})
+    page.wait_for_function(DRAWN)
+    page.emulate_media(media="print")
+    page.set_viewport_size({"width": 700, "height": 990})
+    still = page.locator("#run-1-picture .still > svg")
+    assert still.is_visible() and still.bounding_box()["width"] <= 700
+    assert not page.locator("#run-1-picture .live").is_visible()
+
+
 def test_without_scripts_the_static_picture_stands_there(opened):
     page = opened(java_script_enabled=False)
-    drawn = page.locator("#run-1-picture > svg")
+    drawn = page.locator("#run-1-picture .still > svg")
     assert drawn.count() == 1 and drawn.is_visible()
     assert drawn.locator("text").filter(has_text="hung (proven)").count() == 2
     assert not page.locator("fieldset").first.is_visible()  # a switch that cannot work is not shown

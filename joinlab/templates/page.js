@@ -1,13 +1,12 @@
-// Draws each figure where its static picture stands, and lets the reader choose the axis.
+// Draws each figure in place of its static picture, and lets the reader choose the axis.
 "use strict";
+const config = { showSendToCloud: false, displaylogo: false, responsive: true };
 for (const picture of document.querySelectorAll(".picture")) {
-  const config = { showSendToCloud: false, displaylogo: false, responsive: true, scrollZoom: false };
   const choice = document.querySelector(`fieldset[data-picture="${picture.id}"]`);
-  const figure = (axis) => JSON.parse(document.getElementById(`${picture.id}-${axis}`).textContent);
   const draw = async (axis) => {
-    const { data, layout } = figure(axis);
-    if (!picture.classList.contains("js-plotly-plot")) picture.replaceChildren();
-    await Plotly.react(picture, data, layout, config);
+    const { data, layout } = JSON.parse(document.getElementById(`${picture.id}-${axis}`).textContent);
+    picture.classList.add("drawn");
+    await Plotly.react(picture.querySelector(".live"), data, layout, config);
     picture.dataset.axis = axis;
   };
   for (const radio of choice.querySelectorAll("input")) radio.addEventListener("change", () => draw(radio.value));
