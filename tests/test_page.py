@@ -13,7 +13,7 @@ from joinlab.page import MAX_OUTPUT, measured, page, write_html
 from joinlab.timeline import Ending, timeline_from_rows
 
 SOURCE = {
-    "file": "/home/me/train.py",
+    "file": "project/train.py",
     "first_line": 30,
     "text": "for x in inputs:\n    model(x) < 1\n\n    barrier()\n",
 }
@@ -27,8 +27,8 @@ def text_of(*timelines):
 
 def hung(**meta):
     writer = Writer()
-    writer.call(0, "all_reduce", done=False, call_site="/home/me/train.py:31")
-    writer.call(1, "barrier", done=False, call_site="/home/me/train.py:33")
+    writer.call(0, "all_reduce", done=False, call_site="project/train.py:31")
+    writer.call(1, "barrier", done=False, call_site="project/train.py:33")
     return writer.timeline([Ending("hung", call=0, group="0", proven=True)] * 2, **meta)
 
 
