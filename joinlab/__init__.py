@@ -10,6 +10,7 @@ nor ipywidgets.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -54,3 +55,9 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+if "IPython" in sys.modules:  # a Timeline at the end of a notebook's cell shows its swimlanes
+    from joinlab.display import register
+
+    register()

@@ -105,7 +105,8 @@ class _Case:
         rule = RULES.get(self.backend)
         lanes = by_group(rows, self.groups)
         self.blocked: dict[str, Blocked] = {name: rule(one, gone) if rule else {} for name, one in lanes.items()}
-        self.proof = prove(rows, self.groups, self.backend, _waits(timeline, rows), gone)
+        transport = timeline.meta.get("transport")
+        self.proof = prove(rows, self.groups, self.backend, _waits(timeline, rows), gone, transport)
         self.crossed = tuple(slot for slot in self.slots if slot.met and not slot.expected)
         self.parting = next((slot for slot in self.slots if self._parts(slot)), None)
 

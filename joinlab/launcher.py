@@ -111,6 +111,7 @@ def launch(
             "source": source_of(program),
             "engine": "launched",
             "backend": chosen,
+            "transport": "sockets" if "NCCL_SOCKET_IFNAME" in settings or chosen == "gloo" else None,
             "world_size": len(counts),
             "inputs": list(counts),
             "seeds": list(seeds),
@@ -407,7 +408,7 @@ class _Run:
         if not waits:
             return None
         calls = [call for log in self.logs for call in log.calls.values()]
-        if prove(calls, self._groups(), self.meta["backend"], waits, gone) is None:
+        if prove(calls, self._groups(), self.meta["backend"], waits, gone, self.meta["transport"]) is None:
             return None
         for log in self.logs:
             if log.rank not in gone:

@@ -17,6 +17,7 @@ from functools import lru_cache
 from types import FrameType
 
 from joinlab.collectives import Op
+from joinlab.programs import call_program
 
 WORDS = {op: op.value.replace("_", "-") for op in Op}
 """How the documented traces spell an op: "all-reduce"."""
@@ -24,6 +25,7 @@ WORDS = {op: op.value.replace("_", "-") for op in Op}
 MAX_FRAMES = 64
 """Deeper stacks are cut at their outer end, so that recursion in a program cannot make a call expensive."""
 
+_PROGRAM_CALLER = call_program.__code__
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _STDLIB = tuple(
     os.path.realpath(path) + os.sep for path in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
@@ -50,7 +52,7 @@ def walk(frame: FrameType | None) -> tuple[Frame, ...]:
         file = frame.f_code.co_filename
         if not file.startswith(_HERE) or file in _TEACHING:
             found.append(Frame(file, frame.f_lineno, frame.f_code.co_name))
-        elif found and frame.f_code.co_name == "call_program":
+        elif frame.f_code is _PROGRAM_CALLER:
             break  # what lies further out is how we started the rank, not the learner's program
         frame = frame.f_back
     return tuple(found)
@@ -174,9 +176,10 @@ class Stacks:
         key: list[object] = []
         at = frame
         while at is not None and len(key) < 2 * MAX_FRAMES:
-            key.append(at.f_code)
+            code = at.f_code
+            key.append(code)
             key.append(at.f_lasti)
-            at = at.f_back
+            at = None if code is _PROGRAM_CALLER else at.f_back
         known = self._ids.get(tuple(key))
         if known is not None:
             return known, False

@@ -23,7 +23,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
@@ -51,7 +51,18 @@ KEPT_WORKS = 65_536
 class Call:
     """One issued call, while it is open."""
 
-    __slots__ = ("done", "future", "group", "host_waits", "id", "op", "origin", "outs", "waited", "work")
+    __slots__ = (
+        "done",
+        "group",
+        "host_waits",
+        "id",
+        "op",
+        "origin",
+        "outs",
+        "waited",
+        "waited_at_once",
+        "work",
+    )
 
     def __init__(self, id: int, op: Op, origin: str, group: RecordingGroup, outs: list[torch.Tensor] | None) -> None:
         self.id = id
@@ -60,10 +71,18 @@ class Call:
         self.group = group
         self.outs = outs  # only if small: a large tensor is not ours to keep alive
         self.work: Any = None
-        self.future: Any = None
         self.done = False
         self.waited = False  # the stream (NCCL) or the host (gloo) has been made to wait for it
         self.host_waits = group.host_waits or op is Op.BARRIER
+        self.waited_at_once = False  # the host waits for it next: its waking tells when it completed
+
+
+class _Backward(threading.local):
+    """What the backward pass that runs in a thread has come to."""
+
+    pending: list[Call] | None = None  # calls of the Reducer in this pass; None: there is none yet
+    waiting: Sequence[Call] = ()  # those that it waits for now, at the end of the pass
+    buckets = 0  # how many the pass before issued
 
 
 class Recorder:
@@ -81,7 +100,7 @@ class Recorder:
         self._stacks = Stacks()
         self._works: deque[RecordedWork] = deque(maxlen=KEPT_WORKS)
         self._open: dict[int, Call] = {}
-        self._backward = threading.local()
+        self._backward = _Backward()
         self._backward_site: str | None = None
         self._join_hook: deque[Call] = deque()
         self._cuda_reader: Reader | None = None
@@ -103,7 +122,8 @@ class Recorder:
         self._works.append(work)
         if call.origin.endswith("(join() hook)"):
             self._join_hook.append(call)
-        self._watch(call)
+        if not call.waited_at_once:
+            self._watch(call)
         return work
 
     def _describe(
@@ -126,6 +146,7 @@ class Recorder:
         origin, text = known
         small = sum(t.numel() for t in ins) + (0 if ins is outs else sum(t.numel() for t in outs)) <= MAX_VALUES
         call = Call(next(self._ids), method.op, origin, group, outs if outs and small else None)
+        call.waited_at_once = not asynchronous and call.host_waits
         values = group.reader.before(call, ins) if ins and small else None
         more = "" if values is None else f',"v":{to_json(values)}'
         if not frames and self._backward_site is not None:  # the autograd thread of a GPU: no Python below it
@@ -175,11 +196,8 @@ class Recorder:
     def _watch(self, call: Call) -> None:
         if call.group.reader.watch(call):
             return
-        try:
-            call.future = call.work.get_future()
-            call.future.add_done_callback(lambda future: self._completed(call, future))
-        except Exception:  # send and recv of gloo have no future: their wait tells
-            call.future = None
+        with suppress(Exception):  # send and recv of gloo have no future: their wait tells
+            call.work.get_future().add_done_callback(lambda future: self._completed(call, future))
 
     def _completed(self, call: Call, future: Any) -> None:
         try:
@@ -262,24 +280,32 @@ class Recorder:
         return frames[0].function == "_engine_run_backward" if frames else self._backward_site is not None
 
     def _bracket_reducer_wait(self, call: Call) -> None:
-        pending: list[Call] | None = getattr(self._backward, "pending", None)
-        if pending is not None:
-            pending.append(call)
-            return
-        self._backward.pending = [call]
-        Variable._execution_engine.queue_callback(self._before_reducer_waits)
+        """See to it that the Reducer's wait for `call`, at the end of the backward pass, is recorded."""
+        backward = self._backward
+        if backward.pending is None:
+            backward.pending = []
+            Variable._execution_engine.queue_callback(self._before_reducer_waits)
+        else:
+            before = backward.pending[-1]
+            if before.waited_at_once:  # it was not the last bucket after all
+                before.waited_at_once = False
+                self._watch(before)
+        backward.pending.append(call)
+        call.waited_at_once = call.host_waits and len(backward.pending) == backward.buckets
 
     def _before_reducer_waits(self) -> None:
-        calls = [call for call in self._backward.pending if not call.done]
-        self._backward.pending = None
+        backward = self._backward
+        issued, backward.pending = backward.pending or [], None
+        calls = [call for call in issued if not call.done]
+        backward.buckets = len(issued)
         if calls:
-            self._backward.waiting = calls
+            backward.waiting = calls
             if calls[0].host_waits:
                 self.begin_wait(calls)
             Variable._execution_engine.queue_callback(self._after_reducer_waited)
 
     def _after_reducer_waited(self) -> None:
-        calls, self._backward.waiting = self._backward.waiting, None
+        calls, self._backward.waiting = self._backward.waiting, []
         if not calls[0].host_waits:  # NCCL: it was the stream that has been made to wait
             for call in calls:
                 call.waited = True
@@ -291,16 +317,15 @@ class Recorder:
 
     def _reducer_gave_up(self, error: BaseException) -> None:
         """The backward pass raised: the callbacks after the Reducer's own never ran."""
-        calls, self._backward.waiting = getattr(self._backward, "waiting", None), None
-        self._backward.pending = None
+        calls, self._backward.waiting, self._backward.pending = self._backward.waiting, [], None
         if not calls:
             return
         for call in calls:  # the Reducer waits for one bucket after the other, and stops at the first that fails
-            if call.future is not None and call.future.done():
-                self._completed(call, call.future)
-            else:
+            future = call.work.get_future()
+            if not future.done():
                 self.fail(call, error)
                 break
+            self._completed(call, future)
         self.end_wait(calls)
 
     # ---------------------------------------------------------------- host spans
@@ -372,9 +397,7 @@ class RecordedWork(dist.Work):
 
     def get_future(self) -> torch.futures.Future[Any]:
         """The real future. Whoever waits on it in C++ is seen by other means, see the head of this file."""
-        future = self._call.work.get_future()
-        self._call.future = future
-        return future  # type: ignore[no-any-return]
+        return self._call.work.get_future()  # type: ignore[no-any-return]
 
     def is_completed(self) -> bool:
         return bool(self._call.work.is_completed())

@@ -144,3 +144,9 @@ def test_the_six_cases_are_proven_where_they_hang_and_nowhere_else(case, n, back
         if {(call.rank, call.seq) for call in common} >= {(0, k), (1, k)}:
             reached = prove(common, groups, backend, waits((0, k), (1, k)))
             assert reached is None, f"both ranks did get past call {k}"
+
+
+def test_over_sockets_a_peer_that_has_ended_is_an_error_of_nccl_and_no_hang() -> None:
+    calls, alone = [ar(0, 0), ar(1, 0), ar(1, 1)], waits((1, 1))
+    assert prove(calls, {"0": [0, 1]}, "nccl", alone, gone={0}) is not None
+    assert prove(calls, {"0": [0, 1]}, "nccl", alone, gone={0}, transport="sockets") is None

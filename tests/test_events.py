@@ -1,0 +1,129 @@
+"""The event log: what was appended is read back whole, at any moment, whatever became of the writer."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joinlab.events import CHUNK, EventLog, LogTail, RankLog
+
+
+def test_what_is_appended_is_read_back(tmp_path: Path) -> None:
+    log, tail = EventLog(tmp_path / "log"), LogTail(tmp_path / "log")
+    assert tail.read() == b""
+    log.write({"e": "input", "i": 0})
+    assert tail.read() == b'{"e":"input","i":0}\n'
+    assert tail.read() == b""
+    tail.close()
+
+
+def test_a_log_that_nobody_has_begun_is_empty(tmp_path: Path) -> None:
+    assert LogTail(tmp_path / "none").read() == b""
+
+
+def test_a_log_grows_past_its_chunks(tmp_path: Path) -> None:
+    log, tail = EventLog(tmp_path / "log"), LogTail(tmp_path / "log")
+    lines = ["x" * 1000, "y" * (3 * CHUNK), "z" * (CHUNK - 1), "end"]
+    for line in lines:
+        log.write_text(line)
+    assert tail.read().decode().splitlines() == lines
+    tail.close()
+
+
+def test_a_killed_writer_loses_nothing_it_has_appended(tmp_path: Path) -> None:
+    pid = os.fork()
+    if pid == 0:
+        log = EventLog(tmp_path / "log")
+        for i in range(5000):
+            log.write({"e": "input", "i": i})
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+    tail = LogTail(tmp_path / "log")
+    assert [json.loads(line)["i"] for line in tail.read().splitlines()] == list(range(5000))
+    tail.close()
+
+
+def test_threads_do_not_mix_their_lines(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "log")
+
+    def write(name: str) -> None:
+        for _ in range(2000):
+            log.write_text(name * 50)
+
+    threads = [threading.Thread(target=write, args=(name,)) for name in "abc"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    tail = LogTail(tmp_path / "log")
+    lines = tail.read().decode().splitlines()
+    assert sorted(set(lines)) == ["a" * 50, "b" * 50, "c" * 50]
+    assert len(lines) == 6000
+    tail.close()
+
+
+EVENTS = [
+    {"e": "begin", "rank": 1, "t": 100},
+    {"e": "group", "name": "0", "ranks": [0, 1], "backend": "gloo", "t": 110},
+    {"e": "stack", "id": 0, "f": ["a.py:1 worker"], "site": "a.py:1"},
+    {"e": "input", "i": 0, "k": 0, "t": 120},
+    {"e": "span+", "id": 0, "n": "backward", "i": 0, "site": "a.py:1", "t": 125},
+    {"e": "call", "id": 0, "g": "0", "s": 0, "op": "all_reduce", "o": "all-reduce", "i": 0, "d": "float32",
+     "sh": [[1]], "st": 0, "reduce_op": "sum", "v": [[1.0]], "t": 130},
+    {"e": "wait", "id": [0], "th": 7, "n": 1, "t": 140},
+    {"e": "done", "id": 0, "v": [[2.0]], "t": 150},
+    {"e": "wake", "id": [0], "th": 7, "t": 160},
+    {"e": "span-", "id": 0, "t": 170},
+    {"e": "call", "id": 1, "g": "0", "s": 1, "op": "barrier", "o": "barrier", "i": 0, "d": None, "sh": [], "st": 0,
+     "t": 180},
+    {"e": "fail", "id": 1, "x": "RuntimeError: gone", "t": 190},
+    {"e": "raise", "x": "RuntimeError: gone", "tb": "", "t": 195},
+]  # fmt: skip
+TEXT = "".join(json.dumps(event) + "\n" for event in EVENTS).encode()
+
+
+def read(data: bytes, cuts: list[int] = []) -> RankLog:  # noqa: B006
+    log = RankLog(1, origin_ns=100)
+    at = 0
+    for cut in [*sorted(cuts), len(data)]:
+        log.feed(data[at:cut])
+        at = cut
+    return log
+
+
+def test_events_become_rows_on_the_runs_own_clock() -> None:
+    log = read(TEXT)
+    first, second = log.calls.values()
+    assert (first["enqueued_ns"], first["completed_ns"]) == (30, 50)
+    assert (first["host_wait_begin_ns"], first["host_wait_end_ns"]) == (40, 60)
+    assert (first["value_in"], first["value_out"]) == ("[[1.0]]", "[[2.0]]")
+    assert first["call_site"] == "a.py:1"
+    assert second["error"] == "RuntimeError: gone"
+    assert log.spans[0]["end_ns"] == 70
+    assert log.open_calls() == []
+    assert log.waits == {}
+    assert log.raised is not None
+
+
+@given(st.lists(st.integers(0, len(TEXT)), max_size=8))
+def test_a_log_reads_the_same_in_whatever_portions_it_comes(cuts: list[int]) -> None:
+    assert read(TEXT, cuts).calls == read(TEXT).calls
+
+
+@given(st.integers(0, len(TEXT)))
+def test_a_log_cut_anywhere_keeps_every_whole_line(cut: int) -> None:
+    log = read(TEXT[:cut])
+    whole = TEXT[:cut].count(b"\n")
+    assert len(log.calls) == sum(event["e"] == "call" for event in EVENTS[:whole])
+
+
+def test_an_open_wait_says_for_what() -> None:
+    log = read("".join(json.dumps(event) + "\n" for event in EVENTS[:7]).encode())
+    assert log.waits == {7: (0,)}
+    assert [call["seq"] for call in log.open_calls()] == [0]

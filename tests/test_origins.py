@@ -1,0 +1,105 @@
+"""Labels and call sites from stacks; those of real DDP and Join are tested with real runs, in test_recorder."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from joinlab.collectives import Op
+from joinlab.origins import MAX_FRAMES, Frame, Stacks, call_site, kind_of, label, walk
+
+TORCH = "/venv/lib/python3.11/site-packages/torch/"
+USER = Frame("/home/me/train.py", 12, "worker")
+
+
+def torch(file: str, function: str) -> Frame:
+    return Frame(TORCH + file, 1, function)
+
+
+def named(
+    *inner: Frame, op: Op = Op.ALL_REDUCE, dtype: str = "float32", asynchronous: bool = False, nccl: bool = True
+) -> str:
+    return label(op, (*inner, USER), asynchronous=asynchronous, dtype=dtype, all_reduce_barrier=nccl)
+
+
+DDP, JOIN = "nn/parallel/distributed.py", "distributed/algorithms/join.py"
+
+
+@pytest.mark.parametrize(
+    ("expected", "frames", "options"),
+    [
+        ("all-reduce", [], {}),
+        ("all-reduce", [torch("distributed/distributed_c10d.py", "all_reduce")], {}),
+        ("reduce-scatter", [], {"op": Op.REDUCE_SCATTER}),
+        ("barrier", [], {"op": Op.BARRIER, "nccl": False}),
+        ("all-reduce (barrier)", [], {"op": Op.BARRIER}),
+        ("all-reduce (DDP backward())", [torch("autograd/graph.py", "_engine_run_backward")], {}),
+        (
+            "all-reduce (DDP backward(), unused parameters)",
+            [torch("autograd/graph.py", "_engine_run_backward")],
+            {"dtype": "int32"},
+        ),
+        ("all-reduce (throw check)", [torch(JOIN, "notify_join_context"), torch(DDP, "_pre_forward")], {}),
+        (
+            "all-reduce (notify_join_context())",
+            [torch(JOIN, "notify_join_context")],
+            {"asynchronous": True},
+        ),
+        ("broadcast (DDP bucket rebuild)", [torch(DDP, "_pre_forward")], {"op": Op.BROADCAST}),
+        ("broadcast (DDP bucket rebuild)", [torch(DDP, "main_hook")], {"op": Op.BROADCAST}),
+        (
+            "all-gather (all_gather_object)",
+            [torch("distributed/c10d.py", "all_gather"), torch("distributed/c10d.py", "all_gather_object")],
+            {"op": Op.ALL_GATHER},
+        ),
+    ],
+)
+def test_labels(expected: str, frames: list[Frame], options: dict[str, object]) -> None:
+    assert named(*frames, **options) == expected  # type: ignore[arg-type]
+
+
+def test_a_collective_of_the_learners_own_inside_forward_is_not_taken_for_ddps() -> None:
+    inner = Frame("/home/me/model.py", 5, "forward")
+    frames = (torch("distributed/c10d.py", "all_reduce"), inner, torch(DDP, "_pre_forward"), USER)
+    assert label(Op.ALL_REDUCE, frames, asynchronous=False, dtype="float32", all_reduce_barrier=True) == "all-reduce"
+
+
+def test_the_call_site_is_the_innermost_line_of_the_learner() -> None:
+    helper = Frame("/home/me/helpers.py", 3, "sync")
+    library = Frame("/venv/lib/python3.11/site-packages/lightning/x.py", 7, "step")
+    assert call_site((torch("a.py", "f"), library, helper, USER)) == "/home/me/helpers.py:3"
+    assert call_site((torch("a.py", "f"), library)) == f"{library.file}:7"
+    assert call_site(()) is None
+
+
+def test_kinds_of_files() -> None:
+    import contextlib
+
+    import joinlab.cases
+    import joinlab.recorder
+
+    assert kind_of("/tmp/ipykernel_7/123.py") == "program"
+    assert kind_of(TORCH + DDP) == "torch"
+    assert kind_of(contextlib.__file__) == "library"
+    assert kind_of(joinlab.recorder.__file__) == "library"
+    assert kind_of(joinlab.cases.__file__) == "program"
+
+
+def test_each_distinct_stack_is_numbered_once() -> None:
+    stacks = Stacks()
+
+    def here() -> tuple[int, bool]:
+        return stacks.intern(sys._getframe())
+
+    seen = [here() for _ in range(3)]
+    assert seen == [(0, True), (0, False), (0, False)]
+    assert here() == (1, True)
+    assert stacks.frames[0][0].function == "here"
+
+
+def test_deep_recursion_is_cut() -> None:
+    def deep(n: int) -> int:
+        return deep(n - 1) if n else len(walk(sys._getframe()))
+
+    assert deep(500) == MAX_FRAMES
