@@ -90,7 +90,7 @@ def test_time_is_the_recorded_clock():
     picture = lanes(writer.timeline([DONE]), "time")
     assert [(box.begin, box.end) for box in stream(picture)] == [(150, 300), (400, 500)]
     assert [(box.begin, box.end) for box in picture.boxes if box.kind is Kind.WAIT][1] == (420, 480)
-    assert picture.unit == "ns"
+    assert picture.unit == "ns" and picture.begin == 100
 
 
 def test_a_call_that_failed_ends_where_the_host_was_let_go():

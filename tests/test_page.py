@@ -75,6 +75,7 @@ def test_each_run_has_its_title_diagnosis_figures_and_table():
         for axis in ("logical", "time"):
             data = re.search(rf'id="run-{at}-picture-{axis}">(.*?)</script>', made)
             assert {"data", "layout"} <= json.loads(data[1]).keys()
+            assert "<" not in data[1]  # nothing in it can end the element that holds it
     assert "Both ranks" in made and "can never meet" in made
     assert made.count("<summary>The same as a table") == 2
 

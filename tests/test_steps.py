@@ -43,6 +43,15 @@ def test_folding_loses_no_call_and_hides_nothing_that_went_wrong(timeline):
             assert all((row["host_wait_begin_ns"] is None) >= (row["host_wait_end_ns"] is None) for row in rows_of)
 
 
+def test_setup_that_went_wrong_is_not_folded():
+    writer = Writer(backend="nccl")
+    for rank in (0, 1):
+        writer.call(rank, "broadcast", "broadcast (DDP construction)", root=0)
+        writer.call(rank, "broadcast", "broadcast (DDP construction)", root=rank)
+    timeline = writer.timeline([DONE, DONE])
+    assert [(step.folded, step.bad) for step in fold(rows(timeline), plan(timeline))] == [(True, False), (False, True)]
+
+
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("case", range(1, 7))
 def test_unfolded_rows_are_those_of_the_label_table(case, n):
