@@ -99,6 +99,8 @@ class _Drawing:
             height = self.length + CAPS + top + 12
             layout.update(xaxis=across, yaxis=along, height=height, margin={"l": 90, "r": 12, "t": top, "b": 12})
             layout.update(legend_y=1 + 26 / (self.length + CAPS))
+            if self.picture.world_size > 8:  # rather scroll than squeeze
+                layout.width = 102 + 110 * self.picture.world_size
         else:
             per_rank = 110 if self.narrow else 190
             height = per_rank * self.picture.world_size + top + 50

@@ -242,11 +242,11 @@ def _by_row(calls: Sequence[Row], spans: Sequence[Row], steps: Sequence[Step], r
 def _by_time(calls: Sequence[Row], spans: Sequence[Row], front: Step | None, ranks: range) -> _Layout:
     hidden = set(front.calls) if front else set()
     shown = [call for at, call in enumerate(calls) if at not in hidden]
-    begin = min([_begun(call) for call in shown] + [span["begin_ns"] for span in spans], default=0)
+    begin = min((at for row in (*shown, *spans) for at in _moments(row)), default=0)
     last = dict.fromkeys(ranks, begin)
     inputs: dict[tuple[int, int], list[int]] = {}
     for row in (*shown, *spans):
-        moments = [at for name, at in row.items() if name.endswith("_ns") and at is not None]
+        moments = _moments(row)
         last[row["rank"]] = max([last[row["rank"]], *moments])
         if row["input"] is not None:
             inputs.setdefault((row["rank"], row["input"]), []).extend(moments)
@@ -277,6 +277,11 @@ def _by_time(calls: Sequence[Row], spans: Sequence[Row], front: Step | None, ran
 
 def _until(begin: int, end: int | None, stop: float) -> Place:
     return float(begin), stop if end is None else float(end)
+
+
+def _moments(row: Row) -> list[int]:
+    """Every recorded time of a call or span."""
+    return [at for name, at in row.items() if name.endswith("_ns") and at is not None]
 
 
 def _begun(call: Row) -> int:

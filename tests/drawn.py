@@ -38,6 +38,7 @@ def timelines(draw: st.DrawFn) -> Timeline:
             error = "RuntimeError: <script>" if done is None and draw(st.booleans()) else None
             row = {"rank": rank, "group": group, "seq": seqs[group], "op": op, "origin": origin, "error": error}
             row |= {"input": draw(st.none() | st.integers(0, 2)), "enqueued_ns": at, "completed_ns": done}
+            row |= {"started_ns": draw(st.none() | st.integers(at, at + 9 if done is None else done))}
             row |= {"host_wait_begin_ns": wait, "host_wait_end_ns": woken}
             row |= {"dtype": None, "shape": []} if op == "barrier" else {"dtype": "float32", "shape": [[1]]}
             rows.append(row)

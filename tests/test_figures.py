@@ -82,6 +82,12 @@ def test_many_ranks_get_the_short_labels():
         writer.call(rank, "all_reduce", "all-reduce (DDP forward() 1)")
     made = figure(writer.timeline([DONE] * 8))
     assert set(bars(made, "DDP forward()").text) == {"forward() 1"}
+    assert made.layout.width is None  # as wide as the page
+
+
+def test_still_more_ranks_get_a_wider_figure_that_scrolls():
+    timeline = timeline_from_rows([], [DONE] * 16, {"backend": "gloo"})
+    assert figure(timeline).layout.width > 16 * 100
 
 
 def test_two_ranks_with_five_inputs_need_no_zooming():
