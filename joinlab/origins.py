@@ -50,12 +50,17 @@ def walk(frame: FrameType | None) -> tuple[Frame, ...]:
     found: list[Frame] = []
     while frame is not None and len(found) < MAX_FRAMES:
         file = frame.f_code.co_filename
-        if not file.startswith(_HERE) or file in _TEACHING:
+        if not is_ours(file):
             found.append(Frame(file, frame.f_lineno, frame.f_code.co_name))
         elif frame.f_code is _PROGRAM_CALLER:
             break  # what lies further out is how we started the rank, not the learner's program
         frame = frame.f_back
     return tuple(found)
+
+
+def is_ours(file: str) -> bool:
+    """True for joinlab's own files, its teaching programs excepted."""
+    return file.startswith(_HERE) and file not in _TEACHING
 
 
 @lru_cache(maxsize=4096)
@@ -94,6 +99,19 @@ def label(op: Op, frames: tuple[Frame, ...], *, asynchronous: bool, dtype: str |
         return "all-reduce (barrier)" if all_reduce_barrier else "barrier"
     who = _who(frames, asynchronous, dtype)
     return f"{WORDS[op]} ({who})" if who else WORDS[op]
+
+
+def from_reducer(frames: tuple[Frame, ...]) -> bool:
+    """True where DDP's Reducer issues the call, itself or through a comm hook of torch, and so waits for it.
+
+    Without any frame it is one of the autograd engine's own threads, as for tensors on a GPU.
+    """
+    for frame in frames:
+        if frame.function == "_engine_run_backward":
+            return True
+        if kind_of(frame.file) == "program":
+            return False
+    return not frames
 
 
 def _who(frames: tuple[Frame, ...], asynchronous: bool, dtype: str | None) -> str | None:

@@ -19,7 +19,6 @@ import traceback
 from base64 import b64encode
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NoReturn
 
 import cloudpickle
@@ -28,6 +27,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from joinlab.origins import is_ours
 from joinlab.plain import Repr, encode
 from joinlab.programs import Inputs, call_program
 from joinlab.recorder import Recorder, install
@@ -156,13 +156,16 @@ def _init_process_group(recorder: Recorder, rank: int, request: Mapping[str, Any
 
 
 def _traceback(error: BaseException) -> str:
-    """As Python would print it, without the frames of joinlab around the program."""
-    at: TracebackType | None = error.__traceback__
-    while at is not None and at.tb_frame.f_code.co_name != "call_program":
-        at = at.tb_next
-    if at is not None:
-        at = at.tb_next
-    return "".join(traceback.format_exception(type(error), error, at or error.__traceback__))
+    """As Python would print it, without the frames of joinlab: not how the program was started, nor the recorder."""
+    shown = traceback.TracebackException.from_exception(error)
+    causes: list[traceback.TracebackException | None] = [shown]
+    while causes:
+        one = causes.pop()
+        if one is not None:
+            kept = [frame for frame in one.stack if not is_ours(frame.filename)]
+            one.stack = traceback.StackSummary.from_list(kept)
+            causes += [one.__cause__, one.__context__]
+    return "".join(shown.format())
 
 
 def _keep(path: Path, value: Any) -> None:

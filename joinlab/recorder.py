@@ -11,7 +11,8 @@ large tensor is kept alive, and the real Work decides about completion and error
   is about to be let go, whichever is first: after that the program may overwrite the tensor.
 - The Reducer waits in C++, on futures that no Python sees. But it does so in an autograd callback, and callbacks run
   in order: ours, queued before it and (from within the first) after it, bracket that wait.
-- A Python Work that C++ alone holds is forgotten by Python; the last KEPT_WORKS are kept alive here.
+- A Python Work that C++ alone holds is forgotten by Python, so works are kept alive here: those on large tensors
+  until they are done, the last KEPT_WORKS on small ones beyond that.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from joinlab.collectives import MAX_VALUES, Op
 from joinlab.events import EventLog, log_name, now, to_json
-from joinlab.origins import Frame, Stacks, call_site, kind_of, label
+from joinlab.origins import Frame, Stacks, call_site, from_reducer, kind_of, label
 from joinlab.reader import Reader
 from joinlab.seam import METHODS, Method, dtype_of, options_of, tensors_in
 
@@ -45,7 +46,8 @@ BACKEND = "joinlab"
 """Name under which the recording group is registered. It must be its own: DDP's logger casts a "gloo" group."""
 
 KEPT_WORKS = 65_536
-"""A C++ holder waits on a Work at most this many calls after its issue; older ones may be collected."""
+"""The last works on small tensors that are kept alive. C++ may hold one without Python knowing (DDP does so with the
+first all-reduce of a forward pass), and wait for ever once Python has forgotten it."""
 
 
 class Call:
@@ -59,27 +61,32 @@ class Call:
         "op",
         "origin",
         "outs",
+        "recorded",
+        "small",
         "waited",
         "waited_at_once",
         "work",
     )
 
-    def __init__(self, id: int, op: Op, origin: str, group: RecordingGroup, outs: list[torch.Tensor] | None) -> None:
+    def __init__(self, id: int, op: Op, origin: str, group: RecordingGroup, small: bool) -> None:
         self.id = id
         self.op = op
         self.origin = origin
         self.group = group
-        self.outs = outs  # only if small: a large tensor is not ours to keep alive
+        self.small = small  # its tensors are, so that they can be kept alive
+        self.outs: list[torch.Tensor] | None = None  # what comes out, to be read; only if small
         self.work: Any = None
+        self.recorded: RecordedWork | None = None  # kept alive until done; small ones longer, see KEPT_WORKS
         self.done = False
         self.waited = False  # the stream (NCCL) or the host (gloo) has been made to wait for it
         self.host_waits = group.host_waits or op is Op.BARRIER
         self.waited_at_once = False  # the host waits for it next: its waking tells when it completed
 
 
-class _Backward(threading.local):
-    """What the backward pass that runs in a thread has come to."""
+class _Thread(threading.local):
+    """What a thread of the program has come to: its last call, and its backward pass."""
 
+    unwaited: Call | None = None  # the last call, if it is one that the host waits for at once
     pending: list[Call] | None = None  # calls of the Reducer in this pass; None: there is none yet
     waiting: Sequence[Call] = ()  # those that it waits for now, at the end of the pass
     buckets = 0  # how many the pass before issued
@@ -100,7 +107,7 @@ class Recorder:
         self._stacks = Stacks()
         self._works: deque[RecordedWork] = deque(maxlen=KEPT_WORKS)
         self._open: dict[int, Call] = {}
-        self._backward = _Backward()
+        self._thread = _Thread()
         self._backward_site: str | None = None
         self._join_hook: deque[Call] = deque()
         self._cuda_reader: Reader | None = None
@@ -109,6 +116,9 @@ class Recorder:
 
     def issue(self, group: RecordingGroup, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RecordedWork:
         """Record a call, hand it to the real group, and return a Work that records its wait and completion."""
+        unwaited, self._thread.unwaited = self._thread.unwaited, None
+        if unwaited is not None and not unwaited.done:  # a coalescing manager holds the wait back
+            self._watch(unwaited)
         method = METHODS[name]
         ins = tensors_in(args[method.ins]) if method.ins is not None else []
         outs = tensors_in(args[method.outs]) if method.outs is not None else []
@@ -119,10 +129,15 @@ class Recorder:
             self.fail(call, error)
             raise
         work = RecordedWork(self, call)
-        self._works.append(work)
+        if call.small:
+            self._works.append(work)
+        else:
+            call.recorded = work
         if call.origin.endswith("(join() hook)"):
             self._join_hook.append(call)
-        if not call.waited_at_once:
+        if call.waited_at_once:
+            self._thread.unwaited = call
+        else:
             self._watch(call)
         return work
 
@@ -137,21 +152,23 @@ class Recorder:
     ) -> Call:
         tensors = ins or outs
         stack, frames = self._stack(frame)
-        asynchronous = bool(getattr(rest[-1], "asyncOp", False)) if rest else False
+        asynchronous = bool(getattr(rest[-1], "asyncOp", True)) if rest else True
         options = options_of(method.op, group.ranks, rest)
         key = (stack, method, asynchronous, *((t.dtype, t.shape) for t in tensors), *options.values())
         known = group.known.get(key)
         if known is None:
             known = group.known[key] = self._describe_once(group, method, tensors, frames, asynchronous, options)
-        origin, text = known
+        origin, text, reducer = known
         small = sum(t.numel() for t in ins) + (0 if ins is outs else sum(t.numel() for t in outs)) <= MAX_VALUES
-        call = Call(next(self._ids), method.op, origin, group, outs if outs and small else None)
+        call = Call(next(self._ids), method.op, origin, group, small)
+        if outs and small:
+            call.outs = outs
         call.waited_at_once = not asynchronous and call.host_waits
         values = group.reader.before(call, ins) if ins and small else None
         more = "" if values is None else f',"v":{to_json(values)}'
         if not frames and self._backward_site is not None:  # the autograd thread of a GPU: no Python below it
             more += f',"site":{to_json(self._backward_site)}'
-        if self._in_reducer(frames):
+        if reducer:
             self._bracket_reducer_wait(call)
         index = "null" if self.input is None else self.input
         with self._lock:
@@ -169,8 +186,8 @@ class Recorder:
         frames: tuple[Frame, ...],
         asynchronous: bool,
         options: dict[str, Any],
-    ) -> tuple[str, str]:
-        """The label of a call, and the text of its event that is the same each time it is issued from there."""
+    ) -> tuple[str, str, bool]:
+        """What is the same each time a call is issued from there: label, text of the event, whether by the Reducer."""
         dtype = dtype_of(tensors)
         nccl = group.backend == "nccl"
         origin = label(method.op, frames, asynchronous=asynchronous, dtype=dtype, all_reduce_barrier=nccl)
@@ -182,7 +199,7 @@ class Recorder:
             "sh": [list(t.shape) for t in tensors],
             **options,
         }
-        return origin, to_json(event)[1:-1]
+        return origin, to_json(event)[1:-1], from_reducer(frames)
 
     def _stack(self, frame: FrameType) -> tuple[int, tuple[Frame, ...]]:
         with self._lock:
@@ -212,25 +229,25 @@ class Recorder:
         with self._lock:
             if call.done:
                 return
-            call.done = True
-            self._open.pop(call.id, None)
             at = now()
             values = call.group.reader.after(call)
-            call.outs = None
-            if values is None:
-                self.log.write_text(f'{{"e":"done","id":{call.id},"t":{at}}}')
-            else:
-                self.log.write_text(f'{{"e":"done","id":{call.id},"v":{to_json(values)},"t":{at}}}')
+            more = "" if values is None else f',"v":{to_json(values)}'
+            self.log.write_text(f'{{"e":"done","id":{call.id},"t":{at}{more}}}')
+            self._close(call)
 
     def fail(self, call: Call, error: BaseException) -> None:
         """Record that the backend raised instead of completing the call."""
         with self._lock:
             if call.done:
                 return
-            call.done = True
-            self._open.pop(call.id, None)
-            call.outs = None
             self.log.write({"e": "fail", "id": call.id, "t": now(), "x": f"{type(error).__name__}: {error}"})
+            self._close(call)
+
+    def _close(self, call: Call) -> None:
+        """Let go of what an open call holds. `done` comes last: who sees it may overwrite the tensors and end."""
+        self._open.pop(call.id, None)
+        call.outs = call.recorded = None
+        call.done = True
 
     def settle(self) -> None:
         """Record what completed without anyone having been told. Called before the rank ends."""
@@ -242,6 +259,8 @@ class Recorder:
                     self.finish(call)
             except Exception:
                 continue
+        with self._lock:  # a completion that another thread is just writing down
+            pass
 
     # ---------------------------------------------------------------- waits
 
@@ -275,37 +294,33 @@ class Recorder:
         """Open calls that this rank's stream has been made to wait for: a host sync now waits for them."""
         return [call for call in list(self._open.values()) if call.waited]
 
-    def _in_reducer(self, frames: tuple[Frame, ...]) -> bool:
-        """True where the C++ Reducer issues a call in a backward pass (without any frame: on a GPU's own thread)."""
-        return frames[0].function == "_engine_run_backward" if frames else self._backward_site is not None
-
     def _bracket_reducer_wait(self, call: Call) -> None:
         """See to it that the Reducer's wait for `call`, at the end of the backward pass, is recorded."""
-        backward = self._backward
-        if backward.pending is None:
-            backward.pending = []
+        thread = self._thread
+        if thread.pending is None:
+            thread.pending = []
             Variable._execution_engine.queue_callback(self._before_reducer_waits)
         else:
-            before = backward.pending[-1]
+            before = thread.pending[-1]
             if before.waited_at_once:  # it was not the last bucket after all
                 before.waited_at_once = False
                 self._watch(before)
-        backward.pending.append(call)
-        call.waited_at_once = call.host_waits and len(backward.pending) == backward.buckets
+        thread.pending.append(call)
+        call.waited_at_once = call.host_waits and len(thread.pending) == thread.buckets
 
     def _before_reducer_waits(self) -> None:
-        backward = self._backward
-        issued, backward.pending = backward.pending or [], None
+        thread = self._thread
+        issued, thread.pending = thread.pending or [], None
         calls = [call for call in issued if not call.done]
-        backward.buckets = len(issued)
+        thread.buckets = len(issued)
         if calls:
-            backward.waiting = calls
+            thread.waiting = calls
             if calls[0].host_waits:
                 self.begin_wait(calls)
             Variable._execution_engine.queue_callback(self._after_reducer_waited)
 
     def _after_reducer_waited(self) -> None:
-        calls, self._backward.waiting = self._backward.waiting, []
+        calls, self._thread.waiting = self._thread.waiting, []
         if not calls[0].host_waits:  # NCCL: it was the stream that has been made to wait
             for call in calls:
                 call.waited = True
@@ -313,11 +328,12 @@ class Recorder:
             return
         for call in calls:
             self.finish(call)
+        self._thread.unwaited = None
         self.end_wait(calls)
 
     def _reducer_gave_up(self, error: BaseException) -> None:
         """The backward pass raised: the callbacks after the Reducer's own never ran."""
-        calls, self._backward.waiting, self._backward.pending = self._backward.waiting, [], None
+        calls, self._thread.waiting, self._thread.pending = self._thread.waiting, [], None
         if not calls:
             return
         for call in calls:  # the Reducer waits for one bucket after the other, and stops at the first that fails
@@ -386,6 +402,7 @@ class RecordedWork(dist.Work):
         """Wait as the real Work does, and record it if it is the host that waits."""
         call, real = self._call, self._call.work
         call.waited = True
+        self._recorder._thread.unwaited = None
         if not call.host_waits and not timeout:
             result = bool(real.wait())
             call.group.reader.after_wait(call)
@@ -420,6 +437,9 @@ class RecordedWork(dist.Work):
     def source_rank(self) -> int:
         return int(self._call.work.source_rank())
 
+    def _source_rank(self) -> int:
+        return int(self._call.work._source_rank())
+
     def get_future_result(self) -> Any:
         return self._call.work.get_future_result()
 
@@ -439,7 +459,7 @@ class RecordingGroup(dist.ProcessGroup):
         self.reader = reader
         # A Work.wait() of NCCL makes the stream wait, not the host, unless it is told to block.
         self.host_waits = backend == "gloo" or os.environ.get("TORCH_NCCL_BLOCKING_WAIT", "0") == "1"
-        self.known: dict[tuple[Any, ...], tuple[str, str]] = {}
+        self.known: dict[tuple[Any, ...], tuple[str, str, bool]] = {}
         self._seq = itertools.count()
         recorder.log.write({"e": "group", "name": label, "ranks": ranks, "backend": backend, "t": now()})
 

@@ -1,0 +1,127 @@
+"""The step time of a DDP loop with and without the recorder, in the same processes, block by block in turn."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from tests.bench.figures import Figure, ms
+
+BLOCKS = 60
+"""Pairs of blocks, one with and one without the recorder, in alternating order."""
+
+
+def measure() -> list[Figure]:
+    """Tiny model, and one of a few million parameters."""
+    return [
+        _figure("recorded / bare step, tiny model (2 parameters)", width=1, steps=25, aim="at most 1.10"),
+        _figure("recorded / bare step, 2.1 million parameters", width=1024, steps=3, aim="at most 1.02"),
+    ]
+
+
+def _figure(what: str, width: int, steps: int, aim: str) -> Figure:
+    with tempfile.TemporaryDirectory() as folder:
+        pids = []
+        for rank in (0, 1):
+            pid = os.fork()
+            if pid == 0:
+                _rank(Path(folder), rank, width, steps)
+            pids.append(pid)
+        for pid in pids:
+            _, status = os.waitpid(pid, 0)
+            if status:
+                raise RuntimeError(f"a rank of the benchmark ended with status {status}")
+        samples = json.loads((Path(folder) / "samples.json").read_text())
+    recorded, bare = samples["recorded"], samples["bare"]
+    ratio = median(r / b for r, b in zip(recorded, bare, strict=True))
+    return Figure(what, f"{ms(recorded)} / {ms(bare)}", f"{ratio:.3f}", aim)
+
+
+def _rank(folder: Path, rank: int, width: int, steps: int) -> None:
+    try:
+        samples = _blocks(folder, rank, width, steps)
+        if rank == 0:
+            (folder / "samples.json").write_text(json.dumps(samples))
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+def _blocks(folder: Path, rank: int, width: int, steps: int) -> dict[str, list[float]]:
+    import torch
+    import torch.distributed as dist
+    from torch.distributed import distributed_c10d as c10d
+    from torch.nn.parallel import DistributedDataParallel as DDP
+    from torch.optim import optimizer
+
+    from joinlab.recorder import install
+
+    torch.set_num_threads(1)
+    bare_functions = _functions()
+    store: Any = dist.FileStore(str(folder / "store"), 2)  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    bare_group = dist.group.WORLD
+    helper = c10d._new_process_group_helper
+    install(folder, rank)
+    recorded_group = dist.new_group([0, 1])
+    c10d._new_process_group_helper = helper
+    recorded_functions = _functions()
+    hooks = (dict(optimizer._global_optimizer_pre_hooks), dict(optimizer._global_optimizer_post_hooks))
+
+    def model() -> torch.nn.Module:
+        if width == 1:
+            return torch.nn.Linear(1, 1)
+        return torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.ReLU(), torch.nn.Linear(width, width))
+
+    def turn(recorded: bool) -> None:
+        for (owner, name), function in (recorded_functions if recorded else bare_functions).items():
+            setattr(owner, name, function)
+        for live, kept in zip(
+            (optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks), hooks, strict=True
+        ):
+            live.clear()
+            if recorded:
+                live.update(kept)
+
+    loops = {}
+    for recorded, group in ((False, bare_group), (True, recorded_group)):
+        turn(recorded)
+        ddp = DDP(model(), process_group=group)
+        loops[recorded] = (ddp, torch.optim.SGD(ddp.parameters(), lr=1e-3))
+
+    x = torch.ones(8, width)
+
+    def block(recorded: bool) -> float:
+        turn(recorded)
+        ddp, sgd = loops[recorded]
+        began = time.perf_counter()
+        for _ in range(steps):
+            sgd.zero_grad()
+            ddp(x).sum().backward()
+            sgd.step()
+        return (time.perf_counter() - began) / steps
+
+    samples: dict[str, list[float]] = {"recorded": [], "bare": []}
+    for i in range(BLOCKS + 3):
+        for recorded in ((False, True), (True, False))[i % 2]:
+            seconds = block(recorded)
+            if i >= 3:  # the first blocks rebuild buckets and warm caches
+                samples["recorded" if recorded else "bare"].append(seconds)
+    return samples
+
+
+def _functions() -> dict[tuple[Any, str], Any]:
+    """Everything that the recorder replaces in torch, apart from the creation of groups."""
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    places = [(DistributedDataParallel, "forward"), (torch.autograd, "backward"), (torch._C.Future, "wait")]
+    return {(owner, name): getattr(owner, name) for owner, name in places}

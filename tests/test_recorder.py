@@ -1,0 +1,401 @@
+"""The recorder on real gloo runs: every call of every rank, under its right name, and nothing changed by recording."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import joinlab
+from joinlab.timeline import Timeline
+
+
+def run(program: Callable[..., Any], inputs: tuple[int, ...] = (1, 2), **options: Any) -> Timeline:
+    return joinlab.launch(program, inputs, **{"backend": "gloo", "on_output": None, **options})
+
+
+def of(timeline: Timeline, rank: int = 0, *columns: str) -> list[Any]:
+    rows = timeline.calls.filter(pl.col("rank") == rank).select(columns)
+    return rows.to_series().to_list() if len(columns) == 1 else rows.rows()
+
+
+def test_every_collective_is_recorded_with_its_columns() -> None:
+    def program(rank: int, inputs: Any) -> list[Any]:
+        n = dist.get_world_size()
+        x = torch.tensor([rank + 1.0, 10.0])
+        some = [torch.zeros(2) for _ in range(n)]
+        dist.all_reduce(x.clone(), op=dist.ReduceOp.MAX)
+        dist.broadcast(x.clone(), 1)
+        dist.reduce(x.clone(), 2, op=dist.ReduceOp.PRODUCT)
+        dist.all_gather(some, x)
+        dist.all_gather_into_tensor(torch.zeros(2 * n), x)
+        dist.gather(x, some if rank == 1 else None, 1)
+        dist.scatter(torch.zeros(2), [x * i for i in range(n)] if rank == 0 else None, 0)
+        dist.reduce_scatter_tensor(torch.zeros(1), torch.arange(n).float())
+        dist.all_to_all_single(torch.zeros(n), torch.arange(n).float() + 10 * rank)
+        dist.barrier()
+        objects: list[Any] = [None] * n
+        dist.all_gather_object(objects, {"rank": rank})
+        return objects
+
+    timeline = run(program, (1, 1, 1)).raise_for_ending()
+    rows = of(timeline, 2, "op", "origin", "reduce_op", "root", "shape", "value_in", "value_out")
+    assert rows[:10] == [
+        ("all_reduce", "all-reduce", "max", None, [[2]], "[[3.0,10.0]]", "[[3.0,10.0]]"),
+        ("broadcast", "broadcast", None, 1, [[2]], "[[3.0,10.0]]", "[[2.0,10.0]]"),
+        ("reduce", "reduce", "product", 2, [[2]], "[[3.0,10.0]]", "[[6.0,1000.0]]"),
+        ("all_gather", "all-gather", None, None, [[2]], "[[3.0,10.0]]", "[[1.0,10.0],[2.0,10.0],[3.0,10.0]]"),
+        ("all_gather", "all-gather", None, None, [[2]], "[[3.0,10.0]]", "[[1.0,10.0,2.0,10.0,3.0,10.0]]"),
+        ("gather", "gather", None, 1, [[2]], "[[3.0,10.0]]", None),
+        ("scatter", "scatter", None, 0, [[2]], None, "[[2.0,20.0]]"),
+        ("reduce_scatter", "reduce-scatter", "sum", None, [[3]], "[[0.0,1.0,2.0]]", "[[6.0]]"),
+        ("all_to_all", "all-to-all", None, None, [[3]], "[[20.0,21.0,22.0]]", "[[2.0,12.0,22.0]]"),
+        ("barrier", "barrier", None, None, [], None, None),
+    ]
+    assert {origin for _, origin, *_ in rows[10:]} == {"all-gather (all_gather_object)"}
+    assert timeline.returns[0] == [{"rank": 0}, {"rank": 1}, {"rank": 2}]
+    assert timeline.calls["completed_ns"].null_count() == 0
+    assert timeline.calls.filter(pl.col("enqueued_ns") > pl.col("completed_ns")).is_empty()
+    assert timeline.calls["started_ns"].null_count() == timeline.calls.height  # gloo does not say
+
+
+def test_point_to_point_calls_name_their_peer_and_tag() -> None:
+    def program(rank: int, inputs: Any) -> None:
+        x = torch.tensor([7.0 + rank])
+        if rank == 0:
+            dist.send(x, 2, tag=5)
+            dist.isend(x, 1).wait()
+        else:
+            dist.recv(x, 0, tag=5) if rank == 2 else dist.recv(x)
+
+    timeline = run(program, (1, 1, 1)).raise_for_ending()
+    columns = ("op", "peer", "tag", "value_in", "value_out")
+    assert of(timeline, 0, *columns) == [("send", 2, 5, "[[7.0]]", None), ("send", 1, 0, "[[7.0]]", None)]
+    assert of(timeline, 1, *columns) == [("recv", None, 0, None, "[[7.0]]")]
+    assert of(timeline, 2, *columns) == [("recv", 0, 5, None, "[[7.0]]")]
+    assert timeline.calls["completed_ns"].null_count() == 0
+
+
+def test_calls_of_subgroups_are_recorded_with_global_ranks() -> None:
+    def program(rank: int, inputs: Any) -> Any:
+        pair = dist.new_group([2, 1])
+        other = dist.new_group([0, 2], backend="gloo")
+        x = torch.tensor([float(rank)])
+        if rank:
+            dist.broadcast(x, src=2, group=pair)
+        if rank != 1:
+            dist.all_reduce(x, group=other)
+        return float(x), dist.get_backend(), dist.get_backend(other) if rank != 1 else None
+
+    timeline = run(program, (1, 1, 1)).raise_for_ending()
+    assert timeline.returns == ((2.0, "gloo", "gloo"), (2.0, "gloo", None), (2.0, "gloo", "gloo"))
+    groups = [tuple(ranks) for ranks in timeline.meta["groups"].values()]
+    assert groups[0] == (0, 1, 2)
+    assert sorted(groups[1:]) == [(0, 2), (1, 2)]
+    assert of(timeline, 2, "op", "root", "seq") == [("broadcast", 2, 0), ("all_reduce", None, 0)]
+    assert len(set(of(timeline, 2, "group"))) == 2
+
+
+def test_functional_and_coalesced_collectives_are_recorded() -> None:
+    def program(rank: int, inputs: Any) -> tuple[float, float]:
+        import torch.distributed._functional_collectives as functional
+
+        x = functional.all_reduce(torch.tensor([1.0 + rank]), "sum", dist.group.WORLD)
+        tensors = [torch.ones(2), torch.ones(3)]
+        dist.all_reduce_coalesced(tensors)
+        return float(x), float(tensors[1][2])
+
+    timeline = run(program, (1, 1)).raise_for_ending()
+    assert timeline.returns == ((3.0, 2.0),) * 2
+    assert of(timeline, 0, "op", "shape") == [("all_reduce", [[1]]), ("all_reduce", [[2], [3]])]
+
+
+def test_a_device_mesh_makes_recorded_groups() -> None:
+    def program(rank: int, inputs: Any) -> float:
+        from torch.distributed.device_mesh import init_device_mesh
+
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+        x = torch.tensor([float(rank)])
+        dist.all_reduce(x, group=mesh["tp"].get_group())
+        return float(x)
+
+    timeline = run(program, (1,) * 4).raise_for_ending()
+    assert timeline.returns == (1.0, 1.0, 5.0, 5.0)
+    assert timeline.calls.filter(pl.col("op") == "all_reduce").height == 4
+
+
+# ------------------------------------------------------------------------------------------ DDP and Join
+
+
+def origins(timeline: Timeline, rank: int = 0) -> list[str]:
+    return [o for o in of(timeline, rank, "origin") if "construction" not in o]
+
+
+def test_the_calls_of_construction_and_rebuild_are_named_as_such() -> None:
+    def program(rank: int, inputs: Any) -> None:
+        model = DDP(torch.nn.Linear(1, 1))
+        for x in inputs:
+            model(x).backward()
+
+    timeline = run(program, (2, 2)).raise_for_ending()
+    assert of(timeline, 1, "origin", "dtype") == [
+        ("all-gather (DDP construction)", "int64"),
+        ("broadcast (DDP construction)", "int64"),
+        ("broadcast (DDP construction)", "float32"),
+        ("all-reduce (DDP backward())", "float32"),
+        ("broadcast (DDP bucket rebuild)", "int32"),
+        ("broadcast (DDP bucket rebuild)", "int32"),
+        ("all-reduce (DDP backward())", "float32"),
+    ]
+
+
+def test_buffers_and_unused_parameters_have_their_own_names() -> None:
+    def program(rank: int, inputs: Any) -> None:
+        net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+        model = DDP(net, find_unused_parameters=True)
+        with model.join():
+            for _ in inputs:
+                model(torch.ones(3, 2)).sum().backward()
+
+    timeline = run(program).raise_for_ending()
+    assert origins(timeline) == [
+        "all-reduce (DDP forward() 1)",
+        "all-reduce (_find_common_rank(), DDP forward(), buffers)",
+        "broadcast (DDP forward(), buffers)",
+        "broadcast (DDP forward(), buffers)",
+        "all-reduce (DDP forward() 2)",
+        "all-reduce (DDP backward())",
+        "all-reduce (DDP backward(), unused parameters)",
+        "all-reduce (join() _get_num_nonjoined_procs())",
+        "all-reduce (_find_common_rank(), join() hook, buffers)",
+        "broadcast (join() hook, buffers)",
+        "broadcast (join() hook, buffers)",
+        "all-reduce (join() check bwd grad sync)",
+        "all-reduce (join() hook)",
+        "all-reduce (join() hook, unused parameters)",
+        "all-reduce (join() _get_num_nonjoined_procs())",
+        "all-reduce (_find_common_rank())",
+        "broadcast (sync final model params)",
+        "broadcast (sync final model params)",
+    ]
+    in_order = timeline.calls.filter(pl.col("rank") == 0, pl.col("origin").str.contains("unused|nonjoined"))
+    assert in_order["completed_ns"].is_sorted()  # the map's all-reduce, which nobody waits for, is not told late
+
+
+def test_zero_and_ddp_under_one_join() -> None:
+    def program(rank: int, inputs: Any) -> Any:
+        from torch.distributed.algorithms.join import Join
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        model = DDP(torch.nn.Linear(2, 2))
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
+        with Join([model, optimizer]):
+            for _ in inputs:
+                model(torch.ones(1, 2)).sum().backward()
+                optimizer.step()
+        return model.state_dict()
+
+    timeline = run(program).raise_for_ending()
+    assert "broadcast (ZeRO)" in origins(timeline)
+    assert "broadcast (ZeRO join() hook)" in origins(timeline)
+    assert np.array_equal(*(r["module.weight"] for r in timeline.returns))
+
+
+def test_throw_on_early_termination() -> None:
+    def program(rank: int, inputs: Any) -> None:
+        model = DDP(torch.nn.Linear(1, 1))
+        with model.join(throw_on_early_termination=True):
+            for x in inputs:
+                model(x).backward()
+
+    timeline = run(program)
+    assert [end.text for end in timeline.ends] == [
+        "RuntimeError: Rank 0 exhausted all inputs.",
+        "RuntimeError: Detected at least one rank that exhausted inputs. Throwing across all ranks.",
+    ]
+    assert origins(timeline)[-1] == "all-reduce (join() throw check)"
+    assert origins(timeline, 1)[-1] == "all-reduce (throw check)"
+    assert "joinlab/recorder.py" not in timeline.output[1]
+
+
+def test_a_comm_hook_of_torch_is_named_and_its_wait_recorded() -> None:
+    def program(rank: int, inputs: Any) -> None:
+        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+
+        model = DDP(torch.nn.Linear(1, 1))
+        model.register_comm_hook(None, fp16_compress_hook)
+        for x in inputs:
+            model(x).backward()
+
+    timeline = run(program, (1, 1)).raise_for_ending()
+    assert of(timeline, 0, "origin", "dtype")[-1] == ("all-reduce (DDP backward(), comm hook)", "float16")
+
+
+def test_dividing_by_the_ranks_that_are_left_works_under_the_recorder() -> None:
+    def program(rank: int, inputs: Any) -> float:
+        model = DDP(torch.nn.Linear(1, 1, bias=False), gradient_as_bucket_view=True)
+        with model.join(divide_by_initial_world_size=False):
+            for x in inputs:
+                model.zero_grad()
+                model(x).backward()
+        return float(model.module.weight.grad)
+
+    assert run(program, (1, 3)).raise_for_ending().returns[1] == 1.0
+
+
+def test_a_hang_behind_the_reducers_own_wait_is_seen_and_proven() -> None:
+    def program(rank: int, inputs: Any) -> None:
+        model = DDP(torch.nn.Linear(1, 1))
+        model(torch.ones(1)).backward()
+        if rank == 0:
+            dist.barrier()
+        else:
+            with model.no_sync():
+                model(torch.ones(1)).backward()
+            dist.broadcast(torch.ones(1), 0)
+
+    timeline = run(program, (1, 1))
+    assert [str(end) for end in timeline.ends] == ["hung (proven)"] * 2
+
+
+def test_spans_say_what_the_host_did() -> None:
+    def program(rank: int, inputs: Any) -> None:
+        model = DDP(torch.nn.Linear(1, 1))
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        for x in inputs:
+            model(x).backward()
+            sgd.step()
+
+    timeline = run(program, (2, 2)).raise_for_ending()
+    spans = timeline.spans.filter(pl.col("rank") == 0)
+    assert spans.select("name", "input").rows() == [
+        (name, i) for i in (0, 1) for name in ("forward", "backward", "optimizer")
+    ]
+    assert spans.filter(pl.col("end_ns") < pl.col("begin_ns")).is_empty()
+    assert {os.path.basename(site).split(":")[0] for site in spans["call_site"]} == {"test_recorder.py"}
+
+
+def test_a_rank_that_ends_inside_a_span_leaves_it_open() -> None:
+    def program(rank: int, inputs: Any) -> None:
+        class Net(torch.nn.Linear):
+            def forward(self, x: Any) -> Any:
+                os._exit(1)
+
+        DDP(Net(1, 1))(torch.ones(1))
+
+    spans = run(program, (1,)).spans
+    assert spans.select("name", "end_ns").rows() == [("forward", None)]
+
+
+def test_several_buckets_overlap_the_backward_pass() -> None:
+    def program(rank: int, inputs: Any) -> None:
+        layers = [torch.nn.Linear(200, 200) for _ in range(4)]
+        model = DDP(torch.nn.Sequential(*layers), bucket_cap_mb=0.1)
+        for _ in inputs:
+            model(torch.ones(2, 200)).sum().backward()
+
+    timeline = run(program, (3, 3)).raise_for_ending()
+    last = timeline.calls.filter(pl.col("rank") == 0, pl.col("input") == 2)
+    backward = timeline.spans.filter(pl.col("rank") == 0, pl.col("input") == 2, pl.col("name") == "backward").row(
+        0, named=True
+    )
+    assert last.height == 4
+    assert last["value_in"].null_count() == 4  # too large to keep
+    assert last["enqueued_ns"].min() > backward["begin_ns"]  # type: ignore[operator]
+    assert last["completed_ns"].max() < backward["end_ns"]  # type: ignore[operator]
+
+
+# ------------------------------------------------------------------------------------------ values, and leaving no mark
+
+
+def test_values_out_are_those_of_the_collective_even_if_overwritten_at_once() -> None:
+    def program(rank: int, inputs: Any) -> None:
+        x = torch.zeros(1)
+        for i in range(200):
+            x.fill_(i)
+            dist.all_reduce(x)
+            x.fill_(-1)
+
+    timeline = run(program, (1, 1)).raise_for_ending()
+    assert of(timeline, 1, "value_out") == [f"[[{2.0 * i}]]" for i in range(200)]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "text"),
+    [
+        (torch.tensor([2**62 + 1]), f"[[{2**62 + 1}]]"),
+        (torch.tensor([float("nan"), float("-inf")]), "[[NaN,-Infinity]]"),
+        (torch.tensor([[1, 2], [3, 4]], dtype=torch.int16).t(), "[[1,3,2,4]]"),
+        (torch.tensor([True, False]), "[[true,false]]"),
+        (torch.ones(17), None),
+        (torch.ones(0), "[[]]"),
+    ],
+)
+def test_small_values_of_any_dtype_are_kept_exactly(tensor: torch.Tensor, text: str | None) -> None:
+    def program(rank: int, inputs: Any) -> None:
+        dist.broadcast(tensor, 0)
+
+    assert of(run(program, (1,)), 0, "value_in") == [text]
+
+
+def test_recording_keeps_no_large_tensor_alive() -> None:
+    def program(rank: int, inputs: Any) -> bool:
+        import gc
+        import weakref
+
+        big = torch.ones(1000)
+        dist.all_reduce(big)
+        alive = weakref.ref(big)
+        del big
+        gc.collect()
+        return alive() is None
+
+    assert run(program, (1, 1)).raise_for_ending().returns == (True, True)
+
+
+def test_works_answer_as_without_a_recorder() -> None:
+    def program(rank: int, inputs: Any) -> tuple[Any, ...]:
+        x = torch.ones(2)
+        work = dist.all_reduce(x, async_op=True)
+        future = work.get_future()
+        value = future.wait()[0].tolist()
+        doubled = work.get_future().then(lambda f: f.value()[0] * 2).wait().tolist()
+        return work.wait(), work.is_completed(), work.is_success(), value, doubled, [t.tolist() for t in work.result()]
+
+    assert run(program, (1, 1)).raise_for_ending().returns[0] == (
+        True,
+        True,
+        True,
+        [2.0, 2.0],
+        [4.0, 4.0],
+        [[2.0, 2.0]],
+    )
+
+
+def test_an_error_of_the_backend_reaches_the_program_and_is_recorded() -> None:
+    def program(rank: int, inputs: Any) -> str:
+        try:
+            dist.all_reduce(torch.ones(2), op=dist.ReduceOp.BAND)
+        except RuntimeError as error:
+            return str(error)
+        return ""
+
+    timeline = run(program, (1, 1))
+    assert timeline.returns[0]
+    assert timeline.returns[0].split("\n")[0] in timeline.calls["error"][0]
+
+
+def test_a_monitored_barrier_still_works() -> None:
+    def program(rank: int, inputs: Any) -> str:
+        dist.monitored_barrier()
+        dist.all_reduce(torch.ones(1))
+        return "done"
+
+    assert run(program, (1, 1)).raise_for_ending().returns == ("done", "done")
