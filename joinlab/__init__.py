@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from joinlab import cases as cases
     from joinlab.diagnosis import Diagnosis as Diagnosis
     from joinlab.diagnosis import diagnose as diagnose
+    from joinlab.emulator import emulate as emulate
     from joinlab.figures import figure as figure
     from joinlab.launcher import launch as launch
     from joinlab.matching import match as match
@@ -32,6 +33,7 @@ _HOME = {
     "cases": "joinlab.cases",
     "Diagnosis": "joinlab.diagnosis",
     "diagnose": "joinlab.diagnosis",
+    "emulate": "joinlab.emulator",
     "figure": "joinlab.figures",
     "load": "joinlab.timeline",
     "launch": "joinlab.launcher",

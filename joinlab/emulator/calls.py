@@ -1,0 +1,119 @@
+"""One call of one rank in an emulation: its row of the Timeline, and what the fabric needs to carry it out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from joinlab import issued
+from joinlab.collectives import Op
+from joinlab.emulator.payload import Part, values
+
+if TYPE_CHECKING:
+    import torch
+
+    from joinlab.emulator.group import EmulatedGroup
+    from joinlab.emulator.host import Host
+
+
+class Call:
+    """A call from its issue to its end. `row` becomes its row of the Timeline; times are virtual, in ns."""
+
+    __slots__ = (
+        "done",
+        "error",
+        "future",
+        "group",
+        "host",
+        "host_waits",
+        "inflight",
+        "issued",
+        "op",
+        "parts",
+        "place",
+        "ready_ns",
+        "reduce_op",
+        "root",
+        "row",
+        "small",
+        "source_place",
+        "tensors_out",
+    )
+
+    def __init__(self, host: Host, group: EmulatedGroup, op: Op, row: dict[str, Any], parts: list[Part]) -> None:
+        self.host = host
+        self.group = group
+        self.op = op
+        self.row = row
+        self.parts = parts
+        self.place = group.place
+        self.root = 0
+        self.reduce_op = "sum"
+        self.done = False
+        self.error: str | None = None
+        self.future: Any = None
+        self.host_waits = False
+        self.inflight = False  # it was issued behind a call that was still open: its input may not have been there
+        self.small = False
+        self.tensors_out: list[torch.Tensor] = []
+        self.ready_ns = 0  # when the backend can begin with it
+        self.source_place = -1
+        self.issued: issued.Call
+
+    @property
+    def completed_ns(self) -> int:
+        """When it completed; only if it has, and without error."""
+        return int(self.row["completed_ns"])
+
+    def nbytes(self) -> int:
+        """Bytes that it moves, for the clock."""
+        return sum(part.nbytes() for part in self.parts)
+
+    def begin(self, at_ns: int) -> None:
+        """The backend carries it out now; whatever it reads is there."""
+        if self.inflight and self.small and self.row["value_in"] is not None:
+            self.row["value_in"] = values([tensor for part in self.parts for tensor in part.ins])
+        if self.group.fabric.streams:
+            self.row["started_ns"] = at_ns
+
+    def complete(self, at_ns: int) -> None:
+        """It completed; its output is written."""
+        if self.done:
+            return
+        self.done = True
+        self.row["completed_ns"] = at_ns
+        if self.small and self.tensors_out:
+            self.row["value_out"] = values(self.tensors_out)
+        self.host.completed(self)
+
+    def fail(self, text: str, at_ns: int) -> None:
+        """The backend raises instead of completing it."""
+        if self.done:
+            return
+        self.done = True
+        self.error = text
+        self.row["error"] = f"RuntimeError: {text}"
+        self.ready_ns = max(self.ready_ns, at_ns)
+        self.host.completed(self)
+
+    def __repr__(self) -> str:
+        return f"<{self.op} {self.row['seq']} of rank {self.host.rank} in {self.group.label!r}>"
+
+
+class Fabric(Protocol):
+    """What lies between the ranks of one group: it decides which calls meet, and carries them out."""
+
+    streams: bool
+    """Whether Work.wait() makes a stream wait instead of the host."""
+
+    def check(self, call: Call) -> None:
+        """Raise what this backend raises at once for such a call."""
+
+    def submit(self, calls: Sequence[Call]) -> None:
+        """A rank has issued these calls, as one; carry out what can be."""
+
+    def flush(self) -> bool:
+        """Nobody can go on: carry out what needs less than all ranks. True if that completed anything."""
+
+    def leave(self, place: int) -> None:
+        """The rank at `place` has ended."""

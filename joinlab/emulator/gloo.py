@@ -1,0 +1,347 @@
+"""Gloo as a fabric: messages under a number and a kind, and hosts that wait.
+
+PyTorch numbers the collectives of a group, all kinds with one counter, and gives them to two worker threads per rank;
+gloo sends every message of a collective under that number and the kind. A collective whose ranks all run it, and
+agree, is carried out at once. Where they do not, or some never come, each rank's part runs message by message, as the
+algorithms of `gloo_algorithms` post them: a send waits for its receiver; a message that is too long for its receiver
+aborts that process; one that is too short fills a part, silently. When a rank's process ends, its connections close,
+and whoever has posted a message to it, or does so later, gets an error.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from joinlab import gloo_rule
+from joinlab.collectives import POINT_TO_POINT, Op
+from joinlab.emulator import gloo_algorithms
+from joinlab.emulator.calls import Call
+from joinlab.emulator.gloo_algorithms import Buffer, Network
+from joinlab.emulator.payload import Part, Summing, agree, len_of, read, run, waits_for, write
+
+if TYPE_CHECKING:
+    from joinlab.emulator.run import Run
+
+WORKERS = 2
+"""Threads of a rank that carry out its collectives, in the order of issue."""
+
+SUMMING = Summing(
+    order=lambda chunk, size: [(chunk - 1 - turn) % size for turn in range(size)],
+    chunk_bytes=gloo_algorithms.chunk,
+    scales_first=False,
+)
+
+
+class Task:
+    """One collective of one rank: a call, or one part of a coalesced one."""
+
+    __slots__ = ("at_ns", "buffers", "call", "done", "number", "part", "program", "waits_on")
+
+    def __init__(self, call: Call, part: Part, number: int) -> None:
+        self.call = call
+        self.part = part
+        self.number = number
+        self.done = False
+        self.at_ns = 0
+        self.program: Generator[tuple[Buffer, str], None, None] | None = None
+        self.waits_on: tuple[Buffer, str] | None = None
+        self.buffers: list[Buffer] = []
+
+
+class GlooFabric:
+    """What lies between the ranks of one group on gloo."""
+
+    streams = False
+
+    def __init__(self, run: Run, ranks: Sequence[int]) -> None:
+        self._run = run
+        self._ranks = tuple(ranks)
+        self.size = len(ranks)
+        self._network = Network(self.size)
+        self._counters = [0] * self.size
+        self._queued: list[deque[Task]] = [deque() for _ in ranks]
+        self._working: list[list[Task]] = [[] for _ in ranks]  # by place: what its threads carry out
+        self._slots: dict[int, dict[int, Task]] = {}  # by number: the tasks that are started, by place
+        self._left: set[int] = set()
+
+    def check(self, call: Call) -> None:
+        """Raise what gloo refuses at once."""
+        for part in call.parts:
+            if call.reduce_op in ("band", "bor", "bxor") and (part.dtype.is_floating_point or part.dtype.is_complex):
+                raise RuntimeError(f"Cannot use ReduceOp.{call.reduce_op.upper()} with non-integral dtype")
+            if call.op is Op.ALL_GATHER and len(part.outs) == self.size > 1:
+                for index, out in enumerate(part.outs):
+                    if out.numel() != part.ins[0].numel():
+                        raise RuntimeError(
+                            f"ProcessGroupGloo::allgather: invalid tensor size at index {index} "
+                            f"(expected {_sizes(part.ins[0])}, got {_sizes(out)})"
+                        )
+
+    def submit(self, calls: Sequence[Call]) -> None:
+        """A rank issues these."""
+        for call in calls:
+            if call.op in POINT_TO_POINT:
+                self._post_pair(call)
+            else:
+                for task in self._tasks(call):
+                    self._queued[call.place].append(task)
+                self._start_next(call.place)
+
+    def flush(self) -> bool:
+        """Nobody can go on: run message by message what still waits for a rank to come."""
+        waiting = [task for slot in list(self._slots.values()) for task in slot.values() if task.program is None]
+        for task in waiting:
+            self._begin(task)
+        return any(task.done for task in waiting)
+
+    def leave(self, place: int) -> None:
+        """The process of the rank at `place` has ended: its connections close."""
+        if place in self._left:
+            return
+        self._left.add(place)
+        for task in [*self._working[place]]:
+            self._forget(task)
+        self._queued[place].clear()
+        for slot in list(self._slots.values()):  # the others meet a closed connection, or do without it
+            slot.pop(place, None)
+            for task in list(slot.values()):
+                self._begin(task)
+        for buffer in self._network.close(place):
+            self._advance_owner(buffer)
+        for other in range(self.size):
+            self._start_next(other)
+
+    # ------------------------------------------------------------------------------------ collectives
+
+    def _tasks(self, call: Call) -> list[Task]:
+        parts = call.parts
+        if call.op is Op.BARRIER:
+            parts = [Part([], [])]
+        elif call.op is Op.ALL_REDUCE and len(parts) > 1:  # it flattens them into one
+            parts = [Part([t for part in parts for t in part.ins], [t for part in parts for t in part.outs])]
+        tasks = []
+        for part in parts:
+            tasks.append(Task(call, part, self._counters[call.place]))
+            self._counters[call.place] += 1
+        return tasks
+
+    def _start_next(self, place: int, at_ns: int = 0) -> None:
+        queue, working = self._queued[place], self._working[place]
+        while queue and len(working) < WORKERS:
+            task = queue[0]
+            if task.call.op is Op.BARRIER and working:
+                return  # it waits for what the rank has issued before
+            queue.popleft()
+            working.append(task)
+            task.at_ns = max(task.call.ready_ns, at_ns)
+            self._start(task)
+
+    def _start(self, task: Task) -> None:
+        call = task.call
+        call.begin(task.at_ns)
+        if _is_empty(task) or self.size == 1:
+            run_alone(task, self.size)
+            self._finish(task)
+            return
+        slot = self._slots.setdefault(task.number, {})
+        slot[call.place] = task
+        others = list(slot.values())
+        if any(other.program is not None for other in others) or self._left or call.op is Op.REDUCE:
+            for other in others:
+                if other.program is None:
+                    self._begin(other)
+        elif len(slot) == self.size:
+            if self._agree(others):
+                self._carry_out([slot[place] for place in range(self.size)])
+            else:
+                for other in others:
+                    self._begin(other)
+
+    def _agree(self, tasks: Sequence[Task]) -> bool:
+        one = tasks[0].call
+        return all(
+            gloo_rule.kind(task.call.op) == gloo_rule.kind(one.op)
+            and task.call.op == one.op
+            and task.call.root == one.root
+            and task.call.reduce_op == one.reduce_op
+            for task in tasks
+        ) and (
+            one.op is Op.BARRIER
+            or agree(one.op, [t.part for t in sorted(tasks, key=lambda task: task.call.place)], one.root)
+        )
+
+    def _carry_out(self, tasks: Sequence[Task]) -> None:
+        one = tasks[0].call
+        if one.op is not Op.BARRIER:
+            run(one.op, [task.part for task in tasks], one.root, one.reduce_op, SUMMING)
+        starts = [task.at_ns for task in tasks]
+        latest = max(starts)
+        for place, task in enumerate(tasks):
+            needed = waits_for(one.op, place, one.root, self.size)
+            both = place == one.root or len(needed) == self.size  # a sender waits for its receivers, too
+            task.at_ns = latest if both else max(starts[place], *(starts[other] for other in needed))
+        for task in tasks:
+            self._slots[task.number].pop(task.call.place, None)
+        for task in tasks:
+            self._finish(task)
+
+    def _finish(self, task: Task) -> None:
+        if task.done:
+            return
+        task.done = True
+        place = task.call.place
+        slot = self._slots.get(task.number, {})
+        slot.pop(place, None)
+        if not slot:
+            self._slots.pop(task.number, None)
+        if task in self._working[place]:
+            self._working[place].remove(task)
+        call = task.call
+        at = task.at_ns + self._run.costs.call_ns(call.nbytes())
+        if not any(other.call is call for other in (*self._working[place], *self._queued[place])):
+            call.complete(at)
+        self._start_next(place, at)
+
+    def _fail(self, task: Task, text: str) -> None:
+        place = task.call.place
+        self._forget(task)
+        task.call.fail(text, task.at_ns)
+        self._start_next(place)
+
+    def _forget(self, task: Task) -> None:
+        task.done = True
+        for buffer in task.buffers:
+            self._network.withdraw(buffer)
+        if task in self._working[task.call.place]:
+            self._working[task.call.place].remove(task)
+        self._slots.get(task.number, {}).pop(task.call.place, None)
+
+    # ------------------------------------------------------------------------------------ message by message
+
+    def _begin(self, task: Task) -> None:
+        """Run this rank's part of the collective message by message."""
+        if task.done or task.program is not None:
+            return
+        task.program = gloo_algorithms.program(self._network, task, self.size)
+        self._advance(task)
+
+    def _advance(self, task: Task) -> None:
+        ready = deque([task])
+        while ready:
+            one = ready.popleft()
+            if one.done or one.program is None:
+                continue
+            self._step(one)
+            ready.extend(buffer.task for buffer in self._network.woken())
+        self._abort_who_must()
+
+    def _advance_owner(self, buffer: Buffer) -> None:
+        if isinstance(buffer.task, Task):
+            self._advance(buffer.task)
+        else:
+            buffer.task.settle()
+
+    def _step(self, task: Any) -> None:
+        if not isinstance(task, Task):
+            task.settle()
+            return
+        assert task.program is not None
+        while True:
+            if task.waits_on is not None:
+                buffer, way = task.waits_on
+                if buffer.error is not None:
+                    self._fail(task, buffer.error)
+                    return
+                if not buffer.completed(way):
+                    return
+                task.at_ns = max(task.at_ns, buffer.at_ns)
+            try:
+                task.waits_on = next(task.program)
+            except StopIteration:
+                task.waits_on = None
+                self._finish(task)
+                return
+            except ConnectionError as error:
+                self._fail(task, str(error))
+                return
+
+    def _abort_who_must(self) -> None:
+        for place, text in self._network.aborts():
+            self._run.abort_rank(self._run.hosts[self._ranks[place]], text)
+
+    # ------------------------------------------------------------------------------------ send and recv
+
+    def _post_pair(self, call: Call) -> None:
+        Pair(self, call).post()
+
+
+class Pair:
+    """A send or recv: one message, under its tag."""
+
+    def __init__(self, fabric: GlooFabric, call: Call) -> None:
+        self.fabric = fabric
+        self.call = call
+        self.part = call.parts[0]
+        self.at_ns = call.ready_ns
+        self.done = False
+        self.program = True  # it runs
+        self.buffers: list[Buffer] = []
+        sending = call.op is Op.SEND
+        self.buffer = Buffer(self, read(self.part.ins if sending else self.part.outs))
+        self.way = "send" if sending else "recv"
+
+    def post(self) -> None:
+        """Hand the message to the network."""
+        call, network = self.call, self.fabric._network
+        call.begin(self.at_ns)
+        peer = call.row.get("peer")
+        tag = ("tag", call.row.get("tag") or 0)
+        try:
+            if peer is None:
+                network.recv_any(call.place, tag, self.buffer)
+            else:
+                place = self.fabric._ranks.index(peer)
+                post = network.send if self.way == "send" else network.recv
+                post(call.place, place, tag, self.buffer, 0, len(self.buffer.data))
+        except ConnectionError as error:
+            call.fail(str(error), self.at_ns)
+            return
+        self.settle()
+        for buffer in network.woken():
+            self.fabric._advance_owner(buffer)
+        self.fabric._abort_who_must()
+
+    def settle(self) -> None:
+        """Complete the call if the message has gone, or come."""
+        if self.done:
+            return
+        if self.buffer.error is not None:
+            self.done = True
+            self.call.fail(self.buffer.error, self.at_ns)
+        elif self.buffer.completed(self.way):
+            self.done = True
+            self.at_ns = max(self.at_ns, self.buffer.at_ns)
+            if self.way == "recv":
+                write(self.part.outs, self.buffer.data)
+                self.call.source_place = self.buffer.source
+            self.call.complete(self.at_ns + self.fabric._run.costs.call_ns(len(self.buffer.data)))
+
+
+def run_alone(task: Task, size: int) -> None:
+    """An empty tensor, or a group of one: the call only copies."""
+    part = task.part
+    if size == 1 and task.call.op not in (Op.BROADCAST, Op.BARRIER) and part.ins and part.outs:
+        write(part.outs, read(part.ins))
+
+
+def _is_empty(task: Task) -> bool:
+    part, op = task.part, task.call.op
+    if op in (Op.ALL_REDUCE, Op.REDUCE, Op.REDUCE_SCATTER):
+        return not sum(map(len_of, part.ins))
+    return op is Op.ALL_GATHER and not sum(map(len_of, part.outs))
+
+
+def _sizes(tensor: Any) -> str:
+    return f"({', '.join(map(str, tensor.shape))})"

@@ -1,0 +1,401 @@
+"""Gloo's algorithms, message by message, and the network that carries the messages.
+
+Each algorithm is a generator: it posts sends and recvs to the `Network`, and yields (buffer, "send" or "recv") where
+gloo waits for one of that buffer's messages to have gone or come. They are those of gloo's own sources (allreduce.cc
+and its siblings), which is why a mismatch ends here as it does there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from joinlab import gloo_rule
+from joinlab.collectives import Op
+from joinlab.emulator.payload import Bytes, combine, len_of, read, scale, write
+
+if TYPE_CHECKING:
+    from joinlab.emulator.gloo import Task
+
+MAX_SEGMENT = 1024 * 1024
+"""Bytes of the longest message that all_reduce and reduce send."""
+
+Waits = Generator[tuple["Buffer", str], None, None]
+Slot = tuple[str, int]
+"""What a message goes under: the kind of collective and its number, or ("tag", tag)."""
+
+
+class Buffer:
+    """Memory that messages leave from and arrive in. Waiting for it takes one completed message off its count."""
+
+    __slots__ = ("at_ns", "counts", "data", "error", "source", "task")
+
+    def __init__(self, task: Any, data: Bytes) -> None:
+        self.task = task
+        self.data = data
+        self.counts = {"send": 0, "recv": 0}
+        self.error: str | None = None
+        self.source = -1
+        self.at_ns = 0
+
+    def completed(self, way: str) -> bool:
+        """Take one completed message off the count; False if there is none."""
+        if not self.counts[way]:
+            return False
+        self.counts[way] -= 1
+        return True
+
+
+class _Post:
+    __slots__ = ("at_ns", "buffer", "high", "low", "place")
+
+    def __init__(self, place: int, buffer: Buffer, low: int, size: int) -> None:
+        self.place = place
+        self.buffer = buffer
+        self.low = low
+        self.high = low + size
+        self.at_ns = buffer.task.at_ns
+
+
+class Network:
+    """The connections of one group. The k-th send from one place to another under a slot meets the k-th recv."""
+
+    def __init__(self, size: int) -> None:
+        self._sends: dict[tuple[int, int, Slot], deque[_Post]] = {}
+        self._recvs: dict[tuple[int, int, Slot], deque[_Post]] = {}
+        self._any: dict[tuple[int, Slot], deque[_Post]] = {}
+        self._closed: set[int] = set()
+        self._woken: list[Buffer] = []
+        self._aborts: list[tuple[int, str]] = []
+        self._size = size
+
+    def send(self, place: int, peer: int, slot: Slot, buffer: Buffer, low: int, size: int) -> None:
+        """Post a send. ConnectionError if the peer has ended."""
+        self._check(peer)
+        post = _Post(place, buffer, low, size)
+        buffer.task.buffers.append(buffer)
+        waiting = self._recvs.get((place, peer, slot)) or self._any.get((peer, slot))
+        if waiting:
+            self._meet(post, waiting.popleft())
+        else:
+            self._sends.setdefault((place, peer, slot), deque()).append(post)
+
+    def recv(self, place: int, peer: int, slot: Slot, buffer: Buffer, low: int, size: int) -> None:
+        """Post a recv. ConnectionError if the peer has ended."""
+        self._check(peer)
+        post = _Post(place, buffer, low, size)
+        buffer.task.buffers.append(buffer)
+        waiting = self._sends.get((peer, place, slot))
+        if waiting:
+            self._meet(waiting.popleft(), post)
+        else:
+            self._recvs.setdefault((peer, place, slot), deque()).append(post)
+
+    def recv_any(self, place: int, slot: Slot, buffer: Buffer) -> None:
+        """Post a recv from whoever sends first."""
+        for peer in range(self._size):
+            if self._sends.get((peer, place, slot)):
+                self.recv(place, peer, slot, buffer, 0, len(buffer.data))
+                return
+        self._any.setdefault((place, slot), deque()).append(_Post(place, buffer, 0, len(buffer.data)))
+
+    def _check(self, peer: int) -> None:
+        if peer in self._closed:
+            raise ConnectionError(closed_text(peer))
+
+    def _meet(self, send: _Post, recv: _Post) -> None:
+        data = send.buffer.data[send.low : send.high]
+        at = max(send.at_ns, recv.at_ns)
+        room = recv.high - recv.low
+        for post, way in ((send, "send"), (recv, "recv")):
+            if way == "recv" and len(data) > room:
+                self._aborts.append(
+                    (recv.place, f"what():  enforce fail: op.preamble.length <= op.nbytes. {len(data)} vs {room}")
+                )
+                continue
+            post.buffer.counts[way] += 1
+            post.buffer.at_ns = max(post.buffer.at_ns, at)
+            self._woken.append(post.buffer)
+        if len(data) <= room:
+            recv.buffer.data[recv.low : recv.low + len(data)] = data
+            recv.buffer.source = send.place
+
+    def woken(self) -> list[Buffer]:
+        """Buffers with news since the last call."""
+        found, self._woken = self._woken, []
+        return found
+
+    def aborts(self) -> list[tuple[int, str]]:
+        """Places whose process aborts, and what it says."""
+        found, self._aborts = self._aborts, []
+        return found
+
+    def withdraw(self, buffer: Buffer) -> None:
+        """Nobody waits for this buffer's messages any more."""
+        for posts in (*self._sends.values(), *self._recvs.values(), *self._any.values()):
+            for post in [post for post in posts if post.buffer is buffer]:
+                posts.remove(post)
+
+    def close(self, place: int) -> list[Buffer]:
+        """The process at `place` has ended; returns the buffers whose posted messages now fail."""
+        self._closed.add(place)
+        failed = []
+        for table in (self._sends, self._recvs):
+            for (source, target, _), posts in table.items():
+                if place in (source, target):
+                    for post in posts:
+                        if post.place != place:
+                            post.buffer.error = closed_text(place)
+                            failed.append(post.buffer)
+                    posts.clear()
+        for (target, _), posts in self._any.items():
+            for post in posts:
+                if target != place:
+                    post.buffer.error = closed_text(place)
+                    failed.append(post.buffer)
+            posts.clear()
+        return list(dict.fromkeys(failed))
+
+
+def closed_text(place: int) -> str:
+    """What gloo says of a peer whose process has ended."""
+    return f"Connection closed by peer [rank {place} of the group has ended]"
+
+
+# ------------------------------------------------------------------------------------------ the algorithms
+
+
+def segments(nbytes: int, item: int, size: int) -> tuple[int, int]:
+    """(number of segments, bytes of one) of an all_reduce: at least two a rank, evenly many."""
+    longest = item * max(1, MAX_SEGMENT // item)
+    number = max(-(-nbytes // longest), size * 2)
+    number += -number % size
+    each = -(-nbytes // number)
+    return number, each + -each % item
+
+
+def chunk(nbytes: int, item: int, size: int) -> int:
+    """Bytes of the chunk of an all_reduce that ends at one rank."""
+    number, each = segments(nbytes, item, size)
+    return number // size * each
+
+
+def program(network: Network, task: Task, size: int) -> Waits:
+    """This rank's part of the collective, to be run message by message."""
+    call, part = task.call, task.part
+    slot = (gloo_rule.kind(call.op), task.number)
+    me, root = call.place, call.root
+    match call.op:
+        case Op.BARRIER:
+            yield from _barrier(network, task, slot, me, size)
+        case Op.BROADCAST:
+            work = Buffer(task, read(part.ins))
+            yield from _broadcast(network, work, slot, me, root, size)
+            write(part.outs, work.data)
+        case Op.ALL_REDUCE | Op.REDUCE_SCATTER:
+            work = Buffer(task, read(part.ins))
+            yield from _all_reduce(network, task, work, slot, me, size)
+            if call.reduce_op == "avg":
+                work.data = scale(part.dtype, work.data, 1 / size)
+            if call.op is Op.REDUCE_SCATTER:
+                work.data = np.split(work.data, size)[me]
+            write(part.outs, work.data)
+        case Op.REDUCE:
+            work = Buffer(task, read(part.ins))
+            yield from _reduce(network, task, work, slot, me, root, size)
+            if call.reduce_op == "avg" and me == root:
+                work.data = scale(part.dtype, work.data, 1 / size)
+            write(part.outs, work.data)
+        case Op.ALL_GATHER:
+            own = read(part.ins)
+            work = Buffer(task, np.zeros(len(own) * size, np.uint8))
+            work.data[me * len(own) : (me + 1) * len(own)] = own
+            yield from _all_gather(network, work, slot, me, size)
+            write(part.outs, work.data)
+        case Op.GATHER:
+            mine = Buffer(task, read(part.ins))
+            if me != root:
+                network.send(me, root, slot, mine, 0, len(mine.data))
+                yield mine, "send"
+                return
+            work = Buffer(task, np.tile(mine.data, size))
+            for peer in _others(me, size):
+                network.recv(me, peer, slot, work, peer * len(mine.data), len(mine.data))
+            for _ in _others(me, size):
+                yield work, "recv"
+            write(part.outs, work.data)
+        case Op.SCATTER:
+            if me != root:
+                work = Buffer(task, read(part.outs))
+                network.recv(me, root, slot, work, 0, len(work.data))
+                yield work, "recv"
+                write(part.outs, work.data)
+                return
+            each = [Buffer(task, read([tensor])) for tensor in part.ins]
+            for peer in _others(me, size):
+                network.send(me, peer, slot, each[peer], 0, len(each[peer].data))
+            write(part.outs, each[me].data)
+            for peer in _others(me, size):
+                yield each[peer], "send"
+        case Op.ALL_TO_ALL:
+            yield from _all_to_all(network, task, slot, me, size)
+
+
+def _others(me: int, size: int) -> Iterable[int]:
+    return [peer for peer in range(size) if peer != me]
+
+
+def _barrier(network: Network, task: Task, slot: Slot, me: int, size: int) -> Waits:
+    nothing = Buffer(task, np.empty(0, np.uint8))
+    far = 1
+    while far < size:
+        network.recv(me, (me - far) % size, slot, nothing, 0, 0)
+        network.send(me, (me + far) % size, slot, nothing, 0, 0)
+        yield nothing, "recv"
+        yield nothing, "send"
+        far *= 2
+
+
+def _broadcast(network: Network, work: Buffer, slot: Slot, me: int, root: int, size: int) -> Waits:
+    mine, rounds = (me - root) % size, (size - 1).bit_length()
+    mask = (1 << rounds) - 1
+    sent = 0
+    for bit in range(rounds):
+        mask ^= 1 << bit
+        peer = mine ^ (1 << bit)
+        if mine & mask or peer >= size:
+            continue
+        if mine & (1 << bit):
+            network.recv(me, (peer + root) % size, slot, work, 0, len(work.data))
+            yield work, "recv"
+        else:
+            network.send(me, (peer + root) % size, slot, work, 0, len(work.data))
+            sent += 1
+    for _ in range(sent):
+        yield work, "send"
+
+
+def _ring(
+    network: Network, task: Task, work: Buffer, slot: Slot, me: int, size: int, plan: tuple[int, int], turns: int
+) -> Waits:
+    """Segments go down the ring and are summed on the way, two of them in flight; `turns` of them are posted."""
+    number, each = plan
+    total, per_rank = len(work.data), number // size
+    if not each:
+        return
+    arrived = Buffer(task, np.empty(each * 2, np.uint8))
+
+    def spans(turn: int) -> tuple[int, int, int, int]:
+        out = ((me + 1) * per_rank + turn) * each % (number * each)
+        into = ((me + 2) * per_rank + turn) * each % (number * each)
+        return out, min(each, total - out), into, min(each, total - into)
+
+    for turn in range(turns + 2):
+        if turn >= 2:
+            _, sent, into, came = spans(turn - 2)
+            if came > 0:
+                yield arrived, "recv"
+                at = turn % 2 * each
+                own = work.data[into : into + came]
+                own[:] = combine(task.part.dtype, _op(task), own, arrived.data[at : at + came])
+            if sent > 0:
+                yield work, "send"
+        if turn < turns:
+            out, sent, _, came = spans(turn)
+            if came > 0:
+                network.recv(me, (me + 1) % size, slot, arrived, turn % 2 * each, came)
+            if sent > 0:
+                network.send(me, (me - 1) % size, slot, work, out, sent)
+
+
+def _op(task: Task) -> str:
+    return "sum" if task.call.reduce_op == "avg" else task.call.reduce_op
+
+
+def _all_reduce(network: Network, task: Task, work: Buffer, slot: Slot, me: int, size: int) -> Waits:
+    total = len(work.data)
+    number, each = segments(total, task.part.dtype.itemsize, size)
+    per_rank = number // size
+    turns = number - per_rank
+    yield from _ring(network, task, work, slot, me, size, (number, each), turns)
+
+    def spans(turn: int) -> tuple[int, int, int, int]:
+        out = (me * per_rank + turn) * each % (number * each)
+        into = ((me + 1) * per_rank + turn) * each % (number * each)
+        return out, min(each, total - out), into, min(each, total - into)
+
+    for turn in range(turns + 2):  # the sums are handed out the same way
+        if turn >= 2:
+            _, sent, _, came = spans(turn - 2)
+            if came > 0:
+                yield work, "recv"
+            if sent > 0:
+                yield work, "send"
+        if turn < turns:
+            out, sent, into, came = spans(turn)
+            if came > 0:
+                network.recv(me, (me + 1) % size, slot, work, into, came)
+            if sent > 0:
+                network.send(me, (me - 1) % size, slot, work, out, sent)
+
+
+def _reduce(network: Network, task: Task, work: Buffer, slot: Slot, me: int, root: int, size: int) -> Waits:
+    total, item = len(work.data), task.part.dtype.itemsize
+    longest = item * (MAX_SEGMENT // item)
+    each = min(-(-total // (size * 2)), longest)
+    each += -each % item
+    number = max(-(-total // each), size * 2)
+    number += -number % size
+    per_rank = number // size
+    yield from _ring(network, task, work, slot, me, size, (number, each), number - 2)
+    whole = per_rank * each
+    if me == root:
+        expected = 0
+        for peer in _others(me, size):
+            length = min(whole, total - peer * whole)
+            if length > 0:
+                network.recv(me, peer, slot, work, peer * whole, length)
+                expected += 1
+        for _ in range(expected):
+            yield work, "recv"
+    else:
+        length = min(whole, total - me * whole)
+        if length > 0:
+            network.send(me, root, slot, work, me * whole, length)
+            yield work, "send"
+
+
+def _all_gather(network: Network, work: Buffer, slot: Slot, me: int, size: int) -> Waits:
+    whole = len(work.data)
+    each = whole // size
+    halves = ((0, each // 2), (each // 2, each - each // 2))
+    for turn in range((size - 1) * 2):
+        out = size + me - turn // 2
+        low, length = halves[turn % 2]
+        if turn >= 2:
+            yield work, "send"
+            yield work, "recv"
+        network.send(me, (me + 1) % size, slot, work, (out * each + low) % whole, length)
+        network.recv(me, (me - 1) % size, slot, work, ((out - 1) * each + low) % whole, length)
+    for _ in range(2):
+        yield work, "send"
+        yield work, "recv"
+
+
+def _all_to_all(network: Network, task: Task, slot: Slot, me: int, size: int) -> Waits:
+    ins, outs = task.part.ins, task.part.outs
+    sent, came = Buffer(task, read(ins)), Buffer(task, read(outs))
+    out_at = np.cumsum([0, *map(len_of, ins)]).tolist()
+    in_at = np.cumsum([0, *map(len_of, outs)]).tolist()
+    came.data[in_at[me] : in_at[me + 1]] = sent.data[out_at[me] : out_at[me + 1]][: in_at[me + 1] - in_at[me]]
+    for turn in range(1, size):
+        target, source = (me + turn) % size, (me - turn) % size
+        network.send(me, target, slot, sent, out_at[target], out_at[target + 1] - out_at[target])
+        network.recv(me, source, slot, came, in_at[source], in_at[source + 1] - in_at[source])
+    for _ in range(1, size):
+        yield sent, "send"
+        yield came, "recv"
+    write(outs, came.data)

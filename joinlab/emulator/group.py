@@ -1,0 +1,194 @@
+"""The process group that a rank of an emulation sees, and the Work that its calls return.
+
+Every collective of torch.distributed, and those of DDP's C++ Reducer, arrive here (see joinlab.seam). The rank's
+`Host` writes the call down and hands it to the group's fabric, which decides what meets what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from joinlab.collectives import Op
+from joinlab.emulator.payload import Part
+from joinlab.seam import METHODS, tensors_in
+
+if TYPE_CHECKING:
+    from joinlab.emulator.calls import Call, Fabric
+    from joinlab.emulator.host import Host
+
+BACKEND = "joinlab-emulated"
+"""What C++ is told that this group is. Not "gloo" or "nccl": DDP's logger casts those."""
+
+
+class EmulatedGroup(dist.ProcessGroup):
+    """A process group of one rank on a modelled fabric.
+
+    label   name of the group, as in the Timeline
+    ranks   global ranks, by place in the group
+    """
+
+    def __init__(self, host: Host, label: str, ranks: Sequence[int], fabric: Fabric) -> None:
+        place = list(ranks).index(host.rank)
+        super().__init__(place, len(ranks))  # type: ignore[call-arg]
+        self.host = host
+        self.label = label
+        self.ranks = tuple(ranks)
+        self.place = place
+        self.fabric = fabric
+        self.issued = 0
+        self.coalescing: list[Call] | None = None
+
+    def next_seq(self) -> int:
+        """Number of this rank's next call in this group."""
+        self.issued += 1
+        return self.issued - 1
+
+    def getBackendName(self) -> str:
+        """Asked by C++ (DDP's logger)."""
+        return BACKEND
+
+    def new_group(
+        self,
+        ranks: Sequence[int],
+        timeout: timedelta | None = None,
+        pg_options: Any = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+    ) -> EmulatedGroup | None:
+        """Called by torch.distributed.new_group and what is built on it (DeviceMesh, new_subgroups, ...)."""
+        if self.host.rank not in ranks:
+            return None
+        return self.host.run.open_group(self.host, str(group_name), tuple(ranks), group_desc)
+
+    def shutdown(self) -> None:
+        """destroy_process_group: on NCCL it first waits for what is pending."""
+        self.host.flush(self)
+
+    def abort(self) -> None:
+        """Give everything up, without waiting."""
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Timeouts are real time, which an emulation does not have: a hang is known at once."""
+
+    def _get_backend(self, device: torch.device) -> EmulatedBackend:  # type: ignore[override]
+        return EmulatedBackend(self)
+
+    def _start_coalescing(self, device: torch.device | None) -> None:
+        self.coalescing = []
+
+    def _end_coalescing(self, device: torch.device | None) -> EmulatedWork:
+        calls, self.coalescing = self.coalescing or [], None
+        return self.host.submit_together(self, calls)
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Each call is numbered here anyway."""
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self.issued
+
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """Not modelled: it reports late ranks by a timeout."""
+        raise NotImplementedError("monitored_barrier needs real time; use joinlab.launch for it")
+
+
+class EmulatedBackend:
+    """What torch.distributed asks of a group's backend, beside its collectives."""
+
+    supports_splitting = False
+    supports_time_estimate = False
+
+    def __init__(self, group: EmulatedGroup) -> None:
+        self.supports_coalescing = group.fabric.streams
+
+
+def _method(name: str) -> Callable[..., EmulatedWork]:
+    def issued(self: EmulatedGroup, *args: Any, **kwargs: Any) -> EmulatedWork:
+        return self.host.issue(self, name, (*args, *kwargs.values()))
+
+    issued.__name__ = name
+    return issued
+
+
+for _name in METHODS:
+    setattr(EmulatedGroup, _name, _method(_name))
+
+
+class EmulatedWork(dist.Work):
+    """The Work of one call, or of several that were issued together."""
+
+    def __init__(self, host: Host, calls: Sequence[Call]) -> None:
+        super().__init__()
+        self.host = host
+        self.calls = list(calls)
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Make the host wait (gloo, a barrier, an explicit timeout), or the stream (NCCL)."""
+        self.host.wait(self.calls, explicit=bool(timeout))
+        return True
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """A future that is fulfilled in this rank's thread, when it waits."""
+        return self.host.future_of(self.calls[-1])
+
+    def is_completed(self) -> bool:
+        return self.host.poll(self.calls)
+
+    def is_success(self) -> bool:
+        return all(call.done and call.error is None for call in self.calls)
+
+    def exception(self) -> Any:
+        return next((RuntimeError(call.error) for call in self.calls if call.error is not None), None)
+
+    def result(self) -> list[torch.Tensor]:
+        return [tensor for call in self.calls for part in call.parts for tensor in part.outs]
+
+    def synchronize(self) -> None:
+        self.host.wait(self.calls)
+
+    def block_current_stream(self) -> None:
+        self.host.wait(self.calls)
+
+    def source_rank(self) -> int:
+        return self.calls[-1].source_place
+
+    def get_future_result(self) -> torch.futures.Future[Any]:
+        return self.host.future_of(self.calls[-1])
+
+
+def parts_of(name: str, args: Sequence[Any], size: int) -> list[Part]:
+    """The collectives that one call of the method `name` in a group of `size` ranks consists of."""
+    method = METHODS[name]
+    if method.op is Op.BARRIER:
+        return []
+    if method.op in (Op.SEND, Op.RECV):
+        tensors = tensors_in(args[0])
+        return [Part(tensors, [])] if method.op is Op.SEND else [Part([], tensors)]
+    if name in ("alltoall_base", "all_to_all_single"):
+        return [Part(_split(args[1], args[3], size), _split(args[0], args[2], size))]
+    if name == "alltoall":
+        return [Part(tensors_in(args[1]), tensors_in(args[0]))]
+    outs, ins = args[method.outs or 0], args[method.ins or 0]
+    if method.outs == method.ins:
+        return [Part([tensor], [tensor]) for tensor in tensors_in(ins)]
+    pairs: Sequence[tuple[Any, Any]]
+    if name == "allgather_coalesced":  # one list of outputs per rank
+        pairs = list(zip(zip(*outs, strict=True), ins, strict=True))
+    elif "coalesced" in name:
+        pairs = list(zip(outs, ins, strict=True))
+    else:
+        pairs = [(outs, ins)]
+    return [Part(tensors_in(i), tensors_in(o)) for o, i in pairs]
+
+
+def _split(tensor: torch.Tensor, rows: Sequence[int] | None, size: int) -> list[torch.Tensor]:
+    """The rows of `tensor` that go to, or come from, each rank; evenly many if `rows` is empty."""
+    if not rows:
+        if tensor.size(0) % size:
+            raise ValueError(f"Tensor's dim 0 ({tensor.size(0)}) does not divide equally across group size {size}")
+        rows = [tensor.size(0) // size] * size
+    return list(torch.split(tensor.detach(), list(rows)))

@@ -1,0 +1,412 @@
+"""One rank of an emulation: its host and its stream, what it issues, and what it waits for.
+
+On gloo a wait is the host's. On NCCL most waits are the stream's: the host runs on. Here, though, tensors lie in
+the host's memory, and the program computes with them at once; so the thread of the rank does stop at a stream's
+wait until the data is there, without its virtual host clock moving. If it turns out that the data will never be
+there (every rank waits), the thread is let go, as the real host never stopped: from then on its stream is `stuck`,
+nothing that it issues is carried out, and the next time that its host waits for the stream it waits for ever.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+from torch.autograd import Variable
+from torch.distributed import distributed_c10d as c10d
+
+from joinlab import issued
+from joinlab.collectives import MAX_VALUES, Op
+from joinlab.emulator.calls import Call
+from joinlab.emulator.clock import FORWARD_SHARE, ISSUE_NS, POLL_NS
+from joinlab.emulator.group import EmulatedGroup, EmulatedWork, parts_of
+from joinlab.emulator.isolation import Own
+from joinlab.emulator.payload import values
+from joinlab.emulator.scheduler import Lane, RankEnded
+from joinlab.origins import call_site
+from joinlab.seam import METHODS, dtype_of, options_of, tensors_in
+from joinlab.timeline import Ending
+
+if TYPE_CHECKING:
+    from joinlab.emulator.run import Run
+
+_SYNCS_HOST = ("DDP bucket rebuild", "DDP forward() 1")
+"""Calls that C++ follows with a blocking copy to the host as soon as it has waited for them, by their label."""
+
+
+class Host:
+    """A rank: the methods below are called in its thread, while it holds the baton."""
+
+    def __init__(self, run: Run, rank: int, own: Own) -> None:
+        self.run = run
+        self.rank = rank
+        self.own = own
+        self.steps: list[int] = []  # optimizer spans under way
+        self.lane: Lane
+        self.stream_ns = 0
+        self.stuck = False
+        self.gone = False
+        self.input: int | None = None
+        self.ending: Ending | None = None
+        self.calls: list[Call] = []
+        self.spans: list[dict[str, Any]] = []
+        self.awaited: Sequence[Call] = ()  # what its thread stands still for
+        self.soft = False  # and whether only its stream waits
+        self.let_go = False
+        self.key: str | None = None  # of the store, if it waits for one
+        self.why = ""  # what it waits for, where that is no call
+        self._works: list[EmulatedWork] = []  # C++ must never outlive them
+        self._streamed: list[Call] = []  # its stream has been made to wait for these
+        self._open_futures: list[Call] = []
+        self._in_backward: list[Call] | None = None
+        self._input_used_ns = 0
+        self._backward: list[int] = []  # budget of each backward pass under way that is not yet used, ns
+        self._ddp_bytes = 0
+        self._bytes_of: dict[int, int] = {}
+
+    @property
+    def now(self) -> int:
+        """The host's virtual clock, ns."""
+        return self.lane.now
+
+    def work_for(self, ns: int) -> None:
+        """The host is busy for so long."""
+        self.lane.now += ns
+
+    # ------------------------------------------------------------------------------------ issuing
+
+    def issue(self, group: EmulatedGroup, name: str, args: tuple[Any, ...]) -> EmulatedWork:
+        """Write a call down, hand it to the group's fabric, and return its Work."""
+        method = METHODS[name]
+        ins = tensors_in(args[method.ins]) if method.ins is not None else []
+        outs = tensors_in(args[method.outs]) if method.outs is not None else []
+        call = self._describe(group, name, ins, outs, args, sys._getframe(2))
+        try:
+            group.fabric.check(call)
+        except Exception as error:
+            call.done, call.row["error"] = True, f"{type(error).__name__}: {error}"
+            raise
+        work = EmulatedWork(self, [call])
+        self._works.append(work)
+        if group.coalescing is not None:
+            group.coalescing.append(call)
+        elif not self.stuck:
+            group.fabric.submit([call])
+            if self.lane.doomed:  # its process has aborted
+                raise RankEnded
+        return work
+
+    def submit_together(self, group: EmulatedGroup, calls: Sequence[Call]) -> EmulatedWork:
+        """Hand calls to the fabric that were issued as one (a coalesced batch)."""
+        if calls and not self.stuck:
+            group.fabric.submit(calls)
+        work = EmulatedWork(self, calls)
+        self._works.append(work)
+        return work
+
+    def _describe(
+        self,
+        group: EmulatedGroup,
+        name: str,
+        ins: list[torch.Tensor],
+        outs: list[torch.Tensor],
+        args: tuple[Any, ...],
+        frame: FrameType,
+    ) -> Call:
+        method, fabric = METHODS[name], group.fabric
+        op = method.op
+        stack, frames, texts, site = self.run.stack(frame)
+        parts = parts_of(name, args, len(group.ranks))
+        row: dict[str, Any] = {"rank": self.rank, "group": group.label, "seq": group.next_seq()}
+        if op is Op.BARRIER and fabric.streams:
+            op = Op.ALL_REDUCE  # NCCL makes its barrier of one
+            ins = outs = [self.run.barrier_element()]
+            parts, args = parts_of("allreduce", (ins,), len(group.ranks)), ()
+        tensors = ins or outs
+        dtype = dtype_of(tensors)
+        row["op"] = op.value
+        row["origin"] = self.run.label_of(stack, method.op, frames, args, dtype)
+        row["input"] = self.input
+        row["dtype"] = dtype
+        row["shape"] = [list(tensor.shape) for tensor in tensors]
+        row.update(options_of(op, group.ranks, args))
+        row["call_site"] = site
+        row["stack"] = texts
+        call = Call(self, group, op, row, parts)
+        call.small = sum(t.numel() for t in ins) + (0 if ins is outs else sum(t.numel() for t in outs)) <= MAX_VALUES
+        call.tensors_out = outs if call.small else []
+        row["value_in"] = None
+        if ins and call.small and not self.stuck:
+            row["value_in"] = values(ins)
+        call.reduce_op = row.get("reduce_op", "sum")
+        root = row.get("root")
+        call.root = group.ranks.index(root) if root in group.ranks else -1
+        call.host_waits = not fabric.streams or method.op is Op.BARRIER
+        call.inflight = any(not one.done for one in self.calls[-8:])
+        row["enqueued_ns"] = self.lane.now
+        self._charge_bucket(frames, ins, row)
+        self.lane.now += ISSUE_NS
+        call.ready_ns = max(self.lane.now, self.stream_ns) if fabric.streams else self.lane.now
+        call.issued = issued.call_of(row)
+        self.calls.append(call)
+        if any(one.function == "_engine_run_backward" for one in frames):
+            self._bracket_reducer(call)
+        if not call.host_waits and frames and self._syncs_host(row["origin"], frames):
+            call.host_waits = True
+        return call
+
+    def _syncs_host(self, origin: str, frames: Sequence[Any]) -> bool:
+        if any(label in origin for label in _SYNCS_HOST):
+            return True
+        return "DDP construction" in origin and any(
+            frame.function == "_verify_param_shape_across_processes" for frame in frames
+        )
+
+    def _charge_bucket(self, frames: Sequence[Any], ins: list[torch.Tensor], row: dict[str, Any]) -> None:
+        """A gradient bucket is ready when the backward pass has got that far."""
+        if not self._backward or not self._ddp_bytes or row["origin"] != "all-reduce (DDP backward())":
+            return
+        share = sum(tensor.numel() * tensor.element_size() for tensor in ins) / self._ddp_bytes
+        total = round(self.run.costs.input_ns[self.rank] * (1 - FORWARD_SHARE))
+        used = min(self._backward[-1], round(total * share))
+        self._backward[-1] -= used
+        self._input_used_ns += used
+        self.work_for(used)
+        row["enqueued_ns"] = self.lane.now
+
+    # ------------------------------------------------------------------------------------ waiting
+
+    def wait(self, calls: Sequence[Call], explicit: bool = False) -> None:
+        """Work.wait(): the host waits, or its stream; raises what the backend raises."""
+        if explicit or any(call.host_waits for call in calls):
+            self.wait_host(calls)
+            return
+        self._wait_stream(calls)
+
+    def wait_host(self, calls: Sequence[Call]) -> None:
+        """The host waits until all of `calls` are complete."""
+        late = [call for call in calls if not (call.done and call.error is None and call.completed_ns <= self.now)]
+        if not late:
+            self._fulfil()
+            return
+        for call in late:
+            call.row.setdefault("host_wait_begin_ns", self.now)
+        self.stand_still(late)
+        until = max(call.ready_ns if call.error is not None else call.completed_ns for call in late)
+        self.lane.now = max(self.lane.now, until)
+        if self.streams_wait(late):
+            self.stream_ns = max(self.stream_ns, until)
+        for call in late:
+            call.row.setdefault("host_wait_end_ns", self.now)
+        self._fulfil()
+        for call in late:
+            if call.error is not None:
+                raise RuntimeError(call.error)
+
+    def streams_wait(self, calls: Sequence[Call]) -> bool:
+        """Whether these calls run on a stream."""
+        return calls[0].group.fabric.streams
+
+    def _wait_stream(self, calls: Sequence[Call]) -> None:
+        if not self.stuck:
+            self.stand_still([call for call in calls if not call.done], soft=True)
+        for call in calls:
+            if call not in self._streamed:
+                self._streamed.append(call)
+            if call.done:
+                self.stream_ns = max(self.stream_ns, call.completed_ns)
+        self._fulfil()
+
+    def sync(self) -> None:
+        """The host waits for its stream: .item(), .cpu(), print(tensor), torch.cuda.synchronize()."""
+        late = [call for call in self._streamed if not (call.done and call.completed_ns <= self.now)]
+        self._streamed = []
+        if late:
+            self.wait_host(late)
+        self.lane.now = max(self.lane.now, self.stream_ns)
+
+    def flush(self, group: EmulatedGroup) -> None:
+        """destroy_process_group on NCCL: the host waits for all that is pending in the group."""
+        if group.fabric.streams:
+            pending = [call for call in self.calls if call.group is group and call.error is None]
+            if pending:
+                self.wait_host(pending)
+
+    def stand_still(self, calls: Sequence[Call], soft: bool = False, why: str = "") -> None:
+        """Stop this thread until all of `calls` are done (never, if the stream is stuck before them)."""
+        if not why and all(call.done for call in calls):
+            return
+        self.awaited, self.soft, self.why = calls, soft, why
+        self.run.baton.wait(self.lane)
+        self.awaited, self.why = (), ""
+        if self.let_go:
+            self.let_go = False
+            self.stuck = True
+
+    def completed(self, call: Call) -> None:
+        """One of this rank's calls is done: perhaps that is what its thread stands still for."""
+        if self.stuck and call in self._streamed:
+            self.run.overtaken(self, call)
+        elif self.awaited and all(one.done for one in self.awaited):
+            self.run.baton.wake(self.lane)
+
+    def poll(self, calls: Sequence[Call]) -> bool:
+        """Work.is_completed()."""
+        if all(call.done and (call.error is not None or call.completed_ns <= self.now) for call in calls):
+            return True
+        if all(call.done for call in calls):
+            self.lane.now = max(call.completed_ns for call in calls)
+        else:
+            self.work_for(POLL_NS)
+            if not self.stuck:
+                self.run.baton.yield_turn(self.lane)
+        return False
+
+    # ------------------------------------------------------------------------------------ futures
+
+    def future_of(self, call: Call) -> torch.futures.Future[Any]:
+        """A future for what `call` puts out. The Reducer gets it at once, and waits for it in `_before_finalize`."""
+        if call.future is None:
+            call.future = torch.futures.Future()
+            self._open_futures.append(call)
+            if self._in_backward is not None and torch._C._current_autograd_node() is None:
+                self.wait([call])  # called out of an engine callback: the Reducer is about to wait in C++
+            self._fulfil()
+        return call.future  # type: ignore[no-any-return]
+
+    def _fulfil(self) -> None:
+        """Fulfil the futures of calls that this rank has waited for, or whose data its stream will see."""
+        while True:
+            ready = [call for call in self._open_futures if call.done or self.stuck]
+            if not ready:
+                return
+            call = ready[0]
+            self._open_futures.remove(call)
+            tensors = [tensor for part in call.parts for tensor in part.outs]
+            if call.error is not None:
+                error = RuntimeError(call.error)
+                call.future.set_exception(error)
+            else:
+                call.future.set_result(tensors)
+
+    def wait_future(self, future: torch.futures.Future[Any]) -> None:
+        """Before C++ waits for `future`: wait for this rank's open calls, oldest first, until it is fulfilled."""
+        while not future.done() and self._open_futures:
+            self.wait([self._open_futures[0]])
+
+    def _bracket_reducer(self, call: Call) -> None:
+        """The Reducer will wait in C++, in an engine callback; ours comes before it, if it is queued now."""
+        if self._in_backward is None:
+            self._in_backward = [call]
+            Variable._execution_engine.queue_callback(self._before_finalize)
+        else:
+            self._in_backward.append(call)
+
+    def _before_finalize(self) -> None:
+        """Wait for all that the backward pass issued, and for what that issues in turn (a comm hook's `then`)."""
+        while self._in_backward:
+            calls, self._in_backward = self._in_backward, []
+            asked = [call for call in calls if call.future is not None]
+            if asked:
+                self.wait(asked)
+        self._in_backward = None
+
+    # ------------------------------------------------------------------------------------ the program's progress
+
+    def mark_input(self, index: int | None, done: int) -> None:
+        """Input `index` is now being processed (None: none is), `done` before it."""
+        if self.input is not None:
+            self.work_for(max(0, self.run.costs.input_ns[self.rank] - self._input_used_ns))
+        self._input_used_ns = 0
+        self.input = index
+
+    @contextmanager
+    def forward(self, module: torch.nn.Module, frame: FrameType) -> Iterator[None]:
+        """A forward pass of DDP."""
+        if id(module) not in self._bytes_of:
+            trained = [p for p in module.parameters() if p.requires_grad]
+            self._bytes_of[id(module)] = sum(p.numel() * p.element_size() for p in trained)
+        self._ddp_bytes = self._bytes_of[id(module)]
+        with self.span("forward", frame):
+            yield
+            self._spend(round(self.run.costs.input_ns[self.rank] * FORWARD_SHARE))
+
+    @contextmanager
+    def backward(self, frame: FrameType) -> Iterator[None]:
+        """A backward pass."""
+        self._backward.append(round(self.run.costs.input_ns[self.rank] * (1 - FORWARD_SHARE)))
+        with self.span("backward", frame):
+            try:
+                yield
+                self._spend(self._backward[-1])
+            finally:
+                self._backward.pop()
+                self._in_backward = None
+
+    def _spend(self, ns: int) -> None:
+        self._input_used_ns += ns
+        self.work_for(ns)
+
+    @contextmanager
+    def span(self, name: str, frame: FrameType) -> Iterator[None]:
+        """A host span."""
+        number = self.begin_span(name, frame)
+        try:
+            yield
+        finally:
+            self.end_span(number)
+
+    def begin_span(self, name: str, frame: FrameType) -> int:
+        """Begin a host span; returns its number."""
+        _, frames, _, _ = self.run.stack(frame)
+        row = {"rank": self.rank, "name": name, "input": self.input, "begin_ns": self.now}
+        self.spans.append({**row, "call_site": call_site(frames)})
+        return len(self.spans) - 1
+
+    def end_span(self, number: int) -> None:
+        """End it."""
+        if not self.lane.doomed:
+            self.spans[number]["end_ns"] = self.now
+
+    # ------------------------------------------------------------------------------------ the process it stands for
+
+    def printed(self, text: str) -> None:
+        """It wrote to its stdout or stderr."""
+        self.own.output.append(text)
+        self.run.printed_lines.append((self.rank, text))
+
+    def sleep(self, seconds: float) -> None:
+        """time.sleep: virtual time passes, and others may run."""
+        self.work_for(round(max(0.0, seconds) * 1e9))
+        self.run.baton.yield_turn(self.lane)
+
+    def exit_process(self, status: int) -> NoReturn:
+        """os._exit."""
+        self.die(f"its process ended with exit code {status} before the program returned (os._exit?)")
+
+    def die_of(self, number: int) -> NoReturn:
+        """It sent itself a signal."""
+        self.die(f"its process was killed by {signal.Signals(number).name}")
+
+    def die(self, text: str) -> NoReturn:
+        """End the rank here and now, as killed."""
+        self.run.kill(self, text)
+        raise RankEnded
+
+    def batch_isend_irecv(self, ops: list[Any]) -> list[Any]:
+        """As torch does it on the real backend: NCCL runs the batch as one, gloo one by one."""
+        c10d._check_p2p_op_list(ops)
+        group: Any = ops[0].group or c10d._get_default_group()
+        together = group.fabric.streams
+        if together:
+            group._start_coalescing(None)
+        works = []
+        for op in ops:
+            peer = {"group_dst" if op.op.__name__ == "isend" else "group_src": op.group_peer}
+            works.append(op.op(op.tensor, group=op.group, tag=op.tag, **peer))
+        return [group._end_coalescing(None)] if together else [work for work in works if work]

@@ -1,0 +1,325 @@
+"""What an emulation puts into torch's and Python's global state, and takes out again.
+
+Everything here is process-wide, though only the threads of ranks may see it: each replaced function asks whose
+thread it runs in, and anybody else gets what was there before. What cannot tell threads apart (generators of random
+numbers, the environment) is swapped whenever the baton passes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from joinlab.emulator.scheduler import current
+
+if TYPE_CHECKING:
+    from joinlab.emulator.run import Run
+
+_MISSING = object()
+
+_HOST_SYNCS = (
+    "item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__", "__index__", "__repr__", "__format__",
+    "__array__", "__contains__", "is_nonzero", "nonzero", "equal", "allclose", "__reduce_ex__",
+)  # fmt: skip
+"""Methods of a tensor on a GPU that make the host wait for the stream."""
+
+
+class World:
+    """What torch.distributed knows of process groups: one of these for every rank."""
+
+    def __init__(self) -> None:
+        self.default_pg: Any = None
+        self.pg_map: dict[Any, Any] = {}
+        self.pg_names: dict[Any, Any] = {}
+        self.pg_group_ranks: dict[Any, Any] = {}
+        self.pg_backend_config: dict[Any, Any] = {}
+        self.group_count = 0
+        self.tags_to_pg: dict[str, list[Any]] = {}
+        self.pg_to_tag: dict[Any, Any] = {}
+        self.pg_coalesce_state: dict[Any, list[Any]] = {}
+        self.comms: list[Any] = []
+
+    @property
+    def pg_config_info(self) -> Any:
+        """As torch's own World gives it."""
+        return vars(c10d._World)["pg_config_info"].fget(self)
+
+
+class _Worlds:
+    """In a rank's thread its World, in any other the one that was there before."""
+
+    def __init__(self, before: Any) -> None:
+        object.__setattr__(self, "_before", before)
+
+    def __getattr__(self, name: str) -> Any:
+        host = current()
+        return getattr(self._before if host is None else host.own.world, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        host = current()
+        setattr(self._before if host is None else host.own.world, name, value)
+
+
+class Own:
+    """What a rank has of its own in an emulation, as a process would have it."""
+
+    def __init__(self, rank: int, ranks: int, seed: int | None) -> None:
+        self.world = World()
+        seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
+        self.python_random = _methods(random._inst, random.Random(seed))
+        self.numpy_random = _methods(np.random.mtrand._rand, np.random.RandomState(seed % 2**32), np.random)
+        generator = torch.Generator()
+        generator.manual_seed(seed)
+        self.torch_random = generator.get_state()
+        self.dtype = torch.get_default_dtype()
+        self.environ: Any = dict(os.environ._data)  # type: ignore[attr-defined]
+        numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks}
+        for name, number in numbers.items():
+            self.environ[os.environ.encodekey(name)] = os.environ.encodevalue(str(number))  # type: ignore[attr-defined]
+        self.output: list[str] = []
+        self.at_exit: list[Callable[[], Any]] = []
+
+
+def _methods(instance: Any, own: Any, module: Any = random) -> dict[str, Any]:
+    """The functions of `module` that are methods of its hidden `instance`, as methods of `own`."""
+    return {
+        name: getattr(own, name)
+        for name, value in vars(module).items()
+        if getattr(value, "__self__", None) is instance and not name.startswith("_")
+    }
+
+
+class Isolation:
+    """Installs everything on entering, restores everything on leaving. One at a time per process."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._undo: list[Callable[[], Any]] = []
+
+    def __enter__(self) -> Isolation:
+        try:
+            self._install()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._undo:
+            self._undo.pop()()
+
+    def switched(self, old: Any, new: Any) -> None:
+        """The baton passes from one host to another (None: to nobody): swap what is process-wide."""
+        if old is not None:
+            old.own.torch_random = torch.default_generator.get_state()
+            old.own.dtype = torch.get_default_dtype()
+        if new is None:
+            return
+        own = new.own
+        torch.default_generator.set_state(own.torch_random)
+        if own.dtype is not torch.get_default_dtype():
+            torch.set_default_dtype(own.dtype)
+        vars(random).update(own.python_random)
+        vars(np.random).update(own.numpy_random)
+        os.environ._data = os.environb._data = own.environ  # type: ignore[attr-defined]
+
+    # ------------------------------------------------------------------------------------ installing
+
+    def _set(self, owner: Any, name: str, value: Any) -> None:
+        before = vars(owner).get(name, _MISSING)
+        if before is _MISSING:
+            self._undo.append(lambda: delattr(owner, name))
+        else:
+            self._undo.append(lambda: setattr(owner, name, before))
+        setattr(owner, name, value)
+
+    def _for_ranks(self, owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
+        """Replace a function in the threads of ranks: make(host) returns what stands there."""
+        before = getattr(owner, name)
+
+        def chosen(*args: Any, **kwargs: Any) -> Any:
+            host = current()
+            return before(*args, **kwargs) if host is None else make(host)(*args, **kwargs)
+
+        chosen.__name__ = name
+        self._set(owner, name, chosen)
+
+    def _install(self) -> None:
+        self._keep_globals()
+        self._set(c10d, "_world", _Worlds(c10d._world))
+        isolate = torch._C._distributed_c10d._set_thread_isolation_mode  # type: ignore[attr-defined]
+        self._undo.append(lambda: isolate(False))
+        isolate(True)
+        for module in (c10d, dist):
+            self._for_ranks(module, "init_process_group", lambda host: _refuse_init)
+            self._for_ranks(module, "batch_isend_irecv", lambda host: host.batch_isend_irecv)
+        self._patch_spans()
+        self._patch_waits()
+        self._patch_process()
+        for name in ("stdout", "stderr"):
+            self._set(sys, name, _Output(getattr(sys, name)))
+
+    def _keep_globals(self) -> None:
+        state, dtype, threads = torch.default_generator.get_state(), torch.get_default_dtype(), torch.get_num_threads()
+        python, legacy, cwd = random.getstate(), np.random.get_state(), os.getcwd()
+        environ = os.environ._data  # type: ignore[attr-defined]
+        functions = [(vars(module), dict(vars(module))) for module in (random, np.random)]
+
+        def restore() -> None:
+            torch.default_generator.set_state(state)
+            torch.set_default_dtype(dtype)
+            if torch.get_num_threads() != threads:
+                torch.set_num_threads(threads)
+            for names, before in functions:
+                names.update({name: before[name] for name in before if names.get(name) is not before[name]})
+            random.setstate(python)
+            np.random.set_state(legacy)
+            os.environ._data = os.environb._data = environ  # type: ignore[attr-defined]
+            for host in self._run.hosts:
+                _undo_environ(environ, host.own.environ)
+            if os.getcwd() != cwd:
+                os.chdir(cwd)
+
+        self._undo.append(restore)
+        if threads != 1:
+            torch.set_num_threads(1)  # as in a launched rank: sums are then made in the same order
+
+    def _patch_spans(self) -> None:
+        forward, backward = DistributedDataParallel.forward, torch.autograd.backward
+
+        def counted_forward(module: Any, *args: Any, **kwargs: Any) -> Any:
+            host = current()
+            if host is None:
+                return forward(module, *args, **kwargs)  # type: ignore[no-untyped-call]
+            with host.forward(module, sys._getframe(1)):
+                return forward(module, *args, **kwargs)  # type: ignore[no-untyped-call]
+
+        def counted_backward(*args: Any, **kwargs: Any) -> None:
+            host = current()
+            if host is None:
+                return backward(*args, **kwargs)
+            with host.backward(sys._getframe(1)):
+                return backward(*args, **kwargs)
+
+        self._set(DistributedDataParallel, "forward", counted_forward)
+        self._set(torch.autograd, "backward", counted_backward)
+
+        def begin(*_: Any) -> None:
+            host = current()
+            if host is not None:
+                host.steps.append(host.begin_span("optimizer", sys._getframe(2)))
+
+        def end(*_: Any) -> None:
+            host = current()
+            if host is not None and host.steps:
+                host.end_span(host.steps.pop())
+
+        for handle in (register_optimizer_step_pre_hook(begin), register_optimizer_step_post_hook(end)):
+            self._undo.append(handle.remove)
+
+    def _patch_waits(self) -> None:
+        wait = torch._C.Future.wait
+
+        def pumped(future: Any, *args: Any, **kwargs: Any) -> Any:
+            host = current()
+            if host is not None:
+                host.wait_future(future)
+            return wait(future, *args, **kwargs)
+
+        self._set(torch._C.Future, "wait", pumped)
+        if not self._run.streams:
+            return
+        for name in _HOST_SYNCS:
+            self._set(torch.Tensor, name, _synced(getattr(torch.Tensor, name)))
+        self._set(torch, "equal", _synced(torch.equal))
+        self._for_ranks(torch.cuda, "synchronize", lambda host: lambda device=None: host.sync())
+
+    def _patch_process(self) -> None:
+        """What would end, delay or outlive a rank's process must not do so to this one."""
+        self._for_ranks(time, "sleep", lambda host: host.sleep)
+        self._for_ranks(os, "_exit", lambda host: host.exit_process)
+        self._for_ranks(os, "abort", lambda host: lambda: host.die_of(signal.SIGABRT))
+        kill, register = os.kill, atexit.register
+
+        def kill_rank(host: Any) -> Callable[[int, int], None]:
+            return lambda pid, number: host.die_of(number) if pid == os.getpid() and number else kill(pid, number)
+
+        def register_for(host: Any) -> Callable[..., Any]:
+            def register_here(function: Any, *args: Any, **kwargs: Any) -> Any:
+                host.own.at_exit.append(lambda: function(*args, **kwargs))
+                return function
+
+            return register_here
+
+        assert register is atexit.register
+        self._for_ranks(os, "kill", kill_rank)
+        self._for_ranks(atexit, "register", register_for)
+
+
+def _synced(method: Callable[..., Any]) -> Callable[..., Any]:
+    def synced(*args: Any, **kwargs: Any) -> Any:
+        host = current()
+        if host is not None:
+            host.sync()
+        return method(*args, **kwargs)
+
+    synced.__name__ = method.__name__
+    return synced
+
+
+def _refuse_init(*args: Any, **kwargs: Any) -> NoReturn:
+    raise RuntimeError(
+        "joinlab has already initialised the default process group of this rank. Remove the call of "
+        "init_process_group from the program; dist.new_group() makes further groups."
+    )
+
+
+def _undo_environ(before: dict[bytes, bytes], after: dict[bytes, bytes]) -> None:
+    """Variables that a rank has set were set for C code too; the three that it was given were not."""
+    given = {b"RANK", b"LOCAL_RANK", b"WORLD_SIZE"}
+    for name in {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)} - given:
+        if name in before:
+            os.putenv(name, before[name])
+        else:
+            os.unsetenv(name)
+
+
+class _Output:
+    """sys.stdout or sys.stderr: what a rank prints is kept for its Timeline."""
+
+    def __init__(self, before: Any) -> None:
+        self._before = before
+
+    def write(self, text: str) -> int:
+        """Keep it, or pass it on."""
+        host = current()
+        if host is None:
+            return int(self._before.write(text))
+        host.printed(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """A rank's output needs none."""
+        if current() is None:
+            self._before.flush()
+
+    def writelines(self, lines: Any) -> None:
+        """As of a file."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._before, name)

@@ -1,0 +1,411 @@
+"""NCCL as a fabric: the k-th call of one rank meets the k-th of the others, whatever they are.
+
+While the calls of all ranks fit together, a slot is carried out as soon as the last rank has issued it. From the first
+slot that does not fit, and where nobody can go on otherwise, the calls run step by step on the ring of
+`joinlab.nccl_rule`, with the bytes that its lines carry, until it is at rest again. So what the emulator does with
+calls that do not fit is what the rule proves of them.
+
+Every communicator has a stream of its own on every rank, which runs that rank's calls in order. A communicator comes
+into being with the first call, for which all its ranks wait; so does the one of two ranks that send and receive.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from joinlab.collectives import POINT_TO_POINT, Op
+from joinlab.emulator.calls import Call
+from joinlab.emulator.payload import Bytes, Part, Summing, agree, combine, len_of, read, run, scale, waits_for, write
+from joinlab.nccl_rule import LINE_BYTES, Ring, Step, Transfer, chunk_bytes, lines_of, steps
+
+if TYPE_CHECKING:
+    from joinlab.emulator.run import Run
+
+_TYPED = frozenset({Op.ALL_REDUCE, Op.REDUCE, Op.REDUCE_SCATTER})
+"""NCCL moves these as elements of their dtype; a line's bytes past the end are undefined. The rest moves as bytes."""
+
+
+def summing(align: int) -> Summing:
+    """The order in which the ring sums: a chunk starts at the rank after the one where it ends."""
+    return Summing(
+        order=lambda chunk, size: [(chunk + 1 + turn) % size for turn in range(size)],
+        chunk_bytes=lambda nbytes, item, size: chunk_bytes(nbytes, size, align),
+        scales_first=True,
+    )
+
+
+class Communicator:
+    """One NCCL communicator: the group's, or that of two ranks that send and receive."""
+
+    def __init__(self, run: Run, ranks: Sequence[int]) -> None:
+        self.run = run
+        self.ranks = ranks  # global ranks, by place
+        self.size = len(ranks)
+        self.joined: set[int] = set()
+        self.born_ns = 0
+        self._queues: list[deque[list[Call]]] = [deque() for _ in ranks]
+        self._filled = 0
+        self._free_ns = [0] * self.size  # when the stream of each place is done with what it has completed
+        self._ring: Ring | None = None
+        self._running: list[deque[_Motion]] = [deque() for _ in ranks]  # on the ring, by place
+        self._ring_done = [0] * self.size  # of them, how many are popped
+        self._summing = summing(run.align)
+
+    def join(self, place: int, calls: Sequence[Call]) -> None:
+        """The first call of a rank: the host waits until every rank is there."""
+        if place in self.joined:
+            return
+        self.joined.add(place)
+        self.born_ns = max(self.born_ns, *(call.ready_ns for call in calls))
+        host = calls[0].host
+        if len(self.joined) < self.size:
+            host.stand_still(
+                calls, why="for the other ranks' first call on this communicator, without which it is not made"
+            )
+        else:
+            for call_host in (self.run.hosts[rank] for rank in self.ranks):
+                if call_host is not host:
+                    self.run.baton.wake(call_host.lane)
+        host.lane.now = max(host.lane.now, self.born_ns)
+        for call in calls:
+            call.ready_ns = max(call.ready_ns, self.born_ns)
+
+    def submit(self, place: int, calls: list[Call]) -> None:
+        """A rank issues calls as one: run what can run."""
+        if self._ring is not None:
+            self._feed(place, calls)
+            self._settle_ring()
+            return
+        self._queues[place].append(calls)
+        self._filled += len(self._queues[place]) == 1
+        while self._filled == self.size:
+            heads = [queue[0] for queue in self._queues]
+            if not self._fit(heads):
+                self._to_ring()
+                return
+            for queue in self._queues:
+                queue.popleft()
+                self._filled -= not queue
+            self._carry_out([calls[0] for calls in heads])
+
+    def flush(self) -> bool:
+        """Run step by step what waits for a slot to fill; True if anything completed."""
+        if self._ring is not None or not any(self._queues):
+            return False
+        before = sum(len(queue) for queue in self._queues)
+        self._to_ring()
+        return before > sum(len(running) for running in self._running)
+
+    def _fit(self, heads: Sequence[list[Call]]) -> bool:
+        one = heads[0][0]
+        if any(len(calls) != 1 or calls[0].op in POINT_TO_POINT for calls in heads):
+            return False
+        calls = [calls[0] for calls in heads]
+        return all(
+            call.op == one.op
+            and call.root == one.root
+            and call.reduce_op == one.reduce_op
+            and len(call.parts) == len(one.parts)
+            for call in calls
+        ) and all(agree(one.op, [call.parts[index] for call in calls], one.root) for index in range(len(one.parts)))
+
+    def _carry_out(self, calls: Sequence[Call]) -> None:
+        one = calls[0]
+        starts = [max(call.ready_ns, self._free_ns[place]) for place, call in enumerate(calls)]
+        for call, start in zip(calls, starts, strict=True):
+            call.begin(start)
+        for index in range(len(one.parts)):
+            run(one.op, [call.parts[index] for call in calls], one.root, _reducing(one), self._summing)
+        cost = self.run.costs.call_ns(one.nbytes())
+        latest = max(starts)
+        for place, call in enumerate(calls):
+            needed = waits_for(one.op, place, one.root, self.size)
+            start = latest if len(needed) == self.size else max(starts[place], *(starts[other] for other in needed))
+            self._free_ns[place] = start + cost
+            call.complete(start + cost)
+
+    def _to_ring(self) -> None:
+        self._ring = Ring(self.size)
+        self._ring_done = [0] * self.size
+        queued = [list(queue) for queue in self._queues]
+        for queue in self._queues:
+            queue.clear()
+        self._filled = 0
+        for place, batches in enumerate(queued):
+            for calls in batches:
+                self._feed(place, calls)
+        self._settle_ring()
+
+    def _feed(self, place: int, calls: list[Call]) -> None:
+        assert self._ring is not None
+        before = self._running[place][-1] if self._running[place] else None
+        motion = _Motion(self, place, calls, before)
+        self._running[place].append(motion)
+        self._ring.issue(place, motion.steps, motion)
+
+    def _settle_ring(self) -> None:
+        assert self._ring is not None
+        for place, (running, done) in enumerate(zip(self._running, self._ring.done, strict=True)):
+            while self._ring_done[place] < done:
+                self._ring_done[place] += 1
+                self._free_ns[place] = running.popleft().finish()
+            if running:
+                running[0].begin()
+        if self._ring.at_rest:
+            self._ring = None
+
+
+def _reducing(call: Call) -> str:
+    """What NCCL makes of the reduce op: of booleans it takes the maximum for their sum."""
+    if call.reduce_op == "sum" and call.row["dtype"] == "bool":
+        return "max"
+    return call.reduce_op
+
+
+class _Motion:
+    """What the calls that a rank issued as one do on the ring: a `Transfer` of bytes, with the time they take."""
+
+    def __init__(self, communicator: Communicator, place: int, calls: Sequence[Call], before: _Motion | None) -> None:
+        self.calls = calls
+        self.at_ns = 0  # the latest of all that it had to wait for
+        self._communicator = communicator
+        self._place = place
+        self._before = before
+        self._begun = False
+        pieces = [_Piece(communicator, call, part, place) for call in calls for part in call.parts]
+        if all(call.op in POINT_TO_POINT for call in calls):  # a batch: no send waits behind a recv
+            pieces.sort(key=lambda piece: piece.call.op is Op.RECV)
+        self._where = [(piece, index) for piece in pieces for index in range(len(piece.steps))]
+        self.steps = [step for piece in pieces for step in piece.steps]
+        self._out: dict[int, tuple[Bytes, int]] = {}  # per step: its lines, and when they were sent
+
+    def begin(self) -> None:
+        """Its kernel starts: whatever the rank issued before on this communicator is complete."""
+        if self._begun:
+            return
+        self._begun = True
+        self.at_ns = max(call.ready_ns for call in self.calls)
+        if self._before is not None:
+            self.at_ns = max(self.at_ns, self._before.finish_ns)
+        self._before = None
+        self.at_ns = max(self.at_ns, self._communicator._free_ns[self._place])
+        for call in self.calls:
+            call.begin(self.at_ns)
+
+    @property
+    def finish_ns(self) -> int:
+        """When it is complete, once it is."""
+        cost = self._communicator.run.costs.call_ns(sum(call.nbytes() for call in self.calls))
+        return self.at_ns + cost
+
+    def take(self, step: int, first: int, last: int, source: Transfer | None, source_step: int) -> None:
+        """Move lines on, see `Transfer`."""
+        self.begin()
+        piece, index = self._where[step]
+        incoming = None
+        if source is not None:
+            assert isinstance(source, _Motion)
+            data, sent_ns = source._out[source_step]
+            incoming = data[first * LINE_BYTES : last * LINE_BYTES]
+            self.at_ns = max(self.at_ns, sent_ns)
+        moved = piece.move(index, first * LINE_BYTES, last * LINE_BYTES, incoming)
+        send = piece.steps[index].send
+        if send is not None:
+            lines = self._out[step][0] if step in self._out else np.zeros(send * LINE_BYTES, np.uint8)
+            room = lines[first * LINE_BYTES : last * LINE_BYTES]
+            room[:] = moved[: len(room)]
+            self._out[step] = lines, self.at_ns
+
+    def finish(self) -> int:
+        """All its steps are done; returns when that was."""
+        self.begin()
+        at = self.finish_ns
+        for call in self.calls:
+            call.complete(at)
+        return at
+
+
+class _Piece:
+    """One collective of one rank on the ring: its steps, and what each of them does with its lines."""
+
+    def __init__(self, communicator: Communicator, call: Call, part: Part, place: int) -> None:
+        self.call = call
+        self._part = part
+        self._place = place
+        self._size = communicator.size
+        self._pad = communicator.run.pad
+        self._op = call.op
+        self._reduce_op = _reducing(call)
+        nbytes = sum(map(len_of, part.ins))
+        self._chunk = nbytes
+        align = communicator.run.align
+        self._data: Bytes | None = None
+        self._result: Bytes | None = None
+        match call.op:
+            case Op.SEND | Op.RECV:
+                self.steps: list[Step] = _pair_steps(call, part, 1 - place if self._size == 2 else call.source_place)
+                return
+            case Op.GATHER | Op.SCATTER | Op.ALL_TO_ALL:
+                self.steps = _peer_steps(call, part, place, self._size)
+                return
+            case Op.REDUCE_SCATTER:
+                self._chunk = nbytes // self._size
+            case Op.ALL_REDUCE:
+                self._chunk = chunk_bytes(nbytes, self._size, align)
+        part_bytes = self._chunk if call.op is Op.REDUCE_SCATTER else nbytes
+        self.steps = list(steps(call.op, place, self._size, call.root, part_bytes, align) or ())
+        if not self.steps or self._size == 1:
+            self._copy_own()
+
+    def move(self, step: int, low: int, high: int, incoming: Bytes | None) -> Bytes:
+        """What goes on, as bytes `low` to `high` of the step's lines, given what came in for them."""
+        place, size, op = self._place, self._size, self._op
+        peer = self.steps[step].peer
+        if peer is not None:
+            return self._move_to_peer(step, peer, low, high, incoming)
+        chunk, reduces, keeps = 0, False, incoming is not None
+        match op:
+            case Op.ALL_REDUCE:
+                chunk, reduces, keeps = (place - 1 - step) % size, 1 <= step < size, step >= size - 1
+            case Op.REDUCE_SCATTER:
+                chunk, reduces, keeps = (place - 1 - step) % size, step >= 1, step == size - 1
+            case Op.REDUCE:
+                reduces, keeps = incoming is not None, place == self.call.root
+            case Op.ALL_GATHER:
+                chunk, keeps = (place - step) % size, True
+        if incoming is None:
+            moved = self._own(0 if op is Op.ALL_GATHER else chunk)[low:high]
+        elif reduces:
+            moved = combine(self._part.dtype, self._reduce_op, self._own(chunk)[low:high], incoming)
+        else:
+            moved = incoming
+        if keeps:
+            self._keep(0 if op is Op.REDUCE_SCATTER else chunk * self._chunk, low, moved, chunk)
+        return moved
+
+    def _own(self, chunk: int) -> Bytes:
+        """This rank's own bytes of a chunk, as lines: what lies past the end is undefined, or zero."""
+        if self._data is None:
+            self._data = read(self._part.ins)
+            if self._reduce_op == "avg" and (self._part.dtype.is_floating_point or self._part.dtype.is_complex):
+                self._data = scale(self._part.dtype, self._data, 1 / self._size)
+        data = self._data[chunk * self._chunk : (chunk + 1) * self._chunk]
+        rest = -len(data) % LINE_BYTES
+        if not rest:
+            return data
+        pad = self._pad << 32 if self._op in _TYPED else 0
+        undefined = np.frombuffer(pad.to_bytes(LINE_BYTES, "little"), np.uint8)
+        return np.concatenate([data, undefined[LINE_BYTES - rest :]])
+
+    def _keep(self, offset: int, low: int, data: Bytes, chunk: int) -> None:
+        outs = self._part.outs
+        if self._result is None:
+            self._result = read(outs)
+        end = min(offset + self._chunk, len(self._result))
+        if self._op in (Op.BROADCAST, Op.REDUCE):
+            end = len(self._result)
+        room = self._result[offset + low : end][: len(data)]
+        if self._reduce_op == "avg" and not (self._part.dtype.is_floating_point or self._part.dtype.is_complex):
+            data = scale(self._part.dtype, data, 1 / self._size)
+        room[:] = data[: len(room)]
+        write(outs, self._result)
+
+    def _copy_own(self) -> None:
+        """A single rank, or an empty tensor: nothing moves."""
+        if self._op is not Op.BROADCAST and self._part.ins and self._part.outs:
+            write(self._part.outs, read(self._part.ins))
+
+    def _move_to_peer(self, step: int, peer: int, low: int, high: int, incoming: Bytes | None) -> Bytes:
+        part, root = self._part, self.call.root
+        if incoming is None:
+            whole = self._op in (Op.SEND, Op.GATHER)
+            data = read(part.ins if whole else [part.ins[peer]])
+            data = np.concatenate([data, np.zeros(-len(data) % LINE_BYTES, np.uint8)])
+            if self._op is Op.ALL_TO_ALL:
+                write([part.outs[self._place]], read([part.ins[self._place]]))
+            elif self._op is Op.SCATTER:
+                write(part.outs, read([part.ins[self._place]]))
+            return data[low:high]
+        outs = part.outs if self._op in (Op.RECV, Op.SCATTER) else [part.outs[peer]]
+        result = read(outs)
+        room = result[low:high]
+        room[:] = incoming[: len(room)]
+        write(outs, result)
+        if self._op is Op.GATHER and self._place == root:
+            write([part.outs[root]], read(part.ins))
+        elif self._op is Op.ALL_TO_ALL:
+            write([part.outs[self._place]], read([part.ins[self._place]]))
+        return incoming
+
+
+def _pair_steps(call: Call, part: Part, peer: int) -> list[Step]:
+    lines = lines_of(part.nbytes())
+    return [Step(None, lines, peer) if call.op is Op.SEND else Step(lines, None, peer)]
+
+
+def _peer_steps(call: Call, part: Part, place: int, size: int) -> list[Step]:
+    """Sends first, then recvs: NCCL runs them side by side, and buffers small sends."""
+    others = [(place + turn) % size for turn in range(1, size)]
+    rooted = call.op is not Op.ALL_TO_ALL
+    sends: list[Step] = []
+    recvs: list[Step] = []
+    if call.op is Op.GATHER and place != call.root:
+        sends = [Step(None, lines_of(sum(map(len_of, part.ins))), call.root)]
+    elif call.op is Op.SCATTER and place != call.root:
+        recvs = [Step(lines_of(sum(map(len_of, part.outs))), None, call.root)]
+    if call.op is Op.ALL_TO_ALL or (call.op is Op.SCATTER and place == call.root):
+        sends = [Step(None, lines_of(len_of(part.ins[other])), other) for other in others]
+    if call.op is Op.ALL_TO_ALL or (call.op is Op.GATHER and place == call.root):
+        recvs = [Step(lines_of(len_of(part.outs[other])), None, other) for other in others]
+    assert rooted or len(sends) == len(recvs)
+    return [step for step in (*sends, *recvs) if step.recv or step.send]
+
+
+class NcclFabric:
+    """What lies between the ranks of one group on NCCL."""
+
+    streams = True
+
+    def __init__(self, run: Run, ranks: Sequence[int]) -> None:
+        self._run = run
+        self._ranks = tuple(ranks)
+        self._main = Communicator(run, self._ranks)
+        self._pairs: dict[tuple[int, int], Communicator] = {}
+
+    def check(self, call: Call) -> None:
+        """Raise what NCCL refuses at once."""
+        if call.op is Op.RECV and call.row.get("peer") is None:
+            raise RuntimeError("ProcessGroupNCCL does not support recvAnysource")
+        for part in call.parts:
+            if any(not tensor.is_contiguous() for tensor in (*part.ins, *part.outs)):
+                raise ValueError("Tensors must be contiguous")
+        if call.reduce_op in ("band", "bor", "bxor"):
+            raise RuntimeError(f"Cannot use ReduceOp.{call.reduce_op.upper()} with NCCL")
+
+    def submit(self, calls: Sequence[Call]) -> None:
+        """A rank issues these as one."""
+        calls = list(calls)
+        call = calls[0]
+        communicator, place = self._main, call.place
+        if call.op in POINT_TO_POINT:
+            for one in calls:
+                one.source_place = self._ranks.index(one.row["peer"])
+            if len(calls) == 1:  # two ranks alone get a communicator of their own
+                low, high = sorted((call.place, call.source_place))
+                pair = (self._ranks[low], self._ranks[high])
+                communicator = self._pairs.setdefault((low, high), Communicator(self._run, pair))
+                place = int(call.place == high)
+        communicator.join(place, calls)
+        if not calls[0].host.stuck:
+            communicator.submit(place, calls)
+
+    def flush(self) -> bool:
+        """See `Fabric`."""
+        return sum(one.flush() for one in (self._main, *self._pairs.values())) > 0  # all of them
+
+    def leave(self, place: int) -> None:
+        """NCCL within one machine does not notice that a rank has ended."""

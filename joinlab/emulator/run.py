@@ -1,0 +1,336 @@
+"""One emulation: its ranks, its groups, what happens when nobody can go on, and the Timeline that comes out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+from torch._C._distributed_c10d import _unregister_all_process_groups
+from torch.distributed import distributed_c10d as c10d
+
+import joinlab
+from joinlab.collectives import Op
+from joinlab.emulator.calls import Call, Fabric
+from joinlab.emulator.clock import Costs
+from joinlab.emulator.gloo import GlooFabric
+from joinlab.emulator.group import EmulatedGroup
+from joinlab.emulator.host import Host
+from joinlab.emulator.isolation import Isolation, Own
+from joinlab.emulator.nccl import NcclFabric
+from joinlab.emulator.scheduler import Baton, Lane, RankEnded, one_at_a_time
+from joinlab.emulator.store import SharedStore
+from joinlab.errors import LaunchError, LaunchInterrupted
+from joinlab.origins import Frame, Stacks, call_site, label
+from joinlab.outcome import text_of, to_plain, traceback_text
+from joinlab.programs import Inputs, Program, call_program, program_name, source_of
+from joinlab.proof import Wait, prove
+from joinlab.timeline import Ending, EndKind, Timeline, timeline_from_rows
+
+DEFAULT_GROUP = "0"
+"""Name that torch.distributed gives to the group of all ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """What decides an emulation, beside the program and its inputs: see `joinlab.emulate`."""
+
+    backend: str
+    era: str
+    barrier_value: int
+    pad: int
+    costs: Costs
+    timeout_s: float
+
+
+class Run:
+    """One emulation, from its threads to its Timeline."""
+
+    def __init__(self, program: Program, counts: Sequence[int], seeds: Sequence[int | None], knobs: Knobs) -> None:
+        self.program = program
+        self.counts = tuple(counts)
+        self.seeds = tuple(seeds)
+        self.knobs = knobs
+        self.costs = knobs.costs
+        self.pad = knobs.pad
+        self.streams = knobs.backend == "nccl"
+        self.align = 512 if knobs.era == "1.9" else 16
+        self.hosts = [Host(self, rank, Own(rank, len(counts), seed)) for rank, seed in enumerate(seeds)]
+        self.store = SharedStore(self)
+        self.printed_lines: list[tuple[int, str]] = []
+        self.isolation = Isolation(self)
+        self.baton = Baton(self.isolation.switched, self.stalled)
+        self._fabrics: dict[str, Fabric] = {}
+        self._ranks_of: dict[str, tuple[int, ...]] = {}
+        self._opened: dict[str, list[Host]] = {}
+        self._returns: list[Any] = [None] * len(counts)
+        self._stacks = Stacks()
+        self._stack_of: dict[int, tuple[int, tuple[Frame, ...], list[str], str | None]] = {}
+        self._labels: dict[tuple[Any, ...], str] = {}
+        self._judged = False  # every rank that still lives is being ended
+        self._broken: LaunchError | None = None
+
+    def go(self) -> Timeline:
+        """Run it. LaunchInterrupted if the user interrupts."""
+        for host in self.hosts:
+            host.lane = Lane(host.rank, host, lambda host=host: self._live(host))  # type: ignore[misc]
+        try:
+            with one_at_a_time(), self.isolation:
+                self.baton.run([host.lane for host in self.hosts], self.knobs.timeout_s, self._give_up)
+        except KeyboardInterrupt:
+            raise LaunchInterrupted(
+                "the emulation was interrupted; what was recorded is in the `timeline` of this exception "
+                "(sys.last_value.timeline in a notebook)",
+                self._timeline(),
+            ) from None
+        if self._broken is not None:
+            raise self._broken
+        return self._timeline()
+
+    # ------------------------------------------------------------------------------------ one rank, from start to end
+
+    def _live(self, host: Host) -> None:
+        try:
+            try:
+                self._open_default_group(host)
+                value = call_program(self.program, host.rank, Inputs(self.counts[host.rank], host.mark_input))
+                self._returned(host, value)
+            except RankEnded:
+                raise
+            except BaseException as error:
+                self._raised(host, error)
+        finally:
+            self._depart(host)
+            _unregister_all_process_groups()
+
+    def _returned(self, host: Host, value: Any) -> None:
+        kept = to_plain(value)  # a tensor on a GPU has to come to the host first
+        for function in reversed(host.own.at_exit):
+            function()
+        self._returns[host.rank] = kept
+        open_calls = [call for call in host.calls if not call.done]
+        host.ending = _ending(EndKind.FINISHED, open_calls[:1], pending=bool(open_calls))
+
+    def _raised(self, host: Host, error: BaseException) -> None:
+        if isinstance(error, SystemExit) and error.code in (None, 0):
+            self._returned(host, None)
+            return
+        host.own.output.append(traceback_text(error))
+        failed = [call for call in host.calls if call.row.get("error")]
+        host.ending = _ending(EndKind.RAISED, failed[-1:], text_of(error))
+
+    def _depart(self, host: Host) -> None:
+        """Its process is gone, and the others may notice."""
+        if host.gone:
+            return
+        host.gone = True
+        if host.ending is None:
+            host.ending = _ending(EndKind.KILLED, host.awaited, "its thread was ended")
+        if self._judged:
+            return  # it is we who end it: nobody is to take that for the end of a process
+        for name, fabric in self._fabrics.items():
+            if host.rank in self._ranks_of[name]:
+                fabric.leave(self._ranks_of[name].index(host.rank))
+
+    def kill(self, host: Host, text: str) -> None:
+        """End a rank as if its process had been killed."""
+        if host.gone:
+            return
+        host.ending = _ending(EndKind.KILLED, [call for call in host.awaited if not call.done], text)
+        self._depart(host)
+        self.baton.doom(host.lane)
+
+    def abort_rank(self, host: Host, text: str) -> None:
+        """Its backend has aborted its process."""
+        self.kill(host, f"its process was killed by SIGABRT: {text}")
+
+    # ------------------------------------------------------------------------------------ groups
+
+    def _open_default_group(self, host: Host) -> None:
+        ranks = tuple(range(len(self.hosts)))
+        group = self._new_group(host, DEFAULT_GROUP, ranks, "default_pg")
+        host.own.world.group_count = 1
+        c10d._register_pg_in_world(
+            group,
+            backend_name=self.knobs.backend,
+            store=self.store,
+            group_name=c10d.GroupName(DEFAULT_GROUP),
+            backend_config=str(c10d.BackendConfig(c10d.Backend(self.knobs.backend))),
+            rank_mapping={rank: rank for rank in ranks},
+            add_to_default_tag=True,
+        )
+        c10d._update_default_pg(group)
+
+    def open_group(self, host: Host, name: str, ranks: tuple[int, ...], desc: str | None) -> EmulatedGroup:
+        """A further group of `host`. On gloo its ranks connect first: they wait for each other."""
+        group = self._new_group(host, name, ranks, desc)
+        here = self._opened.setdefault(group.label, [])
+        here.append(host)
+        if not self.streams:
+            if len(here) < len(ranks):
+                host.stand_still((), why=f"for the other ranks of group {group.label!r} to make it too")
+            else:
+                for other in here[:-1]:
+                    self.baton.wake(other.lane)
+            host.lane.now = max(other.lane.now for other in here)
+        return group
+
+    def _new_group(self, host: Host, name: str, ranks: tuple[int, ...], desc: str | None) -> EmulatedGroup:
+        if self._ranks_of.get(name, ranks) != ranks:
+            name = f"{name} of {list(ranks)}"  # the ranks made their groups in different orders
+        if name not in self._fabrics:
+            self._ranks_of[name] = ranks
+            self._fabrics[name] = NcclFabric(self, ranks) if self.streams else GlooFabric(self, ranks)
+        group = EmulatedGroup(host, name, ranks, self._fabrics[name])
+        group._set_group_name(c10d.GroupName(name))
+        group._set_group_desc(desc or "undefined")
+        return group
+
+    def barrier_element(self) -> torch.Tensor:
+        """What NCCL's barrier all-reduces: zeros today, and in 1.9 one byte that nobody had set."""
+        if self.knobs.era == "1.9":
+            return torch.full((1,), self.knobs.barrier_value, dtype=torch.uint8)
+        return torch.zeros(1, dtype=torch.float32)
+
+    # ------------------------------------------------------------------------------------ stacks and labels
+
+    def stack(self, frame: FrameType) -> tuple[int, tuple[Frame, ...], list[str], str | None]:
+        """Number, frames (innermost first), text (innermost last) and call site of a stack."""
+        number, new = self._stacks.intern(frame)
+        if new:
+            frames = self._stacks.frames[number]
+            self._stack_of[number] = number, frames, [str(one) for one in reversed(frames)], call_site(frames)
+        return self._stack_of[number]
+
+    def label_of(self, stack: int, op: Op, frames: tuple[Frame, ...], args: Sequence[Any], dtype: str | None) -> str:
+        """The documented label of a call."""
+        asynchronous = bool(getattr(args[-1], "asyncOp", False)) if args else False
+        key = (stack, op, asynchronous, dtype)
+        found = self._labels.get(key)
+        if found is None:
+            found = self._labels[key] = label(
+                op, frames, asynchronous=asynchronous, dtype=dtype, all_reduce_barrier=self.streams
+            )
+        return found
+
+    # ------------------------------------------------------------------------------------ when nobody can go on
+
+    def stalled(self, final: bool) -> None:
+        """Every rank waits (`final`), or all but one that keeps asking: see who can go on after all."""
+        for fabric in self._fabrics.values():
+            fabric.flush()
+        if self.baton.somebody_is_ready:
+            return
+        living = [host for host in self.hosts if not host.gone]
+        ahead = [host for host in living if host.soft and host.awaited and not host.stuck]
+        for host in ahead:  # only its stream waits: the real host has long gone on
+            host.let_go = True
+            self.baton.wake(host.lane)
+        if ahead or not final:
+            return
+        self._judged = True
+        proven = self._prove(living)
+        for host in living:
+            text = "" if proven else f"no rank can go on; this one waits {host.why or 'for a call'}"
+            waits_for = [call for call in host.awaited if not call.done]
+            host.ending = _ending(EndKind.HUNG, waits_for, text, proven=proven)
+            self.baton.doom(host.lane)
+
+    def _prove(self, living: Sequence[Host]) -> bool:
+        waits = [
+            Wait(host.rank, tuple((call.group.label, call.row["seq"]) for call in host.awaited if not call.done))
+            for host in living
+        ]
+        if not all(wait.calls for wait in waits):
+            return False
+        calls = [
+            call.issued._replace(completed=call.row.get("completed_ns") is not None, failed=call.error is not None)
+            for host in self.hosts
+            for call in host.calls
+        ]
+        gone = [host.rank for host in self.hosts if host.gone]
+        return prove(calls, self._ranks_of, self.knobs.backend, waits, gone) is not None
+
+    def overtaken(self, host: Host, call: Call) -> None:
+        """The stream of a rank that was let go would have moved on after all, and its host has computed without it."""
+        self._broken = LaunchError(
+            f"rank {host.rank} let another rank go on while its own stream still waited for {call!r}, by other means "
+            "than a collective. On a GPU its host would run ahead of its stream there; without one, its values are not "
+            'known. Use joinlab.launch, with backend="gloo" or on GPUs.'
+        )
+
+    def _give_up(self, reason: str) -> None:
+        timeout = self.knobs.timeout_s
+        text = {
+            "deadline": f"ended by joinlab: still running after timeout={timeout:g} s",
+            "interrupt": "interrupted by the user",
+        }[reason]
+        self._judged = True
+        for host in self.hosts:
+            if not host.gone:
+                host.ending = _ending(EndKind.KILLED, [call for call in host.awaited if not call.done], text)
+                host.gone = True
+
+    # ------------------------------------------------------------------------------------ the Timeline
+
+    def _timeline(self) -> Timeline:
+        knobs = self.knobs
+        meta = {
+            "program": program_name(self.program),
+            "source": source_of(self.program),
+            "engine": "emulated",
+            "backend": knobs.backend,
+            "world_size": len(self.hosts),
+            "inputs": list(self.counts),
+            "seeds": list(self.seeds),
+            "emulation": {
+                **({"era": knobs.era, "barrier_value": knobs.barrier_value, "pad": knobs.pad} if self.streams else {}),
+                "seconds_per_input": [ns / 1e9 for ns in knobs.costs.input_ns],
+                "latency": knobs.costs.latency_ns / 1e9,
+                "bytes_per_second": knobs.costs.bytes_per_second,
+            },
+            "groups": {name: list(ranks) for name, ranks in self._ranks_of.items()},
+            "versions": {
+                "joinlab": joinlab.__version__,
+                "python": ".".join(map(str, sys.version_info[:3])),
+                "torch": torch.__version__,
+                "nccl": None,
+            },
+            "clock": {"domain": "virtual"},
+        }
+        return timeline_from_rows(
+            calls=[call.row for host in self.hosts for call in host.calls],
+            spans=[span for host in self.hosts for span in host.spans],
+            ends=[host.ending or _ending(EndKind.KILLED, (), "it never ran") for host in self.hosts],
+            meta=meta,
+            returns=self._returns,
+            output=["".join(host.own.output) for host in self.hosts],
+        )
+
+    def tell(self, listener: Callable[[int, str], None]) -> None:
+        """Give `listener` each line that a rank printed, in the order in which they were printed."""
+        rest = [""] * len(self.hosts)
+        for rank, text in self.printed_lines:
+            *lines, rest[rank] = (rest[rank] + text).split("\n")
+            for line in lines:
+                listener(rank, line)
+        for rank, line in enumerate(rest):
+            if line:
+                listener(rank, line)
+
+
+def _ending(
+    kind: EndKind, calls: Sequence[Call], text: str = "", *, pending: bool = False, proven: bool | None = None
+) -> Ending:
+    call = calls[0] if calls else None
+    return Ending(
+        kind,
+        pending=pending,
+        call=None if call is None else call.row["seq"],
+        group=None if call is None else call.group.label,
+        text=text,
+        proven=proven,
+    )

@@ -1,0 +1,139 @@
+"""The emulator against the documents: the six cases end as they were reported, call by call."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import joinlab
+from joinlab import cases
+from joinlab.emulator import emulate
+from joinlab.errors import ProgramError
+from joinlab.matching import label_table
+from joinlab.timeline import Timeline
+from tests.agreement import differences
+
+DOCUMENTED = {
+    case["case"]: case
+    for case in json.loads((Path(__file__).parent.parent / "data" / "six_cases.json").read_text())["cases"]
+}
+TRACES = [
+    (number, answer["N"], [(row["input"], row["r0"], row["r1"]) for row in answer["trace"]])
+    for number, case in DOCUMENTED.items()
+    for answer in (case["answer"] if isinstance(case["answer"], list) else [case["answer"]])
+]
+THEN = {"era": "1.9", "barrier_value": 7, "pad": 0}
+
+
+def case(number: int, n: int, **options) -> Timeline:
+    return emulate(cases.CASES[number].program, (n, n + 1), **options)
+
+
+def ends(timeline: Timeline) -> list[str]:
+    return [str(end) for end in timeline.ends]
+
+
+AS_REPORTED = {
+    1: ["finished", "finished"],
+    2: ["finished", "finished (a call still pending)"],
+    3: ["finished", "hung (proven)"],
+    4: ["hung (proven)", "finished"],
+    5: ["finished", "hung (proven)"],
+    6: ["finished", "finished"],
+}
+
+
+@pytest.mark.parametrize("number", AS_REPORTED)
+def test_the_six_cases_end_as_the_asker_reported(number):
+    assert ends(case(number, 5, **THEN)) == AS_REPORTED[number]
+
+
+@pytest.mark.parametrize("number", AS_REPORTED)
+def test_today_only_case_4_ends_otherwise(number):
+    expected = ["finished", "hung (proven)"] if number == 4 else AS_REPORTED[number]
+    assert ends(case(number, 5)) == expected
+
+
+# Where a trace of ours goes on, or stops, and why.
+AHEAD_OF_THE_HANG = {(3, 2): 1}
+"""The barrier that the host hangs in, behind the backward() that the trace ends with."""
+REBUILD = {(2, 1), (5, 1)}
+"""With one common input, the second forward() of rank 1 rebuilds the buckets, and hangs in that."""
+
+
+@pytest.mark.parametrize(("number", "n", "documented"), TRACES, ids=[f"case {c}, N={n}" for c, n, _ in TRACES])
+def test_the_traces_come_out_row_by_row(number, n, documented):
+    timeline = case(number, n, **{**THEN, "pad": int(number == 4)})  # the answer's case 4 saw a garbage rank
+    rows = label_table(timeline).rows()
+    if (number, n) in REBUILD:
+        (call,) = timeline.calls.filter((timeline.calls["rank"] == 1) & (timeline.calls["input"] == 1)).rows(named=True)
+        assert call["origin"] == "broadcast (DDP bucket rebuild)"
+        assert str(timeline.ends[1]) == "hung (proven)"
+        documented = documented[:1]
+        rows = rows[:1]
+    elif (number, n) == (4, 2):
+        assert rows[len(documented) :] == [(2, "all-reduce (join() check bwd grad sync)", None)]
+        rows = rows[:-1]
+    elif (number, n) in AHEAD_OF_THE_HANG:
+        assert rows[len(documented) :] == [(2, None, "all-reduce (barrier)")]
+        rows = rows[:-1]
+    assert rows == documented
+
+
+def test_case_4_ends_as_in_the_answer_where_the_pad_is_not_zero():
+    hung, raised = case(4, 2, era="1.9", pad=1).ends
+    assert str(hung) == "hung (proven)"
+    assert raised.kind == "raised"
+    assert "broadcast_coalesced" in raised.text  # the rank to broadcast from is no rank
+
+
+def test_what_case_4_reads_decides_it():
+    today, then = case(4, 2), case(4, 2, **THEN)
+    for timeline, value in ((today, 0.0), (then, 7 * 2**-149)):
+        met = timeline.calls.filter(timeline.calls["origin"] == "all-reduce (join() _get_num_nonjoined_procs())")
+        read = [json.loads(text)[0][0] for text in met.filter(met["rank"] == 0)["value_out"].drop_nulls()]
+        assert read[:2] == [1.0, value]  # before that, the one rank still with inputs
+
+
+@pytest.mark.parametrize("number", AS_REPORTED)
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_on_gloo_each_case_is_what_it_is_when_launched(number, n):
+    program = cases.CASES[number].program
+    launched = joinlab.launch(program, (n, n + 1), backend="gloo", on_output=None, progress=False)
+    assert differences(emulate(program, (n, n + 1), backend="gloo"), launched) == []
+
+
+def test_it_says_what_it_is():
+    meta = case(1, 1, seconds_per_input=(1.0, 2.0)).meta
+    assert (meta["engine"], meta["backend"], meta["clock"]["domain"]) == ("emulated", "nccl", "virtual")
+    assert meta["emulation"]["seconds_per_input"] == [1.0, 2.0]
+    assert meta["groups"] == {"0": [0, 1]}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"backend": "mpi"},
+        {"era": "2.0"},
+        {"barrier_value": 256},
+        {"pad": -1},
+        {"seed": -1},
+        {"seconds_per_input": (1.0,)},
+        {"seconds_per_input": float("nan")},
+        {"latency": -1},
+        {"bytes_per_second": 0},
+        {"timeout": 0},
+        {"on_output": 3},
+        {"inputs": ()},
+    ],
+)
+def test_wrong_arguments_are_named(wrong):
+    with pytest.raises(ProgramError, match=next(iter(wrong))):
+        emulate(cases.case_1, **wrong)
+
+
+def test_what_is_no_program_is_refused():
+    with pytest.raises(ProgramError, match="worker"):
+        emulate("case_1")
