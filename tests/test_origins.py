@@ -9,8 +9,8 @@ import pytest
 from joinlab.collectives import Op
 from joinlab.origins import MAX_FRAMES, Frame, Stacks, call_site, kind_of, label, walk
 
-TORCH = "/venv/lib/python3.11/site-packages/torch/"
-USER = Frame("/home/me/train.py", 12, "worker")
+TORCH = "/env/lib/python3.11/site-packages/torch/"
+USER = Frame("/project/train.py", 12, "worker")
 
 
 def torch(file: str, function: str) -> Frame:
@@ -60,15 +60,15 @@ def test_labels(expected: str, frames: list[Frame], options: dict[str, object]) 
 
 
 def test_a_collective_of_the_learners_own_inside_forward_is_not_taken_for_ddps() -> None:
-    inner = Frame("/home/me/model.py", 5, "forward")
+    inner = Frame("/project/model.py", 5, "forward")
     frames = (torch("distributed/c10d.py", "all_reduce"), inner, torch(DDP, "_pre_forward"), USER)
     assert label(Op.ALL_REDUCE, frames, asynchronous=False, dtype="float32", all_reduce_barrier=True) == "all-reduce"
 
 
 def test_the_call_site_is_the_innermost_line_of_the_learner() -> None:
-    helper = Frame("/home/me/helpers.py", 3, "sync")
-    library = Frame("/venv/lib/python3.11/site-packages/lightning/x.py", 7, "step")
-    assert call_site((torch("a.py", "f"), library, helper, USER)) == "/home/me/helpers.py:3"
+    helper = Frame("/project/helpers.py", 3, "sync")
+    library = Frame("/env/lib/python3.11/site-packages/lightning/x.py", 7, "step")
+    assert call_site((torch("a.py", "f"), library, helper, USER)) == "/project/helpers.py:3"
     assert call_site((torch("a.py", "f"), library)) == f"{library.file}:7"
     assert call_site(()) is None
 
@@ -79,7 +79,7 @@ def test_kinds_of_files() -> None:
     import joinlab.cases
     import joinlab.recorder
 
-    assert kind_of("/tmp/ipykernel_7/123.py") == "program"
+    assert kind_of("/kernels/ipykernel_7/123.py") == "program"
     assert kind_of(TORCH + DDP) == "torch"
     assert kind_of(contextlib.__file__) == "library"
     assert kind_of(joinlab.recorder.__file__) == "library"
