@@ -45,7 +45,8 @@ class Box:
     track    calls of one rank can be under way at the same time; their boxes stand side by side: this is the
              track-th of `tracks`
     details  (name, text) of every column, for a tooltip
-    slot     index into match(timeline); None for a span
+    slot     index into match(timeline), for a fold the first of several; None for a span
+    site     "file:line" of the learner's code that it came from; "" if not known, or of several calls
     """
 
     rank: int
@@ -62,6 +63,7 @@ class Box:
     tracks: int = 1
     details: Details = ()
     slot: int | None = None
+    site: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +86,19 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Text below a row (logical axis only), across all ranks, or about the call of one rank."""
+    """Text below a row (logical axis only), across all ranks, or about the call of one rank.
+
+    text   broken into lines that leave room for it; `whole` is the same in one
+    slot   index into match(timeline); None if it is about no slot
+    """
 
     rank: int | None
     begin: float
     end: float
     text: str
     bad: bool
+    slot: int | None = None
+    whole: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +142,8 @@ class Lanes:
         return "rows" if self.axis == "logical" else "ns"
 
 
+AXES = ("logical", "time")
+NO_CALL = "No call was recorded."
 NARROW = 4  # from so many ranks on, columns are too narrow for full labels
 GAP = 0.1  # free space above and below a box on the logical axis, in rows
 TAIL = 0.7  # by how much a call that never completes is drawn on, in rows
@@ -153,14 +163,38 @@ def lanes(timeline: Timeline, axis: str = "logical", setup: bool = False) -> Lan
 
         [note.text for note in lanes(timeline).notes]        # where calls met that should not have
     """
-    if axis not in ("logical", "time"):
+    if axis not in AXES:
         raise ValueError(f"axis must be 'logical' or 'time', not {axis!r}")
-    calls, spans = timeline.calls.to_dicts(), timeline.spans.to_dicts()
-    steps = plan(timeline)
+    return _lay_out(_Run(timeline), axis, setup)
+
+
+def every_lanes(timeline: Timeline) -> dict[tuple[str, bool], Lanes]:
+    """The lanes of a Timeline by (axis, setup): what a view needs that lets its reader choose. Cheaper than one by one.
+
+    every_lanes(timeline)["time", True]         # as lanes(timeline, "time", setup=True)
+    """
+    run = _Run(timeline)
+    return {(axis, setup): _lay_out(run, axis, setup) for axis in AXES for setup in (False, True)}
+
+
+class _Run:
+    """A Timeline with what every layout of it needs, looked up once."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self.timeline = timeline
+        self.calls, self.spans = timeline.calls.to_dicts(), timeline.spans.to_dicts()
+        self.steps = plan(timeline)
+        tells_start = any(call["started_ns"] is not None for call in self.calls)
+        self.call_details = [call_details(call, tells_start) for call in self.calls]
+        self.span_details = [span_details(span) for span in self.spans]
+
+
+def _lay_out(run: _Run, axis: str, setup: bool) -> Lanes:
+    timeline, calls, spans, steps = run.timeline, run.calls, run.spans, run.steps
     folded = steps if setup else fold(calls, steps)
     ranks = range(timeline.world_size)
     if not calls:
-        layout = _Layout(stops=dict.fromkeys(ranks, 1.0), notes=[Note(None, 0.1, 0.9, "No call was recorded.", False)])
+        layout = _Layout(stops=dict.fromkeys(ranks, 1.0), notes=[Note(None, 0.1, 0.9, NO_CALL, False, whole=NO_CALL)])
     elif axis == "logical":
         steps, layout = folded, _by_row(calls, spans, folded, ranks)
     else:  # a fold takes up no row here that is worth saving, unless it stands at the front
@@ -172,7 +206,7 @@ def lanes(timeline: Timeline, axis: str = "logical", setup: bool = False) -> Lan
         world_size=timeline.world_size,
         begin=layout.begin,
         end=layout.end,
-        boxes=tuple(_side_by_side([*_span_boxes(spans, layout), *_call_boxes(calls, steps, layout)])),
+        boxes=tuple(_side_by_side([*_span_boxes(run, layout), *_call_boxes(run, steps, layout)])),
         bands=tuple(_bands(calls, steps, layout)),
         notes=tuple(layout.notes),
         groups=tuple(layout.groups),
@@ -211,7 +245,8 @@ def _by_row(calls: Sequence[Row], spans: Sequence[Row], steps: Sequence[Step], r
         if step.text:
             about = calls[step.calls[0]]["rank"] if len(step.calls) == 1 and len(ranks) < NARROW else None
             lines = wrap(step.text, LINE if about is None else SHORT_LINE)
-            layout.notes.append(Note(about, y, y + NOTE * len(lines), "\n".join(lines), step.bad))
+            text = "\n".join(lines)
+            layout.notes.append(Note(about, y, y + NOTE * len(lines), text, step.bad, step.slots[0], step.text))
             y += NOTE * len(lines)
         layout.stops.update({calls[call]["rank"]: y for call in step.calls})
     layout.end = max([y, *(stop + 1 for stop in layout.stops.values())])  # room for the last cap
@@ -308,8 +343,8 @@ def _waits_for_ever(call: Row) -> bool:
 # --- what is drawn there ----------------------------------------------------------------------------------------------
 
 
-def _call_boxes(calls: Sequence[Row], steps: Sequence[Step], layout: _Layout) -> Iterator[Box]:
-    tells_start = any(call["started_ns"] is not None for call in calls)
+def _call_boxes(run: _Run, steps: Sequence[Step], layout: _Layout) -> Iterator[Box]:
+    calls = run.calls
     for step in steps:
         if step.folded:
             yield from _fold_boxes(calls, step, layout)
@@ -329,8 +364,9 @@ def _call_boxes(calls: Sequence[Row], steps: Sequence[Step], layout: _Layout) ->
                 open=_pending(call),
                 bad=step.bad,
                 failed=failed,
-                details=call_details(call, tells_start),
+                details=run.call_details[index],
                 slot=slot,
+                site=call["call_site"] or "",
             )
             if index in layout.waits:
                 begin, end = layout.waits[index]
@@ -346,6 +382,7 @@ def _call_boxes(calls: Sequence[Row], steps: Sequence[Step], layout: _Layout) ->
                     failed=failed,
                     details=wait_details(call),
                     slot=slot,
+                    site=call["call_site"] or "",
                 )
 
 
@@ -376,11 +413,12 @@ def _count(members: Sequence[int]) -> str:
     return f"{len(members)} call" + "s" * (len(members) > 1)
 
 
-def _span_boxes(spans: Sequence[Row], layout: _Layout) -> Iterator[Box]:
+def _span_boxes(run: _Run, layout: _Layout) -> Iterator[Box]:
     for index, (begin, end) in layout.spans.items():
-        span = spans[index]
-        name, unended = str(span["name"]), span["end_ns"] is None
-        yield Box(span["rank"], Lane.HOST, Kind.SPAN, begin, end, name, name, unended, details=span_details(span))
+        span = run.spans[index]
+        name, unended, site = str(span["name"]), span["end_ns"] is None, span["call_site"] or ""
+        told = run.span_details[index]
+        yield Box(span["rank"], Lane.HOST, Kind.SPAN, begin, end, name, name, unended, details=told, site=site)
 
 
 def _side_by_side(boxes: Sequence[Box]) -> Iterator[Box]:
