@@ -48,6 +48,22 @@ def title(timeline: Timeline) -> str:
     return f"{meta.get('program', 'program')}{said}, {meta.get('engine', 'recorded')} on {meta.get('backend', '?')}"
 
 
+def measured(timeline: Timeline) -> str:
+    """Says whether what is shown was measured or modelled, and on what."""
+    meta = timeline.meta
+    backend, versions = meta.get("backend", "an unknown backend"), meta.get("versions") or {}
+    torch = f", PyTorch {versions['torch']}" if versions.get("torch") else ""
+    match meta.get("engine"):
+        case "launched":
+            return (
+                f"Measured: {timeline.world_size} real processes on {backend}{torch}. Times are of the machine's clock."
+            )
+        case "emulated":
+            return f"Modelled: PyTorch's own code on a modelled {backend}{torch}. Times are of a virtual clock."
+        case engine:
+            return f"{str(engine or 'recorded').capitalize()}: {timeline.world_size} ranks on {backend}{torch}."
+
+
 def sides(box: Box) -> tuple[float, float]:
     """Where a box lies in the column of its rank, from 0 to 1."""
     low, high = STREAM if box.lane is Lane.STREAM else WAIT if box.kind is Kind.WAIT else SPAN

@@ -19,7 +19,7 @@ from plotly.offline import get_plotlyjs
 from joinlab.diagnosis import diagnose
 from joinlab.figures import draw
 from joinlab.lanes import lanes
-from joinlab.looks import title
+from joinlab.looks import measured, title
 from joinlab.steps import plan, stretches
 from joinlab.svg import svg
 from joinlab.timeline import EndKind, Timeline
@@ -119,22 +119,6 @@ def _run(at: str, name: str, timeline: Timeline) -> Iterator[str]:
     yield from _table(at, timeline)
     yield from _output(timeline)
     yield "</section>\n"
-
-
-def measured(timeline: Timeline) -> str:
-    """Says whether what is shown was measured or modelled, and on what."""
-    meta = timeline.meta
-    backend, versions = meta.get("backend", "an unknown backend"), meta.get("versions") or {}
-    torch = f", PyTorch {versions['torch']}" if versions.get("torch") else ""
-    match meta.get("engine"):
-        case "launched":
-            return (
-                f"Measured: {timeline.world_size} real processes on {backend}{torch}. Times are of the machine's clock."
-            )
-        case "emulated":
-            return f"Modelled: PyTorch's own code on a modelled {backend}{torch}. Times are of a virtual clock."
-        case engine:
-            return f"{str(engine or 'recorded').capitalize()}: {timeline.world_size} ranks on {backend}{torch}."
 
 
 def _source(timeline: Timeline) -> Iterator[str]:
