@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from joinlab.diagnosis import Diagnosis as Diagnosis
     from joinlab.diagnosis import diagnose as diagnose
     from joinlab.emulator import emulate as emulate
+    from joinlab.emulator import endings as endings
     from joinlab.figures import figure as figure
     from joinlab.launcher import launch as launch
     from joinlab.matching import match as match
@@ -34,6 +35,7 @@ _HOME = {
     "Diagnosis": "joinlab.diagnosis",
     "diagnose": "joinlab.diagnosis",
     "emulate": "joinlab.emulator",
+    "endings": "joinlab.emulator",
     "figure": "joinlab.figures",
     "load": "joinlab.timeline",
     "launch": "joinlab.launcher",

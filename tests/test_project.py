@@ -157,6 +157,8 @@ def test_exports() -> None:
         "Timeline",
         "cases",
         "diagnose",
+        "emulate",
+        "endings",
         "figure",
         "launch",
         "load",

@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from joinlab.emulator.clock import check_costs
+from joinlab.emulator.outcomes import Outcome, endings
 from joinlab.emulator.run import Knobs, Run
 from joinlab.emulator.scheduler import current
 from joinlab.errors import ProgramError
 from joinlab.programs import Program, check_inputs, check_program
 from joinlab.timeline import Timeline
+
+__all__ = ["ERAS", "MAX_RANKS", "Outcome", "emulate", "endings"]
 
 MAX_RANKS = 1024
 """More threads than this one machine may not bear."""

@@ -32,11 +32,12 @@ class EmulatedGroup(dist.ProcessGroup):
     ranks   global ranks, by place in the group
     """
 
-    def __init__(self, host: Host, label: str, ranks: Sequence[int], fabric: Fabric) -> None:
+    def __init__(self, host: Host, label: str, desc: str, ranks: Sequence[int], fabric: Fabric) -> None:
         place = list(ranks).index(host.rank)
         super().__init__(place, len(ranks))  # type: ignore[call-arg]
         self.host = host
         self.label = label
+        self.desc = desc
         self.ranks = tuple(ranks)
         self.place = place
         self.fabric = fabric
@@ -47,6 +48,16 @@ class EmulatedGroup(dist.ProcessGroup):
         """Number of this rank's next call in this group."""
         self.issued += 1
         return self.issued - 1
+
+    @property
+    def group_name(self) -> Any:
+        """Its name in torch.distributed, by which functional collectives find it."""
+        return self.label
+
+    @property
+    def group_desc(self) -> str:
+        """What torch.distributed calls it besides."""
+        return self.desc
 
     def getBackendName(self) -> str:
         """Asked by C++ (DDP's logger)."""
@@ -155,6 +166,9 @@ class EmulatedWork(dist.Work):
 
     def source_rank(self) -> int:
         return self.calls[-1].source_place
+
+    def _source_rank(self) -> int:
+        return self.source_rank()
 
     def get_future_result(self) -> torch.futures.Future[Any]:
         return self.host.future_of(self.calls[-1])

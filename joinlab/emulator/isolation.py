@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed import c10d_logger
 from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -88,7 +89,7 @@ class Own:
         self.environ: Any = dict(os.environ._data)  # type: ignore[attr-defined]
         numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks}
         for name, number in numbers.items():
-            self.environ[os.environ.encodekey(name)] = os.environ.encodevalue(str(number))  # type: ignore[attr-defined]
+            self.environ[os.environ.encodekey(name)] = os.environ.encodevalue(str(number))
         self.output: list[str] = []
         self.at_exit: list[Callable[[], Any]] = []
 
@@ -166,6 +167,9 @@ class Isolation:
         for module in (c10d, dist):
             self._for_ranks(module, "init_process_group", lambda host: _refuse_init)
             self._for_ranks(module, "batch_isend_irecv", lambda host: host.batch_isend_irecv)
+        self._for_ranks(c10d_logger, "_get_msg_dict", lambda host: lambda *args, **kwargs: {})  # asks NCCL's version
+        for name in ("empty", "empty_like"):  # whatever happens to lie in memory would differ from run to run
+            self._for_ranks(torch, name, _zeroed(getattr(torch, name)))
         self._patch_spans()
         self._patch_waits()
         self._patch_process()
@@ -278,6 +282,10 @@ def _synced(method: Callable[..., Any]) -> Callable[..., Any]:
 
     synced.__name__ = method.__name__
     return synced
+
+
+def _zeroed(make: Callable[..., torch.Tensor]) -> Callable[[Any], Callable[..., torch.Tensor]]:
+    return lambda host: lambda *args, **kwargs: make(*args, **kwargs).zero_()
 
 
 def _refuse_init(*args: Any, **kwargs: Any) -> NoReturn:

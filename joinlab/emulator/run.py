@@ -184,10 +184,7 @@ class Run:
         if name not in self._fabrics:
             self._ranks_of[name] = ranks
             self._fabrics[name] = NcclFabric(self, ranks) if self.streams else GlooFabric(self, ranks)
-        group = EmulatedGroup(host, name, ranks, self._fabrics[name])
-        group._set_group_name(c10d.GroupName(name))
-        group._set_group_desc(desc or "undefined")
-        return group
+        return EmulatedGroup(host, name, desc or "undefined", ranks, self._fabrics[name])
 
     def barrier_element(self) -> torch.Tensor:
         """What NCCL's barrier all-reduces: zeros today, and in 1.9 one byte that nobody had set."""

@@ -1,0 +1,73 @@
+"""Every way in which a program can end, over what is undefined on real hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from joinlab.errors import ProgramError
+from joinlab.programs import Program
+from joinlab.timeline import Ending, EndKind, Timeline
+
+BARRIER_VALUES = (0, 7)
+"""A byte that nobody had set is zero, or it is not."""
+
+PADS = (0, 1, 0x3F800000, 0x7FC00000, 0x80000000, 0xFFFFFFFF)
+"""The undefined half of a line: zero; small, or a float's 1 or nan; and values that are negative as a signed number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One way in which a program can end.
+
+    ends      one Ending per rank
+    knobs     every setting of era, barrier_value and pad that was tried and led here
+    timeline  of the first of them
+    """
+
+    ends: tuple[Ending, ...]
+    knobs: tuple[Mapping[str, Any], ...]
+    timeline: Timeline
+
+    def __repr__(self) -> str:
+        ends = ", ".join(f"{rank}: {end}" for rank, end in enumerate(self.ends))
+        return f"<Outcome {{{ends}}} for {len(self.knobs)} settings, first {dict(self.knobs[0])}>"
+
+
+def endings(program: Program, inputs: Sequence[int] = (5, 6), **options: Any) -> tuple[Outcome, ...]:
+    """Emulate `program` on NCCL for every value of what is undefined; return each distinct ending once.
+
+    Two endings are the same if every rank ends in the same way, at the same call, with the same type of
+    exception. Settings that `program` cannot tell apart are tried all the same. `options` are those of
+    `emulate`; era, barrier_value and pad are varied unless they are given.
+
+        for outcome in joinlab.endings(joinlab.cases.case_4, inputs=(2, 3)):
+            print(outcome.ends, outcome.knobs)
+    """
+    from joinlab.emulator import emulate  # which stands above this module
+
+    if options.get("backend", "nccl") != "nccl":
+        raise ProgramError('endings are those of backend="nccl": on gloo nothing is left undefined')
+    found: dict[tuple[Any, ...], tuple[list[dict[str, Any]], Timeline]] = {}
+    for knobs in _settings({name: options.pop(name) for name in ("era", "barrier_value", "pad") if name in options}):
+        timeline = emulate(program, inputs, **knobs, **options)
+        found.setdefault(tuple(map(_kind, timeline.ends)), ([], timeline))[0].append(knobs)
+    return tuple(Outcome(timeline.ends, tuple(knobs), timeline) for knobs, timeline in found.values())
+
+
+def _settings(given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    eras = [given["era"]] if "era" in given else ["today", "1.9"]
+    pads = [given["pad"]] if "pad" in given else PADS
+    settings = []
+    for era in eras:
+        values = [given["barrier_value"]] if "barrier_value" in given else BARRIER_VALUES
+        for value in values if era == "1.9" else [None]:  # only 1.9 has a byte that nobody had set
+            for pad in pads:
+                settings.append({"era": era, **({} if value is None else {"barrier_value": value}), "pad": pad})
+    return settings
+
+
+def _kind(end: Ending) -> tuple[Any, ...]:
+    said = end.text.partition(":")[0] if end.kind is EndKind.RAISED else end.text
+    return end.kind, end.pending, end.group, end.call, end.proven, said

@@ -1,0 +1,250 @@
+"""The emulator is alone in the process: the same every time, nothing left behind, and it can always be ended."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import joinlab
+from joinlab import cases, emulate
+from joinlab.errors import LaunchInterrupted, ProgramError
+from joinlab.timeline import EndKind
+
+ROOT = Path(__file__).parent.parent
+GETENV = ctypes.CDLL(None).getenv
+GETENV.restype = ctypes.c_char_p
+
+
+def noisy(rank, inputs):
+    """Draws from every generator, sets every kind of state, and prints."""
+    os.environ["JOINLAB_TEST_LEFT"] = str(rank)
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(rank)
+    model = DDP(torch.nn.Linear(1, 1))
+    dist.new_group([0, 1])
+    drawn = [torch.rand(()).item(), np.random.rand(), random.random()]
+    for input in inputs:
+        model(input.double()).backward()
+        dist.barrier()
+    print(os.environ["JOINLAB_TEST_LEFT"], os.environ["RANK"], dist.get_rank())
+    return drawn, torch.empty(4), torch.get_default_dtype()
+
+
+def state() -> dict[str, object]:
+    """All of the process's state that an emulation touches."""
+    tensor = {name: vars(torch.Tensor).get(name) for name in dir(torch.Tensor) if not name.startswith("_backward")}
+    return {
+        "torch": torch.get_rng_state().tolist(),
+        "numpy": [str(part) for part in np.random.get_state()],
+        "random": random.getstate(),
+        "functions": [
+            {name: value for name, value in vars(module).items() if callable(value)}
+            for module in (random, np.random, torch.autograd, torch.distributed, c10d, os, time, torch.cuda)
+        ],
+        "names": [
+            torch.empty,
+            torch.empty_like,
+            torch.equal,
+            torch._C.Future.wait,
+            DDP.forward,
+            sys.stdout,
+            sys.stderr,
+        ],
+        "tensor": tensor,
+        "dtype": torch.get_default_dtype(),
+        "threads": (torch.get_num_threads(), threading.active_count()),
+        "environ": dict(os.environ),
+        "c_environ": [GETENV(name) for name in (b"JOINLAB_TEST_LEFT", b"RANK")],
+        "world": (c10d._world, dict(c10d._pg_map), c10d._group_count, dist.is_initialized()),
+        "hooks": [
+            len(sys.modules["torch.optim.optimizer"]._global_optimizer_pre_hooks),
+            len(sys.modules["torch.optim.optimizer"]._global_optimizer_post_hooks),
+        ],
+        "backends": (list(dist.Backend.backend_list), dict(dist.Backend._plugins)),
+    }
+
+
+def raises(rank, inputs):
+    DDP(torch.nn.Linear(1, 1))
+    raise ValueError("no")
+
+
+def loops(rank, inputs):
+    while rank:
+        pass
+    dist.barrier()
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+@pytest.mark.parametrize(
+    ("program", "options"),
+    [(noisy, {}), (raises, {}), (cases.case_4, {"era": "1.9"}), (loops, {"timeout": 0.2})],
+    ids=["success", "exception", "hang", "deadline"],
+)
+def test_nothing_is_left_behind(backend, program, options):
+    emulate(cases.case_1, (1, 1))  # imports what it needs
+    before = state()
+    emulate(program, (2, 3), backend=backend, **options)
+    after = state()
+    assert [name for name in before if before[name] != after[name]] == []
+
+
+def test_an_interrupt_leaves_nothing_behind_and_gives_the_timeline():
+    def interrupted(rank, inputs):
+        dist.all_reduce(torch.ones(1))
+        if rank:
+            time.sleep(1)  # of virtual time: rank 0 comes to its barrier
+            os.kill(os.getpid(), 0)
+            threading.Thread(target=signal.raise_signal, args=(signal.SIGINT,)).start()
+        while rank:
+            pass
+        dist.barrier()
+
+    before = state()
+    with pytest.raises(LaunchInterrupted) as caught:
+        emulate(interrupted, (1, 1), backend="gloo")
+    assert [name for name, value in state().items() if before[name] != value] == []
+    timeline = caught.value.timeline
+    assert [(end.kind, end.text) for end in timeline.ends] == [(EndKind.KILLED, "interrupted by the user")] * 2
+    assert timeline.ends[0].call == 1
+    assert timeline.calls.height == 3
+
+
+def test_a_default_group_of_the_process_is_left_alone(tmp_path):
+    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    try:
+        group = dist.group.WORLD
+        ends = emulate(cases.case_6, (1, 2)).ends
+        assert [end.kind for end in ends] == ["finished", "finished"]
+        assert dist.group.WORLD is group
+        one = torch.ones(1)
+        dist.all_reduce(one)
+        assert dist.get_world_size() == 1
+    finally:
+        dist.destroy_process_group()
+
+
+def test_an_endless_loop_ends_at_the_deadline():
+    timeline = emulate(loops, (0, 0), timeout=0.2)
+    assert [end.kind for end in timeline.ends] == ["killed", "killed"]
+    assert timeline.ends[1].text == "ended by joinlab: still running after timeout=0.2 s"
+    assert timeline.ends[0].call == 0
+
+
+def test_a_loop_that_catches_exceptions_ends_too():
+    def stubborn(rank, inputs):
+        while True:
+            with contextlib.suppress(Exception):
+                dist.get_rank()
+
+    assert [end.kind for end in emulate(stubborn, (0, 0), timeout=0.2).ends] == ["killed", "killed"]
+
+
+def test_what_a_rank_ends_by_ends_only_the_rank():
+    def dies(rank, inputs):
+        if rank == 1:
+            os._exit(3)
+        if rank == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if rank == 3:
+            os.abort()
+        if rank == 4:
+            sys.exit(5)
+        if rank == 5:
+            sys.exit()
+
+    ends = emulate(dies, (0,) * 6).ends
+    assert [(str(end.kind), end.text) for end in ends] == [
+        ("finished", ""),
+        ("killed", "its process ended with exit code 3 before the program returned (os._exit?)"),
+        ("killed", "its process was killed by SIGKILL"),
+        ("killed", "its process was killed by SIGABRT"),
+        ("raised", "SystemExit: 5"),
+        ("finished", ""),
+    ]
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+@pytest.mark.parametrize("program", [noisy, cases.case_4], ids=["noisy", "case 4"])
+def test_ten_emulations_are_one(backend, program, tmp_path):
+    files = []
+    for index in range(10):
+        path = tmp_path / f"{index}.joinlab"
+        emulate(program, (2, 3), backend=backend).save(path)
+        files.append(path.read_bytes())
+    assert len(set(files)) == 1
+
+
+@pytest.mark.slow
+def test_ten_processes_are_one(tmp_path):
+    text = (
+        "import sys, joinlab\n"
+        "for backend in ('nccl', 'gloo'):\n"
+        "    joinlab.emulate(joinlab.cases.case_4, (2, 3), backend=backend).save(sys.argv[1] + backend)\n"
+    )
+    files: dict[str, set[bytes]] = {"nccl": set(), "gloo": set()}
+    for index in range(10):
+        subprocess.run([sys.executable, "-c", text, str(tmp_path / str(index))], check=True, cwd=ROOT)
+        for backend, found in files.items():
+            found.add((tmp_path / f"{index}{backend}").read_bytes())
+    assert {backend: len(found) for backend, found in files.items()} == {"nccl": 1, "gloo": 1}
+
+
+def test_two_threads_do_not_meet():
+    found: list[joinlab.Timeline] = []
+    alone = emulate(noisy, (2, 3))
+    threads = [threading.Thread(target=lambda: found.append(emulate(noisy, (2, 3)))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [one.equals(alone) for one in found] == [True] * 3
+
+
+def test_an_emulation_inside_an_emulation_is_refused():
+    def nested(rank, inputs):
+        emulate(cases.case_1, (1, 1))
+
+    (end,) = emulate(nested, (0,)).ends
+    assert end.text.startswith(ProgramError.__name__)
+
+
+def test_ranks_have_generators_of_their_own():
+    def draw(rank, inputs):
+        first = (torch.rand(()).item(), np.random.rand(), random.random())
+        dist.barrier()
+        return first, (torch.rand(()).item(), np.random.rand(), random.random())
+
+    same, other = emulate(draw, (0, 0), seed=5).returns
+    assert same == other
+    same, other = emulate(draw, (0, 0), seed=(5, 6)).returns
+    assert len({*same[0], *same[1], *other[0], *other[1]}) == 12
+    launched = joinlab.launch(draw, (0, 0), backend="gloo", seed=(5, 6), on_output=None, progress=False)
+    assert launched.returns == (same, other)
+
+
+def test_output_is_kept_per_rank_and_told_line_by_line():
+    def speak(rank, inputs):
+        print("one")
+        dist.barrier()
+        sys.stderr.write(f"two {rank}")
+
+    told = []
+    timeline = emulate(speak, (0, 0), on_output=lambda rank, line: told.append((rank, line)))
+    assert timeline.output == ("one\ntwo 0", "one\ntwo 1")
+    assert sorted(told) == [(0, "one"), (0, "two 0"), (1, "one"), (1, "two 1")]
