@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sysconfig
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -182,10 +183,11 @@ _COMPOSITE = {
 class Stacks:
     """Numbers each distinct stack, so that a recorder writes it once: walking is cheap, formatting is not."""
 
-    __slots__ = ("_ids", "frames")
+    __slots__ = ("_ids", "_lock", "frames")
 
     def __init__(self) -> None:
         self._ids: dict[tuple[object, ...], int] = {}
+        self._lock = threading.Lock()
         self.frames: list[tuple[Frame, ...]] = []
         """By number: the frames of each stack, innermost first."""
 
@@ -201,7 +203,9 @@ class Stacks:
         known = self._ids.get(tuple(key))
         if known is not None:
             return known, False
-        number = len(self.frames)
-        self.frames.append(walk(frame))
-        self._ids[tuple(key)] = number
+        with self._lock:
+            number = self._ids.setdefault(tuple(key), len(self.frames))
+            if number < len(self.frames):  # another thread was first
+                return number, False
+            self.frames.append(walk(frame))
         return number, True

@@ -27,10 +27,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from joinlab.install import install
 from joinlab.origins import is_ours
 from joinlab.plain import Repr, encode
 from joinlab.programs import Inputs, call_program
-from joinlab.recorder import Recorder, install
+from joinlab.recorder import Recorder
 
 OUTPUT = "rank-{}.out"
 RETURN = "rank-{}.return.json"

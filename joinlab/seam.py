@@ -85,9 +85,23 @@ def dtype_of(tensors: Sequence[torch.Tensor]) -> str | None:
 def values_in(tensors: Sequence[torch.Tensor]) -> list[list[Any]] | None:
     """The elements of each tensor, flat; None if they cannot be read (sparse, quantised or fake tensors)."""
     try:
-        return [t.detach().reshape(-1).tolist() for t in tensors]
+        return [t.tolist() if t.dim() == 1 else t.detach().reshape(-1).tolist() for t in tensors]
     except Exception:
         return None
+
+
+def options_key(op: Op, args: tuple[Any, ...]) -> Any:
+    """Something hashable that differs where `options_of` does. Cheaper: most calls repeat an earlier one's options."""
+    if op is Op.BARRIER or not args:
+        return None
+    opts = args[-1]
+    try:
+        if op in REDUCING:
+            key = opts.reduceOp.op.value
+            return (key, opts.rootRank) if op in ROOTED else key
+        return opts.rootRank if op in ROOTED else None
+    except AttributeError:  # no options object: send, recv, and the short forms of a method
+        return tuple(str(arg) for arg in args if not isinstance(arg, (torch.Tensor, list)))
 
 
 def options_of(op: Op, ranks: Sequence[int], args: tuple[Any, ...]) -> dict[str, Any]:
@@ -115,6 +129,6 @@ def options_of(op: Op, ranks: Sequence[int], args: tuple[Any, ...]) -> dict[str,
 def _reduce_op_name(reduce_op: Any) -> str:
     value = getattr(reduce_op, "op", reduce_op)
     try:
-        return _REDUCE_OPS.get(int(getattr(value, "value", value)), str(value))
-    except (TypeError, ValueError):
-        return "sum"
+        return _REDUCE_OPS[int(getattr(value, "value", value))]
+    except (KeyError, TypeError, ValueError):
+        return "sum" if reduce_op is None or not hasattr(value, "name") else str(value.name).lower()

@@ -21,7 +21,9 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 import joinlab
 from joinlab import cases
 from joinlab.errors import LaunchError, ProgramError, RankError
-from joinlab.launcher import ECHO_LINES, ForkServer, choose_backend
+from joinlab.forkclient import ForkServer
+from joinlab.launcher import choose_backend
+from joinlab.screen import ECHO_LINES
 from joinlab.timeline import EndKind, Timeline
 from tests.leftovers import assert_nothing_left
 
@@ -234,6 +236,17 @@ def test_an_exception_is_an_ending_with_its_traceback_in_the_output() -> None:
     assert "call_program" not in timeline.output[1]
     with pytest.raises(RankError, match=r"rank 1 raised: ValueError: a bad idea"):
         timeline.raise_for_ending()
+
+
+def test_an_exception_is_not_laid_on_a_call_whose_error_the_program_had_caught() -> None:
+    def program(rank: int, inputs: Any) -> None:
+        with suppress(RuntimeError):
+            dist.all_reduce(torch.ones(1), op=dist.ReduceOp.BAND)
+        raise ValueError("another thing")
+
+    timeline = run(program)
+    assert timeline.calls["error"].null_count() == 0
+    assert [end.call for end in timeline.ends] == [None, None]
 
 
 def test_os_exit_and_sigkill_are_endings_with_what_was_recorded() -> None:

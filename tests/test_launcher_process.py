@@ -18,7 +18,7 @@ import pytest
 
 import joinlab
 from joinlab import cases
-from joinlab.launcher import ForkServer
+from joinlab.forkclient import ForkServer
 from tests.leftovers import assert_nothing_left, run_folders
 
 ROOT = Path(__file__).parent.parent

@@ -222,7 +222,7 @@ def test_throw_on_early_termination() -> None:
     ]
     assert origins(timeline)[-1] == "all-reduce (join() throw check)"
     assert origins(timeline, 1)[-1] == "all-reduce (throw check)"
-    assert "joinlab/recorder.py" not in timeline.output[1]
+    assert "joinlab/" not in timeline.output[1]
 
 
 def test_a_comm_hook_of_torch_is_named_and_its_wait_recorded() -> None:
@@ -346,18 +346,21 @@ def test_small_values_of_any_dtype_are_kept_exactly(tensor: torch.Tensor, text: 
 
 
 def test_recording_keeps_no_large_tensor_alive() -> None:
-    def program(rank: int, inputs: Any) -> bool:
+    def program(rank: int, inputs: Any) -> int:
         import gc
         import weakref
 
-        big = torch.ones(1000)
-        dist.all_reduce(big)
-        alive = weakref.ref(big)
+        alive = []
+        for _ in range(30):
+            big = torch.ones(1000)
+            dist.all_reduce(big)
+            alive.append(weakref.ref(big))
         del big
         gc.collect()
-        return alive() is None
+        return sum(one() is not None for one in alive)
 
-    assert run(program, (1, 1)).raise_for_ending().returns == (True, True)
+    kept = run(program, (1, 1)).raise_for_ending().returns
+    assert max(kept) <= 4  # gloo's own threads hold on to a work until they take up the next
 
 
 def test_works_answer_as_without_a_recorder() -> None:
