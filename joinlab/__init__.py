@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from joinlab.timeline import Ending as Ending
     from joinlab.timeline import Timeline as Timeline
     from joinlab.timeline import load as load
+    from joinlab.view import View as View
 
 __version__ = "0.1.0"
 
@@ -43,6 +44,7 @@ _HOME = {
     "write_html": "joinlab.page",
     "Ending": "joinlab.timeline",
     "Timeline": "joinlab.timeline",
+    "View": "joinlab.view",
 }
 
 __all__ = ["__version__", *sorted(_HOME)]

@@ -19,6 +19,8 @@ Details = tuple[tuple[str, str], ...]
 
 _LIBRARY = re.compile(r"^.*[/\\](site|dist)-packages[/\\]")  # where pip puts things says nothing to a reader
 
+MADE = "what the rank made of it"
+
 MAX_FRAMES = 8
 """A tooltip shows at most this many frames of a stack, the innermost ones."""
 
@@ -118,7 +120,7 @@ def call_details(row: Mapping[str, Any], tells_start: bool) -> Details:
     found.append(("value out", (values(row["value_out"]) or unknown) if done else "never: the call did not complete"))
     made = conclusion(row["origin"], row["value_out"]) if done else None
     if made:
-        found.append(("what the rank made of it", f"it {made}"))
+        found.append((MADE, f"it {made}"))
     found += _times(row, tells_start)
     if row["error"] is not None:
         found.append(("error", str(row["error"])))

@@ -32,7 +32,7 @@ CHAINS = (
 
 PRODUCERS = {"launcher", "recorder"}
 ANALYSES = {"matching", "diagnosis"}
-VIEWS = {"lanes", "figures", "page"}
+VIEWS = {"lanes", "lane_data", "figures", "page", "view"}
 DATA = {"timeline", "archive", "errors"}
 
 
@@ -155,6 +155,7 @@ def test_exports() -> None:
         "Diagnosis",
         "Ending",
         "Timeline",
+        "View",
         "cases",
         "diagnose",
         "emulate",

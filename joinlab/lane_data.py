@@ -1,0 +1,230 @@
+"""Lane data: the lanes of one or more Timelines as compact JSON, for the script that draws the live view.
+
+Every position and every word is decided in `lanes`, `details` and `diagnosis`; the script only draws. A text is
+written once and named by its number after that, a box that stands in several layouts is described once, and the
+whole is compressed: a run of 2 ranks with 5 inputs is about 4 kB, in all its layouts.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from joinlab.details import MADE
+from joinlab.diagnosis import diagnose
+from joinlab.lanes import Box, Lanes, every_lanes
+from joinlab.looks import BAND_NAMES, HOST, INK, SPAN, STREAM, STYLES, WAIT, WRONG, good, measured, title
+from joinlab.steps import Kind
+from joinlab.timeline import Timeline
+
+KINDS = tuple(STYLES)
+LAYOUTS = (("logical", False), ("logical", True), ("time", False), ("time", True))
+"""The (axis, setup) of each entry of a run's "layouts"."""
+
+OPEN, BAD, FAILED = 1, 2, 4  # flags of a box
+MET = 1  # flag of a band; BAD is the other
+
+LOOKS = {
+    "kinds": [[kind.value, *STYLES[kind]] for kind in KINDS],
+    "bands": [[bad, met, name] for (bad, met), name in BAND_NAMES.items()],
+    "wrong": WRONG,
+    "ink": INK,
+    "wait": WAIT,
+    "span": SPAN,
+    "host": HOST,
+    "stream": STREAM,
+    "white": [KINDS.index(Kind.FINAL)],  # on this kind alone, text is white
+    "first": ("dtype", "shape", "value in", "value out", MADE, "error"),  # what a reader looks for first
+    "made": MADE,
+}
+"""Colours, hatchings and proportions, as `looks` has them."""
+
+
+class Table:
+    """Numbers the different values that it is given, in order."""
+
+    def __init__(self, values: Iterable[Hashable] = ()) -> None:
+        self.values: list[Any] = list(values)
+        self._at: dict[Hashable, int] = {value: at for at, value in enumerate(self.values)}
+
+    def __call__(self, value: Hashable) -> int:
+        """The number of `value`."""
+        at = self._at.get(value)
+        if at is None:
+            at = self._at[value] = len(self.values)
+            self.values.append(value)
+        return at
+
+
+def fresh(numbers: Iterable[int], known: int = 0) -> list[int]:
+    """Numbers of a table, each that comes for the first time written as 0 and any other one higher: these repeat.
+
+    known  how many the table held before
+
+    >>> fresh([0, 1, 0, 2])
+    [0, 0, 1, 0]
+    """
+    found = []
+    for number in numbers:
+        found.append(0 if number == known else number + 1)
+        known += number == known
+    return found
+
+
+class LaneData:
+    """Collects runs; what they have in common is held once.
+
+    base  another LaneData that the reader has already: only what is new to it is written
+
+        data = LaneData()
+        data.add(timeline)
+        data.packed()               # bytes: gzip of JSON
+    """
+
+    def __init__(self, base: LaneData | None = None) -> None:
+        self._texts: Table = Table(base._texts.values if base else ())
+        self._facts: Table = Table(base._facts.values if base else ())
+        self._runs = Table()
+        self._known = len(self._texts.values), len(self._facts.values)
+
+    def add(self, timeline: Timeline) -> int:
+        """Add a Timeline and return the number of its run: the same for what would look the same."""
+        return self._runs(json.dumps(self._run(timeline)))
+
+    def packed(self, with_runs: bool = True) -> bytes:
+        """All of it, as compressed JSON; the same runs give the same bytes. Without runs it can still be a base."""
+        texts, facts = self._known
+        runs = [json.loads(run) for run in self._runs.values if with_runs]
+        flat = iter(fresh((fact for run in runs for told in run["told"] for fact in told), facts))
+        for run in runs:
+            run["told"] = [[next(flat) for _ in told] for told in run["told"]]
+        parts = {
+            "texts": self._texts.values[texts:],
+            "facts": [number for pair in self._facts.values[facts:] for number in pair],
+            "runs": runs,
+        }
+        looks = {} if texts else {"looks": LOOKS}
+        return gzip.compress(json.dumps(looks | parts, ensure_ascii=False, separators=(",", ":")).encode(), 6, mtime=0)
+
+    def _run(self, timeline: Timeline) -> dict[str, Any]:
+        said, text = diagnose(timeline), self._texts
+        layouts = every_lanes(timeline)
+        caps = layouts["logical", False].caps
+        source = Source.of(timeline)
+        things = Table()
+        zero = layouts["time", True].begin
+        places = [self._layout(layouts[at], things, zero if at[0] == "time" else 0.0) for at in LAYOUTS]
+        boxes: list[Box] = things.values
+        return {
+            "ranks": timeline.world_size,
+            "title": text(title(timeline)),
+            "measured": text(measured(timeline)),
+            "modelled": int(layouts["logical", False].modelled),
+            "said": text(said.sentence),
+            "why": [text(one.sentence) for one in said.ranks],
+            "ends": [text(cap.text) for cap in caps],
+            "good": [int(good(cap)) for cap in caps],
+            "ended": [source.line(_ended_at(timeline, rank)) for rank in range(timeline.world_size)],
+            "source": [text(source.name), source.first_line, text(source.text)] if source.text else [],
+            "zero": round(zero),
+            "rank": [box.rank for box in boxes],
+            "kind": [KINDS.index(box.kind) for box in boxes],
+            "label": [text(box.label) for box in boxes],
+            "short": [text(box.short) for box in boxes],
+            "flags": [OPEN * box.open + BAD * box.bad + FAILED * box.failed for box in boxes],
+            "slot": [_or(box.slot) for box in boxes],
+            "line": [source.line(box.site) for box in boxes],
+            "told": [self._tell(box) for box in boxes],
+            "layouts": places,
+        }
+
+    def _tell(self, box: Box) -> list[int]:
+        """What is to be said of a box, as numbers of facts: not its label and rank again, and nothing of a wait."""
+        skip = len(box.details) if box.kind is Kind.WAIT else 2
+        return [self._fact(*pair) for pair in box.details[skip:]]
+
+    def _fact(self, name: str, said: str) -> int:
+        return self._facts((self._texts(name), self._texts(said)))
+
+    def _layout(self, picture: Lanes, things: Table, zero: float) -> dict[str, Any]:
+        unit = 0.01 if picture.unit == "rows" else 1.0
+
+        def at(place: float) -> int:
+            return round((place - zero) / unit)
+
+        text, boxes, bands = self._texts, picture.boxes, picture.bands
+        return {
+            "unit": unit,
+            "begin": at(picture.begin),
+            "end": at(picture.end),
+            "thing": [things(replace(box, begin=0, end=0, track=0, tracks=1)) for box in boxes],
+            "from": _steps([at(box.begin) for box in boxes]),
+            "for": [at(box.end) - at(box.begin) for box in boxes],
+            "track": [box.track for box in boxes] if any(box.track for box in boxes) else [],
+            "tracks": [box.tracks for box in boxes] if any(box.track for box in boxes) else [],
+            "bands": [[band.slot, band.a, band.b, MET * band.met + BAD * band.bad, text(band.text)] for band in bands],
+            "notes": [
+                [_or(note.rank), at(note.begin), at(note.end), text(note.whole), int(note.bad), _or(note.slot)]
+                for note in picture.notes
+            ],
+            "groups": [[_or(one.rank), at(one.begin), at(one.end), text(one.label)] for one in picture.groups],
+            "stops": [at(cap.at) for cap in picture.caps],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The program that is shown beside the lanes; `text` is "" where it is not known."""
+
+    file: str
+    first_line: int
+    text: str
+
+    @classmethod
+    def of(cls, timeline: Timeline) -> Source:
+        known = timeline.meta.get("source") or {}
+        text = str(known.get("text") or "").rstrip("\n")
+        return cls(str(known.get("file") or "the program"), int(known.get("first_line") or 1), text)
+
+    @property
+    def name(self) -> str:
+        """The file, without its folder."""
+        return self.file.replace("\\", "/").rpartition("/")[2]
+
+    def line(self, site: str) -> int:
+        """The line of a "file:line" within the program; 0 if it lies elsewhere."""
+        file, _, number = site.rpartition(":")
+        return int(number) if self.text and file == self.file and number.isdecimal() else 0
+
+
+def pack(timeline: Timeline, base: LaneData | None = None) -> bytes:
+    """The data of one Timeline, for a reader who has `base`.
+
+    len(pack(timeline))         # bytes on the wire
+    """
+    data = LaneData(base)
+    data.add(timeline)
+    return data.packed()
+
+
+def _steps(numbers: Sequence[int]) -> list[int]:
+    """Each number's distance from the one before: these repeat."""
+    return [number - before for before, number in zip((0, *numbers), numbers, strict=False)]
+
+
+def _or(value: int | None) -> int:
+    return -1 if value is None else value
+
+
+def _ended_at(timeline: Timeline, rank: int) -> str:
+    """The call site at which a rank ended; "" if it ended in no call."""
+    end = timeline.ends[rank]
+    if end.call is None:
+        return ""
+    try:
+        return str(timeline.call(rank, end.call, end.group)["call_site"] or "")
+    except KeyError:  # the call it names was not recorded
+        return ""
