@@ -1,12 +1,15 @@
 """The live view: the swimlanes of a Timeline in a notebook, to be stepped through, zoomed and asked.
 
 Python lays out the lanes (`lane_data`), and a script of the package's own, static/view.js, draws them as SVG; the
-page of `write_html` is drawn by the same script. What the reader does comes back: `view.selected` is the slot that is
-selected, and setting it selects another.
+page of `write_html` is drawn by the same script. Every widget sends its script to the browser again, so it travels
+compressed. What the reader does comes back: `view.selected` is the slot that is selected, and setting it selects
+another.
 """
 
 from __future__ import annotations
 
+import gzip
+from base64 import b64encode
 from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
@@ -21,6 +24,15 @@ from joinlab.steps import Kind
 from joinlab.timeline import Timeline
 
 _STATIC = files("joinlab") / "static"
+
+_LOADER = """\
+const bytes = Uint8Array.from(atob("{packed}"), (c) => c.charCodeAt(0));
+const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+const text = await new Response(stream).text();
+const url = URL.createObjectURL(new Blob([text], {{ type: "text/javascript" }}));
+export default (await import(url)).default;
+URL.revokeObjectURL(url);
+"""
 
 ENOUGH = 5_000
 """A move that needs more bytes than this starts afresh: the program, or what it runs on, was changed."""
@@ -45,7 +57,7 @@ class View(anywidget.AnyWidget):
         view.observe(lambda change: print(view.calls), "selected")
     """
 
-    _esm = (_STATIC / "view.js").read_text("utf-8")
+    _esm = _LOADER.format(packed=b64encode(gzip.compress((_STATIC / "view.js").read_bytes(), mtime=0)).decode())
     _css = (_STATIC / "view.css").read_text("utf-8")
 
     timeline = traitlets.Instance(Timeline)

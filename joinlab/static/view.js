@@ -320,7 +320,7 @@ class Picture {
     const [wide, high_] = this.down ? [high - low, to - from] : [to - from, high - low];
     if (!(box.host && (this.narrow || !this.down || box.kind === this.looks.kinds.length - 2)) && high_ >= this.font) {
       const upright = box.host && widthOf(box.short, this.font) > wide - 4; // spans are narrow, and mostly long
-      const text = upright ? (widthOf(box.short, this.font) < high_ - 4 ? box.short : "") : fit(box.host ? box.short : box.label, box.short, wide - 6, this.font);
+      const text = upright ? (widthOf(box.short, this.font) < high_ - 1 ? box.short : "") : fit(box.host ? box.short : box.label, box.short, wide - 6, this.font);
       const [x, y] = this.down ? [(low + high) / 2, (from + (box.open ? Math.min(to, from + 26) : to)) / 2] : [(from + to) / 2, (low + high) / 2];
       const turned = upright ? ` transform="rotate(-90 ${px(x)} ${px(y)})"` : "";
       if (text) parts.push(`<text x="${px(x)}" y="${px(y + this.font * 0.36)}"${turned} text-anchor="middle" font-size="${px(this.font)}" class="${this.looks.white.includes(box.kind) ? "jl-white" : "jl-black"}">${esc(text)}</text>`);
@@ -561,16 +561,16 @@ export function mount(root, model) {
   const listed = (facts) => `<dl>${facts.map(([named, said]) => `<div><dt>${esc(named)}</dt><dd>${esc(said)}</dd></div>`).join("")}</dl>`;
 
   function card(of, box) {
-    const article = element("article", { class: of === rank ? "jl-card jl-here" : "jl-card" });
-    if (!picture.seen(of)) { article.innerHTML = `<h5>rank ${of}</h5><p class="jl-soft">covered</p>`; return article; }
-    if (!box) { article.innerHTML = `<h5>rank ${of}</h5><p class="jl-soft">issued no call here</p>`; return article; }
+    const article = element("article", { class: of === rank ? "jl-card jl-here" : "jl-card", "aria-label": `rank ${of}` });
+    if (!picture.seen(of)) { article.innerHTML = `<p class="jl-h">rank ${of}</p><p class="jl-soft">covered</p>`; return article; }
+    if (!box) { article.innerHTML = `<p class="jl-h">rank ${of}</p><p class="jl-soft">issued no call here</p>`; return article; }
     const { first, rest, stack } = factsOf(box);
     const made = first.find(([named]) => named === data.looks.made)?.[1];
     const open = new Set([...panel.querySelectorAll("details[open]")].map((one) => one.dataset.what));
     const fold = (what, inside) => `<details data-what="${what}"${open.has(what) ? " open" : ""}><summary>${what}</summary>${inside}</details>`;
     const how = box.failed ? "failed" : box.open ? "never completes" : "";
     article.innerHTML =
-      `<h5>rank ${of}</h5><p class="jl-call" style="border-color:${data.looks.kinds[box.kind][1]}">${esc(box.label)}${how ? ` <strong class="jl-how">${how}</strong>` : ""}</p>` +
+      `<p class="jl-h">rank ${of}</p><p class="jl-call" style="border-color:${data.looks.kinds[box.kind][1]}">${esc(box.label)}${how ? ` <strong class="jl-how">${how}</strong>` : ""}</p>` +
       (made ? `<p class="jl-made">${esc(made.replace(/^it /, `rank ${of} `))}</p>` : "") +
       (first.length ? listed(first.filter(([named]) => named !== data.looks.made)) : listed(rest)) +
       (first.length ? fold("times and more", listed(rest)) : "") + (stack ? fold("stack", `<pre tabindex="0">${esc(stack)}</pre>`) : "");
@@ -579,7 +579,7 @@ export function mount(root, model) {
 
   function drawPanel(selected) {
     if (selected === null) {
-      panel.innerHTML = `<h4>Nothing selected</h4><p class="jl-soft">Click a call, or go to the picture with Tab and press ↓: what each rank put in, got out and made of it appears here.</p>`;
+      panel.innerHTML = `<p class="jl-h">Nothing selected</p><p class="jl-soft">Click a call, or go to the picture with Tab and press ↓: what each rank put in, got out and made of it appears here.</p>`;
       return;
     }
     const at = layout.slots.indexOf(selected);
@@ -591,7 +591,7 @@ export function mount(root, model) {
       const own = boxes.filter((box) => box.rank === of);
       for (const box of own.length ? own : [null]) cards.append(card(of, box));
     }
-    const parts = [element("h4", {}, `Row ${at + 1} of ${layout.slots.length}`)];
+    const parts = [element("p", { class: "jl-h" }, `Row ${at + 1} of ${layout.slots.length}`)];
     if (remark && !covered().length) parts.push(element("p", { class: remark[4] ? "jl-remark jl-bad" : "jl-remark" }, text(remark[3])));
     if (folded) parts.push(button("show these call by call", "Show these call by call", () => set("setup", true)));
     panel.replaceChildren(...parts, cards);
@@ -612,7 +612,7 @@ export function mount(root, model) {
         `${here ? `<b>◂ ${esc([...new Set(here)].join(", "))}</b>` : ""}${ended ? `<i>✕ ${esc(ended.join(", "))}</i>` : ""}</span>`;
     });
     const keep = source.querySelector("pre")?.scrollTop ?? 0;
-    source.innerHTML = `<h4>${esc(text(file))}</h4><pre tabindex="0"><code>${lines.join("")}</code></pre>`;
+    source.innerHTML = `<p class="jl-h">${esc(text(file))}</p><pre tabindex="0"><code>${lines.join("")}</code></pre>`;
     const pre = source.querySelector("pre"), cited = pre.querySelector(".jl-cited");
     pre.scrollTop = keep;
     if (cited && (cited.offsetTop < pre.scrollTop || cited.offsetTop + 20 > pre.scrollTop + pre.clientHeight)) pre.scrollTop = cited.offsetTop - 40;
