@@ -109,7 +109,7 @@ def options_of(op: Op, ranks: Sequence[int], args: tuple[Any, ...]) -> dict[str,
 
     `ranks` are the global ranks of the group, by rank within it: root and peer come out as global ranks.
     """
-    opts = args[-1] if args else None
+    opts = args[-1] if args and not isinstance(args[-1], (torch.Tensor, list, tuple)) else None
     found: dict[str, Any] = {}
     if op in REDUCING:
         found["reduce_op"] = _reduce_op_name(getattr(opts, "reduceOp", opts))

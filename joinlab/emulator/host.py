@@ -62,7 +62,10 @@ class Host:
         self.why = ""  # what it waits for, where that is no call
         self._works: list[EmulatedWork] = []  # C++ must never outlive them
         self._streamed: list[Call] = []  # its stream has been made to wait for these
+        self.typed_futures = False  # DDP was given one of C++'s own comm hooks
         self._open_futures: list[Call] = []
+        self._handed_out: list[Call] = []  # their futures were, though no wait has been seen yet
+        self._fulfilling = False
         self._in_backward: list[Call] | None = None
         self._input_used_ns = 0
         self._backward: list[int] = []  # budget of each backward pass under way that is not yet used, ns
@@ -84,7 +87,7 @@ class Host:
         """Write a call down, hand it to the group's fabric, and return its Work."""
         method = METHODS[name]
         ins = tensors_in(args[method.ins]) if method.ins is not None else []
-        outs = tensors_in(args[method.outs]) if method.outs is not None else []
+        outs = ins if method.outs == method.ins else tensors_in(args[method.outs]) if method.outs is not None else []
         call = self._describe(group, name, ins, outs, args, sys._getframe(2))
         try:
             group.fabric.check(call)
@@ -270,34 +273,57 @@ class Host:
     # ------------------------------------------------------------------------------------ futures
 
     def future_of(self, call: Call) -> torch.futures.Future[Any]:
-        """A future for what `call` puts out. The Reducer gets it at once, and waits for it in `_before_finalize`."""
+        """A future for what `call` puts out.
+
+        To a host, NCCL's is complete at once: what hangs on it runs behind the call, on a stream. Gloo's is complete
+        when the call is, which this rank finds out when it next waits, unless C++ could not be stopped from waiting.
+        """
         if call.future is None:
-            call.future = torch.futures.Future()
-            self._open_futures.append(call)
-            if self._in_backward is not None and torch._C._current_autograd_node() is None:
-                self.wait([call])  # called out of an engine callback: the Reducer is about to wait in C++
-            self._fulfil()
+            tensors = [tensor for part in call.parts for tensor in part.outs]
+            streams = call.group.fabric.streams
+            if streams and not self.stuck:
+                self.stand_still([call], soft=True)
+            past = call.done and call.error is None and call.completed_ns <= self.now
+            if streams or past or self.typed_futures or self._in_finalize():
+                if not streams:
+                    self.wait_host([call])
+                call.future = torch._C.fork(lambda: tensors)  # of a type that C++ can read, too
+                self._handed_out.append(call)
+            else:
+                call.future = torch.futures.Future()
+                self._open_futures.append(call)
         return call.future  # type: ignore[no-any-return]
 
-    def _fulfil(self) -> None:
-        """Fulfil the futures of calls that this rank has waited for, or whose data its stream will see."""
+    def _in_finalize(self) -> bool:
+        """Whether this is an engine callback: the Reducer, with a static graph, waits for its buckets right there."""
+        return self._in_backward is not None and torch._C._current_autograd_node() is None
+
+    def _fulfil(self, awaited: Call | None = None) -> None:
+        """Fulfil the futures of calls that are complete, in the order of issue; within a callback only `awaited`."""
         while True:
-            ready = [call for call in self._open_futures if call.done or self.stuck]
+            ready = [call for call in self._open_futures if call.done and (not self._fulfilling or call is awaited)]
             if not ready:
                 return
             call = ready[0]
             self._open_futures.remove(call)
-            tensors = [tensor for part in call.parts for tensor in part.outs]
-            if call.error is not None:
-                error = RuntimeError(call.error)
-                call.future.set_exception(error)
-            else:
-                call.future.set_result(tensors)
+            before, self._fulfilling = self._fulfilling, True
+            try:
+                if call.error is not None:
+                    call.future.set_exception(RuntimeError(call.error))
+                else:
+                    call.future.set_result([tensor for part in call.parts for tensor in part.outs])
+            finally:
+                self._fulfilling = before
 
     def wait_future(self, future: torch.futures.Future[Any]) -> None:
-        """Before C++ waits for `future`: wait for this rank's open calls, oldest first, until it is fulfilled."""
+        """Before C++ waits for `future`: wait for the calls that it hangs on, oldest first, until it is fulfilled."""
+        if self._handed_out and self.run.streams:
+            handed, self._handed_out = self._handed_out, []
+            self._wait_stream(handed)
         while not future.done() and self._open_futures:
-            self.wait([self._open_futures[0]])
+            call = next((call for call in self._open_futures if call.future is future), self._open_futures[0])
+            self.wait_host([call])
+            self._fulfil(call)
 
     def _bracket_reducer(self, call: Call) -> None:
         """The Reducer will wait in C++, in an engine callback; ours comes before it, if it is queued now."""
@@ -314,6 +340,7 @@ class Host:
             asked = [call for call in calls if call.future is not None]
             if asked:
                 self.wait(asked)
+            self._handed_out = [call for call in self._handed_out if call not in asked]
         self._in_backward = None
 
     # ------------------------------------------------------------------------------------ the program's progress

@@ -218,7 +218,16 @@ class Isolation:
             with host.backward(sys._getframe(1)):
                 return backward(*args, **kwargs)
 
+        builtin = DistributedDataParallel._register_builtin_comm_hook
+
+        def noted_builtin(module: Any, *args: Any, **kwargs: Any) -> Any:
+            host = current()
+            if host is not None:
+                host.typed_futures = True
+            return builtin(module, *args, **kwargs)  # type: ignore[no-untyped-call]
+
         self._set(DistributedDataParallel, "forward", counted_forward)
+        self._set(DistributedDataParallel, "_register_builtin_comm_hook", noted_builtin)
         self._set(torch.autograd, "backward", counted_backward)
 
         def begin(*_: Any) -> None:

@@ -26,6 +26,9 @@ from typing import Any
 GRACE_S = 0.05
 """A rank that should end gets this long to come to a wait by itself before it is interrupted."""
 
+LOOK_S = 0.1
+"""An interrupt that the operating system hands to another thread is seen this much later."""
+
 ABANDON_S = 5.0
 """A thread that has not ended so long after its end was asked for is left alone: it is stuck in C code."""
 
@@ -171,9 +174,12 @@ class Baton:
             lane.thread = threading.Thread(target=self._live, args=(lane,), name=f"rank {lane.index}", daemon=True)
             lane.thread.start()
         try:
+            until = time.monotonic() + deadline_s
             self._hand(self._next())
-            if not self._all_over.wait(deadline_s):
-                self._end_all(give_up, "deadline")
+            while not self._all_over.wait(min(LOOK_S, max(0.0, until - time.monotonic()))):
+                if time.monotonic() >= until:
+                    self._end_all(give_up, "deadline")
+                    break
         except KeyboardInterrupt:
             self._end_all(give_up, "interrupt")
             raise
