@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from joinlab.emulator import emulate as emulate
     from joinlab.emulator import endings as endings
     from joinlab.figures import figure as figure
+    from joinlab.handout import write_handout as write_handout
     from joinlab.launcher import launch as launch
     from joinlab.matching import match as match
     from joinlab.page import write_html as write_html
@@ -41,6 +42,7 @@ _HOME = {
     "load": "joinlab.timeline",
     "launch": "joinlab.launcher",
     "match": "joinlab.matching",
+    "write_handout": "joinlab.handout",
     "write_html": "joinlab.page",
     "Ending": "joinlab.timeline",
     "Timeline": "joinlab.timeline",

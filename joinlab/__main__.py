@@ -30,6 +30,7 @@ EXAMPLES = """examples:
   python -m joinlab cases --n 1 2 5 --html out/cases.html  for three N, and the swimlanes as one page
   python -m joinlab run train.py:worker --inputs 5,6 --save run.joinlab
   python -m joinlab show run.joinlab                       what met what, and why each rank ended as it did
+  python -m joinlab handout out/six.html                   the six cases as a page with sliders, for a class
   python -m joinlab doctor                                 what works on this machine
 
 exit codes: 0 done, and for run every rank finished; 1 a rank did not finish, or nothing can be launched here;
@@ -121,6 +122,13 @@ def show(options: argparse.Namespace) -> int:
     timeline = joinlab.load(options.file)
     report.Screen().print(report.calls_table(timeline, options.setup), report.endings(timeline))
     _keep(timeline, options)
+    return 0
+
+
+def handout(options: argparse.Namespace) -> int:
+    """Write the six cases as one page with sliders, every position of which was emulated."""
+    options.file.parent.mkdir(parents=True, exist_ok=True)
+    print(f"wrote {joinlab.write_handout(options.file)}")
     return 0
 
 
@@ -254,6 +262,9 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("file", metavar="FILE", help="written by `run --save` or Timeline.save")
     one.add_argument("--setup", action="store_true", help="with the calls of DDP's construction and bucket rebuild")
     _add_html(one)
+
+    one = _command(commands, "handout", handout, "write the six cases, emulated, as one page with sliders")
+    one.add_argument("file", type=Path, metavar="FILE", help="such as out/cases.html")
 
     _command(commands, "doctor", doctor, "say what works on this machine: versions, backends, GPUs")
     return top

@@ -1,13 +1,12 @@
 """Display: what a notebook shows where a cell ends in a Timeline.
 
-The sentences of the diagnosis, and below them the swimlanes. The picture goes out in two forms at once: as a Plotly
-figure, which JupyterLab draws, and as an SVG image for the places that run no script, such as a notebook on GitHub
-or one converted to HTML. A Timeline knows nothing of this: it is plain data, and IPython is told here how to show it.
+The sentences of the diagnosis, and below them the swimlanes. The picture goes out in two forms at once: as the live
+view, and as an SVG image for the places where no widget can live, such as a notebook on GitHub or one converted to
+HTML. A Timeline knows nothing of this: it is plain data, and IPython is told here how to show it.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -42,22 +41,28 @@ def show(timeline: Timeline) -> None:
         return
     display(said)  # type: ignore[no-untyped-call]
     if timeline.calls.height > MAX_CALLS:
-        print(f"{timeline.calls.height} calls are too many to draw unasked: joinlab.figure(timeline) draws them.")
+        print(f"{timeline.calls.height} calls are too many to draw unasked: joinlab.View(timeline) draws them.")
         return
-    display(bundle(timeline), raw=True)  # type: ignore[no-untyped-call]
+    display(bundle(timeline, live=_somebody_is_there()), raw=True)  # type: ignore[no-untyped-call]
 
 
-def bundle(timeline: Timeline) -> dict[str, Any]:
-    """The picture in every form that a notebook might want, by media type."""
-    import plotly.io as pio
-
-    from joinlab.figures import CONFIG, figure
+def bundle(timeline: Timeline, live: bool) -> dict[str, Any]:
+    """The picture by media type: as an image, and, if `live`, as a view that answers."""
     from joinlab.lanes import lanes
+    from joinlab.looks import measured, title
     from joinlab.svg import svg
 
-    drawn = json.loads(pio.to_json(figure(timeline), engine="json"))
-    return {
-        "application/vnd.plotly.v1+json": drawn | {"config": dict(CONFIG)},
-        "image/svg+xml": svg(lanes(timeline)),
-        "text/plain": repr(timeline),
-    }
+    still = svg(lanes(timeline), heading=f"{title(timeline)}. {measured(timeline)}")
+    media: dict[str, Any] = {}
+    if live:
+        from joinlab.view import View
+
+        made = View(timeline, sentences=False)._repr_mimebundle_()
+        media = dict(made[0] if isinstance(made, tuple) else made or {})
+    return media | {"image/svg+xml": still, "text/plain": repr(timeline)}
+
+
+def _somebody_is_there() -> bool:
+    """Whether a person ran this cell. nbconvert and its like let nobody type, and show no widget that can be asked."""
+    shell = sys.modules["IPython"].get_ipython()
+    return bool(getattr(getattr(shell, "kernel", None), "_allow_stdin", False))

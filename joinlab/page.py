@@ -1,23 +1,23 @@
-"""One HTML page with any number of timelines, which needs nothing but a browser.
+"""One HTML page with any number of timelines, or with sliders, which needs nothing but a browser.
 
-The page holds everything it shows: Plotly's script once, the figures as data, a static SVG of each for readers
-without scripts, the programs, the sentences and the tables. Its own content security policy forbids it to ask
+The page holds everything it shows: the script of the live view once, the lanes as data, and for readers without
+scripts, and for paper, the sentences, the program and a static SVG. Its own content security policy forbids it to ask
 anything of a network, and the same timelines always give the same bytes.
 """
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 
-import plotly.io as pio
-from plotly.offline import get_plotlyjs
-
 from joinlab.diagnosis import diagnose
-from joinlab.figures import draw
+from joinlab.lane_data import LaneData
 from joinlab.lanes import lanes
 from joinlab.looks import measured, title
 from joinlab.steps import plan, stretches
@@ -28,6 +28,21 @@ MAX_OUTPUT = 20_000
 """A page shows at most this many characters of what a rank printed, the last ones."""
 
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+
+LEGEND = (
+    "Each rank has a column. A box is one collective call, a band joins the calls that met, and a call that never "
+    "completes fades out. Click a row, or step through them with the arrow keys: what each rank put in, got out and "
+    "made of it appears beside it, and the line that it came from."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where the controls of a page with sliders stand: which program, under which setting, with which inputs."""
+
+    program: str
+    setting: str
+    inputs: tuple[int, ...]
 
 
 def write_html(timelines: Timeline | Iterable[Timeline] | Mapping[str, Timeline], path: str | os.PathLike[str]) -> Path:
@@ -41,14 +56,30 @@ def write_html(timelines: Timeline | Iterable[Timeline] | Mapping[str, Timeline]
         joinlab.write_html({"with a barrier": one, "without": other}, "cases.html")
     """
     named = _named(timelines)
-    path = Path(path)
+    return _write(Path(path), lambda: page(named))
+
+
+def write_sliders(
+    heading: str, runs: Iterable[tuple[Position, Timeline]], start: Position, path: str | os.PathLike[str]
+) -> Path:
+    """Write a self-contained page that shows one run at a time, chosen by controls, and return its path.
+
+    runs   every position that the controls can take, with the run that stands there; used up one by one
+    start  where the controls stand at first
+
+    Raises as `write_html` does, and ValueError if a position that the controls can take has no run.
+    """
+    return _write(Path(path), lambda: slider_page(heading, runs, start))
+
+
+def _write(path: Path, text: Callable[[], str]) -> Path:
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot write {path}: there is no folder {path.parent}. Create it first.")
     if path.is_dir():
         raise IsADirectoryError(f"cannot write {path}: it is a folder. Name a file, such as {path / 'cases.html'}.")
     draft = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        draft.write_text(page(named), encoding="utf-8", newline="\n")
+        draft.write_text(text(), encoding="utf-8", newline="\n")
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)
@@ -71,39 +102,95 @@ def _named(timelines: Timeline | Iterable[Timeline] | Mapping[str, Timeline]) ->
 
 def page(named: list[tuple[str, Timeline]]) -> str:
     """The text of the page, for pairs of title and timeline."""
+    data = LaneData()
+    numbers = [data.add(timeline) for _, timeline in named]
     heading = named[0][0] if len(named) == 1 else "What every rank really called"
-    return "".join(_page(heading, named))
+    return "".join(_document(heading, _runs(named, numbers), data))
 
 
-def _page(heading: str, named: list[tuple[str, Timeline]]) -> Iterator[str]:
-    own = files("joinlab") / "templates"
+def _runs(named: list[tuple[str, Timeline]], numbers: list[int]) -> Iterator[str]:
+    if len(named) > 1:
+        yield '<nav aria-label="Contents">\n<ol>\n'
+        for at, (name, timeline) in enumerate(named, 1):
+            ends = ", ".join(f"rank {rank} {end}" for rank, end in enumerate(timeline.ends))
+            yield f'<li><a href="#run-{at}">{escape(name)}</a> <span class="soft">{escape(ends)}</span></li>\n'
+        yield "</ol>\n</nav>\n"
+    for at, ((name, timeline), number) in enumerate(zip(named, numbers, strict=True), 1):
+        yield f'<section class="run" id="run-{at}" aria-labelledby="run-{at}-title">\n'
+        yield f'<h2 id="run-{at}-title">{escape(name)}</h2>\n<div class="run-view" data-run="{number}">\n'
+        yield from _still(f"run-{at}", timeline)
+        yield '<div class="live"></div>\n</div>\n'
+        yield from _table(timeline)
+        yield from _output(timeline)
+        yield "</section>\n"
+
+
+def slider_page(heading: str, runs: Iterable[tuple[Position, Timeline]], start: Position) -> str:
+    """The text of the page with sliders."""
+    data = LaneData()
+    first: Timeline | None = None
+    found: dict[Position, int] = {}
+    for position, timeline in runs:
+        found[position] = data.add(timeline)
+        first = timeline if position == start else first
+    if first is None:
+        raise ValueError(f"the controls start at {start}, and there is no run")
+    return "".join(_document(heading, _sliders(found, start, first), data))
+
+
+def _sliders(found: Mapping[Position, int], start: Position, first: Timeline) -> Iterator[str]:
+    programs = list(dict.fromkeys(at.program for at in found))
+    settings = list(dict.fromkeys(at.setting for at in found))
+    counts = sorted({at.inputs for at in found})
+    numbers: dict[str, dict[str, dict[str, int]]] = {}
+    for program in programs:
+        for setting in settings:
+            for inputs in counts:
+                at = Position(program, setting, inputs)
+                if at not in found:
+                    raise ValueError(f"no run stands at {at}, where the controls can be moved to")
+                by_inputs = numbers.setdefault(program, {}).setdefault(setting, {})
+                by_inputs[",".join(map(str, inputs))] = found[at]
+    yield '<form id="sliders" hidden autocomplete="off">\n'
+    for name, values, chosen in (("Program", programs, start.program), ("Barrier", settings, start.setting)):
+        options = "".join(f"<option{' selected' * (one == chosen)}>{escape(one)}</option>" for one in values)
+        yield f"<label>{name} <select>{options}</select></label>\n"
+    for rank, count in enumerate(start.inputs):
+        each = [inputs[rank] for inputs in counts]
+        yield (
+            f'<label>inputs of rank {rank} <input type="range" min="{min(each)}" max="{max(each)}" value="{count}">'
+            f"<output>{count}</output></label>\n"
+        )
+    yield '</form>\n<noscript><p class="soft">Without scripts, this page shows one run alone.</p></noscript>\n'
+    yield '<section class="run"><h2>What happens</h2>\n<div class="run-view">\n'
+    yield from _still("run", first)
+    yield '<div class="live"></div>\n</div>\n</section>\n'
+    text = json.dumps({"runs": numbers}, separators=(",", ":")).replace("<", "\\u003c")
+    yield f'<script type="application/json" id="positions">{text}</script>\n'
+
+
+def _document(heading: str, body: Iterable[str], data: LaneData) -> Iterator[str]:
+    own = files("joinlab") / "static"
+    style, script = (
+        "".join((own / f"{name}.{kind}").read_text("utf-8") for name in ("view", "page")) for kind in ("css", "js")
+    )
     yield (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(heading)}</title>\n<style>\n{(own / 'page.css').read_text('utf-8')}</style>\n</head>\n<body>\n"
+        f"<title>{escape(heading)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
         '<a class="skip" href="#runs">Skip to the runs</a>\n'
-        f"<header>\n<h1>{escape(heading)}</h1>\n"
-        '<p class="soft">Each rank has a column. A box is one collective call, a band joins the calls that met, and a '
-        "call that never completes fades out. Point at a box for everything that is known of the call.</p>\n</header>\n"
+        f'<header>\n<h1>{escape(heading)}</h1>\n<p class="soft">{LEGEND}</p>\n</header>\n<main id="runs">\n'
     )
-    if len(named) > 1:
-        yield '<nav aria-label="Contents">\n<ol>\n'
-        for number, (name, timeline) in enumerate(named, 1):
-            ends = ", ".join(f"rank {rank} {end}" for rank, end in enumerate(timeline.ends))
-            yield f'<li><a href="#run-{number}">{escape(name)}</a> <span class="soft">{escape(ends)}</span></li>\n'
-        yield "</ol>\n</nav>\n"
-    yield '<main id="runs">\n'
-    for number, (name, timeline) in enumerate(named, 1):
-        yield from _run(f"run-{number}", name, timeline)
-    yield f"</main>\n<script>{get_plotlyjs()}</script>\n<script>\n{(own / 'page.js').read_text('utf-8')}</script>\n"
-    yield "</body>\n</html>\n"
+    yield from body
+    yield f'</main>\n<script type="text/plain" id="data">{b64encode(data.packed()).decode()}</script>\n'
+    yield f'<script type="module">\n{script}</script>\n</body>\n</html>\n'
 
 
-def _run(at: str, name: str, timeline: Timeline) -> Iterator[str]:
+def _still(name: str, timeline: Timeline) -> Iterator[str]:
+    """What the live view says, without a script: for readers who have none, and for paper."""
     said = diagnose(timeline)
-    yield f'<section class="run" id="{at}" aria-labelledby="{at}-title">\n<h2 id="{at}-title">{escape(name)}</h2>\n'
-    yield f'<p class="soft">{escape(measured(timeline))}</p>\n<div class="beside">\n<div>\n'
+    yield f'<div class="still">\n<p class="soft">{escape(measured(timeline))}</p>\n<div class="beside">\n<div>\n'
     yield f"<h3>How it ended, and why</h3>\n<p>{escape(said.sentence)}</p>\n<ul class='ranks'>\n"
     for one in said.ranks:
         wrong = one.ending.kind is not EndKind.FINISHED or one.ending.pending
@@ -114,11 +201,8 @@ def _run(at: str, name: str, timeline: Timeline) -> Iterator[str]:
         )
     yield "</ul>\n</div>\n"
     yield from _source(timeline)
+    yield f'</div>\n<div class="scroll"><div class="picture">{svg(lanes(timeline), name, tooltips=False)}</div></div>\n'
     yield "</div>\n"
-    yield from _picture(at, timeline)
-    yield from _table(at, timeline)
-    yield from _output(timeline)
-    yield "</section>\n"
 
 
 def _source(timeline: Timeline) -> Iterator[str]:
@@ -154,23 +238,7 @@ def _ended_at(timeline: Timeline) -> dict[str, list[str]]:
     return found
 
 
-def _picture(at: str, timeline: Timeline) -> Iterator[str]:
-    name = f"{at}-picture"
-    logical = lanes(timeline)
-    clock = "modelled" if logical.modelled else "recorded"
-    yield f'<fieldset data-picture="{name}" hidden>\n<legend>Downwards</legend>\n'
-    for axis, words in (("logical", "one row for the calls that met"), ("time", f"{clock} time")):
-        checked = " checked" if axis == "logical" else ""
-        yield f'<label><input type="radio" name="{name}-axis" value="{axis}"{checked}> {words}</label>\n'
-    still = svg(logical, name, tooltips=False)
-    yield f'</fieldset>\n<div class="scroll">\n<div class="picture" id="{name}">\n'
-    yield f'<div class="still">{still}</div>\n<div class="live"></div>\n</div>\n</div>\n'
-    for axis, picture in (("logical", logical), ("time", lanes(timeline, "time"))):
-        data = pio.to_json(draw(picture), engine="json").replace("<", "\\u003c")
-        yield f'<script type="application/json" id="{name}-{axis}">{data}</script>\n'
-
-
-def _table(at: str, timeline: Timeline) -> Iterator[str]:
+def _table(timeline: Timeline) -> Iterator[str]:
     """The same as a table: for a screen reader, and for searching in the page."""
     calls, steps = timeline.calls.to_dicts(), plan(timeline)
     ranks = range(timeline.world_size)

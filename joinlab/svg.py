@@ -18,18 +18,19 @@ ROW = 24  # px a row
 CHARACTER = 6.3  # px a character at font size 11, at most: what does not fit is cut
 
 
-def svg(picture: Lanes, name: str = "joinlab", width: int = 980, tooltips: bool = True) -> str:
+def svg(picture: Lanes, name: str = "joinlab", width: int = 980, tooltips: bool = True, heading: str = "") -> str:
     """The picture as an <svg> element.
 
     name      prefix of the ids in it; two pictures on one page need two names
     width     px; it shrinks to the width of the page. Eight ranks need about 1200
     tooltips  False leaves out the columns of the calls, which are most of the bytes
+    heading   what to say above the lanes
     """
-    return "".join(_Picture(picture, name, width, tooltips).parts())
+    return "".join(_Picture(picture, name, width, tooltips, heading).parts())
 
 
 class _Picture:
-    def __init__(self, picture: Lanes, name: str, width: int, tooltips: bool) -> None:
+    def __init__(self, picture: Lanes, name: str, width: int, tooltips: bool, heading: str) -> None:
         self.picture = picture
         self.tooltips = tooltips
         self.name = escape(name, quote=True)
@@ -39,7 +40,9 @@ class _Picture:
         extent = picture.end - picture.begin
         length = extent * ROW if picture.unit == "rows" else 700.0
         self.px = length / extent
-        self.height = TOP + length + CAPS
+        self.heading = wrap(heading, int(self.width / CHARACTER))
+        self.top = TOP + 15 * len(self.heading)
+        self.height = self.top + length + CAPS
 
     def parts(self) -> Iterator[str]:
         picture, n = self.picture, self.picture.world_size
@@ -50,10 +53,12 @@ class _Picture:
             f'font-family="system-ui, sans-serif" font-size="11" fill="{INK}">'
         )
         yield from self._hatchings()
+        for i, line in enumerate(self.heading):
+            yield f'<text x="4" y="{14 + 15 * i}">{escape(line)}</text>'
         for cap in picture.caps:
             for (low, high), opacity in ((STREAM, 0.10), (HOST, 0.16)):
                 yield self._rect(cap.rank + low, cap.rank + high, picture.begin, cap.at, fill=INK, opacity=opacity)
-            middle = (cap.rank + sum(STREAM) / 2, TOP - 10)
+            middle = (cap.rank + sum(STREAM) / 2, self.top - 10)
             yield f'<text x="{self._x(middle[0]):.1f}" y="{middle[1]}" text-anchor="middle">rank {cap.rank}</text>'
         yield from self._groups()
         yield from self._bands()
@@ -85,7 +90,7 @@ class _Picture:
         return LEFT + across * self.column
 
     def _y(self, along: float) -> float:
-        return TOP + (along - self.picture.begin) * self.px
+        return self.top + (along - self.picture.begin) * self.px
 
     def _rect(self, left: float, right: float, begin: float, end: float, **more: object) -> str:
         x, y = self._x(left), self._y(begin)

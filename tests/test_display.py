@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from types import SimpleNamespace
 
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
@@ -13,15 +14,16 @@ from timelines import Writer, case_timeline
 from joinlab import display
 from joinlab.timeline import Ending, timeline_from_rows
 
-PLOTLY = "application/vnd.plotly.v1+json"
+WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
-def shown(timeline, media=("text/html", PLOTLY, "image/svg+xml")):
+def shown(timeline, media=("text/html", WIDGET, "image/svg+xml"), person=True):
     """What `timeline` at the end of a cell puts out: printed text, and the media types of each output."""
     shell = InteractiveShell.instance()
     try:
         shell.display_formatter.active_types = ["text/plain", *media]
         assert display.register()
+        shell.kernel = SimpleNamespace(_allow_stdin=person)
         with capture_output() as said:
             shell.display_formatter.format(timeline)
         return said.stdout, [output.data for output in said.outputs]
@@ -29,12 +31,19 @@ def shown(timeline, media=("text/html", PLOTLY, "image/svg+xml")):
         InteractiveShell.clear_instance()
 
 
-def test_a_notebook_shows_the_diagnosis_and_the_picture():
+def test_a_notebook_shows_the_diagnosis_and_the_view():
     _, (diagnosis, picture) = shown(case_timeline(4, 2))
     assert "Both ranks" in diagnosis["text/html"]
-    assert picture[PLOTLY]["config"]["showSendToCloud"] is False and picture[PLOTLY]["data"]
+    assert picture[WIDGET]["model_id"]
     assert ET.fromstring(picture["image/svg+xml"]).tag.endswith("svg")
+    assert "Measured: 2 real processes" in picture["image/svg+xml"]
     assert picture["text/plain"].startswith("<Timeline of 'case_4'")
+
+
+def test_where_nobody_can_answer_a_notebook_shows_the_picture_alone():
+    _, (diagnosis, picture) = shown(case_timeline(4, 2), person=False)
+    assert "Both ranks" in diagnosis["text/html"]
+    assert picture.keys() == {"image/svg+xml", "text/plain"}
 
 
 def test_a_terminal_shows_text():
@@ -53,7 +62,7 @@ def test_a_timeline_that_would_choke_the_browser_is_not_drawn_unasked(monkeypatc
     for rank in (0, 1):
         writer.call(rank, "all_reduce")
     printed, outputs = shown(writer.timeline([Ending("finished")] * 2))
-    assert len(outputs) == 1 and "joinlab.figure(timeline) draws them" in printed
+    assert len(outputs) == 1 and "joinlab.View(timeline) draws them" in printed
 
 
 def test_registering_without_a_shell_does_nothing():
@@ -64,7 +73,7 @@ def test_registering_imports_nothing_heavy():
     code = (
         "import sys, IPython; from joinlab import display;"
         "from IPython.core.interactiveshell import InteractiveShell as S; S.instance();"
-        "assert display.register(); print(*{'torch', 'plotly', 'polars', 'ipywidgets'} & set(sys.modules))"
+        "assert display.register(); print(*{'torch', 'plotly', 'polars', 'ipywidgets', 'anywidget'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == ""

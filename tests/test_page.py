@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import re
 from html.parser import HTMLParser
@@ -9,7 +11,8 @@ from html.parser import HTMLParser
 import pytest
 from timelines import Writer, case_timeline
 
-from joinlab.page import MAX_OUTPUT, measured, page, write_html
+from joinlab.looks import measured
+from joinlab.page import MAX_OUTPUT, Position, page, slider_page, write_html
 from joinlab.timeline import Ending, timeline_from_rows
 
 SOURCE = {
@@ -20,9 +23,13 @@ SOURCE = {
 
 
 def text_of(*timelines):
-    """The page without Plotly's own script, for names "run 1", "run 2", ..."""
-    made = page([(f"run {at}", one) for at, one in enumerate(timelines, 1)])
-    return re.sub(r"<script>/\*\*.*?</script>", "", made, count=1, flags=re.S)
+    """The page for names "run 1", "run 2", ..."""
+    return page([(f"run {at}", one) for at, one in enumerate(timelines, 1)])
+
+
+def data_of(made):
+    """The lane data that a page holds."""
+    return json.loads(gzip.decompress(base64.b64decode(re.search(r'id="data">(.*?)</script>', made)[1])))
 
 
 def hung(**meta):
@@ -68,21 +75,19 @@ def test_the_page_is_well_formed_and_every_link_has_a_target():
     assert outline.tags.count("h1") == 1
 
 
-def test_each_run_has_its_title_diagnosis_figures_and_table():
+def test_each_run_has_its_title_diagnosis_data_and_table():
     made = text_of(case_timeline(4, 2), case_timeline(1, 2))
     assert made.count('<section class="run"') == 2
-    for at in (1, 2):
-        for axis in ("logical", "time"):
-            data = re.search(rf'id="run-{at}-picture-{axis}">(.*?)</script>', made)
-            assert {"data", "layout"} <= json.loads(data[1]).keys()
-            assert "<" not in data[1]  # nothing in it can end the element that holds it
+    assert re.findall(r'data-run="(\d)"', made) == ["0", "1"]
+    data = data_of(made)
+    assert [data["texts"][run["title"]][:6] for run in data["runs"]] == ["case_4", "case_1"]
     assert "Both ranks" in made and "can never meet" in made
     assert made.count("<summary>The same as a table") == 2
 
 
-def test_plotly_is_embedded_once_and_nothing_is_asked_of_a_network():
+def test_the_script_is_embedded_once_and_nothing_is_asked_of_a_network():
     made = page([("a", case_timeline(1, 1)), ("b", case_timeline(2, 1))])
-    assert made.count("plotly.js v") == 1
+    assert made.count("export function mount(") == 1
     assert "default-src 'none'" in made
     assert not re.search(r"<(script|img|link|iframe)[^>]+(src|href)=", made)
 
@@ -120,7 +125,8 @@ def test_nothing_from_a_program_is_taken_for_markup():
         source=source,
         backend="gloo",
     )
-    made = re.sub(r"<script>/\*\*.*?</script>", "", page([(evil, timeline), (evil, timeline)]), count=1, flags=re.S)
+    made = page([(evil, timeline), (evil, timeline)])
+    made += slider_page(evil, [(Position(evil, evil, (1, 2)), timeline)], Position(evil, evil, (1, 2)))
     assert "alert(1)</script>" not in made and "<img" not in made
 
 
@@ -177,3 +183,30 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
 def test_a_timeline_without_calls_is_shown():
     made = text_of(timeline_from_rows([], [Ending("killed", text="SIGKILL")], {"backend": "gloo"}))
     assert "No call was recorded." in made and "SIGKILL" in made
+
+
+def positions(most=1):
+    for program, case in (("one", 1), ("four", 4)):
+        for era in ("today", "1.9"):
+            for a in range(1, most + 2):
+                inputs = (a, a + 1)
+                yield Position(program, era, inputs), case_timeline(case, a, "nccl", era)
+
+
+def test_a_page_with_sliders_has_a_run_at_every_position():
+    start = Position("four", "1.9", (2, 3))
+    made = slider_page("Cases", positions(), start)
+    runs = json.loads(re.search(r'id="positions">(.*?)</script>', made)[1])["runs"]
+    data = data_of(made)
+    for position, timeline in positions():
+        run = data["runs"][runs[position.program][position.setting][",".join(map(str, position.inputs))]]
+        assert [data["texts"][end] for end in run["ends"]] == [str(end) for end in timeline.ends]
+    assert runs["one"]["today"] == runs["one"]["1.9"]  # what looks the same is held once
+    assert "<option selected>four</option>" in made and 'min="2" max="3" value="3"' in made
+
+
+def test_a_position_without_a_run_is_refused():
+    with pytest.raises(ValueError, match="no run stands at"):
+        slider_page("Cases", list(positions())[:-1], Position("four", "today", (2, 3)))
+    with pytest.raises(ValueError, match="the controls start at"):
+        slider_page("Cases", positions(), Position("four", "today", (3, 4)))

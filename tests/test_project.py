@@ -164,6 +164,7 @@ def test_exports() -> None:
         "launch",
         "load",
         "match",
+        "write_handout",
         "write_html",
     ]
     assert all(getattr(joinlab, name) is not None for name in joinlab.__all__)

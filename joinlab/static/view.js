@@ -320,10 +320,11 @@ class Picture {
     const [wide, high_] = this.down ? [high - low, to - from] : [to - from, high - low];
     if (!(box.host && (this.narrow || !this.down || box.kind === this.looks.kinds.length - 2)) && high_ >= this.font) {
       const upright = box.host && widthOf(box.short, this.font) > wide - 4; // spans are narrow, and mostly long
-      const text = upright ? (widthOf(box.short, this.font) < high_ - 1 ? box.short : "") : fit(box.host ? box.short : box.label, box.short, wide - 6, this.font);
+      const size = upright ? clamp((this.font * (high_ - 3)) / widthOf(box.short, this.font), 8, this.font) : this.font;
+      const text = upright ? (widthOf(box.short, size) <= high_ - 2 ? box.short : "") : fit(box.host ? box.short : box.label, box.short, wide - 6, size);
       const [x, y] = this.down ? [(low + high) / 2, (from + (box.open ? Math.min(to, from + 26) : to)) / 2] : [(from + to) / 2, (low + high) / 2];
       const turned = upright ? ` transform="rotate(-90 ${px(x)} ${px(y)})"` : "";
-      if (text) parts.push(`<text x="${px(x)}" y="${px(y + this.font * 0.36)}"${turned} text-anchor="middle" font-size="${px(this.font)}" class="${this.looks.white.includes(box.kind) ? "jl-white" : "jl-black"}">${esc(text)}</text>`);
+      if (text) parts.push(`<text x="${px(x)}" y="${px(y + this.font * 0.36)}"${turned} text-anchor="middle" font-size="${px(size)}" class="${this.looks.white.includes(box.kind) ? "jl-white" : "jl-black"}">${esc(text)}</text>`);
     }
     const said = this.said(box);
     const inside = `<title>${esc(said)}</title>${parts.join("")}`;
@@ -504,16 +505,15 @@ export function mount(root, model) {
   }
 
   function tell() {
-    told.hidden = !get("sentences");
     view.setAttribute("aria-label", `Swimlanes: ${text(run.title)}`);
-    const rows = covered().length ? [] : run.why.map((said, of) => {
+    const silent = !get("sentences"), rows = covered().length || silent ? [] : run.why.map((said, of) => {
       const li = element("li", { class: run.good[of] ? "jl-fine" : "jl-ill" });
       li.innerHTML = `<strong>${run.good[of] ? "✓" : "✕"} rank ${of}: ${esc(text(run.ends[of]))}</strong> ${esc(text(said))}`;
       return li;
     });
     told.replaceChildren(
       element("p", { class: "jl-title" }, element("strong", {}, text(run.title)), element("span", { class: "jl-soft" }, ` ${text(run.measured)}`)),
-      ...(covered().length ? [element("p", {}, "Covered until you have said how each rank will end.")] : [element("p", {}, text(run.said)), element("ul", {}, ...rows)]));
+      ...(silent ? [] : covered().length ? [element("p", {}, "Covered until you have said how each rank will end.")] : [element("p", {}, text(run.said)), element("ul", {}, ...rows)]));
   }
 
   function ending() {

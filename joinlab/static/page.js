@@ -1,0 +1,38 @@
+// Puts the live view (the script above) in place of each static picture, and moves it where a page has sliders.
+
+const packed = Uint8Array.from(atob(document.getElementById("data").textContent), (c) => c.charCodeAt(0));
+const data = await unpack(packed);
+
+function show(place, number) {
+  const store = new Store({});
+  place.classList.add("drawn");
+  const view = mount(place.querySelector(".live"), store);
+  view.show(data, data.runs[number]);
+  return view;
+}
+
+const inSight = new IntersectionObserver((entries) => {
+  for (const { isIntersecting, target } of entries) {
+    if (!isIntersecting) continue;
+    inSight.unobserve(target);
+    show(target, Number(target.dataset.run));
+  }
+}, { rootMargin: "600px" });
+for (const place of document.querySelectorAll("[data-run]")) inSight.observe(place);
+
+const sliders = document.getElementById("sliders");
+if (sliders) {
+  const { runs } = JSON.parse(document.getElementById("positions").textContent);
+  const place = document.querySelector(".run-view"), view = { shown: null };
+  const counts = [...sliders.querySelectorAll("input")], [program, setting] = sliders.querySelectorAll("select");
+  const move = () => {
+    for (const count of counts) count.nextElementSibling.textContent = count.value;
+    const number = runs[program.value][setting.value][counts.map((count) => count.value).join(",")];
+    if (view.shown) view.shown.show(data, data.runs[number]);
+    else view.shown = show(place, number);
+    place.dataset.shown = number;
+  };
+  sliders.addEventListener("input", move);
+  sliders.hidden = false;
+  move();
+}
