@@ -1,0 +1,438 @@
+"""Every program of joinlab.scenarios, emulated and launched: how it ends, what it returns, which calls it makes."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import warnings
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import joinlab
+from joinlab import Timeline, scenarios
+from joinlab.matching import match
+from tests.agreement import differences
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # what torch itself deprecates is not our concern here
+
+FINISH = "finished"
+HANG = "hung (proven)"
+STUCK = "hung (suspected)"  # gloo with messages of two sizes: the rule cannot decide
+RAISE = "raised"
+
+
+@cache
+def run(name: str, inputs: tuple[int, ...], how: str, seed: Any = 0) -> Timeline:
+    """One run of a scenario: "nccl" or "gloo" are emulated, "launched" is real processes on gloo."""
+    program = getattr(scenarios, name)
+    if how != "launched":
+        return joinlab.emulate(program, inputs, backend=how, seed=seed)
+    return joinlab.launch(program, inputs, backend="gloo", seed=seed, no_progress=0.5, on_output=None, progress=False)
+
+
+def everywhere(name: str, inputs: Sequence[int], seed: Any = 0) -> list[Timeline]:
+    return [run(name, tuple(inputs), how, seed) for how in ("nccl", "gloo", "launched")]
+
+
+def calls(timeline: Timeline, rank: int, words: str = "") -> list[dict[str, Any]]:
+    mine = timeline.calls.filter(pl.col("rank") == rank).rows(named=True)
+    return [row for row in mine if words in row["origin"] and "construction" not in row["origin"]]
+
+
+def plain(value: Any) -> Any:
+    """Nested lists of rounded floats."""
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return round(value, 5) if isinstance(value, float) else value
+
+
+# ---- all of them: the ending, and what comes back
+
+ROWS = [[10.0, 11.0], [20.0, 21.0], [30.0, 31.0]]
+SUM = [60.0, 63.0]
+# name, inputs, endings on NCCL, endings on gloo, what each rank returns (None: not looked at here)
+ENDINGS: list[tuple[str, tuple[int, ...], list[str], list[str], list[Any] | None]] = [
+    ("broadcast", (1, 1, 1), [FINISH] * 3, [FINISH] * 3, [ROWS[1]] * 3),
+    ("reduce", (1, 1, 1), [FINISH] * 3, [FINISH] * 3, None),
+    ("all_reduce", (1, 1, 1), [FINISH] * 3, [FINISH] * 3, [SUM] * 3),
+    ("gather", (1, 1, 1), [FINISH] * 3, [FINISH] * 3, [ROWS, None, None]),
+    ("gather_with_a_list_everywhere", (1, 1), [HANG, RAISE], [RAISE, RAISE], [None, None]),
+    ("all_gather", (1, 1, 1), [FINISH] * 3, [FINISH] * 3, [ROWS] * 3),
+    ("scatter", (1, 1, 1), [FINISH] * 3, [FINISH] * 3, [[10.0], [11.0], [12.0]]),
+    ("reduce_scatter", (1, 1, 1), [FINISH] * 3, [FINISH] * 3, [[60.0], [63.0], [66.0]]),
+    ("all_to_all", (1, 1, 1), [FINISH] * 3, [FINISH] * 3, [[[10.0 * r + i] for r in (1, 2, 3)] for i in range(3)]),
+    ("send_and_recv", (1, 1, 1), [FINISH] * 3, [FINISH] * 3, [ROWS[0], ROWS[0], ROWS[2]]),
+    ("toy_model", (2, 2), [FINISH] * 2, [FINISH] * 2, None),
+    ("several_buckets", (3, 3), [FINISH] * 2, [FINISH] * 2, None),
+    ("accumulate", (4, 4), [FINISH] * 2, [FINISH] * 2, [[3.0, 3.0]] * 2),
+    ("linear", (2, 4, 4), [FINISH] * 3, [FINISH] * 3, None),
+    ("linear", (0, 3), [FINISH] * 2, [FINISH] * 2, None),
+    ("linear", (1, 3, 5), [FINISH] * 3, [FINISH] * 3, None),
+    ("convolutional", (1, 3), [FINISH] * 2, [FINISH] * 2, None),
+    ("batch_norm", (2, 4, 3), [FINISH] * 3, [FINISH] * 3, None),
+    ("unused_parameters", (2, 3), [FINISH] * 2, [FINISH] * 2, None),
+    ("gradients", (1, 2, 4), [FINISH] * 3, [FINISH] * 3, [[2.0, 1.66667, 1.0, 1.0][:n] for n in (1, 2, 4)]),
+    ("gradients_of_those_left", (1, 2, 4), [FINISH] * 3, [FINISH] * 3, [[2.0, 2.5, 3.0, 3.0][:n] for n in (1, 2, 4)]),
+    ("own_parameters_at_the_end", (4, 2, 4), [FINISH] * 3, [FINISH] * 3, [2.0] * 3),
+    ("own_parameters_at_the_end", (5, 2, 4), [FINISH] * 3, [FINISH] * 3, [0.0] * 3),
+    ("exception", (2, 3), [HANG, RAISE], [RAISE, RAISE], [None, None]),
+    ("join_disabled", (2, 2), [FINISH] * 2, [FINISH] * 2, None),
+    ("throw_early", (2, 3), [RAISE] * 2, [RAISE] * 2, [None, None]),
+    ("throw_early", (2, 2), [FINISH] * 2, [FINISH] * 2, None),
+    ("own_collective_in_forward", (2, 2), [FINISH] * 2, [FINISH] * 2, None),
+    ("own_collective_in_forward", (2, 3), [HANG, FINISH], [STUCK, STUCK], None),
+    ("sync_batch_norm", (1, 2), [RAISE] * 2, [RAISE] * 2, [None, None]),
+    ("count_inputs", (1, 3, 2), [FINISH] * 3, [FINISH] * 3, [6.0] * 3),
+    ("count_inputs", (0, 0), [FINISH] * 2, [FINISH] * 2, [0.0] * 2),
+    ("count_inputs_for_oneself", (1, 3, 2), [FINISH] * 3, [FINISH] * 3, [3.0, 6.0, 5.0]),
+    ("two_counters", (1, 3), [FINISH] * 2, [FINISH] * 2, [[4.0, 4.0]] * 2),
+    ("ddp_and_zero", (1, 3), [FINISH] * 2, [FINISH] * 2, None),
+    ("two_process_groups", (1, 1), [RAISE] * 2, [RAISE] * 2, [None, None]),
+    ("nothing_to_join", (1, 1), [RAISE] * 2, [RAISE] * 2, [None, None]),
+    ("without_init", (1, 1), [RAISE] * 2, [RAISE] * 2, [None, None]),
+    ("no_hook", (2, 2), [FINISH] * 2, [FINISH] * 2, [4, 4]),
+    ("no_hook", (1, 2), [FINISH, HANG], [FINISH, RAISE], [2, None]),
+    ("forgetful_hook", (2, 2), [FINISH] * 2, [FINISH] * 2, [4.0, 4.0]),
+    ("two_buckets", (1, 1), [HANG, HANG], [STUCK, STUCK], [None, None]),
+    ("two_buckets_of_one_size", (1, 1), [FINISH] * 2, [FINISH] * 2, [[[11.0], [11.0]]] * 2),
+    ("single_queue", (1, 1), [FINISH] * 2, [FINISH] * 2, [[[2.0], [2.0, 2.0, 2.0]]] * 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "nccl", "gloo", "returned"), ENDINGS, ids=[f"{row[0]} {row[1]}" for row in ENDINGS]
+)
+def test_how_it_ends_and_what_it_returns(name, inputs, nccl, gloo, returned):
+    modelled_nccl, modelled_gloo, launched = everywhere(name, inputs)
+    assert [str(end) for end in modelled_nccl.ends] == nccl
+    assert [str(end) for end in launched.ends] == gloo
+    assert differences(modelled_gloo, launched) == []
+    assert repr(modelled_gloo.returns) == repr(launched.returns)
+    if returned is not None:
+        assert plain(launched.returns) == returned
+        if nccl == gloo:
+            assert plain(modelled_nccl.returns) == returned
+
+
+# ---- collectives
+
+
+@pytest.mark.parametrize("how", ["nccl", "gloo", "launched"])
+def test_reduce_leaves_the_sum_on_the_root_and_promises_nothing_of_the_others(how):
+    returned = plain(run("reduce", (1, 1, 1), how).returns)
+    assert returned[1] == SUM
+    if how == "nccl":
+        assert [returned[0], returned[2]] == [ROWS[0], ROWS[2]]
+    else:
+        assert returned[0] != ROWS[0]  # gloo used it as scratch space
+
+
+@pytest.mark.parametrize("how", ["nccl", "gloo", "launched"])
+def test_nobody_leaves_the_barrier_before_all_have_come(how):
+    came, went = zip(*run("barrier", (1, 1, 1), how).returns, strict=True)
+    assert max(came) <= min(went)
+
+
+@pytest.mark.parametrize("how", ["nccl", "gloo", "launched"])
+def test_ranks_print_in_turn(how):
+    timeline = run("print_in_turn", (1, 1, 1), how)
+    assert list(timeline.returns) == sorted(timeline.returns)
+    assert list(timeline.output) == [f"Rank {rank}: it is my turn\n" for rank in range(3)]
+
+
+@pytest.mark.parametrize("how", ["nccl", "gloo", "launched"])
+def test_cat_and_chunk_gather_the_same_with_one_call(how):
+    many, one = run("gather_one_by_one", (4, 4), how), run("gather_by_cat_and_chunk", (4, 4), how)
+    assert plain(many.returns) == plain(one.returns)
+    assert plain(one.returns[0][4]) == [[100.0, 100.5]]
+    assert (len(calls(many, 0, "all-gather")), len(calls(one, 0, "all-gather"))) == (4, 1)
+
+
+def test_both_gathers_are_timed_once_an_input():
+    for taken in run("time_both_gathers", (3, 3), "launched").returns:
+        assert len(taken) == 3
+        assert all(len(pair) == 2 and min(pair) > 0 for pair in taken)
+
+
+def test_a_list_on_a_rank_that_gets_nothing_is_refused():
+    for timeline in everywhere("gather_with_a_list_everywhere", (1, 1)):
+        assert "must NOT be specified on non-destination ranks" in timeline.ends[1].text
+
+
+# ---- DDP
+
+
+@pytest.mark.parametrize("how", ["nccl", "gloo", "launched"])
+def test_ddp_hands_out_the_parameters_of_rank_0(how):
+    (before_0, after_0), (before_1, after_1) = run("weights_before_and_after", (1, 1), how, seed=(0, 1)).returns
+    assert before_0 != before_1
+    assert after_0 == after_1 == before_0
+    (same_0, _), (same_1, _) = run("weights_before_and_after", (1, 1), how).returns
+    assert same_0 == same_1
+
+
+def test_the_toy_model_has_a_loss_of_its_own_on_each_rank():
+    for timeline in everywhere("toy_model", (2, 2)):
+        first, second = timeline.returns
+        assert first != second
+        assert f"Loss on rank 1: {second[-1]}" in timeline.output[1]
+
+
+def test_construction_compares_shapes_and_hands_out_parameters():
+    for timeline in everywhere("toy_model", (2, 2)):
+        setup = timeline.calls.filter((pl.col("rank") == 0) & pl.col("origin").str.contains("construction"))
+        assert setup["op"].to_list() == ["all_gather", "broadcast", "broadcast"]
+
+
+def test_buckets_are_reduced_from_the_back_and_rebuilt_in_the_second_forward():
+    for timeline in everywhere("several_buckets", (3, 3)):
+        per_input = [[row for row in calls(timeline, 0, "backward") if row["input"] == i] for i in range(3)]
+        sizes = [[row["shape"][0][0] for row in rows] for rows in per_input]
+        assert len(sizes[1]) > 1
+        assert sum(sizes[0]) == sum(sizes[1]) == sum(sizes[2]) == 901
+        assert sizes[0] != sizes[1] == sizes[2]
+        rebuild = calls(timeline, 0, "rebuild")
+        assert {row["input"] for row in rebuild} == {1}
+        assert [row["op"] for row in rebuild] == ["broadcast", "broadcast"]
+        assert plain(timeline.returns[0]) == plain(timeline.returns[1])
+
+
+def test_no_sync_leaves_out_every_second_all_reduce():
+    for timeline in everywhere("accumulate", (4, 4)):
+        assert [row["input"] for row in calls(timeline, 0, "backward")] == [1, 3]
+
+
+# ---- join(), as pull request 42577 tested it
+
+
+@pytest.mark.parametrize("inputs", [(2, 4, 4), (0, 3), (1, 3, 5), (3, 3)])
+def test_training_under_join_is_training_one_model_on_all_inputs(inputs):
+    for joined, alone in zip(everywhere("linear", inputs), everywhere("without_ddp", inputs), strict=True):
+        for rank in range(len(inputs)):
+            for one, other in zip(joined.returns[rank], alone.returns[rank], strict=True):
+                np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_a_rank_without_inputs_shadows_from_the_start_the_rebuild_included():
+    for timeline in everywhere("linear", (0, 3)):
+        assert len(calls(timeline, 0, "join() hook")) == 3
+        assert len(calls(timeline, 0, "rebuild")) == len(calls(timeline, 1, "rebuild")) == 2
+        assert all(slot.expected for slot in match(timeline))
+
+
+def test_a_large_model_is_shadowed_bucket_by_bucket():
+    for timeline in everywhere("convolutional", (1, 3)):
+        shadowed, own = (
+            calls(timeline, 0, "join() hook"),
+            [row for row in calls(timeline, 1, "backward") if row["input"]],
+        )
+        assert [row["shape"] for row in shadowed] == [row["shape"] for row in own]
+        assert len(own) > 2
+        assert plain(timeline.returns[0]) == plain(timeline.returns[1])
+
+
+def test_buffers_are_broadcast_by_a_rank_that_still_has_inputs():
+    for timeline in everywhere("batch_norm", (2, 4, 3)):
+        roots = [row["root"] for row in calls(timeline, 0, "buffers") if row["op"] == "broadcast"]
+        assert roots[-1] == 1  # the only one with a fourth input
+        assert all(slot.expected for slot in match(timeline))
+        assert plain(timeline.returns[0]) == plain(timeline.returns[1]) == plain(timeline.returns[2])
+
+
+def test_the_map_of_unused_parameters_is_shadowed_too():
+    for timeline in everywhere("unused_parameters", (2, 3)):
+        assert len(calls(timeline, 1, "unused parameters")) == 3
+        assert len(calls(timeline, 0, "join() hook, unused parameters")) == 1
+
+
+@pytest.mark.parametrize("inputs", [(4, 2, 4), (4, 4, 4), (4, 4, 2), (5, 2, 4)])
+def test_of_the_last_to_join_the_highest_rank_hands_out_its_parameters(inputs):
+    last = max(rank for rank, count in enumerate(inputs) if count == max(inputs))
+    for timeline in everywhere("own_parameters_at_the_end", inputs):
+        assert list(timeline.returns) == [float(last)] * 3
+
+
+def test_an_exception_goes_through_join_unchanged():
+    for timeline in everywhere("exception", (2, 3)):
+        assert timeline.ends[1].text == "ValueError: a bad input"
+        assert calls(timeline, 1, "join()") == []
+
+
+def test_disabled_join_adds_no_call():
+    for timeline in everywhere("join_disabled", (2, 2)):
+        assert [row["origin"] for row in calls(timeline, 0) if "rebuild" not in row["origin"]] == [
+            "all-reduce (DDP backward())"
+        ] * 2
+
+
+def test_disabled_join_does_not_help_with_uneven_inputs():
+    nccl, gloo, launched = everywhere("join_disabled", (1, 3))
+    assert [str(end) for end in nccl.ends] == [FINISH, HANG]
+    assert [str(end) for end in gloo.ends] == [str(end) for end in launched.ends] == [FINISH, RAISE]
+
+
+def test_throwing_early_ends_all_ranks_at_the_first_missing_input():
+    for timeline in everywhere("throw_early", (2, 3)):
+        assert "Rank 0 exhausted all inputs." in timeline.ends[0].text
+        assert "Detected at least one rank that exhausted inputs." in timeline.ends[1].text
+
+
+@pytest.mark.slow
+def test_more_than_a_thousand_missing_inputs_are_warned_of():
+    with pytest.warns(UserWarning, match="Detected uneven input skew of greater than 1000"):
+        joinlab.emulate(scenarios.linear, (1, 1003))
+    launched = run("linear", (1, 1003), "launched")
+    assert [str(end) for end in launched.ends] == [FINISH] * 2
+    assert "Detected uneven input skew of greater than 1000" in launched.output[0]
+    assert launched.output[1] == ""
+
+
+def test_a_thousand_are_not():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [str(end) for end in joinlab.emulate(scenarios.linear, (0, 1000)).ends] == [FINISH] * 2
+
+
+def test_own_collectives_in_forward_meet_what_they_should_not():
+    for timeline in everywhere("own_collective_in_forward", (2, 3)):
+        wrong = next(slot for slot in match(timeline) if not slot.expected)
+        assert timeline.call(0, wrong.calls[0])["origin"] == "all-reduce (join() hook)"
+        assert timeline.call(1, wrong.calls[1])["origin"] == "all-reduce"
+
+
+def test_sync_batch_norm_needs_a_gpu():
+    for timeline in everywhere("sync_batch_norm", (1, 2)):
+        assert "SyncBatchNorm layers only work with GPU modules" in timeline.ends[0].text
+
+
+# ---- the generic Join, pull request 61555
+
+
+def test_only_the_first_joinable_notifies():
+    for timeline in everywhere("two_counters", (1, 3)):
+        assert len(calls(timeline, 1, "notify_join_context")) == 3
+        assert len(calls(timeline, 1, "all-reduce")) > 3 * 3
+        assert all(slot.expected or slot.differs == ("origin",) for slot in match(timeline))
+
+
+def test_a_keyword_of_the_context_reaches_the_hooks():
+    with_it, without = run("count_inputs", (1, 3), "nccl"), run("count_inputs_for_oneself", (1, 3), "nccl")
+    assert len(calls(with_it, 0, "broadcast")) == 1
+    assert calls(without, 0, "broadcast") == []
+
+
+def test_zero_is_shadowed_beside_ddp():
+    for timeline in everywhere("ddp_and_zero", (1, 3)):
+        assert len(calls(timeline, 0, "ZeRO join() hook")) == len(calls(timeline, 1, "(ZeRO)")) * 2 // 3
+        assert plain(timeline.returns[0]) == plain(timeline.returns[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("two_process_groups", "ValueError: Using join context manager with multiple process groups"),
+        ("nothing_to_join", "ValueError: The join context manager requires at least one joinable"),
+        ("without_init", "constructor calls the ``Joinable`` constructor"),
+    ],
+)
+def test_what_join_refuses_it_says(name, text):
+    for timeline in everywhere(name, (1, 1)):
+        assert all(text in end.text for end in timeline.ends)
+
+
+def test_a_hook_that_forgets_a_call_leaves_its_rank_hanging():
+    nccl, gloo, launched = everywhere("forgetful_hook", (1, 3))
+    assert any(str(end) == HANG for end in nccl.ends)
+    for timeline in (gloo, launched):
+        assert any(str(end) != FINISH for end in timeline.ends)
+    assert differences(gloo, launched) == []
+
+
+# ---- order, pull request 3435
+
+
+def test_another_order_brings_the_wrong_buckets_together():
+    for timeline in everywhere("two_buckets", (1, 1)):
+        assert match(timeline)[0].differs == ("shape",)
+
+
+def test_equal_sizes_hide_it_from_every_rule():
+    for timeline in everywhere("two_buckets_of_one_size", (1, 1)):
+        assert all(slot.expected for slot in match(timeline))  # nothing differs but what the program meant
+        assert plain(timeline.returns) == [[[11.0], [11.0]]] * 2  # and not 2 and 20
+
+
+def test_a_single_queue_makes_the_order_the_same():
+    for timeline in everywhere("single_queue", (1, 1)):
+        sizes = [[row["shape"][0][0] for row in calls(timeline, rank)] for rank in (0, 1)]
+        assert sizes == [[1, 3], [1, 3]]
+
+
+def test_from_threads_the_order_parts_as_well():
+    timeline = run("buckets_from_threads", (1, 1), "launched")
+    assert [str(end) for end in timeline.ends] == [STUCK] * 2
+    assert match(timeline)[0].differs == ("shape",)
+
+
+def test_a_group_a_bucket_is_a_name():
+    for how in ("gloo", "launched"):
+        timeline = run("matched_by_name", (1, 1), how)
+        assert plain(timeline.returns) == [[[2.0], [2.0, 2.0, 2.0]]] * 2
+
+
+def test_nccl_waits_for_the_peers_when_a_group_is_first_used():
+    assert [str(end) for end in run("matched_by_name", (1, 1), "nccl").ends] == [HANG] * 2
+
+
+def test_destroying_the_group_waits_for_a_pending_call_on_nccl_and_not_on_gloo():
+    assert [str(end) for end in run("destroy_behind_a_call", (1, 1), "nccl").ends] == [FINISH, HANG]
+    for how in ("gloo", "launched"):
+        assert [end.kind for end in run("destroy_behind_a_call", (1, 1), how).ends] == [FINISH, FINISH]
+    assert run("destroy_behind_a_call", (1, 1), "launched").ends[1].pending
+
+
+# ---- the module
+
+PROGRAMS: list[Callable[..., Any]] = [
+    function
+    for name, function in vars(scenarios).items()
+    if inspect.isfunction(function) and function.__module__ == scenarios.__name__ and not name.startswith("_")
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_every_program_is_a_plain_function_that_says_where_it_comes_from(program):
+    parameters = inspect.signature(program).parameters.values()
+    assert [p.name for p in parameters if p.default is inspect.Parameter.empty] == ["rank", "inputs"]
+    assert program.__closure__ is None
+    last = (program.__doc__ or "").splitlines()[0].rstrip(".").split(". ")[-1]
+    assert any(source in last for source in ("Notes on DDP", "ull request", "PyTorch docs", "Tutorial on Join")), last
+
+
+def test_it_imports_pytorch_and_nothing_of_joinlab():
+    nodes = ast.walk(ast.parse(inspect.getsource(scenarios)))
+    modules = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    nodes = ast.walk(ast.parse(inspect.getsource(scenarios)))
+    modules |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    assert {name.partition(".")[0] for name in modules} <= {
+        "__future__",
+        "collections",
+        "threading",
+        "time",
+        "torch",
+        "typing",
+    }
+    assert json.dumps(sorted(modules)).count("joinlab") == 0
+
+
+def test_every_program_is_run_by_a_test():
+    text = inspect.getsource(inspect.getmodule(run))  # type: ignore[arg-type]
+    assert [program.__name__ for program in PROGRAMS if f'"{program.__name__}"' not in text] == []
