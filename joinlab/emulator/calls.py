@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from joinlab import issued
@@ -21,6 +21,7 @@ class Call:
 
     __slots__ = (
         "done",
+        "ended_ns",
         "error",
         "future",
         "group",
@@ -38,6 +39,7 @@ class Call:
         "small",
         "source_place",
         "tensors_out",
+        "when_waited",
     )
 
     def __init__(self, host: Host, group: EmulatedGroup, op: Op, row: dict[str, Any], parts: list[Part]) -> None:
@@ -57,13 +59,10 @@ class Call:
         self.small = False
         self.tensors_out: list[torch.Tensor] = []
         self.ready_ns = 0  # when the backend can begin with it
+        self.ended_ns = 0  # when it completed or failed, once it is done
         self.source_place = -1
+        self.when_waited: Callable[[], None] | None = None  # the rest of it, if it completes only when waited for
         self.issued: issued.Call
-
-    @property
-    def completed_ns(self) -> int:
-        """When it completed; only if it has, and without error."""
-        return int(self.row["completed_ns"])
 
     def nbytes(self) -> int:
         """Bytes that it moves, for the clock."""
@@ -81,19 +80,44 @@ class Call:
         if self.done:
             return
         self.done = True
-        self.row["completed_ns"] = at_ns
+        self.ended_ns = at_ns
+        if self.when_waited is None:
+            self.settle()
+        self.host.completed(self)
+
+    def settle(self) -> None:
+        """Write down that it completed, and what came out."""
+        if self.when_waited is not None:
+            finish, self.when_waited = self.when_waited, None
+            try:
+                finish()
+            except RuntimeError as error:
+                self.error = str(error)
+                self.row["error"] = f"RuntimeError: {error}"
+                raise
+        elif self.row.get("completed_ns") is not None:
+            return
+        self.row["completed_ns"] = self.ended_ns
         if self.small and self.tensors_out:
             self.row["value_out"] = values(self.tensors_out)
-        self.host.completed(self)
 
     def fail(self, text: str, at_ns: int) -> None:
         """The backend raises instead of completing it."""
-        if self.done:
+        if self.done or self.host.gone:
             return
         self.done = True
+        if self.when_waited is not None:  # which is when it finds out
+
+            def late() -> None:
+                raise RuntimeError(text)
+
+            self.when_waited = late
+            self.ended_ns = max(self.ready_ns, at_ns)
+            self.host.completed(self)
+            return
         self.error = text
         self.row["error"] = f"RuntimeError: {text}"
-        self.ready_ns = max(self.ready_ns, at_ns)
+        self.ended_ns = max(self.ready_ns, at_ns)
         self.host.completed(self)
 
     def __repr__(self) -> str:

@@ -14,7 +14,8 @@ from collections import deque
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from joinlab import gloo_rule
+import torch
+
 from joinlab.collectives import POINT_TO_POINT, Op
 from joinlab.emulator import gloo_algorithms
 from joinlab.emulator.calls import Call
@@ -37,11 +38,13 @@ SUMMING = Summing(
 class Task:
     """One collective of one rank: a call, or one part of a coalesced one."""
 
-    __slots__ = ("at_ns", "buffers", "call", "done", "number", "part", "program", "waits_on")
+    __slots__ = ("at_ns", "buffers", "call", "done", "number", "op", "part", "program", "undefined", "waits_on")
 
-    def __init__(self, call: Call, part: Part, number: int) -> None:
+    def __init__(self, call: Call, op: Op, part: Part, number: int) -> None:
         self.call = call
+        self.op = op  # what gloo makes of the call
         self.part = part
+        self.undefined = False  # its result holds memory that nobody had set
         self.number = number
         self.done = False
         self.at_ns = 0
@@ -116,14 +119,18 @@ class GlooFabric:
     # ------------------------------------------------------------------------------------ collectives
 
     def _tasks(self, call: Call) -> list[Task]:
-        parts = call.parts
-        if call.op is Op.BARRIER:
+        parts, op = call.parts, call.op
+        if op is Op.BARRIER:
             parts = [Part([], [])]
-        elif call.op is Op.ALL_REDUCE and len(parts) > 1:  # it flattens them into one
+        elif op is Op.ALL_REDUCE and len(parts) > 1:  # it flattens them into one
             parts = [Part([t for part in parts for t in part.ins], [t for part in parts for t in part.outs])]
+        elif op is Op.REDUCE_SCATTER:  # all-reduces of copies: of each tensor of a list, or of the whole tensor
+            copies = [tensor.detach().clone() for part in parts for tensor in part.ins]
+            parts, op = [Part([copy], [copy]) for copy in copies], Op.ALL_REDUCE
+            call.when_waited = lambda: _scatter(call, copies)
         tasks = []
         for part in parts:
-            tasks.append(Task(call, part, self._counters[call.place]))
+            tasks.append(Task(call, op, part, self._counters[call.place]))
             self._counters[call.place] += 1
         return tasks
 
@@ -131,7 +138,7 @@ class GlooFabric:
         queue, working = self._queued[place], self._working[place]
         while queue and len(working) < WORKERS:
             task = queue[0]
-            if task.call.op is Op.BARRIER and working:
+            if task.op is Op.BARRIER and working:
                 return  # it waits for what the rank has issued before
             queue.popleft()
             working.append(task)
@@ -148,7 +155,7 @@ class GlooFabric:
         slot = self._slots.setdefault(task.number, {})
         slot[call.place] = task
         others = list(slot.values())
-        if any(other.program is not None for other in others) or self._left or call.op is Op.REDUCE:
+        if any(other.program is not None for other in others) or self._left or task.op is Op.REDUCE:
             for other in others:
                 if other.program is None:
                     self._begin(other)
@@ -162,24 +169,22 @@ class GlooFabric:
     def _agree(self, tasks: Sequence[Task]) -> bool:
         one = tasks[0].call
         return all(
-            gloo_rule.kind(task.call.op) == gloo_rule.kind(one.op)
-            and task.call.op == one.op
-            and task.call.root == one.root
-            and task.call.reduce_op == one.reduce_op
+            task.op == tasks[0].op and task.call.root == one.root and task.call.reduce_op == one.reduce_op
             for task in tasks
         ) and (
-            one.op is Op.BARRIER
-            or agree(one.op, [t.part for t in sorted(tasks, key=lambda task: task.call.place)], one.root)
+            tasks[0].op is Op.BARRIER
+            or agree(tasks[0].op, [t.part for t in sorted(tasks, key=lambda task: task.call.place)], one.root)
         )
 
     def _carry_out(self, tasks: Sequence[Task]) -> None:
         one = tasks[0].call
-        if one.op is not Op.BARRIER:
-            run(one.op, [task.part for task in tasks], one.root, one.reduce_op, SUMMING)
+        op = tasks[0].op
+        if op is not Op.BARRIER and not _cannot_divide(tasks[0]):
+            run(op, [task.part for task in tasks], one.root, one.reduce_op, SUMMING)
         starts = [task.at_ns for task in tasks]
         latest = max(starts)
         for place, task in enumerate(tasks):
-            needed = waits_for(one.op, place, one.root, self.size)
+            needed = waits_for(op, place, one.root, self.size)
             both = place == one.root or len(needed) == self.size  # a sender waits for its receivers, too
             task.at_ns = latest if both else max(starts[place], *(starts[other] for other in needed))
         for task in tasks:
@@ -190,6 +195,11 @@ class GlooFabric:
     def _finish(self, task: Task) -> None:
         if task.done:
             return
+        if _cannot_divide(task):
+            name = str(task.part.dtype)[6:]
+            kind = _DTYPE_NAMES.get(name, name)
+            self._fail(task, f"result type Float can't be cast to the desired output type {kind}")
+            return
         task.done = True
         place = task.call.place
         slot = self._slots.get(task.number, {})
@@ -199,6 +209,7 @@ class GlooFabric:
         if task in self._working[place]:
             self._working[place].remove(task)
         call = task.call
+        call.small = call.small and not task.undefined
         at = task.at_ns + self._run.costs.call_ns(call.nbytes())
         if not any(other.call is call for other in (*self._working[place], *self._queued[place])):
             call.complete(at)
@@ -332,15 +343,36 @@ class Pair:
 def run_alone(task: Task, size: int) -> None:
     """An empty tensor, or a group of one: the call only copies."""
     part = task.part
-    if size == 1 and task.call.op not in (Op.BROADCAST, Op.BARRIER) and part.ins and part.outs:
+    if size == 1 and task.op not in (Op.BROADCAST, Op.BARRIER) and part.ins and part.outs:
         write(part.outs, read(part.ins))
 
 
 def _is_empty(task: Task) -> bool:
-    part, op = task.part, task.call.op
-    if op in (Op.ALL_REDUCE, Op.REDUCE, Op.REDUCE_SCATTER):
+    part, op = task.part, task.op
+    if op in (Op.ALL_REDUCE, Op.REDUCE):
         return not sum(map(len_of, part.ins))
     return op is Op.ALL_GATHER and not sum(map(len_of, part.outs))
+
+
+def _scatter(call: Call, copies: Sequence[torch.Tensor]) -> None:
+    """What a reduce_scatter does when it is waited for: each output takes its share of the sums."""
+    at = 0
+    for part in call.parts:
+        sums = copies[at : at + len(part.ins)]
+        at += len(part.ins)
+        mine = read(sums)
+        share = len(mine) // len(call.group.ranks)
+        write(part.outs, mine[call.place * share : (call.place + 1) * share])
+
+
+_DTYPE_NAMES = {"int64": "Long", "int32": "Int", "int16": "Short", "int8": "Char", "uint8": "Byte", "bool": "Bool"}
+
+
+def _cannot_divide(task: Task) -> bool:
+    """AVG on gloo is the sum, divided in place, which integers do not bear. It is found out after the summing."""
+    if task.call.reduce_op != "avg" or task.op not in (Op.ALL_REDUCE, Op.REDUCE):
+        return False
+    return not (task.part.dtype.is_floating_point or task.part.dtype.is_complex)
 
 
 def _sizes(tensor: Any) -> str:

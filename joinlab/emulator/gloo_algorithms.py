@@ -15,7 +15,7 @@ import numpy as np
 
 from joinlab import gloo_rule
 from joinlab.collectives import Op
-from joinlab.emulator.payload import Bytes, combine, len_of, read, scale, write
+from joinlab.emulator.payload import Bytes, combine, divide, len_of, read, write
 
 if TYPE_CHECKING:
     from joinlab.emulator.gloo import Task
@@ -31,15 +31,17 @@ Slot = tuple[str, int]
 class Buffer:
     """Memory that messages leave from and arrive in. Waiting for it takes one completed message off its count."""
 
-    __slots__ = ("at_ns", "counts", "data", "error", "source", "task")
+    __slots__ = ("at_ns", "counts", "data", "error", "scratch", "source", "task", "undefined")
 
-    def __init__(self, task: Any, data: Bytes) -> None:
+    def __init__(self, task: Any, data: Bytes, scratch: bool = False) -> None:
         self.task = task
+        self.scratch = scratch  # gloo allocates it without setting it
         self.data = data
         self.counts = {"send": 0, "recv": 0}
         self.error: str | None = None
         self.source = -1
         self.at_ns = 0
+        self.undefined = False  # part of it was never filled
 
     def completed(self, way: str) -> bool:
         """Take one completed message off the count; False if there is none."""
@@ -122,6 +124,7 @@ class Network:
         if len(data) <= room:
             recv.buffer.data[recv.low : recv.low + len(data)] = data
             recv.buffer.source = send.place
+            recv.buffer.undefined |= send.buffer.undefined or (recv.buffer.scratch and len(data) < room)
 
     def woken(self) -> list[Buffer]:
         """Buffers with news since the last call."""
@@ -186,34 +189,35 @@ def chunk(nbytes: int, item: int, size: int) -> int:
 def program(network: Network, task: Task, size: int) -> Waits:
     """This rank's part of the collective, to be run message by message."""
     call, part = task.call, task.part
-    slot = (gloo_rule.kind(call.op), task.number)
+    slot = (gloo_rule.kind(task.op), task.number)
     me, root = call.place, call.root
-    match call.op:
+    match task.op:
         case Op.BARRIER:
             yield from _barrier(network, task, slot, me, size)
         case Op.BROADCAST:
             work = Buffer(task, read(part.ins))
             yield from _broadcast(network, work, slot, me, root, size)
             write(part.outs, work.data)
-        case Op.ALL_REDUCE | Op.REDUCE_SCATTER:
+        case Op.ALL_REDUCE:
             work = Buffer(task, read(part.ins))
             yield from _all_reduce(network, task, work, slot, me, size)
-            if call.reduce_op == "avg":
-                work.data = scale(part.dtype, work.data, 1 / size)
-            if call.op is Op.REDUCE_SCATTER:
-                work.data = np.split(work.data, size)[me]
+            if call.reduce_op == "avg" and part.dtype.is_floating_point:
+                work.data = divide(part.dtype, work.data, size)
+            task.undefined = work.undefined
             write(part.outs, work.data)
         case Op.REDUCE:
             work = Buffer(task, read(part.ins))
             yield from _reduce(network, task, work, slot, me, root, size)
-            if call.reduce_op == "avg" and me == root:
-                work.data = scale(part.dtype, work.data, 1 / size)
+            task.undefined = work.undefined
+            if call.reduce_op == "avg" and part.dtype.is_floating_point:  # on every rank, though only the root's counts
+                work.data = divide(part.dtype, work.data, size)
             write(part.outs, work.data)
         case Op.ALL_GATHER:
             own = read(part.ins)
-            work = Buffer(task, np.zeros(len(own) * size, np.uint8))
+            work = Buffer(task, np.zeros(len(own) * size, np.uint8), scratch=True)
             work.data[me * len(own) : (me + 1) * len(own)] = own
             yield from _all_gather(network, work, slot, me, size)
+            task.undefined = work.undefined
             write(part.outs, work.data)
         case Op.GATHER:
             mine = Buffer(task, read(part.ins))
@@ -221,11 +225,12 @@ def program(network: Network, task: Task, size: int) -> Waits:
                 network.send(me, root, slot, mine, 0, len(mine.data))
                 yield mine, "send"
                 return
-            work = Buffer(task, np.tile(mine.data, size))
+            work = Buffer(task, np.tile(mine.data, size), scratch=True)
             for peer in _others(me, size):
                 network.recv(me, peer, slot, work, peer * len(mine.data), len(mine.data))
             for _ in _others(me, size):
                 yield work, "recv"
+            task.undefined = work.undefined
             write(part.outs, work.data)
         case Op.SCATTER:
             if me != root:
@@ -286,7 +291,7 @@ def _ring(
     total, per_rank = len(work.data), number // size
     if not each:
         return
-    arrived = Buffer(task, np.empty(each * 2, np.uint8))
+    arrived = Buffer(task, np.zeros(each * 2, np.uint8), scratch=True)
 
     def spans(turn: int) -> tuple[int, int, int, int]:
         out = ((me + 1) * per_rank + turn) * each % (number * each)
@@ -300,6 +305,7 @@ def _ring(
                 yield arrived, "recv"
                 at = turn % 2 * each
                 own = work.data[into : into + came]
+                work.undefined |= arrived.undefined
                 own[:] = combine(task.part.dtype, _op(task), own, arrived.data[at : at + came])
             if sent > 0:
                 yield work, "send"

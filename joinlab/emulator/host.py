@@ -100,8 +100,6 @@ class Host:
             group.coalescing.append(call)
         elif not self.stuck:
             group.fabric.submit([call])
-            if self.lane.doomed:  # its process has aborted
-                raise RankEnded
         return work
 
     def submit_together(self, group: EmulatedGroup, calls: Sequence[Call]) -> EmulatedWork:
@@ -193,14 +191,16 @@ class Host:
 
     def wait_host(self, calls: Sequence[Call]) -> None:
         """The host waits until all of `calls` are complete."""
-        late = [call for call in calls if not (call.done and call.error is None and call.completed_ns <= self.now)]
+        late = [call for call in calls if not (call.done and call.error is None and call.ended_ns <= self.now)]
         if not late:
+            for call in calls:
+                call.settle()
             self._fulfil()
             return
         for call in late:
             call.row.setdefault("host_wait_begin_ns", self.now)
         self.stand_still(late)
-        until = max(call.ready_ns if call.error is not None else call.completed_ns for call in late)
+        until = max(call.ended_ns for call in late)
         self.lane.now = max(self.lane.now, until)
         if self.streams_wait(late):
             self.stream_ns = max(self.stream_ns, until)
@@ -210,6 +210,8 @@ class Host:
         for call in late:
             if call.error is not None:
                 raise RuntimeError(call.error)
+        for call in calls:
+            call.settle()
 
     def streams_wait(self, calls: Sequence[Call]) -> bool:
         """Whether these calls run on a stream."""
@@ -222,12 +224,12 @@ class Host:
             if call not in self._streamed:
                 self._streamed.append(call)
             if call.done:
-                self.stream_ns = max(self.stream_ns, call.completed_ns)
+                self.stream_ns = max(self.stream_ns, call.ended_ns)
         self._fulfil()
 
     def sync(self) -> None:
         """The host waits for its stream: .item(), .cpu(), print(tensor), torch.cuda.synchronize()."""
-        late = [call for call in self._streamed if not (call.done and call.completed_ns <= self.now)]
+        late = [call for call in self._streamed if not (call.done and call.ended_ns <= self.now)]
         self._streamed = []
         if late:
             self.wait_host(late)
@@ -242,7 +244,9 @@ class Host:
 
     def stand_still(self, calls: Sequence[Call], soft: bool = False, why: str = "") -> None:
         """Stop this thread until all of `calls` are done (never, if the stream is stuck before them)."""
-        if not why and all(call.done for call in calls):
+        if self.lane.doomed:  # its process has aborted meanwhile: this is where it dies
+            self.run.died_in(self, calls)
+        elif not why and all(call.done for call in calls):
             return
         self.awaited, self.soft, self.why = calls, soft, why
         self.run.baton.wait(self.lane)
@@ -260,10 +264,10 @@ class Host:
 
     def poll(self, calls: Sequence[Call]) -> bool:
         """Work.is_completed()."""
-        if all(call.done and (call.error is not None or call.completed_ns <= self.now) for call in calls):
+        if all(call.done and (call.error is not None or call.ended_ns <= self.now) for call in calls):
             return True
         if all(call.done for call in calls):
-            self.lane.now = max(call.completed_ns for call in calls)
+            self.lane.now = max(call.ended_ns for call in calls)
         else:
             self.work_for(POLL_NS)
             if not self.stuck:
@@ -283,7 +287,7 @@ class Host:
             streams = call.group.fabric.streams
             if streams and not self.stuck:
                 self.stand_still([call], soft=True)
-            past = call.done and call.error is None and call.completed_ns <= self.now
+            past = call.done and call.error is None and call.ended_ns <= self.now
             if streams or past or self.typed_futures or self._in_finalize():
                 if not streams:
                     self.wait_host([call])

@@ -19,7 +19,7 @@ import numpy as np
 
 from joinlab.collectives import POINT_TO_POINT, Op
 from joinlab.emulator.calls import Call
-from joinlab.emulator.payload import Bytes, Part, Summing, agree, combine, len_of, read, run, scale, waits_for, write
+from joinlab.emulator.payload import Bytes, Part, Summing, agree, combine, divide, len_of, read, run, waits_for, write
 from joinlab.nccl_rule import LINE_BYTES, Ring, Step, Transfer, chunk_bytes, lines_of, steps
 
 if TYPE_CHECKING:
@@ -292,7 +292,7 @@ class _Piece:
         if self._data is None:
             self._data = read(self._part.ins)
             if self._reduce_op == "avg" and (self._part.dtype.is_floating_point or self._part.dtype.is_complex):
-                self._data = scale(self._part.dtype, self._data, 1 / self._size)
+                self._data = divide(self._part.dtype, self._data, self._size, by_factor=True)
         data = self._data[chunk * self._chunk : (chunk + 1) * self._chunk]
         rest = -len(data) % LINE_BYTES
         if not rest:
@@ -310,7 +310,7 @@ class _Piece:
             end = len(self._result)
         room = self._result[offset + low : end][: len(data)]
         if self._reduce_op == "avg" and not (self._part.dtype.is_floating_point or self._part.dtype.is_complex):
-            data = scale(self._part.dtype, data, 1 / self._size)
+            data = divide(self._part.dtype, data, self._size)
         room[:] = data[: len(room)]
         write(outs, self._result)
 

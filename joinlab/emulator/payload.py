@@ -100,12 +100,14 @@ def combine(dtype: torch.dtype, reduce_op: str, one: Bytes, other: Bytes) -> Byt
     return _numpy(_TORCH_OPS[reduce_op](left, right).view(torch.uint8))
 
 
-def scale(dtype: torch.dtype, data: Bytes, factor: float) -> Bytes:
-    """Every element times `factor`, rounded as the dtype rounds."""
+def divide(dtype: torch.dtype, data: Bytes, size: int, by_factor: bool = False) -> Bytes:
+    """Every element divided by `size`, as AVG does it: gloo divides, NCCL multiplies floats by 1 / size."""
     tensor = torch.from_numpy(np.ascontiguousarray(data)).view(dtype)
     if dtype.is_floating_point or dtype.is_complex:
-        return _numpy((tensor * factor).to(dtype).view(torch.uint8))
-    return _numpy(torch.div(tensor, round(1 / factor), rounding_mode="trunc").to(dtype).view(torch.uint8))
+        divided = tensor * (1 / size) if by_factor else tensor / size
+    else:
+        divided = torch.div(tensor, size, rounding_mode="trunc")
+    return _numpy(divided.to(dtype).view(torch.uint8))
 
 
 @dataclass(slots=True)
@@ -155,13 +157,13 @@ class Summing:
         size = len(each)
         first = self.scales_first and (dtype.is_floating_point or dtype.is_complex)
         if reduce_op == "avg" and first:
-            each = [scale(dtype, data, 1 / size) for data in each]
+            each = [divide(dtype, data, size, by_factor=True) for data in each]
         order = self.order(index, size)
         total = each[order[0]]
         for place in order[1:]:
             total = combine(dtype, reduce_op, each[place], total)
         if reduce_op == "avg" and not first:
-            total = scale(dtype, total, 1 / size)
+            total = divide(dtype, total, size)
         return total
 
 

@@ -107,14 +107,18 @@ class Run:
             _unregister_all_process_groups()
 
     def _returned(self, host: Host, value: Any) -> None:
+        if host.gone:
+            return
         kept = to_plain(value)  # a tensor on a GPU has to come to the host first
         for function in reversed(host.own.at_exit):
             function()
         self._returns[host.rank] = kept
-        open_calls = [call for call in host.calls if not call.done]
+        open_calls = [call for call in host.calls if call.row.get("completed_ns") is None and not call.row.get("error")]
         host.ending = _ending(EndKind.FINISHED, open_calls[:1], pending=bool(open_calls))
 
     def _raised(self, host: Host, error: BaseException) -> None:
+        if host.gone:
+            return
         if isinstance(error, SystemExit) and error.code in (None, 0):
             self._returned(host, None)
             return
@@ -146,6 +150,11 @@ class Run:
     def abort_rank(self, host: Host, text: str) -> None:
         """Its backend has aborted its process."""
         self.kill(host, f"its process was killed by SIGABRT: {text}")
+
+    def died_in(self, host: Host, calls: Sequence[Call]) -> None:
+        """A rank whose process has aborted was just beginning to wait for these."""
+        if host.ending is not None and host.ending.call is None:
+            host.ending = _ending(EndKind.KILLED, calls[:1], host.ending.text)
 
     # ------------------------------------------------------------------------------------ groups
 
