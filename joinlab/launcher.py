@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,8 @@ def launch(
     timeout: float = 300.0,
     no_progress: float = 30.0,
     on_output: Listener | str | None = "echo",
-    progress: bool = True,
+    progress: bool | Callable[[int], None] = True,
+    stop: Callable[[], bool] | None = None,
 ) -> Timeline:
     """Run `program(rank, inputs)` in one process per rank and return what happened.
 
@@ -47,7 +48,10 @@ def launch(
                  rule proves ends the run at once
     on_output    called with (rank, line) for each line that a rank prints, while it runs; "echo" prints them, None
                  is silent. `timeline.output` has everything in any case
-    progress     show a progress bar if the run takes long
+    progress     show a progress bar if the run takes long; or a function, called now and then with the number of inputs
+                 that all ranks together have been through
+    stop         a function that is asked all the time, such as the `is_set` of a threading.Event. Once it says True
+                 the run is over: its living ranks are "killed", "stopped on request"
 
     How a rank ends is data: look at `timeline.ends` or `joinlab.diagnose(timeline)`. Raises ProgramError for what
     is no program or no inputs, LaunchError where the machine cannot run it, and LaunchInterrupted, which carries the
@@ -66,6 +70,10 @@ def launch(
     listener = Echo() if on_output == "echo" else on_output
     if listener is not None and not callable(listener):
         raise ProgramError(f'on_output= is "echo", None or a function of (rank, line); got {on_output!r}')
+    if not callable(progress) and not isinstance(progress, bool):
+        raise ProgramError(f"progress= is True, False or a function of a number of inputs; got {progress!r}")
+    if stop is not None and not callable(stop):
+        raise ProgramError(f"stop= is None or a function that says whether to stop; got {stop!r}")
     pickled = _pickle(program)
     server = ForkServer.get()
     chosen, settings = choose_backend(server.hello, backend and backend.lower(), len(counts))
@@ -96,7 +104,7 @@ def launch(
             "seeds": list(seeds),
             "verdict_ns": None,  # when the ranks that still lived were ended
         }
-        watch = Watch(folder, counts, meta, listener, progress)
+        watch = Watch(folder, counts, meta, listener, progress, stop)
         return watch.follow(server.open(request), timeout, no_progress)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What a launch shows while it runs: each rank's lines, and a progress bar."""
+"""What a launch shows while it runs: each rank's lines, and a progress bar, or who else is told of the progress."""
 
 from __future__ import annotations
 
@@ -56,3 +56,17 @@ class Bar:
         """Take the bar away."""
         if self._bar is not None:
             self._bar.close()
+
+
+class Told(Bar):
+    """Tells a function of the progress, in place of showing it."""
+
+    def __init__(self, listener: Callable[[int], None]) -> None:
+        super().__init__(0, "")
+        self._next = 0.0
+        self._listener = listener
+
+    def show(self, done: int) -> None:
+        """Tell it."""
+        self._next = time.monotonic() + self.EVERY_S
+        self._listener(done)

@@ -19,6 +19,7 @@ import socket
 import sys
 import time
 from base64 import b64decode
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +30,7 @@ from joinlab.errors import LaunchError, LaunchInterrupted, ProgramError
 from joinlab.events import LogTail, RankLog, log_name, now
 from joinlab.plain import decode
 from joinlab.proof import Wait, prove
-from joinlab.screen import Bar, Listener
+from joinlab.screen import Bar, Listener, Told
 from joinlab.timeline import Ending, EndKind, Timeline, timeline_from_rows
 
 POLL_S = 0.005
@@ -39,13 +40,17 @@ STILL_S = 0.03
 
 @dataclass
 class Watch:
-    """One run, from its first process to its Timeline. `meta` is what the Timeline will say of it."""
+    """One run, from its first process to its Timeline. `meta` is what the Timeline will say of it.
+
+    The other arguments are those of `joinlab.launch`.
+    """
 
     folder: Path
     counts: tuple[int, ...]
     meta: dict[str, Any]
     listener: Listener | None
-    progress: bool
+    progress: bool | Callable[[int], None] = False
+    stop: Callable[[], bool] | None = None
     origin_ns: int = field(default_factory=now)
     statuses: dict[int, int] = field(default_factory=dict)
 
@@ -66,7 +71,7 @@ class Watch:
         `link` is the run's socket to the fork server; closing it, whatever happens here, ends what still lives.
         """
         began = moved = asked = time.monotonic()
-        bar = Bar(sum(self.counts), self.meta["program"]) if self.progress else None
+        bar = self._bar()
         try:
             while len(self.statuses) < len(self.counts):
                 heard = bool(select.select([link], [], [], POLL_S)[0]) and self._hear(link)
@@ -85,6 +90,8 @@ class Watch:
                     self._judge(EndKind.HUNG, text, proven=False)
                 if not self.verdict and at - began > timeout:
                     self._judge(EndKind.KILLED, f"ended by joinlab: still running after timeout={timeout:g} s")
+                if not self.verdict and self.stop is not None and self.stop():
+                    self._judge(EndKind.KILLED, "stopped on request")
                 if self.verdict:
                     self._end(link)
             return self._timeline()
@@ -103,6 +110,11 @@ class Watch:
             for tail in self.events:
                 tail.close()
             link.close()
+
+    def _bar(self) -> Bar | None:
+        if callable(self.progress):
+            return Told(self.progress)
+        return Bar(sum(self.counts), self.meta["program"]) if self.progress else None
 
     # ---------------------------------------------------------------- looking
 

@@ -429,6 +429,8 @@ def test_what_are_no_inputs_is_refused(inputs: Any, message: str) -> None:
         ({"seed": -1}, "seed="),
         ({"seed": (1, 2, 3)}, "seed="),
         ({"on_output": "loud"}, "on_output="),
+        ({"stop": True}, "stop="),
+        ({"progress": "bar"}, "progress="),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
@@ -440,6 +442,10 @@ def test_a_program_that_cannot_be_sent_is_refused_with_the_reason() -> None:
     lock = threading.Lock()
     with pytest.raises(ProgramError, match="cannot be sent to another process"):
         run(lambda rank, inputs: lock.locked())
+
+
+def sleep_for_ever(rank: int, inputs: Any) -> None:
+    threading.Event().wait()
 
 
 class Unopenable:
@@ -498,6 +504,32 @@ def test_launches_from_several_threads_do_not_meet() -> None:
     for thread in threads:
         thread.join()
     assert {n: t.returns for n, t in results.items()} == {n: (n, n + 1) for n in range(1, 5)}
+
+
+def test_a_run_ends_when_it_is_asked_to_stop() -> None:
+    asked = threading.Event()
+
+    def program(rank: int, inputs: Any) -> None:
+        model = DDP(torch.nn.Linear(1, 1))
+        for x in inputs:
+            model(x).backward()
+        if rank == 1:
+            print("on my own", flush=True)
+            threading.Event().wait()
+
+    told: list[int] = []
+    timeline = run(
+        program, (2, 2), stop=asked.is_set, on_output=lambda rank, line: asked.set(), progress=told.append, timeout=60
+    )
+    assert [str(end) for end in timeline.ends] == ["finished", "killed"]
+    assert timeline.ends[1].text == "stopped on request"
+    assert "stopped on request" in str(joinlab.diagnose(timeline))
+    assert told and all(0 <= done <= 4 for done in told) and told == sorted(told)
+
+
+def test_a_run_that_is_asked_to_stop_at_once_is_over_at_once() -> None:
+    ends = run(sleep_for_ever, (1, 1), stop=lambda: True).ends
+    assert [(end.kind, end.text) for end in ends] == [(EndKind.KILLED, "stopped on request")] * 2
 
 
 def test_no_false_verdict_while_a_rank_dawdles() -> None:
