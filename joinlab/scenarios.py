@@ -204,7 +204,7 @@ def weights_before_and_after(rank: int, inputs: Inputs) -> tuple[float, float]:
 def several_buckets(rank: int, inputs: Inputs) -> list[list[float]]:
     """Layers whose gradients fill several buckets; returns the gradients. PyTorch docs, "DDP: internal design"."""
     layers = [torch.nn.Linear(1, 20), torch.nn.Linear(20, 20), torch.nn.Linear(20, 20), torch.nn.Linear(20, 1)]
-    model = DDP(torch.nn.Sequential(*layers), bucket_cap_mb=0.002)
+    model = DDP(torch.nn.Sequential(*layers), bucket_cap_mb=0.0015)
     for input in inputs:
         model.zero_grad()
         model(input * (rank + 1)).sum().backward()
