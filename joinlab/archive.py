@@ -129,14 +129,14 @@ def unpack(data: bytes, name: str) -> Timeline:
     """The Timeline in the bytes of a file; `name` is what an error calls it."""
     # The header comes first, so that these bytes tell a file of ours even where the rest of it is gone.
     if not (data.startswith(b"PK\x03\x04") and data.startswith(HEADER.encode(), _FIRST_NAME_AT)):
-        _refuse(name, "it is no Timeline file", "joinlab.load opens what Timeline.save wrote")
+        _refuse(name, "it is no Timeline file", "open a file that Timeline.save wrote")
     try:
         archive = zipfile.ZipFile(io.BytesIO(data))
         header = json.loads(archive.read(HEADER))
     except _UNREADABLE:
         _refuse(name, *_DAMAGED)
     if not isinstance(header, dict) or header.get("format") != FORMAT:
-        _refuse(name, "it is a zip file, but no Timeline", "joinlab.load opens what Timeline.save wrote")
+        _refuse(name, "it is a zip file, but no Timeline", "open a file that Timeline.save wrote")
     version, writer = header.get("version"), header.get("written_by", "another joinlab")
     if version != FILE_VERSION:
         newer = isinstance(version, int) and version > FILE_VERSION
