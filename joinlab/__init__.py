@@ -16,12 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from joinlab import cases as cases
+    from joinlab import scenarios as scenarios
     from joinlab.diagnosis import Diagnosis as Diagnosis
     from joinlab.diagnosis import diagnose as diagnose
     from joinlab.emulator import emulate as emulate
     from joinlab.emulator import endings as endings
+    from joinlab.exercises import check as check
+    from joinlab.exercises import solution as solution
     from joinlab.figures import figure as figure
     from joinlab.handout import write_handout as write_handout
+    from joinlab.holdings import who_holds as who_holds
     from joinlab.launcher import launch as launch
     from joinlab.matching import match as match
     from joinlab.page import write_html as write_html
@@ -34,6 +38,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "cases": "joinlab.cases",
+    "check": "joinlab.exercises",
     "Diagnosis": "joinlab.diagnosis",
     "diagnose": "joinlab.diagnosis",
     "emulate": "joinlab.emulator",
@@ -42,6 +47,9 @@ _HOME = {
     "load": "joinlab.timeline",
     "launch": "joinlab.launcher",
     "match": "joinlab.matching",
+    "scenarios": "joinlab.scenarios",
+    "solution": "joinlab.exercises",
+    "who_holds": "joinlab.holdings",
     "write_handout": "joinlab.handout",
     "write_html": "joinlab.page",
     "Ending": "joinlab.timeline",
@@ -56,7 +64,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"joinlab has no {name!r}; it has {', '.join(sorted(_HOME))}")
     module = import_module(_HOME[name])
-    value = module if name == "cases" else getattr(module, name)
+    value = module if name in ("cases", "scenarios") else getattr(module, name)
     globals()[name] = value
     return value
 

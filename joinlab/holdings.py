@@ -96,12 +96,12 @@ class Holdings:
         )
 
 
-def holdings(timeline: Timeline, index: int = 0) -> Holdings:
+def who_holds(timeline: Timeline, index: int = 0) -> Holdings:
     """Who held what before and after the `index`-th slot of a Timeline: of its calls, those that faced each other.
 
     Raises IndexError if there is no such slot.
 
-    >>> print(holdings(joinlab.emulate(joinlab.scenarios.broadcast, inputs=(1, 1, 1))))     # doctest: +SKIP
+    >>> print(joinlab.who_holds(joinlab.emulate(joinlab.scenarios.broadcast, inputs=(1, 1, 1))))     # doctest: +SKIP
     broadcast from rank 1
       before  rank 0: [10 11];  rank 1: [20 21];  rank 2: [30 31]
       after   rank 0: [20 21];  rank 1: [20 21];  rank 2: [20 21]

@@ -1,4 +1,4 @@
-"""joinlab.holdings: the table of who holds what is what the Timeline says, in words as well as in colour."""
+"""joinlab.who_holds: the table of who holds what is what the Timeline says, in words as well as in colour."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import pytest
 
 import joinlab
 from joinlab import scenarios
-from joinlab.holdings import MAX_CHIPS, holdings
+from joinlab.holdings import MAX_CHIPS
 from joinlab.timeline import Ending, EndKind, Timeline, timeline_from_rows
 
 
 def held(name: str, backend: str = "nccl") -> list[str]:
-    return str(holdings(joinlab.emulate(getattr(scenarios, name), (1, 1, 1), backend=backend))).splitlines()
+    return str(joinlab.who_holds(joinlab.emulate(getattr(scenarios, name), (1, 1, 1), backend=backend))).splitlines()
 
 
 OWN = "before  rank 0: [10 11];  rank 1: [20 21];  rank 2: [30 31]"
@@ -59,7 +59,7 @@ def test_what_gloo_leaves_on_the_other_ranks_of_a_reduce_is_shown():
 
 
 def html(timeline: Timeline) -> str:
-    return holdings(timeline)._repr_html_()
+    return joinlab.who_holds(timeline)._repr_html_()
 
 
 def test_a_chip_that_travelled_says_where_from():
@@ -87,8 +87,8 @@ def test_what_two_ranks_held_alike_is_claimed_for_neither():
 
 
 def test_what_never_completed_and_what_is_too_large_is_said():
-    assert "rank 0: never completed" in str(holdings(made("[[1.0]]", None, done=False)))
-    assert "before  rank 0: too large to show" in str(holdings(made(None, None)))
+    assert "rank 0: never completed" in str(joinlab.who_holds(made("[[1.0]]", None, done=False)))
+    assert "before  rank 0: too large to show" in str(joinlab.who_holds(made(None, None)))
 
 
 def test_many_values_are_cut():
@@ -98,8 +98,8 @@ def test_many_values_are_cut():
 
 def test_there_is_no_slot_that_is_not_there():
     with pytest.raises(IndexError, match="1 slots, so there is no slot 1"):
-        holdings(made("[[1.0]]", "[[1.0]]"), 1)
-    assert holdings(made("[[1.0]]", "[[1.0]]"), -1).call == "all-gather"
+        joinlab.who_holds(made("[[1.0]]", "[[1.0]]"), 1)
+    assert joinlab.who_holds(made("[[1.0]]", "[[1.0]]"), -1).call == "all-gather"
 
 
 def test_text_from_a_program_cannot_become_markup():

@@ -31,7 +31,7 @@ CHAINS = (
 """Each of a chain may import those before it, never those after it."""
 
 PRODUCERS = {"launcher", "recorder"}
-ANALYSES = {"matching", "diagnosis"}
+ANALYSES = {"matching", "diagnosis", "holdings"}
 VIEWS = {"lanes", "lane_data", "figures", "page", "view"}
 DATA = {"timeline", "archive", "errors"}
 
@@ -157,6 +157,7 @@ def test_exports() -> None:
         "Timeline",
         "View",
         "cases",
+        "check",
         "diagnose",
         "emulate",
         "endings",
@@ -164,6 +165,9 @@ def test_exports() -> None:
         "launch",
         "load",
         "match",
+        "scenarios",
+        "solution",
+        "who_holds",
         "write_handout",
         "write_html",
     ]

@@ -1,0 +1,87 @@
+"""Solutions of the exercises, one of many each. `joinlab.solution("gather_list")` shows one; try it yourself first.
+
+Each stands under the name of its exercise; exercises.py says what is asked, and judges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.join import Join, Joinable, JoinHook
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def gather_list(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """All ranks' tensors, rank 0's first, by one call."""
+    joined = torch.cat(tensors, -1)
+    places = [torch.zeros_like(joined) for _ in range(dist.get_world_size())]
+    dist.all_gather(places, joined)
+    return [piece for place in places for piece in torch.chunk(place, len(tensors), -1)]
+
+
+def accumulate(model: DDP, inputs: Sequence[torch.Tensor]) -> None:
+    """Every gradient without communication, but for the last one, which takes the others along."""
+    with model.no_sync():
+        for input in inputs[:-1]:
+            model(input).backward()
+    model(inputs[-1]).backward()
+
+
+def gradient(own: Sequence[float], world_size: int, divide_by_initial_world_size: bool) -> float:
+    """The sum over the ranks that still have inputs, divided by all ranks or by those."""
+    return sum(own) / (world_size if divide_by_initial_world_size else len(own))
+
+
+def last_joiner(counts: Sequence[int]) -> int:
+    """Of the ranks with the most inputs the highest."""
+    return max(rank for rank, count in enumerate(counts) if count == max(counts))
+
+
+class Largest(Joinable):
+    """Knows the largest number that any rank has been given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest = torch.tensor([-torch.inf])
+
+    def __call__(self, number: torch.Tensor) -> None:
+        Join.notify_join_context(self)
+        number = number.clone()
+        dist.all_reduce(number, op=dist.ReduceOp.MAX)
+        self.largest = torch.maximum(self.largest, number)
+
+    def join_hook(self, **kwargs: Any) -> JoinHook:
+        return LargestHook(self)
+
+    @property
+    def join_device(self) -> torch.device:
+        return self.largest.device
+
+    @property
+    def join_process_group(self) -> Any:
+        return dist.group.WORLD
+
+
+class LargestHook(JoinHook):
+    def __init__(self, owner: Largest) -> None:
+        self.owner = owner
+
+    def main_hook(self) -> None:
+        dist.all_reduce(torch.tensor([-torch.inf]), op=dist.ReduceOp.MAX)  # smaller than any number: changes nothing
+
+    def post_hook(self, is_last_joiner: bool) -> None:
+        dist.all_reduce(self.owner.largest, op=dist.ReduceOp.MAX)
+
+
+def in_order(ready: Iterable[int], reduce: Callable[[int], None]) -> None:
+    """A bucket that is ready waits for those before it, and takes those behind it along."""
+    waiting: set[int] = set()
+    following = 0
+    for bucket in ready:
+        waiting.add(bucket)
+        while following in waiting:
+            reduce(following)
+            following += 1
