@@ -10,13 +10,13 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from joinlab.details import MADE
 from joinlab.diagnosis import diagnose
 from joinlab.lanes import Box, Lanes, every_lanes
-from joinlab.looks import BAND_NAMES, HOST, INK, SPAN, STREAM, STYLES, WAIT, WRONG, good, measured, title
+from joinlab.looks import BAND_NAMES, HOST, INK, SPAN, STREAM, STYLES, WAIT, WRONG, good, measured, sign, title
 from joinlab.steps import Kind
 from joinlab.timeline import Timeline
 
@@ -87,20 +87,23 @@ class LaneData:
     def __init__(self, base: LaneData | None = None) -> None:
         self._texts: Table = Table(base._texts.values if base else ())
         self._facts: Table = Table(base._facts.values if base else ())
-        self._runs = Table()
+        self._runs: list[dict[str, Any]] = []
+        self._same = Table()
         self._known = len(self._texts.values), len(self._facts.values)
 
     def add(self, timeline: Timeline) -> int:
         """Add a Timeline and return the number of its run: the same for what would look the same."""
-        return self._runs(json.dumps(self._run(timeline)))
+        run = self._run(timeline)
+        number = self._same(json.dumps(run))
+        self._runs += [run] * (number == len(self._runs))
+        return number
 
     def packed(self, with_runs: bool = True) -> bytes:
         """All of it, as compressed JSON; the same runs give the same bytes. Without runs it can still be a base."""
         texts, facts = self._known
-        runs = [json.loads(run) for run in self._runs.values if with_runs]
+        runs = self._runs if with_runs else []
         flat = iter(fresh((fact for run in runs for told in run["told"] for fact in told), facts))
-        for run in runs:
-            run["told"] = [[next(flat) for _ in told] for told in run["told"]]
+        runs = [run | {"told": [[next(flat) for _ in told] for told in run["told"]]} for run in runs]
         parts = {
             "texts": self._texts.values[texts:],
             "facts": [number for pair in self._facts.values[facts:] for number in pair],
@@ -116,8 +119,8 @@ class LaneData:
         source = Source.of(timeline)
         things = Table()
         zero = layouts["time", True].begin
-        places = [self._layout(layouts[at], things, zero if at[0] == "time" else 0.0) for at in LAYOUTS]
-        boxes: list[Box] = things.values
+        boxes: list[Box] = []
+        places = [self._layout(layouts[at], things, boxes, zero if at[0] == "time" else 0.0) for at in LAYOUTS]
         return {
             "ranks": timeline.world_size,
             "title": text(title(timeline)),
@@ -127,7 +130,8 @@ class LaneData:
             "why": [text(one.sentence) for one in said.ranks],
             "ends": [text(cap.text) for cap in caps],
             "good": [int(good(cap)) for cap in caps],
-            "ended": [source.line(_ended_at(timeline, rank)) for rank in range(timeline.world_size)],
+            "sign": "".join(sign(cap) for cap in caps),
+            "ended": _ended(timeline, source),
             "source": [text(source.name), source.first_line, text(source.text)] if source.text else [],
             "zero": round(zero),
             "rank": [box.rank for box in boxes],
@@ -149,18 +153,24 @@ class LaneData:
     def _fact(self, name: str, said: str) -> int:
         return self._facts((self._texts(name), self._texts(said)))
 
-    def _layout(self, picture: Lanes, things: Table, zero: float) -> dict[str, Any]:
+    def _layout(self, picture: Lanes, things: Table, described: list[Box], zero: float) -> dict[str, Any]:
+        """Where things stand in one layout; a box that no other layout had is added to those that are described."""
         unit = 0.01 if picture.unit == "rows" else 1.0
 
         def at(place: float) -> int:
             return round((place - zero) / unit)
 
         text, boxes, bands = self._texts, picture.boxes, picture.bands
+        numbers = []
+        for box in boxes:
+            same = (box.rank, box.kind, box.slot, box.label, box.open, box.bad, box.failed, box.site, box.details)
+            numbers.append(things(same))
+            described += [box] * (numbers[-1] == len(described))
         return {
             "unit": unit,
             "begin": at(picture.begin),
             "end": at(picture.end),
-            "thing": [things(replace(box, begin=0, end=0, track=0, tracks=1)) for box in boxes],
+            "thing": numbers,
             "from": _steps([at(box.begin) for box in boxes]),
             "for": [at(box.end) - at(box.begin) for box in boxes],
             "track": [box.track for box in boxes] if any(box.track for box in boxes) else [],
@@ -219,12 +229,10 @@ def _or(value: int | None) -> int:
     return -1 if value is None else value
 
 
-def _ended_at(timeline: Timeline, rank: int) -> str:
-    """The call site at which a rank ended; "" if it ended in no call."""
-    end = timeline.ends[rank]
-    if end.call is None:
-        return ""
-    try:
-        return str(timeline.call(rank, end.call, end.group)["call_site"] or "")
-    except KeyError:  # the call it names was not recorded
-        return ""
+def _ended(timeline: Timeline, source: Source) -> list[int]:
+    """The line of the call in which each rank ended; 0 if it ended in none, or in one that lies elsewhere."""
+    calls = timeline.calls
+    sites = zip(*(calls[name].to_list() for name in ("rank", "group", "seq", "call_site")), strict=True)
+    known = {(rank, group, seq): site for rank, group, seq, site in sites}
+    ends = enumerate(timeline.ends)
+    return [source.line(known.get((rank, end.group or timeline.default_group, end.call)) or "") for rank, end in ends]

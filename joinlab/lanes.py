@@ -21,7 +21,7 @@ from textwrap import wrap
 
 from joinlab.details import Details, call_details, moment, span_details, tensor, wait_details
 from joinlab.steps import Kind, Row, Step, fold, kind, plan, short, stretches, unlike
-from joinlab.timeline import Ending, EndKind, Timeline
+from joinlab.timeline import CALL_COLUMNS, SPAN_COLUMNS, Ending, EndKind, Timeline
 
 Place = tuple[float, float]
 """Where a box begins and ends along the axis."""
@@ -186,6 +186,7 @@ class _Run:
         self.steps = plan(timeline)
         tells_start = any(call["started_ns"] is not None for call in self.calls)
         self.call_details = [call_details(call, tells_start) for call in self.calls]
+        self.wait_details = [wait_details(call) for call in self.calls]
         self.span_details = [span_details(span) for span in self.spans]
 
 
@@ -277,11 +278,11 @@ def _by_row(calls: Sequence[Row], spans: Sequence[Row], steps: Sequence[Step], r
 def _by_time(calls: Sequence[Row], spans: Sequence[Row], front: Step | None, ranks: range) -> _Layout:
     hidden = set(front.calls) if front else set()
     shown = [call for at, call in enumerate(calls) if at not in hidden]
-    begin = min((at for row in (*shown, *spans) for at in _moments(row)), default=0)
+    known = [(row, _moments(row)) for row in (*shown, *spans)]
+    begin = min((at for _, moments in known for at in moments), default=0)
     last = dict.fromkeys(ranks, begin)
     inputs: dict[tuple[int, int], list[int]] = {}
-    for row in (*shown, *spans):
-        moments = _moments(row)
+    for row, moments in known:
         last[row["rank"]] = max([last[row["rank"]], *moments])
         if row["input"] is not None:
             inputs.setdefault((row["rank"], row["input"]), []).extend(moments)
@@ -314,9 +315,12 @@ def _until(begin: int, end: int | None, stop: float) -> Place:
     return float(begin), stop if end is None else float(end)
 
 
+_TIMES = tuple(name for name in (*CALL_COLUMNS, *SPAN_COLUMNS) if name.endswith("_ns"))
+
+
 def _moments(row: Row) -> list[int]:
     """Every recorded time of a call or span."""
-    return [at for name, at in row.items() if name.endswith("_ns") and at is not None]
+    return [row[name] for name in _TIMES if row.get(name) is not None]
 
 
 def _begun(call: Row) -> int:
@@ -380,7 +384,7 @@ def _call_boxes(run: _Run, steps: Sequence[Step], layout: _Layout) -> Iterator[B
                     short="waits",
                     open=_waits_for_ever(call),
                     failed=failed,
-                    details=wait_details(call),
+                    details=run.wait_details[index],
                     slot=slot,
                     site=call["call_site"] or "",
                 )

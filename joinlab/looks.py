@@ -76,8 +76,12 @@ def good(cap: Cap) -> bool:
     return cap.ending.kind is EndKind.FINISHED and not cap.ending.pending
 
 
+def sign(cap: Cap) -> str:
+    """A rank's ending as a sign: it finished, it finished and left a call pending, or it did not finish."""
+    return "✓" if good(cap) else "!" if cap.ending.pending else "✕"
+
+
 def cap_lines(cap: Cap, width: int) -> list[str]:
     """The sign and words of an ending, in at most two lines; the full text of an exception is for the tooltip."""
     text = re.sub(r"\[[^]\s]+\.cc:\d+\] ?", "", cap.text)  # gloo begins with the path of its own source file
-    sign = "✓" if good(cap) else "!" if cap.ending.pending else "✕"
-    return wrap(shorten(f"{sign} {text}", 2 * width, placeholder=" …"), width)
+    return wrap(shorten(f"{sign(cap)} {text}", 2 * width, placeholder=" …"), width)

@@ -13,9 +13,9 @@ from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 
+from joinlab.assets import asset, script
 from joinlab.diagnosis import diagnose
 from joinlab.lane_data import LaneData
 from joinlab.lanes import lanes
@@ -170,21 +170,17 @@ def _sliders(found: Mapping[Position, int], start: Position, first: Timeline) ->
 
 
 def _document(heading: str, body: Iterable[str], data: LaneData) -> Iterator[str]:
-    own = files("joinlab") / "static"
-    style, script = (
-        "".join((own / f"{name}.{kind}").read_text("utf-8") for name in ("view", "page")) for kind in ("css", "js")
-    )
     yield (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(heading)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
+        f"<title>{escape(heading)}</title>\n<style>\n{asset('view.css')}{asset('page.css')}</style>\n</head>\n<body>\n"
         '<a class="skip" href="#runs">Skip to the runs</a>\n'
         f'<header>\n<h1>{escape(heading)}</h1>\n<p class="soft">{LEGEND}</p>\n</header>\n<main id="runs">\n'
     )
     yield from body
     yield f'</main>\n<script type="text/plain" id="data">{b64encode(data.packed()).decode()}</script>\n'
-    yield f'<script type="module">\n{script}</script>\n</body>\n</html>\n'
+    yield f'<script type="module">\n{script()}\n{asset("page.js")}</script>\n</body>\n</html>\n'
 
 
 def _still(name: str, timeline: Timeline) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """The live view: the swimlanes of a Timeline in a notebook, to be stepped through, zoomed and asked.
 
-Python lays out the lanes (`lane_data`), and a script of the package's own, static/view.js, draws them as SVG; the
+Python lays out the lanes (`lane_data`), and a script of the package's own (`assets`) draws them as SVG; the
 page of `write_html` is drawn by the same script. Every widget sends its script to the browser again, so it travels
 compressed. What the reader does comes back: `view.selected` is the slot that is selected, and setting it selects
 another.
@@ -11,19 +11,17 @@ from __future__ import annotations
 import gzip
 from base64 import b64encode
 from collections.abc import Mapping
-from importlib.resources import files
 from typing import Any
 
 import anywidget
 import polars as pl
 import traitlets
 
+from joinlab.assets import asset, script
 from joinlab.lane_data import LaneData, pack
 from joinlab.matching import Slot, match
 from joinlab.steps import Kind
 from joinlab.timeline import Timeline
-
-_STATIC = files("joinlab") / "static"
 
 _LOADER = """\
 const bytes = Uint8Array.from(atob("{packed}"), (c) => c.charCodeAt(0));
@@ -57,8 +55,8 @@ class View(anywidget.AnyWidget):
         view.observe(lambda change: print(view.calls), "selected")
     """
 
-    _esm = _LOADER.format(packed=b64encode(gzip.compress((_STATIC / "view.js").read_bytes(), mtime=0)).decode())
-    _css = (_STATIC / "view.css").read_text("utf-8")
+    _esm = _LOADER.format(packed=b64encode(gzip.compress(script().encode(), mtime=0)).decode())
+    _css = asset("view.css")
 
     timeline = traitlets.Instance(Timeline)
     selected = traitlets.Int(None, allow_none=True).tag(sync=True)
