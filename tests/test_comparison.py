@@ -1,0 +1,174 @@
+"""Two Timelines on one axis: which rows stand beside each other, where the runs part, and how that is said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from drawn import timelines
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from timelines import Writer, case_timeline
+
+from joinlab.comparison import PARTING, Comparison, _aligned, compare
+from joinlab.matching import match
+from joinlab.timeline import Ending, Timeline
+
+HUNG = Ending("hung", proven=False)
+FINISHED = Ending("finished")
+
+
+def parts_at(comparison: Comparison, timeline: Timeline, side: str = "left") -> dict[int, str]:
+    """The labels of the calls in the row where they part."""
+    assert comparison.parting is not None
+    at = getattr(comparison.rows[comparison.parting], side)
+    slot = match(timeline)[at]
+    return {rank: timeline.call(rank, seq, slot.group)["origin"] for rank, seq in slot.calls.items()}
+
+
+# ---- properties
+
+
+@given(timelines())
+def test_a_timeline_does_not_part_from_itself(timeline):
+    found = compare(timeline, timeline)
+    assert found.parting is None
+    assert [(row.left, row.right) for row in found.rows] == [(at, at) for at in range(len(match(timeline)))]
+    assert all(row.differs == () for row in found.rows)
+    assert found.gaps("left") == found.gaps("right") == {}
+
+
+@settings(max_examples=40)
+@given(timelines(), timelines())
+def test_every_slot_stands_in_one_row_and_in_its_own_order(left, right):
+    found = compare(left, right)
+    assert [row.left for row in found.rows if row.left is not None] == list(range(len(match(left))))
+    assert [row.right for row in found.rows if row.right is not None] == list(range(len(match(right))))
+    assert all((row.left, row.right) != (None, None) for row in found.rows)
+
+
+@settings(max_examples=40)
+@given(timelines(), timelines())
+def test_they_part_at_the_same_place_seen_from_either_side(left, right):
+    one, other = compare(left, right), compare(right, left)
+    assert one.parting == other.parting
+    if one.parting is not None:
+        assert set(PARTING) & set(one.rows[one.parting].differs)
+        assert not any(set(PARTING) & set(row.differs) for row in one.rows[: one.parting])
+        assert all(row.left == row.right for row in one.rows[: one.parting])
+
+
+@settings(max_examples=40)
+@given(timelines(), timelines())
+def test_gaps_bring_both_sides_to_the_same_rows(left, right):
+    found = compare(left, right)
+    places = {}
+    for side, timeline in (("left", left), ("right", right)):
+        gaps, at, place = found.gaps(side), 0, {}
+        for slot in range(len(match(timeline))):
+            at += gaps.get(slot, 0)
+            place[slot] = at
+            at += 1
+        places[side] = place
+        assert at + gaps.get(-1, 0) == len(found.rows)
+    for row in found.rows:
+        if row.left is not None and row.right is not None:
+            assert places["left"][row.left] == places["right"][row.right]
+            assert found.other(row.left) == row.right and found.other(row.right, "right") == row.left
+
+
+KEYS = st.lists(st.tuples(st.integers(-1, 2), st.sampled_from("ab")), max_size=9)
+
+
+@given(KEYS, KEYS)
+def test_what_begins_alike_stands_together_and_what_is_alike_is_never_crossed(left, right):
+    pairs = list(_aligned(left, right))
+    for side in (0, 1):
+        shown = [pair[side] for pair in pairs if pair[side] is not None]
+        assert shown == list(range(len((left, right)[side])))
+    same = 0
+    while same < min(len(left), len(right)) and left[same] == right[same]:
+        assert pairs[same] == (same, same)
+        same += 1
+
+
+# ---- the places that teach
+
+
+def test_case_4_of_1_9_and_of_today_part_after_what_rank_0_read():
+    old, today = (case_timeline(4, 5, backend="nccl", era=era) for era in ("1.9", "today"))
+    found = compare(old, today)
+    assert parts_at(found, old)[0] == "all-reduce (join() check bwd grad sync)"
+    assert parts_at(found, today, "right")[0] == "all-reduce (_find_common_rank())"
+    assert (
+        "They part after the last input: on the left rank 0 issues all-reduce (join() check bwd grad sync)"
+        in found.sentence
+    )
+    assert "and read 0 and took it that all ranks have joined on the right" in found.sentence
+    assert "What is carried differs at inputs[0]: rank 0's all-reduce (barrier) is uint8[1], sum" in found.sentence
+    rows = [row for row in found.rows if "read" in row.differs]
+    assert len(rows) == 1 and found.rows.index(rows[0]) == found.parting - 1
+
+
+def test_a_barrier_more_leaves_a_gap_and_nothing_else():
+    without, having = case_timeline(1, 2, backend="nccl"), case_timeline(6, 2, backend="nccl")
+    found = compare(without, having)
+    alone = [row for row in found.rows if None in (row.left, row.right)]
+    assert len(alone) == 1 and alone[0].left is None
+    assert parts_at(found, having, "right") == dict.fromkeys((0, 1), "all-reduce (barrier)")
+    assert "after the last input: on the left ranks 0 and 1 issue no call here; on the right" in found.sentence
+    assert sum(found.gaps("left").values()) == 1 and found.gaps("right") == {}
+
+
+def test_a_barrier_is_one_on_nccl_and_on_gloo_though_it_is_no_all_reduce_there():
+    found = compare(case_timeline(4, 2, backend="nccl"), case_timeline(4, 2))
+    assert found.parting is not None and found.rows[found.parting].differs[0] == "completion"
+    assert "completes on the left and never completes on the right" in found.sentence
+    assert "without data on the right" in found.sentence
+
+
+def test_more_inputs_part_where_the_fewer_end_and_meet_again():
+    found = compare(case_timeline(1, 5), case_timeline(1, 2))
+    assert found.parting is not None and "They part at inputs[2]: on the left rank 0 issues" in found.sentence
+    last = found.rows[-1]
+    assert None not in (last.left, last.right) and "calls" not in last.differs
+
+
+def pair(values=(1.0, 1.0), **columns):
+    """A Timeline of two ranks with one all-reduce."""
+    writer = Writer()
+    for rank in (0, 1):
+        writer.call(rank, "all_reduce", values=([1.0], [values[rank]]), **columns)
+    return writer.timeline([FINISHED] * 2)
+
+
+def test_values_count_as_different_only_beyond_rounding():
+    assert compare(pair(), pair((1.0, 1.00001))).rows[0].differs == ()
+    found = compare(pair(), pair((1.0, 2.0)))
+    assert found.rows[0].differs == ("values",) and found.parting is None
+    assert found.sentence == "Both runs issue the same calls, and each call ends alike."
+    assert compare(pair((float("nan"), 1.0)), pair((float("nan"), 1.0))).rows[0].differs == ()
+
+
+def test_what_is_carried_can_differ_without_a_parting():
+    found = compare(pair(), pair(dtype="int64"))
+    assert found.parting is None and found.rows[0].differs == ("data",)
+    assert "What is carried differs before the first input: rank 0's all-reduce is float32[1], sum" in found.sentence
+
+
+def test_a_call_that_fails_parts_from_one_that_completes():
+    found = compare(pair(), pair(done=False, error="RuntimeError: no"))
+    assert found.parting == 0 and "completes on the left and fails on the right" in found.sentence
+
+
+def test_ends_that_differ_after_the_same_calls_are_told():
+    timeline = pair()
+    found = compare(timeline, replace(timeline, ends=(FINISHED, HUNG)))
+    assert found.parting is None and found.sentence.endswith("Only how the ranks end differs.")
+
+
+def test_worlds_of_other_sizes_are_told():
+    writer = Writer(world_size=1)
+    writer.call(0, "all_reduce")
+    found = compare(pair(), writer.timeline([FINISHED]))
+    assert found.sentence.startswith("The left run has 2 ranks, the right one 1 rank. They part")
+    assert "on the left rank 1 issues all-reduce; on the right rank 1 issues no call here" in found.sentence
