@@ -34,13 +34,16 @@ class Op(StrEnum):
 POINT_TO_POINT = frozenset({Op.SEND, Op.RECV})
 
 
+_ENCODE = json.JSONEncoder(separators=(",", ":"), default=str).encode
+
+
 def encode_values(tensors: Sequence[Sequence[Any]]) -> str:
     """The text of value_in and value_out: one flat list per tensor. Exact for every int and float.
 
     >>> encode_values([[1.0], [2, 3]])
     '[[1.0],[2,3]]'
     """
-    return json.dumps([list(values) for values in tensors], separators=(",", ":"), default=str)
+    return _ENCODE([list(values) for values in tensors])
 
 
 def decode_values(text: str | None) -> list[list[Any]] | None:

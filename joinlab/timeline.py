@@ -199,9 +199,16 @@ def load(path: str | os.PathLike[str]) -> Timeline:
 def frame(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
     """A frame with exactly `columns` from rows in which any may be missing (null)."""
     rows = list(rows)
-    return pl.DataFrame(
-        {name: pl.Series([row.get(name) for row in rows], dtype=dtype) for name, dtype in columns.items()}
-    )
+    return pl.DataFrame([_series(name, dtype, [row.get(name) for row in rows]) for name, dtype in columns.items()])
+
+
+def _series(name: str, dtype: pl.DataType, values: Sequence[Any]) -> pl.Series:
+    if not isinstance(dtype, pl.List):
+        return pl.Series(name, values, dtype=dtype)
+    # Lists take long to convert, and rows may share them: each is converted once.
+    each = {id(value): value for value in values}
+    place = {key: at for at, key in enumerate(each)}
+    return pl.Series(name, list(each.values()), dtype=dtype).gather([place[id(value)] for value in values])
 
 
 def timeline_from_rows(

@@ -43,25 +43,42 @@ def what(text: str | None) -> str | None:
     return text
 
 
-def differences(one: Timeline, other: Timeline) -> list[str]:
-    """Every difference between two stories, in words; [] if there is none.
+def differences(emulated: Timeline, launched: Timeline) -> list[str]:
+    """Every difference between the two stories, in words; [] if there is none.
 
-    When exactly a peer's process is found to have ended is a race with what it still sends: a rank that ends by that
-    may do so a call sooner or later, so from there on its calls are not compared. `one` is the emulated Timeline.
+    Not compared is what is a race among real processes: in which call a rank finds that a peer's process has ended
+    (from there on), in which it was when its backend aborted it, and whether a rank that is ended after the verdict
+    on a hang first sees another one being ended. Nor what lies in memory that nobody had set: the emulator leaves
+    that value out.
     """
     found = []
-    launcher_ended_it = any(end.proven for end in other.ends)
-    for rank, (left, right) in enumerate(zip(story(one), story(other), strict=True)):
-        if left[0][-1] == right[0][-1] == PEER_GONE and left[0][0] == right[0][0]:
-            length = min(
-                next(index for index, call in enumerate(side) if PEER_GONE in call) for side in (left[1:], right[1:])
-            )
-            left, right = left[1 : length + 1], right[1 : length + 1]
-        for index, (a, b) in enumerate(zip(left, right, strict=False)):
-            if index and a[-3] is None and b[-3] is not None:
-                a = (*a[:-3], b[-3], *a[-2:])  # the emulator does not know what is in memory that nobody has set
-            if a != b:
-                found.append(f"rank {rank}, {'end' if not index else f'call {index - 1}'}: {a} / {b}")
-        if len(left) != len(right):
-            found.append(f"rank {rank}: {len(left) - 1} calls / {len(right) - 1}")
+    judged = any(end.proven for end in launched.ends)
+    for rank, (left, right) in enumerate(zip(story(emulated), story(launched), strict=True)):
+        (end, *ours), (real_end, *real) = left, right
+        if judged and end[0] == EndKind.HUNG and real_end[-1] == PEER_GONE:
+            continue
+        if end[-1] == real_end[-1] == PEER_GONE:
+            calls = min(next(at for at, call in enumerate(side) if not call[-2]) for side in (ours, real))
+            end, real_end, ours, real = end[:1], real_end[:1], ours[:calls], real[:calls]
+        if end[-1] == real_end[-1] == ABORTED:
+            end, real_end = end[:1], real_end[:1]
+        if end != real_end:
+            found.append(f"rank {rank} ends {end} / {real_end}")
+        for index, (one, other) in enumerate(zip(ours, real, strict=False)):
+            if not _same_call(one, other):
+                found.append(f"rank {rank}, call {index}: {one} / {other}")
+        if len(ours) != len(real):
+            found.append(f"rank {rank}: {len(ours)} calls / {len(real)}")
     return found
+
+
+def _same_call(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
+    *what_was_called, value_out, completed, error = one
+    *what_was_really, real_value, really_completed, real_error = other
+    unknown = value_out is None and completed
+    never_waited_for = {error, real_error} == {None, PEER_GONE}
+    return (
+        (what_was_called, completed) == (what_was_really, really_completed)
+        and (value_out == real_value or unknown)
+        and (error == real_error or never_waited_for)
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from joinlab import issued
 from joinlab.collectives import Op
 from joinlab.emulator.payload import Part, values
 
@@ -28,7 +27,7 @@ class Call:
         "host",
         "host_waits",
         "inflight",
-        "issued",
+        "look",
         "op",
         "parts",
         "place",
@@ -61,8 +60,8 @@ class Call:
         self.ready_ns = 0  # when the backend can begin with it
         self.ended_ns = 0  # when it completed or failed, once it is done
         self.source_place = -1
+        self.look = (op, row.get("root"), row.get("reduce_op"), row["dtype"], id(row["shape"]))  # shapes are shared
         self.when_waited: Callable[[], None] | None = None  # the rest of it, if it completes only when waited for
-        self.issued: issued.Call
 
     def nbytes(self) -> int:
         """Bytes that it moves, for the clock."""

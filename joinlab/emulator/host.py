@@ -20,7 +20,6 @@ import torch
 from torch.autograd import Variable
 from torch.distributed import distributed_c10d as c10d
 
-from joinlab import issued
 from joinlab.collectives import MAX_VALUES, Op
 from joinlab.emulator.calls import Call
 from joinlab.emulator.clock import FORWARD_SHARE, ISSUE_NS, POLL_NS
@@ -28,7 +27,6 @@ from joinlab.emulator.group import EmulatedGroup, EmulatedWork, parts_of
 from joinlab.emulator.isolation import Own
 from joinlab.emulator.payload import values
 from joinlab.emulator.scheduler import Lane, RankEnded
-from joinlab.origins import call_site
 from joinlab.seam import METHODS, dtype_of, options_of, tensors_in
 from joinlab.timeline import Ending
 
@@ -61,7 +59,7 @@ class Host:
         self.key: str | None = None  # of the store, if it waits for one
         self.why = ""  # what it waits for, where that is no call
         self._works: list[EmulatedWork] = []  # C++ must never outlive them
-        self._streamed: list[Call] = []  # its stream has been made to wait for these
+        self._streamed: dict[Call, None] = {}  # its stream has been made to wait for these
         self.typed_futures = False  # DDP was given one of C++'s own comm hooks
         self._open_futures: list[Call] = []
         self._handed_out: list[Call] = []  # their futures were, though no wait has been seen yet
@@ -121,7 +119,7 @@ class Host:
     ) -> Call:
         method, fabric = METHODS[name], group.fabric
         op = method.op
-        stack, frames, texts, site = self.run.stack(frame)
+        stack = self.run.stack(frame)
         parts = parts_of(name, args, len(group.ranks))
         row: dict[str, Any] = {"rank": self.rank, "group": group.label, "seq": group.next_seq()}
         if op is Op.BARRIER and fabric.streams:
@@ -131,13 +129,13 @@ class Host:
         tensors = ins or outs
         dtype = dtype_of(tensors)
         row["op"] = op.value
-        row["origin"] = self.run.label_of(stack, method.op, frames, args, dtype)
+        row["origin"] = self.run.label_of(stack, method.op, args, dtype)
         row["input"] = self.input
         row["dtype"] = dtype
-        row["shape"] = [list(tensor.shape) for tensor in tensors]
+        row["shape"] = self.run.shape_of(tensors)
         row.update(options_of(op, group.ranks, args))
-        row["call_site"] = site
-        row["stack"] = texts
+        row["call_site"] = stack.call_site
+        row["stack"] = stack.text
         call = Call(self, group, op, row, parts)
         call.small = sum(t.numel() for t in ins) + (0 if ins is outs else sum(t.numel() for t in outs)) <= MAX_VALUES
         call.tensors_out = outs if call.small else []
@@ -150,25 +148,17 @@ class Host:
         call.host_waits = not fabric.streams or method.op is Op.BARRIER
         call.inflight = any(not one.done for one in self.calls[-8:])
         row["enqueued_ns"] = self.lane.now
-        self._charge_bucket(frames, ins, row)
+        self._charge_bucket(ins, row)
         self.lane.now += ISSUE_NS
         call.ready_ns = max(self.lane.now, self.stream_ns) if fabric.streams else self.lane.now
-        call.issued = issued.call_of(row)
         self.calls.append(call)
-        if any(one.function == "_engine_run_backward" for one in frames):
+        if stack.in_backward:
             self._bracket_reducer(call)
-        if not call.host_waits and frames and self._syncs_host(row["origin"], frames):
+        if stack.checks_shape or any(words in row["origin"] for words in _SYNCS_HOST):
             call.host_waits = True
         return call
 
-    def _syncs_host(self, origin: str, frames: Sequence[Any]) -> bool:
-        if any(label in origin for label in _SYNCS_HOST):
-            return True
-        return "DDP construction" in origin and any(
-            frame.function == "_verify_param_shape_across_processes" for frame in frames
-        )
-
-    def _charge_bucket(self, frames: Sequence[Any], ins: list[torch.Tensor], row: dict[str, Any]) -> None:
+    def _charge_bucket(self, ins: list[torch.Tensor], row: dict[str, Any]) -> None:
         """A gradient bucket is ready when the backward pass has got that far."""
         if not self._backward or not self._ddp_bytes or row["origin"] != "all-reduce (DDP backward())":
             return
@@ -221,8 +211,7 @@ class Host:
         if not self.stuck:
             self.stand_still([call for call in calls if not call.done], soft=True)
         for call in calls:
-            if call not in self._streamed:
-                self._streamed.append(call)
+            self._streamed[call] = None
             if call.done:
                 self.stream_ns = max(self.stream_ns, call.ended_ns)
         self._fulfil()
@@ -230,7 +219,7 @@ class Host:
     def sync(self) -> None:
         """The host waits for its stream: .item(), .cpu(), print(tensor), torch.cuda.synchronize()."""
         late = [call for call in self._streamed if not (call.done and call.ended_ns <= self.now)]
-        self._streamed = []
+        self._streamed = {}
         if late:
             self.wait_host(late)
         self.lane.now = max(self.lane.now, self.stream_ns)
@@ -394,9 +383,9 @@ class Host:
 
     def begin_span(self, name: str, frame: FrameType) -> int:
         """Begin a host span; returns its number."""
-        _, frames, _, _ = self.run.stack(frame)
+        site = self.run.stack(frame).call_site
         row = {"rank": self.rank, "name": name, "input": self.input, "begin_ns": self.now}
-        self.spans.append({**row, "call_site": call_site(frames)})
+        self.spans.append({**row, "call_site": site})
         return len(self.spans) - 1
 
     def end_span(self, number: int) -> None:

@@ -19,7 +19,20 @@ import numpy as np
 
 from joinlab.collectives import POINT_TO_POINT, Op
 from joinlab.emulator.calls import Call
-from joinlab.emulator.payload import Bytes, Part, Summing, agree, combine, divide, len_of, read, run, waits_for, write
+from joinlab.emulator.payload import (
+    ONE_SIZE,
+    Bytes,
+    Part,
+    Summing,
+    agree,
+    combine,
+    divide,
+    len_of,
+    read,
+    run,
+    waits_for,
+    write,
+)
 from joinlab.nccl_rule import LINE_BYTES, Ring, Step, Transfer, chunk_bytes, lines_of, steps
 
 if TYPE_CHECKING:
@@ -102,6 +115,8 @@ class Communicator:
 
     def _fit(self, heads: Sequence[list[Call]]) -> bool:
         one = heads[0][0]
+        if one.op in ONE_SIZE and all(calls[0].look == one.look and len(calls) == 1 for calls in heads):
+            return True
         if any(len(calls) != 1 or calls[0].op in POINT_TO_POINT for calls in heads):
             return False
         calls = [calls[0] for calls in heads]

@@ -57,14 +57,17 @@ _tolist = torch._C.TensorBase.tolist
 def values(tensors: Sequence[torch.Tensor]) -> str | None:
     """The elements of each tensor as the text of value_in and value_out; None if they cannot be read (sparse ones)."""
     try:
-        return encode_values([_tolist(tensor.detach().reshape(-1)) for tensor in tensors])
+        return encode_values([_tolist(t if t.dim() == 1 else t.reshape(-1)) for t in tensors])
     except Exception:
         return None
 
 
 def memory(tensor: torch.Tensor) -> Bytes:
     """The bytes of a tensor: a view that can be written to, or, if it is not contiguous, a copy."""
-    return _numpy(tensor.detach().reshape(-1).view(torch.uint8))
+    tensor = tensor.detach()
+    if tensor.dtype in _NUMPY and tensor.is_contiguous():
+        return _numpy(tensor).reshape(-1).view(np.uint8)
+    return _numpy(tensor.reshape(-1).view(torch.uint8))
 
 
 def read(tensors: Sequence[torch.Tensor]) -> Bytes:
@@ -165,6 +168,10 @@ class Summing:
         if reduce_op == "avg" and not first:
             total = divide(dtype, total, size)
         return total
+
+
+ONE_SIZE = frozenset({Op.ALL_REDUCE, Op.BROADCAST, Op.REDUCE})
+"""Ranks that issue one of these with the same `Call.look` agree."""
 
 
 def agree(op: Op, parts: Sequence[Part], root: int) -> bool:

@@ -24,6 +24,7 @@ from joinlab.emulator.nccl import NcclFabric
 from joinlab.emulator.scheduler import Baton, Lane, RankEnded, one_at_a_time
 from joinlab.emulator.store import SharedStore
 from joinlab.errors import LaunchError, LaunchInterrupted
+from joinlab.issued import call_of
 from joinlab.origins import Frame, Stacks, call_site, label
 from joinlab.outcome import text_of, to_plain, traceback_text
 from joinlab.programs import Inputs, Program, call_program, program_name, source_of
@@ -44,6 +45,24 @@ class Knobs:
     pad: int
     costs: Costs
     timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Where a call was issued.
+
+    frames        innermost first; `text` has them innermost last
+    call_site     the learner's line
+    in_backward   inside a backward pass
+    checks_shape  in DDP's check that all ranks have parameters of the same shapes
+    """
+
+    number: int
+    frames: tuple[Frame, ...]
+    text: list[str]
+    call_site: str | None
+    in_backward: bool
+    checks_shape: bool
 
 
 class Run:
@@ -68,7 +87,8 @@ class Run:
         self._opened: dict[str, list[Host]] = {}
         self._returns: list[Any] = [None] * len(counts)
         self._stacks = Stacks()
-        self._stack_of: dict[int, tuple[int, tuple[Frame, ...], list[str], str | None]] = {}
+        self._stack_of: dict[int, Stack] = {}
+        self._shapes: dict[tuple[Any, ...], list[list[int]]] = {}
         self._labels: dict[tuple[Any, ...], str] = {}
         self._judged = False  # every rank that still lives is being ended
         self._broken: LaunchError | None = None
@@ -203,22 +223,38 @@ class Run:
 
     # ------------------------------------------------------------------------------------ stacks and labels
 
-    def stack(self, frame: FrameType) -> tuple[int, tuple[Frame, ...], list[str], str | None]:
-        """Number, frames (innermost first), text (innermost last) and call site of a stack."""
+    def stack(self, frame: FrameType) -> Stack:
+        """The stack from `frame` outwards."""
         number, new = self._stacks.intern(frame)
         if new:
             frames = self._stacks.frames[number]
-            self._stack_of[number] = number, frames, [str(one) for one in reversed(frames)], call_site(frames)
+            functions = {one.function for one in frames}
+            self._stack_of[number] = Stack(
+                number,
+                frames,
+                [str(one) for one in reversed(frames)],
+                call_site(frames),
+                "_engine_run_backward" in functions,
+                "_verify_param_shape_across_processes" in functions,
+            )
         return self._stack_of[number]
 
-    def label_of(self, stack: int, op: Op, frames: tuple[Frame, ...], args: Sequence[Any], dtype: str | None) -> str:
+    def shape_of(self, tensors: Sequence[torch.Tensor]) -> list[list[int]]:
+        """The shapes of tensors, one list for all calls that share them."""
+        key = tuple(tensor.shape for tensor in tensors)
+        found = self._shapes.get(key)
+        if found is None:
+            found = self._shapes[key] = [list(shape) for shape in key]
+        return found
+
+    def label_of(self, stack: Stack, op: Op, args: Sequence[Any], dtype: str | None) -> str:
         """The documented label of a call."""
         asynchronous = bool(getattr(args[-1], "asyncOp", False)) if args else False
-        key = (stack, op, asynchronous, dtype)
+        key = (stack.number, op, asynchronous, dtype)
         found = self._labels.get(key)
         if found is None:
             found = self._labels[key] = label(
-                op, frames, asynchronous=asynchronous, dtype=dtype, all_reduce_barrier=self.streams
+                op, stack.frames, asynchronous=asynchronous, dtype=dtype, all_reduce_barrier=self.streams
             )
         return found
 
@@ -252,11 +288,7 @@ class Run:
         ]
         if not all(wait.calls for wait in waits):
             return False
-        calls = [
-            call.issued._replace(completed=call.row.get("completed_ns") is not None, failed=call.error is not None)
-            for host in self.hosts
-            for call in host.calls
-        ]
+        calls = [call_of(call.row) for host in self.hosts for call in host.calls]
         gone = [host.rank for host in self.hosts if host.gone]
         return prove(calls, self._ranks_of, self.knobs.backend, waits, gone) is not None
 

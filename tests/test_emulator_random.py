@@ -1,0 +1,61 @@
+"""Programs drawn at random end emulated as they do in real processes on gloo, with the same calls and values."""
+
+from __future__ import annotations
+
+import pytest
+
+import joinlab
+from joinlab import emulate
+from joinlab.timeline import EndKind
+from tests.agreement import differences
+from tests.random_programs import draw, program_of
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 200, 20))
+def test_on_gloo_they_agree_with_real_processes(first):
+    for seed in range(first, first + 20):
+        plan = draw(seed)
+        program = program_of(plan)
+        emulated = emulate(program, plan.counts, backend="gloo")
+        launched = joinlab.launch(program, plan.counts, backend="gloo", no_progress=1.5, on_output=None, progress=False)
+        assert differences(emulated, launched) == [], plan
+        if all(end.kind is EndKind.FINISHED for end in launched.ends):
+            assert repr(emulated.returns) == repr(launched.returns), plan
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_without_mismatch_they_finish(backend):
+    for seed in range(60):
+        plan = draw(seed, mismatch=0)
+        if len(set(plan.counts)) > 1 or (backend == "gloo" and "AVG" in str(plan)):
+            continue  # without join, uneven counts are a mismatch; gloo has no AVG of integers
+        ends = emulate(program_of(plan), plan.counts, backend=backend).ends
+        assert {str(end) for end in ends} == {"finished"}, plan
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_the_same_program_gives_the_same_timeline(backend):
+    for seed in range(40):
+        plan = draw(seed)
+        program = program_of(plan)
+        one, other = (emulate(program, plan.counts, backend=backend) for _ in range(2))
+        assert one.equals(other), plan
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_times_are_in_order(backend):
+    for seed in range(40):
+        plan = draw(seed)
+        timeline = emulate(program_of(plan), plan.counts, backend=backend)
+        for row in timeline.calls.rows(named=True):
+            steps = [row[name] for name in ("enqueued_ns", "started_ns", "completed_ns") if row[name] is not None]
+            assert steps == sorted(steps), (plan, row)
+            begin, end = row["host_wait_begin_ns"], row["host_wait_end_ns"]
+            if end is not None:
+                assert row["enqueued_ns"] <= begin <= end, (plan, row)
+                assert row["error"] or end >= row["completed_ns"], (plan, row)
+        for _, mine in timeline.calls.group_by("rank", maintain_order=True):
+            assert mine["enqueued_ns"].is_sorted()
