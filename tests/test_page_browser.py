@@ -4,108 +4,233 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from timelines import case_timeline
 
-from joinlab.page import write_html
+from joinlab.page import Position, write_html, write_sliders
 
 pytestmark = pytest.mark.browser
-sync_api = pytest.importorskip("playwright.sync_api")
+pytest.importorskip("playwright.sync_api")
+from browser import chromium, watched  # noqa: E402
 
-ARGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-ARGS += ["--disable-sync", "--disable-quic"]
-DRAWN = "() => document.querySelectorAll('.picture[data-axis]').length === 2"
+SOURCE = {"file": "train.py", "first_line": 26, "text": "a\nb\nwith join():\n\n\nmodel(x)\nbackward()\nbarrier()\n"}
+AXE = "axe-core@4"
 
 
 @pytest.fixture(scope="module")
 def browser():
-    with sync_api.sync_playwright() as playwright:
-        path = os.environ.get("CHROMIUM") or shutil.which("chromium")
-        running = playwright.chromium.launch(executable_path=path, args=ARGS)
+    with chromium() as running:
         yield running
-        running.close()
+
+
+def shown(case: int, n: int, era: str = "today"):
+    made = case_timeline(case, n, "nccl", era)
+    return replace(made, meta={**made.meta, "source": SOURCE})
 
 
 @pytest.fixture(scope="module")
-def file(tmp_path_factory):
-    source = {"file": "train.py", "first_line": 1, "text": "for x in inputs:\n    model(x)\n"}
-    hung = case_timeline(4, 2)
-    object.__setattr__(hung, "meta", {**hung.meta, "source": source})
+def file(tmp_path_factory) -> Path:
+    hung = replace(case_timeline(4, 2), meta={**case_timeline(4, 2).meta, "source": SOURCE})
     runs = {"Case 4 <b>": hung, "Case 1": case_timeline(1, 2)}
     return write_html(runs, tmp_path_factory.mktemp("page") / "runs.html")
 
 
+@pytest.fixture(scope="module")
+def sliders(tmp_path_factory) -> Path:
+    runs = [
+        (Position(f"case {case}", era, (n, n + 1)), shown(case, n, era))
+        for case in (1, 4)
+        for era in ("today", "1.9")
+        for n in (1, 2, 3)
+    ]
+    # The controls can take every pair: those that are not hand-made show their neighbour.
+    known = {(at.program, at.setting, at.inputs[0]): timeline for at, timeline in runs}
+    full = [
+        (Position(program, era, (a, b)), timeline) for (program, era, a), timeline in known.items() for b in (2, 3, 4)
+    ]
+    path = tmp_path_factory.mktemp("sliders") / "cases.html"
+    return write_sliders("Cases", full, Position("case 4", "1.9", (2, 3)), path)
+
+
 @pytest.fixture
 def opened(browser, file):
-    """Opens the page and checks, at the end, that nothing was asked for and nothing went wrong."""
-    contexts, trouble = [], []
+    """Opens a page; at the end, nothing was asked for and nothing went wrong."""
+    open_pages = []
 
-    def request(route):
-        if route.request.url == file.as_uri() or route.request.url.startswith(("data:", "blob:")):
-            route.continue_()
-        else:
-            trouble.append(f"asked for {route.request.url}")
-            route.abort()
-
-    def go(**options):
-        context = browser.new_context(**options)
-        contexts.append(context)
-        page = context.new_page()
-        page.route("**/*", request)
-        page.on("pageerror", lambda error: trouble.append(str(error)))
-        page.on("console", lambda said: trouble.append(said.text) if said.type in ("error", "warning") else None)
-        page.goto(file.as_uri())
-        return page
+    def go(path: Path = file, **options):
+        page = watched(browser, [path.as_uri()], **options)
+        open_pages.append(page)
+        made = page.__enter__()
+        made.goto(path.as_uri())
+        return made
 
     yield go
-    for context in contexts:
-        context.close()
-    assert trouble == []
+    for page in open_pages:
+        page.__exit__(None, None, None)
 
 
-def test_both_figures_are_drawn(opened):
-    page = opened()
-    page.wait_for_function(DRAWN)
-    assert page.locator(".js-plotly-plot").count() == 2
-    texts = page.locator("#run-1-picture .bartext").all_text_contents()
-    assert "all-reduce (join() _get_num_nonjoined_procs())" in texts and texts.count("barrier") == 5
-    assert page.locator("#run-1-picture .annotation").filter(has_text="hung (proven)").count() == 2
+def live(page, at: int = 1):
+    """The picture of a run, once it is drawn."""
+    view = page.locator(f"#run-{at} .jl" if page.locator(f"#run-{at}").count() else ".jl")
+    view.locator(".jl-svg").wait_for()
+    return view
+
+
+def texts(view) -> list[str]:
+    return view.locator(".jl-svg [role=row] text").all_text_contents()
+
+
+def test_both_pictures_are_drawn(opened):
+    page = opened(viewport={"width": 1400, "height": 900})
+    view = live(page)
+    assert texts(view).count("barrier") == 5 and "all-reduce (DDP backward())" in texts(view)
+    assert view.locator(".jl-cap text").all_text_contents() == ["✕ hung (proven)"] * 2
+    assert view.locator(".jl-miss title").first.text_content().startswith("≠ Face each other, but can never meet")
     assert page.locator("h2").first.text_content() == "Case 4 <b>"
+    page.locator("#run-2").scroll_into_view_if_needed()
+    assert live(page, 2).locator(".jl-cap text").all_text_contents() == ["✓ finished"] * 2
+    assert not page.locator(".still").first.is_visible()
 
 
 def test_the_axis_is_switched_by_keyboard(opened):
     page = opened()
-    page.wait_for_function(DRAWN)
-    page.locator("#run-1 input[value=logical]").focus()
-    page.keyboard.press("ArrowDown")
-    page.wait_for_selector("#run-1-picture[data-axis=time]")
-    assert page.locator("#run-1-picture .ytitle").text_content().startswith("recorded time")
-    assert page.locator("#run-2-picture").get_attribute("data-axis") == "logical"
+    view = live(page)
+    view.get_by_role("button", name="time", exact=True).focus()
+    page.keyboard.press("Enter")
+    assert view.locator(".jl-svg", has_text="recorded time").count() == 1
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Enter")
+    assert view.locator(".jl-svg", has_text="recorded time").count() == 0
+
+
+def test_arrow_keys_step_and_everything_is_said_of_the_call(opened):
+    page = opened(viewport={"width": 1300, "height": 900})
+    view = live(page)
+    view.locator(".jl-svg").focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowDown")
+    assert view.locator(".jl-panel .jl-h").first.text_content().startswith("Row 3 of")
+    card = view.locator(".jl-card").first
+    said = card.text_content()
+    for words in ("all-reduce (DDP forward() 2)", "float32", "value in1.0", "value out2.0", "discarded the value"):
+        assert words in said
+    assert view.locator(".jl-line.jl-cited").text_content().strip().startswith("31model(x)◂ rank 0, rank 1")
+    assert "Row 3 of" in view.locator(".jl-live").text_content()
+    chosen = view.locator("[role=gridcell][aria-selected=true]")
+    assert chosen.get_attribute("aria-label") == "rank 0: all-reduce (DDP forward() 2)"
+    assert view.locator(".jl-svg").get_attribute("aria-activedescendant") == chosen.get_attribute("id")
+    page.keyboard.press("ArrowRight")
+    assert chosen.get_attribute("aria-label").startswith("rank 1")
+    page.keyboard.press("End")
+    assert "never completes" in chosen.get_attribute("aria-label")
+    page.keyboard.press("Escape")
+    assert chosen.count() == 0 and "Nothing selected" in view.locator(".jl-panel").text_content()
+
+
+def test_a_click_selects_and_the_stack_waits_to_be_asked_for(opened):
+    page = opened(viewport={"width": 1300, "height": 900})
+    view = live(page)
+    view.locator("[role=gridcell][aria-label='rank 1: all-reduce (DDP backward())']").nth(1).click()
+    assert "rank 1 took 1, 2 for the sum" in view.locator(".jl-card.jl-here").text_content()
+    times = view.locator(".jl-card.jl-here details")
+    assert not times.locator("dl").is_visible()
+    times.locator("summary").click()
+    assert "host waited" in times.locator("dl").text_content()
+    view.locator(".jl-svg").focus()
+    page.keyboard.press("ArrowDown")  # what was opened stays open
+    assert view.locator(".jl-card.jl-here details").first.get_attribute("open") is not None
+
+
+def test_play_steps_by_itself_until_a_key_is_pressed(opened):
+    page = opened()
+    view = live(page)
+    page.clock.install()
+    view.get_by_role("button", name="play").click()
+    page.clock.run_for(2500)
+    assert view.locator(".jl-panel .jl-h").first.text_content().startswith("Row 3 of")
+    view.locator(".jl-svg").focus()
     page.keyboard.press("ArrowUp")
-    page.wait_for_selector("#run-1-picture[data-axis=logical]")
-    assert page.locator("#run-1-picture .ytitle").count() == 0
+    page.clock.run_for(5000)
+    assert view.locator(".jl-panel .jl-h").first.text_content().startswith("Row 2 of")
 
 
-def test_pointing_at_a_call_shows_its_columns(opened):
-    page = opened(viewport={"width": 1280, "height": 1400})
-    page.wait_for_function(DRAWN)
-    page.locator("#run-1-picture .bartext").filter(has_text="backward()").first.scroll_into_view_if_needed()
-    box = page.locator("#run-1-picture .bartext").filter(has_text="all-reduce (DDP backward())").first.bounding_box()
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, steps=4)
-    page.wait_for_selector("#run-1-picture .hovertext")
-    said = page.locator("#run-1-picture .hovertext").text_content()
-    assert "all-reduce (DDP backward())" in said and "value out" in said and "host waited" in said
+def test_the_legend_hides_a_kind_and_brings_it_back(opened):
+    page = opened()
+    view = live(page)
+    boxes = view.locator("[role=gridcell]")
+    before, barriers = boxes.count(), view.locator("[role=gridcell][aria-label*=barrier]").count()
+    button = view.locator(".jl-legend button", has_text="barrier")
+    button.focus()
+    page.keyboard.press("Space")
+    assert boxes.count() == before - barriers and barriers == 5
+    assert button.get_attribute("aria-pressed") == "false"
+    page.keyboard.press("Space")  # the focus stayed on it
+    assert boxes.count() == before
+
+
+def test_the_setup_is_unfolded_call_by_call(opened):
+    page = opened()
+    view = live(page)
+    before = view.locator("[role=row]").count()
+    view.get_by_role("button", name="DDP's setup").click()
+    assert view.locator("[role=gridcell][aria-label*='DDP construction']").count() == 4
+    assert view.locator("[role=row]").count() == before + 1
+
+
+def test_ranks_can_be_rows_and_the_picture_zoomed(opened):
+    page = opened(viewport={"width": 1300, "height": 900})
+    view = live(page)
+    picture = view.locator(".jl-svg")
+    wide, high = (picture.bounding_box()[side] for side in ("width", "height"))
+    picture.focus()
+    page.keyboard.press("+")
+    assert picture.bounding_box()["width"] > wide and picture.bounding_box()["height"] > high
+    page.keyboard.press("0")
+    assert picture.bounding_box()["width"] == wide
+    view.get_by_role("button", name="turn").click()
+    turned = picture.bounding_box()
+    assert turned["width"] > turned["height"]
+    page.locator(".jl-svg").first.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert view.locator(".jl-panel .jl-h").first.text_content().startswith("Row 2 of")
+
+
+def test_a_slider_moved_by_keyboard_changes_exactly_the_boxes_of_that_run(opened, sliders):
+    page = opened(sliders, viewport={"width": 1300, "height": 900})
+    view = live(page)
+    assert view.locator(".jl-cap text").all_text_contents() == ["✕ hung (proven)", "✓ finished"]
+
+    def backwards() -> int:
+        return view.locator("[role=gridcell][aria-label*='DDP backward()']").count()
+
+    assert backwards() == 2 * 2 + 1
+    page.get_by_role("slider", name="inputs of rank 0").focus()
+    page.keyboard.press("ArrowRight")
+    assert backwards() == 2 * 3 + 1
+    assert page.locator("#sliders output").first.text_content() == "3"
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    assert backwards() == 2 * 1 + 1
+    page.get_by_role("combobox", name="Barrier").select_option("today")
+    assert view.locator(".jl-cap text").all_text_contents() == ["✓ finished", "✕ hung (proven)"]
+    assert "rank 0 finished; rank 1 hung (proven)" in view.locator(".jl-live").text_content()
+    page.get_by_role("combobox", name="Program").select_option("case 1")
+    assert view.locator(".jl-cap text").all_text_contents() == ["✓ finished", "✓ finished"]
 
 
 @pytest.mark.parametrize("width", [360, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits_the_screen_and_its_text_can_be_read(opened, width, scheme):
     page = opened(viewport={"width": width, "height": 800}, color_scheme=scheme)
-    page.wait_for_function(DRAWN)
+    live(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     ink, paper = page.evaluate(
-        """() => ['.ytick text', 'body'].map((name, at) => {
+        """() => ['.jl-head text', 'body'].map((name, at) => {
             const style = getComputedStyle(document.querySelector(name));
             const [r, g, b] = (at ? style.backgroundColor : style.fill).match(/\\d+/g).map(Number);
             return r + g + b; })"""
@@ -115,17 +240,46 @@ def test_it_fits_the_screen_and_its_text_can_be_read(opened, width, scheme):
 
 def test_in_print_the_picture_fits_the_paper(opened):
     page = opened(viewport={"width": 1280, "height": 800})
-    page.wait_for_function(DRAWN)
+    live(page)
     page.emulate_media(media="print")
     page.set_viewport_size({"width": 700, "height": 990})
-    still = page.locator("#run-1-picture .still > svg")
+    still = page.locator("#run-1 .still svg")
     assert still.is_visible() and still.bounding_box()["width"] <= 700
-    assert not page.locator("#run-1-picture .live").is_visible()
+    assert not page.locator("#run-1 .live").is_visible()
 
 
-def test_without_scripts_the_static_picture_stands_there(opened):
-    page = opened(java_script_enabled=False)
-    drawn = page.locator("#run-1-picture .still > svg")
-    assert drawn.count() == 1 and drawn.is_visible()
-    assert drawn.locator("text").filter(has_text="hung (proven)").count() == 2
-    assert not page.locator("fieldset").first.is_visible()  # a switch that cannot work is not shown
+@pytest.mark.parametrize("which", ["file", "sliders"])
+def test_without_scripts_the_static_picture_stands_there(opened, request, which):
+    page = opened(request.getfixturevalue(which), java_script_enabled=False)
+    drawn = page.locator(".still svg").first
+    assert drawn.is_visible() and drawn.locator("text").filter(has_text="hung (proven)").count() >= 1
+    assert page.locator("#sliders").count() == 0 or not page.locator("#sliders").is_visible()
+
+
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory) -> str:
+    """The script of axe-core, which looks for what hinders people who cannot see or point."""
+    if path := os.environ.get("AXE_CORE"):
+        return Path(path).read_text("utf-8")
+    if not shutil.which("npm"):
+        pytest.skip("no npm to get axe-core with, and AXE_CORE names no axe.min.js")
+    folder = tmp_path_factory.mktemp("npm")
+    options = ["--prefix", str(folder), "--no-audit", "--no-fund", "--ignore-scripts", "--cache", str(folder / "cache")]
+    done = subprocess.run(["npm", "install", *options, AXE], capture_output=True, text=True, timeout=90)
+    if done.returncode:
+        pytest.skip(f"npm could not get axe-core: {done.stderr.strip()[-200:]}")
+    return (folder / "node_modules" / "axe-core" / "axe.min.js").read_text("utf-8")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("which", ["file", "sliders"])
+def test_axe_finds_no_serious_violation(opened, request, axe, which, scheme):
+    page = opened(request.getfixturevalue(which), viewport={"width": 1300, "height": 900}, color_scheme=scheme)
+    view = live(page)
+    view.locator(".jl-svg").focus()
+    for key in ("End", "ArrowRight"):
+        page.keyboard.press(key)
+    page.evaluate(axe)
+    found = page.evaluate("() => axe.run()")["violations"]
+    told = [(one["impact"], one["id"], one["nodes"][0]["html"][:200]) for one in found]
+    assert [one for one in told if one[0] in ("serious", "critical")] == []

@@ -221,6 +221,7 @@ class Picture {
     if (this.hidden.has(box.kind)) return "";
     const [from, to] = this.place(box), [low, high] = this.sides(box), wrong = box.bad || box.failed;
     const parts = [];
+    let label = "";
     const look = `fill="${this.fill(box.kind)}"`;
     if (box.open) {
       parts.push(this.rect(from, to, low, high, `${look} mask="url(#${this.name}-m)"`));
@@ -235,12 +236,14 @@ class Picture {
       const text = upright ? (widthOf(box.short, size) <= high_ - 2 ? box.short : "") : fit(box.host ? box.short : box.label, box.short, wide - 6, size);
       const [x, y] = this.down ? [(low + high) / 2, (from + (box.open ? Math.min(to, from + 26) : to)) / 2] : [(from + to) / 2, (low + high) / 2];
       const turned = upright ? ` transform="rotate(-90 ${px(x)} ${px(y)})"` : "";
-      if (text) parts.push(`<text x="${px(x)}" y="${px(y + this.font * 0.36)}"${turned} text-anchor="middle" font-size="${px(size)}" class="${this.looks.white.includes(box.kind) ? "jl-white" : "jl-black"}">${esc(text)}</text>`);
+      if (text) label = `<text x="${px(x)}" y="${px(y + this.font * 0.36)}"${turned} text-anchor="middle" aria-hidden="true" font-size="${px(size)}" class="${this.looks.white.includes(box.kind) ? "jl-white" : "jl-black"}">${esc(text)}</text>`;
     }
     const said = this.said(box);
-    const inside = `<title>${esc(said)}</title>${parts.join("")}`;
-    if (box.host) return `<g${box.slot >= 0 ? ` data-slot="${box.slot}" data-rank="${box.rank}"` : ""}>${inside}</g>`;
-    return `<g role="gridcell" id="${this.name}-${box.slot}-${box.rank}" data-slot="${box.slot}" data-rank="${box.rank}" aria-selected="false" aria-label="${esc(said)}">${inside}</g>`;
+    const tip = `<title>${esc(said)}</title>`, of = box.slot >= 0 ? ` data-slot="${box.slot}" data-rank="${box.rank}"` : "";
+    if (box.host) return `<g${of}>${tip}${parts.join("")}${label}</g>`;
+    const cell = `role="gridcell" id="${this.name}-${box.slot}-${box.rank}" aria-selected="false" aria-label="${esc(said)}"`;
+    // Tip and text stand beside the cell: inside, a screen reader would read the call three times.
+    return `<g role="presentation"${of}>${tip}<g ${cell} data-slot="${box.slot}">${parts.join("")}</g>${label}</g>`;
   }
 
   said(box) {

@@ -1,0 +1,171 @@
+"""Chromium and JupyterLab for tests: headless, on the loopback alone, and every trouble written down.
+
+with chromium() as browser, watched(browser, allowed=[url]) as page: ...      # fails at the end if there was any
+with lab(folder) as (url, token): ...
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, Page, Route, sync_playwright
+
+ARGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+ARGS += ["--disable-sync", "--disable-quic"]
+
+START_S = 60.0
+"""So long may JupyterLab take to start."""
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """A running headless browser."""
+    with sync_playwright() as playwright:
+        path = os.environ.get("CHROMIUM") or shutil.which("chromium")
+        running = playwright.chromium.launch(executable_path=path, args=ARGS)
+        yield running
+        running.close()
+
+
+@contextmanager
+def watched(browser: Browser, allowed: Sequence[str], ignored: Sequence[str] = (), **options: Any) -> Iterator[Page]:
+    """A page that may ask for URLs that begin with `allowed`; at the end nothing else was asked for, nothing failed.
+
+    ignored  parts of console messages that are not ours to mend
+    """
+    trouble: list[str] = []
+
+    def request(route: Route) -> None:
+        if route.request.url.startswith((*allowed, "data:", "blob:")):
+            route.continue_()
+        else:
+            trouble.append(f"asked for {route.request.url}")
+            route.abort()
+
+    def said(message: Any) -> None:
+        if message.type in ("error", "warning") and not any(part in message.text for part in ignored):
+            trouble.append(message.text)
+
+    context = browser.new_context(**options)
+    page = context.new_page()
+    page.set_default_timeout(20_000)
+    page.route("**/*", request)
+    page.on("pageerror", lambda error: trouble.append(str(error)))
+    page.on("console", said)
+    yield page
+    context.close()
+    assert trouble == []
+
+
+@contextmanager
+def lab(folder: Path, settings: Path) -> Iterator[tuple[str, str]]:
+    """A JupyterLab of its own, serving `folder`; yields its address and token. `settings` is an empty folder."""
+    overrides = {
+        "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
+        "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"},
+        "@jupyterlab/docmanager-extension:plugin": {"autosave": False},
+    }
+    (settings / "labconfig").mkdir(parents=True)
+    (settings / "labconfig" / "default_setting_overrides.json").write_text(json.dumps(overrides))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    token = secrets.token_hex(16)
+    url = f"http://127.0.0.1:{port}"
+    places = {"CONFIG": "", "DATA": "data", "RUNTIME": "run"}
+    own = {f"JUPYTER_{name}_DIR": str(settings / place) for name, place in places.items()}
+    options = {
+        "ServerApp.port": port,
+        "ServerApp.port_retries": 0,
+        "ServerApp.ip": "127.0.0.1",
+        "ServerApp.root_dir": folder,
+        "IdentityProvider.token": token,
+        "LabApp.workspaces_dir": settings / "workspaces",
+    }
+    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--expose-app-in-browser"]
+    with (settings / "lab.log").open("w") as log:
+        server = subprocess.Popen(
+            [*command, *(f"--{name}={value}" for name, value in options.items())],
+            env={**os.environ, **own, "IPYTHONDIR": str(settings / "ipython")},
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        give_up = time.monotonic() + START_S
+        while not _answers(f"{url}/api/status?token={token}"):
+            if server.poll() is not None or time.monotonic() > give_up:
+                raise RuntimeError(f"JupyterLab did not start: {(settings / 'lab.log').read_text()[-2000:]}")
+            time.sleep(0.05)
+        yield url, token
+    finally:
+        for end in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError):
+                os.killpg(server.pid, end)
+            with suppress(subprocess.TimeoutExpired):
+                server.wait(5)
+                break
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=1):
+            return True
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+class Notebook:
+    """A notebook that is open in a JupyterLab."""
+
+    def __init__(self, page: Page, url: str, token: str, name: str) -> None:
+        self.page = page
+        page.goto(f"{url}/lab/tree/{name}?token={token}&reset")
+        page.wait_for_function(
+            "() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'"
+        )
+
+    def run_all(self) -> None:
+        """Run every cell; fails if one raises."""
+        self.page.evaluate("() => window.jupyterapp.commands.execute('notebook:run-all-cells')")
+        errors = self.page.evaluate(
+            """() => Array.from(window.jupyterapp.shell.currentWidget.content.model.cells)
+                .flatMap((cell) => cell.type === "code" ? cell.outputs.toJSON() : [])
+                .filter((one) => one.output_type === "error").map((one) => one.evalue)"""
+        )
+        assert errors == []
+
+    def ask(self, expression: str) -> Any:
+        """The value of a Python expression in the notebook's kernel, as JSON holds it."""
+        text = self.page.evaluate(
+            """async (said) => {
+                const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+                const asked = { code: "", user_expressions: { value: `__import__('json').dumps(${said})` } };
+                const { content } = await kernel.requestExecute(asked).done;
+                const value = content.user_expressions.value;
+                return value.status === "ok" ? value.data["text/plain"] : JSON.stringify(value); }""",
+            expression,
+        )
+        return json.loads(eval(text))
+
+    def tell(self, code: str) -> None:
+        """Run Python code in the notebook's kernel, outside of any cell."""
+        self.page.evaluate(
+            """(code) => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel
+                .requestExecute({ code }).done.then(() => null)""",
+            code,
+        )

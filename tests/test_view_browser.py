@@ -1,0 +1,151 @@
+"""The view in a real JupyterLab, in a real browser, with every request to the outside refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.browser
+pytest.importorskip("playwright.sync_api")
+from browser import Notebook, chromium, lab, watched  # noqa: E402
+
+CELLS = (
+    f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+    "import joinlab\nfrom timelines import case_timeline",
+    "view = joinlab.View(case_timeline(4, 5, 'nccl', '1.9'))\nview",
+    "case_timeline(1, 2)",
+)
+
+FIRST, MOVE = 50_000, 5_000
+"""Bytes that the first view, and a move of a slider, may take on the wire."""
+
+
+@pytest.fixture(scope="module")
+def notebook(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lab")
+    cells = [
+        {"cell_type": "code", "id": f"c{at}", "metadata": {}, "source": text, "outputs": [], "execution_count": None}
+        for at, text in enumerate(CELLS)
+    ]
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    (folder / "served").mkdir()
+    text = json.dumps({"cells": cells, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5})
+    (folder / "served" / "view.ipynb").write_text(text)
+    size = {"width": 1400, "height": 1300}
+    with (
+        lab(folder / "served", folder / "settings") as (url, token),
+        chromium() as browser,
+        watched(browser, [url], viewport=size) as page,
+    ):
+        sent: list[bytes | str] = []
+        page.on("websocket", lambda socket: socket.on("framereceived", lambda one: sent.append(one)))
+        opened = Notebook(page, url, token, "view.ipynb")
+        opened.sent = sent
+        opened.run_all()
+        opened.page.wait_for_function("() => document.querySelectorAll('.jl-svg').length === 2")
+        yield opened
+
+
+def messages(notebook, kind: str) -> list[int]:
+    """Sizes of the messages of that kind which the browser got."""
+    found = [one if isinstance(one, bytes) else one.encode() for one in notebook.sent]
+    return [len(one) for one in found if kind.encode() in one]
+
+
+def wait_for(notebook, expression: str, value: object) -> None:
+    """Until the kernel says so: what the browser did reaches it in its own time."""
+    for _ in range(100):
+        if notebook.ask(expression) == value:
+            return
+    assert notebook.ask(expression) == value
+
+
+def first(notebook, name: str):
+    return notebook.page.locator(name).first
+
+
+def test_the_first_view_is_small_on_the_wire(notebook):
+    assert 10_000 < max(messages(notebook, "comm_open")) < FIRST
+
+
+def test_a_cell_that_ends_in_a_timeline_shows_the_view_below_its_diagnosis(notebook):
+    cell = notebook.page.locator(".jp-CodeCell").nth(2)
+    assert "Both ranks" in cell.text_content()
+    assert cell.locator(".jl-cap text").all_text_contents() == ["✓ finished", "✓ finished"]
+    assert cell.locator(".jl-told ul").count() == 0  # the sentences stand above already
+    assert "Measured: 2 real processes" in cell.locator(".jl-title").text_content()
+
+
+def test_python_hears_of_the_selection_and_can_set_it(notebook):
+    first(notebook, ".jl-svg").focus()
+    for _ in range(3):
+        notebook.page.keyboard.press("ArrowDown")
+    wait_for(notebook, "view.calls['origin'].to_list()", ["all-reduce (DDP forward() 2)"] * 2)
+    notebook.tell("view.selected = len(view.slots) - 1")
+    notebook.page.wait_for_function(
+        "() => document.querySelector('.jl-card.jl-here').textContent.includes('never completes')"
+    )
+    notebook.tell("view.selected = None")
+    notebook.page.wait_for_function("() => !document.querySelector('.jl-svg [aria-selected=true]')")
+
+
+def test_arrow_keys_leave_the_cells_of_the_notebook_alone(notebook):
+    active = "() => window.jupyterapp.shell.currentWidget.content.activeCellIndex"
+    first(notebook, ".jl-svg").click(position={"x": 5, "y": 5})
+    first(notebook, ".jl-svg").focus()
+    before = notebook.page.evaluate(active)
+    for key in ("ArrowDown", "ArrowDown", "ArrowUp"):
+        notebook.page.keyboard.press(key)
+    assert notebook.page.evaluate(active) == before
+
+
+def test_axis_and_hidden_kinds_go_both_ways(notebook):
+    first(notebook, ".jl-bar button:text-is('time')").click()
+    wait_for(notebook, "view.axis", "time")
+    notebook.tell("view.axis = 'logical'; view.hidden = ['barrier']")
+    barriers = first(notebook, ".jl-svg").locator("[role=gridcell][aria-label*=barrier]")
+    notebook.page.wait_for_function("() => !document.querySelector('.jl-svg [aria-label*=barrier]')")
+    first(notebook, ".jl-legend button:has-text('barrier')").click()
+    wait_for(notebook, "view.hidden", [])
+    assert barriers.count() == 5 * 2 + 1
+
+
+def test_a_move_of_a_slider_is_small_on_the_wire_and_drawn(notebook):
+    notebook.sent.clear()
+    for n in (4, 6, 1):
+        notebook.tell(f"view.timeline = case_timeline(4, {n}, 'nccl', '1.9')")
+        notebook.page.wait_for_function(
+            f"() => document.querySelector('.jl-title strong').textContent.includes('({n}, {n + 1})')"
+        )
+        assert first(notebook, ".jl-svg").locator("[aria-label*='DDP backward()']").count() == 2 * n + 1
+    assert 0 < max(messages(notebook, "comm_msg")) < MOVE
+
+
+def test_covered_lanes_tell_nothing_until_they_are_uncovered(notebook):
+    notebook.tell("view.timeline = case_timeline(4, 5, 'nccl', '1.9'); view.covered = [0, 1]")
+    view = first(notebook, ".jl")
+    view.locator(".jl-cover").nth(1).wait_for()
+    assert view.locator("[role=gridcell]").count() == view.locator(".jl-cap").count() == 0
+    for words in ("hung", "finished", "hangs", "barrier", "≠"):
+        assert words not in view.locator(".jl-told, .jl-canvas, .jl-legend, .jl-live").all_text_contents().__str__()
+    assert "✕" not in view.locator(".jl-source").text_content()
+    notebook.tell("view.covered = []")
+    view.locator(".jl-cap").first.wait_for()
+    assert "rank 0 hung (proven); rank 1 finished" in view.locator(".jl-live").text_content()
+
+
+@pytest.mark.parametrize("theme", ["Dark", "Light"])
+def test_it_follows_the_theme_of_the_notebook(notebook, theme):
+    notebook.page.evaluate(
+        "(theme) => window.jupyterapp.commands.execute('apputils:change-theme', { theme })", f"JupyterLab {theme}"
+    )
+    notebook.page.wait_for_function(f"() => document.body.dataset.jpThemeLight === '{str(theme == 'Light').lower()}'")
+    ink, paper = notebook.page.evaluate(
+        """() => ['.jl-head text', '.jl'].map((name, at) => {
+            const style = getComputedStyle(document.querySelector(name));
+            const [r, g, b] = (at ? style.backgroundColor : style.fill).match(/\\d+/g).map(Number);
+            return r + g + b; })"""
+    )
+    assert (ink < paper) == (theme == "Light") and abs(ink - paper) > 400
