@@ -47,21 +47,19 @@ def differences(emulated: Timeline, launched: Timeline) -> list[str]:
     """Every difference between the two stories, in words; [] if there is none.
 
     Not compared is what is a race among real processes: in which call a rank finds that a peer's process has ended
-    (from there on), in which it was when its backend aborted it, and whether a rank that is ended after the verdict
+    or that its backend aborts it (nothing is, from there on), and whether a rank that is ended after the verdict
     on a hang first sees another one being ended. Nor what lies in memory that nobody had set: the emulator leaves
     that value out.
     """
     found = []
-    judged = any(end.proven for end in launched.ends)
+    judged = any(end.kind is EndKind.HUNG for end in launched.ends)
     for rank, (left, right) in enumerate(zip(story(emulated), story(launched), strict=True)):
         (end, *ours), (real_end, *real) = left, right
         if judged and end[0] == EndKind.HUNG and real_end[-1] == PEER_GONE:
             continue
-        if end[-1] == real_end[-1] == PEER_GONE:
-            calls = min(next(at for at, call in enumerate(side) if not call[-2]) for side in (ours, real))
+        if end[-1] == real_end[-1] and end[-1] in (PEER_GONE, ABORTED):
+            calls = min(next((at for at, call in enumerate(side) if not call[-2]), len(side)) for side in (ours, real))
             end, real_end, ours, real = end[:1], real_end[:1], ours[:calls], real[:calls]
-        if end[-1] == real_end[-1] == ABORTED:
-            end, real_end = end[:1], real_end[:1]
         if end != real_end:
             found.append(f"rank {rank} ends {end} / {real_end}")
         for index, (one, other) in enumerate(zip(ours, real, strict=False)):

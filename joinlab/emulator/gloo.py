@@ -68,6 +68,7 @@ class GlooFabric:
         self._working: list[list[Task]] = [[] for _ in ranks]  # by place: what its threads carry out
         self._slots: dict[int, dict[int, Task]] = {}  # by number: the tasks that are started, by place
         self._left: set[int] = set()
+        self._failures: list[list[tuple[int, str]]] = [[] for _ in ranks]  # by place: when a task of it failed, and how
 
     def check(self, call: Call) -> None:
         """Raise what gloo refuses at once."""
@@ -147,6 +148,11 @@ class GlooFabric:
 
     def _start(self, task: Task) -> None:
         call = task.call
+        if task.op is Op.BARRIER:
+            late = next((text for ended_ns, text in self._failures[call.place] if ended_ns > call.ready_ns), None)
+            if late is not None:  # it first waits for what was under way, and gets the error of that
+                self._fail(task, late)
+                return
         call.begin(task.at_ns)
         if _is_empty(task) or self.size == 1:
             run_alone(task, self.size)
@@ -220,7 +226,9 @@ class GlooFabric:
     def _fail(self, task: Task, text: str) -> None:
         place = task.call.place
         self._forget(task)
-        task.call.fail(text, task.at_ns)
+        at = task.at_ns + self._run.costs.call_ns(task.call.nbytes())
+        self._failures[place].append((at, text))
+        task.call.fail(text, at)
         self._start_next(place)
 
     def _forget(self, task: Task) -> None:
