@@ -415,6 +415,16 @@ def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+# ---- handout
+
+
+def test_handout_writes_where_it_is_told_to(monkeypatch, capsys, tmp_path) -> None:
+    monkeypatch.setattr(joinlab, "write_handout", lambda path: path)
+    path = tmp_path / "new" / "cases.html"
+    assert cli.main(["handout", str(path)]) == 0
+    assert path.parent.is_dir() and f"wrote {path}" in capsys.readouterr().out
+
+
 # ---- doctor
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from types import SimpleNamespace
 
+import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from timelines import Writer, case_timeline
@@ -77,3 +80,14 @@ def test_registering_imports_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == ""
+
+
+def test_a_notebook_made_into_a_page_shows_the_picture_where_the_view_cannot_live():
+    nbformat, nbconvert = pytest.importorskip("nbformat"), pytest.importorskip("nbconvert")
+    _, outputs = shown(case_timeline(4, 2))
+    assert WIDGET in outputs[1]
+    kept = [nbformat.v4.new_output("display_data", one) for one in outputs]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("timeline", outputs=kept)])
+    text, _ = nbconvert.HTMLExporter().from_notebook_node(notebook)
+    (picture,) = re.findall(r'src="data:image/svg\+xml;base64,([^"]*)"', text)
+    assert "Both ranks" in text and "hung (proven)" in base64.b64decode(picture).decode()

@@ -1,0 +1,44 @@
+"""The hand-out: every position of its controls, and what stands there."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+
+import pytest
+
+from joinlab.cases import CASES
+from joinlab.handout import BARRIERS, write_handout
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory) -> str:
+    path = write_handout(tmp_path_factory.mktemp("handout") / "cases.html", most=1, progress=False)
+    return path.read_text("utf-8")
+
+
+def test_every_position_has_its_own_run(page):
+    runs = json.loads(re.search(r'id="positions">(.*?)</script>', page)[1])["runs"]
+    assert len(runs) == len(CASES) and {name.partition(":")[0] for name in runs} == {f"Case {n}" for n in CASES}
+    assert {tuple(settings) for settings in runs.values()} == {tuple(BARRIERS.values())}
+    numbers = {number for by in runs.values() for at in by.values() for number in at.values()}
+    data = json.loads(gzip.decompress(base64.b64decode(re.search(r'id="data">(.*?)</script>', page)[1])))
+    assert numbers == set(range(len(data["runs"])))
+    for number, (name, settings) in zip(CASES, runs.items(), strict=True):
+        for by_inputs in settings.values():
+            for inputs, at in by_inputs.items():
+                title = data["texts"][data["runs"][at]["title"]]
+                assert title == f"case_{number}, inputs ({inputs.replace(',', ', ')}), emulated on nccl", name
+
+
+def test_without_a_barrier_the_two_eras_are_one_run(page):
+    runs = json.loads(re.search(r'id="positions">(.*?)</script>', page)[1])["runs"]
+    for (number, case), settings in zip(CASES.items(), runs.values(), strict=True):
+        today, before = settings.values()
+        assert (today == before) == (case.barrier is None), number
+
+
+def test_it_says_that_its_times_are_modelled(page):
+    assert "Modelled: PyTorch&#x27;s own code on a modelled nccl" in page
