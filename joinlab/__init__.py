@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from joinlab import cases as cases
     from joinlab import scenarios as scenarios
+    from joinlab.beside import compare as compare
     from joinlab.diagnosis import Diagnosis as Diagnosis
     from joinlab.diagnosis import diagnose as diagnose
     from joinlab.emulator import emulate as emulate
@@ -33,12 +34,15 @@ if TYPE_CHECKING:
     from joinlab.timeline import Timeline as Timeline
     from joinlab.timeline import load as load
     from joinlab.view import View as View
+    from joinlab.workbench import bench as bench
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "bench": "joinlab.workbench",
     "cases": "joinlab.cases",
     "check": "joinlab.exercises",
+    "compare": "joinlab.beside",
     "Diagnosis": "joinlab.diagnosis",
     "diagnose": "joinlab.diagnosis",
     "emulate": "joinlab.emulator",

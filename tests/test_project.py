@@ -26,7 +26,9 @@ MODULES = sorted(path.stem for path in PACKAGE.glob("*.py"))
 
 CHAINS = (
     ("errors", "timeline", "matching", "diagnosis", "lanes", "figures"),
-    ("errors", "timeline", "recorder", "launcher"),
+    ("errors", "timeline", "recorder", "launcher", "workbench"),
+    ("errors", "timeline", "matching", "comparison", "beside", "workbench"),
+    ("lanes", "view", "beside", "workbench"),
 )
 """Each of a chain may import those before it, never those after it."""
 
@@ -156,8 +158,10 @@ def test_exports() -> None:
         "Ending",
         "Timeline",
         "View",
+        "bench",
         "cases",
         "check",
+        "compare",
         "diagnose",
         "emulate",
         "endings",

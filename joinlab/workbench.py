@@ -1,0 +1,531 @@
+"""The bench: choose a case, give each rank its inputs, predict, look, and then run it for real and compare.
+
+ipywidgets around one live view. Emulated runs follow every slider at once; the browser holds back the positions that
+come while one is emulated, and then sends the newest alone. A launched run goes on in a thread of its own, which is
+the only one besides the kernel's that touches the widgets, and holds the lock while it does.
+
+Everything that can be done with the mouse can be done from Python too, so that a notebook can be checked without a
+browser:
+
+    bench = joinlab.bench(predict=True)
+    bench.counts = (5, 6)
+    bench.said = ("hangs", "finishes")
+    bench.run()                             # the Timeline; now it is shown
+    bench.scores[-1].right                  # (False, False)
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import ipywidgets
+
+from joinlab.beside import Beside
+from joinlab.cases import CASES
+from joinlab.emulator import emulate
+from joinlab.engines import ENGINES, Engine, knobs, missing
+from joinlab.errors import JoinlabError, LaunchInterrupted, ProgramError
+from joinlab.launcher import launch
+from joinlab.panels import Output, documented, paragraph
+from joinlab.predictions import Score, blank, score, tally
+from joinlab.programs import Program, check_program, program_name, source_of
+from joinlab.ranks import Ranks, check_counts
+from joinlab.timeline import Timeline
+from joinlab.view import View
+
+RECENT = 64
+"""So many Timelines of the six cases are kept. Those of any other program are not: what it calls may be redefined."""
+
+EMULATION_S = 5.0
+"""A program that computes longer than this under the emulator is ended: the notebook waits for it."""
+
+
+class Bench:
+    """Where a learner plays; show it at the end of a cell.
+
+    program   a function worker(rank, inputs) of your own; None: the six cases
+    case      the case to begin with
+    inputs    the counts to begin with
+    engine    "emulated nccl" (today's PyTorch), "emulated nccl 1.9", "emulated gloo", "launched gloo", "launched nccl"
+    predict   cover how it ends until it has been said, for each rank, what it will do
+    timeout   seconds after which a launched run is ended
+
+    Raises ProgramError for what is no program, or no such case, counts or engine.
+    """
+
+    def __init__(
+        self,
+        program: Program | None = None,
+        *,
+        case: int = 4,
+        inputs: Sequence[int] = (5, 6),
+        engine: str = "emulated nccl",
+        predict: bool = False,
+        timeout: float = 300.0,
+    ) -> None:
+        if program is not None:
+            check_program(program)
+        self.own = program
+        self.predict = bool(predict)
+        self.timeout = timeout
+        self.scores: list[Score] = []
+        self.timeline: Timeline | None = None
+        self._lock = threading.RLock()
+        self._held = True
+        self._recent: OrderedDict[tuple[Any, ...], Timeline] = OrderedDict()
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._failed: BaseException | None = None
+        self._beside: Beside | None = None
+        self._closed = False
+
+        named: list[tuple[str, int]] = [] if program is None else [(program_name(program), 0)]
+        named += [(str(one.program.__doc__).rstrip("."), n) for n, one in CASES.items()]
+        wide = {"width": "min(440px, 100%)"}
+        self._case = ipywidgets.Dropdown(options=named, description="Program", layout=wide)
+        labels = [one.label + " (not on this machine)" * bool(missing(one, 2)) for one in ENGINES.values()]
+        engines = list(zip(labels, ENGINES, strict=True))
+        self._engine = ipywidgets.Dropdown(options=engines, description="Run it", layout=wide)
+        narrow, small = {"description_width": "initial"}, {"width": "210px"}
+        self._byte = ipywidgets.BoundedIntText(7, 0, 255, description="barrier's byte", style=narrow, layout=small)
+        self._byte.tooltip = "PyTorch 1.9's barrier all-reduces one byte that nobody had set"
+        self._pad = ipywidgets.BoundedIntText(0, 0, 2**32 - 1, description="pad of a line", style=narrow, layout=small)
+        self._pad.tooltip = "The upper 32 bits of an NCCL line that holds 4 bytes of data: undefined on a GPU"
+        self._go = ipywidgets.Button(description="Run", button_style="primary")
+        self._halt = ipywidgets.Button(description="Stop", disabled=True)
+        self._keep = ipywidgets.ToggleButton(description="Compare with this", disabled=True)
+        self._keep.tooltip = "Keep what is shown on the left, and show what comes next beside it"
+        self._bar = ipywidgets.IntProgress(0, 0, 1, description="inputs done", style=narrow)
+        self._status = ipywidgets.HTML()
+        self._said = ipywidgets.HTML()
+        self._output = Output()
+        self.ranks = Ranks(counts=list(check_counts(inputs)), predict=self.predict)
+        self.case = 0 if program is not None and case == 4 else case
+        self.engine = engine
+        self.view = View(self._blank(), covered=list(range(len(inputs))))
+        wrap = {"flex_flow": "row wrap", "grid_gap": "0 8px"}
+        self._buttons = ipywidgets.HBox([self._go, self._halt, self._bar, self._keep], layout=wrap)
+        choices = ipywidgets.HBox([self._case, self._engine, self._byte, self._pad], layout=wrap)
+        self._picture = ipywidgets.VBox([self.view])
+        parts = [choices, self.ranks, self._buttons, self._status, self._said, self._picture, self._output.widget]
+        self.widget = ipywidgets.VBox(parts)
+
+        for control in (self._case, self._engine, self._byte, self._pad):
+            control.observe(self._changed, "value")
+        self.ranks.observe(self._changed, "counts")
+        self.ranks.observe(self._spoken, "said")
+        self._go.on_click(lambda _: self._clicked())
+        self._halt.on_click(lambda _: self._stop.set())
+        self._keep.observe(self._kept, "value")
+        self._held = False
+        self._refresh()
+
+    # ---------------------------------------------------------------- what Python can ask and set
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Number of inputs per rank: 1 to 8 ranks, at most 20 each. Settable."""
+        return tuple(self.ranks.counts)
+
+    @counts.setter
+    def counts(self, counts: Sequence[int]) -> None:
+        self._set(lambda: setattr(self.ranks, "counts", list(check_counts(counts))))
+
+    @property
+    def case(self) -> int:
+        """Number of the case; 0 is the program that the bench was given. Settable."""
+        return int(self._case.value)
+
+    @case.setter
+    def case(self, case: int) -> None:
+        if case not in (known := [number for _, number in self._case.options]):
+            raise ProgramError(f"case= is one of {', '.join(map(str, known))}; got {case!r}")
+        self._set(lambda: setattr(self._case, "value", case))
+
+    @property
+    def engine(self) -> str:
+        """On what the program runs, as `joinlab.engines.ENGINES` names it. Settable."""
+        return str(self._engine.value)
+
+    @engine.setter
+    def engine(self, engine: str) -> None:
+        if engine not in ENGINES:
+            raise ProgramError(f"engine= is one of {', '.join(map(repr, ENGINES))}; got {engine!r}")
+        self._set(lambda: setattr(self._engine, "value", engine))
+
+    @property
+    def barrier_value(self) -> int:
+        """The byte that PyTorch 1.9's barrier all-reduces. Settable."""
+        return int(self._byte.value)
+
+    @barrier_value.setter
+    def barrier_value(self, value: int) -> None:
+        self._set(lambda: setattr(self._byte, "value", value))
+
+    @property
+    def pad(self) -> int:
+        """The upper half of an NCCL line that holds 4 bytes. Settable."""
+        return int(self._pad.value)
+
+    @pad.setter
+    def pad(self, value: int) -> None:
+        self._set(lambda: setattr(self._pad, "value", value))
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """What is said of each rank's ending: "finishes", "hangs", "raises", "" where nothing is yet. Settable."""
+        return tuple(self.ranks.said)
+
+    @said.setter
+    def said(self, said: Sequence[str]) -> None:
+        if not self.covered:
+            raise ProgramError(
+                "nothing is covered that could still be predicted; joinlab.bench(predict=True) asks first"
+            )
+        self.ranks.said = list(said)
+
+    @property
+    def covered(self) -> bool:
+        """Whether the ending is still to be predicted."""
+        return bool(self.ranks.covered)
+
+    @property
+    def running(self) -> bool:
+        """Whether a launched run is under way."""
+        return self._thread is not None
+
+    @property
+    def comparison(self) -> Beside | None:
+        """What is shown while the bench compares; None otherwise."""
+        return self._beside
+
+    @property
+    def program(self) -> Program:
+        """The function that is run."""
+        return CASES[self.case].program if self.case or self.own is None else self.own
+
+    def keep(self) -> None:
+        """Keep what is shown on the left, to compare what comes next with it; again: put it away."""
+        self._keep.value = not self._keep.value
+
+    def run(self) -> Timeline:
+        """Run what is chosen, show it, and return the Timeline: what the button does, but waited for.
+
+        Raises ProgramError while a prediction is missing, LaunchError where the machine cannot run it, and
+        LaunchInterrupted, with nothing left running, when the cell is interrupted.
+        """
+        self.start()
+        thread = self._thread
+        try:
+            while thread is not None and thread.is_alive():
+                thread.join(0.1)
+        except KeyboardInterrupt:
+            self.stop()
+            assert self.timeline is not None
+            raise LaunchInterrupted(
+                "the run was interrupted; bench.timeline has what was recorded", self.timeline
+            ) from None
+        if self._failed is not None:
+            raise self._failed
+        assert self.timeline is not None
+        return self.timeline
+
+    def start(self) -> None:
+        """Begin to run what is chosen and return; an emulated run is over by then. Does nothing while one goes on."""
+        with self._lock:
+            if self.running:
+                return
+            if self.covered and "" in self.said:
+                raise ProgramError("say of each rank first whether it finishes, hangs or raises: bench.said = (...)")
+            self._failed = None
+            if not self._now.launched:
+                self._emulate(again=True)
+                return
+            if reason := missing(self._now, len(self.counts)):
+                raise ProgramError(reason)
+            self._stop.clear()
+            self._output.clear()
+            self._bar.max, self._bar.value = max(sum(self.counts), 1), 0
+            self._thread = threading.Thread(target=self._launch, args=self._chosen(), name="joinlab bench", daemon=True)
+            self._arrange()
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the launched run that is under way, if any, and wait until it is gone."""
+        self._stop.set()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def close(self) -> None:
+        """Stop what runs and take the bench out of the notebook."""
+        self.stop()
+        self._closed = True
+        if self._beside is not None:
+            self._beside.close()
+        _close(self.widget)
+
+    def __repr__(self) -> str:
+        shown = "covered" if self.covered else repr(self.timeline)
+        return f"<Bench: {program_name(self.program)}, inputs {self.counts}, {self.engine}; {shown}>"
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        return self.widget._repr_mimebundle_(**options)
+
+    # ---------------------------------------------------------------- what a change leads to
+
+    @property
+    def _now(self) -> Engine:
+        return ENGINES[self.engine]
+
+    def _set(self, change: Any) -> None:
+        """Make a change from Python: what it leads to is done once, and an interrupt goes to the cell."""
+        if self.running:
+            raise ProgramError("a run is under way; bench.stop() ends it")
+        with self._holding():
+            change()
+
+    @contextmanager
+    def _holding(self) -> Iterator[None]:
+        outer, self._held = self._held, True
+        try:
+            yield
+        finally:
+            self._held = outer
+        if not outer:
+            self._refresh()
+
+    def _changed(self, _: Mapping[str, Any]) -> None:
+        if self._held or self._closed or self.running:
+            return
+        try:
+            self._refresh()
+        except KeyboardInterrupt:  # not in a cell, but in what a control has started: there is nobody to raise to
+            self._tell("Interrupted.")
+
+    def _refresh(self) -> None:
+        """Something was chosen: cover or forget what was shown before, and emulate what can be emulated at once."""
+        with self._lock:
+            self.timeline, self._failed = None, None
+            self.ranks.said = [""] * len(self.counts)
+            self.ranks.results = []
+            self.ranks.covered = self.predict
+            if self.predict or self._now.launched:
+                self._cover()
+                self._tell(self._next_step())
+            else:
+                self._emulate()
+            self._arrange()
+
+    def _spoken(self, _: Mapping[str, Any]) -> None:
+        if not self._held and self.covered:
+            self._tell(self._next_step())
+            self._arrange()
+
+    def _next_step(self) -> str:
+        if reason := missing(self._now, len(self.counts)):
+            return f"Not on this machine. {reason}"
+        if self.covered and "" in self.said:
+            return "Predict first: say of each rank whether it finishes, hangs or raises. Then it is shown."
+        if self.covered and not self._now.launched:
+            return "Everything is said. Press Show."
+        return "Not run yet. Press Run: each rank becomes a process of its own."
+
+    def _clicked(self) -> None:
+        try:
+            self.start()
+        except (JoinlabError, KeyboardInterrupt) as error:
+            self._tell(str(error) or "Interrupted.", bad=True)
+
+    def _kept(self, change: Mapping[str, Any]) -> None:
+        with self._lock:
+            if change["new"] and self.timeline is not None:
+                self.view.sentences = False  # they stand below both pictures, so that these begin at one height
+                self._beside = Beside(self.timeline, self.view)
+                self._picture.children = [self._beside.widget]
+            elif self._beside is not None:
+                self._picture.children = [self.view]
+                beside, self._beside = self._beside, None
+                beside.close()
+                self.view.sentences = self.timeline is not None or self.predict
+            self._arrange()
+
+    def _arrange(self) -> None:
+        """Show the controls that matter now, and no others."""
+        launched, running = self._now.launched, self.running
+        reason = missing(self._now, len(self.counts))
+        for knob, name in ((self._byte, "barrier_value"), (self._pad, "pad")):
+            _visible(knob, name in knobs(self._now, self.case or None))
+            knob.disabled = running
+        self._case.disabled = self._engine.disabled = self.ranks.busy = running
+        self._go.description = "Run" if launched else "Show"
+        self._go.disabled = running or bool(reason) or (self.covered and "" in self.said)
+        self._halt.disabled = not running
+        for control, wanted in (
+            (self._go, launched or self.covered),
+            (self._halt, launched),
+            (self._bar, running),
+        ):
+            _visible(control, wanted)
+        self._keep.disabled = running or (self.timeline is None and not self._keep.value)
+        told = self.case and self.timeline is not None
+        self._said.value = documented(self.case, self.counts, self._now) if told else ""
+
+    # ---------------------------------------------------------------- running
+
+    def _emulate(self, again: bool = False) -> None:
+        """Emulate what is chosen, or take it from those kept, and show it."""
+        key = (self.case, self.counts, self.engine, self.barrier_value, self.pad)
+        try:
+            timeline = None if again or not self.case else self._recent.get(key)
+            if timeline is None:
+                timeline = emulate(
+                    self.program,
+                    self.counts,
+                    self._now.backend,
+                    era=self._now.era,
+                    barrier_value=self.barrier_value,
+                    pad=self.pad,
+                    timeout=EMULATION_S,
+                )
+                if self.case:
+                    self._recent[key] = timeline
+                    if len(self._recent) > RECENT:
+                        self._recent.popitem(last=False)
+        except LaunchInterrupted as interrupted:
+            self._show(interrupted.timeline)
+            raise
+        except JoinlabError as error:
+            self._fail(error)
+            return
+        self._show(timeline)
+
+    def _chosen(self) -> tuple[Program, tuple[int, ...], Engine]:
+        return self.program, self.counts, self._now
+
+    def _launch(self, program: Program, counts: tuple[int, ...], engine: Engine) -> None:
+        """Run by the thread: one launched run, from its first process to what is shown of it."""
+        began = time.monotonic()
+        told = -1
+
+        def asked_to_stop() -> bool:  # the run asks this all the time: a good place to say that it goes on
+            nonlocal told
+            if (seconds := int(time.monotonic() - began)) != told:
+                told = seconds
+                self._tell(f"Running for {seconds} s.")
+            self._output.flush()
+            return self._stop.is_set()
+
+        def progress(done: int) -> None:
+            self._bar.value = done
+
+        try:
+            timeline: Timeline | BaseException = launch(
+                program,
+                counts,
+                engine.backend,
+                timeout=self.timeout,
+                on_output=self._output,
+                progress=progress,
+                stop=asked_to_stop,
+            )
+        except BaseException as error:  # whatever it is, the bench must come out of it
+            timeline = error
+        with self._lock:
+            self._thread = None
+            if self._closed:
+                return
+            if self._chosen() != (program, counts, engine):  # a control was faster than its being switched off
+                self._refresh()
+            elif isinstance(timeline, Timeline):
+                self._show(timeline)
+            else:
+                self._fail(timeline)
+
+    # ---------------------------------------------------------------- showing
+
+    def _blank(self) -> Timeline:
+        return blank(program_name(self.program), source_of(self.program), self.counts, self._now)
+
+    def _cover(self) -> None:
+        """Show the program and the ranks, and nothing of what they do."""
+        timeline = self._blank()
+        with self.view.hold_sync():
+            self.view.selected = None
+            self.view.sentences = self.predict and self._beside is None
+            self.view.covered = list(range(timeline.world_size))
+            self.view.timeline = timeline
+        self._output.clear()
+        if self._beside is not None:
+            self._beside.compare()
+
+    def _show(self, timeline: Timeline) -> None:
+        with self.view.hold_sync():
+            self.view.timeline = timeline
+            self.view.covered = []
+            self.view.sentences = self._beside is None
+        self.timeline = timeline
+        self._output.show(timeline)
+        self._tell("")
+        if self.covered:
+            self._judge(timeline)
+        if self._beside is not None:
+            self._beside.compare()
+        self._arrange()
+
+    def _judge(self, timeline: Timeline) -> None:
+        """Hold what was said against what came, and say what was right."""
+        found = score(timeline, self._now, self.said)
+        self.scores.append(found)
+        self.ranks.covered = False
+        self.ranks.results = [
+            "we ended it: not counted" if ended is None else f"✓ it {ended}" if right else f"✗ it {ended}"
+            for ended, right in zip(found.ended, found.right, strict=True)
+        ]
+        right, judged = tally([found])
+        all_right, all_judged = tally(self.scores)
+        self._tell(f"{right} of {judged} right; {all_right} of {all_judged} since the bench was opened.")
+
+    def _fail(self, error: BaseException) -> None:
+        self._failed = error
+        self._cover()
+        self._tell(f"{error}", bad=True)
+        self._arrange()
+
+    def _tell(self, text: str, bad: bool = False) -> None:
+        self._status.value = paragraph(text, bad)
+
+
+def bench(
+    program: Program | None = None,
+    *,
+    case: int = 4,
+    inputs: Sequence[int] = (5, 6),
+    engine: str = "emulated nccl",
+    predict: bool = False,
+    timeout: float = 300.0,
+) -> Bench:
+    """A bench to play on: choose a case, or bring a program, and move a slider per rank. See `Bench`.
+
+    joinlab.bench()                             # the six cases
+    joinlab.bench(my_program, inputs=(2, 3))    # your own
+    joinlab.bench(predict=True)                 # say first, then look
+    """
+    return Bench(program, case=case, inputs=inputs, engine=engine, predict=predict, timeout=timeout)
+
+
+def _visible(widget: Any, wanted: bool) -> None:
+    display = None if wanted else "none"
+    if widget.layout.display != display:
+        widget.layout.display = display
+
+
+def _close(widget: Any) -> None:
+    for child in getattr(widget, "children", ()):
+        _close(child)
+    widget.close()

@@ -1,0 +1,44 @@
+"""What was said of a run, and what came of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from joinlab.engines import ENGINES
+from joinlab.predictions import WORDS, Score, blank, score, tally, word
+from joinlab.timeline import Ending, timeline_from_rows
+
+
+@pytest.mark.parametrize(
+    ("ending", "said"),
+    [
+        (Ending("finished"), "finishes"),
+        (Ending("finished", pending=True), "finishes"),
+        (Ending("hung", proven=True), "hangs"),
+        (Ending("hung", proven=False), "hangs"),
+        (Ending("raised", text="ValueError: no"), "raises"),
+        (Ending("killed", text="its process was killed by SIGABRT"), "raises"),
+        (Ending("killed", text="stopped on request"), None),
+        (Ending("killed", text="interrupted by the user"), None),
+        (Ending("killed", text="ended by joinlab: still running after timeout=5 s"), None),
+    ],
+)
+def test_an_ending_in_one_word(ending, said):
+    assert word(ending) == said and (said is None or said in WORDS)
+
+
+def test_a_score_counts_only_what_could_be_right():
+    ends = [Ending("finished"), Ending("killed", text="stopped on request"), Ending("hung", proven=True)]
+    timeline = timeline_from_rows([], ends, {"program": "mine", "inputs": [1, 2, 3]})
+    found = score(timeline, ENGINES["launched gloo"], ("finishes", "hangs", "raises"))
+    assert found == Score(
+        "mine", (1, 2, 3), "launched gloo", ("finishes", "hangs", "raises"), ("finishes", None, "hangs")
+    )
+    assert found.right == (True, False, False)
+    assert tally([found, found]) == (2, 4)
+
+
+def test_a_blank_tells_nothing_but_what_will_be_run():
+    made = blank("mine", {"file": "f.py", "first_line": 1, "text": "pass"}, (1, 2), ENGINES["launched gloo"])
+    assert made.calls.is_empty() and made.spans.is_empty() and made.output == ("", "")
+    assert made.meta["inputs"] == [1, 2] and made.meta["engine"] == "not run yet"

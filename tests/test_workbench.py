@@ -1,0 +1,455 @@
+"""The bench without a browser: its controls are set as a browser would set them, and what it shows is looked at."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+import time
+from typing import Any
+
+import pytest
+
+import joinlab
+from joinlab import cases, workbench
+from joinlab.errors import LaunchInterrupted, ProgramError
+from joinlab.panels import LINES, documented
+from joinlab.timeline import Ending, EndKind, timeline_from_rows
+from joinlab.workbench import Bench, bench
+from tests.leftovers import assert_nothing_left
+
+
+@pytest.fixture
+def emulated(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """What was emulated, in order."""
+    asked: list[tuple[Any, ...]] = []
+    real = workbench.emulate
+
+    def noted(program: Any, counts: Any, backend: str, **options: Any) -> Any:
+        asked.append((program.__name__, counts, backend, options["era"]))
+        return real(program, counts, backend, **options)
+
+    monkeypatch.setattr(workbench, "emulate", noted)
+    return asked
+
+
+def on_the_wire(made: Bench) -> str:
+    """All that a browser has been told: the state of every widget, unpacked."""
+    told = []
+
+    def walk(widget: Any) -> None:
+        state = widget.get_state()
+        told.append(repr({name: value for name, value in state.items() if not isinstance(value, bytes)}))
+        for value in state.values():
+            if isinstance(value, bytes) and value:
+                told.append(gzip.decompress(value).decode())
+        for child in getattr(widget, "children", ()):
+            walk(child)
+
+    walk(made.widget)
+    return "\n".join(told)
+
+
+def shown(control: Any) -> bool:
+    return control.layout.display != "none"
+
+
+# ---- emulated runs follow
+
+
+def test_a_bench_opens_with_case_4_emulated():
+    made = bench()
+    assert (made.case, made.counts, made.engine) == (4, (5, 6), "emulated nccl")
+    assert made.timeline is not None and made.view.timeline is made.timeline
+    assert [str(end) for end in made.timeline.ends] == ["finished", "hung (proven)"]
+    assert "Documented" in made._said.value and "hangs" in made._said.value
+    assert "Rank 0 has exhausted all 5" in made._output.widget.value
+    assert not shown(made._go) and not shown(made._halt)
+
+
+def test_a_slider_is_followed_at_once(emulated):
+    made = bench(case=1)
+    made.ranks.counts = [5, 7]
+    assert made.timeline.meta["inputs"] == [5, 7] and made.view.timeline is made.timeline
+    made.ranks.counts = [5, 7, 1]
+    assert made.timeline.world_size == 3
+    made._case.value = 2
+    made._engine.value = "emulated gloo"
+    assert [asked[:3] for asked in emulated] == [
+        ("case_1", (5, 6), "nccl"),
+        ("case_1", (5, 7), "nccl"),
+        ("case_1", (5, 7, 1), "nccl"),
+        ("case_2", (5, 7, 1), "nccl"),
+        ("case_2", (5, 7, 1), "gloo"),
+    ]
+
+
+def test_what_was_emulated_lately_is_kept_and_run_does_it_again(emulated):
+    made = bench(case=1)
+    first = made.timeline
+    made.counts = (1, 2)
+    made.counts = (5, 6)
+    assert made.timeline is first and len(emulated) == 2
+    assert made.run().equals(first) and len(emulated) == 3
+
+
+def test_a_program_of_ones_own_is_emulated_each_time(emulated):
+    def mine(rank, inputs):
+        print(f"I have {len(inputs)}", *([] if flag else ["no"]))
+
+    flag = True
+    made = bench(mine, inputs=(1, 1))
+    assert made.case == 0 and made.program is mine and made._said.value == ""
+    assert made.timeline.output == ("I have 1\n", "I have 1\n")
+    flag = False
+    made.counts = (2, 1)
+    made.counts = (1, 1)
+    assert made.timeline.output[0] == "I have 1 no\n"
+    assert len(emulated) == 3
+    made.case = 1
+    assert made.timeline.meta["program"] == "case_1"
+    made.case = 0
+    assert made.timeline.meta["program"] == "mine"
+
+
+def test_several_changes_from_python_are_one_emulation(emulated):
+    bench(case=3, inputs=(1, 2), engine="emulated nccl 1.9")
+    assert emulated == [("case_3", (1, 2), "nccl", "1.9")]
+
+
+@pytest.mark.parametrize(
+    ("engine", "case", "byte", "pad"),
+    [
+        ("emulated nccl", 1, False, False),
+        ("emulated nccl", 4, False, True),
+        ("emulated nccl 1.9", 4, True, True),
+        ("emulated nccl 1.9", 3, True, False),
+        ("emulated nccl 1.9", 2, False, False),
+        ("emulated gloo", 4, False, False),
+        ("launched gloo", 4, False, False),
+    ],
+)
+def test_knobs_are_shown_where_they_matter(engine, case, byte, pad):
+    made = bench(case=case, engine=engine, inputs=(1, 2))
+    assert (shown(made._byte), shown(made._pad)) == (byte, pad)
+
+
+def test_the_knobs_reach_the_emulation():
+    made = bench(engine="emulated nccl 1.9", inputs=(2, 3))
+    assert [str(end) for end in made.timeline.ends] == ["hung (proven)", "finished"]
+    made.barrier_value = 0
+    assert [str(end) for end in made.timeline.ends] == ["finished", "hung (proven)"]
+    made.barrier_value, made.pad = 7, 3
+    assert made.timeline.meta["emulation"]["pad"] == 3 and made.barrier_value == 7 and made.pad == 3
+
+
+# ---- what a program can do
+
+
+def test_a_program_that_raises_shows_its_ending():
+    def broken(rank, inputs):
+        raise RuntimeError("no <b>")
+
+    made = bench(broken, inputs=(1, 1))
+    assert [end.kind for end in made.timeline.ends] == [EndKind.RAISED] * 2
+    assert "no &lt;b&gt;" in made._output.widget.value
+
+
+def test_a_program_that_never_ends_is_ended(monkeypatch):
+    monkeypatch.setattr(workbench, "EMULATION_S", 0.05)
+
+    def endless(rank, inputs):
+        while True:
+            pass
+
+    made = bench(endless, inputs=(1, 1))
+    assert [end.kind for end in made.timeline.ends] == [EndKind.KILLED] * 2
+    assert "still running" in made.timeline.ends[0].text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"program": "train.py"}, "function worker"),
+        ({"program": lambda: None}, "two arguments"),
+        ({"case": 7}, "case="),
+        ({"case": 0}, "case="),
+        ({"inputs": ()}, "empty"),
+        ({"inputs": (1, 21)}, "at most 20"),
+        ({"inputs": (1,) * 9}, "at most 8"),
+        ({"inputs": "56"}, "inputs="),
+        ({"engine": "mpi"}, "engine="),
+    ],
+)
+def test_what_the_bench_cannot_show_is_refused(options, message):
+    with pytest.raises(ProgramError, match=message):
+        bench(**options)
+
+
+def test_what_cannot_be_set_is_refused_and_nothing_changes():
+    made = bench(case=1)
+    before = made.timeline
+    for name, value in (("counts", (1, -1)), ("case", 9), ("engine", None), ("said", ("hangs", "hangs"))):
+        with pytest.raises(ProgramError):
+            setattr(made, name, value)
+    assert made.timeline is before and made.counts == (5, 6)
+
+
+def interrupt(*_: Any, **__: Any) -> Any:
+    timeline = timeline_from_rows([], [Ending("killed", text="interrupted by the user")], {"backend": "nccl"})
+    raise LaunchInterrupted("interrupted", timeline)
+
+
+def test_an_interrupt_reaches_the_cell_but_not_a_control(monkeypatch):
+    made = bench(case=1)
+    monkeypatch.setattr(workbench, "emulate", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        made.counts = (1, 2)
+    made.ranks.counts = [1, 3]
+    assert "Interrupted" in made._status.value
+    monkeypatch.undo()
+    made.counts = (1, 4)
+    assert made.timeline.meta["inputs"] == [1, 4] and "Interrupted" not in made._status.value
+
+
+# ---- predict first
+
+
+def test_what_is_covered_has_not_been_sent():
+    made = bench(predict=True, engine="emulated nccl 1.9")
+    assert made.covered and made.timeline is None and "covered" in repr(made)
+    told = on_the_wire(made)
+    assert "not shown yet" in told and "case_4" in told
+    for secret in ("hung", "all-reduce (", "_find_common_rank", "exhausted all 5", "Documented", "hangs in"):
+        assert secret not in told
+    made.said = ("hangs", "hangs")
+    made.run()
+    told = on_the_wire(made)
+    assert "hung" in told and "_find_common_rank" in told and "exhausted all" in told
+
+
+def test_a_prediction_is_judged_and_every_change_covers_again():
+    made = bench(predict=True)
+    assert made._go.disabled and "Predict first" in made._status.value
+    made.ranks.said = ["finishes", ""]
+    with pytest.raises(ProgramError, match="say of each rank"):
+        made.run()
+    assert made.timeline is None and made.covered
+    made.ranks.said = ["finishes", "raises"]
+    assert not made._go.disabled and made._go.description == "Show"
+    made._go.click()
+    assert not made.covered and made.view.covered == [] and made.timeline is not None
+    (found,) = made.scores
+    assert (found.said, found.ended, found.right) == (("finishes", "raises"), ("finishes", "hangs"), (True, False))
+    assert made.ranks.results == ["✓ it finishes", "✗ it hangs"]
+    assert "1 of 2 right" in made._status.value
+    for name, value in (("counts", (1, 1)), ("case", 2), ("engine", "emulated gloo"), ("pad", 1)):
+        setattr(made, name, value)
+        assert made.covered and made.timeline is None and made.said == ("", "") and made.ranks.results == []
+        assert made.view.covered == [0, 1] and made.view.timeline.calls.height == 0
+        made.said = ("finishes", "finishes")
+        made.run()
+    assert len(made.scores) == 5
+
+
+def test_the_cover_holds_what_is_selected_and_compared_too():
+    made = bench(predict=True, case=1, inputs=(1, 2))
+    made.said = ("finishes", "finishes")
+    made.run()
+    made.view.selected = 3
+    made.keep()
+    assert made.comparison.comparison is not None
+    made.counts = (1, 3)
+    assert made.view.selected is None and made.comparison.comparison is None and made.view.mark == {}
+    made.said = ("finishes", "finishes")
+    made.run()
+    assert made.comparison.comparison is not None and "They part" in made.comparison.comparison.sentence
+
+
+def test_said_can_be_only_one_of_three_words():
+    made = bench(predict=True)
+    with pytest.raises(ProgramError, match="finishes, hangs or raises"):
+        made.said = ("explodes", "hangs")
+    with pytest.raises(ProgramError, match="each of 2 ranks"):
+        made.said = ("hangs",)
+
+
+# ---- launched runs
+
+
+def test_a_launched_case_4_shows_its_proven_hang():
+    made = bench(engine="launched gloo", inputs=(1, 2))
+    assert made.timeline is None and made.view.timeline.calls.height == 0 and shown(made._go)
+    assert "Not run yet" in made._status.value
+    timeline = made.run()
+    assert made.timeline is timeline and [str(end) for end in timeline.ends] == ["hung (proven)"] * 2
+    assert "never meet" not in made._status.value and "On gloo it is a call of its own kind" in made._said.value
+    made.counts = (2, 3)
+    assert made.timeline is None and "Not run yet" in made._status.value
+    assert_nothing_left()
+
+
+def test_a_run_under_way_prints_and_is_stopped_midway():
+    def patient(rank, inputs):
+        print(f"rank {rank} <waits>", flush=True)
+        threading.Event().wait()
+
+    made = bench(patient, inputs=(1, 1), engine="launched gloo")
+    heard = threading.Event()
+    made._output.widget.observe(
+        lambda change: heard.set() if "rank 1 &lt;waits&gt;" in change["new"] else None, "value"
+    )
+    made._go.click()
+    assert made.running and made.ranks.busy and made._go.disabled and not made._halt.disabled
+    made._go.click()  # a second click changes nothing
+    with pytest.raises(ProgramError, match="under way"):
+        made.counts = (2, 2)
+    assert heard.wait(30)
+    assert "Running" in made._status.value and made.timeline is None
+    made.stop()
+    assert not made.running and not made.ranks.busy and made._halt.disabled
+    assert [(end.kind, end.text) for end in made.timeline.ends] == [(EndKind.KILLED, "stopped on request")] * 2
+    made.stop()
+    assert_nothing_left()
+
+
+def test_an_interrupted_cell_ends_the_run(monkeypatch):
+    def patient(rank, inputs):
+        threading.Event().wait()
+
+    made = bench(patient, inputs=(1,), engine="launched gloo")
+
+    def interrupted(*_: Any) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    real = made._launch
+    monkeypatch.setattr(made, "_launch", real)
+    monkeypatch.setattr(threading.Thread, "join", interrupted)
+    with pytest.raises(LaunchInterrupted):
+        made.run()
+    assert not made.running and made.timeline.ends[0].kind is EndKind.KILLED
+    assert_nothing_left()
+
+
+def test_a_stopped_run_is_not_counted_as_a_prediction(monkeypatch):
+    ended = [Ending("killed", text="stopped on request"), Ending("finished")]
+    stopped = timeline_from_rows([], ended, {"program": "case_4", "backend": "gloo", "inputs": [5, 6]})
+    monkeypatch.setattr(workbench, "launch", lambda *_, **__: stopped)
+    made = bench(predict=True, engine="launched gloo")
+    made.said = ("hangs", "finishes")
+    made.run()
+    assert made.ranks.results == ["we ended it: not counted", "✓ it finishes"]
+    assert "1 of 1 right" in made._status.value
+
+
+def test_a_launch_that_fails_says_why_and_the_bench_lives_on(monkeypatch):
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise joinlab.errors.LaunchError("no <fork> today")
+
+    monkeypatch.setattr(workbench, "launch", refuse)
+    made = bench(engine="launched gloo")
+    with pytest.raises(joinlab.errors.LaunchError, match="today"):
+        made.run()
+    assert "no &lt;fork&gt; today" in made._status.value and not made.running
+    made.engine = "emulated nccl"
+    assert made.timeline is not None and "fork" not in made._status.value
+
+
+def test_what_a_machine_lacks_is_said_and_cannot_be_started(monkeypatch):
+    monkeypatch.setattr(workbench, "missing", lambda engine, ranks: "No GPU." if engine.name == "launched nccl" else "")
+    made = bench(engine="launched nccl")
+    assert "No GPU." in made._status.value and made._go.disabled
+    assert ("launched: NCCL, on GPUs (not on this machine)", "launched nccl") in made._engine.options
+    with pytest.raises(ProgramError, match="No GPU"):
+        made.run()
+
+
+# ---- compare
+
+
+def test_what_is_kept_stands_beside_what_comes_next():
+    made = bench(case=4, inputs=(2, 3), engine="emulated nccl 1.9")
+    old = made.timeline
+    made._keep.value = True
+    assert made.comparison.left.timeline is old and made.comparison.right is made.view
+    assert made.comparison.comparison.parting is None
+    made.engine = "emulated nccl"
+    found = made.comparison.comparison
+    row = found.rows[found.parting]
+    assert made.comparison.left.mark["slot"] == row.left and made.view.mark["slot"] == row.right
+    made.view.selected = row.right
+    assert made.comparison.left.selected == row.left
+    made.comparison.left.selected = 0
+    assert made.view.selected == 0
+    made.comparison.left.setup = True
+    assert made.view.setup is True
+    made.keep()
+    assert made.comparison is None and made.view.mark == {} and made._picture.children == (made.view,)
+    assert made.view.sentences is True
+
+
+def test_compare_alone():
+    left, right = (joinlab.emulate(cases.case_4, (2, 3), era=era) for era in ("1.9", "today"))
+    made = joinlab.compare(left, right)
+    assert "They part after the last input" in made._said.value
+    assert made.left.timeline is left and made.right.timeline is right
+    above = [column.children[0].value for column in made._columns]
+    assert "1.9" in above[0] and "today" in above[1]
+    made.left.selected = len(made.left.slots) - 1
+    assert made.right.selected is None  # nothing stands in that row
+    with pytest.raises(ProgramError, match="right= is a Timeline"):
+        joinlab.compare(left, "right")
+
+
+# ---- several, and the end
+
+
+def test_two_benches_do_not_meet():
+    one, other = bench(case=1, inputs=(1, 2)), bench(case=4, predict=True)
+    one.counts = (3, 4)
+    assert other.counts == (5, 6) and other.covered and other.scores == []
+    other.said = ("finishes", "hangs")
+    other.run()
+    assert one.scores == [] and one.timeline.meta["program"] == "case_1"
+
+
+def test_a_closed_bench_has_stopped_and_answers_no_more(emulated):
+    made = bench(case=1)
+    made.close()
+    assert made.widget.comm is None
+    made.ranks.counts = [1, 1]
+    assert len(emulated) == 1
+
+
+def test_it_shows_itself_as_a_widget():
+    made = bench(case=1)
+    assert "application/vnd.jupyter.widget-view+json" in made._repr_mimebundle_()
+    assert repr(made).startswith("<Bench: case_1, inputs (5, 6), emulated nccl; <Timeline of 'case_1'")
+
+
+# ---- panels
+
+
+@pytest.mark.parametrize(
+    ("number", "counts", "engine", "told"),
+    [
+        (4, (5, 6), "emulated nccl", "the author saw: rank 0 hangs; rank 1 finishes."),
+        (2, (1, 2), "emulated nccl", "the answer explains: rank 0 finishes; rank 1 hangs."),
+        (4, (3, 4), "emulated nccl", "for inputs (2, 3) and (5, 6), not for these"),
+        (4, (5, 6, 6), "emulated nccl", "not for these"),
+        (4, (5, 6), "launched gloo", "On gloo it is a call of its own kind"),
+    ],
+)
+def test_documented_endings(number, counts, engine, told):
+    assert told in documented(number, counts, workbench.ENGINES[engine])
+
+
+def test_the_last_lines_of_a_rank_are_shown(monkeypatch):
+    output = workbench.Output()
+    for at in range(LINES + 5):
+        output(0, f"line {at}.")
+    monkeypatch.setattr(time, "monotonic", lambda: 1e9)
+    output.flush()
+    assert "line 204." in output.widget.value and "line 4." not in output.widget.value
+    output.clear()
+    assert output.widget.value == ""
