@@ -262,7 +262,7 @@ def _by_row(calls: Sequence[Row], spans: Sequence[Row], steps: Sequence[Step], r
     for index, span in enumerate(spans):
         of_rank, stop = issued[span["rank"]], span["end_ns"]
         first = bisect_left(of_rank, (span["begin_ns"], 0))
-        behind = len(of_rank) if stop is None else bisect_left(of_rank, (stop + 1, 0))
+        behind = len(of_rank) if stop is None else bisect_left(of_rank, (max(stop, span["begin_ns"] + 1), 0))
         rows = [layout.calls[at] for _, at in of_rank[first:behind]]
         if rows:  # a span that issued no call has no place in an order of calls
             end = max(place[1] for place in rows) if stop is not None else layout.stops[span["rank"]]

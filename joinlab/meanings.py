@@ -43,7 +43,7 @@ _UNREAD = {  # PyTorch reduces them and never looks at the result
 _TAKEN = {
     "DDP backward()": "the sum of all ranks' gradients",
     "sync final model params": "the final parameters",
-    "DDP construction": "what rank 0's model holds",
+    "broadcast (DDP construction)": "what rank 0's model holds",
 }
 
 
@@ -75,8 +75,8 @@ def conclusion(origin: str | None, value_out: str | None) -> str | None:
         return None
     if who in _CONCLUSIONS and len(values) == 1:
         return f"read {number(values[0])} and took it that {_CONCLUSIONS[who](values[0])}"
-    if who in _TAKEN:
-        return f"took {', '.join(map(number, values))} for {_TAKEN[who]}"
+    if taken := _TAKEN.get(who) or _TAKEN.get(origin or ""):
+        return f"took {', '.join(map(number, values))} for {taken}"
     return f"got {', '.join(map(number, values))}"
 
 

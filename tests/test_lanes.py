@@ -171,7 +171,7 @@ def test_a_span_covers_the_calls_issued_in_it():
     rows = [{"rank": 0, "group": "0", "seq": i, "op": "all_reduce", "enqueued_ns": 10 * i} for i in range(4)]
     rows = [row | {"completed_ns": row["enqueued_ns"] + 1, "dtype": "float32", "shape": [[1]]} for row in rows]
     spans = [
-        {"rank": 0, "name": "forward", "begin_ns": 10, "end_ns": 20},
+        {"rank": 0, "name": "forward", "begin_ns": 10, "end_ns": 21},
         {"rank": 0, "name": "optimizer", "begin_ns": 21, "end_ns": 29},
         {"rank": 0, "name": "backward", "begin_ns": 30, "end_ns": None},
     ]
@@ -183,6 +183,21 @@ def test_a_span_covers_the_calls_issued_in_it():
     assert found["backward"].open and found["backward"].end == picture.caps[0].at
     assert "optimizer" not in found  # it issued no call: it has no place in an order of calls
     assert {box.label for box in lanes(timeline, "time").boxes if box.kind is Kind.SPAN} == {*found, "optimizer"}
+
+
+def test_a_call_at_the_moment_between_two_spans_is_of_the_second():
+    rows = [{"rank": 0, "group": "0", "seq": i, "op": "all_reduce", "enqueued_ns": 10 * i} for i in range(3)]
+    rows = [row | {"completed_ns": row["enqueued_ns"] + 1, "dtype": "float32", "shape": [[1]]} for row in rows]
+    spans = [
+        {"rank": 0, "name": "backward", "begin_ns": 0, "end_ns": 10},
+        {"rank": 0, "name": "forward", "begin_ns": 10, "end_ns": 20},
+        {"rank": 0, "name": "optimizer", "begin_ns": 20, "end_ns": 20},
+    ]
+    picture = lanes(timeline_from_rows(rows, [DONE], {"backend": "nccl"}, spans))
+    found = {box.label: (box.begin, box.end) for box in picture.boxes if box.kind is Kind.SPAN}
+    assert [found[name] for name in ("backward", "forward", "optimizer")] == [
+        (box.begin, box.end) for box in stream(picture)
+    ]
 
 
 @pytest.mark.parametrize("axis", ["logical", "time"])

@@ -43,6 +43,8 @@ from joinlab.meanings import conclusion, number
         ("all-reduce (barrier)", "[[7]]", "discarded the value"),
         ("barrier", None, "discarded the value"),
         ("all-reduce (DDP forward() 1)", None, "discarded the value"),
+        ("broadcast (DDP construction)", "[[0.5]]", "took 0.5 for what rank 0's model holds"),
+        ("all-gather (DDP construction)", "[[2],[2]]", "got 2, 2"),  # every rank's own, to be compared
         ("all-reduce", "[[4.0]]", "got 4"),
         ("all-reduce", None, None),
         ("all-reduce (join() _get_num_nonjoined_procs())", None, None),

@@ -131,6 +131,31 @@ def test_arrow_keys_step_and_everything_is_said_of_the_call(opened):
     assert chosen.count() == 0 and "Nothing selected" in view.locator(".jl-panel").text_content()
 
 
+def test_home_and_end_go_to_the_first_and_last_row_from_anywhere(opened):
+    page = opened()
+    view = live(page)
+    rows = view.locator("[role=row]").count()
+    view.locator(".jl-svg").focus()
+    for key, row in (("End", rows), ("Home", 1), ("PageDown", 6), ("Escape", None), ("Home", 1), ("Escape", None)):
+        page.keyboard.press(key)
+        said = view.locator(".jl-panel .jl-h").first.text_content()
+        assert said == (f"Row {row} of {rows}" if row else "Nothing selected")
+    page.keyboard.press("ArrowUp")
+    assert view.locator(".jl-panel .jl-h").first.text_content() == f"Row {rows} of {rows}"
+
+
+def test_no_word_of_the_picture_is_cut_off_at_its_edge(opened, sliders):
+    page = opened(sliders, viewport={"width": 700, "height": 900})
+    view = live(page)
+    over = view.locator(".jl-svg").evaluate(
+        """(svg) => { const all = svg.getBoundingClientRect();
+            return [...svg.querySelectorAll("text")].filter((text) => { const one = text.getBoundingClientRect();
+                return one.right > all.right + 1 || one.left < all.left - 1 || one.bottom > all.bottom + 1; })
+                .map((text) => text.textContent); }"""
+    )
+    assert over == []
+
+
 def test_a_click_selects_and_the_stack_waits_to_be_asked_for(opened):
     page = opened(viewport={"width": 1300, "height": 900})
     view = live(page)

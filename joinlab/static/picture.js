@@ -21,8 +21,9 @@ class Picture {
     this.top = down ? 4 : 20;
     this.makeRoom();
     this.capLines = run.ends.map((n, rank) => wrap(this.capText(rank), down ? this.column * 0.72 - 10 : 150, 11).slice(0, 4));
-    const caps = down ? 14 + LINE * Math.max(...this.capLines.map((lines) => lines.length)) : 170;
-    this.length = this.along(layout.end) + caps;
+    const last = Math.max(...layout.boxes.map((box) => box.end), ...layout.notes.map((note) => note.end), layout.begin);
+    const caps = layout.stops.map((stop, rank) => this.along(stop) + (down ? 14 + LINE * this.capLines[rank].length : 170));
+    this.length = Math.max(this.along(last), ...caps);
     this.across = this.left + this.column * this.n;
     const foot = down ? 4 : 24;
     [this.width, this.height] = down ? [this.across, this.length + foot] : [this.length, this.top + this.column * this.n + foot];
@@ -38,7 +39,7 @@ class Picture {
     if (this.covered.length) return;
     for (const note of this.layout.notes) {
       const own = note.rank >= 0 && this.down;
-      const room = this.down ? (own ? this.column * 0.9 : this.column * this.n - 12) : 190;
+      const room = this.down ? (own ? this.column * 0.78 : this.column * this.n - 12) : 190;
       note.lines = wrap(note.text, room - 12, 11.5);
       const needed = this.down ? note.lines.length * LINE + 10 : 200;
       this.shifts.push([note.begin, note.end, needed - (note.end - note.begin) * this.perUnit]);
@@ -243,7 +244,7 @@ class Picture {
     if (box.host) return `<g${of}>${tip}${parts.join("")}${label}</g>`;
     const cell = `role="gridcell" id="${this.name}-${box.slot}-${box.rank}" aria-selected="false" aria-label="${esc(said)}"`;
     // Tip and text stand beside the cell: inside, a screen reader would read the call three times.
-    return `<g role="presentation"${of}>${tip}<g ${cell} data-slot="${box.slot}">${parts.join("")}</g>${label}</g>`;
+    return `<g role="presentation"${of}>${tip}<g ${cell}${of}>${parts.join("")}</g>${label}</g>`;
   }
 
   said(box) {
@@ -274,7 +275,7 @@ class Picture {
         found.push(this.rect(from, to, low, high, `class="jl-cover"`) + `<text x="${px(x)}" y="${px(y)}" text-anchor="middle" class="jl-name">covered</text>`);
         continue;
       }
-      const lines = this.capLines[rank], wide = Math.max(...lines.map((line) => widthOf(line, 11))) + 12;
+      const lines = this.capLines[rank], wide = Math.max(...lines.map((line) => widthOf(line, 12))) + 14; // it is bold
       const at = this.along(this.layout.stops[rank]) + 4, side = this.beside(rank, (stream[0] + stream[1]) / 2);
       const [x, y] = this.down ? [side - wide / 2, at] : [at, side - (lines.length * LINE) / 2];
       found.push(`<g class="${this.run.good[rank] ? "jl-cap" : "jl-cap jl-bad"}"><title>${esc(this.capText(rank))}</title><rect x="${px(x)}" y="${px(y)}" width="${px(wide)}" height="${lines.length * LINE + 5}"/>` +

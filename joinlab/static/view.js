@@ -54,7 +54,9 @@ export function mount(root, model) {
   }
 
   function show(newData, newRun) {
+    const another = run !== null;
     [data, run] = [newData, newRun];
+    if (another && !layoutOf(data, run, get("axis"), get("setup")).slots.includes(get("selected") ?? null)) set("selected", null);
     rank = Math.min(rank, run.ranks - 1);
     stop();
     tell();
@@ -254,7 +256,8 @@ export function mount(root, model) {
     const shown = layout.slots.filter((slot) => layout.calls.some((box) => box.slot === slot && picture.seen(box.rank) && !picture.hidden.has(box.kind)));
     if (!shown.length) return false;
     const at = shown.indexOf(get("selected"));
-    const to = at < 0 ? (by > 0 ? 0 : shown.length - 1) : clamp(at + by, 0, shown.length - 1);
+    const from = at < 0 && by > 0 ? -1 : at < 0 ? shown.length : at;
+    const to = clamp(from + by, 0, shown.length - 1);
     select(shown[to]);
     return to < shown.length - 1;
   }
