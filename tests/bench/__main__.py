@@ -8,10 +8,14 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench import launches, steps
+from tests.bench import emulation, launches, steps
 from tests.bench.figures import Figure
 
-PARTS: dict[str, Callable[[], list[Figure]]] = {"launches": launches.measure, "steps": steps.measure}
+PARTS: dict[str, Callable[[], list[Figure]]] = {
+    "launches": launches.measure,
+    "steps": steps.measure,
+    "emulation": emulation.measure,
+}
 
 
 def main() -> int:
