@@ -118,7 +118,7 @@ def call_details(row: Mapping[str, Any], tells_start: bool) -> Details:
         found.append(("tag", str(row["tag"])))
     found.append(("value in", values(row["value_in"]) or unknown))
     found.append(("value out", (values(row["value_out"]) or unknown) if done else "never: the call did not complete"))
-    made = conclusion(row["origin"], row["value_out"]) if done else None
+    made = conclusion(row["origin"], row["value_out"]) if done and row["dtype"] else None  # gloo's barrier has no value
     if made:
         found.append((MADE, f"it {made}"))
     found += _times(row, tells_start)

@@ -44,13 +44,9 @@ def write_handout(path: str | os.PathLike[str], most: int = MOST, progress: bool
 
 
 def _runs(most: int) -> Iterator[tuple[Position, Timeline]]:
-    for number, case in CASES.items():
-        known: dict[tuple[int, ...], Timeline] = {}
-        for era, barrier in BARRIERS.items():
-            for inputs in product(range(most + 1), repeat=2):
-                if case.barrier or inputs not in known:  # without a barrier the two are the same
-                    known[inputs] = emulate(case.program, inputs, era=era)
-                yield Position(_name(number), barrier, inputs), known[inputs]
+    for (number, case), (era, barrier) in product(CASES.items(), BARRIERS.items()):
+        for inputs in product(range(most + 1), repeat=2):
+            yield Position(_name(number), barrier, inputs), emulate(case.program, inputs, era=era)
 
 
 def _name(number: int) -> str:

@@ -59,9 +59,24 @@ def measured(timeline: Timeline) -> str:
                 f"Measured: {timeline.world_size} real processes on {backend}{torch}. Times are of the machine's clock."
             )
         case "emulated":
-            return f"Modelled: PyTorch's own code on a modelled {backend}{torch}. Times are of a virtual clock."
+            return (
+                f"Modelled: PyTorch's own code on a modelled {backend}{torch}{_barrier(timeline)}. "
+                "Times are of a virtual clock."
+            )
         case engine:
             return f"{str(engine or 'recorded').capitalize()}: {timeline.world_size} ranks on {backend}{torch}."
+
+
+def _barrier(timeline: Timeline) -> str:
+    """Which barrier was modelled: on NCCL, endings hang on it."""
+    knobs = timeline.meta.get("emulation") or {}
+    if timeline.meta.get("backend") != "nccl" or "era" not in knobs:
+        return ""
+    if knobs["era"] == "today":
+        return ", with today's barrier, an all-reduce of a float zero"
+    byte = knobs.get("barrier_value")
+    pad = f", and {knobs['pad']} as the undefined half of a line" if knobs.get("pad") else ""
+    return f", with the barrier of PyTorch 1.9, an all-reduce of one byte that nobody set, here {byte}{pad}"
 
 
 def sides(box: Box) -> tuple[float, float]:

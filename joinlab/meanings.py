@@ -48,12 +48,15 @@ _TAKEN = {
 
 
 def number(value: Number) -> str:
-    """A value as it is read: 1.0 is "1", a stray bit pattern stays "1.4013e-45".
+    """A value as it is read: 1.0 is "1", a stray bit pattern stays "1.4013e-45", and nothing is rounded off to "3".
 
-    >>> number(1.0), number(0.5), number(1.401298464324817e-45)
-    ('1', '0.5', '1.4013e-45')
+    >>> number(1.0), number(0.5), number(1.401298464324817e-45), number(3.0000016689300537)
+    ('1', '0.5', '1.4013e-45', '3.00000167')
     """
-    return str(int(value)) if isinstance(value, int) or _is_whole(value) else f"{value:.5g}"
+    if isinstance(value, int) or _is_whole(value):
+        return str(int(value))
+    said = f"{value:.5g}"
+    return f"{value:.9g}" if _is_whole(float(said)) else said  # the little that it is off by may be the point
 
 
 def conclusion(origin: str | None, value_out: str | None) -> str | None:

@@ -40,6 +40,11 @@ from joinlab.meanings import conclusion, number
         ("all-reduce (_find_common_rank())", "[[-1]]", "read -1 and took it that no rank has the final parameters"),
         ("all-reduce (throw check)", "[[1.0]]", "read 1 and took it that a rank has run out of inputs"),
         ("all-reduce (DDP backward())", "[[1.0,2.5]]", "took 1, 2.5 for the sum of all ranks' gradients"),
+        (
+            "all-reduce (DDP backward())",
+            "[[3.0000016689300537]]",
+            "took 3.00000167 for the sum of all ranks' gradients",
+        ),
         ("all-reduce (barrier)", "[[7]]", "discarded the value"),
         ("barrier", None, "discarded the value"),
         ("all-reduce (DDP forward() 1)", None, "discarded the value"),

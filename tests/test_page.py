@@ -134,6 +134,12 @@ def test_it_says_what_is_measured_and_what_is_modelled():
     versions = {"torch": "2.13.0"}
     assert measured(hung(versions=versions)).startswith("Measured: 2 real processes on gloo, PyTorch 2.13.0.")
     assert measured(hung(engine="emulated")).startswith("Modelled: ")
+    knobs = {"era": "1.9", "barrier_value": 7, "pad": 3}
+    assert "one byte that nobody set, here 7, and 3 as" in measured(
+        hung(engine="emulated", backend="nccl", emulation=knobs)
+    )
+    assert "with today's barrier" in measured(hung(engine="emulated", backend="nccl", emulation={"era": "today"}))
+    assert "barrier" not in measured(hung(engine="emulated", backend="gloo", emulation=knobs))
     assert measured(hung(engine="imported")).startswith("Imported: 2 ranks on gloo")
 
 
