@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -64,7 +65,11 @@ def _plain(value: Any) -> Any:
 
 def _compare(found: Any, wanted: Any, given: str, what: str) -> None:
     if _plain(found) != _plain(wanted):
-        raise Wrong(f"with {given}, {what} should be {_plain(wanted)}; it is {_plain(found)}.")
+        raise Wrong(f"with {given}, {what} should be {_short(wanted)}; it is {_short(found)}.")
+
+
+def _short(value: Any) -> str:
+    return shorten(str(_plain(value)), 150, placeholder=" ...")
 
 
 # ---- the judges, one an exercise

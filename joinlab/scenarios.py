@@ -520,7 +520,7 @@ def no_hook(rank: int, inputs: Inputs) -> int:
 
 
 def two_buckets(rank: int, inputs: Inputs) -> list[list[float]]:
-    """Two buckets of different size, which rank 1 reduces in the opposite order. Pull request 3435."""
+    """Two buckets of different size, reduced as they get ready: on rank 1 the other way round. Pull request 3435."""
     buckets = [torch.ones(1), torch.ones(3)]
     ready = [0, 1] if rank == 0 else [1, 0]
     works = [dist.all_reduce(buckets[i], async_op=True) for i in ready]
@@ -556,8 +556,8 @@ def buckets_from_threads(rank: int, inputs: Inputs) -> list[list[float]]:
     return [bucket.tolist() for bucket in buckets]
 
 
-def single_queue(rank: int, inputs: Inputs) -> list[list[float]]:
-    """The cure: a bucket that is ready waits until those before it were issued. Pull request 3435, and DDP today."""
+def fixed_order(rank: int, inputs: Inputs) -> list[list[float]]:
+    """The cure: a bucket that is ready waits for those before it, as in DDP today. Asked for in pull request 3435."""
     buckets = [torch.ones(1), torch.ones(3)]
     works: list[Any] = []
     ready = set()

@@ -103,7 +103,7 @@ ENDINGS: list[tuple[str, tuple[int, ...], list[str], list[str], list[Any] | None
     ("forgetful_hook", (2, 2), [FINISH] * 2, [FINISH] * 2, [4.0, 4.0]),
     ("two_buckets", (1, 1), [HANG, HANG], [STUCK, STUCK], [None, None]),
     ("two_buckets_of_one_size", (1, 1), [FINISH] * 2, [FINISH] * 2, [[[11.0], [11.0]]] * 2),
-    ("single_queue", (1, 1), [FINISH] * 2, [FINISH] * 2, [[[2.0], [2.0, 2.0, 2.0]]] * 2),
+    ("fixed_order", (1, 1), [FINISH] * 2, [FINISH] * 2, [[[2.0], [2.0, 2.0, 2.0]]] * 2),
 ]  # fmt: skip
 
 
@@ -370,8 +370,8 @@ def test_equal_sizes_hide_it_from_every_rule():
         assert plain(timeline.returns) == [[[11.0], [11.0]]] * 2  # and not 2 and 20
 
 
-def test_a_single_queue_makes_the_order_the_same():
-    for timeline in everywhere("single_queue", (1, 1)):
+def test_a_fixed_order_is_the_same_on_all_ranks():
+    for timeline in everywhere("fixed_order", (1, 1)):
         sizes = [[row["shape"][0][0] for row in calls(timeline, rank)] for rank in (0, 1)]
         assert sizes == [[1, 3], [1, 3]]
 

@@ -1,0 +1,161 @@
+"""The notebooks' shape: short cells, more prose than code, no outputs, and a way from each to the next.
+
+That they run is tested by nbmake, which `make test` passes them to.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+from joinlab.exercises import EXERCISES
+from tests.test_scenarios import PROGRAMS
+
+FOLDER = Path(__file__).parent.parent / "notebooks"
+COURSE = (
+    "01_first_look",
+    "02_collectives",
+    "03_ddp_inside",
+    "04_six_cases",
+    "05_why_case_4_hangs",
+    "06_join_options",
+    "07_your_own_joinable",
+    "08_order",
+    "09_what_join_costs",
+    "10_when_your_job_hangs",
+)
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def load(path: Path) -> dict[str, Any]:
+    notebook: dict[str, Any] = json.loads(path.read_text())
+    return notebook
+
+
+def cells(path: Path, kind: str) -> list[str]:
+    return ["".join(cell["source"]) for cell in load(path)["cells"] if cell["cell_type"] == kind]
+
+
+def lines(code: str) -> int:
+    """Lines of code, without empty ones."""
+    return sum(bool(line.strip()) for line in code.splitlines())
+
+
+def words(text: str) -> int:
+    return len(re.findall(r"\w+", text))
+
+
+@every_notebook
+def test_it_is_one_of_the_course(path):
+    assert path.stem in COURSE
+
+
+@every_notebook
+def test_outputs_are_stripped(path):
+    for cell in load(path)["cells"]:
+        assert cell["metadata"] == {}
+        if cell["cell_type"] == "code":
+            assert (cell["outputs"], cell["execution_count"]) == ([], None)
+
+
+@every_notebook
+def test_cells_have_stable_names(path):
+    ids = [cell["id"] for cell in load(path)["cells"]]
+    assert len(set(ids)) == len(ids)
+    assert all(re.fullmatch(rf"{path.stem[:2]}-[\w-]+", name) for name in ids)
+
+
+@every_notebook
+def test_cells_are_short(path):
+    lengths = [lines(code) for code in cells(path, "code")]
+    assert max(lengths) <= 12
+    assert median(lengths) <= 4
+
+
+@every_notebook
+def test_imports_stand_in_the_first_cell(path):
+    first, *rest = cells(path, "code")
+    assert all(isinstance(node, ast.Import | ast.ImportFrom) for node in ast.parse(first).body)
+    for code in rest:
+        assert not [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Import | ast.ImportFrom)], code
+
+
+@every_notebook
+def test_there_is_more_prose_than_code_and_no_wall_of_it(path):
+    prose = cells(path, "markdown")
+    assert sum(map(words, prose)) > sum(map(words, cells(path, "code")))
+    for text in prose:
+        assert all(words(paragraph) <= 90 for paragraph in text.split("\n\n")), text
+        assert words(text) <= 170, text
+
+
+@every_notebook
+def test_it_says_its_question_its_source_and_where_in_the_course_one_is(path):
+    number = COURSE.index(path.stem) + 1
+    first = cells(path, "markdown")[0]
+    assert first.startswith(f"# {number}. ")
+    assert "**The question: " in first
+    assert re.search(r"\*Sources?: ", first)
+    links = set(re.findall(r"\]\((\w+)\.ipynb", first))
+    assert links == set(COURSE) - {path.stem}
+    assert re.search(rf"\*\*{number} ", first)
+
+
+@every_notebook
+def test_it_asks_for_a_prediction_before_it_runs(path):
+    assert sum("**Predict" in text for text in cells(path, "markdown")) >= 3
+
+
+@every_notebook
+def test_it_leads_to_the_next(path):
+    number = COURSE.index(path.stem) + 1
+    if number < len(COURSE):
+        assert f"]({COURSE[number]}.ipynb)**" in cells(path, "markdown")[-1]
+
+
+@every_notebook
+def test_links_lead_to_notebooks_of_the_course(path):
+    targets = re.findall(r"\]\(([^)\s]+\.ipynb)", "\n".join(cells(path, "markdown")))
+    assert {target.removesuffix(".ipynb") for target in targets} <= set(COURSE)
+
+
+@every_notebook
+def test_the_last_cell_asserts_from_what_was_run(path):
+    last = ast.parse(cells(path, "code")[-1])
+    asserts = [node for node in last.body if isinstance(node, ast.Assert)]
+    assert len(asserts) >= 3
+    for node in asserts:  # each looks at something that an earlier cell made
+        assert any(isinstance(inner, ast.Name) for inner in ast.walk(node)), ast.unparse(node)
+
+
+@every_notebook
+def test_the_text_is_the_same_on_gpu_and_cpu(path):
+    code = "\n".join(cells(path, "code"))
+    assert not re.search(r"\.cuda\b|\.to\(|\bdevice=|is_available", code)
+
+
+@every_notebook
+def test_exercises_and_solutions_exist_and_solutions_are_only_for_those_who_ask(path):
+    text = "\n".join(cells(path, "code") + cells(path, "markdown"))
+    assert set(re.findall(r'(?:check|solution)\("(\w+)"', text)) <= set(EXERCISES)
+    assert "solution" not in "\n".join(cells(path, "code"))
+
+
+def code_of_all() -> str:
+    return "\n".join(code for path in NOTEBOOKS for code in cells(path, "code"))
+
+
+def test_every_scenario_is_used_by_a_notebook():
+    used = set(re.findall(r"scenarios\.(\w+)", code_of_all()))
+    assert [program.__name__ for program in PROGRAMS if program.__name__ not in used] == []
+
+
+def test_every_exercise_is_asked_in_a_notebook():
+    assert [name for name in EXERCISES if f'"{name}"' not in code_of_all()] == []
