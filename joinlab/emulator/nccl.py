@@ -266,6 +266,8 @@ class _Piece:
                 return
             case Op.GATHER | Op.SCATTER | Op.ALL_TO_ALL:
                 self.steps = _peer_steps(call, part, place, self._size)
+                if self._size == 1:
+                    self._copy_own()
                 return
             case Op.REDUCE_SCATTER:
                 self._chunk = nbytes // self._size

@@ -1,0 +1,214 @@
+"""What NCCL's source predicts for two ranks whose calls do not fit, with the values that come out; and its waits."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from joinlab import emulate
+from joinlab.collectives import decode_values
+
+F32, I64, U8 = torch.float32, torch.int64, torch.uint8
+TINY = 2**-149  # the float whose bits are 1
+
+
+def call(what):
+    """Issue (op, values, dtype, more)."""
+    op, values, dtype, *more = what
+    tensor = torch.tensor(values, dtype=dtype)
+    match op:
+        case "AR":
+            dist.all_reduce(tensor, *more)
+        case "BC":
+            dist.broadcast(tensor, *more)
+        case "AG":
+            out = [torch.zeros_like(tensor) for _ in range(2)]
+            dist.all_gather(out, tensor)
+        case "barrier":
+            dist.barrier()
+
+
+def run(zero, one, **options):
+    """[(kind of ending, what came out)] per rank, for lists of calls behind a fitting first one."""
+
+    def program(rank, inputs):
+        dist.all_reduce(torch.ones(1))  # the communicator comes into being
+        for what in (zero, one)[rank]:
+            call(what)
+        torch.zeros(1).item()  # the host waits for the stream
+
+    timeline = emulate(program, (0, 0), **options)
+    outs = []
+    for rank in (0, 1):
+        texts = timeline.calls.filter(timeline.calls["rank"] == rank)["value_out"][1:].to_list()
+        outs.append([decode_values(text) for text in texts])
+    return [(str(end.kind), out) for end, out in zip(timeline.ends, outs, strict=True)]
+
+
+DONE, HUNG = "finished", "hung"
+MAX = dist.ReduceOp.MAX
+TABLE = [
+    (("AR", [0], F32), ("AR", [1], I64, MAX), (DONE, [[TINY]]), (DONE, [[1]])),
+    (("AR", [-1], I64, MAX), ("AR", [0], F32), (DONE, [[0]]), (DONE, [[0.0]])),
+    (("AR", [5], F32), ("AR", [7, 8], F32), (DONE, [[12.0]]), (DONE, [[12.0, 8.0]])),
+    (("AR", [5], F32), ("AR", [1, 2, 3], F32), (DONE, [[6.0]]), (HUNG, None)),
+    (("AR", [1, 2, 3], F32), ("AR", [5], F32), (HUNG, None), (DONE, [[6.0]])),
+    (("AR", [5], F32), ("BC", [7, 8], F32, 1), (DONE, [[12.0]]), (DONE, [[7.0, 8.0]])),
+    (("BC", [5], F32, 0), ("AR", [7], F32), (DONE, [[5.0]]), (HUNG, None)),
+    (("AR", [7], F32), ("BC", [5], F32, 0), (HUNG, None), (HUNG, None)),
+    (("BC", [5], F32, 0), ("BC", [7], F32, 1), (DONE, [[5.0]]), (DONE, [[7.0]])),
+    (("BC", [5], F32, 1), ("BC", [7], F32, 0), (HUNG, None), (HUNG, None)),
+    (("AG", [5], F32), ("AR", [7], F32), (DONE, [[5.0], [7.0]]), (HUNG, None)),
+    (("AR", [5], F32), ("AG", [7], F32), (DONE, [[12.0]]), (HUNG, None)),
+    (("AR", [5], F32), ("barrier", [0], F32), (DONE, [[5.0]]), (DONE, [[5.0]])),
+]
+
+
+@pytest.mark.parametrize(("zero", "one", "first", "second"), TABLE, ids=[f"{a} with {b}" for a, b, *_ in TABLE])
+def test_two_calls_that_do_not_fit(zero, one, first, second):
+    assert run([zero], [one]) == [(kind, [out]) for kind, out in (first, second)]
+
+
+def test_the_barrier_of_1_9_is_one_byte():
+    (_, [[[read]]]), (_, [[[byte]]]) = run([("AR", [0], F32)], [("barrier", [0], F32)], era="1.9", barrier_value=7)
+    assert (read, byte) == (7 * TINY, 7)
+
+
+def test_the_pad_is_the_upper_half_of_what_a_wider_reader_gets():
+    (_, [[[read]]]), (_, [[[wide]]]) = run([("AR", [0], F32)], [("AR", [1], I64, MAX)], pad=3)
+    assert (read, wide) == (TINY, 1 + (3 << 32))
+
+
+def test_a_skewed_pair_poisons_the_next():
+    again = ("AR", [1], F32)
+    (zero, _), (one, outs) = run([("AR", [5], F32), again], [("BC", [7, 8], F32, 1), again])
+    assert (zero, one, outs[1]) == (HUNG, DONE, [[12.0]])
+
+
+@pytest.mark.parametrize(("n", "op"), list(product([1, 2, 3, 5], ["SUM", "MAX", "AVG", "PRODUCT"])))
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "float64"])
+def test_the_ring_sums_as_the_direct_path_does(n, op, dtype, monkeypatch):
+    from joinlab.emulator.nccl import Communicator
+
+    def program(rank, inputs):
+        found = []
+        for count in (1, 3, 40):
+            x = torch.arange(1, count + 1).add(rank).to(getattr(torch, dtype))
+            dist.all_reduce(x, getattr(dist.ReduceOp, op))
+            parts = [torch.zeros_like(x) for _ in range(n)]
+            dist.all_gather(parts, x)
+            y = torch.zeros_like(x)
+            dist.reduce_scatter(y, parts, getattr(dist.ReduceOp, op))
+            dist.broadcast(y, n - 1)
+            z = x.clone()
+            dist.reduce(z, n - 1, getattr(dist.ReduceOp, op))
+            swapped = [torch.zeros_like(x) for _ in range(n)]
+            dist.all_to_all(swapped, [p + rank for p in parts])
+            gathered = [torch.zeros_like(x) for _ in range(n)] if rank == 0 else None
+            dist.gather(y + rank, gathered, 0)
+            dist.scatter(y, gathered, 0)
+            found += [x, *parts, y, z, *swapped, *(gathered or [])]
+        return [t.double().tolist() for t in found]
+
+    direct = emulate(program, (0,) * n)
+    monkeypatch.setattr(Communicator, "_fit", lambda self, heads: False)
+    assert [str(end) for end in emulate(program, (0,) * n).ends] == [DONE] * n
+    assert emulate(program, (0,) * n).returns == direct.returns
+
+
+def test_a_broadcast_needs_no_receiver_for_eight_steps():
+    def program(rank, inputs):
+        dist.all_reduce(torch.ones(1))
+        if rank == 0:
+            for _ in range(inputs.__len__()):
+                dist.broadcast(torch.ones(1), 0)
+        torch.zeros(1).item()
+
+    assert [str(end) for end in emulate(program, (8, 0)).ends] == ["finished", "finished"]
+    zero, one = emulate(program, (9, 0)).ends
+    assert (str(zero), zero.call, str(one)) == ("hung (proven)", 9, "finished") or str(zero).startswith("hung")
+
+
+def test_the_host_runs_on_behind_an_all_reduce_and_waits_at_item():
+    def runs_on(rank, inputs):
+        dist.all_reduce(torch.ones(1))
+        if rank == 0:
+            x = torch.ones(1)
+            dist.all_reduce(x)
+            print("on")
+            return None if inputs.__len__() else x.item()
+
+    goes, waits = emulate(runs_on, (1, 0)), emulate(runs_on, (0, 0))
+    assert (str(goes.ends[0]), goes.output[0]) == ("finished (a call still pending)", "on\n")
+    assert (str(waits.ends[0]), waits.ends[0].call, waits.output[0]) == ("hung (proven)", 1, "on\n")
+
+
+@pytest.mark.parametrize(
+    "sync",
+    [
+        lambda x: x.item(), lambda x: x.cpu(), lambda x: x.tolist(), lambda x: x.numpy(), lambda x: bool(x),
+        lambda x: float(x), lambda x: str(x), lambda x: f"{x}", lambda x: torch.cuda.synchronize(),
+        lambda x: torch.equal(x, x), lambda x: dist.barrier(), lambda x: dist.destroy_process_group(),
+    ],
+)  # fmt: skip
+def test_what_makes_the_host_wait_for_the_stream(sync):
+    def program(rank, inputs):
+        dist.all_reduce(torch.ones(1))
+        if rank == 0:
+            x = torch.ones(1)
+            dist.all_reduce(x)
+            sync(x)
+
+    assert emulate(program, (0, 0)).ends[0].kind == "hung"
+
+
+def test_the_first_call_waits_for_the_communicator():
+    def program(rank, inputs):
+        if rank == 0:
+            dist.broadcast(torch.ones(1), 0)  # it needs nobody, but NCCL has to make the communicator first
+
+    zero, one = emulate(program, (0, 0)).ends
+    assert (zero.kind, one.kind) == ("hung", "finished")
+    assert "communicator" in zero.text
+
+
+def test_sends_are_buffered_and_a_batch_waits_for_none_of_its_own():
+    def around(rank, inputs):
+        x, y = torch.full((1,), float(rank)), torch.zeros(1)
+        other = 1 - rank
+        ops = [dist.P2POp(dist.irecv, y, other), dist.P2POp(dist.isend, x, other)]
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+        dist.send(x + 10, other)
+        z = torch.zeros(1)
+        dist.recv(z, other)
+        return y.item(), z.item()
+
+    timeline = emulate(around, (0, 0))
+    assert timeline.returns == ((1.0, 11.0), (0.0, 10.0))
+
+    def crossed(rank, inputs):
+        x = torch.zeros(1)
+        dist.recv(x, 1 - rank)
+        dist.send(x, 1 - rank)
+        x.item()
+
+    assert [end.kind for end in emulate(crossed, (0, 0)).ends] == ["hung", "hung"]
+
+
+def test_values_that_are_not_known_are_not_shown():
+    def program(rank, inputs):
+        dist.all_reduce(torch.ones(1))
+        if rank == 0:
+            x = torch.ones(1)
+            dist.all_reduce(x)  # rank 1 never comes
+            dist.all_reduce(x)  # of a value that is not there
+
+    rows = emulate(program, (0, 0)).calls.filter(rank=0).rows(named=True)
+    assert [row["value_in"] for row in rows] == ["[[1.0]]", "[[1.0]]", None]
+    assert [row["value_out"] for row in rows] == ["[[2.0]]", None, None]
+    assert math.isfinite(rows[0]["completed_ns"])

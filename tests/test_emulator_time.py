@@ -1,0 +1,143 @@
+"""The virtual clock: stragglers, overlap of backward and all-reduce, and who waits for whom."""
+
+from __future__ import annotations
+
+import time
+
+import polars as pl
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from joinlab import cases, emulate
+from joinlab.emulator.clock import ISSUE_NS
+
+SECOND = 1_000_000_000
+
+
+def of(timeline, rank, origin):
+    found = timeline.calls.filter((pl.col("rank") == rank) & (pl.col("origin") == origin))
+    return found.rows(named=True)
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_everybody_waits_for_the_straggler(backend):
+    timeline = emulate(cases.case_1, (3, 3), backend=backend, seconds_per_input=(1.0, 2.0), latency=0.0)
+    quick, slow = (of(timeline, rank, "all-reduce (DDP backward())") for rank in (0, 1))
+    for index, (one, other) in enumerate(zip(quick, slow, strict=True)):
+        assert one["completed_ns"] == other["completed_ns"]
+        assert other["completed_ns"] - other["enqueued_ns"] < SECOND // 100
+        waited = one["completed_ns"] - one["enqueued_ns"]
+        # On NCCL the fast host runs ahead of its stream, an input after the other; on gloo it waits each time.
+        assert waited > SECOND // 2
+        behind = backend == "nccl" and index < 2  # after the last one, join() makes the host wait
+        assert (one["host_wait_end_ns"] is None) == behind
+    spans = timeline.spans.filter(name="backward")
+    for rank, seconds in ((0, 1.0), (1, 2.0)):
+        mine = spans.filter(rank=rank)
+        lengths = (mine["end_ns"] - mine["begin_ns"]).to_list()
+        # Two thirds of an input's time; gloo's host waits inside it, too.
+        assert min(lengths) >= int(seconds * SECOND * 2 / 3)
+
+
+def test_buckets_are_reduced_while_the_backward_pass_goes_on():
+    def two_layers(rank, inputs):
+        model = DDP(torch.nn.Sequential(torch.nn.Linear(1, 64), torch.nn.Linear(64, 64)), bucket_cap_mb=1e-5)
+        for input in inputs:
+            model(input).sum().backward()
+
+    timeline = emulate(two_layers, (3, 3), seconds_per_input=0.3, latency=1e-3)
+    for rank in (0, 1):
+        last = [call for call in of(timeline, rank, "all-reduce (DDP backward())") if call["input"] == 2]
+        (span,) = timeline.spans.filter(name="backward", rank=rank, input=2).rows(named=True)
+        assert len(last) > 1
+        first, final = last[0], last[-1]
+        assert span["begin_ns"] < first["enqueued_ns"] < first["completed_ns"] < final["enqueued_ns"] <= span["end_ns"]
+        assert final["host_wait_begin_ns"] is None  # the stream waits, not the host
+
+
+def test_on_gloo_the_host_waits_at_the_end_of_the_backward_pass():
+    def two_layers(rank, inputs):
+        model = DDP(torch.nn.Sequential(torch.nn.Linear(1, 64), torch.nn.Linear(64, 64)), bucket_cap_mb=1e-5)
+        for input in inputs:
+            model(input).sum().backward()
+
+    timeline = emulate(two_layers, (3, 3), backend="gloo", seconds_per_input=0.3, latency=0.05)
+    last = [call for call in of(timeline, 0, "all-reduce (DDP backward())") if call["input"] == 2]
+    waits = [call["host_wait_begin_ns"] for call in last if call["host_wait_begin_ns"] is not None]
+    assert waits and min(waits) >= last[-1]["enqueued_ns"]
+
+
+def test_the_wait_at_a_barrier_is_the_host_s():
+    timeline = emulate(cases.case_3, (2, 2), seconds_per_input=(0.1, 0.3), latency=0.0)
+    for quick, slow in zip(*(of(timeline, rank, "all-reduce (barrier)") for rank in (0, 1)), strict=True):
+        assert quick["host_wait_end_ns"] == slow["host_wait_end_ns"]
+        assert quick["host_wait_end_ns"] - quick["host_wait_begin_ns"] > SECOND // 6
+        assert slow["host_wait_end_ns"] - slow["host_wait_begin_ns"] < SECOND // 100
+
+
+def test_a_call_costs_latency_and_bytes():
+    def program(rank, inputs):
+        for count in (1, 1000):
+            dist.barrier()
+            dist.all_reduce(torch.ones(count))
+
+    calls = emulate(program, (0, 0), latency=1e-3, bytes_per_second=1e6).calls.filter(rank=0, origin="all-reduce")
+    assert (calls["completed_ns"] - calls["started_ns"]).to_list() == [1_004_000, 5_000_000]
+
+
+def test_sleeping_costs_virtual_time_only():
+    def program(rank, inputs):
+        time.sleep(1000 * rank)
+        dist.barrier()
+
+    began = time.monotonic()
+    timeline = emulate(program, (0, 0), timeout=10)
+    assert time.monotonic() - began < 10
+    assert timeline.call(0, 0)["host_wait_end_ns"] >= 1000 * SECOND
+    assert timeline.call(1, 0)["enqueued_ns"] == 1000 * SECOND
+
+
+def test_issuing_costs_the_host_a_little_so_calls_are_in_order():
+    def program(rank, inputs):
+        works = [dist.all_reduce(torch.ones(1), async_op=True) for _ in range(3)]
+        for work in works:
+            work.wait()
+
+    times = emulate(program, (0, 0)).calls.filter(rank=0)["enqueued_ns"].to_list()
+    assert times[2] - times[1] == ISSUE_NS
+
+
+def test_asking_for_completion_takes_time_until_it_is_there():
+    def program(rank, inputs):
+        if rank:
+            time.sleep(1)
+        work = dist.all_reduce(torch.ones(1), async_op=True)
+        asked = 0
+        while not work.is_completed():
+            asked += 1
+        return asked
+
+    for backend in ("nccl", "gloo"):
+        timeline = emulate(program, (0, 0), backend=backend, timeout=10)
+        assert [str(end) for end in timeline.ends] == ["finished"] * 2
+        assert timeline.returns[0] >= 1
+
+
+def test_the_store_of_the_group_is_shared():
+    def program(rank, inputs):
+        store = dist.distributed_c10d._get_default_store()
+        if rank:
+            time.sleep(1)
+            store.set("key", "value")
+            return store.add("sum", 2)
+        found = store.get("key")
+        store.wait(["sum"])
+        return found
+
+    timeline = emulate(program, (0, 0))
+    assert timeline.returns == (b"value", 2)
+    never = emulate(lambda rank, inputs: dist.distributed_c10d._get_default_store().get("never"), (0, 0))
+    assert [end.kind for end in never.ends] == ["hung", "hung"]
+    assert "'never'" in never.ends[0].text
