@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 
 import torch
 
+from joinlab.origins import is_ours
 from joinlab.plain import Repr
 
 
@@ -29,13 +29,16 @@ def to_plain(value: Any) -> Any:
 
 
 def traceback_text(error: BaseException) -> str:
-    """As Python would print it, without the frames of joinlab around the program."""
-    at: TracebackType | None = error.__traceback__
-    while at is not None and at.tb_frame.f_code.co_name != "call_program":
-        at = at.tb_next
-    if at is not None:
-        at = at.tb_next
-    return "".join(traceback.format_exception(type(error), error, at or error.__traceback__))
+    """As Python would print it, without the frames of joinlab: not how the program was started, nor the recorder."""
+    shown = traceback.TracebackException.from_exception(error)
+    causes: list[traceback.TracebackException | None] = [shown]
+    while causes:
+        one = causes.pop()
+        if one is not None:
+            kept = [frame for frame in one.stack if not is_ours(frame.filename)]
+            one.stack = traceback.StackSummary.from_list(kept)
+            causes += [one.__cause__, one.__context__]
+    return "".join(shown.format())
 
 
 def text_of(error: BaseException) -> str:

@@ -28,8 +28,8 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from joinlab.install import install
-from joinlab.origins import is_ours
-from joinlab.plain import Repr, encode
+from joinlab.outcome import text_of, to_plain, traceback_text
+from joinlab.plain import encode
 from joinlab.programs import Inputs, call_program
 from joinlab.recorder import Recorder
 
@@ -107,10 +107,10 @@ def _run(recorder: Recorder, program: Any, rank: int, request: Mapping[str, Any]
         if isinstance(error, SystemExit) and error.code in (None, 0):
             value = None
         else:
-            trace = _traceback(error)
+            trace = traceback_text(error)
             print(trace, end="", file=sys.stderr, flush=True)
             recorder.settle()
-            text = f"{type(error).__name__}: {error}".rstrip(": ")
+            text = text_of(error)
             recorder.log.write({"e": "raise", "x": text, "tb": trace})
             return 1
     recorder.settle()
@@ -156,19 +156,6 @@ def _init_process_group(recorder: Recorder, rank: int, request: Mapping[str, Any
     c10d.init_process_group = dist.init_process_group = refuse
 
 
-def _traceback(error: BaseException) -> str:
-    """As Python would print it, without the frames of joinlab: not how the program was started, nor the recorder."""
-    shown = traceback.TracebackException.from_exception(error)
-    causes: list[traceback.TracebackException | None] = [shown]
-    while causes:
-        one = causes.pop()
-        if one is not None:
-            kept = [frame for frame in one.stack if not is_ours(frame.filename)]
-            one.stack = traceback.StackSummary.from_list(kept)
-            causes += [one.__cause__, one.__context__]
-    return "".join(shown.format())
-
-
 def _keep(path: Path, value: Any) -> None:
     """Write what the program returned, as plain data."""
     arrays: dict[str, str] = {}
@@ -178,23 +165,7 @@ def _keep(path: Path, value: Any) -> None:
         arrays[name] = b64encode(npy).decode("ascii")
         return name
 
-    path.write_text(json.dumps({"value": encode(_plain(value), store), "arrays": arrays}))
-
-
-def _plain(value: Any) -> Any:
-    """Tensors as numpy arrays (bfloat16 as float32), containers as dict, list or tuple, the rest as it is."""
-    if isinstance(value, torch.Tensor):
-        try:
-            tensor = value.detach().cpu()
-            return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy().copy()
-        except Exception:  # a sparse or quantised tensor
-            return Repr(repr(value))
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        items = [_plain(item) for item in value]
-        return tuple(items) if isinstance(value, tuple) else items
-    return value
+    path.write_text(json.dumps({"value": encode(to_plain(value), store), "arrays": arrays}))
 
 
 def _flush() -> None:

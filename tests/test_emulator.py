@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from pathlib import Path
 
@@ -137,3 +138,41 @@ def test_wrong_arguments_are_named(wrong):
 def test_what_is_no_program_is_refused():
     with pytest.raises(ProgramError, match="worker"):
         emulate("case_1")
+
+
+HOME = Path(joinlab.__file__).parent / "emulator"
+MODULES = sorted(HOME.glob("*.py"))
+
+
+def imported(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+    return found
+
+
+def test_the_scheduler_alone_knows_threads():
+    assert [path.stem for path in MODULES if "threading" in imported(path)] == ["scheduler"]
+
+
+def test_the_emulator_stands_beside_launcher_and_views():
+    beside = {
+        "launcher",
+        "watch",
+        "forkserver",
+        "rank",
+        "recorder",
+        "matching",
+        "diagnosis",
+        "lanes",
+        "figures",
+        "page",
+    }
+    used = {name.removeprefix("joinlab.") for path in MODULES for name in imported(path)}
+    assert used & beside == set()
+    for name in beside | {"timeline", "errors", "cases"}:
+        path = HOME.parent / f"{name}.py"
+        assert not any(module.startswith("joinlab.emulator") for module in imported(path)), name

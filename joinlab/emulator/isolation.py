@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -167,6 +168,7 @@ class Isolation:
         for module in (c10d, dist):
             self._for_ranks(module, "init_process_group", lambda host: _refuse_init)
             self._for_ranks(module, "batch_isend_irecv", lambda host: host.batch_isend_irecv)
+        self._for_ranks(c10d, "_get_default_timeout", lambda host: lambda backend: timedelta(minutes=10))  # of NCCL
         self._for_ranks(c10d_logger, "_get_msg_dict", lambda host: lambda *args, **kwargs: {})  # asks NCCL's version
         for name in ("empty", "empty_like"):  # whatever happens to lie in memory would differ from run to run
             self._for_ranks(torch, name, _zeroed(getattr(torch, name)))
