@@ -19,17 +19,6 @@ SHARED = ("axis", "setup", "hidden")
 """What a reader sets in one view holds for both."""
 
 
-def heading(side: str, timeline: Timeline) -> str:
-    """What stands above one side: which one, and what else its title leaves out.
-
-    heading("left", joinlab.emulate(case_4, era="1.9"))         # "left: PyTorch 1.9's barrier, of the byte 7"
-    """
-    knobs = timeline.meta.get("emulation") or {}
-    era = knobs.get("era")
-    barrier = {"today": "today's barrier", "1.9": f"PyTorch 1.9's barrier, of the byte {knobs.get('barrier_value')}"}
-    return f"{side}: {barrier[era]}" if era in barrier else side
-
-
 class Beside:
     """Two Timelines side by side; show it at the end of a cell.
 
@@ -69,7 +58,8 @@ class Beside:
         for side, view in (("left", self.left), ("right", self.right)):
             slot = getattr(row, side, None)
             above, _, below = self._columns[view is self.right].children
-            above.value = f'<p style="line-height:1.4"><b>{escape(heading(side, view.timeline))}</b></p>'
+            ended = ", ".join(f"rank {rank} {end}" for rank, end in enumerate(view.timeline.ends))
+            above.value = f'<p style="line-height:1.4"><b>{side}</b>{"" if view.covered else f": {escape(ended)}"}</p>'
             below.value = "" if view.covered else _sentences(view.timeline)
             view.mark = {} if slot is None else {"slot": slot, "text": "they part"}
 

@@ -394,7 +394,8 @@ def test_compare_alone():
     assert "They part after the last input" in made._said.value
     assert made.left.timeline is left and made.right.timeline is right
     above = [column.children[0].value for column in made._columns]
-    assert "1.9" in above[0] and "today" in above[1]
+    assert above[0].endswith("<b>left</b>: rank 0 hung (proven), rank 1 finished</p>") and "<b>right</b>" in above[1]
+    assert "rank 0 read" in made._columns[0].children[2].value
     made.left.selected = len(made.left.slots) - 1
     assert made.right.selected is None  # nothing stands in that row
     with pytest.raises(ProgramError, match="right= is a Timeline"):

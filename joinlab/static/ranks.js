@@ -1,11 +1,9 @@
 // One row per rank: how many inputs it has, what is said of its ending, and what came of that.
 // Native controls: they have names, and answer to the keyboard, by themselves.
 
-let made = 0;
-
 export default {
   render({ model, el }) {
-    const name = `jlr${++made}`;
+    const name = `jlr${(globalThis.joinlabRanks = (globalThis.joinlabRanks ?? 0) + 1)}`; // every widget has its own module
     const set = (trait, value) => { model.set(trait, value); model.save_changes(); };
     const element = (tag, attributes = {}, ...children) => {
       const found = document.createElement(tag);
@@ -19,6 +17,9 @@ export default {
     const root = element("div", { class: "jl-ranks", role: "group", "aria-label": "Ranks", "data-lm-suppress-shortcuts": "true" },
       rows, element("div", { class: "jl-rankbar" }, fewer, more));
     el.replaceChildren(root);
+    root.addEventListener("keydown", (event) => { // the arrow keys are the slider's, not the notebook's
+      if (!event.ctrlKey && !event.metaKey && !event.altKey && event.key !== "Escape") event.stopPropagation();
+    });
 
     const changed = (trait, at, value) => { const next = [...model.get(trait)]; next[at] = value; set(trait, next); };
     fewer.addEventListener("click", () => set("counts", model.get("counts").slice(0, -1)));

@@ -1,0 +1,174 @@
+"""The bench in a real JupyterLab, by keyboard alone, with every request to the outside refused."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+
+pytestmark = pytest.mark.browser
+pytest.importorskip("playwright.sync_api")
+from browser import Notebook, chromium, lab, watched  # noqa: E402
+
+CELLS = (
+    """import threading, time
+import joinlab
+from joinlab.lanes import lanes
+
+seen = []
+
+def slow(rank, inputs):
+    if rank == 0:
+        seen.append(len(inputs))
+        time.sleep(0.2)
+
+def patient(rank, inputs):
+    print(f"rank {rank} waits", flush=True)
+    threading.Event().wait()
+
+def labels(timeline):
+    return [f"rank {box.rank}: {box.label}" for box in lanes(timeline).boxes if box.lane == "stream"]""",
+    "follows = joinlab.bench(case=1, inputs=(2, 2))\nfollows",
+    "holds = joinlab.bench(slow, inputs=(1, 1))\nholds",
+    "asks = joinlab.bench(predict=True, inputs=(1, 2))\nasks",
+    "runs = joinlab.bench(patient, engine='launched gloo', inputs=(1, 2))\nruns",
+    "kept = joinlab.bench(case=4, engine='emulated nccl 1.9', inputs=(1, 2))\nkept",
+)
+FOLLOWS, HOLDS, ASKS, RUNS, KEPT = range(1, 6)
+
+
+@pytest.fixture(scope="module")
+def notebook(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lab")
+    cells = [
+        {"cell_type": "code", "id": f"c{at}", "metadata": {}, "source": text, "outputs": [], "execution_count": None}
+        for at, text in enumerate(CELLS)
+    ]
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    (folder / "served").mkdir()
+    text = json.dumps({"cells": cells, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5})
+    (folder / "served" / "bench.ipynb").write_text(text)
+    with (
+        lab(folder / "served", folder / "settings") as (url, token),
+        chromium() as browser,
+        watched(browser, [url], viewport={"width": 1400, "height": 1300}) as page,
+    ):
+        opened = Notebook(page, url, token, "bench.ipynb")
+        opened.run_all()
+        opened.page.wait_for_function("() => document.querySelectorAll('.jl-svg').length === 5")
+        yield opened
+
+
+def cell(notebook, number):
+    return notebook.page.locator(".jp-CodeCell").nth(number)
+
+
+def drawn(where):
+    """How often each call is drawn, as a screen reader is told: "rank 0: all-reduce (DDP backward())"."""
+    said = where.locator('[role="gridcell"]').evaluate_all("(all) => all.map((one) => one.getAttribute('aria-label'))")
+    return Counter(one.partition(",")[0] for one in said)
+
+
+def press(notebook, where, key, times=1):
+    where.focus()
+    for _ in range(times):
+        notebook.page.keyboard.press(key)
+
+
+def test_a_slider_changes_exactly_the_boxes_that_the_new_input_adds(notebook):
+    where = cell(notebook, FOLLOWS)
+    before = Counter(notebook.ask("labels(follows.timeline)"))
+    assert drawn(where) == before
+    press(notebook, where.get_by_label("rank 1: inputs"), "ArrowRight")
+    where.locator(".jl-title", has_text="inputs (2, 3)").wait_for()
+    after = Counter(notebook.ask("labels(follows.timeline)"))
+    assert drawn(where) == after
+    # rank 1 goes through one input more, and rank 0, which has joined, shadows it
+    own = {f"rank 1: all-reduce (DDP {what})": 1 for what in ("forward() 1", "forward() 2", "backward()")}
+    shadow = ("join() _get_num_nonjoined_procs()", "join() check bwd grad sync", "join() hook")
+    assert after - before == Counter(own | {f"rank 0: all-reduce ({what})": 1 for what in shadow})
+    assert before - after == Counter()
+    assert notebook.ask("follows.counts") == [2, 3]
+
+
+def test_ranks_are_added_and_removed(notebook):
+    where = cell(notebook, FOLLOWS)
+    press(notebook, where.get_by_role("button", name="+ add a rank"), "Enter")
+    where.locator(".jl-title", has_text="inputs (2, 3, 3)").wait_for()
+    assert where.get_by_role("slider").count() == 3
+    press(notebook, where.get_by_role("button", name="− remove a rank"), "Enter")
+    where.locator(".jl-title", has_text="inputs (2, 3),").wait_for()
+    assert where.get_by_role("slider").count() == 2
+
+
+def test_positions_that_come_while_one_is_emulated_are_left_out(notebook):
+    where = cell(notebook, HOLDS)
+    press(notebook, where.get_by_label("rank 0: inputs"), "ArrowRight", times=12)
+    where.locator(".jl-title", has_text="inputs (13, 1)").wait_for()
+    seen = notebook.ask("seen")
+    assert seen[0] == 1 and seen[-1] == 13 and len(seen) < 10
+
+
+def test_predict_covers_until_all_is_said_and_again_after_a_change(notebook):
+    where = cell(notebook, ASKS)
+    show = where.get_by_role("button", name="Show")
+    assert where.get_by_text("Predict first").is_visible() and show.is_disabled()
+    for secret in ("hung", "all-reduce (", "Documented", "exhausted all 1"):
+        assert secret not in where.locator(".jp-OutputArea").inner_html()
+    say = [where.get_by_label(f"I say that rank {rank}") for rank in (0, 1)]
+    press(notebook, say[0], "f")
+    press(notebook, say[1], "r")
+    where.get_by_text("Everything is said").wait_for()
+    press(notebook, show, "Enter")
+    where.locator(".jl-cap", has_text="hung (proven)").wait_for()
+    assert [one.text_content() for one in where.locator(".jl-result").all()] == ["✓ it finishes", "✗ it hangs"]
+    assert where.get_by_text("1 of 2 right").is_visible() and where.get_by_text("Documented").is_visible()
+    assert "rank 1 hung (proven)" in where.locator(".jl-live").text_content()
+    press(notebook, where.get_by_label("rank 0: inputs"), "ArrowRight")
+    where.get_by_text("Predict first").wait_for()
+    where.locator(".jl-title", has_text="inputs (2, 2)").wait_for()
+    assert where.locator(".jl-cap").count() == 0 and drawn(where) == Counter()
+    assert where.locator(".jl-live").text_content() == "The endings are covered."
+    assert notebook.ask("[one.right for one in asks.scores]") == [[True, False]]
+
+
+def test_a_run_is_stopped_midway_and_a_launched_case_4_shows_its_proven_hang(notebook):
+    where = cell(notebook, RUNS)
+    press(notebook, where.get_by_role("button", name="Run"), "Enter")
+    where.get_by_label("Output of rank 1").get_by_text("rank 1 waits").wait_for()
+    assert notebook.ask("runs.running") is True  # and the kernel answers meanwhile
+    assert where.get_by_label("rank 0: inputs").is_disabled()
+    press(notebook, where.get_by_role("button", name="Stop"), "Enter")
+    where.locator(".jl-cap", has_text="stopped on request").first.wait_for()
+    assert notebook.ask("[str(end) for end in runs.timeline.ends]") == ["killed", "killed"]
+    where.get_by_label("Program").first.select_option(label="Case 4: join(), and a barrier inside the loop")
+    where.locator(".jl-title", has_text="case_4").wait_for()
+    press(notebook, where.get_by_role("button", name="Run"), "Enter")
+    where.locator(".jl-cap", has_text="hung (proven)").first.wait_for()
+    assert where.locator(".jl-cap", has_text="hung (proven)").count() == 2
+    assert "Proven: no call that was issued can ever end this wait" in where.locator(".jl-told").text_content()
+
+
+def test_what_is_kept_stands_beside_what_comes_next_and_the_parting_is_marked(notebook):
+    where = cell(notebook, KEPT)
+    press(notebook, where.get_by_role("button", name="Compare with this"), "Enter")
+    where.get_by_text("Both runs issue the same calls").wait_for()
+    where.get_by_label("Run it").select_option(label="emulated: NCCL, PyTorch of today")
+    where.get_by_text("They part after the last input").wait_for()
+    notebook.page.wait_for_function(
+        "(at) => document.querySelectorAll('.jp-CodeCell')[at].querySelectorAll('.jl-mark').length === 2", arg=KEPT
+    )
+    one, other = (picture.bounding_box() for picture in where.locator(".jl-svg").all())
+    assert one["x"] + one["width"] <= other["x"] and abs(one["y"] - other["y"]) < 40  # side by side
+
+
+@pytest.mark.parametrize("width", [900, 1400])
+def test_nothing_is_wider_than_its_notebook(notebook, width):
+    notebook.page.set_viewport_size({"width": width, "height": 1300})
+    wide = notebook.page.evaluate(
+        "() => [...document.querySelectorAll('.jp-OutputArea-output')].map((one) => one.scrollWidth - one.clientWidth)"
+    )
+    assert max(wide) <= 1
+    sliders = notebook.page.get_by_role("slider").all()
+    assert min(one.bounding_box()["width"] for one in sliders) >= 120
