@@ -75,14 +75,26 @@ class _Worlds:
         setattr(self._before if host is None else host.own.world, name, value)
 
 
+def _methods_of(instance: Any, module: Any) -> tuple[str, ...]:
+    """Names of the functions of `module` that are methods of its hidden `instance`."""
+    found = (name for name, value in vars(module).items() if getattr(value, "__self__", None) is instance)
+    return tuple(name for name in found if not name.startswith("_"))
+
+
+_PYTHON_RANDOM = _methods_of(random._inst, random)
+_NUMPY_RANDOM = _methods_of(np.random.mtrand._rand, np.random)
+
+
 class Own:
     """What a rank has of its own in an emulation, as a process would have it."""
 
     def __init__(self, rank: int, ranks: int, seed: int | None) -> None:
         self.world = World()
         seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
-        self.python_random = _methods(random._inst, random.Random(seed))
-        self.numpy_random = _methods(np.random.mtrand._rand, np.random.RandomState(seed % 2**32), np.random)
+        drawing: Any = random.Random(seed)
+        self.python_random = {name: getattr(drawing, name) for name in _PYTHON_RANDOM}
+        drawing = np.random.RandomState(seed % 2**32)
+        self.numpy_random = {name: getattr(drawing, name) for name in _NUMPY_RANDOM}
         generator = torch.Generator()
         generator.manual_seed(seed)
         self.torch_random = generator.get_state()
@@ -93,15 +105,6 @@ class Own:
             self.environ[os.environ.encodekey(name)] = os.environ.encodevalue(str(number))
         self.output: list[str] = []
         self.at_exit: list[Callable[[], Any]] = []
-
-
-def _methods(instance: Any, own: Any, module: Any = random) -> dict[str, Any]:
-    """The functions of `module` that are methods of its hidden `instance`, as methods of `own`."""
-    return {
-        name: getattr(own, name)
-        for name, value in vars(module).items()
-        if getattr(value, "__self__", None) is instance and not name.startswith("_")
-    }
 
 
 class Isolation:

@@ -143,8 +143,10 @@ class Run:
             self._returned(host, None)
             return
         host.own.output.append(traceback_text(error))
-        failed = [call for call in host.calls if call.row.get("error")]
-        host.ending = _ending(EndKind.RAISED, failed[-1:], text_of(error))
+        text = text_of(error)
+        # The program may have caught what an earlier call raised: the one it ended in raised what it ended with.
+        failed = [call for call in host.calls if call.row.get("error") and call.row["error"].partition(": ")[2] in text]
+        host.ending = _ending(EndKind.RAISED, failed[-1:], text)
 
     def _depart(self, host: Host) -> None:
         """Its process is gone, and the others may notice."""
