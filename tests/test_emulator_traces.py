@@ -155,6 +155,22 @@ def test_a_loop_that_catches_exceptions_ends_too():
     assert [end.kind for end in emulate(stubborn, (0, 0), timeout=0.2).ends] == ["killed", "killed"]
 
 
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_a_program_cannot_catch_its_end(backend):
+    def catches(rank, inputs):
+        try:
+            dist.broadcast(torch.ones(1), 1 - rank)  # each waits for the other
+            torch.zeros(1).item()
+        except BaseException:
+            print("caught")
+            dist.barrier()
+
+    timeline = emulate(catches, (0, 0), backend=backend)
+    assert [str(end) for end in timeline.ends] == ["hung (proven)"] * 2
+    assert timeline.output == ("", "")
+    assert timeline.calls.height == 2
+
+
 def test_what_a_rank_ends_by_ends_only_the_rank():
     def dies(rank, inputs):
         if rank == 1:

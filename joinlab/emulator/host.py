@@ -83,6 +83,8 @@ class Host:
 
     def issue(self, group: EmulatedGroup, name: str, args: tuple[Any, ...]) -> EmulatedWork:
         """Write a call down, hand it to the group's fabric, and return its Work."""
+        if self.run.judged:  # the program has caught how it was ended, and goes on: nobody is there any more
+            raise RankEnded
         method = METHODS[name]
         ins = tensors_in(args[method.ins]) if method.ins is not None else []
         outs = ins if method.outs == method.ins else tensors_in(args[method.outs]) if method.outs is not None else []
@@ -397,6 +399,8 @@ class Host:
 
     def printed(self, text: str) -> None:
         """It wrote to its stdout or stderr."""
+        if self.run.judged:
+            return
         self.own.output.append(text)
         self.run.printed_lines.append((self.rank, text))
 

@@ -90,7 +90,7 @@ class Run:
         self._stack_of: dict[int, Stack] = {}
         self._shapes: dict[tuple[Any, ...], list[list[int]]] = {}
         self._labels: dict[tuple[Any, ...], str] = {}
-        self._judged = False  # every rank that still lives is being ended
+        self.judged = False  # every rank that still lives is being ended
         self._broken: LaunchError | None = None
 
     def go(self) -> Timeline:
@@ -127,7 +127,7 @@ class Run:
             _unregister_all_process_groups()
 
     def _returned(self, host: Host, value: Any) -> None:
-        if host.gone:
+        if host.gone or host.ending is not None:  # a program that caught how it was ended has ended all the same
             return
         kept = to_plain(value)  # a tensor on a GPU has to come to the host first
         for function in reversed(host.own.at_exit):
@@ -137,7 +137,7 @@ class Run:
         host.ending = _ending(EndKind.FINISHED, open_calls[:1], pending=bool(open_calls))
 
     def _raised(self, host: Host, error: BaseException) -> None:
-        if host.gone:
+        if host.gone or host.ending is not None:
             return
         if isinstance(error, SystemExit) and error.code in (None, 0):
             self._returned(host, None)
@@ -155,7 +155,7 @@ class Run:
         host.gone = True
         if host.ending is None:
             host.ending = _ending(EndKind.KILLED, host.awaited, "its thread was ended")
-        if self._judged:
+        if self.judged:
             return  # it is we who end it: nobody is to take that for the end of a process
         for name, fabric in self._fabrics.items():
             if host.rank in self._ranks_of[name]:
@@ -275,7 +275,7 @@ class Run:
             self.baton.wake(host.lane)
         if ahead or not final:
             return
-        self._judged = True
+        self.judged = True
         proven = self._prove(living)
         for host in living:
             text = "" if proven else f"no rank can go on; this one waits {host.why or 'for a call'}"
@@ -308,7 +308,7 @@ class Run:
             "deadline": f"ended by joinlab: still running after timeout={timeout:g} s",
             "interrupt": "interrupted by the user",
         }[reason]
-        self._judged = True
+        self.judged = True
         for host in self.hosts:
             if not host.gone:
                 host.ending = _ending(EndKind.KILLED, [call for call in host.awaited if not call.done], text)
