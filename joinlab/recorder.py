@@ -184,6 +184,8 @@ class Recorder:
             "sh": [list(t.shape) for t in tensors],
             **options_of(method.op, group.ranks, args),
         }
+        if nccl and method.op is Op.BARRIER:  # inside NCCL's group it is an all-reduce of this, which passes no seam
+            event |= {"d": "float32", "sh": [[1]], "reduce_op": "sum"}
         return origin, to_json(event)[1:-1], from_reducer(frames)
 
     def _stack(self, frame: FrameType) -> tuple[int, tuple[Frame, ...]]:

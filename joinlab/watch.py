@@ -237,6 +237,8 @@ class Watch:
         )
 
     def _end_of(self, log: RankLog) -> Ending:
+        if log.rank in self.verdict:  # whatever it did after: a peer that is killed first makes the others raise
+            return self.verdict[log.rank]
         if log.returned:
             pending = log.open_calls()
             return _ending(EndKind.FINISHED, pending[0] if pending else {}, pending=bool(pending))
@@ -245,8 +247,6 @@ class Watch:
             # A program may have caught what an earlier call raised; the call it ended in raised what it ended with.
             failed = [call for call in log.calls.values() if call.get("error") and _message(call["error"]) in text]
             return _ending(EndKind.RAISED, failed[-1] if failed else {}, text)
-        if log.rank in self.verdict:
-            return self.verdict[log.rank]
         return _ending(EndKind.KILLED, _awaited(log), self._cause(log.rank, self.statuses.get(log.rank, 0)))
 
     def _cause(self, rank: int, status: int) -> str:
