@@ -151,7 +151,8 @@ class Watch:
     def _take_in(self) -> None:
         self._look()
         for rank, log in enumerate(self.logs):
-            log.feed(self.unread[rank])
+            if rank not in self.verdict:  # what a judged rank still does, is done to it by our ending its peers
+                log.feed(self.unread[rank])
             self.unread[rank] = b""
 
     # ---------------------------------------------------------------- verdicts
@@ -237,7 +238,7 @@ class Watch:
         )
 
     def _end_of(self, log: RankLog) -> Ending:
-        if log.rank in self.verdict:  # whatever it did after: a peer that is killed first makes the others raise
+        if log.rank in self.verdict:
             return self.verdict[log.rank]
         if log.returned:
             pending = log.open_calls()
