@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from html import escape
+from typing import Any
 
 import ipywidgets
 
@@ -25,6 +26,12 @@ def paragraph(text: str, bad: bool = False) -> str:
     """One paragraph of HTML that a screen reader says when it changes; "" for no text."""
     sign = "<b>✕</b> " if bad else ""
     return f'<p role="status" style="line-height:1.4;margin:2px 0">{sign}{escape(text)}</p>' if text else ""
+
+
+def under_way(seconds: int, done: int, inputs: int) -> str:
+    """What is said of a launched run while it goes on, as HTML with a bar."""
+    bar = f'<progress aria-label="inputs done" max="{max(inputs, 1)}" value="{done}"></progress>'
+    return f'<p style="line-height:1.4;margin:2px 0">{bar} Running for {seconds} s; {done} of {inputs} inputs done.</p>'
 
 
 def documented(number: int, counts: Sequence[int], engine: Engine) -> str:
@@ -53,8 +60,8 @@ _joined = "\n".join
 class Output:
     """Each rank's lines, in a widget; called with (rank, line) by a run that is under way, in its own thread."""
 
-    def __init__(self) -> None:
-        self.widget = ipywidgets.HTML()
+    def __init__(self, **options: Any) -> None:
+        self.widget = ipywidgets.HTML(**options)
         self._lines: dict[int, deque[str]] = {}
         self._dirty = False
         self._at = 0.0

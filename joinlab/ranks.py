@@ -39,8 +39,8 @@ class Ranks(anywidget.AnyWidget):
     _esm = (_STATIC / "ranks.js").read_text("utf-8")
     _css = (_STATIC / "ranks.css").read_text("utf-8")
 
-    counts = traitlets.List(traitlets.Int(), [5, 6]).tag(sync=True)
-    said = traitlets.List(traitlets.Unicode(), ["", ""]).tag(sync=True)
+    counts = traitlets.List(traitlets.Int(), [5, 6]).tag(sync=True, echo_update=False)
+    said = traitlets.List(traitlets.Unicode(), ["", ""]).tag(sync=True, echo_update=False)
     predict = traitlets.Bool(False).tag(sync=True)
     covered = traitlets.Bool(False).tag(sync=True)
     results = traitlets.List(traitlets.Unicode()).tag(sync=True)

@@ -19,11 +19,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import ipywidgets
+from ipywidgets.widgets.widget_description import DescriptionStyle
 
 from joinlab.beside import Beside
 from joinlab.cases import CASES
@@ -31,7 +32,7 @@ from joinlab.emulator import emulate
 from joinlab.engines import ENGINES, Engine, knobs, missing
 from joinlab.errors import JoinlabError, LaunchInterrupted, ProgramError
 from joinlab.launcher import launch
-from joinlab.panels import Output, documented, paragraph
+from joinlab.panels import Output, documented, paragraph, under_way
 from joinlab.predictions import Score, blank, score, tally
 from joinlab.programs import Program, check_program, program_name, source_of
 from joinlab.ranks import Ranks, check_counts
@@ -84,36 +85,64 @@ class Bench:
         self._beside: Beside | None = None
         self._closed = False
 
+        # A widget takes 1 kB on the wire and its layout another 2, so these are shared, and what does not matter now
+        # is taken out of its box.
+        plain, wide = ipywidgets.Layout(), ipywidgets.Layout(width="min(440px, 100%)")
+        small, wrap = ipywidgets.Layout(width="210px"), ipywidgets.Layout(flex_flow="row wrap", grid_gap="0 8px")
+        style, pressed = DescriptionStyle(description_width="initial"), ipywidgets.ButtonStyle()
         named: list[tuple[str, int]] = [] if program is None else [(program_name(program), 0)]
         named += [(str(one.program.__doc__).rstrip("."), n) for n, one in CASES.items()]
-        wide = {"width": "min(440px, 100%)"}
-        self._case = ipywidgets.Dropdown(options=named, description="Program", layout=wide)
+        known = [number for _, number in named]
+        case = 0 if program is not None and case == 4 else case
+        self._case = ipywidgets.Dropdown(
+            options=named, value=_one_of("case", case, known), description="Program", style=style, layout=wide
+        )
         labels = [one.label + " (not on this machine)" * bool(missing(one, 2)) for one in ENGINES.values()]
-        engines = list(zip(labels, ENGINES, strict=True))
-        self._engine = ipywidgets.Dropdown(options=engines, description="Run it", layout=wide)
-        narrow, small = {"description_width": "initial"}, {"width": "210px"}
-        self._byte = ipywidgets.BoundedIntText(7, 0, 255, description="barrier's byte", style=narrow, layout=small)
-        self._byte.tooltip = "PyTorch 1.9's barrier all-reduces one byte that nobody had set"
-        self._pad = ipywidgets.BoundedIntText(0, 0, 2**32 - 1, description="pad of a line", style=narrow, layout=small)
-        self._pad.tooltip = "The upper 32 bits of an NCCL line that holds 4 bytes of data: undefined on a GPU"
-        self._go = ipywidgets.Button(description="Run", button_style="primary")
-        self._halt = ipywidgets.Button(description="Stop", disabled=True)
-        self._keep = ipywidgets.ToggleButton(description="Compare with this", disabled=True)
-        self._keep.tooltip = "Keep what is shown on the left, and show what comes next beside it"
-        self._bar = ipywidgets.IntProgress(0, 0, 1, description="inputs done", style=narrow)
-        self._status = ipywidgets.HTML()
-        self._said = ipywidgets.HTML()
-        self._output = Output()
-        self.ranks = Ranks(counts=list(check_counts(inputs)), predict=self.predict)
-        self.case = 0 if program is not None and case == 4 else case
-        self.engine = engine
-        self.view = View(self._blank(), covered=list(range(len(inputs))))
-        wrap = {"flex_flow": "row wrap", "grid_gap": "0 8px"}
-        self._buttons = ipywidgets.HBox([self._go, self._halt, self._bar, self._keep], layout=wrap)
-        choices = ipywidgets.HBox([self._case, self._engine, self._byte, self._pad], layout=wrap)
-        self._picture = ipywidgets.VBox([self.view])
-        parts = [choices, self.ranks, self._buttons, self._status, self._said, self._picture, self._output.widget]
-        self.widget = ipywidgets.VBox(parts)
+        self._engine = ipywidgets.Dropdown(
+            options=list(zip(labels, ENGINES, strict=True)),
+            value=_one_of("engine", engine, ENGINES),
+            description="Run it",
+            style=style,
+            layout=wide,
+        )
+        self._byte = ipywidgets.BoundedIntText(
+            7,
+            0,
+            255,
+            description="barrier's byte",
+            tooltip="PyTorch 1.9's barrier all-reduces one byte that nobody had set",
+            style=style,
+            layout=small,
+        )
+        self._pad = ipywidgets.BoundedIntText(
+            0,
+            0,
+            2**32 - 1,
+            description="pad of a line",
+            tooltip="The upper 32 bits of an NCCL line that holds 4 bytes of data: undefined on a GPU",
+            style=style,
+            layout=small,
+        )
+        self._go = ipywidgets.Button(
+            description="Run" if self._now.launched else "Show", button_style="primary", style=pressed, layout=plain
+        )
+        self._halt = ipywidgets.Button(description="Stop", disabled=True, style=pressed, layout=plain)
+        self._keep = ipywidgets.ToggleButton(
+            description="Compare with this",
+            tooltip="Keep what is shown on the left, and show what comes next beside it",
+            layout=plain,
+        )
+        self._status = ipywidgets.HTML(layout=plain)
+        self._said = ipywidgets.HTML(layout=plain, style=self._status.style)
+        self._output = Output(layout=plain, style=self._status.style)
+        counts = list(check_counts(inputs))
+        self.ranks = Ranks(counts=counts, said=[""] * len(counts), predict=self.predict, layout=plain)
+        self.view = View(self._blank(), covered=list(range(len(counts))), layout=plain)
+        self._choices = ipywidgets.HBox([self._case, self._engine], layout=wrap)
+        self._buttons = ipywidgets.HBox([self._keep], layout=wrap)
+        self._picture = ipywidgets.VBox([self.view], layout=plain)
+        parts = [self._choices, self.ranks, self._buttons, self._status, self._said, self._picture, self._output.widget]
+        self.widget = ipywidgets.VBox(parts, layout=plain)
 
         for control in (self._case, self._engine, self._byte, self._pad):
             control.observe(self._changed, "value")
@@ -143,8 +172,7 @@ class Bench:
 
     @case.setter
     def case(self, case: int) -> None:
-        if case not in (known := [number for _, number in self._case.options]):
-            raise ProgramError(f"case= is one of {', '.join(map(str, known))}; got {case!r}")
+        _one_of("case", case, [number for _, number in self._case.options])
         self._set(lambda: setattr(self._case, "value", case))
 
     @property
@@ -154,8 +182,7 @@ class Bench:
 
     @engine.setter
     def engine(self, engine: str) -> None:
-        if engine not in ENGINES:
-            raise ProgramError(f"engine= is one of {', '.join(map(repr, ENGINES))}; got {engine!r}")
+        _one_of("engine", engine, ENGINES)
         self._set(lambda: setattr(self._engine, "value", engine))
 
     @property
@@ -250,7 +277,6 @@ class Bench:
                 raise ProgramError(reason)
             self._stop.clear()
             self._output.clear()
-            self._bar.max, self._bar.value = max(sum(self.counts), 1), 0
             self._thread = threading.Thread(target=self._launch, args=self._chosen(), name="joinlab bench", daemon=True)
             self._arrange()
             self._thread.start()
@@ -268,6 +294,8 @@ class Bench:
         self._closed = True
         if self._beside is not None:
             self._beside.close()
+        for widget in (self._case, self._engine, self._byte, self._pad, self._go, self._halt, self._keep):
+            widget.close()
         _close(self.widget)
 
     def __repr__(self) -> str:
@@ -359,19 +387,17 @@ class Bench:
         """Show the controls that matter now, and no others."""
         launched, running = self._now.launched, self.running
         reason = missing(self._now, len(self.counts))
-        for knob, name in ((self._byte, "barrier_value"), (self._pad, "pad")):
-            _visible(knob, name in knobs(self._now, self.case or None))
-            knob.disabled = running
-        self._case.disabled = self._engine.disabled = self.ranks.busy = running
+        named = knobs(self._now, self.case or None)
+        wanted = [knob for knob, name in ((self._byte, "barrier_value"), (self._pad, "pad")) if name in named]
+        _fill(self._choices, [self._case, self._engine, *wanted])
+        for control in (self._case, self._engine, self._byte, self._pad):
+            control.disabled = running
+        self.ranks.busy = running
         self._go.description = "Run" if launched else "Show"
         self._go.disabled = running or bool(reason) or (self.covered and "" in self.said)
         self._halt.disabled = not running
-        for control, wanted in (
-            (self._go, launched or self.covered),
-            (self._halt, launched),
-            (self._bar, running),
-        ):
-            _visible(control, wanted)
+        first = [self._go, self._halt] if launched else [self._go] if self.covered else []
+        _fill(self._buttons, [*first, self._keep])
         self._keep.disabled = running or (self.timeline is None and not self._keep.value)
         told = self.case and self.timeline is not None
         self._said.value = documented(self.case, self.counts, self._now) if told else ""
@@ -411,18 +437,20 @@ class Bench:
     def _launch(self, program: Program, counts: tuple[int, ...], engine: Engine) -> None:
         """Run by the thread: one launched run, from its first process to what is shown of it."""
         began = time.monotonic()
-        told = -1
+        told = (-1, -1)
+        done = 0
 
         def asked_to_stop() -> bool:  # the run asks this all the time: a good place to say that it goes on
             nonlocal told
-            if (seconds := int(time.monotonic() - began)) != told:
-                told = seconds
-                self._tell(f"Running for {seconds} s.")
+            if told != (now := (int(time.monotonic() - began), done)):
+                told = now
+                self._status.value = under_way(*now, sum(counts))
             self._output.flush()
             return self._stop.is_set()
 
-        def progress(done: int) -> None:
-            self._bar.value = done
+        def progress(inputs: int) -> None:
+            nonlocal done
+            done = inputs
 
         try:
             timeline: Timeline | BaseException = launch(
@@ -519,10 +547,15 @@ def bench(
     return Bench(program, case=case, inputs=inputs, engine=engine, predict=predict, timeout=timeout)
 
 
-def _visible(widget: Any, wanted: bool) -> None:
-    display = None if wanted else "none"
-    if widget.layout.display != display:
-        widget.layout.display = display
+def _fill(box: Any, widgets: Sequence[Any]) -> None:
+    if box.children != tuple(widgets):
+        box.children = widgets
+
+
+def _one_of(name: str, value: Any, known: Collection[Any]) -> Any:
+    if value not in known:
+        raise ProgramError(f"{name}= is one of {', '.join(map(repr, known))}; got {value!r}")
+    return value
 
 
 def _close(widget: Any) -> None:

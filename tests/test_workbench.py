@@ -49,8 +49,10 @@ def on_the_wire(made: Bench) -> str:
     return "\n".join(told)
 
 
-def shown(control: Any) -> bool:
-    return control.layout.display != "none"
+def shown(made: Bench, *names: str) -> tuple[bool, ...]:
+    """Whether the controls of these names are among those that are shown."""
+    there = (*made._choices.children, *made._buttons.children)
+    return tuple(getattr(made, name) in there for name in names)
 
 
 # ---- emulated runs follow
@@ -63,7 +65,7 @@ def test_a_bench_opens_with_case_4_emulated():
     assert [str(end) for end in made.timeline.ends] == ["finished", "hung (proven)"]
     assert "Documented" in made._said.value and "hangs" in made._said.value
     assert "Rank 0 has exhausted all 5" in made._output.widget.value
-    assert not shown(made._go) and not shown(made._halt)
+    assert shown(made, "_go", "_halt", "_keep") == (False, False, True)
 
 
 def test_a_slider_is_followed_at_once(emulated):
@@ -130,7 +132,7 @@ def test_several_changes_from_python_are_one_emulation(emulated):
 )
 def test_knobs_are_shown_where_they_matter(engine, case, byte, pad):
     made = bench(case=case, engine=engine, inputs=(1, 2))
-    assert (shown(made._byte), shown(made._pad)) == (byte, pad)
+    assert shown(made, "_byte", "_pad") == (byte, pad)
 
 
 def test_the_knobs_reach_the_emulation():
@@ -278,7 +280,8 @@ def test_said_can_be_only_one_of_three_words():
 
 def test_a_launched_case_4_shows_its_proven_hang():
     made = bench(engine="launched gloo", inputs=(1, 2))
-    assert made.timeline is None and made.view.timeline.calls.height == 0 and shown(made._go)
+    assert made.timeline is None and made.view.timeline.calls.height == 0
+    assert shown(made, "_go", "_halt") == (True, True)
     assert "Not run yet" in made._status.value
     timeline = made.run()
     assert made.timeline is timeline and [str(end) for end in timeline.ends] == ["hung (proven)"] * 2
