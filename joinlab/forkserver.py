@@ -43,9 +43,14 @@ class Run:
             self.orphaned = True
 
     def kill(self) -> None:
-        """End every rank of the run, and whatever it started."""
-        for pid in self.ranks:
-            _kill_group(pid)
+        """End every rank of the run, and whatever it started.
+
+        All are stopped before the first is killed: otherwise those that still live would see a connection close, and
+        record an error that nothing but their own end caused.
+        """
+        for sign in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in self.ranks:
+                _signal_group(pid, sign)
 
 
 def main(control_fd: int) -> None:
@@ -192,7 +197,7 @@ class Server:
                 flags = os.WEXITED | os.WNOWAIT | (0 if block else os.WNOHANG)
                 if os.waitid(os.P_PID, pid, flags) is None:
                     continue
-                _kill_group(pid)
+                _signal_group(pid, signal.SIGKILL)
                 _, status = os.waitpid(pid, 0)
                 run.tell({"rank": run.ranks.pop(pid), "status": status})
             if run.orphaned and not run.ranks:
@@ -205,10 +210,10 @@ class Server:
             shutil.rmtree(run.folder, ignore_errors=True)
 
 
-def _kill_group(pid: int) -> None:
+def _signal_group(pid: int, sign: signal.Signals) -> None:
     for kill in (os.killpg, os.kill):  # the group exists once the rank has called setsid
         try:
-            kill(pid, signal.SIGKILL)
+            kill(pid, sign)
         except (ProcessLookupError, PermissionError):
             continue
 

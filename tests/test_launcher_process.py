@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ import pytest
 import joinlab
 from joinlab import cases
 from joinlab.forkclient import ForkServer
+from joinlab.forkserver import Run
 from tests.leftovers import assert_nothing_left, run_folders
 
 ROOT = Path(__file__).parent.parent
@@ -107,6 +109,16 @@ def test_killing_the_fork_server_ends_the_ranks_too() -> None:
     for pid in pids - ranks:  # what a rank started itself outlives a killed server: nobody is left to end it
         if psutil.pid_exists(pid):
             psutil.Process(pid).kill()
+
+
+def test_all_ranks_are_stopped_before_the_first_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[tuple[int, int]] = []
+    monkeypatch.setattr("os.killpg", lambda pid, sign: sent.append((pid, sign)))
+    monkeypatch.setattr("os.kill", lambda pid, sign: None)
+    one, other = socket.socketpair()
+    with one, other:
+        Run(one, ranks={7: 0, 8: 1}).kill()
+    assert sent == [(7, signal.SIGSTOP), (8, signal.SIGSTOP), (7, signal.SIGKILL), (8, signal.SIGKILL)]
 
 
 @pytest.mark.slow
