@@ -8,7 +8,7 @@ from typing import Any
 
 import ipywidgets
 
-from joinlab.comparison import Comparison
+from joinlab.comparison import Comparison, Row
 from joinlab.comparison import compare as lay_out
 from joinlab.diagnosis import diagnose
 from joinlab.errors import ProgramError
@@ -49,19 +49,21 @@ class Beside:
         """Lay out anew what the two views show. While anything is covered nothing is compared."""
         covered = bool(self.left.covered or self.right.covered)
         self.comparison = None if covered else lay_out(self.left.timeline, self.right.timeline)
-        row = None
+        rows: tuple[Row, ...] = ()  # from where they part
         if self.comparison is None:
             self._said.value = ""
         else:
             self._said.value = f'<p role="status" style="line-height:1.4">{escape(self.comparison.sentence)}</p>'
-            row = None if self.comparison.parting is None else self.comparison.rows[self.comparison.parting]
+            if self.comparison.parting is not None:
+                rows = self.comparison.rows[self.comparison.parting :]
         for side, view in (("left", self.left), ("right", self.right)):
-            slot = getattr(row, side, None)
+            there = [slot for row in rows if (slot := getattr(row, side)) is not None]
+            here = bool(rows) and getattr(rows[0], side) is not None  # else the mark stands before what comes next
             above, _, below = self._columns[view is self.right].children
             ended = ", ".join(f"rank {rank} {end}" for rank, end in enumerate(view.timeline.ends))
             above.value = f'<p style="line-height:1.4"><b>{side}</b>{"" if view.covered else f": {escape(ended)}"}</p>'
             below.value = "" if view.covered else _sentences(view.timeline)
-            view.mark = {} if slot is None else {"slot": slot, "text": "they part"}
+            view.mark = {"slot": there[0], "text": "they part" if here else "nothing here"} if there else {}
 
     def close(self) -> None:
         """Take it apart again; the right view, if it was handed in, goes on."""

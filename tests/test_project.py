@@ -34,7 +34,7 @@ CHAINS = (
 
 PRODUCERS = {"launcher", "recorder"}
 ANALYSES = {"matching", "diagnosis", "holdings"}
-VIEWS = {"lanes", "lane_data", "figures", "page", "view"}
+VIEWS = {"beside", "lanes", "lane_data", "figures", "page", "view"}
 DATA = {"timeline", "archive", "errors"}
 
 

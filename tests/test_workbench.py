@@ -405,6 +405,16 @@ def test_compare_alone():
         joinlab.compare(left, "right")
 
 
+def test_where_one_side_has_nothing_the_mark_stands_before_what_comes_next():
+    without, having = (joinlab.emulate(program, (1, 2)) for program in (cases.case_1, cases.case_4))
+    made = joinlab.compare(without, having)
+    row = made.comparison.rows[made.comparison.parting]
+    assert row.left is None and made.right.mark == {"slot": row.right, "text": "they part"}
+    assert made.left.mark == {"slot": row.right, "text": "nothing here"}  # both had the same rows until there
+    alike = joinlab.compare(without, without)
+    assert alike.left.mark == alike.right.mark == {}
+
+
 # ---- several, and the end
 
 
