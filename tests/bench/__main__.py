@@ -8,13 +8,14 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench import emulation, launches, steps
+from tests.bench import emulation, launches, steps, views
 from tests.bench.figures import Figure
 
 PARTS: dict[str, Callable[[], list[Figure]]] = {
     "launches": launches.measure,
     "steps": steps.measure,
     "emulation": emulation.measure,
+    "views": views.measure,
 }
 
 
