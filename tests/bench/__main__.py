@@ -8,7 +8,7 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench import emulation, launches, steps, views
+from tests.bench import benches, emulation, launches, steps, views
 from tests.bench.figures import Figure
 
 PARTS: dict[str, Callable[[], list[Figure]]] = {
@@ -16,6 +16,7 @@ PARTS: dict[str, Callable[[], list[Figure]]] = {
     "steps": steps.measure,
     "emulation": emulation.measure,
     "views": views.measure,
+    "benches": benches.measure,
 }
 
 

@@ -1,0 +1,62 @@
+"""The whole bench in JupyterLab: from key press to repaint, emulation included, and what travels over the wire.
+
+Nothing stands beside it but what is aimed at; views.py has Plotly's FigureWidget beside the same view.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from statistics import median
+
+from tests.bench.figures import Figure, ms
+from tests.bench.views import WATCH
+from tests.browser import Notebook, chromium, lab, watched, write_notebook
+
+ROUNDS = 24
+
+CELLS = (
+    "import joinlab\nfrom joinlab.lanes import lanes",
+    "bench = joinlab.bench(case=4, inputs=(5, 6), engine='emulated nccl 1.9')\nbench",
+)
+
+
+def measure() -> list[Figure]:
+    """One bench; the slider of rank 0 goes from 5 to 20 and back, so that most positions are not kept from before."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_notebook(folder / "served" / "bench.ipynb", CELLS)
+        with (
+            lab(folder / "served", folder / "settings") as (url, token),
+            chromium() as browser,
+            watched(browser, [url], viewport={"width": 1400, "height": 1300}) as page,
+        ):
+            sent: list[int] = []
+
+            def received(frame: bytes | str) -> None:
+                said = frame if isinstance(frame, bytes) else frame.encode()
+                if b"comm_open" in said or b"comm_msg" in said:
+                    sent.append(len(said))
+
+            page.on("websocket", lambda socket: socket.on("framereceived", received))
+            notebook = Notebook(page, url, token, "bench.ipynb")
+            notebook.run_all()
+            page.locator(".jl-svg").wait_for()
+            page.wait_for_timeout(500)
+            first, times, moved = sum(sent), [], []
+            page.get_by_label("rank 0: inputs").focus()
+            for at in range(ROUNDS):
+                page.wait_for_timeout(150)
+                sent.clear()
+                page.evaluate(WATCH)
+                notebook.tell("bench._recent.clear()")  # each position is emulated
+                page.keyboard.press("ArrowLeft" if at % 4 < 2 else "ArrowRight")
+                times.append(page.evaluate("() => window.moved"))
+                page.wait_for_timeout(100)
+                moved.append(sum(sent))
+            boxes = notebook.ask("len(lanes(bench.timeline).boxes)")
+    return [
+        Figure(f"bench, key to repaint: {boxes} boxes, emulation included", ms(times[4:]), "", "at most 60 ms"),
+        Figure("bench, first view: all widgets over the wire", f"{first / 1e3:.1f} kB", "", "below 50 kB"),
+        Figure("bench, a slider move over the wire", f"{median(moved) / 1e3:.1f} kB", "", "below 5 kB"),
+    ]
