@@ -185,8 +185,10 @@ def test_buffers_and_unused_parameters_have_their_own_names() -> None:
         "broadcast (sync final model params)",
         "broadcast (sync final model params)",
     ]
-    in_order = timeline.calls.filter(pl.col("rank") == 0, pl.col("origin").str.contains("unused|nonjoined"))
-    assert in_order["completed_ns"].is_sorted()  # the map's all-reduce, which nobody waits for, is not told late
+    # Nobody waits for the last map's all-reduce; still its completion is told when it happens, not at the rank's end.
+    mine = timeline.calls.filter(pl.col("rank") == 0)
+    told = mine.filter(pl.col("origin") == "all-reduce (join() hook, unused parameters)")["completed_ns"].item()
+    assert told < mine["completed_ns"].to_list()[-1]
 
 
 def test_zero_and_ddp_under_one_join() -> None:
