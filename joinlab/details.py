@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -77,6 +78,7 @@ def elements(row: Mapping[str, Any]) -> int:
     return sum(prod(size) for size in row["shape"] or [])
 
 
+@lru_cache(4096)  # the same few values come again and again
 def values(text: str | None) -> str | None:
     """Recorded values as they are read: "[[1.0]]" is "1.0", several tensors are joined by "; ".
 
@@ -128,8 +130,13 @@ def call_details(row: Mapping[str, Any], tells_start: bool) -> Details:
     frames = row["stack"] or []
     if frames:  # kept innermost last, as a traceback is read
         cut = [f"({len(frames) - MAX_FRAMES} outer frames left out)"] if len(frames) > MAX_FRAMES else []
-        found.append(("stack", "\n".join(cut + [_LIBRARY.sub("", frame) for frame in frames[-MAX_FRAMES:]])))
+        found.append(("stack", "\n".join(cut + [_shorter(frame) for frame in frames[-MAX_FRAMES:]])))
     return tuple(found)
+
+
+@lru_cache(4096)
+def _shorter(frame: str) -> str:
+    return _LIBRARY.sub("", frame)
 
 
 def _times(row: Mapping[str, Any], tells_start: bool) -> Details:

@@ -87,6 +87,7 @@ class LaneData:
     def __init__(self, base: LaneData | None = None) -> None:
         self._texts: Table = Table(base._texts.values if base else ())
         self._facts: Table = Table(base._facts.values if base else ())
+        self._pairs: list[int] = []  # of each new fact, the numbers of its name and of what it says
         self._runs: list[dict[str, Any]] = []
         self._same = Table()
         self._known = len(self._texts.values), len(self._facts.values)
@@ -94,6 +95,8 @@ class LaneData:
     def add(self, timeline: Timeline) -> int:
         """Add a Timeline and return the number of its run: the same for what would look the same."""
         run = self._run(timeline)
+        new = self._facts.values[self._known[1] + len(self._pairs) // 2 :]
+        self._pairs += [self._texts(said) for pair in new for said in pair]
         number = self._same(json.dumps(run))
         self._runs += [run] * (number == len(self._runs))
         return number
@@ -106,7 +109,7 @@ class LaneData:
         runs = [run | {"told": [[next(flat) for _ in told] for told in run["told"]]} for run in runs]
         parts = {
             "texts": self._texts.values[texts:],
-            "facts": [number for pair in self._facts.values[facts:] for number in pair],
+            "facts": self._pairs,
             "runs": runs,
         }
         looks = {} if texts else {"looks": LOOKS}
@@ -148,10 +151,7 @@ class LaneData:
     def _tell(self, box: Box) -> list[int]:
         """What is to be said of a box, as numbers of facts: not its label and rank again, and nothing of a wait."""
         skip = len(box.details) if box.kind is Kind.WAIT else 2
-        return [self._fact(*pair) for pair in box.details[skip:]]
-
-    def _fact(self, name: str, said: str) -> int:
-        return self._facts((self._texts(name), self._texts(said)))
+        return [self._facts(pair) for pair in box.details[skip:]]
 
     def _layout(self, picture: Lanes, things: Table, described: list[Box], zero: float) -> dict[str, Any]:
         """Where things stand in one layout; a box that no other layout had is added to those that are described."""

@@ -7,6 +7,7 @@ turns into a wrong turn: the one float of a barrier, read as "0 ranks have not j
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 
 from joinlab.collectives import decode_values
 
@@ -59,6 +60,7 @@ def number(value: Number) -> str:
     return f"{value:.9g}" if _is_whole(float(said)) else said  # the little that it is off by may be the point
 
 
+@lru_cache(4096)  # the same few values come again and again
 def conclusion(origin: str | None, value_out: str | None) -> str | None:
     """What the issuer of a call made of the value it got, to be said after "rank 0"; None if that is not known.
 

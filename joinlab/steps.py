@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from itertools import groupby
 from typing import Any
 
@@ -47,13 +48,17 @@ _KINDS = (  # the first that fits; "join()" stands in many labels, hence the ord
 
 def kind(call: Row) -> Kind:
     """What sort of call this is, told by its label."""
-    origin = call["origin"] or ""
+    return _kind(call["origin"] or "", call["op"])
+
+
+@lru_cache(1024)
+def _kind(origin: str, op: str) -> Kind:
     if is_setup(origin):
         return Kind.SETUP
     for word, found in _KINDS:
         if word in origin:
             return found
-    return Kind.BARRIER if call["op"] == Op.BARRIER else Kind.OTHER
+    return Kind.BARRIER if op == Op.BARRIER else Kind.OTHER
 
 
 def short(label: str) -> str:
