@@ -1,10 +1,9 @@
 // The live view, part 3 of 3: what the reader sees, points at and presses. mount() fills an element with it, following
 // a model: a widget's, or a Store where there is no Python.
 
-let views = 0;
-
 export function mount(root, model) {
-  const name = `jl${++views}`;
+  // Counted on the page: every widget has a module of its own, and ids must differ between them.
+  const name = `jl${(globalThis.joinlabViews = (globalThis.joinlabViews ?? 0) + 1)}`;
   let data = null, run = null, layout = null, picture = null, rank = 0, zoom = ZOOMS.indexOf(1), playing = null, alive = true;
   let known = 0, sourceShown = ""; // the width of the picture; to ask the browser for it again costs milliseconds
   const reads = {}; // the base is unpacked once
@@ -50,6 +49,7 @@ export function mount(root, model) {
     if (reads.base !== base) [reads.base, reads.tables] = [base, unpack(base)];
     const found = await unpack(packed, await reads.tables);
     if (!alive || reads.asked !== asked) return; // something newer came meanwhile
+    reads.shown = packed;
     show(found, found.runs[0]);
   }
 
@@ -347,6 +347,7 @@ export function mount(root, model) {
 
   // -- what changes it
 
+  const current = () => run && reads.shown === get("_packed"); // else the run to come is drawn with what changed now
   const listeners = {
     "change:_packed": load,
     "change:selected": () => {
@@ -356,9 +357,9 @@ export function mount(root, model) {
       pick(true);
     },
     "change:axis": () => { if (run) { zoom = ZOOMS.indexOf(1); draw(); pick(true); } },
-    "change:setup": () => draw(), "change:hidden": () => draw(), "change:ranks_as": () => draw(), "change:mark": () => draw(),
-    "change:covered": () => { if (run) { tell(); draw(); announce(ending()); } },
-    "change:sentences": () => { if (run) tell(); },
+    "change:setup": () => draw(), "change:hidden": () => draw(), "change:ranks_as": () => draw(), "change:mark": () => { if (current()) draw(); },
+    "change:covered": () => { if (current()) { tell(); draw(); announce(ending()); } },
+    "change:sentences": () => { if (current()) tell(); },
   };
   for (const [event, listener] of Object.entries(listeners)) model.on(event, listener);
   const observer = new ResizeObserver(() => {
