@@ -19,7 +19,7 @@ import cloudpickle
 
 from joinlab.errors import LaunchError, ProgramError
 from joinlab.forkclient import ForkServer
-from joinlab.programs import MAX_RANKS, Program, check_inputs, check_program, program_name, source_of
+from joinlab.programs import MAX_RANKS, Program, check_inputs, check_program, check_seed, program_name, source_of
 from joinlab.screen import Echo, Listener
 from joinlab.timeline import Timeline
 from joinlab.watch import Watch
@@ -61,7 +61,7 @@ def launch(
     """
     check_program(program)
     counts = check_inputs(inputs, MAX_RANKS)
-    seeds = _check_seed(seed, len(counts))
+    seeds = check_seed(seed, len(counts))
     for name, value in (("timeout", timeout), ("no_progress", no_progress)):
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
             raise ProgramError(f"{name}= is a number of seconds above 0; got {value!r}")
@@ -108,16 +108,6 @@ def launch(
         return watch.follow(server.open(request), timeout, no_progress)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _check_seed(seed: object, ranks: int) -> tuple[int | None, ...]:
-    if seed is None:
-        return (None,) * ranks
-    if isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0:
-        return (seed,) * ranks
-    if isinstance(seed, Sequence) and len(seed) == ranks and all(type(s) is int and s >= 0 for s in seed):
-        return tuple(seed)
-    raise ProgramError(f"seed= is one int of at least 0, {ranks} of them (one per rank), or None; got {seed!r}")
 
 
 def _pickle(program: Program) -> bytes:

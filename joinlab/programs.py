@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import operator
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from joinlab.errors import ProgramError
@@ -112,6 +112,17 @@ def check_inputs(inputs: object, max_ranks: int = MAX_RANKS) -> tuple[int, ...]:
     if len(counts) > max_ranks:
         raise ProgramError(f"{form} It has {len(counts)} ranks; at most {max_ranks} are possible here.")
     return tuple(counts)
+
+
+def check_seed(seed: object, ranks: int) -> tuple[int | None, ...]:
+    """One seed per rank: `seed` itself for all if it is one number. Raises ProgramError for anything else."""
+    if seed is None:
+        return (None,) * ranks
+    if isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0:
+        return (seed,) * ranks
+    if isinstance(seed, Sequence) and len(seed) == ranks and all(type(s) is int and s >= 0 for s in seed):
+        return tuple(seed)
+    raise ProgramError(f"seed= is one int of at least 0, {ranks} of them (one per rank), or None; got {seed!r}")
 
 
 def program_name(program: object) -> str:

@@ -14,7 +14,7 @@ from joinlab.emulator.outcomes import Outcome, endings
 from joinlab.emulator.run import Knobs, Run
 from joinlab.emulator.scheduler import current
 from joinlab.errors import ProgramError
-from joinlab.programs import Program, check_inputs, check_program
+from joinlab.programs import Program, check_inputs, check_program, check_seed
 from joinlab.timeline import Timeline
 
 __all__ = ["ERAS", "MAX_RANKS", "Outcome", "emulate", "endings"]
@@ -67,7 +67,7 @@ def emulate(
     era = _choice("era", era, ERAS)
     _whole("barrier_value", barrier_value, 255)
     _whole("pad", pad, 2**32 - 1)
-    seeds = _check_seed(seed, len(counts))
+    seeds = check_seed(seed, len(counts))
     costs = check_costs(len(counts), seconds_per_input, latency, bytes_per_second)
     if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not timeout > 0:
         raise ProgramError(f"timeout= is a number of seconds above 0; got {timeout!r}")
@@ -91,13 +91,3 @@ def _choice(name: str, value: object, choices: Sequence[str]) -> str:
 def _whole(name: str, value: object, most: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
         raise ProgramError(f"{name}= is a whole number from 0 to {most}; got {value!r}")
-
-
-def _check_seed(seed: object, ranks: int) -> tuple[int | None, ...]:
-    if seed is None:
-        return (None,) * ranks
-    if isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0:
-        return (seed,) * ranks
-    if isinstance(seed, Sequence) and len(seed) == ranks and all(type(s) is int and s >= 0 for s in seed):
-        return tuple(seed)
-    raise ProgramError(f"seed= is one int of at least 0, {ranks} of them (one per rank), or None; got {seed!r}")
