@@ -1,4 +1,7 @@
-"""The step time of a DDP loop with and without the recorder, in the same processes, block by block in turn."""
+"""The step time of a DDP loop with and without the recorder, in the same processes, block by block in turn.
+
+A second bare loop runs beside them: its ratio to the first is what this machine's noise alone makes of nothing.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,11 @@ from typing import Any
 
 from tests.bench.figures import Figure, ms
 
-BLOCKS = 60
-"""Pairs of blocks, one with and one without the recorder, in alternating order."""
+BLOCKS = 100
+"""Rounds of one block of each loop, in an order that turns."""
+WARM_UP = 3
+"""Rounds before: they rebuild buckets and warm caches."""
+LOOPS = ("bare", "bare again", "recorded")
 
 
 def measure() -> list[Figure]:
@@ -37,9 +43,9 @@ def _figure(what: str, width: int, steps: int, aim: str) -> Figure:
             if status:
                 raise RuntimeError(f"a rank of the benchmark ended with status {status}")
         samples = json.loads((Path(folder) / "samples.json").read_text())
-    recorded, bare = samples["recorded"], samples["bare"]
-    ratio = median(r / b for r, b in zip(recorded, bare, strict=True))
-    return Figure(what, f"{ms(recorded)} / {ms(bare)}", f"{ratio:.3f}", aim)
+    recorded, bare, again = samples["recorded"], samples["bare"], samples["bare again"]
+    ratio, noise = median(recorded) / median(bare), median(again) / median(bare)
+    return Figure(what, f"{ms(recorded)} / {ms(bare)}", f"{ratio:.3f} (bare again {noise:.3f})", aim)
 
 
 def _rank(folder: Path, rank: int, width: int, steps: int) -> None:
@@ -92,16 +98,16 @@ def _blocks(folder: Path, rank: int, width: int, steps: int) -> dict[str, list[f
                 live.update(kept)
 
     loops = {}
-    for recorded, group in ((False, bare_group), (True, recorded_group)):
-        turn(recorded)
+    for name, group in zip(LOOPS, (bare_group, bare_group, recorded_group), strict=True):
+        turn(name == "recorded")
         ddp = DDP(model(), process_group=group)
-        loops[recorded] = (ddp, torch.optim.SGD(ddp.parameters(), lr=1e-3))
+        loops[name] = (ddp, torch.optim.SGD(ddp.parameters(), lr=1e-3))
 
     x = torch.ones(8, width)
 
-    def block(recorded: bool) -> float:
-        turn(recorded)
-        ddp, sgd = loops[recorded]
+    def block(name: str) -> float:
+        turn(name == "recorded")
+        ddp, sgd = loops[name]
         began = time.perf_counter()
         for _ in range(steps):
             sgd.zero_grad()
@@ -109,12 +115,12 @@ def _blocks(folder: Path, rank: int, width: int, steps: int) -> dict[str, list[f
             sgd.step()
         return (time.perf_counter() - began) / steps
 
-    samples: dict[str, list[float]] = {"recorded": [], "bare": []}
-    for i in range(BLOCKS + 3):
-        for recorded in ((False, True), (True, False))[i % 2]:
-            seconds = block(recorded)
-            if i >= 3:  # the first blocks rebuild buckets and warm caches
-                samples["recorded" if recorded else "bare"].append(seconds)
+    samples: dict[str, list[float]] = {name: [] for name in LOOPS}
+    for i in range(BLOCKS + WARM_UP):
+        for name in (*LOOPS[i % 3 :], *LOOPS[: i % 3]):
+            seconds = block(name)
+            if i >= WARM_UP:
+                samples[name].append(seconds)
     return samples
 
 
