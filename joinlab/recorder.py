@@ -96,6 +96,7 @@ class Recorder:
         self._lock = threading.RLock()
         self._ids = itertools.count()
         self._spans = itertools.count()
+        self._span_sites: dict[tuple[Any, ...], tuple[str | None, str]] = {}
         self._stacks = Stacks()
         self._works: deque[RecordedWork] = deque(maxlen=KEPT_WORKS)
         self._open: dict[int, Call] = {}
@@ -339,24 +340,23 @@ class Recorder:
     def begin_span(self, name: str, frame: FrameType | None) -> int:
         """Record that the host began what `name` says, called from `frame`; returns the span's number."""
         number = next(self._spans)
-        site = self._site(frame)
+        while frame is not None and kind_of(frame.f_code.co_filename) != "program":
+            frame = frame.f_back
+        key = (name, frame.f_code, frame.f_lasti) if frame is not None else (name, None, 0)
+        known = self._span_sites.get(key)
+        if known is None:
+            site = None if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            known = self._span_sites[key] = (site, f'"n":"{name}","site":{to_json(site)}')
+        site, text = known
         if name == "backward":
             self._backward_site = site
         index = "null" if self.input is None else self.input
-        self.log.write_text(
-            f'{{"e":"span+","id":{number},"n":"{name}","i":{index},"site":{to_json(site)},"t":{now()}}}'
-        )
+        self.log.write_text(f'{{"e":"span+","id":{number},"i":{index},{text},"t":{now()}}}')
         return number
 
     def end_span(self, number: int) -> None:
         """Record that the host ended it."""
         self.log.write_text(f'{{"e":"span-","id":{number},"t":{now()}}}')
-
-    def _site(self, frame: FrameType | None) -> str | None:
-        """ "file:line" of the innermost frame of the learner's own code, from `frame` outwards."""
-        while frame is not None and kind_of(frame.f_code.co_filename) != "program":
-            frame = frame.f_back
-        return None if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
     def cuda_reader(self) -> Reader:
         """The reader of this process's groups on GPUs, made on first use."""
