@@ -50,7 +50,6 @@ class Call:
         "group",
         "host_waits",
         "id",
-        "op",
         "origin",
         "outs",
         "recorded",
@@ -62,7 +61,6 @@ class Call:
 
     def __init__(self, id: int, op: Op, origin: str, group: RecordingGroup, small: bool) -> None:
         self.id = id
-        self.op = op
         self.origin = origin
         self.group = group
         self.small = small  # its tensors are, so that they can be kept alive
@@ -122,11 +120,12 @@ class Recorder:
         stack, frames = self._stack(frame)
         asynchronous = bool(getattr(rest[-1], "asyncOp", True)) if rest else True
         key: tuple[Any, ...] = (stack, method, asynchronous, options_key(method.op, rest))
-        for tensor in tensors:
+        every = ins if ins is outs else [*ins, *outs]
+        for tensor in every:
             key += (tensor.dtype, tensor.shape)
         known = group.known.get(key)
         if known is None:
-            numel = sum(t.numel() for t in (ins if ins is outs else [*ins, *outs]))
+            numel = sum(t.numel() for t in every)
             known = group.known[key] = (
                 *self._describe_once(group, method, tensors, frames, asynchronous, rest),
                 numel <= MAX_VALUES,

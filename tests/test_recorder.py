@@ -347,6 +347,15 @@ def test_small_values_of_any_dtype_are_kept_exactly(tensor: torch.Tensor, text: 
     assert of(run(program, (1,)), 0, "value_in") == [text]
 
 
+def test_a_call_with_the_same_input_but_another_output_is_measured_anew() -> None:
+    def program(rank: int, inputs: Any) -> None:
+        for n in (1, 40):  # from one line: what rank 0 receives differs, what it sends does not
+            sizes, received = ([1, 1], [1, n]) if rank == 0 else ([n, 1], [1, 1])
+            dist.all_to_all_single(torch.zeros(sum(received)), torch.ones(sum(sizes)), received, sizes)
+
+    assert of(run(program, (1, 1)).raise_for_ending(), 0, "value_out") == ["[[1.0,1.0]]", None]
+
+
 def test_recording_keeps_no_large_tensor_alive() -> None:
     def program(rank: int, inputs: Any) -> int:
         import gc
