@@ -32,9 +32,23 @@ CHUNK = 1 << 18
 """Bytes by which a log grows at least."""
 
 
+PROGRAM = "program.pickle"
+"""Within a run's folder: the program, pickled. Beside it stand three files for each rank."""
+
+
 def log_name(rank: int) -> str:
     """File name of a rank's log within the run's folder."""
     return f"rank-{rank}.events.jsonl"
+
+
+def output_name(rank: int) -> str:
+    """File name of what a rank printed."""
+    return f"rank-{rank}.out"
+
+
+def return_name(rank: int) -> str:
+    """File name of what a rank's program returned."""
+    return f"rank-{rank}.return.json"
 
 
 class EventLog:

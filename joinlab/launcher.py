@@ -18,6 +18,7 @@ from typing import Any
 import cloudpickle
 
 from joinlab.errors import LaunchError, ProgramError
+from joinlab.events import PROGRAM
 from joinlab.forkclient import ForkServer
 from joinlab.programs import MAX_RANKS, Program, check_inputs, check_program, check_seed, program_name, source_of
 from joinlab.screen import Echo, Listener
@@ -79,7 +80,7 @@ def launch(
     chosen, settings = choose_backend(server.hello, backend and backend.lower(), len(counts))
     folder = Path(tempfile.mkdtemp(prefix=f"joinlab-{os.getpid()}-"))
     try:
-        (folder / "program.pickle").write_bytes(pickled)
+        (folder / PROGRAM).write_bytes(pickled)
         request = {
             "folder": str(folder),
             "program": program_name(program),

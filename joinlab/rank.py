@@ -27,15 +27,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from joinlab.events import PROGRAM, output_name, return_name
 from joinlab.install import install
 from joinlab.outcome import text_of, to_plain, traceback_text
 from joinlab.plain import encode
 from joinlab.programs import Inputs, call_program
 from joinlab.recorder import Recorder
 
-OUTPUT = "rank-{}.out"
-RETURN = "rank-{}.return.json"
-PROGRAM = "program.pickle"
 STORE = "rendezvous"
 CONNECT_S = 20.0
 """A peer that has not connected after this long has died; the program's first collective will tell."""
@@ -64,7 +62,7 @@ def _own_process(folder: Path, rank: int, request: Mapping[str, Any]) -> None:
     _die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    out = os.open(folder / OUTPUT.format(rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    out = os.open(folder / output_name(rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(out, 1)
     os.dup2(out, 2)
     os.close(out)
@@ -114,7 +112,7 @@ def _run(recorder: Recorder, program: Any, rank: int, request: Mapping[str, Any]
             recorder.log.write({"e": "raise", "x": text, "tb": trace})
             return 1
     recorder.settle()
-    _keep(Path(request["folder"]) / RETURN.format(rank), value)
+    _keep(Path(request["folder"]) / return_name(rank), value)
     _flush()
     recorder.log.write({"e": "return"})
     atexit._run_exitfuncs()

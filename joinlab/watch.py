@@ -27,7 +27,7 @@ from typing import Any
 
 import joinlab
 from joinlab.errors import LaunchError, LaunchInterrupted, ProgramError
-from joinlab.events import LogTail, RankLog, log_name, now
+from joinlab.events import LogTail, RankLog, log_name, now, output_name, return_name
 from joinlab.plain import decode
 from joinlab.proof import Wait, prove
 from joinlab.screen import Bar, Listener, Told
@@ -57,7 +57,7 @@ class Watch:
     def __post_init__(self) -> None:
         ranks = range(len(self.counts))
         self.logs = [RankLog(rank, self.origin_ns) for rank in ranks]
-        self.output = [Tail(self.folder / f"rank-{rank}.out") for rank in ranks]
+        self.output = [Tail(self.folder / output_name(rank)) for rank in ranks]
         self.events = [LogTail(self.folder / log_name(rank)) for rank in ranks]
         self.unread = [b""] * len(self.counts)  # events read from the files, not yet taken in
         self.lines = [b""] * len(self.counts)  # each rank's last line, as far as it is printed
@@ -260,7 +260,7 @@ class Watch:
         return f"its process was killed by {name}" + (f": {said}" if said else "")
 
     def _returned(self, rank: int) -> Any:
-        path = self.folder / f"rank-{rank}.return.json"
+        path = self.folder / return_name(rank)
         if not self.logs[rank].returned or not path.exists():
             return None
         kept = json.loads(path.read_text())
