@@ -308,3 +308,24 @@ def test_what_needs_a_gpu_says_so():
     for end in emulate(sync_batch_norm, (1, 1)).ends:
         assert end.kind == "raised"
         assert "SyncBatchNorm" in end.text
+
+
+@pytest.mark.parametrize(
+    ("value", "taken_for"),
+    [
+        (3.0, "the parameters 0, 1074266112 in 0 buckets"),  # the doubles' bytes, read as ints
+        (0.0, "the parameters 0, 0 in 0 buckets"),
+    ],
+)
+def test_numbers_of_parameters_that_are_none_end_the_rank_and_not_this_process(value, taken_for):
+    def worker(rank, inputs):
+        model = DDP(torch.nn.Linear(1, 1))
+        for input in inputs:
+            model(input).backward()
+            if rank == 0:
+                dist.all_reduce(torch.full((8,), value, dtype=torch.float64))
+
+    timeline = emulate(worker, (2, 2))
+    assert timeline.ends[1].kind == "killed"
+    assert taken_for in timeline.ends[1].text
+    assert timeline.call(1, timeline.ends[1].call)["origin"] == "broadcast (DDP bucket rebuild)"

@@ -21,11 +21,12 @@ from torch.autograd import Variable
 from torch.distributed import distributed_c10d as c10d
 
 from joinlab.collectives import MAX_VALUES, Op
+from joinlab.emulator.buckets import BucketRebuild
 from joinlab.emulator.calls import Call
 from joinlab.emulator.clock import FORWARD_SHARE, ISSUE_NS, POLL_NS
 from joinlab.emulator.group import EmulatedGroup, EmulatedWork, parts_of
 from joinlab.emulator.isolation import Own
-from joinlab.emulator.payload import values
+from joinlab.emulator.payload import elements, values
 from joinlab.emulator.scheduler import Lane, RankEnded
 from joinlab.seam import METHODS, dtype_of, options_of, tensors_in
 from joinlab.timeline import Ending
@@ -33,7 +34,9 @@ from joinlab.timeline import Ending
 if TYPE_CHECKING:
     from joinlab.emulator.run import Run
 
-_SYNCS_HOST = ("DDP bucket rebuild", "DDP forward() 1")
+_REBUILD = "DDP bucket rebuild"
+
+_SYNCS_HOST = (_REBUILD, "DDP forward() 1")
 """Calls that C++ follows with a blocking copy to the host as soon as it has waited for them, by their label."""
 
 
@@ -67,6 +70,7 @@ class Host:
         self._in_backward: list[Call] | None = None
         self._input_used_ns = 0
         self._backward: list[int] = []  # budget of each backward pass under way that is not yet used, ns
+        self._rebuild = BucketRebuild()
         self._ddp_bytes = 0
         self._bytes_of: dict[int, int] = {}
 
@@ -178,8 +182,19 @@ class Host:
         """Work.wait(): the host waits, or its stream; raises what the backend raises."""
         if explicit or any(call.host_waits for call in calls):
             self.wait_host(calls)
+            if _REBUILD in calls[0].row["origin"]:
+                self._believe(calls[0])
             return
         self._wait_stream(calls)
+
+    def _believe(self, call: Call) -> None:
+        """The Reducer takes what came out of `call` for numbers of parameters; end the rank if they are none."""
+        wrong = self._rebuild.believe(elements(call.parts[0].outs[0]))
+        if wrong:
+            told = f"DDP's Reducer took another call's data for {wrong}; what a process then does is undefined"
+            self.run.kill(self, told)
+            self.run.died_in(self, [call])
+            raise RankEnded
 
     def wait_host(self, calls: Sequence[Call]) -> None:
         """The host waits until all of `calls` are complete."""

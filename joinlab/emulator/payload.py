@@ -62,6 +62,12 @@ def values(tensors: Sequence[torch.Tensor]) -> str | None:
         return None
 
 
+def elements(tensor: torch.Tensor) -> list[Any]:
+    """The elements of a tensor, flat."""
+    found: list[Any] = _tolist(tensor.reshape(-1))
+    return found
+
+
 def memory(tensor: torch.Tensor) -> Bytes:
     """The bytes of a tensor: a view that can be written to, or, if it is not contiguous, a copy."""
     tensor = tensor.detach()
