@@ -140,33 +140,39 @@ def _shorter(frame: str) -> str:
 
 
 def _times(row: Mapping[str, Any], tells_start: bool) -> Details:
-    enqueued, started, completed = row["enqueued_ns"], row["started_ns"], row["completed_ns"]
-    begin, end = row["host_wait_begin_ns"], row["host_wait_end_ns"]
-    since = "" if None in (enqueued, completed) else f" ({duration(completed - enqueued)} after it was enqueued)"
+    enqueued, started = row["enqueued_ns"], row["started_ns"]
     not_started = "not known" if tells_start else "the backend does not say when it began"
-    if begin is None:
-        waited = "the host did not wait for it"
-    elif end is None:
-        waited = f"from {moment(begin)}, never let go"
-    else:
-        waited = f"from {moment(begin)} to {moment(end)} ({duration(end - begin)})"
     return (
         ("enqueued", "not known" if enqueued is None else moment(enqueued)),
         ("started", not_started if started is None else moment(started)),
-        ("completed", "never" if completed is None else moment(completed) + since),
-        ("host waited", waited),
+        ("completed", _completed(row)),
+        ("host waited", _waited(row)),
     )
+
+
+def _completed(row: Mapping[str, Any]) -> str:
+    enqueued, completed = row["enqueued_ns"], row["completed_ns"]
+    since = "" if None in (enqueued, completed) else f" ({duration(completed - enqueued)} after it was enqueued)"
+    return "never" if completed is None else moment(completed) + since
+
+
+def _waited(row: Mapping[str, Any]) -> str:
+    begin, end = row["host_wait_begin_ns"], row["host_wait_end_ns"]
+    if begin is None:
+        return "the host did not wait for it"
+    if end is None:
+        return f"from {moment(begin)}, never let go"
+    return f"from {moment(begin)} to {moment(end)} ({duration(end - begin)})"
 
 
 def wait_details(row: Mapping[str, Any]) -> Details:
     """What is to be said of the wait for a call; the rest stands at the call itself."""
-    said = dict(_times(row, False))
     return (
         ("host waits for", str(row["origin"] or row["op"])),
         ("rank", str(row["rank"])),
         ("group, seq", f"{row['group']}, {row['seq']}"),
-        ("waited", said["host waited"]),
-        ("completed", said["completed"]),
+        ("waited", _waited(row)),
+        ("completed", _completed(row)),
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from joinlab.collectives import POINT_TO_POINT, Op
 from joinlab.issued import Blocked, Blocker, by_group
-from joinlab.matching import Slot, groups_of, match, shadows
+from joinlab.matching import Matched, Slot, shadows
 from joinlab.meanings import conclusion
 from joinlab.proof import RULES, Wait, prove
 from joinlab.timeline import Ending, EndKind, Timeline
@@ -85,28 +85,34 @@ def diagnose(timeline: Timeline) -> Diagnosis:
     print(diagnosis)
     diagnosis.ranks[1].proven               # True: the rule shows that its call can never complete
     """
-    case = _Case(timeline)
-    return Diagnosis(case.summary(), tuple(case.of(rank) for rank in range(timeline.world_size)))
+    return diagnose_matched(Matched(timeline))
+
+
+def diagnose_matched(matched: Matched) -> Diagnosis:
+    """`diagnose` of a Timeline that was matched before."""
+    case = _Case(matched)
+    return Diagnosis(case.summary(), tuple(case.of(rank) for rank in range(len(case.ends))))
 
 
 class _Case:
     """One timeline, with what all the sentences need looked up once."""
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, matched: Matched) -> None:
+        timeline, rows = matched.timeline, matched.rows
         self.ends = timeline.ends
         self.backend = str(timeline.meta.get("backend"))
-        self.groups = groups_of(timeline)
+        self.groups = matched.groups
         self.default = next(iter(self.groups), "")
-        rows = timeline.calls.rows(named=True)
         self.rows: dict[Key, Row] = {(row["rank"], row["group"], row["seq"]): row for row in rows}
-        self.slots = match(timeline)
+        self.slots = matched.slots
         self.slot_of = {(rank, slot.group, seq): slot for slot in self.slots for rank, seq in slot.calls.items()}
         gone = [rank for rank, end in enumerate(self.ends) if end.kind is not EndKind.HUNG]
         rule = RULES.get(self.backend)
-        lanes = by_group(rows, self.groups)
+        lanes = by_group(matched.calls, self.groups)
         self.blocked: dict[str, Blocked] = {name: rule(one, gone) if rule else {} for name, one in lanes.items()}
         transport = timeline.meta.get("transport")
-        self.proof = prove(rows, self.groups, self.backend, _waits(timeline, rows), gone, transport)
+        waits = _waits(timeline, rows)
+        self.proof = prove(matched.calls, self.groups, self.backend, waits, gone, transport, self.blocked)
         self.crossed = tuple(slot for slot in self.slots if slot.met and not slot.expected)
         self.parting = next((slot for slot in self.slots if self._parts(slot)), None)
 

@@ -46,7 +46,7 @@ class Call(NamedTuple):
     @property
     def elements(self) -> int | None:
         """Elements of all its tensors together; None if the shapes are unknown."""
-        return None if self.shape is None else sum(prod(one) for one in self.shape)
+        return elements_of(self.shape)
 
     @property
     def nbytes(self) -> int | None:
@@ -59,6 +59,11 @@ class Call(NamedTuple):
         if len(dtypes) != len(self.shape) or any(dtype not in ITEM_BYTES for dtype in dtypes):
             return None
         return sum(ITEM_BYTES[dtype] * prod(one) for dtype, one in zip(dtypes, self.shape, strict=True))
+
+
+def elements_of(shape: Sequence[Sequence[int]] | None) -> int | None:
+    """Elements of all tensors of these shapes together; None if the shapes are unknown."""
+    return None if shape is None else sum(map(prod, shape))
 
 
 def call_of(row: Mapping[str, Any]) -> Call:

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from joinlab.details import MADE
-from joinlab.diagnosis import diagnose
+from joinlab.diagnosis import diagnose_matched
 from joinlab.lanes import Box, Lanes, every_lanes
 from joinlab.looks import BAND_NAMES, HOST, INK, SPAN, STREAM, STYLES, WAIT, WRONG, good, measured, sign, title
+from joinlab.matching import Matched
 from joinlab.steps import Kind
 from joinlab.timeline import Timeline
 
@@ -89,7 +90,6 @@ class LaneData:
         self._facts: Table = Table(base._facts.values if base else ())
         self._pairs: list[int] = []  # of each new fact, the numbers of its name and of what it says
         self._runs: list[dict[str, Any]] = []
-        self._same = Table()
         self._known = len(self._texts.values), len(self._facts.values)
 
     def add(self, timeline: Timeline) -> int:
@@ -97,9 +97,9 @@ class LaneData:
         run = self._run(timeline)
         new = self._facts.values[self._known[1] + len(self._pairs) // 2 :]
         self._pairs += [self._texts(said) for pair in new for said in pair]
-        number = self._same(json.dumps(run))
-        self._runs += [run] * (number == len(self._runs))
-        return number
+        if run not in self._runs:
+            self._runs.append(run)
+        return self._runs.index(run)
 
     def packed(self, with_runs: bool = True) -> bytes:
         """All of it, as compressed JSON; the same runs give the same bytes. Without runs it can still be a base."""
@@ -116,8 +116,8 @@ class LaneData:
         return gzip.compress(json.dumps(looks | parts, ensure_ascii=False, separators=(",", ":")).encode(), 6, mtime=0)
 
     def _run(self, timeline: Timeline) -> dict[str, Any]:
-        said, text = diagnose(timeline), self._texts
-        layouts = every_lanes(timeline)
+        matched, text = Matched(timeline), self._texts
+        said, layouts = diagnose_matched(matched), every_lanes(matched)
         caps = layouts["logical", False].caps
         source = Source.of(timeline)
         things = Table()
@@ -134,7 +134,7 @@ class LaneData:
             "ends": [text(cap.text) for cap in caps],
             "good": [int(good(cap)) for cap in caps],
             "sign": "".join(sign(cap) for cap in caps),
-            "ended": _ended(timeline, source),
+            "ended": _ended(matched, source),
             "source": [text(source.name), source.first_line, text(source.text)] if source.text else [],
             "zero": round(zero),
             "rank": [box.rank for box in boxes],
@@ -177,8 +177,9 @@ class LaneData:
             "tracks": [box.tracks for box in boxes] if any(box.track for box in boxes) else [],
             "bands": [[band.slot, band.a, band.b, MET * band.met + BAD * band.bad, text(band.text)] for band in bands],
             "notes": [
-                [_or(note.rank), at(note.begin), at(note.end), text(note.whole), int(note.bad), _or(note.slot)]
+                [_or(note.rank), at(note.begin), at(note.end), text(drawn), int(note.bad), _or(note.slot), text(note.whole)]
                 for note in picture.notes
+                for drawn in [" ".join(note.text.splitlines())]
             ],
             "groups": [[_or(one.rank), at(one.begin), at(one.end), text(one.label)] for one in picture.groups],
             "stops": [at(cap.at) for cap in picture.caps],
@@ -229,10 +230,9 @@ def _or(value: int | None) -> int:
     return -1 if value is None else value
 
 
-def _ended(timeline: Timeline, source: Source) -> list[int]:
+def _ended(matched: Matched, source: Source) -> list[int]:
     """The line of the call in which each rank ended; 0 if it ended in none, or in one that lies elsewhere."""
-    calls = timeline.calls
-    sites = zip(*(calls[name].to_list() for name in ("rank", "group", "seq", "call_site")), strict=True)
-    known = {(rank, group, seq): site for rank, group, seq, site in sites}
+    timeline = matched.timeline
+    sites = {(row["rank"], row["group"], row["seq"]): row["call_site"] for row in matched.rows}
     ends = enumerate(timeline.ends)
-    return [source.line(known.get((rank, end.group or timeline.default_group, end.call)) or "") for rank, end in ends]
+    return [source.line(sites.get((rank, end.group or timeline.default_group, end.call)) or "") for rank, end in ends]

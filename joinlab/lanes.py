@@ -14,12 +14,17 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from itertools import groupby, pairwise
+from math import inf
 from textwrap import wrap
+from typing import NamedTuple
 
 from joinlab.details import Details, call_details, moment, span_details, tensor, wait_details
+from joinlab.matching import Matched
+from joinlab.mismatches import notes
 from joinlab.steps import Kind, Row, Step, fold, kind, plan, short, stretches, unlike
 from joinlab.timeline import CALL_COLUMNS, SPAN_COLUMNS, Ending, EndKind, Timeline
 
@@ -34,8 +39,7 @@ class Lane(StrEnum):
     STREAM = "stream"
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
+class Box(NamedTuple):  # made by the thousand, and so are bands: a frozen dataclass takes five times as long
     """One rectangle: a call, a wait or a span.
 
     label    what it says, in full; `short` is the same for narrow columns
@@ -65,9 +69,12 @@ class Box:
     slot: int | None = None
     site: str = ""
 
+    def at(self, place: Place) -> Box:
+        """The same box at another place."""
+        return Box._make((*self[:3], *place, *self[5:]))
 
-@dataclass(frozen=True, slots=True)
-class Band:
+
+class Band(NamedTuple):
     """Joins two calls of one slot, from the stream lane of rank `a` to that of rank `b`; a < b.
 
     bad   they do not belong together; `text` says what each rank issued
@@ -88,8 +95,9 @@ class Band:
 class Note:
     """Text below a row (logical axis only), across all ranks, or about the call of one rank.
 
-    text   broken into lines that leave room for it; `whole` is the same in one
+    text   broken into lines that leave room for it
     slot   index into match(timeline); None if it is about no slot
+    whole  all there is to say, in one line: more than `text` where a row is wrong because the ones before it were
     """
 
     rank: int | None
@@ -165,49 +173,69 @@ def lanes(timeline: Timeline, axis: str = "logical", setup: bool = False) -> Lan
     """
     if axis not in AXES:
         raise ValueError(f"axis must be 'logical' or 'time', not {axis!r}")
-    return _lay_out(_Run(timeline), axis, setup)
+    return _lay_out(_Run(Matched(timeline)), axis, setup)
 
 
-def every_lanes(timeline: Timeline) -> dict[tuple[str, bool], Lanes]:
+def every_lanes(matched: Matched) -> dict[tuple[str, bool], Lanes]:
     """The lanes of a Timeline by (axis, setup): what a view needs that lets its reader choose. Cheaper than one by one.
 
-    every_lanes(timeline)["time", True]         # as lanes(timeline, "time", setup=True)
+    every_lanes(Matched(timeline))["time", True]        # as lanes(timeline, "time", setup=True)
     """
-    run = _Run(timeline)
+    run = _Run(matched)
     return {(axis, setup): _lay_out(run, axis, setup) for axis in AXES for setup in (False, True)}
 
 
 class _Run:
-    """A Timeline with what every layout of it needs, looked up once."""
+    """A Timeline with what every layout of it needs, looked up once.
 
-    def __init__(self, timeline: Timeline) -> None:
-        self.timeline = timeline
-        self.calls, self.spans = timeline.calls.to_dicts(), timeline.spans.to_dicts()
-        self.steps = plan(timeline)
+    call_boxes, wait_boxes  by index of the call: its box, and that of the wait for it, at no place as yet
+    span_boxes              the same of the spans
+    issued                  per rank, when each of its calls was handed over, in that order, and the call's index
+    call_times, span_times  the first and the last recorded time of each; () where there is none
+    """
+
+    def __init__(self, matched: Matched) -> None:
+        self.timeline = matched.timeline
+        self.calls, self.spans = matched.rows, matched.timeline.spans.to_dicts()
+        self.steps = plan(matched)
         tells_start = any(call["started_ns"] is not None for call in self.calls)
-        self.call_details = [call_details(call, tells_start) for call in self.calls]
-        self.wait_details = [wait_details(call) for call in self.calls]
-        self.span_details = [span_details(span) for span in self.spans]
+        self.call_boxes: dict[int, Box] = {}
+        self.wait_boxes: dict[int, Box] = {}
+        for step in self.steps:
+            for index in step.calls:
+                call, slot = self.calls[index], step.slots[0]
+                self.call_boxes[index] = _call_box(call, slot, step.bad, tells_start)
+                if call["host_wait_begin_ns"] is not None:
+                    self.wait_boxes[index] = _wait_box(call, slot)
+        self.span_boxes = [_span_box(span) for span in self.spans]
+        self.issued: dict[int, list[tuple[int, int]]] = {rank: [] for rank in range(self.timeline.world_size)}
+        for index, call in enumerate(self.calls):
+            at = _begun(call) if call["enqueued_ns"] is None else call["enqueued_ns"]
+            self.issued[call["rank"]].append((at, index))
+        for of_rank in self.issued.values():
+            of_rank.sort()
+        self.call_times = [_first_and_last(call, _CALL_TIMES) for call in self.calls]
+        self.span_times = [_first_and_last(span, _SPAN_TIMES) for span in self.spans]
 
 
 def _lay_out(run: _Run, axis: str, setup: bool) -> Lanes:
-    timeline, calls, spans, steps = run.timeline, run.calls, run.spans, run.steps
+    timeline, calls, steps = run.timeline, run.calls, run.steps
     folded = steps if setup else fold(calls, steps)
     ranks = range(timeline.world_size)
     if not calls:
         layout = _Layout(stops=dict.fromkeys(ranks, 1.0), notes=[Note(None, 0.1, 0.9, NO_CALL, False, whole=NO_CALL)])
     elif axis == "logical":
-        steps, layout = folded, _by_row(calls, spans, folded, ranks)
+        steps, layout = folded, _by_row(run, folded)
     else:  # a fold takes up no row here that is worth saving, unless it stands at the front
         front = folded[0] if folded and folded[0].folded and len(folded) > 1 else None
         steps = steps if front is None else (front, *steps[len(front.slots) :])
-        layout = _by_time(calls, spans, front, ranks)
+        layout = _by_time(run, front)
     return Lanes(
         axis=axis,
         world_size=timeline.world_size,
         begin=layout.begin,
         end=layout.end,
-        boxes=tuple(_side_by_side([*_span_boxes(run, layout), *_call_boxes(run, steps, layout)])),
+        boxes=_side_by_side([*_span_boxes(run, layout), *_call_boxes(run, steps, layout)]),
         bands=tuple(_bands(calls, steps, layout)),
         notes=tuple(layout.notes),
         groups=tuple(layout.groups),
@@ -234,33 +262,29 @@ class _Layout:
     groups: list[Group] = field(default_factory=list)
 
 
-def _by_row(calls: Sequence[Row], spans: Sequence[Row], steps: Sequence[Step], ranks: range) -> _Layout:
+def _by_row(run: _Run, steps: Sequence[Step]) -> _Layout:
+    calls, ranks = run.calls, run.issued.keys()
     layout = _Layout(stops=dict.fromkeys(ranks, 0.0))
     y, tops = 0.0, []
-    for step in steps:
+    for step, (drawn, whole) in zip(steps, notes(calls, steps), strict=True):
         tops.append(y)
         tail = TAIL if any(_pending(calls[call]) for call in step.calls) else 0.0
         for call in step.calls:
             layout.calls[call] = (y + GAP, y + 1 - GAP + (tail if _pending(calls[call]) else 0.0))
         y += 1 + tail
-        if step.text:
+        if drawn:
             about = calls[step.calls[0]]["rank"] if len(step.calls) == 1 and len(ranks) < NARROW else None
-            lines = wrap(step.text, LINE if about is None else SHORT_LINE)
+            lines = _wrapped(drawn, LINE if about is None else SHORT_LINE)
             text = "\n".join(lines)
-            layout.notes.append(Note(about, y, y + NOTE * len(lines), text, step.bad, step.slots[0], step.text))
+            layout.notes.append(Note(about, y, y + NOTE * len(lines), text, step.bad, step.slots[0], whole))
             y += NOTE * len(lines)
         layout.stops.update({calls[call]["rank"]: y for call in step.calls})
     layout.end = max([y, *(stop + 1 for stop in layout.stops.values())])  # room for the last cap
-    issued: dict[int, list[tuple[int, int]]] = {rank: [] for rank in ranks}
-    for index, row in enumerate(calls):
-        issued[row["rank"]].append((_begun(row) if row["enqueued_ns"] is None else row["enqueued_ns"], index))
-        if row["host_wait_begin_ns"] is not None:
-            begin, end = layout.calls[index]
-            layout.waits[index] = (begin, layout.stops[row["rank"]] if _waits_for_ever(row) else end)
-    for of_rank in issued.values():
-        of_rank.sort()
-    for index, span in enumerate(spans):
-        of_rank, stop = issued[span["rank"]], span["end_ns"]
+    for index, box in run.wait_boxes.items():
+        begin, end = layout.calls[index]
+        layout.waits[index] = (begin, layout.stops[box.rank] if box.open else end)
+    for index, span in enumerate(run.spans):
+        of_rank, stop = run.issued[span["rank"]], span["end_ns"]
         first = bisect_left(of_rank, (span["begin_ns"], 0))
         behind = len(of_rank) if stop is None else bisect_left(of_rank, (max(stop, span["begin_ns"] + 1), 0))
         rows = [layout.calls[at] for _, at in of_rank[first:behind]]
@@ -268,28 +292,35 @@ def _by_row(calls: Sequence[Row], spans: Sequence[Row], steps: Sequence[Step], r
             end = max(place[1] for place in rows) if stop is not None else layout.stops[span["rank"]]
             layout.spans[index] = (min(place[0] for place in rows), end)
     edges = zip(stretches(calls, steps), tops, [*tops[1:], y], strict=False)
-    for label, run in groupby(edges, lambda edge: edge[0]):
-        together = list(run)
+    for label, stretch in groupby(edges, lambda edge: edge[0]):
+        together = list(stretch)
         if label:
             layout.groups.append(Group(None, together[0][1], together[-1][2], label))
     return layout
 
 
-def _by_time(calls: Sequence[Row], spans: Sequence[Row], front: Step | None, ranks: range) -> _Layout:
+@lru_cache(1024)  # two layouts say the same, and the next run says much of it again
+def _wrapped(text: str, width: int) -> tuple[str, ...]:
+    return tuple(wrap(text, width))
+
+
+def _by_time(run: _Run, front: Step | None) -> _Layout:
+    calls, spans, ranks = run.calls, run.spans, run.issued.keys()
     hidden = set(front.calls) if front else set()
-    shown = [call for at, call in enumerate(calls) if at not in hidden]
-    known = [(row, _moments(row)) for row in (*shown, *spans)]
-    begin = min((at for _, moments in known for at in moments), default=0)
+    shown = [(call, run.call_times[index]) for index, call in enumerate(calls) if index not in hidden]
+    known = [(row, times) for row, times in (*shown, *zip(spans, run.span_times, strict=True)) if times]
+    begin = min((times[0] for _, times in known), default=0)
     last = dict.fromkeys(ranks, begin)
     inputs: dict[tuple[int, int], list[int]] = {}
-    for row, moments in known:
-        last[row["rank"]] = max([last[row["rank"]], *moments])
+    for row, times in known:
+        last[row["rank"]] = max(last[row["rank"]], times[1])
         if row["input"] is not None:
-            inputs.setdefault((row["rank"], row["input"]), []).extend(moments)
+            inputs.setdefault((row["rank"], row["input"]), []).extend(times)
     margin = max(max(last.values()) - begin, 1) * MARGIN
     layout = _Layout(float(begin), max(last.values()) + margin)
     layout.stops = {rank: float(at) for rank, at in last.items()}
-    layout.stops.update({row["rank"]: layout.end for row in (*shown, *spans) if _never(row)})
+    layout.stops.update({call["rank"]: layout.end for call, _ in shown if _pending(call) or _waits_for_ever(call)})
+    layout.stops.update({span["rank"]: layout.end for span in spans if span["end_ns"] is None})
     for index, call in enumerate(calls):
         if index in hidden:
             layout.calls[index] = (begin - margin, begin - margin / 3)
@@ -299,9 +330,7 @@ def _by_time(calls: Sequence[Row], spans: Sequence[Row], front: Step | None, ran
             done = call["host_wait_end_ns"]
         layout.calls[index] = _until(_begun(call), done, stop)
         if call["host_wait_begin_ns"] is not None:
-            layout.waits[index] = _until(
-                call["host_wait_begin_ns"], call["host_wait_end_ns"], layout.stops[call["rank"]]
-            )
+            layout.waits[index] = _until(call["host_wait_begin_ns"], call["host_wait_end_ns"], stop)
     for index, span in enumerate(spans):
         layout.spans[index] = _until(span["begin_ns"], span["end_ns"], layout.stops[span["rank"]])
     if front is not None:
@@ -315,25 +344,19 @@ def _until(begin: int, end: int | None, stop: float) -> Place:
     return float(begin), stop if end is None else float(end)
 
 
-_TIMES = tuple(name for name in (*CALL_COLUMNS, *SPAN_COLUMNS) if name.endswith("_ns"))
+_CALL_TIMES = tuple(name for name in CALL_COLUMNS if name.endswith("_ns"))
+_SPAN_TIMES = tuple(name for name in SPAN_COLUMNS if name.endswith("_ns"))
 
 
-def _moments(row: Row) -> list[int]:
-    """Every recorded time of a call or span."""
-    return [row[name] for name in _TIMES if row.get(name) is not None]
+def _first_and_last(row: Row, names: Sequence[str]) -> tuple[int, int] | tuple[()]:
+    times = [at for name in names if (at := row[name]) is not None]
+    return (min(times), max(times)) if times else ()
 
 
 def _begun(call: Row) -> int:
     """When a call began; where the backend does not say (gloo), when it was handed over."""
     known = (call["started_ns"], call["enqueued_ns"], call["host_wait_begin_ns"], call["completed_ns"])
     return next((int(at) for at in known if at is not None), 0)
-
-
-def _never(row: Row) -> bool:
-    """True for a call that never completed, and a span that never ended."""
-    if "end_ns" in row:
-        return row["end_ns"] is None
-    return _pending(row) or _waits_for_ever(row)
 
 
 def _pending(call: Row) -> bool:
@@ -347,47 +370,58 @@ def _waits_for_ever(call: Row) -> bool:
 # --- what is drawn there ----------------------------------------------------------------------------------------------
 
 
+_NOWHERE = (0.0, 0.0)
+
+
+def _call_box(call: Row, slot: int, bad: bool, tells_start: bool) -> Box:
+    label = str(call["origin"] or call["op"])
+    return Box(
+        call["rank"],
+        Lane.STREAM,
+        kind(call),
+        *_NOWHERE,
+        label,
+        short(label),
+        open=_pending(call),
+        bad=bad,
+        failed=call["error"] is not None,
+        details=call_details(call, tells_start),
+        slot=slot,
+        site=call["call_site"] or "",
+    )
+
+
+def _wait_box(call: Row, slot: int) -> Box:
+    return Box(
+        call["rank"],
+        Lane.HOST,
+        Kind.WAIT,
+        *_NOWHERE,
+        f"waits for {call['origin'] or call['op']}",
+        "waits",
+        open=_waits_for_ever(call),
+        failed=call["error"] is not None,
+        details=wait_details(call),
+        slot=slot,
+        site=call["call_site"] or "",
+    )
+
+
+def _span_box(span: Row) -> Box:
+    name, unended = str(span["name"]), span["end_ns"] is None
+    told, site = span_details(span), span["call_site"] or ""
+    return Box(span["rank"], Lane.HOST, Kind.SPAN, *_NOWHERE, name, name, unended, details=told, site=site)
+
+
 def _call_boxes(run: _Run, steps: Sequence[Step], layout: _Layout) -> Iterator[Box]:
-    calls = run.calls
     for step in steps:
         if step.folded:
-            yield from _fold_boxes(calls, step, layout)
+            yield from _fold_boxes(run.calls, step, layout)
             continue
         for index in step.calls:
-            call, (begin, end) = calls[index], layout.calls[index]
-            rank, slot, failed = call["rank"], step.slots[0], call["error"] is not None
-            label = str(call["origin"] or call["op"])
-            yield Box(
-                rank=rank,
-                lane=Lane.STREAM,
-                kind=kind(call),
-                begin=begin,
-                end=end,
-                label=label,
-                short=short(label),
-                open=_pending(call),
-                bad=step.bad,
-                failed=failed,
-                details=run.call_details[index],
-                slot=slot,
-                site=call["call_site"] or "",
-            )
+            yield run.call_boxes[index].at(layout.calls[index])
             if index in layout.waits:
-                begin, end = layout.waits[index]
-                yield Box(
-                    rank=rank,
-                    lane=Lane.HOST,
-                    kind=Kind.WAIT,
-                    begin=begin,
-                    end=end,
-                    label=f"waits for {label}",
-                    short="waits",
-                    open=_waits_for_ever(call),
-                    failed=failed,
-                    details=run.wait_details[index],
-                    slot=slot,
-                    site=call["call_site"] or "",
-                )
+                yield run.wait_boxes[index].at(layout.waits[index])
 
 
 def _fold_boxes(calls: Sequence[Row], step: Step, layout: _Layout) -> Iterator[Box]:
@@ -418,35 +452,39 @@ def _count(members: Sequence[int]) -> str:
 
 
 def _span_boxes(run: _Run, layout: _Layout) -> Iterator[Box]:
-    for index, (begin, end) in layout.spans.items():
-        span = run.spans[index]
-        name, unended, site = str(span["name"]), span["end_ns"] is None, span["call_site"] or ""
-        told = run.span_details[index]
-        yield Box(span["rank"], Lane.HOST, Kind.SPAN, begin, end, name, name, unended, details=told, site=site)
+    for index, place in layout.spans.items():
+        yield run.span_boxes[index].at(place)
 
 
-def _side_by_side(boxes: Sequence[Box]) -> Iterator[Box]:
-    """Gives each of the boxes that overlap a track of its own, so that none hides another."""
+def _side_by_side(boxes: list[Box]) -> tuple[Box, ...]:
+    """The boxes, each of those that overlap on a track of its own, so that none hides another."""
     lane: dict[tuple[int, Lane, bool], list[int]] = {}
     for index, box in enumerate(boxes):
         lane.setdefault((box.rank, box.lane, box.kind is Kind.WAIT), []).append(index)
-    found: dict[int, tuple[int, int]] = {}
     for indices in lane.values():
         together: list[int] = []  # indices of boxes that overlap, directly or through others
-        busy: list[float] = []  # where each track is free again
-        for index in sorted(indices, key=lambda index: (boxes[index].begin, index)):
-            box = boxes[index]
-            if together and box.begin >= max(busy):
-                found.update({at: (found[at][0], len(busy)) for at in together})
-                together, busy = [], []
-            track = next((at for at, free in enumerate(busy) if free <= box.begin), len(busy))
-            busy[track : track + 1] = [box.end]
-            found[index] = (track, len(busy))
+        until = -inf  # where the last of them ends
+        for index in sorted(indices, key=lambda index: boxes[index].begin):
+            if boxes[index].begin >= until:
+                _give_tracks(boxes, together)
+                together = []
             together.append(index)
-        found.update({at: (found[at][0], len(busy)) for at in together})
-    for index, box in enumerate(boxes):
-        track, tracks = found[index]
-        yield replace(box, track=track, tracks=tracks) if tracks > 1 else box
+            until = max(until, boxes[index].end)
+        _give_tracks(boxes, together)
+    return tuple(boxes)
+
+
+def _give_tracks(boxes: list[Box], together: Sequence[int]) -> None:
+    if len(together) < 2:
+        return
+    busy: list[float] = []  # where each track is free again
+    found = []
+    for index in together:
+        track = next((at for at, free in enumerate(busy) if free <= boxes[index].begin), len(busy))
+        busy[track : track + 1] = [boxes[index].end]
+        found.append(track)
+    for index, track in zip(together, found, strict=True):
+        boxes[index] = boxes[index]._replace(track=track, tracks=len(busy))
 
 
 def _bands(calls: Sequence[Row], steps: Sequence[Step], layout: _Layout) -> Iterator[Band]:

@@ -14,13 +14,14 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import polars as pl
 
 from joinlab import gloo_rule
 from joinlab.collectives import POINT_TO_POINT, Op
-from joinlab.issued import ANY_SOURCE, Call, by_group, call_of
+from joinlab.issued import ANY_SOURCE, Call, by_group, call_of, elements_of
 from joinlab.timeline import Timeline
 
 SHADOWS: Mapping[str, frozenset[str]] = {
@@ -78,7 +79,23 @@ class Slot:
 
 
 Row = Mapping[str, Any]
-_COLUMNS = ("rank", "group", "seq", "op", "origin", "input", "dtype", "shape", "reduce_op", "root", "peer", "tag")
+
+
+class Matched:
+    """A Timeline whose calls were read and matched: once, for all that look at it together.
+
+    rows    of timeline.calls, as dicts
+    calls   the same, as the matching rules read them
+    groups  global ranks of every group
+    slots   what `match` finds
+    """
+
+    def __init__(self, timeline: Timeline) -> None:
+        self.timeline = timeline
+        self.rows: list[dict[str, Any]] = timeline.calls.to_dicts()
+        self.calls = [call_of(row) for row in self.rows]
+        self.groups = groups_of(timeline)
+        self.slots = _match(self.rows, self.calls, self.groups, timeline.meta.get("backend"))
 
 
 def match(timeline: Timeline) -> tuple[Slot, ...]:
@@ -86,12 +103,16 @@ def match(timeline: Timeline) -> tuple[Slot, ...]:
 
     [slot.index for slot in match(timeline) if slot.met and not slot.expected]      # what should not have met
     """
-    rows: Sequence[Row] = timeline.calls.select(_COLUMNS).rows(named=True)
+    return Matched(timeline).slots
+
+
+def _match(
+    rows: Sequence[Row], calls: Sequence[Call], groups: Mapping[str, Sequence[int]], backend: object
+) -> tuple[Slot, ...]:
     slots: list[Slot] = []
     counts: dict[str, int] = {}
     input: int | None = None
-    backend = timeline.meta.get("backend")
-    for members in _in_order(_slots(rows, groups_of(timeline), backend), rows):
+    for members in _in_order(_slots(rows, calls, groups, backend), rows):
         group = members[0]["group"]
         inputs = [row["input"] for row in members if row["input"] is not None]
         input = max(inputs) if inputs else input
@@ -114,7 +135,7 @@ def match(timeline: Timeline) -> tuple[Slot, ...]:
 def groups_of(timeline: Timeline) -> dict[str, tuple[int, ...]]:
     """Global ranks of every group: those that meta names, and any other rank that issued a call in it."""
     groups = {str(name): tuple(ranks) for name, ranks in timeline.meta.get("groups", {}).items()}
-    for name, rank in timeline.calls.select("group", "rank").unique().sort("group", "rank").rows():
+    for name, rank in sorted(set(timeline.calls.select("group", "rank").rows())):
         if rank not in groups.get(name, ()):
             groups[name] = (*groups.get(name, ()), rank)
     return groups
@@ -159,11 +180,13 @@ def _named(timeline: Timeline) -> list[dict[str, Any]]:
     return timeline.calls.select("rank", "group", "seq", "op", "origin").rows(named=True)
 
 
-def _slots(rows: Sequence[Row], groups: Mapping[str, Sequence[int]], backend: object) -> list[list[Row]]:
+def _slots(
+    rows: Sequence[Row], calls: Sequence[Call], groups: Mapping[str, Sequence[int]], backend: object
+) -> list[list[Row]]:
     """The rows of each slot, slots of one group in order, without regard to the other groups."""
     row_of = {(row["group"], row["rank"], row["seq"]): row for row in rows}
     found: list[list[Row]] = []
-    for name, group in by_group(map(call_of, rows), groups).items():
+    for name, group in by_group(calls, groups).items():
         lanes: Iterable[Sequence[Call]] = group.collectives.values()
         together = [[lane[k] for lane in lanes if k < len(lane)] for k in range(max(map(len, lanes), default=0))]
         sends, recvs = (_per_pair(pairs, backend) for pairs in (group.sends, group.recvs))
@@ -235,15 +258,22 @@ def _meet(members: Sequence[Row], backend: object) -> bool:
 
 
 def _differences(members: Sequence[Row]) -> tuple[str, ...]:
-    ops = {row["op"] for row in members}
+    carried = {
+        (row["op"], row["origin"] or "", row["dtype"], elements_of(row["shape"]), row["reduce_op"], row["root"])
+        for row in members
+    }
+    return _differing(frozenset(carried)) if len(carried) > 1 else ()
+
+
+@lru_cache(1024)  # the same few calls meet again and again
+def _differing(carried: frozenset[tuple[str, str, str | None, int | None, str | None, int | None]]) -> tuple[str, ...]:
+    """In what calls differ that must be the same, given each one's op, origin, dtype, elements, reduce_op and root."""
+    ops, origins, *values = map(set, zip(*carried, strict=True))
     pair = ops <= POINT_TO_POINT
     found = [] if pair or len(ops) == 1 else ["op"]
     must = set.intersection(*(set(_AGREE.get(op, ())) for op in ops))
-    for name in ("dtype", "shape", "reduce_op", "root"):
-        values = [call_of(row).elements if name == "shape" else row[name] for row in members]
-        if name in must and any(value != values[0] for value in values):
-            found.append(name)
-    origins = [row["origin"] or "" for row in members]
-    if not pair and not all(shadows(one, other) for one in set(origins) for other in set(origins)):
+    names = ("dtype", "shape", "reduce_op", "root")
+    found += [name for name, those in zip(names, values, strict=True) if name in must and len(those) > 1]
+    if not pair and not all(shadows(one, other) for one in origins for other in origins):
         found.append("origin")
     return tuple(found)

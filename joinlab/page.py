@@ -20,6 +20,7 @@ from joinlab.diagnosis import diagnose
 from joinlab.lane_data import LaneData
 from joinlab.lanes import lanes
 from joinlab.looks import measured, title
+from joinlab.matching import Matched
 from joinlab.steps import plan, stretches
 from joinlab.svg import svg
 from joinlab.timeline import EndKind, Timeline
@@ -236,7 +237,8 @@ def _ended_at(timeline: Timeline) -> dict[str, list[str]]:
 
 def _table(timeline: Timeline) -> Iterator[str]:
     """The same as a table: for a screen reader, and for searching in the page."""
-    calls, steps = timeline.calls.to_dicts(), plan(timeline)
+    matched = Matched(timeline)
+    calls, steps = matched.rows, plan(matched)
     ranks = range(timeline.world_size)
     yield f"<details>\n<summary>The same as a table, {len(steps)} rows</summary>\n<div class='scroll'>\n<table>\n"
     yield "<caption>One row for the calls that met, with DDP's own setup unfolded.</caption>\n<thead><tr>"

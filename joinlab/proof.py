@@ -56,6 +56,7 @@ def prove(
     waits: Iterable[Wait],
     gone: Collection[int] = (),
     transport: str | None = None,
+    known: Mapping[str, Blocked] | None = None,
 ) -> Proof | None:
     """Show that no living rank can ever go on; None if that cannot be shown.
 
@@ -65,6 +66,7 @@ def prove(
     waits    all waiting host threads; a living rank without one may still go on
     gone     ranks whose process has ended
     transport  meta["transport"]: over "sockets" NCCL notices that a peer has ended, and raises instead of hanging
+    known    what the backend's rule says of each group, where it was asked before
 
         prove(calls, {"0": [0, 1]}, "gloo", [Wait(0, (("0", 7),)), Wait(1, (("0", 7),))])
     """
@@ -76,8 +78,8 @@ def prove(
         return None
     if backend == "nccl" and transport == "sockets" and gone:
         return None
-    lanes = by_group(calls, groups)
-    answers: dict[str, Blocked] = {}
+    lanes = by_group(calls, groups) if known is None else {}
+    answers = dict(known or {})
     stuck: list[Stuck] = []
     for wait in waits:
         for group, seq in wait.calls:

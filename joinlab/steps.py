@@ -15,9 +15,8 @@ from typing import Any
 
 from joinlab.collectives import POINT_TO_POINT, Op
 from joinlab.details import elements, tensor
-from joinlab.matching import Slot, groups_of, is_setup, match, shadows
+from joinlab.matching import Matched, Slot, is_setup, shadows
 from joinlab.meanings import conclusion
-from joinlab.timeline import Timeline
 
 Row = dict[str, Any]
 
@@ -90,18 +89,17 @@ class Step:
     folded: bool = False
 
 
-def plan(timeline: Timeline) -> tuple[Step, ...]:
+def plan(matched: Matched) -> tuple[Step, ...]:
     """One step a slot, in an order that keeps every rank's own order of issue.
 
     Two ranks can issue calls of two groups crosswise, and then no such order exists: a slot that stands in the way
     is taken apart, and its calls get a row each.
     """
-    calls = timeline.calls.to_dicts()
+    calls, groups = matched.rows, matched.groups
     at = {(call["rank"], call["group"], call["seq"]): index for index, call in enumerate(calls)}
-    groups = groups_of(timeline)
     step_of: dict[int, Step] = {}
     said: set[tuple[str, str]] = set()  # a rank that never came is told of once
-    for number, slot in enumerate(match(timeline)):
+    for number, slot in enumerate(matched.slots):
         members = tuple(at[rank, slot.group, seq] for rank, seq in sorted(slot.calls.items()))
         rows = [calls[index] for index in members]
         bad = not slot.expected

@@ -7,7 +7,7 @@ from drawn import timelines
 from hypothesis import given, settings
 from timelines import SIZES, Writer, case_timeline
 
-from joinlab.matching import label_table
+from joinlab.matching import Matched, label_table
 from joinlab.steps import Kind, fold, kind, plan, ranks_text, short, stretches
 from joinlab.timeline import Ending
 
@@ -22,7 +22,7 @@ def rows(timeline):
 @given(timelines())
 def test_every_call_is_in_one_step_and_after_those_its_rank_issued_before(timeline):
     calls = rows(timeline)
-    drawn = [index for step in plan(timeline) for index in step.calls]
+    drawn = [index for step in plan(Matched(timeline)) for index in step.calls]
     assert sorted(drawn) == list(range(len(calls)))
     for rank in range(3):
         of_rank = [index for index in drawn if calls[index]["rank"] == rank]
@@ -32,7 +32,7 @@ def test_every_call_is_in_one_step_and_after_those_its_rank_issued_before(timeli
 @settings(max_examples=50)
 @given(timelines())
 def test_folding_loses_no_call_and_hides_nothing_that_went_wrong(timeline):
-    calls, steps = rows(timeline), plan(timeline)
+    calls, steps = rows(timeline), plan(Matched(timeline))
     folded = fold(calls, steps)
     assert [index for step in folded for index in step.calls] == [index for step in steps for index in step.calls]
     for step in folded:
@@ -49,7 +49,10 @@ def test_setup_that_went_wrong_is_not_folded():
         writer.call(rank, "broadcast", "broadcast (DDP construction)", root=0)
         writer.call(rank, "broadcast", "broadcast (DDP construction)", root=rank)
     timeline = writer.timeline([DONE, DONE])
-    assert [(step.folded, step.bad) for step in fold(rows(timeline), plan(timeline))] == [(True, False), (False, True)]
+    assert [(step.folded, step.bad) for step in fold(rows(timeline), plan(Matched(timeline)))] == [
+        (True, False),
+        (False, True),
+    ]
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -57,7 +60,7 @@ def test_setup_that_went_wrong_is_not_folded():
 def test_unfolded_rows_are_those_of_the_label_table(case, n):
     timeline = case_timeline(case, n, backend="nccl", era="1.9")
     calls = rows(timeline)
-    ours = [{calls[index]["rank"]: calls[index]["origin"] for index in step.calls} for step in plan(timeline)]
+    ours = [{calls[index]["rank"]: calls[index]["origin"] for index in step.calls} for step in plan(Matched(timeline))]
     table = label_table(timeline, include_setup=True).select("rank 0", "rank 1").rows()
     assert [(row.get(0), row.get(1)) for row in ours] == table
 
@@ -69,12 +72,12 @@ def test_calls_issued_crosswise_get_a_row_each():
     writer.call(1, "all_reduce", "b", group="other", done=False)
     writer.call(1, "all_reduce", "a", done=False)
     timeline = writer.timeline([Ending("hung", proven=True)] * 2)
-    assert len(plan(timeline)) == 3  # one slot whole, the other in two rows
-    assert sorted(len(step.calls) for step in plan(timeline)) == [1, 1, 2]
+    assert len(plan(Matched(timeline))) == 3  # one slot whole, the other in two rows
+    assert sorted(len(step.calls) for step in plan(Matched(timeline))) == [1, 1, 2]
 
 
 def test_a_wrong_meeting_says_what_each_rank_made_of_it():
-    steps = [step for step in plan(case_timeline(4, 2, backend="nccl", era="1.9")) if step.bad]
+    steps = [step for step in plan(Matched(case_timeline(4, 2, backend="nccl", era="1.9"))) if step.bad]
     assert len(steps) == 4
     assert steps[0].met
     assert steps[0].text == (
@@ -85,14 +88,16 @@ def test_a_wrong_meeting_says_what_each_rank_made_of_it():
 
 
 def test_calls_that_never_meet_are_told_apart_from_a_wrong_meeting():
-    (step,) = [step for step in plan(case_timeline(4, 2)) if step.bad]
+    (step,) = [step for step in plan(Matched(case_timeline(4, 2))) if step.bad]
     assert not step.met
     assert step.text.startswith("≠ Face each other, but can never meet: rank 0 issued all-reduce (join()")
     assert "read" not in step.text  # nothing was received
 
 
 def test_whoever_never_came_is_told_of_once():
-    texts = [step.text for step in plan(case_timeline(4, 2, backend="nccl", era="1.9")) if step.text.startswith("∅")]
+    texts = [
+        step.text for step in plan(Matched(case_timeline(4, 2, backend="nccl", era="1.9"))) if step.text.startswith("∅")
+    ]
     assert texts == ["∅ Nothing meets this call: rank 1 never issued one."]
 
 
@@ -101,7 +106,7 @@ def test_alike_calls_of_other_ranks_are_grouped():
     for rank in range(3):
         writer.call(rank, "all_reduce", "mine", done=False)
     writer.call(3, "barrier", done=False)
-    (step,) = plan(writer.timeline([Ending("hung", proven=True)] * 4))
+    (step,) = plan(Matched(writer.timeline([Ending("hung", proven=True)] * 4)))
     assert "ranks 0 to 2 issued mine" in step.text and "rank 3 issued barrier" in step.text
 
 
@@ -135,7 +140,7 @@ def test_words():
 
 def test_stretches_name_the_inputs():
     timeline = case_timeline(1, 2)
-    found = stretches(rows(timeline), plan(timeline))
+    found = stretches(rows(timeline), plan(Matched(timeline)))
     assert list(dict.fromkeys(found)) == [
         "before the first input",
         "inputs[0]",
@@ -150,7 +155,7 @@ def test_ranks_at_different_inputs_are_both_named():
     writer.call(0, "all_reduce", input=0)
     writer.call(1, "all_reduce", input=3)
     timeline = writer.timeline([DONE, DONE])
-    assert stretches(rows(timeline), plan(timeline)) == ["inputs[0] and inputs[3]"]
+    assert stretches(rows(timeline), plan(Matched(timeline))) == ["inputs[0] and inputs[3]"]
 
 
 def test_a_program_that_marks_no_inputs_has_no_stretches():
@@ -158,4 +163,4 @@ def test_a_program_that_marks_no_inputs_has_no_stretches():
     for rank in (0, 1):
         writer.call(rank, "all_reduce")
     timeline = writer.timeline([DONE, DONE])
-    assert stretches(rows(timeline), plan(timeline)) == [""]
+    assert stretches(rows(timeline), plan(Matched(timeline))) == [""]
