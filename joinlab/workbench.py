@@ -2,7 +2,8 @@
 
 ipywidgets around one live view. Emulated runs follow every slider at once; the browser holds back the positions that
 come while one is emulated, and then sends the newest alone. A launched run goes on in a thread of its own, which is
-the only one besides the kernel's that touches the widgets, and holds the lock while it does.
+the only one besides the kernel's that touches the widgets, and holds the lock while it does. A cell that is run again
+leaves its old bench behind, where nobody sees it: what that one launched is stopped when the cell makes a new one.
 
 Everything that can be done with the mouse can be done from Python too, so that a notebook can be checked without a
 browser:
@@ -16,6 +17,7 @@ browser:
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import OrderedDict
@@ -45,6 +47,9 @@ RECENT = 64
 EMULATION_S = 5.0
 """A program that computes longer than this under the emulator is ended: the notebook waits for it."""
 
+_UNDER_WAY: set[Bench] = set()
+"""The benches of which a launched run goes on."""
+
 
 class Bench:
     """Where a learner plays; show it at the end of a cell.
@@ -71,6 +76,8 @@ class Bench:
     ) -> None:
         if program is not None:
             check_program(program)
+        self._made_by = _cell()
+        _stop_what_was_left_behind(self._made_by)
         self.own = program
         self.predict = bool(predict)
         self.timeout = timeout
@@ -148,6 +155,7 @@ class Bench:
             control.observe(self._changed, "value")
         self.ranks.observe(self._changed, "counts")
         self.ranks.observe(self._spoken, "said")
+        self.widget.observe(lambda _: self._stop.set(), "comm")  # it was closed, by whomever
         self._go.on_click(lambda _: self._clicked())
         self._halt.on_click(lambda _: self._stop.set())
         self._keep.observe(self._kept, "value")
@@ -279,6 +287,7 @@ class Bench:
             self._output.clear()
             self._thread = threading.Thread(target=self._launch, args=self._chosen(), name="joinlab bench", daemon=True)
             self._arrange()
+            _UNDER_WAY.add(self)
             self._thread.start()
 
     def stop(self) -> None:
@@ -466,6 +475,7 @@ class Bench:
             timeline = error
         with self._lock:
             self._thread = None
+            _UNDER_WAY.discard(self)
             if self._closed:
                 return
             if self._chosen() != (program, counts, engine):  # a control was faster than its being switched off
@@ -545,6 +555,24 @@ def bench(
     joinlab.bench(predict=True)                 # say first, then look
     """
     return Bench(program, case=case, inputs=inputs, engine=engine, predict=predict, timeout=timeout)
+
+
+def _cell() -> tuple[str, str] | None:
+    """The notebook cell that runs now, and which of its runs this is; None where nobody says so.
+
+    JupyterLab and Jupyter Notebook name the cell in what they send with its code.
+    """
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    asked: Mapping[str, Any] = getattr(shell, "get_parent", dict)()
+    cell = asked.get("metadata", {}).get("cellId")
+    return (cell, asked["header"]["msg_id"]) if cell else None
+
+
+def _stop_what_was_left_behind(now: tuple[str, str] | None) -> None:
+    """Stop the launched runs of benches that earlier runs of this cell made."""
+    for bench in list(_UNDER_WAY):
+        if now and bench._made_by and bench._made_by[0] == now[0] and bench._made_by != now:
+            bench.stop()
 
 
 def _fill(box: Any, widgets: Sequence[Any]) -> None:

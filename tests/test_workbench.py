@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import sys
 import threading
 import time
+import types
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from joinlab.errors import LaunchInterrupted, ProgramError
 from joinlab.panels import LINES, documented
 from joinlab.timeline import Ending, EndKind, timeline_from_rows
 from joinlab.workbench import Bench, bench
-from tests.leftovers import assert_nothing_left
+from tests.leftovers import assert_nothing_left, rank_processes
 
 
 @pytest.fixture
@@ -416,6 +418,50 @@ def test_where_one_side_has_nothing_the_mark_stands_before_what_comes_next():
 
 
 # ---- several, and the end
+
+
+def waiting(monkeypatch, cell: str, run: str) -> Bench:
+    """A bench made by that run of that notebook cell; its ranks are under way, and wait for ever."""
+
+    def patient(rank, inputs):
+        print("here", flush=True)
+        threading.Event().wait()
+
+    in_cell(monkeypatch, cell, run)
+    made = bench(patient, inputs=(1, 1), engine="launched gloo")
+    heard = threading.Event()
+    made._output.widget.observe(lambda change: heard.set() if change["new"].count("here") == 2 else None, "value")
+    made.start()
+    assert heard.wait(30) and len(rank_processes()) == 2
+    return made
+
+
+def in_cell(monkeypatch, cell: str, run: str) -> None:
+    asked = {"header": {"msg_id": run}, "metadata": {"cellId": cell} if cell else {}}
+    shell = types.SimpleNamespace(get_parent=lambda: asked)
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
+
+
+def test_a_cell_that_runs_again_stops_what_its_old_bench_launched(monkeypatch):
+    old = waiting(monkeypatch, "one", "first")
+    for cell, run in (("other", "second"), ("one", "first"), ("", "third")):  # another cell; a second bench; not known
+        in_cell(monkeypatch, cell, run)
+        bench(case=1, inputs=(1, 1))
+        assert old.running
+    in_cell(monkeypatch, "one", "fourth")
+    bench(case=1, inputs=(1, 1))
+    assert not old.running and [end.text for end in old.timeline.ends] == ["stopped on request"] * 2
+    assert_nothing_left()
+
+
+@pytest.mark.parametrize("close", [Bench.close, lambda made: made.widget.close()], ids=["bench", "widget"])
+def test_a_bench_that_is_closed_stops_what_it_launched(monkeypatch, close):
+    made = waiting(monkeypatch, "one", "first")
+    thread = made._thread
+    close(made)
+    thread.join(30)
+    assert not made.running
+    assert_nothing_left()
 
 
 def test_two_benches_do_not_meet():

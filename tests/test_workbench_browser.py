@@ -150,6 +150,18 @@ def test_a_run_is_stopped_midway_and_a_launched_case_4_shows_its_proven_hang(not
     assert "Proven: no call that was issued can ever end this wait" in where.locator(".jl-told").text_content()
 
 
+def test_a_cell_that_is_run_again_stops_what_its_old_bench_launched(notebook):
+    notebook.tell("old = runs; old.case = 0; old.start()")
+    assert notebook.ask("old.running") is True
+    notebook.page.evaluate(
+        """(at) => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = at;
+            return window.jupyterapp.commands.execute('notebook:run-cell') }""",
+        RUNS,
+    )
+    assert notebook.ask("[old.running, runs is old]") == [False, False]
+    assert notebook.ask("[end.text for end in old.timeline.ends]") == ["stopped on request"] * 2
+
+
 def test_what_is_kept_stands_beside_what_comes_next_and_the_parting_is_marked(notebook):
     where = cell(notebook, KEPT)
     press(notebook, where.get_by_role("button", name="Compare with this"), "Enter")
