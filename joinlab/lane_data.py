@@ -177,9 +177,9 @@ class LaneData:
             "tracks": [box.tracks for box in boxes] if any(box.track for box in boxes) else [],
             "bands": [[band.slot, band.a, band.b, MET * band.met + BAD * band.bad, text(band.text)] for band in bands],
             "notes": [
-                [_or(note.rank), at(note.begin), at(note.end), text(drawn), int(note.bad), _or(note.slot), text(note.whole)]
+                [_or(note.rank), at(note.begin), at(note.end), text(note.line), int(note.bad), _or(note.slot)]
+                + [text(note.whole)] * (note.whole != note.line)
                 for note in picture.notes
-                for drawn in [" ".join(note.text.splitlines())]
             ],
             "groups": [[_or(one.rank), at(one.begin), at(one.end), text(one.label)] for one in picture.groups],
             "stops": [at(cap.at) for cap in picture.caps],

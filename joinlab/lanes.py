@@ -95,9 +95,9 @@ class Band(NamedTuple):
 class Note:
     """Text below a row (logical axis only), across all ranks, or about the call of one rank.
 
-    text   broken into lines that leave room for it
+    text   broken into lines that leave room for it; `line` is the same in one
     slot   index into match(timeline); None if it is about no slot
-    whole  all there is to say, in one line: more than `text` where a row is wrong because the ones before it were
+    whole  all there is to say: more than `line` where the row before was wrong already
     """
 
     rank: int | None
@@ -106,6 +106,7 @@ class Note:
     text: str
     bad: bool
     slot: int | None = None
+    line: str = ""
     whole: str = ""
 
 
@@ -223,7 +224,9 @@ def _lay_out(run: _Run, axis: str, setup: bool) -> Lanes:
     folded = steps if setup else fold(calls, steps)
     ranks = range(timeline.world_size)
     if not calls:
-        layout = _Layout(stops=dict.fromkeys(ranks, 1.0), notes=[Note(None, 0.1, 0.9, NO_CALL, False, whole=NO_CALL)])
+        layout = _Layout(
+            stops=dict.fromkeys(ranks, 1.0), notes=[Note(None, 0.1, 0.9, NO_CALL, False, line=NO_CALL, whole=NO_CALL)]
+        )
     elif axis == "logical":
         steps, layout = folded, _by_row(run, folded)
     else:  # a fold takes up no row here that is worth saving, unless it stands at the front
@@ -276,7 +279,7 @@ def _by_row(run: _Run, steps: Sequence[Step]) -> _Layout:
             about = calls[step.calls[0]]["rank"] if len(step.calls) == 1 and len(ranks) < NARROW else None
             lines = _wrapped(drawn, LINE if about is None else SHORT_LINE)
             text = "\n".join(lines)
-            layout.notes.append(Note(about, y, y + NOTE * len(lines), text, step.bad, step.slots[0], whole))
+            layout.notes.append(Note(about, y, y + NOTE * len(lines), text, step.bad, step.slots[0], drawn, whole))
             y += NOTE * len(lines)
         layout.stops.update({calls[call]["rank"]: y for call in step.calls})
     layout.end = max([y, *(stop + 1 for stop in layout.stops.values())])  # room for the last cap
