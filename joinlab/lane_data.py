@@ -48,16 +48,19 @@ class Table:
     """Numbers the different values that it is given, in order."""
 
     def __init__(self, values: Iterable[Hashable] = ()) -> None:
-        self.values: list[Any] = list(values)
-        self._at: dict[Hashable, int] = {value: at for at, value in enumerate(self.values)}
+        self._at: dict[Any, int] = {value: at for at, value in enumerate(values)}
 
     def __call__(self, value: Hashable) -> int:
         """The number of `value`."""
-        at = self._at.get(value)
-        if at is None:
-            at = self._at[value] = len(self.values)
-            self.values.append(value)
-        return at
+        return self._at.setdefault(value, len(self._at))
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+    @property
+    def values(self) -> list[Any]:
+        """What was numbered, in that order."""
+        return list(self._at)
 
 
 def fresh(numbers: Iterable[int], known: int = 0) -> list[int]:
@@ -90,7 +93,7 @@ class LaneData:
         self._facts: Table = Table(base._facts.values if base else ())
         self._pairs: list[int] = []  # of each new fact, the numbers of its name and of what it says
         self._runs: list[dict[str, Any]] = []
-        self._known = len(self._texts.values), len(self._facts.values)
+        self._known = len(self._texts), len(self._facts)
 
     def add(self, timeline: Timeline) -> int:
         """Add a Timeline and return the number of its run: the same for what would look the same."""
@@ -163,8 +166,7 @@ class LaneData:
         text, boxes, bands = self._texts, picture.boxes, picture.bands
         numbers = []
         for box in boxes:
-            same = (box.rank, box.kind, box.slot, box.label, box.open, box.bad, box.failed, box.site, box.details)
-            numbers.append(things(same))
+            numbers.append(things(id(box.details)))  # made once, and the same object in every layout
             described += [box] * (numbers[-1] == len(described))
         return {
             "unit": unit,

@@ -192,6 +192,7 @@ class _Run:
     call_boxes, wait_boxes  by index of the call: its box, and that of the wait for it, at no place as yet
     span_boxes              the same of the spans
     issued                  per rank, when each of its calls was handed over, in that order, and the call's index
+    begun                   when each call began
     call_times, span_times  the first and the last recorded time of each; () where there is none
     """
 
@@ -210,8 +211,9 @@ class _Run:
                     self.wait_boxes[index] = _wait_box(call, slot)
         self.span_boxes = [_span_box(span) for span in self.spans]
         self.issued: dict[int, list[tuple[int, int]]] = {rank: [] for rank in range(self.timeline.world_size)}
+        self.begun = [_begun(call) for call in self.calls]
         for index, call in enumerate(self.calls):
-            at = _begun(call) if call["enqueued_ns"] is None else call["enqueued_ns"]
+            at = self.begun[index] if call["enqueued_ns"] is None else call["enqueued_ns"]
             self.issued[call["rank"]].append((at, index))
         for of_rank in self.issued.values():
             of_rank.sort()
@@ -331,7 +333,7 @@ def _by_time(run: _Run, front: Step | None) -> _Layout:
         done, stop = call["completed_ns"], layout.stops[call["rank"]]
         if done is None and call["error"] is not None:
             done = call["host_wait_end_ns"]
-        layout.calls[index] = _until(_begun(call), done, stop)
+        layout.calls[index] = _until(run.begun[index], done, stop)
         if call["host_wait_begin_ns"] is not None:
             layout.waits[index] = _until(call["host_wait_begin_ns"], call["host_wait_end_ns"], stop)
     for index, span in enumerate(spans):

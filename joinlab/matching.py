@@ -92,7 +92,7 @@ class Matched:
 
     def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline
-        self.rows: list[dict[str, Any]] = timeline.calls.to_dicts()
+        self.rows: list[dict[str, Any]] = timeline.calls.rows(named=True)  # to_dicts takes twice as long
         self.calls = [call_of(row) for row in self.rows]
         self.groups = groups_of(timeline)
         self.slots = _match(self.rows, self.calls, self.groups, timeline.meta.get("backend"))
@@ -135,7 +135,8 @@ def _match(
 def groups_of(timeline: Timeline) -> dict[str, tuple[int, ...]]:
     """Global ranks of every group: those that meta names, and any other rank that issued a call in it."""
     groups = {str(name): tuple(ranks) for name, ranks in timeline.meta.get("groups", {}).items()}
-    for name, rank in sorted(set(timeline.calls.select("group", "rank").rows())):
+    issued = zip(*(timeline.calls[name].to_list() for name in ("group", "rank")), strict=True)
+    for name, rank in sorted(set(issued)):
         if rank not in groups.get(name, ()):
             groups[name] = (*groups.get(name, ()), rank)
     return groups
