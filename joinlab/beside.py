@@ -34,11 +34,9 @@ class Beside:
         self._following = False
         self._said = ipywidgets.HTML()
         half = {"flex": "1 1 380px", "min_width": "0"}  # below 760 px, one stands above the other
-        self._columns = [
-            ipywidgets.VBox([ipywidgets.HTML(), view, ipywidgets.HTML()], layout=half)
-            for view in (self.left, self.right)
-        ]
+        self._columns = [ipywidgets.VBox([view, ipywidgets.HTML()], layout=half) for view in (self.left, self.right)]
         self._pair = ipywidgets.HBox(self._columns, layout={"flex_flow": "row wrap", "grid_gap": "12px"})
+        self._pair.add_class("joinlab-beside")  # by it the views find each other, and agree on the heights of rows
         self.widget = ipywidgets.VBox([self._said, self._pair])
         for view in (self.left, self.right):
             view.observe(self._follow, [*SHARED, "selected"])
@@ -49,31 +47,33 @@ class Beside:
         """Lay out anew what the two views show. While anything is covered nothing is compared."""
         covered = bool(self.left.covered or self.right.covered)
         self.comparison = None if covered else lay_out(self.left.timeline, self.right.timeline)
-        rows: tuple[Row, ...] = ()  # from where they part
+        parted: tuple[Row, ...] = ()  # from where they part
         if self.comparison is None:
             self._said.value = ""
         else:
             self._said.value = f'<p role="status" style="line-height:1.4">{escape(self.comparison.sentence)}</p>'
             if self.comparison.parting is not None:
-                rows = self.comparison.rows[self.comparison.parting :]
+                parted = self.comparison.rows[self.comparison.parting :]
         for side, view in (("left", self.left), ("right", self.right)):
-            there = [slot for row in rows if (slot := getattr(row, side)) is not None]
-            here = bool(rows) and getattr(rows[0], side) is not None  # else the mark stands before what comes next
-            above, _, below = self._columns[view is self.right].children
+            there = [slot for row in parted if (slot := getattr(row, side)) is not None]
+            here = bool(parted) and getattr(parted[0], side) is not None  # else the mark stands before what comes next
+            below = self._columns[view is self.right].children[1]
             ended = ", ".join(f"rank {rank} {end}" for rank, end in enumerate(view.timeline.ends))
-            above.value = f'<p style="line-height:1.4"><b>{side}</b>{"" if view.covered else f": {escape(ended)}"}</p>'
             below.value = "" if view.covered else _sentences(view.timeline)
-            view.mark = {"slot": there[0], "text": "they part" if here else "nothing here"} if there else {}
+            with view.hold_sync():
+                view.heading = side if view.covered else f"{side}: {ended}"
+                view.mark = {"slot": there[0], "text": "they part" if here else "nothing here"} if there else {}
+                view.rows = [getattr(row, side) for row in self.comparison.rows] if self.comparison else []
 
     def close(self) -> None:
         """Take it apart again; the right view, if it was handed in, goes on."""
         for view in (self.left, self.right):
             view.unobserve(self._follow, [*SHARED, "selected"])
-        self.right.mark = {}
+        self.right.heading, self.right.mark, self.right.rows = "", {}, []
         self.left.close()
         for column in self._columns:
-            for widget in (*column.children[::2], column):
-                widget.close()
+            column.children[1].close()
+            column.close()
         for widget in (self._said, self._pair, self.widget):
             widget.close()
 

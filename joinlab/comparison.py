@@ -69,22 +69,6 @@ class Comparison:
         row = next(row for row in self.rows if getattr(row, side) == slot)
         return row.right if side == "left" else row.left
 
-    def gaps(self, side: str) -> dict[int, int]:
-        """How many rows stay empty before each slot of one side; -1: after the last one.
-
-        A renderer that leaves them empty has both runs on the same axis.
-        """
-        found: dict[int, int] = {}
-        empty = 0
-        for row in self.rows:
-            slot = getattr(row, side)
-            if slot is None:
-                empty += 1
-            elif empty:
-                found[slot] = empty
-                empty = 0
-        return {**found, -1: empty} if empty else found
-
 
 def compare(left: Timeline, right: Timeline) -> Comparison:
     """Lay two Timelines beside each other and say where they first part.

@@ -47,7 +47,10 @@ class View(anywidget.AnyWidget):
     hidden     kinds of boxes that are not drawn, as the legend names them ("host waits"); two-way
     covered    ranks whose lanes and endings are covered; while any is, nothing tells how the run ended
     sentences  whether the diagnosis is said above the lanes
+    heading    what to say above the title
     mark       {"slot": 7, "text": "here they part"} marks a row; {} none
+    rows       of two views that `Beside` puts side by side: the slot in each row of the axis that they share, None
+               where this one has nothing; [] where there is no such axis
 
     Raises traitlets.TraitError for what none of these can be.
 
@@ -66,7 +69,9 @@ class View(anywidget.AnyWidget):
     hidden = traitlets.List(traitlets.Enum([kind.value for kind in Kind])).tag(sync=True)
     covered = traitlets.List(traitlets.Int(min=0)).tag(sync=True)
     sentences = traitlets.Bool(True).tag(sync=True)
+    heading = traitlets.Unicode("").tag(sync=True)
     mark = traitlets.Dict().tag(sync=True)
+    rows = traitlets.List(traitlets.Int(allow_none=True)).tag(sync=True)
     _base = traitlets.Bytes(b"").tag(sync=True)  # what later runs may refer to
     _packed = traitlets.Bytes(b"").tag(sync=True)  # the run that is shown
 

@@ -15,6 +15,9 @@ CELLS = (
     "import joinlab\nfrom timelines import case_timeline",
     "view = joinlab.View(case_timeline(4, 5, 'nccl', '1.9'))\nview",
     "case_timeline(1, 2)",
+    "from joinlab.cases import case_4\n"
+    "eras = joinlab.compare(*(joinlab.emulate(case_4, (5, 6), era=era) for era in ('1.9', 'today')))\neras",
+    "fabrics = joinlab.compare(*(joinlab.emulate(case_4, (5, 6), backend=name) for name in ('nccl', 'gloo')))\nfabrics",
 )
 
 FIRST, MOVE = 50_000, 5_000
@@ -36,7 +39,7 @@ def notebook(tmp_path_factory):
         opened = Notebook(page, url, token, "view.ipynb")
         opened.sent = sent
         opened.run_all()
-        opened.page.wait_for_function("() => document.querySelectorAll('.jl-svg').length === 2")
+        opened.page.wait_for_function("() => document.querySelectorAll('.jl-svg').length === 6")
         yield opened
 
 
@@ -98,7 +101,7 @@ def test_axis_and_hidden_kinds_go_both_ways(notebook):
     wait_for(notebook, "view.axis", "time")
     notebook.tell("view.axis = 'logical'; view.hidden = ['barrier']")
     barriers = first(notebook, ".jl-svg").locator("[role=gridcell][aria-label*=barrier]")
-    notebook.page.wait_for_function("() => !document.querySelector('.jl-svg [aria-label*=barrier]')")
+    notebook.page.wait_for_function("() => !document.querySelector('.jl-svg').querySelector('[aria-label*=barrier]')")
     first(notebook, ".jl-legend button:has-text('barrier')").click()
     wait_for(notebook, "view.hidden", [])
     assert barriers.count() == 5 * 2 + 1
@@ -126,6 +129,91 @@ def test_covered_lanes_tell_nothing_until_they_are_uncovered(notebook):
     notebook.tell("view.covered = []")
     view.locator(".jl-cap").first.wait_for()
     assert "rank 0 hung (proven); rank 1 finished" in view.locator(".jl-live").text_content()
+
+
+TOPS = """(cell) => [...cell.querySelectorAll('.jl')].map((view) => Object.fromEntries(
+    [...view.querySelectorAll('[role=gridcell]')].map((box) => [box.dataset.slot, box.getBoundingClientRect().top])))"""
+
+
+def pairs(notebook, name: str, at: int) -> list[tuple[float, float]]:
+    """Where on the screen the two calls of each row begin that both sides of a comparison have."""
+    left, right = notebook.page.locator(".jp-CodeCell").nth(at).evaluate(TOPS)
+    rows = notebook.ask(f"[[row.left, row.right] for row in {name}.comparison.rows]")
+    return [(left[str(a)], right[str(b)]) for a, b in rows if str(a) in left and str(b) in right]
+
+
+def apart(notebook, name: str, at: int) -> float:
+    return max(abs(one - other) for one, other in pairs(notebook, name, at))
+
+
+def resize(notebook, width: int, beside: bool) -> None:
+    """Make the window so wide, and wait until the views of a comparison stand beside each other, or above."""
+    notebook.page.set_viewport_size({"width": width, "height": 1300})
+    notebook.page.wait_for_function(
+        """(beside) => [...document.querySelectorAll('.joinlab-beside')].every((pair) => {
+            const [one, other] = [...pair.querySelectorAll('.jl')].map((view) => view.getBoundingClientRect());
+            const [high, higher] = [...pair.querySelectorAll('.jl-svg')].map((svg) => svg.clientHeight);
+            return (one.right <= other.left) === beside && (high === higher) === beside; })""",
+        arg=beside,
+    )
+
+
+@pytest.mark.parametrize(("name", "at", "rows"), [("eras", 3, 28), ("fabrics", 4, 26)])
+def test_rows_of_a_comparison_stand_at_one_height_all_the_way_down(notebook, name, at, rows):
+    for width in (1400, 1250, 1900):  # notes are broken into other numbers of lines
+        resize(notebook, width, beside=True)
+        assert len(pairs(notebook, name, at)) == rows and apart(notebook, name, at) < 1
+    for setup, boxes in ((True, 12), (False, 4)):
+        notebook.tell(f"{name}.left.setup = {setup}")
+        notebook.page.wait_for_function(
+            """([at, boxes]) => document.querySelectorAll('.jp-CodeCell')[at]
+                .querySelectorAll('[role=gridcell][aria-label*=construction]').length === boxes""",
+            arg=[at, boxes],
+        )
+        assert len(pairs(notebook, name, at)) == rows + 3 * setup and apart(notebook, name, at) < 1
+
+
+def test_the_views_of_a_comparison_are_zoomed_and_scrolled_together(notebook):
+    resize(notebook, 1400, beside=True)
+    cell = notebook.page.locator(".jp-CodeCell").nth(3)
+    high = cell.locator(".jl-svg").last.bounding_box()["height"]
+    cell.locator(".jl-svg").first.focus()
+    for _ in range(4):
+        notebook.page.keyboard.press("+")
+    assert cell.locator(".jl-svg").last.bounding_box()["height"] > high and apart(notebook, "eras", 3) < 1
+    notebook.page.keyboard.press("End")
+    notebook.page.wait_for_function(
+        """(at) => { const [one, other] = document.querySelectorAll('.jp-CodeCell')[at].querySelectorAll('.jl-scroll');
+            return one.scrollTop > 0 && one.scrollTop === other.scrollTop; }""",
+        arg=3,
+    )
+    notebook.page.keyboard.press("0")
+    notebook.page.keyboard.press("Escape")
+
+
+@pytest.mark.parametrize("width", [1400, 900, 420])
+def test_the_mark_is_not_cut_off(notebook, width):
+    notebook.page.evaluate("() => window.jupyterapp.shell.collapseLeft()")
+    resize(notebook, width, beside=width == 1400)
+    cut = notebook.page.evaluate(
+        """() => [...document.querySelectorAll('.jl-marktext')].filter((text) => {
+            const within = (outer, inner) => outer.left <= inner.left && inner.right <= outer.right
+                && outer.top <= inner.top && inner.bottom <= outer.bottom;
+            const [one, plate, view] = [text, text.previousElementSibling, text.closest('.jl-scroll')]
+                .map((one) => one.getBoundingClientRect());
+            return !within(plate, one) || !within(view, one); }).length"""
+    )
+    assert (notebook.page.locator(".jl-marktext").count(), cut) == (4, 0)
+
+
+@pytest.mark.parametrize("width", [1400, 420])
+def test_every_line_of_the_program_can_be_read(notebook, width):
+    notebook.page.evaluate("() => window.jupyterapp.shell.collapseLeft()")
+    resize(notebook, width, beside=width == 1400)
+    over = notebook.page.evaluate(
+        "() => [...document.querySelectorAll('.jl-source pre')].map((pre) => pre.scrollWidth - pre.clientWidth)"
+    )
+    assert over == [0] * 4
 
 
 @pytest.mark.parametrize("theme", ["Dark", "Light"])

@@ -389,7 +389,8 @@ def test_what_is_kept_stands_beside_what_comes_next():
     made.comparison.left.setup = True
     assert made.view.setup is True
     made.keep()
-    assert made.comparison is None and made.view.mark == {} and made._picture.children == (made.view,)
+    assert made.comparison is None and made.view.mark == {} and made.view.rows == [] and made.view.heading == ""
+    assert made._picture.children == (made.view,)
     assert made.view.sentences is True
 
 
@@ -398,9 +399,11 @@ def test_compare_alone():
     made = joinlab.compare(left, right)
     assert "They part after the last input" in made._said.value
     assert made.left.timeline is left and made.right.timeline is right
-    above = [column.children[0].value for column in made._columns]
-    assert above[0].endswith("<b>left</b>: rank 0 hung (proven), rank 1 finished</p>") and "<b>right</b>" in above[1]
-    assert "rank 0 read" in made._columns[0].children[2].value
+    assert made.left.heading == "left: rank 0 hung (proven), rank 1 finished"
+    assert made.right.heading == "right: rank 0 finished, rank 1 hung (proven)"
+    assert "rank 0 read" in made._columns[0].children[1].value
+    for side, view in (("left", made.left), ("right", made.right)):
+        assert view.rows == [getattr(row, side) for row in made.comparison.rows]
     made.left.selected = len(made.left.slots) - 1
     assert made.right.selected is None  # nothing stands in that row
     with pytest.raises(ProgramError, match="right= is a Timeline"):

@@ -4,6 +4,8 @@
 
 const OPEN = 1, BAD = 2, FAILED = 4, MET = 1;
 const ROW = 24, SIDE_ROW = 92, LINE = 14, NARROW = 4; // px a row, a row sideways, a line of text; ranks
+const FREE = 0.1, MARK = 20; // rows of free space above a box; px of a mark above a row
+const SHORTEST = 13, TRACKS = 8; // px of a call on the clock, at least, while no more than so many stand side by side
 const ZOOMS = [0.5, 0.7, 1, 1.4, 2, 2.8, 4, 5.6, 8, 16, 32, 64];
 
 export async function unpack(bytes, base) {
@@ -38,9 +40,29 @@ function layoutOf(data, run, axis, setup) {
   const bands = raw.bands.map(([slot, a, b, flags, said]) => ({
     slot, a: at.get(`${slot},${a}`), b: at.get(`${slot},${b}`), met: !!(flags & MET), bad: !!(flags & BAD), text: text(said),
   }));
-  const notes = raw.notes.map(([rank, begin, end, said, bad, slot]) => ({ rank, begin, end, text: text(said), bad, slot }));
+  const notes = raw.notes.map(([rank, begin, end, said, bad, slot, whole]) =>
+    ({ rank, begin, end, text: text(said), bad, slot, follows: whole !== undefined }));
   const groups = raw.groups.map(([rank, begin, end, label]) => ({ rank, begin, end, label: text(label) }));
   return { axis, boxes, calls, at, slots, bands, notes, groups, stops: raw.stops, begin: raw.begin, end: raw.end, unit: raw.unit };
+}
+
+// Two pictures on one axis of rows: how many px each leaves free above which of its slots. A row is no higher on one
+// side than on the other, and stands below all that stands in the rows above it, on either side.
+function together(pictures, rows) {
+  const gaps = [[], []], moved = [0, 0];
+  let free = -Infinity;
+  rows[0].forEach((slot, at) => {
+    const here = [slot, rows[1][at]].map((one, side) => pictures[side].edges.get(one));
+    const top = Math.max(free, ...here.map((edge, side) => (edge ? edge.top + moved[side] : -Infinity)));
+    here.forEach((edge, side) => {
+      if (!edge) return; // nothing stands here, or it lies in a fold
+      const gap = top - edge.top - moved[side];
+      if (gap > 0.01) gaps[side].push([edge.begin, gap]);
+      moved[side] += gap;
+      free = Math.max(free, edge.bottom + moved[side]);
+    });
+  });
+  return gaps;
 }
 
 // ---- small helpers

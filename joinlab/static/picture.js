@@ -20,13 +20,25 @@ class Picture {
     }
     this.top = down ? 4 : 20;
     this.makeRoom();
+    if (this.time) this.lengthen();
     this.capLines = run.ends.map((n, rank) => wrap(this.capText(rank), down ? this.column * 0.72 - 10 : 150, 11).slice(0, 4));
+    this.edges = this.findEdges();
+    this.leave([]);
+  }
+
+  leave(gaps, atLeast = 0) { // gaps: px to leave free above what begins at a place, as [place, px]
+    const { layout, down } = this;
+    this.gaps = gaps.map(([begin, px]) => [begin - FREE / layout.unit, begin, px]);
     const last = Math.max(...layout.boxes.map((box) => box.end), ...layout.notes.map((note) => note.end), layout.begin);
-    const caps = layout.stops.map((stop, rank) => this.along(stop) + (down ? 14 + LINE * this.capLines[rank].length : 170));
-    this.length = Math.max(this.along(last), ...caps);
+    const caps = layout.stops.map((stop, rank) => this.capAt(rank) + (down ? 10 + LINE * this.capLines[rank].length : 166));
+    this.length = Math.max(this.along(last), atLeast, ...caps);
     this.across = this.left + this.column * this.n;
     const foot = down ? 4 : 24;
     [this.width, this.height] = down ? [this.across, this.length + foot] : [this.length, this.top + this.column * this.n + foot];
+  }
+
+  capAt(rank) { // below all that is drawn of the rank
+    return Math.max(this.along(this.layout.stops[rank]), this.lowest?.[rank] ?? 0) + 4;
   }
 
   capText(rank) {
@@ -36,7 +48,10 @@ class Picture {
 
   makeRoom() { // a note is broken to the width that is there, and takes the room it needs; what follows moves on
     this.shifts = [];
+    this.gaps = [];
     if (this.covered.length) return;
+    const marked = this.layout.calls.find((box) => box.slot === this.mark?.slot);
+    if (marked && !this.time) this.shifts.push([marked.begin - FREE / this.layout.unit, marked.begin, this.down ? MARK : 0]);
     for (const note of this.layout.notes) {
       const own = note.rank >= 0 && this.down;
       const room = this.down ? (own ? this.column * 0.78 : this.column * this.n - 12) : 190;
@@ -48,8 +63,21 @@ class Picture {
 
   along(at) { // px along the axis
     let found = (at - this.layout.begin) * this.perUnit;
-    for (const [begin, end, more] of this.shifts) found += clamp((at - begin) / (end - begin), 0, 1) * more;
+    for (const [begin, end, more] of this.shifts.concat(this.gaps)) found += clamp((at - begin) / (end - begin), 0, 1) * more;
     return this.down ? this.top + found : found;
+  }
+
+  findEdges() { // of each slot: where its row begins, and its edges in px before any gap; what stands out of order has none
+    const edges = new Map();
+    let last = null;
+    for (const box of this.layout.calls) {
+      const top = this.along(box.begin);
+      if (edges.has(box.slot) || (last && top <= last.top)) continue;
+      if (last) last.bottom = top;
+      edges.set(box.slot, (last = { begin: box.begin, top }));
+    }
+    if (last) last.bottom = Math.max(...this.layout.stops.map((stop) => this.along(stop)));
+    return edges;
   }
 
   beside(rank, part) { // px across the ranks
@@ -65,12 +93,35 @@ class Picture {
     const { span, wait, stream } = this.looks;
     const waits = box.kind === this.looks.kinds.length - 2;
     const [low, high] = box.host ? (waits ? wait : span) : stream;
-    const width = (high - low) / box.tracks;
-    return [this.beside(box.rank, low + width * box.track), this.beside(box.rank, low + width * (box.track + 1))];
+    const { track, tracks } = this.longer?.get(box) ?? box;
+    const width = (high - low) / tracks;
+    return [this.beside(box.rank, low + width * track), this.beside(box.rank, low + width * (track + 1))];
   }
 
   place(box) {
-    return [this.along(box.begin), this.along(box.end)];
+    return [this.along(box.begin), this.longer?.get(box)?.to ?? this.along(box.end)];
+  }
+
+  lengthen() { // on the clock a short call would be a hairline: it is drawn longer, beside what it would hide then
+    this.longer = new Map();
+    this.lowest = [];
+    for (let rank = 0; rank < this.n; rank++) {
+      const boxes = this.layout.calls.filter((box) => box.rank === rank).sort((one, other) => one.begin - other.begin);
+      let some = [], busy = []; // boxes that overlap, directly or through others; where each track is free again
+      const settle = () => {
+        if (busy.length <= TRACKS) for (const one of some) this.longer.set(one.box, { ...one, tracks: busy.length });
+        [some, busy] = [[], []];
+      };
+      for (const box of boxes) {
+        const from = this.along(box.begin), to = Math.max(this.along(box.end), from + SHORTEST);
+        if (from >= Math.max(...busy)) settle();
+        const free = busy.findIndex((until) => until <= from), track = free < 0 ? busy.length : free;
+        busy[track] = to;
+        some.push({ box, track, to, more: to > this.along(box.end) + 1 });
+      }
+      settle();
+      this.lowest.push(Math.max(0, ...boxes.map((box) => this.place(box)[1])));
+    }
   }
 
   fill(kind) {
@@ -177,7 +228,9 @@ class Picture {
     const step = ten * [1, 2, 5, 10].find((k) => ten * k >= rough);
     const found = [];
     for (let k = Math.ceil(from / per / step); k * step * per <= to; k++) {
-      const at = this.along(k * step * per - zero), said = `${Number((k * step).toPrecision(8))}`;
+      const at = this.along(k * step * per - zero);
+      if (at > this.length - 2) break; // its number would be cut off
+      const said = `${Number((k * step).toPrecision(8))}`;
       if (this.down) this.rowNames.push(`<text x="${this.left - 9}" y="${px(at + 4)}" text-anchor="end">${said}</text>`);
       found.push(this.down
         ? `<path d="M${this.left - 6} ${px(at)}H${px(this.across)}" class="jl-tick"/>`
@@ -229,7 +282,7 @@ class Picture {
       const [a, b, c] = [from, from + (to - from) * 0.55, from]; // no edge where it never ended
       parts.push(`<path class="jl-edge${wrong ? " jl-wrong" : ""}" d="${this.down
         ? `M${px(low)} ${px(b)}V${px(a)}H${px(high)}V${px(b)}` : `M${px(b)} ${px(low)}H${px(c)}V${px(high)}H${px(b)}`}"/>`);
-    } else parts.push(this.rect(from, to, low, high, `${look} class="jl-edge${wrong ? " jl-wrong" : ""}"`));
+    } else parts.push(this.rect(from, to, low, high, `${look} class="jl-edge${wrong ? " jl-wrong" : ""}${this.longer?.get(box)?.more ? " jl-longer" : ""}"`));
     const [wide, high_] = this.down ? [high - low, to - from] : [to - from, high - low];
     if (!(box.host && (this.narrow || !this.down || box.kind === this.looks.kinds.length - 2)) && high_ >= this.font) {
       const upright = box.host && widthOf(box.short, this.font) > wide - 4; // spans are narrow, and mostly long
@@ -258,7 +311,7 @@ class Picture {
       const from = this.along(note.begin) + 2, own = note.rank >= 0 && this.down;
       const wide = Math.max(...note.lines.map((line) => widthOf(line, 11.5))) + 12;
       const [x, y] = this.down ? [own ? this.beside(note.rank, this.looks.stream[0]) : this.left + 4, from] : [from + 2, this.top + 8];
-      found.push(`<g class="${note.bad ? "jl-note jl-bad" : "jl-note"}" data-slot="${note.slot}"><rect x="${px(x)}" y="${px(y)}" width="${px(wide)}" height="${note.lines.length * LINE + 5}"/>` +
+      found.push(`<g class="jl-note${note.bad ? " jl-bad" : ""}${note.follows ? " jl-follows" : ""}" data-slot="${note.slot}"><rect x="${px(x)}" y="${px(y)}" width="${px(wide)}" height="${note.lines.length * LINE + 5}"/>` +
         note.lines.map((line, i) => `<text x="${px(x + 6)}" y="${px(y + 13 + i * LINE)}">${esc(line)}</text>`).join("") + `</g>`);
     }
     return found.join("");
@@ -276,7 +329,7 @@ class Picture {
         continue;
       }
       const lines = this.capLines[rank], wide = Math.max(...lines.map((line) => widthOf(line, 12))) + 14; // it is bold
-      const at = this.along(this.layout.stops[rank]) + 4, side = this.beside(rank, (stream[0] + stream[1]) / 2);
+      const at = this.capAt(rank), side = this.beside(rank, (stream[0] + stream[1]) / 2);
       const [x, y] = this.down ? [side - wide / 2, at] : [at, side - (lines.length * LINE) / 2];
       found.push(`<g class="${this.run.good[rank] ? "jl-cap" : "jl-cap jl-bad"}"><title>${esc(this.capText(rank))}</title><rect x="${px(x)}" y="${px(y)}" width="${px(wide)}" height="${lines.length * LINE + 5}"/>` +
         lines.map((line, i) => `<text x="${px(x + wide / 2)}" y="${px(y + 13 + i * LINE)}" text-anchor="middle">${esc(line)}</text>`).join("") + `</g>`);
@@ -287,10 +340,10 @@ class Picture {
   marked() {
     const boxes = this.layout.calls.filter((box) => box.slot === this.mark?.slot);
     if (!boxes.length) return "";
-    const at = this.along(Math.min(...boxes.map((box) => box.begin))) - 2, text = this.mark.text ?? "";
-    const wide = widthOf(text, 11) + 10;
+    const at = this.along(Math.min(...boxes.map((box) => box.begin))) - (this.down ? 4 : 2), text = this.mark.text ?? "";
+    const wide = widthOf(text, 12) + 10, x = this.left + 2; // it is bold
     return this.down
-      ? `<path d="M0 ${px(at)}H${px(this.across)}" class="jl-mark"/><rect x="${px(this.across - wide)}" y="${px(at - 9)}" width="${px(wide)}" height="18" class="jl-markplate"/><text x="${px(this.across - wide + 5)}" y="${px(at + 4)}" class="jl-marktext">${esc(text)}</text>`
+      ? `<path d="M0 ${px(at)}H${px(this.across)}" class="jl-mark"/><rect x="${px(x)}" y="${px(at - 17)}" width="${px(wide)}" height="17" class="jl-markplate"/><text x="${px(x + 5)}" y="${px(at - 5)}" class="jl-marktext">${esc(text)}</text>`
       : `<path d="M${px(at)} 0V${px(this.height)}" class="jl-mark"/><rect x="${px(at)}" y="0" width="${px(wide)}" height="18" class="jl-markplate"/><text x="${px(at + 5)}" y="13" class="jl-marktext">${esc(text)}</text>`;
   }
 

@@ -5,6 +5,7 @@ export function mount(root, model) {
   // Counted on the page: every widget has a module of its own, and ids must differ between them.
   const name = `jl${(globalThis.joinlabViews = (globalThis.joinlabViews ?? 0) + 1)}`;
   let data = null, run = null, layout = null, picture = null, rank = 0, zoom = ZOOMS.indexOf(1), playing = null, alive = true;
+  let left = []; // what the picture was told to leave free
   let known = 0, sourceShown = ""; // the width of the picture; to ask the browser for it again costs milliseconds
   const reads = {}; // the base is unpacked once
 
@@ -12,7 +13,7 @@ export function mount(root, model) {
   const set = (trait, value) => { model.set(trait, value); model.save_changes(); };
 
   // what stays
-  const told = element("div", { class: "jl-told" });
+  const heading = element("p", { class: "jl-h" }), told = element("div", { class: "jl-told" });
   const button = (text, more_words, onclick, more = {}) => element("button", { type: "button", title: more_words, onclick, ...more }, text);
   const axes = element("div", { role: "group", "aria-label": "Axis", class: "jl-choice" },
     button("calls that met", "Axis: one row for the calls that met", () => set("axis", "logical"), { "data-axis": "logical" }),
@@ -36,6 +37,13 @@ export function mount(root, model) {
     element("div", { class: "jl-picture" }, scroll, legend), element("div", { class: "jl-side" }, panel, source));
   const view = element("div", { class: "jl", role: "group", "aria-label": "Swimlanes", "data-lm-suppress-shortcuts": "true" }, told, bar, main, live);
   root.replaceChildren(view);
+  view.joinlab = { // for the view that stands beside this one
+    told, scroll,
+    get picture() { return picture; },
+    get rows() { return picture && !picture.time && picture.down ? get("rows") ?? [] : []; },
+    render: (...room) => { if (String(room) !== String(left)) render(...room); },
+    zoomTo: (to) => zoomTo(to),
+  };
 
   const down = () => (get("ranks_as") === "auto" ? run.ranks <= 8 : get("ranks_as") === "columns");
   const text = (n) => data.texts[n];
@@ -77,6 +85,40 @@ export function mount(root, model) {
     picture = new Picture(data, run, layout, name, {
       down: down(), width: width - 12, zoom: ZOOMS[zoom], hidden: get("hidden") ?? [], covered: covered(), mark: get("mark"),
     });
+    const other = beside();
+    const aligned = other && view.joinlab.rows.length && view.joinlab.rows.length === other.rows.length;
+    if (other) evenly(other);
+    if (!aligned) {
+      render([]);
+      other?.render([]);
+      return;
+    }
+    const gaps = together([picture, other.picture], [view.joinlab.rows, other.rows]);
+    picture.leave(gaps[0]);
+    other.picture.leave(gaps[1]);
+    const length = Math.max(picture.length, other.picture.length);
+    render(gaps[0], length);
+    other.render(gaps[1], length);
+  }
+
+  function beside() { // the view that stands beside this one, where there is one
+    const pair = view.closest(".joinlab-beside");
+    const other = pair && [...pair.querySelectorAll(".jl")].find((one) => one !== view);
+    if (!other?.joinlab?.picture) return null;
+    const [here, there] = [view, other].map((one) => one.getBoundingClientRect());
+    return here.right <= there.left || there.right <= here.left ? other.joinlab : null;
+  }
+
+  function evenly(other) { // what is told above the pictures takes the same height
+    const both = [told, other.told];
+    for (const one of both) one.style.minHeight = "";
+    const height = Math.max(...both.map((one) => one.offsetHeight));
+    for (const one of both) one.style.minHeight = `${height}px`;
+  }
+
+  function render(...room) {
+    left = room;
+    picture.leave(...room);
     const focused = canvas.contains(document.activeElement);
     scroll.classList.toggle("jl-sideways", !picture.down);
     head.innerHTML = picture.head();
@@ -110,6 +152,11 @@ export function mount(root, model) {
         made.innerHTML = `<svg width="18" height="12" aria-hidden="true"><rect x="1" y="1" width="16" height="10" class="${bad ? (met ? "jl-clash" : "jl-miss") : "jl-band"}"/></svg> ${esc(said)}`;
         legend.append(made);
       }
+    if ([...picture.longer?.values() ?? []].some((one) => one.more)) {
+      const made = element("span", {});
+      made.innerHTML = `<svg width="18" height="12" aria-hidden="true"><rect x="1" y="1" width="16" height="10" class="jl-longer" fill="none" stroke="currentColor"/></svg> drawn longer than it took; zoom in to see how long`;
+      legend.append(made);
+    }
     if (focused) [...legend.children].find((one) => one.dataset.kind === focused)?.focus();
   }
 
@@ -120,7 +167,8 @@ export function mount(root, model) {
       li.innerHTML = `<strong>${run.sign[of]} rank ${of}: ${esc(text(run.ends[of]))}</strong> ${esc(text(said))}`;
       return li;
     });
-    told.replaceChildren(
+    heading.textContent = get("heading") ?? "";
+    told.replaceChildren(...(heading.textContent ? [heading] : []),
       element("p", { class: "jl-title" }, element("strong", {}, text(run.title)), element("span", { class: "jl-soft" }, ` ${text(run.measured)}`)),
       ...(silent ? [] : covered().length ? [element("p", {}, "Covered until you have said how each rank will end.")] : [element("p", {}, text(run.said)), element("ul", run.ranks >= NARROW ? { class: "jl-many", tabindex: "0", "aria-label": "How each rank ended" } : {}, ...rows)]));
   }
@@ -193,7 +241,7 @@ export function mount(root, model) {
       return;
     }
     const at = layout.slots.indexOf(selected);
-    const remark = run.layouts.slice(0, 2).flatMap((one) => one.notes).find((note) => note[5] === selected);
+    const remark = run.layouts.slice(0, 2).flatMap((one) => one.notes).find((note) => note[5] === selected); // all of it
     const boxes = layout.calls.filter((box) => box.slot === selected);
     const folded = boxes.some((box) => factsOf(box).first.length === 0);
     const cards = element("div", { class: "jl-cards" });
@@ -211,7 +259,7 @@ export function mount(root, model) {
       cards.append(card(of, box, together.map(([one]) => one)));
     }
     const parts = [element("p", { class: "jl-h" }, `Row ${at + 1} of ${layout.slots.length}`)];
-    if (remark && !covered().length) parts.push(element("p", { class: remark[4] ? "jl-remark jl-bad" : "jl-remark" }, text(remark[3])));
+    if (remark && !covered().length) parts.push(element("p", { class: remark[4] ? "jl-remark jl-bad" : "jl-remark" }, text(remark[6] ?? remark[3])));
     if (folded) parts.push(button("show these call by call", "Show these call by call", () => set("setup", true)));
     panel.replaceChildren(...parts, cards);
   }
@@ -282,6 +330,7 @@ export function mount(root, model) {
 
   scroll.addEventListener("scroll", () => {
     if (picture?.down) canvas.querySelector(".jl-rows").setAttribute("transform", `translate(${scroll.scrollLeft} 0)`);
+    if (left.length > 1 && scroll.matches(":hover, :focus-within")) beside()?.scroll.scrollTo({ top: scroll.scrollTop });
   });
 
   function zoomTo(to, x = scroll.clientWidth / 2, y = scroll.clientHeight / 2) {
@@ -293,6 +342,7 @@ export function mount(root, model) {
     draw();
     scroll.scrollLeft = (left * picture.width) / wide - x;
     scroll.scrollTop = (top * picture.height) / high - y;
+    if (left.length > 1) beside()?.zoomTo(zoom);
   }
 
   scroll.addEventListener("wheel", (event) => {
@@ -358,6 +408,7 @@ export function mount(root, model) {
     },
     "change:axis": () => { if (run) { zoom = ZOOMS.indexOf(1); draw(); pick(true); } },
     "change:setup": () => draw(), "change:hidden": () => draw(), "change:ranks_as": () => draw(), "change:mark": () => { if (current()) draw(); },
+    "change:rows": () => { if (current()) draw(); }, "change:heading": () => { if (current()) { tell(); draw(); } },
     "change:covered": () => { if (current()) { tell(); draw(); announce(ending()); } },
     "change:sentences": () => { if (current()) tell(); },
   };
@@ -383,7 +434,7 @@ export function mount(root, model) {
 // A model for a page without Python: the same few methods as a widget's.
 export class Store {
   constructor(values) {
-    this.values = { selected: null, axis: "logical", setup: false, ranks_as: "auto", hidden: [], covered: [], sentences: true, mark: {}, ...values };
+    this.values = { selected: null, axis: "logical", setup: false, ranks_as: "auto", hidden: [], covered: [], sentences: true, heading: "", mark: {}, rows: [], ...values };
     this.listeners = {};
   }
   get(name) { return this.values[name]; }
