@@ -7,23 +7,21 @@ could say.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.resources import files
 from typing import Any
 
-import anywidget
 import traitlets
 
+from joinlab.assets import asset
 from joinlab.errors import ProgramError
+from joinlab.packed import Packed, pack_script
 from joinlab.predictions import WORDS
 from joinlab.programs import check_inputs
-
-_STATIC = files("joinlab") / "static"
 
 MAX_RANKS = 8
 MAX_INPUTS = 20
 
 
-class Ranks(anywidget.AnyWidget):
+class Ranks(Packed):
     """One slider per rank.
 
     counts    number of inputs per rank: 1 to 8 ranks, 0 to 20 each; two-way
@@ -36,8 +34,7 @@ class Ranks(anywidget.AnyWidget):
     Setting `counts` or `said` to anything else raises ProgramError.
     """
 
-    _esm = (_STATIC / "ranks.js").read_text("utf-8")
-    _css = (_STATIC / "ranks.css").read_text("utf-8")
+    _script = pack_script(asset("ranks.js"), asset("ranks.css"))
 
     counts = traitlets.List(traitlets.Int(), [5, 6]).tag(sync=True, echo_update=False)
     said = traitlets.List(traitlets.Unicode(), ["", ""]).tag(sync=True, echo_update=False)

@@ -1,42 +1,30 @@
 """The live view: the swimlanes of a Timeline in a notebook, to be stepped through, zoomed and asked.
 
 Python lays out the lanes (`lane_data`), and a script of the package's own (`assets`) draws them as SVG; the
-page of `write_html` is drawn by the same script. Every widget sends its script to the browser again, so it travels
-compressed. What the reader does comes back: `view.selected` is the slot that is selected, and setting it selects
-another.
+page of `write_html` is drawn by the same script. What the reader does comes back: `view.selected` is the slot that is
+selected, and setting it selects another.
 """
 
 from __future__ import annotations
 
-import gzip
-from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any
 
-import anywidget
 import polars as pl
 import traitlets
 
 from joinlab.assets import asset, script
 from joinlab.lane_data import LaneData, pack
 from joinlab.matching import Slot, match
+from joinlab.packed import Packed, pack_script
 from joinlab.steps import Kind
 from joinlab.timeline import Timeline
-
-_LOADER = """\
-const bytes = Uint8Array.from(atob("{packed}"), (c) => c.charCodeAt(0));
-const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-const text = await new Response(stream).text();
-const url = URL.createObjectURL(new Blob([text], {{ type: "text/javascript" }}));
-export default (await import(url)).default;
-URL.revokeObjectURL(url);
-"""
 
 ENOUGH = 5_000
 """A move that needs more bytes than this starts afresh: the program, or what it runs on, was changed."""
 
 
-class View(anywidget.AnyWidget):
+class View(Packed):
     """The swimlanes of a Timeline as a widget.
 
     timeline   what is shown; set another and it is drawn in place of this one
@@ -58,8 +46,7 @@ class View(anywidget.AnyWidget):
         view.observe(lambda change: print(view.calls), "selected")
     """
 
-    _esm = _LOADER.format(packed=b64encode(gzip.compress(script().encode(), mtime=0)).decode())
-    _css = asset("view.css")
+    _script = pack_script(script(), asset("view.css"))
 
     timeline = traitlets.Instance(Timeline)
     selected = traitlets.Int(None, allow_none=True).tag(sync=True)

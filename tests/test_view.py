@@ -82,8 +82,8 @@ def test_an_unknown_option_is_named():
 
 def test_the_first_view_is_small(view):
     state = view.get_state()
-    sent = len(view._base) + len(view._packed) + len(state["_esm"]) + len(state["_css"])
-    assert sent < 40_000 < len(script())  # the script goes compressed
+    sent = len(view._base) + len(view._packed) + len(view._script) + len(state["_esm"])
+    assert sent < 30_000 < len(script())  # the script goes compressed
 
 
 def test_a_view_shows_itself_as_a_widget(view):
