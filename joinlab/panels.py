@@ -1,4 +1,4 @@
-"""What the bench says beside the picture: how a case is documented to end, and what each rank printed."""
+"""What the bench says beside the picture: how a case is documented to end, and what each rank printed. And a layout."""
 
 from __future__ import annotations
 
@@ -20,6 +20,14 @@ LINES = 200
 
 EVERY_S = 0.1
 """How often the lines of a run that is under way are sent to the browser."""
+
+
+class Layout(ipywidgets.Layout):  # type: ignore[misc]
+    """A layout that begins with what it sets: that the 40 other properties are null is known without being sent."""
+
+    def get_state(self, key: Any = None, drop_defaults: bool = False) -> dict[str, Any]:
+        state: dict[str, Any] = super().get_state(key, drop_defaults)
+        return state if key else {name: value for name, value in state.items() if value is not None}
 
 
 def paragraph(text: str, bad: bool = False) -> str:

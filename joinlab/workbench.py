@@ -23,6 +23,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import ipywidgets
@@ -34,7 +35,7 @@ from joinlab.emulator import emulate
 from joinlab.engines import ENGINES, Engine, knobs, missing
 from joinlab.errors import JoinlabError, LaunchInterrupted, ProgramError
 from joinlab.launcher import launch
-from joinlab.panels import Output, documented, paragraph, under_way
+from joinlab.panels import Layout, Output, documented, paragraph, under_way
 from joinlab.predictions import Score, blank, score, tally
 from joinlab.programs import Program, check_program, program_name, source_of
 from joinlab.ranks import Ranks, check_counts
@@ -92,11 +93,12 @@ class Bench:
         self._beside: Beside | None = None
         self._closed = False
 
-        # A widget takes 1 kB on the wire and its layout another 2, so these are shared, and what does not matter now
-        # is taken out of its box.
-        plain, wide = ipywidgets.Layout(), ipywidgets.Layout(width="min(440px, 100%)")
-        small, wrap = ipywidgets.Layout(width="210px"), ipywidgets.Layout(flex_flow="row wrap", grid_gap="0 8px")
-        style, pressed = DescriptionStyle(description_width="initial"), ipywidgets.ButtonStyle()
+        # A widget takes 1 kB on the wire and its layout another, so these are shared, what does not matter now is taken
+        # out of its box, and the buttons of a launched run are made when there is one.
+        self._plain = plain = Layout()
+        wide, small = Layout(width="min(440px, 100%)"), Layout(width="210px")
+        wrap = Layout(flex_flow="row wrap", grid_gap="0 8px")
+        style = DescriptionStyle(description_width="initial")
         named: list[tuple[str, int]] = [] if program is None else [(program_name(program), 0)]
         named += [(str(one.program.__doc__).rstrip("."), n) for n, one in CASES.items()]
         known = [number for _, number in named]
@@ -130,10 +132,6 @@ class Bench:
             style=style,
             layout=small,
         )
-        self._go = ipywidgets.Button(
-            description="Run" if self._now.launched else "Show", button_style="primary", style=pressed, layout=plain
-        )
-        self._halt = ipywidgets.Button(description="Stop", disabled=True, style=pressed, layout=plain)
         self._keep = ipywidgets.ToggleButton(
             description="Compare with this",
             tooltip="Keep what is shown on the left, and show what comes next beside it",
@@ -145,7 +143,7 @@ class Bench:
         counts = list(check_counts(inputs))
         self.ranks = Ranks(counts=counts, said=[""] * len(counts), predict=self.predict, layout=plain)
         self.view = View(self._blank(), covered=list(range(len(counts))), layout=plain)
-        self._choices = ipywidgets.HBox([self._case, self._engine], layout=wrap)
+        self._choices = ipywidgets.HBox(self._to_choose(), layout=wrap)
         self._buttons = ipywidgets.HBox([self._keep], layout=wrap)
         self._picture = ipywidgets.VBox([self.view], layout=plain)
         parts = [self._choices, self.ranks, self._buttons, self._status, self._said, self._picture, self._output.widget]
@@ -156,8 +154,6 @@ class Bench:
         self.ranks.observe(self._changed, "counts")
         self.ranks.observe(self._spoken, "said")
         self.widget.observe(lambda _: self._stop.set(), "comm")  # it was closed, by whomever
-        self._go.on_click(lambda _: self._clicked())
-        self._halt.on_click(lambda _: self._stop.set())
         self._keep.observe(self._kept, "value")
         self._held = False
         self._refresh()
@@ -316,6 +312,18 @@ class Bench:
 
     # ---------------------------------------------------------------- what a change leads to
 
+    @cached_property
+    def _go(self) -> ipywidgets.Button:
+        made = ipywidgets.Button(button_style="primary", layout=self._plain)
+        made.on_click(lambda _: self._clicked())
+        return made
+
+    @cached_property
+    def _halt(self) -> ipywidgets.Button:
+        made = ipywidgets.Button(description="Stop", disabled=True, style=self._go.style, layout=self._plain)
+        made.on_click(lambda _: self._stop.set())
+        return made
+
     @property
     def _now(self) -> Engine:
         return ENGINES[self.engine]
@@ -396,20 +404,25 @@ class Bench:
         """Show the controls that matter now, and no others."""
         launched, running = self._now.launched, self.running
         reason = missing(self._now, len(self.counts))
-        named = knobs(self._now, self.case or None)
-        wanted = [knob for knob, name in ((self._byte, "barrier_value"), (self._pad, "pad")) if name in named]
-        _fill(self._choices, [self._case, self._engine, *wanted])
+        _fill(self._choices, self._to_choose())
         for control in (self._case, self._engine, self._byte, self._pad):
             control.disabled = running
         self.ranks.busy = running
-        self._go.description = "Run" if launched else "Show"
-        self._go.disabled = running or bool(reason) or (self.covered and "" in self.said)
-        self._halt.disabled = not running
         first = [self._go, self._halt] if launched else [self._go] if self.covered else []
+        if first:
+            self._go.description = "Run" if launched else "Show"
+            self._go.disabled = running or bool(reason) or (self.covered and "" in self.said)
+        if launched:
+            self._halt.disabled = not running
         _fill(self._buttons, [*first, self._keep])
         self._keep.disabled = running or (self.timeline is None and not self._keep.value)
         told = self.case and self.timeline is not None
         self._said.value = documented(self.case, self.counts, self._now) if told else ""
+
+    def _to_choose(self) -> list[ipywidgets.Widget]:
+        named = knobs(self._now, self.case or None)
+        wanted = [knob for knob, name in ((self._byte, "barrier_value"), (self._pad, "pad")) if name in named]
+        return [self._case, self._engine, *wanted]
 
     # ---------------------------------------------------------------- running
 

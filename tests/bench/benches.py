@@ -5,6 +5,7 @@ Nothing stands beside it but what is aimed at; views.py has Plotly's FigureWidge
 
 from __future__ import annotations
 
+import re
 import tempfile
 from pathlib import Path
 from statistics import median
@@ -35,7 +36,8 @@ def measure() -> list[Figure]:
 
             def received(frame: bytes | str) -> None:
                 said = frame if isinstance(frame, bytes) else frame.encode()
-                if b"comm_open" in said or b"comm_msg" in said:
+                kind = re.search(rb'"msg_type": ?"(\w+)"', said)  # its own comes first, then that of what it answers
+                if kind and kind[1] in (b"comm_open", b"comm_msg"):
                     sent.append(len(said))
 
             page.on("websocket", lambda socket: socket.on("framereceived", received))
