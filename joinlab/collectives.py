@@ -43,7 +43,14 @@ def encode_values(tensors: Sequence[Sequence[Any]]) -> str:
     >>> encode_values([[1.0], [2, 3]])
     '[[1.0],[2,3]]'
     """
-    return _ENCODE([list(values) for values in tensors])
+    texts = []
+    for values in tensors:
+        for value in values:  # a number whose repr is its JSON, in nearly all calls
+            kind = type(value)
+            if kind is not int and (kind is not float or value - value != 0.0):  # of inf and nan, too
+                return _ENCODE([list(values) for values in tensors])
+        texts.append(f"[{','.join(map(repr, values))}]")
+    return f"[{','.join(texts)}]"
 
 
 def decode_values(text: str | None) -> list[list[Any]] | None:

@@ -86,6 +86,16 @@ def call_site(frames: Iterable[Frame]) -> str | None:
     return None
 
 
+def line_of(frame: FrameType | None) -> str | None:
+    """The `call_site` of the stack from `frame` outwards, without a look at the rest of it."""
+    at = frame
+    while at is not None and at.f_code is not _PROGRAM_CALLER:
+        if kind_of(at.f_code.co_filename) == "program":
+            return f"{at.f_code.co_filename}:{at.f_lineno}"
+        at = at.f_back
+    return call_site(walk(frame))
+
+
 def label(op: Op, frames: tuple[Frame, ...], *, asynchronous: bool, dtype: str | None, all_reduce_barrier: bool) -> str:
     """The label of the documented traces for a call of `op` issued under `frames` (innermost first).
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from joinlab.collectives import Op
+from joinlab.collectives import POINT_TO_POINT, Op
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +99,11 @@ def options_key(op: Op, args: tuple[Any, ...]) -> Any:
         if op in REDUCING:
             key = opts.reduceOp.op.value
             return (key, opts.rootRank) if op in ROOTED else key
-        return opts.rootRank if op in ROOTED else None
-    except AttributeError:  # no options object: send, recv, and the short forms of a method
-        return tuple(str(arg) for arg in args if not isinstance(arg, (torch.Tensor, list)))
+        if op in ROOTED:
+            return opts.rootRank
+    except AttributeError:  # no options object: the short forms of a method
+        return tuple([str(arg) for arg in args if not isinstance(arg, (torch.Tensor, list))])
+    return tuple([arg for arg in args if isinstance(arg, int)]) if op in POINT_TO_POINT else None  # peer and tag
 
 
 def options_of(op: Op, ranks: Sequence[int], args: tuple[Any, ...]) -> dict[str, Any]:

@@ -329,3 +329,26 @@ def test_numbers_of_parameters_that_are_none_end_the_rank_and_not_this_process(v
     assert timeline.ends[1].kind == "killed"
     assert taken_for in timeline.ends[1].text
     assert timeline.call(1, timeline.ends[1].call)["origin"] == "broadcast (DDP bucket rebuild)"
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_one_line_may_send_to_several_peers(backend):
+    def worker(rank, inputs):
+        for peer in (1, 2):
+            if rank == 0:
+                dist.send(torch.ones(1), peer, tag=peer + 4)
+            elif rank == peer:
+                dist.recv(torch.zeros(1), 0, tag=peer + 4)
+
+    timeline = emulate(worker, (1, 1, 1), backend=backend).raise_for_ending()
+    sent = timeline.calls.filter(timeline.calls["op"] == "send")
+    assert sent.select("peer", "tag").rows() == [(1, 5), (2, 6)]
+
+
+def test_what_is_raised_names_no_address_and_so_is_the_same_each_time():
+    def worker(rank, inputs):
+        dist._broadcast_coalesced(dist.group.WORLD, [torch.ones(1)], 1 << 20, 1 << 40)
+
+    one, other = emulate(worker, (1, 1)), emulate(worker, (1, 1))
+    assert "the process group '0' of ranks [0, 1]" in one.ends[0].text
+    assert one.equals(other)

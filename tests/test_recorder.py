@@ -83,6 +83,18 @@ def test_point_to_point_calls_name_their_peer_and_tag() -> None:
     assert timeline.calls["completed_ns"].null_count() == 0
 
 
+def test_one_line_may_send_to_several_peers() -> None:
+    def program(rank: int, inputs: Any) -> None:
+        for peer in (1, 2):
+            if rank == 0:
+                dist.send(torch.ones(1), peer, tag=peer + 4)
+            elif rank == peer:
+                dist.recv(torch.zeros(1), 0, tag=peer + 4)
+
+    timeline = run(program, (1, 1, 1)).raise_for_ending()
+    assert of(timeline, 0, "op", "peer", "tag") == [("send", 1, 5), ("send", 2, 6)]
+
+
 def test_calls_of_subgroups_are_recorded_with_global_ranks() -> None:
     def program(rank: int, inputs: Any) -> Any:
         pair = dist.new_group([2, 1])

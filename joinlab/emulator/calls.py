@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from joinlab.collectives import Op
 from joinlab.emulator.payload import Part, values
 
 if TYPE_CHECKING:
@@ -13,6 +12,7 @@ if TYPE_CHECKING:
 
     from joinlab.emulator.group import EmulatedGroup
     from joinlab.emulator.host import Host
+    from joinlab.emulator.kinds import Kind
 
 
 class Call:
@@ -27,6 +27,7 @@ class Call:
         "host",
         "host_waits",
         "inflight",
+        "kind",
         "look",
         "op",
         "parts",
@@ -41,31 +42,32 @@ class Call:
         "when_waited",
     )
 
-    def __init__(self, host: Host, group: EmulatedGroup, op: Op, row: dict[str, Any], parts: list[Part]) -> None:
+    def __init__(self, host: Host, group: EmulatedGroup, kind: Kind, row: dict[str, Any], parts: list[Part]) -> None:
         self.host = host
         self.group = group
-        self.op = op
+        self.kind = kind
+        self.op = kind.op
+        self.look = kind.look
+        self.root = kind.root
+        self.reduce_op = kind.reduce_op
+        self.host_waits = kind.host_waits
+        self.small = kind.small
         self.row = row
         self.parts = parts
         self.place = group.place
-        self.root = 0
-        self.reduce_op = "sum"
         self.done = False
         self.error: str | None = None
         self.future: Any = None
-        self.host_waits = False
         self.inflight = False  # it was issued behind a call that was still open: its input may not have been there
-        self.small = False
         self.tensors_out: list[torch.Tensor] = []
         self.ready_ns = 0  # when the backend can begin with it
         self.ended_ns = 0  # when it completed or failed, once it is done
         self.source_place = -1
-        self.look = (op, row.get("root"), row.get("reduce_op"), row["dtype"], id(row["shape"]))  # shapes are shared
         self.when_waited: Callable[[], None] | None = None  # the rest of it, if it completes only when waited for
 
     def nbytes(self) -> int:
         """Bytes that it moves, for the clock."""
-        return sum(part.nbytes() for part in self.parts)
+        return self.kind.nbytes
 
     def begin(self, at_ns: int) -> None:
         """The backend carries it out now; whatever it reads is there."""
@@ -78,7 +80,7 @@ class Call:
         """It completed; its output is written."""
         if self.done:
             return
-        self.done = True
+        self._end()
         self.ended_ns = at_ns
         if self.when_waited is None:
             self.settle()
@@ -104,7 +106,7 @@ class Call:
         """The backend raises instead of completing it."""
         if self.done or self.host.gone:
             return
-        self.done = True
+        self._end()
         if self.when_waited is not None:  # which is when it finds out
 
             def late() -> None:
@@ -118,6 +120,15 @@ class Call:
         self.row["error"] = f"RuntimeError: {text}"
         self.ended_ns = max(self.ready_ns, at_ns)
         self.host.completed(self)
+
+    def refuse(self, error: Exception) -> None:
+        """The backend has raised when it was handed the call."""
+        self._end()
+        self.row["error"] = f"{type(error).__name__}: {error}"
+
+    def _end(self) -> None:
+        self.done = True
+        self.host.open_calls -= 1
 
     def __repr__(self) -> str:
         return f"<{self.op} {self.row['seq']} of rank {self.host.rank} in {self.group.label!r}>"

@@ -44,6 +44,9 @@ class EmulatedGroup(dist.ProcessGroup):
         self.issued = 0
         self.coalescing: list[Call] | None = None
 
+    def __repr__(self) -> str:
+        return f"<the process group {self.label!r} of ranks {list(self.ranks)}>"  # in errors of C++: without an address
+
     def next_seq(self) -> int:
         """Number of this rank's next call in this group."""
         self.issued += 1

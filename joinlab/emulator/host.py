@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -20,24 +19,20 @@ import torch
 from torch.autograd import Variable
 from torch.distributed import distributed_c10d as c10d
 
-from joinlab.collectives import MAX_VALUES, Op
+from joinlab.collectives import Op
 from joinlab.emulator.buckets import BucketRebuild
 from joinlab.emulator.calls import Call
 from joinlab.emulator.clock import FORWARD_SHARE, ISSUE_NS, POLL_NS
 from joinlab.emulator.group import EmulatedGroup, EmulatedWork, parts_of
 from joinlab.emulator.isolation import Own
-from joinlab.emulator.payload import elements, values
+from joinlab.emulator.payload import Part, elements, values
 from joinlab.emulator.scheduler import Lane, RankEnded
-from joinlab.seam import METHODS, dtype_of, options_of, tensors_in
+from joinlab.origins import line_of
+from joinlab.seam import METHODS, tensors_in
 from joinlab.timeline import Ending
 
 if TYPE_CHECKING:
     from joinlab.emulator.run import Run
-
-_REBUILD = "DDP bucket rebuild"
-
-_SYNCS_HOST = (_REBUILD, "DDP forward() 1")
-"""Calls that C++ follows with a blocking copy to the host as soon as it has waited for them, by their label."""
 
 
 class Host:
@@ -55,6 +50,7 @@ class Host:
         self.input: int | None = None
         self.ending: Ending | None = None
         self.calls: list[Call] = []
+        self.open_calls = 0  # of them, how many are neither complete nor failed
         self.spans: list[dict[str, Any]] = []
         self.awaited: Sequence[Call] = ()  # what its thread stands still for
         self.soft = False  # and whether only its stream waits
@@ -89,14 +85,11 @@ class Host:
         """Write a call down, hand it to the group's fabric, and return its Work."""
         if self.run.judged:  # the program has caught how it was ended, and goes on: nobody is there any more
             raise RankEnded
-        method = METHODS[name]
-        ins = tensors_in(args[method.ins]) if method.ins is not None else []
-        outs = ins if method.outs == method.ins else tensors_in(args[method.outs]) if method.outs is not None else []
-        call = self._describe(group, name, ins, outs, args, sys._getframe(2))
+        call = self._describe(group, name, args, sys._getframe(2))
         try:
             group.fabric.check(call)
         except Exception as error:
-            call.done, call.row["error"] = True, f"{type(error).__name__}: {error}"
+            call.refuse(error)
             raise
         work = EmulatedWork(self, [call])
         self._works.append(work)
@@ -114,59 +107,42 @@ class Host:
         self._works.append(work)
         return work
 
-    def _describe(
-        self,
-        group: EmulatedGroup,
-        name: str,
-        ins: list[torch.Tensor],
-        outs: list[torch.Tensor],
-        args: tuple[Any, ...],
-        frame: FrameType,
-    ) -> Call:
-        method, fabric = METHODS[name], group.fabric
-        op = method.op
-        stack = self.run.stack(frame)
-        parts = parts_of(name, args, len(group.ranks))
-        row: dict[str, Any] = {"rank": self.rank, "group": group.label, "seq": group.next_seq()}
-        if op is Op.BARRIER and fabric.streams:
-            op = Op.ALL_REDUCE  # NCCL makes its barrier of one
+    def _describe(self, group: EmulatedGroup, name: str, args: tuple[Any, ...], frame: FrameType) -> Call:
+        method, streams = METHODS[name], group.fabric.streams
+        if method.op is Op.BARRIER and streams:  # NCCL makes its barrier of an all-reduce
             ins = outs = [self.run.barrier_element()]
-            parts, args = parts_of("allreduce", (ins,), len(group.ranks)), ()
-        tensors = ins or outs
-        dtype = dtype_of(tensors)
-        row["op"] = op.value
-        row["origin"] = self.run.label_of(stack, method.op, args, dtype)
-        row["input"] = self.input
-        row["dtype"] = dtype
-        row["shape"] = self.run.shape_of(tensors)
-        row.update(options_of(op, group.ranks, args))
-        row["call_site"] = stack.call_site
-        row["stack"] = stack.text
-        call = Call(self, group, op, row, parts)
-        call.small = sum(t.numel() for t in ins) + (0 if ins is outs else sum(t.numel() for t in outs)) <= MAX_VALUES
-        call.tensors_out = outs if call.small else []
-        row["value_in"] = None
-        if ins and call.small and not self.stuck:
-            row["value_in"] = values(ins)
-        call.reduce_op = row.get("reduce_op", "sum")
-        root = row.get("root")
-        call.root = group.ranks.index(root) if root in group.ranks else -1
-        call.host_waits = not fabric.streams or method.op is Op.BARRIER
-        call.inflight = any(not one.done for one in self.calls[-8:])
-        row["enqueued_ns"] = self.lane.now
-        self._charge_bucket(ins, row)
-        self.lane.now += ISSUE_NS
-        call.ready_ns = max(self.lane.now, self.stream_ns) if fabric.streams else self.lane.now
+            parts = [Part(ins, outs)]
+        else:
+            ins = tensors_in(args[method.ins]) if method.ins is not None else []
+            same = method.outs == method.ins
+            outs = ins if same else tensors_in(args[method.outs]) if method.outs is not None else []
+            parts = parts_of(name, args, len(group.ranks))
+        kind = self.run.kinds.of(group, name, args, ins, outs, frame)
+        row = {
+            **kind.columns,
+            "rank": self.rank,
+            "seq": group.next_seq(),
+            "input": self.input,
+            "value_in": values(ins) if kind.small and ins and not self.stuck else None,
+            "enqueued_ns": self.lane.now,
+        }
+        call = Call(self, group, kind, row, parts)
+        if kind.small:
+            call.tensors_out = outs
+        call.inflight = self.open_calls > 0
+        self.open_calls += 1
         self.calls.append(call)
-        if stack.in_backward:
+        if kind.bucket:
+            self._charge_bucket(ins, row)
+        self.lane.now += ISSUE_NS
+        call.ready_ns = max(self.lane.now, self.stream_ns) if streams else self.lane.now
+        if kind.in_backward:
             self._bracket_reducer(call)
-        if stack.checks_shape or any(words in row["origin"] for words in _SYNCS_HOST):
-            call.host_waits = True
         return call
 
     def _charge_bucket(self, ins: list[torch.Tensor], row: dict[str, Any]) -> None:
         """A gradient bucket is ready when the backward pass has got that far."""
-        if not self._backward or not self._ddp_bytes or row["origin"] != "all-reduce (DDP backward())":
+        if not self._backward or not self._ddp_bytes:
             return
         share = sum(tensor.numel() * tensor.element_size() for tensor in ins) / self._ddp_bytes
         total = round(self.run.costs.input_ns[self.rank] * (1 - FORWARD_SHARE))
@@ -182,7 +158,7 @@ class Host:
         """Work.wait(): the host waits, or its stream; raises what the backend raises."""
         if explicit or any(call.host_waits for call in calls):
             self.wait_host(calls)
-            if _REBUILD in calls[0].row["origin"]:
+            if calls[0].kind.rebuilds:
                 self._believe(calls[0])
             return
         self._wait_stream(calls)
@@ -362,47 +338,40 @@ class Host:
         self._input_used_ns = 0
         self.input = index
 
-    @contextmanager
-    def forward(self, module: torch.nn.Module, frame: FrameType) -> Iterator[None]:
-        """A forward pass of DDP."""
+    def forward(self, module: torch.nn.Module, frame: FrameType, run_it: Callable[[], Any]) -> Any:
+        """A forward pass of DDP: `run_it()`."""
         if id(module) not in self._bytes_of:
             trained = [p for p in module.parameters() if p.requires_grad]
             self._bytes_of[id(module)] = sum(p.numel() * p.element_size() for p in trained)
         self._ddp_bytes = self._bytes_of[id(module)]
-        with self.span("forward", frame):
-            yield
+        span = self.begin_span("forward", frame)
+        try:
+            found = run_it()
             self._spend(round(self.run.costs.input_ns[self.rank] * FORWARD_SHARE))
+            return found
+        finally:
+            self.end_span(span)
 
-    @contextmanager
-    def backward(self, frame: FrameType) -> Iterator[None]:
-        """A backward pass."""
+    def backward(self, frame: FrameType, run_it: Callable[[], None]) -> None:
+        """A backward pass: `run_it()`."""
         self._backward.append(round(self.run.costs.input_ns[self.rank] * (1 - FORWARD_SHARE)))
-        with self.span("backward", frame):
-            try:
-                yield
-                self._spend(self._backward[-1])
-            finally:
-                self._backward.pop()
-                self._in_backward = None
+        span = self.begin_span("backward", frame)
+        try:
+            run_it()
+            self._spend(self._backward[-1])
+        finally:
+            self._backward.pop()
+            self._in_backward = None
+            self.end_span(span)
 
     def _spend(self, ns: int) -> None:
         self._input_used_ns += ns
         self.work_for(ns)
 
-    @contextmanager
-    def span(self, name: str, frame: FrameType) -> Iterator[None]:
-        """A host span."""
-        number = self.begin_span(name, frame)
-        try:
-            yield
-        finally:
-            self.end_span(number)
-
     def begin_span(self, name: str, frame: FrameType) -> int:
         """Begin a host span; returns its number."""
-        site = self.run.stack(frame).call_site
         row = {"rank": self.rank, "name": name, "input": self.input, "begin_ns": self.now}
-        self.spans.append({**row, "call_site": site})
+        self.spans.append({**row, "call_site": line_of(frame)})
         return len(self.spans) - 1
 
     def end_span(self, number: int) -> None:

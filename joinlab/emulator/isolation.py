@@ -213,15 +213,14 @@ class Isolation:
             host = current()
             if host is None:
                 return forward(module, *args, **kwargs)  # type: ignore[no-untyped-call]
-            with host.forward(module, sys._getframe(1)):
-                return forward(module, *args, **kwargs)  # type: ignore[no-untyped-call]
+            return host.forward(module, sys._getframe(1), lambda: forward(module, *args, **kwargs))  # type: ignore[no-untyped-call]
 
         def counted_backward(*args: Any, **kwargs: Any) -> None:
             host = current()
             if host is None:
                 return backward(*args, **kwargs)
-            with host.backward(sys._getframe(1)):
-                return backward(*args, **kwargs)
+            host.backward(sys._getframe(1), lambda: backward(*args, **kwargs))
+            return None
 
         builtin = DistributedDataParallel._register_builtin_comm_hook
 

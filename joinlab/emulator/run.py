@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 import torch
@@ -13,19 +12,18 @@ from torch._C._distributed_c10d import _unregister_all_process_groups
 from torch.distributed import distributed_c10d as c10d
 
 import joinlab
-from joinlab.collectives import Op
 from joinlab.emulator.calls import Call, Fabric
 from joinlab.emulator.clock import Costs
 from joinlab.emulator.gloo import GlooFabric
 from joinlab.emulator.group import EmulatedGroup
 from joinlab.emulator.host import Host
 from joinlab.emulator.isolation import Isolation, Own
+from joinlab.emulator.kinds import Kinds
 from joinlab.emulator.nccl import NcclFabric
 from joinlab.emulator.scheduler import Baton, Lane, RankEnded, one_at_a_time
 from joinlab.emulator.store import SharedStore
 from joinlab.errors import LaunchError, LaunchInterrupted
 from joinlab.issued import call_of
-from joinlab.origins import Frame, Stacks, call_site, label
 from joinlab.outcome import text_of, to_plain, traceback_text
 from joinlab.programs import Inputs, Program, call_program, program_name, source_of
 from joinlab.proof import Wait, prove
@@ -47,24 +45,6 @@ class Knobs:
     timeout_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Stack:
-    """Where a call was issued.
-
-    frames        innermost first; `text` has them innermost last
-    call_site     the learner's line
-    in_backward   inside a backward pass
-    checks_shape  in DDP's check that all ranks have parameters of the same shapes
-    """
-
-    number: int
-    frames: tuple[Frame, ...]
-    text: list[str]
-    call_site: str | None
-    in_backward: bool
-    checks_shape: bool
-
-
 class Run:
     """One emulation, from its threads to its Timeline."""
 
@@ -78,6 +58,7 @@ class Run:
         self.streams = knobs.backend == "nccl"
         self.align = 512 if knobs.era == "1.9" else 16
         self.hosts = [Host(self, rank, Own(rank, len(counts), seed)) for rank, seed in enumerate(seeds)]
+        self.kinds = Kinds(self.streams)
         self.store = SharedStore(self)
         self.printed_lines: list[tuple[int, str]] = []
         self.isolation = Isolation(self)
@@ -86,10 +67,6 @@ class Run:
         self._ranks_of: dict[str, tuple[int, ...]] = {}
         self._opened: dict[str, list[Host]] = {}
         self._returns: list[Any] = [None] * len(counts)
-        self._stacks = Stacks()
-        self._stack_of: dict[int, Stack] = {}
-        self._shapes: dict[tuple[Any, ...], list[list[int]]] = {}
-        self._labels: dict[tuple[Any, ...], str] = {}
         self.judged = False  # every rank that still lives is being ended
         self._broken: LaunchError | None = None
 
@@ -222,43 +199,6 @@ class Run:
         if self.knobs.era == "1.9":
             return torch.full((1,), self.knobs.barrier_value, dtype=torch.uint8)
         return torch.zeros(1, dtype=torch.float32)
-
-    # ------------------------------------------------------------------------------------ stacks and labels
-
-    def stack(self, frame: FrameType) -> Stack:
-        """The stack from `frame` outwards."""
-        number, new = self._stacks.intern(frame)
-        if new:
-            frames = self._stacks.frames[number]
-            functions = {one.function for one in frames}
-            self._stack_of[number] = Stack(
-                number,
-                frames,
-                [str(one) for one in reversed(frames)],
-                call_site(frames),
-                "_engine_run_backward" in functions,
-                "_verify_param_shape_across_processes" in functions,
-            )
-        return self._stack_of[number]
-
-    def shape_of(self, tensors: Sequence[torch.Tensor]) -> list[list[int]]:
-        """The shapes of tensors, one list for all calls that share them."""
-        key = tuple(tensor.shape for tensor in tensors)
-        found = self._shapes.get(key)
-        if found is None:
-            found = self._shapes[key] = [list(shape) for shape in key]
-        return found
-
-    def label_of(self, stack: Stack, op: Op, args: Sequence[Any], dtype: str | None) -> str:
-        """The documented label of a call."""
-        asynchronous = bool(getattr(args[-1], "asyncOp", False)) if args else False
-        key = (stack.number, op, asynchronous, dtype)
-        found = self._labels.get(key)
-        if found is None:
-            found = self._labels[key] = label(
-                op, stack.frames, asynchronous=asynchronous, dtype=dtype, all_reduce_barrier=self.streams
-            )
-        return found
 
     # ------------------------------------------------------------------------------------ when nobody can go on
 

@@ -1,0 +1,170 @@
+"""What all calls of one kind have in common, worked out once: a program issues few kinds of calls, each many times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from joinlab.collectives import MAX_VALUES, Op
+from joinlab.origins import Frame, Stacks, call_site, label
+from joinlab.seam import METHODS, dtype_of, options_key, options_of
+
+if TYPE_CHECKING:
+    from joinlab.emulator.group import EmulatedGroup
+
+_REBUILD = "DDP bucket rebuild"
+
+_SYNCS_HOST = (_REBUILD, "DDP forward() 1")
+"""Calls that C++ follows with a blocking copy to the host as soon as it has waited for them, by their label."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Where a call was issued.
+
+    frames        innermost first; `text` has them innermost last
+    call_site     the learner's line
+    in_backward   inside a backward pass
+    checks_shape  in DDP's check that all ranks have parameters of the same shapes
+    """
+
+    number: int
+    frames: tuple[Frame, ...]
+    text: list[str]
+    call_site: str | None
+    in_backward: bool
+    checks_shape: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kind:
+    """One kind of call, by what it is, where it stands, and what its tensors look like.
+
+    op           what the backend runs: NCCL's barrier is an all-reduce
+    columns      of its row in a Timeline, those that all its calls share
+    look         equal for calls of two ranks that fit together
+    root         place of its root in the group; -1 without one
+    nbytes       bytes of the larger side, for the clock
+    small        its values are kept
+    host_waits   the host waits for it, not only the stream
+    in_backward  it was issued inside a backward pass; a `bucket` is one of gradients
+    rebuilds     it tells the Reducer which parameters belong to which bucket
+    """
+
+    op: Op
+    columns: Mapping[str, Any]
+    look: tuple[Any, ...]
+    root: int
+    reduce_op: str
+    nbytes: int
+    small: bool
+    host_waits: bool
+    in_backward: bool
+    bucket: bool
+    rebuilds: bool
+
+
+class Kinds:
+    """All kinds of calls of one emulation, and the stacks they were issued from."""
+
+    def __init__(self, streams: bool) -> None:
+        self._streams = streams  # on NCCL a barrier is an all-reduce, and waits are those of streams
+        self._kinds: dict[tuple[Any, ...], Kind] = {}
+        self._stacks = Stacks()
+        self._stack_of: dict[int, Stack] = {}
+        self._shapes: dict[tuple[Any, ...], list[list[int]]] = {}
+
+    def of(
+        self,
+        group: EmulatedGroup,
+        name: str,
+        args: Sequence[Any],
+        ins: Sequence[torch.Tensor],
+        outs: Sequence[torch.Tensor],
+        frame: FrameType,
+    ) -> Kind:
+        """The kind of a call of the method `name`, issued by `frame`, with these tensors."""
+        method = METHODS[name]
+        stack = self._stack(frame)
+        asynchronous = bool(getattr(args[-1], "asyncOp", False)) if args else False
+        same = ins is outs
+        looks = tuple([(tensor.shape, tensor.dtype) for tensor in (ins if same else (*ins, *outs))])
+        key = (group.label, name, stack.number, asynchronous, len(ins), looks, options_key(method.op, tuple(args)))
+        found = self._kinds.get(key)
+        if found is None:
+            found = self._kinds[key] = self._make(group, name, args, ins, outs, stack, asynchronous)
+        return found
+
+    def _make(
+        self,
+        group: EmulatedGroup,
+        name: str,
+        args: Sequence[Any],
+        ins: Sequence[torch.Tensor],
+        outs: Sequence[torch.Tensor],
+        stack: Stack,
+        asynchronous: bool,
+    ) -> Kind:
+        asked = METHODS[name].op
+        op = Op.ALL_REDUCE if asked is Op.BARRIER and self._streams else asked
+        tensors = ins or outs
+        dtype = dtype_of(tensors)
+        origin = label(asked, stack.frames, asynchronous=asynchronous, dtype=dtype, all_reduce_barrier=self._streams)
+        options = options_of(op, group.ranks, () if op is not asked else tuple(args))
+        root = options.get("root")
+        shape = self._shape(tensors)
+        numel = sum(t.numel() for t in ins) + (0 if ins is outs else sum(t.numel() for t in outs))
+        sides = (sum(t.numel() * t.element_size() for t in side) for side in (ins, outs))
+        return Kind(
+            op,
+            {
+                "group": group.label,
+                "op": op.value,
+                "origin": origin,
+                "dtype": dtype,
+                "shape": shape,
+                **options,
+                "call_site": stack.call_site,
+                "stack": stack.text,
+            },
+            (op, root, options.get("reduce_op"), dtype, tuple(map(tuple, shape))),
+            group.ranks.index(root) if root in group.ranks else -1,
+            options.get("reduce_op", "sum"),
+            max(sides),
+            numel <= MAX_VALUES,
+            not self._streams
+            or asked is Op.BARRIER
+            or stack.checks_shape
+            or any(words in origin for words in _SYNCS_HOST),
+            stack.in_backward,
+            origin == "all-reduce (DDP backward())",
+            _REBUILD in origin,
+        )
+
+    def _stack(self, frame: FrameType) -> Stack:
+        """The stack from `frame` outwards."""
+        number, new = self._stacks.intern(frame)
+        if new:
+            frames = self._stacks.frames[number]
+            functions = {one.function for one in frames}
+            self._stack_of[number] = Stack(
+                number,
+                frames,
+                [str(one) for one in reversed(frames)],
+                call_site(frames),
+                "_engine_run_backward" in functions,
+                "_verify_param_shape_across_processes" in functions,
+            )
+        return self._stack_of[number]
+
+    def _shape(self, tensors: Sequence[torch.Tensor]) -> list[list[int]]:
+        """The shapes of tensors, one list for all calls that share them."""
+        key = tuple(tensor.shape for tensor in tensors)
+        found = self._shapes.get(key)
+        if found is None:
+            found = self._shapes[key] = [list(shape) for shape in key]
+        return found
