@@ -91,9 +91,10 @@ class LaneData:
     def __init__(self, base: LaneData | None = None) -> None:
         self._texts: Table = Table(base._texts.values if base else ())
         self._facts: Table = Table(base._facts.values if base else ())
+        self._told: Table = Table(base._told.values if base else ())  # what is to be said of a box: several facts
         self._pairs: list[int] = []  # of each new fact, the numbers of its name and of what it says
         self._runs: list[dict[str, Any]] = []
-        self._known = len(self._texts), len(self._facts)
+        self._known = len(self._texts), len(self._facts), len(self._told)
 
     def add(self, timeline: Timeline) -> int:
         """Add a Timeline and return the number of its run: the same for what would look the same."""
@@ -106,14 +107,14 @@ class LaneData:
 
     def packed(self, with_runs: bool = True) -> bytes:
         """All of it, as compressed JSON; the same runs give the same bytes. Without runs it can still be a base."""
-        texts, facts = self._known
-        runs = self._runs if with_runs else []
-        flat = iter(fresh((fact for run in runs for told in run["told"] for fact in told), facts))
-        runs = [run | {"told": [[next(flat) for _ in told] for told in run["told"]]} for run in runs]
+        texts, known, told = self._known
+        new = self._told.values[told:]
+        flat = iter(fresh((fact for facts in new for fact in facts), known))
         parts = {
             "texts": self._texts.values[texts:],
             "facts": self._pairs,
-            "runs": runs,
+            "told": [[next(flat) for _ in facts] for facts in new],
+            "runs": self._runs if with_runs else [],
         }
         looks = {} if texts else {"looks": LOOKS}
         return gzip.compress(json.dumps(looks | parts, ensure_ascii=False, separators=(",", ":")).encode(), 6, mtime=0)
@@ -147,14 +148,14 @@ class LaneData:
             "flags": [OPEN * box.open + BAD * box.bad + FAILED * box.failed for box in boxes],
             "slot": [_or(box.slot) for box in boxes],
             "line": [source.line(box.site) for box in boxes],
-            "told": [self._tell(box) for box in boxes],
+            "told": _steps([self._tell(box) for box in boxes]),
             "layouts": places,
         }
 
-    def _tell(self, box: Box) -> list[int]:
-        """What is to be said of a box, as numbers of facts: not its label and rank again, and nothing of a wait."""
+    def _tell(self, box: Box) -> int:
+        """The number of what is to be said of a box: not its label and rank again, and nothing of a wait."""
         skip = len(box.details) if box.kind is Kind.WAIT else 2
-        return [self._facts(pair) for pair in box.details[skip:]]
+        return self._told(tuple(map(self._facts, box.details[skip:])))
 
     def _layout(self, picture: Lanes, things: Table, described: list[Box], zero: float) -> dict[str, Any]:
         """Where things stand in one layout; a box that no other layout had is added to those that are described."""
@@ -172,7 +173,7 @@ class LaneData:
             "unit": unit,
             "begin": at(picture.begin),
             "end": at(picture.end),
-            "thing": numbers,
+            "thing": _steps(numbers),
             "from": _steps([at(box.begin) for box in boxes]),
             "for": [at(box.end) - at(box.begin) for box in boxes],
             "track": [box.track for box in boxes] if any(box.track for box in boxes) else [],

@@ -22,17 +22,22 @@ from joinlab.steps import Kind
 def read(packed: bytes, base: bytes | None = None) -> dict:
     """As view.js reads it: tables joined to those of the base, facts numbered through."""
     data = json.loads(gzip.decompress(packed))
-    known = read(base) if base else {"texts": [], "facts": [], "looks": None}
+    known = read(base) if base else {"texts": [], "facts": [], "told": [], "looks": None}
     texts = known["texts"] + data["texts"]
     numbers = iter(data["facts"])
     facts = known["facts"] + [(texts[name], texts[said]) for name, said in zip(numbers, numbers, strict=True)]
     following = len(known["facts"])
+    for told in data["told"]:
+        for at, number in enumerate(told):
+            told[at] = number - 1 if number else following
+            following += not number
     for run in data["runs"]:
-        for told in run["told"]:
-            for at, number in enumerate(told):
-                told[at] = number - 1 if number else following
-                following += not number
-    return {"looks": data.get("looks", known["looks"]), "texts": texts, "facts": facts, "runs": data["runs"]}
+        run["told"] = list(accumulate(run["told"]))
+        for layout in run["layouts"]:
+            layout["thing"] = list(accumulate(layout["thing"]))
+    told = known["told"] + data["told"]
+    looks = data.get("looks", known["looks"])
+    return {"looks": looks, "texts": texts, "facts": facts, "told": told, "runs": data["runs"]}
 
 
 def boxes(data: dict, run: dict, layout: dict) -> list[tuple]:
@@ -40,7 +45,7 @@ def boxes(data: dict, run: dict, layout: dict) -> list[tuple]:
     found = []
     for at, (thing, begin) in enumerate(zip(layout["thing"], begins, strict=True)):
         track = (layout["track"][at], layout["tracks"][at]) if layout["track"] else (0, 1)
-        said = [data["facts"][number] for number in run["told"][thing]]
+        said = [data["facts"][number] for number in data["told"][run["told"][thing]]]
         kind, label = KINDS[run["kind"][thing]], data["texts"][run["label"][thing]]
         found.append((run["rank"][thing], kind, label, begin, begin + layout["for"][at], *track, said))
     return found

@@ -15,9 +15,18 @@ export async function unpack(bytes, base) {
   const facts = base ? base.facts.slice() : [];
   let known = facts.length;
   for (let i = 0; i < data.facts.length; i += 2) facts.push([texts[data.facts[i]], texts[data.facts[i + 1]]]);
-  for (const run of data.runs) // 0: the next fact that was not named before
-    run.told = run.told.map((numbers) => numbers.map((n) => (n === 0 ? known++ : n - 1)));
-  return { looks: data.looks ?? base.looks, texts, facts, runs: data.runs };
+  const told = base ? base.told.slice() : [];
+  for (const numbers of data.told) told.push(numbers.map((n) => (n === 0 ? known++ : n - 1))); // 0: the next new fact
+  for (const run of data.runs) {
+    run.told = summed(run.told);
+    for (const layout of run.layouts) layout.thing = summed(layout.thing);
+  }
+  return { looks: data.looks ?? base.looks, texts, facts, told, runs: data.runs };
+}
+
+function summed(steps) {
+  let sum = 0;
+  return steps.map((step) => (sum += step));
 }
 
 function layoutOf(data, run, axis, setup) {
@@ -31,7 +40,7 @@ function layoutOf(data, run, axis, setup) {
       begin: from, end: from + raw.for[i], track: raw.track[i] ?? 0, tracks: raw.tracks[i] ?? 1,
       rank: run.rank[thing], kind, label: text(run.label[thing]), short: text(run.short[thing]),
       open: !!(flags & OPEN), bad: !!(flags & BAD), failed: !!(flags & FAILED), slot: run.slot[thing],
-      line: run.line[thing], told: run.told[thing], host: kind >= data.looks.kinds.length - 2,
+      line: run.line[thing], told: data.told[run.told[thing]], host: kind >= data.looks.kinds.length - 2,
     };
   });
   const calls = boxes.filter((box) => !box.host);
