@@ -59,6 +59,7 @@ class View(Packed):
     heading = traitlets.Unicode("").tag(sync=True)
     mark = traitlets.Dict().tag(sync=True)
     rows = traitlets.List(traitlets.Int(allow_none=True)).tag(sync=True)
+    _still = traitlets.Unicode("").tag(sync=True)  # names what stands in for it where it cannot live (display.py)
     _base = traitlets.Bytes(b"").tag(sync=True)  # what later runs may refer to
     _packed = traitlets.Bytes(b"").tag(sync=True)  # the run that is shown
 

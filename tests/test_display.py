@@ -14,6 +14,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from timelines import Writer, case_timeline
 
+import joinlab
 from joinlab import display
 from joinlab.timeline import Ending, timeline_from_rows
 
@@ -34,13 +35,54 @@ def shown(timeline, media=("text/html", WIDGET, "image/svg+xml"), person=True):
         InteractiveShell.clear_instance()
 
 
-def test_a_notebook_shows_the_diagnosis_and_the_view():
-    _, (diagnosis, picture) = shown(case_timeline(4, 2))
+def drawn(still) -> list[str]:
+    """The pictures in what stands in for a view."""
+    found = re.findall(r'src="data:image/svg\+xml;base64,([^"]*)"', still["text/html"])
+    return [base64.b64decode(one).decode() for one in found]
+
+
+def test_a_notebook_shows_the_diagnosis_the_view_and_a_picture_where_the_view_cannot_live():
+    _, (diagnosis, still, view) = shown(case_timeline(4, 2))
     assert "Both ranks" in diagnosis["text/html"]
-    assert picture[WIDGET]["model_id"]
-    assert ET.fromstring(picture["image/svg+xml"]).tag.endswith("svg")
-    assert "Measured: 2 real processes" in picture["image/svg+xml"]
-    assert picture["text/plain"].startswith("<Timeline of 'case_4'")
+    assert view[WIDGET]["model_id"] and "image/svg+xml" not in view
+    (picture,) = drawn(still)
+    assert ET.fromstring(picture).tag.endswith("svg") and "Measured: 2 real processes" in picture
+    assert display.AGAIN in still["text/html"] and 'alt="Swimlanes. Both ranks' in still["text/html"]
+    assert still["text/plain"].startswith("<Timeline of 'case_4'") and "kernel" in view["text/plain"]
+
+
+def test_what_stands_in_is_named_to_the_view():
+    view = joinlab.View(case_timeline(4, 2))
+    _, (still, _) = shown(view)
+    assert f'data-view="{view._still}"' in still["text/html"] and len(drawn(still)) == 1
+    _, (again, _) = shown(view)  # in two cells it is one view
+    assert f'data-view="{view._still}"' in again["text/html"]
+
+
+def test_what_is_covered_is_not_told_by_what_stands_in():
+    _, (still, _) = shown(joinlab.View(case_timeline(4, 2), covered=[0, 1]))
+    assert drawn(still) == [] and "hung" not in str(still) and "Run the cell again" in still["text/html"]
+
+
+def test_a_comparison_leaves_both_pictures_and_its_sentence():
+    made = joinlab.compare(case_timeline(4, 2, "nccl", "1.9"), case_timeline(4, 2, "nccl"))
+    _, (still, view) = shown(made)
+    assert len(drawn(still)) == 2 and "They part" in still["text/html"]
+    assert view[WIDGET]["model_id"] == made.widget.model_id
+
+
+def test_a_bench_leaves_a_sentence():
+    made = joinlab.bench(case=1, inputs=(1, 2))
+    _, (still, view) = shown(made)
+    assert "joinlab.bench() answers only while its kernel runs. Run the cell again." in still["text/html"]
+    assert f'data-view="{made.view._still}"' in still["text/html"] and view[WIDGET]["model_id"] == made.widget.model_id
+    made.close()
+
+
+@pytest.mark.parametrize("made", [joinlab.View, lambda timeline: joinlab.compare(timeline, timeline)])
+def test_a_terminal_shows_a_view_as_text(made):
+    printed, outputs = shown(made(case_timeline(4, 2)), media=())
+    assert outputs == [] and "<Timeline of 'case_4'" in printed
 
 
 def test_where_nobody_can_answer_a_notebook_shows_the_picture_alone():
@@ -56,7 +98,7 @@ def test_a_terminal_shows_text():
 
 def test_a_timeline_without_calls_is_shown():
     _, outputs = shown(timeline_from_rows([], [Ending("finished")], {"backend": "gloo"}))
-    assert "No call was recorded." in outputs[1]["image/svg+xml"]
+    assert "No call was recorded." in drawn(outputs[1])[0]
 
 
 def test_a_timeline_that_would_choke_the_browser_is_not_drawn_unasked(monkeypatch):
@@ -85,7 +127,7 @@ def test_registering_imports_nothing_heavy():
 def test_a_notebook_made_into_a_page_shows_the_picture_where_the_view_cannot_live():
     nbformat, nbconvert = pytest.importorskip("nbformat"), pytest.importorskip("nbconvert")
     _, outputs = shown(case_timeline(4, 2))
-    assert WIDGET in outputs[1]
+    assert WIDGET in outputs[2]
     kept = [nbformat.v4.new_output("display_data", one) for one in outputs]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("timeline", outputs=kept)])
     text, _ = nbconvert.HTMLExporter().from_notebook_node(notebook)

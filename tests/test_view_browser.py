@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ def notebook(tmp_path_factory):
         sent: list[bytes | str] = []
         page.on("websocket", lambda socket: socket.on("framereceived", lambda one: sent.append(one)))
         opened = Notebook(page, url, token, "view.ipynb")
-        opened.sent = sent
+        opened.sent, opened.folder, opened.address = sent, folder / "served", (url, token)
         opened.run_all()
         opened.page.wait_for_function("() => document.querySelectorAll('.jl-svg').length === 6")
         yield opened
@@ -147,13 +148,17 @@ def apart(notebook, name: str, at: int) -> float:
 
 
 def resize(notebook, width: int, beside: bool) -> None:
-    """Make the window so wide, and wait until the views of a comparison stand beside each other, or above."""
+    """Make the window so wide, and wait until the pictures fill it, and stand beside each other, or above."""
     notebook.page.set_viewport_size({"width": width, "height": 1300})
     notebook.page.wait_for_function(
         """(beside) => [...document.querySelectorAll('.joinlab-beside')].every((pair) => {
             const [one, other] = [...pair.querySelectorAll('.jl')].map((view) => view.getBoundingClientRect());
             const [high, higher] = [...pair.querySelectorAll('.jl-svg')].map((svg) => svg.clientHeight);
-            return (one.right <= other.left) === beside && (high === higher) === beside; })""",
+            // Two columns take 336 px at least.
+            const room = (svg) => Math.max(svg.closest('.jl-scroll').clientWidth - 12, 336);
+            const fills = (svg) => Math.abs(svg.clientWidth - room(svg)) < 2;
+            return (one.right <= other.left) === beside && (high === higher) === beside
+                && [...pair.querySelectorAll('.jl-svg')].every(fills); })""",
         arg=beside,
     )
 
@@ -176,11 +181,13 @@ def test_rows_of_a_comparison_stand_at_one_height_all_the_way_down(notebook, nam
 def test_the_views_of_a_comparison_are_zoomed_and_scrolled_together(notebook):
     resize(notebook, 1400, beside=True)
     cell = notebook.page.locator(".jp-CodeCell").nth(3)
-    high = cell.locator(".jl-svg").last.bounding_box()["height"]
+    heights = "(cell) => [...cell.querySelectorAll('.jl-svg')].map((svg) => svg.clientHeight)"
+    before = cell.evaluate(heights)
     cell.locator(".jl-svg").first.focus()
     for _ in range(4):
         notebook.page.keyboard.press("+")
-    assert cell.locator(".jl-svg").last.bounding_box()["height"] > high and apart(notebook, "eras", 3) < 1
+    assert all(high > low for high, low in zip(cell.evaluate(heights), before, strict=True))
+    assert apart(notebook, "eras", 3) < 1
     notebook.page.keyboard.press("End")
     notebook.page.wait_for_function(
         """(at) => { const [one, other] = document.querySelectorAll('.jp-CodeCell')[at].querySelectorAll('.jl-scroll');
@@ -214,6 +221,27 @@ def test_every_line_of_the_program_can_be_read(notebook, width):
         "() => [...document.querySelectorAll('.jl-source pre')].map((pre) => pre.scrollWidth - pre.clientWidth)"
     )
     assert over == [0] * 4
+
+
+def test_a_notebook_that_is_opened_without_its_kernel_shows_pictures_and_sentences(notebook):
+    stills = notebook.page.locator(".joinlab-still")
+    assert stills.count() == 4 and not any(one.is_visible() for one in stills.all())  # the views live
+    notebook.page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
+    shutil.copy(notebook.folder / "view.ipynb", notebook.folder / "later.ipynb")
+    url, token = notebook.address
+    known = ["widget model not found"]  # JupyterLab says so on the console
+    with watched(notebook.page.context.browser, [url], known, viewport={"width": 1400, "height": 1300}) as page:
+        later = Notebook(page, url, token, "later.ipynb").page
+        stills = later.locator(".joinlab-still")
+        stills.nth(3).wait_for()
+        later.wait_for_function(
+            """() => [...document.querySelectorAll('.joinlab-still img')].every((one) => one.naturalWidth)
+                && document.querySelectorAll('.jp-OutputArea-output.jupyter-widgets').length === 4"""
+        )
+        assert [one.locator("img:visible").count() for one in stills.all()] == [1, 1, 2, 2]
+        said = later.locator(".jp-Notebook").inner_text()
+        assert said.count("Run the cell again for the view that answers.") == 6 and "They part after the last" in said
+        assert "Loading widget" not in said and "Error" not in said
 
 
 @pytest.mark.parametrize("theme", ["Dark", "Light"])

@@ -2,7 +2,7 @@
 
 class Picture {
   constructor(data, run, layout, name, { down, width, zoom, hidden, covered, mark }) {
-    Object.assign(this, { data, run, layout, name, down, zoom, covered, mark, looks: data.looks });
+    Object.assign(this, { data, run, layout, name, down, zoom, covered, mark, looks: data.looks, seenWidth: width });
     this.hidden = new Set(hidden.map((kind) => this.looks.kinds.findIndex(([named]) => named === kind)));
     this.n = run.ranks;
     this.narrow = this.n >= NARROW;
@@ -54,7 +54,8 @@ class Picture {
     if (marked && !this.time) this.shifts.push([marked.begin - FREE / this.layout.unit, marked.begin, this.down ? MARK : 0]);
     for (const note of this.layout.notes) {
       const own = note.rank >= 0 && this.down;
-      const room = this.down ? (own ? this.column * 0.78 : this.column * this.n - 12) : 190;
+      const seen = Math.max(this.seenWidth - this.left - 12, 150); // where the picture is wider, a note stays in sight
+      const room = this.down ? (own ? this.column * 0.78 : Math.min(this.column * this.n - 12, seen)) : 190;
       note.lines = wrap(note.text, room - 12, 11.5);
       const needed = this.down ? note.lines.length * LINE + 10 : 200;
       this.shifts.push([note.begin, note.end, needed - (note.end - note.begin) * this.perUnit]);

@@ -61,7 +61,14 @@ export function mount(root, model) {
     show(found, found.runs[0]);
   }
 
+  function standIn() { // what stands in for this view where it cannot live is not needed now
+    if (!get("_still")) return;
+    for (const still of document.querySelectorAll(`.joinlab-still[data-view="${get("_still")}"]`))
+      (still.closest(".jp-OutputArea-child") ?? still).style.display = "none";
+  }
+
   function show(newData, newRun) {
+    standIn();
     const another = run !== null;
     [data, run] = [newData, newRun];
     if (another && !layoutOf(data, run, get("axis"), get("setup")).slots.includes(get("selected") ?? null)) set("selected", null);
@@ -410,6 +417,7 @@ export function mount(root, model) {
     "change:setup": () => draw(), "change:hidden": () => draw(), "change:ranks_as": () => draw(), "change:mark": () => { if (current()) draw(); },
     "change:rows": () => { if (current()) draw(); }, "change:heading": () => { if (current()) { tell(); draw(); } },
     "change:covered": () => { if (current()) { tell(); draw(); announce(ending()); } },
+    "change:_still": standIn,
     "change:sentences": () => { if (current()) tell(); },
   };
   for (const [event, listener] of Object.entries(listeners)) model.on(event, listener);
