@@ -9,9 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from timelines import case_timeline
+from timelines import Writer, case_timeline
 
 from joinlab.page import Position, write_html, write_sliders
+from joinlab.timeline import Ending
 
 pytestmark = pytest.mark.browser
 pytest.importorskip("playwright.sync_api")
@@ -248,6 +249,40 @@ def test_a_slider_moved_by_keyboard_changes_exactly_the_boxes_of_that_run(opened
     assert view.locator(".jl-cap text").all_text_contents() == ["✓ finished", "✓ finished"]
 
 
+def test_short_calls_on_the_clock_can_be_seen_and_say_that_they_are_drawn_longer(opened, tmp_path):
+    writer = Writer()
+    for rank in (0, 1):
+        for n in range(12):  # three calls of 20 µs, then a pause of 1 ms
+            at = 1_060_000 * (n // 3) + 20_000 * (n % 3)
+            writer.call(rank, "all_reduce", waits=False, enqueued_ns=at, started_ns=at, completed_ns=at + 20_000)
+    run = write_html(writer.timeline([Ending("finished")] * 2), tmp_path / "run.html")
+    page = opened(run, viewport={"width": 1300, "height": 900})
+    view = live(page)
+    view.get_by_role("button", name="time", exact=True).click()
+    boxes = view.locator(".jl-svg [role=gridcell] :is(rect, path)")
+    tall = boxes.evaluate_all("(all) => all.map((one) => one.getBoundingClientRect().height)")
+    assert len(tall) == 24 and min(tall) >= 12
+    legend = view.locator(".jl-legend", has_text="drawn longer than it took")
+    longer = view.locator(".jl-svg .jl-longer")
+    assert legend.count() == 1 and longer.count() == 24
+    tops = view.evaluate(
+        """(view) => { const found = {};
+            for (const cell of view.querySelectorAll('[role=gridcell]')) {
+                const { top, bottom, left, right } = cell.getBoundingClientRect();
+                (found[cell.dataset.rank] ??= []).push({ top, bottom, left, right }); }
+            return Object.values(found); }"""
+    )
+    for of_rank in tops:  # none hides another
+        for at, one in enumerate(of_rank):
+            for other in of_rank[at + 1 :]:
+                apart = one["right"] <= other["left"] + 1 or other["right"] <= one["left"] + 1
+                assert apart or one["bottom"] <= other["top"] + 2.5 or other["bottom"] <= one["top"] + 2.5
+    view.locator(".jl-svg").focus()
+    for _ in range(12):
+        page.keyboard.press("+")
+    assert longer.count() == 0 and legend.count() == 0  # zoomed in, each is as long as it took
+
+
 @pytest.mark.parametrize("width", [360, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits_the_screen_and_its_text_can_be_read(opened, width, scheme):
@@ -305,6 +340,8 @@ def test_axe_finds_no_serious_violation(opened, request, axe, which, scheme):
     for key in ("End", "ArrowRight"):
         page.keyboard.press(key)
     page.evaluate(axe)
-    found = page.evaluate("() => axe.run()")["violations"]
-    told = [(one["impact"], one["id"], one["nodes"][0]["html"][:200]) for one in found]
-    assert [one for one in told if one[0] in ("serious", "critical")] == []
+    for axis in ("calls that met", "time"):
+        view.get_by_role("button", name=axis, exact=True).click()
+        found = page.evaluate("() => axe.run()")["violations"]
+        told = [(one["impact"], one["id"], one["nodes"][0]["html"][:200]) for one in found]
+        assert [one for one in told if one[0] in ("serious", "critical")] == []

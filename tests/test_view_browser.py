@@ -181,12 +181,12 @@ def test_rows_of_a_comparison_stand_at_one_height_all_the_way_down(notebook, nam
 def test_the_views_of_a_comparison_are_zoomed_and_scrolled_together(notebook):
     resize(notebook, 1400, beside=True)
     cell = notebook.page.locator(".jp-CodeCell").nth(3)
-    heights = "(cell) => [...cell.querySelectorAll('.jl-svg')].map((svg) => svg.clientHeight)"
-    before = cell.evaluate(heights)
+    sizes = "(cell) => [...cell.querySelectorAll('.jl-svg')].flatMap((svg) => [svg.clientWidth, svg.clientHeight])"
+    before = cell.evaluate(sizes)
     cell.locator(".jl-svg").first.focus()
     for _ in range(4):
         notebook.page.keyboard.press("+")
-    assert all(high > low for high, low in zip(cell.evaluate(heights), before, strict=True))
+    assert all(high > low for high, low in zip(cell.evaluate(sizes), before, strict=True))
     assert apart(notebook, "eras", 3) < 1
     notebook.page.keyboard.press("End")
     notebook.page.wait_for_function(

@@ -5,7 +5,7 @@ export function mount(root, model) {
   // Counted on the page: every widget has a module of its own, and ids must differ between them.
   const name = `jl${(globalThis.joinlabViews = (globalThis.joinlabViews ?? 0) + 1)}`;
   let data = null, run = null, layout = null, picture = null, rank = 0, zoom = ZOOMS.indexOf(1), playing = null, alive = true;
-  let left = []; // what the picture was told to leave free
+  let room = []; // what the picture was told to leave free
   let known = 0, sourceShown = ""; // the width of the picture; to ask the browser for it again costs milliseconds
   const reads = {}; // the base is unpacked once
 
@@ -41,7 +41,7 @@ export function mount(root, model) {
     told, scroll,
     get picture() { return picture; },
     get rows() { return picture && !picture.time && picture.down ? get("rows") ?? [] : []; },
-    render: (...room) => { if (String(room) !== String(left)) render(...room); },
+    render: (...wanted) => { if (String(wanted) !== String(room)) render(...wanted); },
     zoomTo: (to) => zoomTo(to),
   };
 
@@ -123,8 +123,8 @@ export function mount(root, model) {
     for (const one of both) one.style.minHeight = `${height}px`;
   }
 
-  function render(...room) {
-    left = room;
+  function render(...wanted) {
+    room = wanted;
     picture.leave(...room);
     const focused = canvas.contains(document.activeElement);
     scroll.classList.toggle("jl-sideways", !picture.down);
@@ -337,7 +337,7 @@ export function mount(root, model) {
 
   scroll.addEventListener("scroll", () => {
     if (picture?.down) canvas.querySelector(".jl-rows").setAttribute("transform", `translate(${scroll.scrollLeft} 0)`);
-    if (left.length > 1 && scroll.matches(":hover, :focus-within")) beside()?.scroll.scrollTo({ top: scroll.scrollTop });
+    if (room.length > 1 && scroll.matches(":hover, :focus-within")) beside()?.scroll.scrollTo({ top: scroll.scrollTop });
   });
 
   function zoomTo(to, x = scroll.clientWidth / 2, y = scroll.clientHeight / 2) {
@@ -349,7 +349,7 @@ export function mount(root, model) {
     draw();
     scroll.scrollLeft = (left * picture.width) / wide - x;
     scroll.scrollTop = (top * picture.height) / high - y;
-    if (left.length > 1) beside()?.zoomTo(zoom);
+    if (room.length > 1) beside()?.zoomTo(zoom);
   }
 
   scroll.addEventListener("wheel", (event) => {
