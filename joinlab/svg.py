@@ -155,7 +155,7 @@ class _Picture:
                 self._x((note.rank or 0) + STREAM[0]),
                 self._y(note.begin),
                 note.text.splitlines(),
-                "#FFE8D9" if note.bad else "#EEEEEE",
+                "#EEEEEE" if not note.bad else "#FFE8D9" if note.line == note.whole else "#FFFFFF",
             )
         for cap in self.picture.caps:
             lines = cap_lines(cap, 16 if self.narrow else 48)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 from drawn import timelines
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from timelines import Writer, case_timeline
 
+from joinlab.cases import case_4
+from joinlab.emulator import emulate
 from joinlab.lanes import lanes
 from joinlab.svg import svg
 from joinlab.timeline import Ending, timeline_from_rows
@@ -30,6 +33,20 @@ def test_it_says_what_each_call_is_and_how_each_rank_ended():
     assert "all-reduce (join() _get_num_nonjoined_procs())" in texts
     assert texts.count("✕ hung (proven)") == 2
     assert "≠" in texts and {"rank 0", "rank 1", "inputs[2]"} <= set(texts)
+
+
+def test_the_picture_in_the_readme_is_what_is_drawn_today():
+    kept = ET.fromstring((Path(__file__).parent.parent / "data" / "case_4.svg").read_text("utf-8"))
+    texts = [
+        [text.text for text in of.iter(f"{NS}text")]
+        for of in (kept, ET.fromstring(svg(lanes(emulate(case_4, (2, 3))))))
+    ]
+    assert texts[0][1:] == texts[1]  # it has a heading besides
+
+
+def test_a_mismatch_that_follows_another_stands_back():
+    drawn = svg(lanes(case_timeline(4, 2, "nccl", "1.9")))
+    assert drawn.count('fill="#FFE8D9"') == 1 and drawn.count("Still out of step") == 3
 
 
 def test_hatchings_are_named_by_the_picture():
