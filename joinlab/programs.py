@@ -11,6 +11,8 @@ import inspect
 import operator
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from joinlab.errors import ProgramError
@@ -132,10 +134,16 @@ def program_name(program: object) -> str:
 
 def source_of(program: object) -> dict[str, Any] | None:
     """Where the program's text stands: {"file", "first_line", "text"}; None if Python does not know."""
+    code = getattr(inspect.unwrap(program), "__code__", None)  # type: ignore[arg-type]
+    found = None if code is None else _source(code)
+    return None if found is None else dict(found)
+
+
+@lru_cache(maxsize=256)
+def _source(code: CodeType) -> dict[str, Any] | None:
     try:
-        function = inspect.unwrap(program)  # type: ignore[arg-type]
-        lines, first = inspect.getsourcelines(function)
-        return {"file": inspect.getfile(function), "first_line": first, "text": textwrap.dedent("".join(lines))}
+        lines, first = inspect.getsourcelines(code)
+        return {"file": inspect.getfile(code), "first_line": first, "text": textwrap.dedent("".join(lines))}
     except (OSError, TypeError, ValueError):
         return None
 

@@ -208,7 +208,7 @@ def _series(name: str, dtype: pl.DataType, values: Sequence[Any]) -> pl.Series:
     # Lists take long to convert, and rows may share them: each is converted once.
     each = {id(value): value for value in values}
     place = {key: at for at, key in enumerate(each)}
-    return pl.Series(name, list(each.values()), dtype=dtype).gather([place[id(value)] for value in values])
+    return pl.Series(name, list(each.values()), dtype=dtype)[[place[id(value)] for value in values]]
 
 
 def timeline_from_rows(

@@ -76,10 +76,13 @@ def emulate(
     if current() is not None:
         raise ProgramError("a program that is being emulated cannot emulate another one")
     run = Run(program, counts, seeds, Knobs(backend, era, barrier_value, pad, costs, float(timeout)))
-    timeline = run.go()
-    if on_output is not None:
-        run.tell(on_output)
-    return timeline
+    try:
+        timeline = run.go()
+        if on_output is not None:
+            run.tell(on_output)
+        return timeline
+    finally:
+        run.close()
 
 
 def _choice(name: str, value: object, choices: Sequence[str]) -> str:

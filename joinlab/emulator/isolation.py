@@ -81,8 +81,8 @@ def _methods_of(instance: Any, module: Any) -> tuple[str, ...]:
     return tuple(name for name in found if not name.startswith("_"))
 
 
-_PYTHON_RANDOM = _methods_of(random._inst, random)
-_NUMPY_RANDOM = _methods_of(np.random.mtrand._rand, np.random)
+_RANDOM = {random: _methods_of(random._inst, random), np.random: _methods_of(np.random.mtrand._rand, np.random)}
+"""Modules that draw numbers from a hidden generator, and their functions that do."""
 
 
 class Own:
@@ -90,13 +90,10 @@ class Own:
 
     def __init__(self, rank: int, ranks: int, seed: int | None) -> None:
         self.world = World()
-        seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
-        drawing: Any = random.Random(seed)
-        self.python_random = {name: getattr(drawing, name) for name in _PYTHON_RANDOM}
-        drawing = np.random.RandomState(seed % 2**32)
-        self.numpy_random = {name: getattr(drawing, name) for name in _NUMPY_RANDOM}
+        self._seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
+        self._drawing: dict[Any, Any] = {}
         generator = torch.Generator()
-        generator.manual_seed(seed)
+        generator.manual_seed(self._seed)
         self.torch_random = generator.get_state()
         self.dtype = torch.get_default_dtype()
         self.environ: Any = dict(os.environ._data)  # type: ignore[attr-defined]
@@ -105,6 +102,28 @@ class Own:
             self.environ[os.environ.encodekey(name)] = os.environ.encodevalue(str(number))
         self.output: list[str] = []
         self.at_exit: list[Callable[[], Any]] = []
+
+    def drawing(self, module: Any) -> Any:
+        """This rank's generator in place of the hidden one of `random` or `numpy.random`."""
+        found = self._drawing.get(module)
+        if found is None:
+            made = random.Random(self._seed) if module is random else np.random.RandomState(self._seed % 2**32)
+            found = self._drawing[module] = made
+        return found
+
+
+def _draws(module: Any, name: str) -> Callable[..., Any]:
+    hidden = getattr(module, name)
+
+    def draw(*args: Any, **kwargs: Any) -> Any:
+        host = current()
+        return (hidden if host is None else getattr(host.own.drawing(module), name))(*args, **kwargs)
+
+    return draw
+
+
+_DRAWS = {module: {name: _draws(module, name) for name in names} for module, names in _RANDOM.items()}
+"""What stands in these modules during an emulation: in a rank's thread, its own generator."""
 
 
 class Isolation:
@@ -137,8 +156,6 @@ class Isolation:
         torch.default_generator.set_state(own.torch_random)
         if own.dtype is not torch.get_default_dtype():
             torch.set_default_dtype(own.dtype)
-        vars(random).update(own.python_random)
-        vars(np.random).update(own.numpy_random)
         os.environ._data = os.environb._data = own.environ  # type: ignore[attr-defined]
 
     # ------------------------------------------------------------------------------------ installing
@@ -164,6 +181,8 @@ class Isolation:
 
     def _install(self) -> None:
         self._keep_globals()
+        for module, draws in _DRAWS.items():
+            vars(module).update(draws)
         self._set(c10d, "_world", _Worlds(c10d._world))
         isolate = torch._C._distributed_c10d._set_thread_isolation_mode  # type: ignore[attr-defined]
         self._undo.append(lambda: isolate(False))

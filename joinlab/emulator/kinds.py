@@ -1,4 +1,7 @@
-"""What all calls of one kind have in common, worked out once: a program issues few kinds of calls, each many times."""
+"""What all calls of one kind have in common, worked out once: a program issues few kinds of calls, each many times.
+
+It is kept from one emulation to the next, since a slider's move runs the same program again.
+"""
 
 from __future__ import annotations
 
@@ -68,11 +71,21 @@ class Kind:
     rebuilds: bool
 
 
+MOST = 4096
+"""So many kinds are kept; the next one makes all be forgotten, so that a long session does not grow without end."""
+
+
 class Kinds:
-    """All kinds of calls of one emulation, and the stacks they were issued from."""
+    """All kinds of calls that were issued on one backend, and the stacks they were issued from.
+
+    Only one rank of one emulation runs at a time, so nothing here needs a lock.
+    """
 
     def __init__(self, streams: bool) -> None:
         self._streams = streams  # on NCCL a barrier is an all-reduce, and waits are those of streams
+        self._forget()
+
+    def _forget(self) -> None:
         self._kinds: dict[tuple[Any, ...], Kind] = {}
         self._stacks = Stacks()
         self._stack_of: dict[int, Stack] = {}
@@ -88,12 +101,23 @@ class Kinds:
         frame: FrameType,
     ) -> Kind:
         """The kind of a call of the method `name`, issued by `frame`, with these tensors."""
+        if len(self._kinds) >= MOST:
+            self._forget()
         method = METHODS[name]
         stack = self._stack(frame)
         asynchronous = bool(getattr(args[-1], "asyncOp", False)) if args else False
         same = ins is outs
         looks = tuple([(tensor.shape, tensor.dtype) for tensor in (ins if same else (*ins, *outs))])
-        key = (group.label, name, stack.number, asynchronous, len(ins), looks, options_key(method.op, tuple(args)))
+        key = (
+            group.label,
+            group.ranks,
+            name,
+            stack.number,
+            asynchronous,
+            len(ins),
+            looks,
+            options_key(method.op, tuple(args)),
+        )
         found = self._kinds.get(key)
         if found is None:
             found = self._kinds[key] = self._make(group, name, args, ins, outs, stack, asynchronous)
@@ -168,3 +192,7 @@ class Kinds:
         if found is None:
             found = self._shapes[key] = [list(shape) for shape in key]
         return found
+
+
+ON_STREAMS, ON_HOSTS = Kinds(streams=True), Kinds(streams=False)
+"""Of NCCL, and of gloo."""

@@ -76,6 +76,11 @@ def memory(tensor: torch.Tensor) -> Bytes:
     return _numpy(tensor.reshape(-1).view(torch.uint8))
 
 
+def look(tensors: Sequence[torch.Tensor]) -> Bytes:
+    """The bytes of all tensors, one after the other, to be read at once: those of one alone are not copied."""
+    return memory(tensors[0]) if len(tensors) == 1 else read(tensors)
+
+
 def read(tensors: Sequence[torch.Tensor]) -> Bytes:
     """A copy of the bytes of all tensors, one after the other."""
     if len(tensors) == 1:
@@ -215,16 +220,16 @@ def run(op: Op, parts: Sequence[Part], root: int, reduce_op: str, summing: Summi
     size = len(parts)
     match op:
         case Op.ALL_REDUCE:
-            total = summing.total(parts[0].dtype, reduce_op, [read(part.ins) for part in parts])
+            total = summing.total(parts[0].dtype, reduce_op, [look(part.ins) for part in parts])
             for part in parts:
                 write(part.outs, total)
         case Op.BROADCAST:
-            data = read(parts[root].ins)
+            data = look(parts[root].ins)
             for place, part in enumerate(parts):
                 if place != root:
                     write(part.outs, data)
         case Op.REDUCE:
-            write(parts[root].outs, summing.total(parts[0].dtype, reduce_op, [read(part.ins) for part in parts]))
+            write(parts[root].outs, summing.total(parts[0].dtype, reduce_op, [look(part.ins) for part in parts]))
         case Op.ALL_GATHER:
             data = np.concatenate([read(part.ins) for part in parts])
             for part in parts:

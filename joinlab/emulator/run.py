@@ -18,7 +18,7 @@ from joinlab.emulator.gloo import GlooFabric
 from joinlab.emulator.group import EmulatedGroup
 from joinlab.emulator.host import Host
 from joinlab.emulator.isolation import Isolation, Own
-from joinlab.emulator.kinds import Kinds
+from joinlab.emulator.kinds import ON_HOSTS, ON_STREAMS
 from joinlab.emulator.nccl import NcclFabric
 from joinlab.emulator.scheduler import Baton, Lane, RankEnded, one_at_a_time
 from joinlab.emulator.store import SharedStore
@@ -58,7 +58,7 @@ class Run:
         self.streams = knobs.backend == "nccl"
         self.align = 512 if knobs.era == "1.9" else 16
         self.hosts = [Host(self, rank, Own(rank, len(counts), seed)) for rank, seed in enumerate(seeds)]
-        self.kinds = Kinds(self.streams)
+        self.kinds = ON_STREAMS if self.streams else ON_HOSTS
         self.store = SharedStore(self)
         self.printed_lines: list[tuple[int, str]] = []
         self.isolation = Isolation(self)
@@ -289,6 +289,12 @@ class Run:
             returns=self._returns,
             output=["".join(host.own.output) for host in self.hosts],
         )
+
+    def close(self) -> None:
+        """Part what refers to each other, so that its memory is free now, not when the garbage collector comes."""
+        if all(host.lane.over for host in self.hosts):
+            for parts in (*self.hosts, self):
+                vars(parts).clear()
 
     def tell(self, listener: Callable[[int, str], None]) -> None:
         """Give `listener` each line that a rank printed, in the order in which they were printed."""
