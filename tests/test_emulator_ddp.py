@@ -352,3 +352,17 @@ def test_what_is_raised_names_no_address_and_so_is_the_same_each_time():
     one, other = emulate(worker, (1, 1)), emulate(worker, (1, 1))
     assert "the process group '0' of ranks [0, 1]" in one.ends[0].text
     assert one.equals(other)
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_a_size_read_from_the_data_of_another_call_does_not_fill_the_memory(backend):
+    def worker(rank, inputs):
+        if rank == 0:
+            dist.all_gather_object([None, None], "what is as long as this")
+        else:
+            sizes = [torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)]
+            dist.all_gather(sizes, torch.tensor([1 << 33]))  # in place of the length of its own object
+
+    end = emulate(worker, (1, 1), backend=backend).ends[0]
+    assert end.kind == "killed"
+    assert "it asked for a tensor of 16.0 GiB, and an emulation gives at most 0.5 GiB" in end.text

@@ -39,6 +39,11 @@ _HOST_SYNCS = (
 """Methods of a tensor on a GPU that make the host wait for the stream."""
 
 
+MAX_BYTES = 2**29
+"""The most that torch.empty gives a rank for one tensor. Who asks for more has mostly taken the data of another call for
+a size, and all ranks share the memory of this one process."""
+
+
 class World:
     """What torch.distributed knows of process groups: one of these for every rank."""
 
@@ -317,7 +322,20 @@ def _synced(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _zeroed(make: Callable[..., torch.Tensor]) -> Callable[[Any], Callable[..., torch.Tensor]]:
-    return lambda host: lambda *args, **kwargs: make(*args, **kwargs).zero_()
+    def of(host: Any) -> Callable[..., torch.Tensor]:
+        def zeroed(*args: Any, **kwargs: Any) -> torch.Tensor:
+            tensor = make(*args, **kwargs)
+            nbytes = tensor.numel() * tensor.element_size()
+            if nbytes > MAX_BYTES:  # none of it has been written to yet, so none of it takes memory
+                host.die(
+                    f"it asked for a tensor of {nbytes / 2**30:.1f} GiB, and an emulation gives at most "
+                    f"{MAX_BYTES / 2**30:g} GiB for one"
+                )
+            return tensor.zero_()
+
+        return zeroed
+
+    return of
 
 
 def _refuse_init(*args: Any, **kwargs: Any) -> NoReturn:
