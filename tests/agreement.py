@@ -38,6 +38,8 @@ def what(text: str | None) -> str | None:
     """The kind of an error: its exact words differ from run to run."""
     if text and GONE.search(text):
         return PEER_GONE
+    if text and "Invoked with: <" in text:  # what follows is an address
+        return text.partition("Invoked with: <")[0]
     if text and "op.preamble.length" in text:
         return ABORTED
     return text

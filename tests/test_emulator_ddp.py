@@ -366,3 +366,14 @@ def test_a_size_read_from_the_data_of_another_call_does_not_fill_the_memory(back
     end = emulate(worker, (1, 1), backend=backend).ends[0]
     assert end.kind == "killed"
     assert "it asked for a tensor of 16.0 GiB, and an emulation gives at most 0.5 GiB" in end.text
+
+
+def test_what_is_sent_before_a_process_is_gone_arrives():
+    """The root of the gather raises, as rank 1 has ended; but rank 2 has handed over its part by then."""
+
+    def worker(rank, inputs):
+        if rank != 1:
+            dist.gather(torch.ones(1), [torch.zeros(1) for _ in range(3)] if rank == 0 else None, dst=0)
+
+    ends = emulate(worker, (1, 1, 1), backend="gloo").ends
+    assert [str(end) for end in ends] == ["raised", "finished", "finished"]

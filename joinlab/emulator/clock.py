@@ -15,6 +15,9 @@ from joinlab.errors import ProgramError
 ISSUE_NS = 2_000
 """What it costs the host to hand a call to the backend."""
 
+EXIT_NS = 500_000
+"""From the end of a program to that of its process, which closes its connections."""
+
 POLL_NS = 1_000
 """What it costs the host to ask whether a call is complete."""
 

@@ -13,7 +13,7 @@ from torch.distributed import distributed_c10d as c10d
 
 import joinlab
 from joinlab.emulator.calls import Call, Fabric
-from joinlab.emulator.clock import Costs
+from joinlab.emulator.clock import EXIT_NS, Costs
 from joinlab.emulator.gloo import GlooFabric
 from joinlab.emulator.group import EmulatedGroup
 from joinlab.emulator.host import Host
@@ -99,6 +99,7 @@ class Run:
                 raise
             except BaseException as error:
                 self._raised(host, error)
+            self._close_process(host)
         finally:
             self._depart(host)
             _unregister_all_process_groups()
@@ -124,6 +125,13 @@ class Run:
         # The program may have caught what an earlier call raised: the one it ended in raised what it ended with.
         failed = [call for call in host.calls if call.row.get("error") and call.row["error"].partition(": ")[2] in text]
         host.ending = _ending(EndKind.RAISED, failed[-1:], text)
+
+    def _close_process(self, host: Host) -> None:
+        """Its program is over. Until its process is, too, the others go on as if nothing had happened."""
+        if not (self.streams or self.judged or host.gone):
+            host.work_for(EXIT_NS)
+            if self.baton.somebody_is_ready:
+                self.baton.yield_turn(host.lane)
 
     def _depart(self, host: Host) -> None:
         """Its process is gone, and the others may notice."""
