@@ -40,8 +40,8 @@ _HOST_SYNCS = (
 
 
 MAX_BYTES = 2**29
-"""The most that torch.empty gives a rank for one tensor. Who asks for more has mostly taken the data of another call for
-a size, and all ranks share the memory of this one process."""
+"""The most that torch.empty gives a rank for one tensor. Who asks for more has mostly taken another call's data for a
+size, and all ranks share the memory of this one process."""
 
 
 class World:
