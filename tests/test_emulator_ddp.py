@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 import joinlab
 from joinlab import emulate
+from joinlab.errors import LaunchError
 from tests.agreement import differences
 
 Program = Callable[[int, Sequence[torch.Tensor]], Any]
@@ -377,3 +379,24 @@ def test_what_is_sent_before_a_process_is_gone_arrives():
 
     ends = emulate(worker, (1, 1, 1), backend="gloo").ends
     assert [str(end) for end in ends] == ["raised", "finished", "finished"]
+
+
+def in_a_thread(work):
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+def test_a_collective_from_a_thread_of_the_program_is_no_silent_success():
+    def worker(rank, inputs):
+        in_a_thread(lambda: dist.all_reduce(torch.ones(1)))
+
+    with pytest.raises(LaunchError, match=r"rank 0 calls a collective from a thread .* Use joinlab\.launch"):
+        emulate(worker, (1, 1))
+
+
+def test_a_thread_of_the_program_knows_whose_it_is_and_its_output_is_kept():
+    def worker(rank, inputs):
+        in_a_thread(lambda: print("a thread of rank", dist.get_rank(), flush=True))
+
+    assert emulate(worker, (1, 1)).output == ("a thread of rank 0\n", "a thread of rank 1\n")

@@ -54,7 +54,7 @@ def emulate(
     timeout            real seconds after which a rank that still computes is ended
     on_output          called with (rank, line) for each line that a rank printed, after the run
 
-    A thread that a program starts is no rank: a collective called from it fails. Launch such a program instead.
+    A thread that a program starts cannot call collectives here: LaunchError. Launch such a program instead.
     Times in the Timeline are virtual: modelled, not measured. The same call gives the same Timeline. Raises
     ProgramError for what is no program or no such argument, LaunchError for what cannot be known without a GPU, and
     LaunchInterrupted, which carries the Timeline so far.

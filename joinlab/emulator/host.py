@@ -26,7 +26,7 @@ from joinlab.emulator.clock import FORWARD_SHARE, ISSUE_NS, POLL_NS
 from joinlab.emulator.group import EmulatedGroup, EmulatedWork, parts_of
 from joinlab.emulator.isolation import Own
 from joinlab.emulator.payload import Part, elements, values
-from joinlab.emulator.scheduler import Lane, RankEnded
+from joinlab.emulator.scheduler import Lane, RankEnded, current
 from joinlab.origins import line_of
 from joinlab.seam import METHODS, tensors_in
 from joinlab.timeline import Ending
@@ -85,6 +85,8 @@ class Host:
         """Write a call down, hand it to the group's fabric, and return its Work."""
         if self.run.judged:  # the program has caught how it was ended, and goes on: nobody is there any more
             raise RankEnded
+        if current() is not self:
+            raise self.run.threaded(self)
         call = self._describe(group, name, args, sys._getframe(2))
         try:
             group.fabric.check(call)

@@ -25,7 +25,7 @@ from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from joinlab.emulator.scheduler import current
+from joinlab.emulator.scheduler import Thread, adopt, behind, current
 
 if TYPE_CHECKING:
     from joinlab.emulator.run import Run
@@ -66,17 +66,17 @@ class World:
 
 
 class _Worlds:
-    """In a rank's thread its World, in any other the one that was there before."""
+    """In a rank's thread, and in those that it starts, its World; in any other the one that was there before."""
 
     def __init__(self, before: Any) -> None:
         object.__setattr__(self, "_before", before)
 
     def __getattr__(self, name: str) -> Any:
-        host = current()
+        host = behind()
         return getattr(self._before if host is None else host.own.world, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        host = current()
+        host = behind()
         setattr(self._before if host is None else host.own.world, name, value)
 
 
@@ -293,7 +293,13 @@ class Isolation:
         self._for_ranks(time, "sleep", lambda host: host.sleep)
         self._for_ranks(os, "_exit", lambda host: host.exit_process)
         self._for_ranks(os, "abort", lambda host: lambda: host.die_of(signal.SIGABRT))
-        kill, register = os.kill, atexit.register
+        kill, register, start = os.kill, atexit.register, Thread.start
+
+        def started(thread: Thread) -> None:
+            adopt(thread)
+            start(thread)
+
+        self._set(Thread, "start", started)
 
         def kill_rank(host: Any) -> Callable[[int, int], None]:
             return lambda pid, number: host.die_of(number) if pid == os.getpid() and number else kill(pid, number)
@@ -363,7 +369,7 @@ class _Output:
 
     def write(self, text: str) -> int:
         """Keep it, or pass it on."""
-        host = current()
+        host = behind()
         if host is None:
             return int(self._before.write(text))
         host.printed(text)
@@ -371,7 +377,7 @@ class _Output:
 
     def flush(self) -> None:
         """A rank's output needs none."""
-        if current() is None:
+        if behind() is None:
             self._before.flush()
 
     def writelines(self, lines: Any) -> None:

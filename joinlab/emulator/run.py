@@ -250,6 +250,14 @@ class Run:
             'known. Use joinlab.launch, with backend="gloo" or on GPUs.'
         )
 
+    def threaded(self, host: Host) -> LaunchError:
+        """A thread that a rank has started calls a collective: when it would come to that is not modelled."""
+        self._broken = self._broken or LaunchError(
+            f"rank {host.rank} calls a collective from a thread that its program has started. An emulation runs one "
+            'thread per rank. Use joinlab.launch, with backend="gloo" or on GPUs.'
+        )
+        return self._broken
+
     def _give_up(self, reason: str) -> None:
         timeout = self.knobs.timeout_s
         text = {

@@ -20,6 +20,7 @@ import ctypes
 import heapq
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -32,7 +33,10 @@ LOOK_S = 0.1
 ABANDON_S = 5.0
 """A thread that has not ended so long after its end was asked for is left alone: it is stuck in C code."""
 
+Thread = threading.Thread
+
 _here = threading.local()
+_children: weakref.WeakKeyDictionary[Thread, Any] = weakref.WeakKeyDictionary()
 _turn = threading.Lock()
 
 
@@ -62,6 +66,19 @@ def current() -> Any:
     """The `host` of the rank whose thread this is; None in any other thread."""
     lane = getattr(_here, "lane", None)
     return None if lane is None else lane.host
+
+
+def behind() -> Any:
+    """The `host` of the rank whose thread this is, or that started this thread; None in any other."""
+    host = current()
+    return _children.get(threading.current_thread()) if host is None else host
+
+
+def adopt(thread: Thread) -> None:
+    """`thread` is about to be started: whoever is behind this one is behind it, too."""
+    host = behind()
+    if host is not None:
+        _children[thread] = host
 
 
 def one_at_a_time() -> threading.Lock:
