@@ -55,8 +55,8 @@ def show(timeline: Timeline) -> None:
         print(f"{timeline!r}\n{said}")
         return
     _put(said)
-    if timeline.calls.height > MAX_CALLS:
-        print(f"{timeline.calls.height} calls are too many to draw unasked: joinlab.View(timeline) draws them.")
+    if (calls := len(timeline.rows("calls"))) > MAX_CALLS:
+        print(f"{calls} calls are too many to draw unasked: joinlab.View(timeline) draws them.")
     elif _somebody_is_there():
         from joinlab.view import View
 
@@ -99,7 +99,7 @@ def _show_live(shown: View | Beside | Bench, view: View, still: str, plain: str)
 
 def _picture(view: View) -> str:
     """What a view shows, as an image and a sentence; where there is something to hide, or too much, as a sentence."""
-    if view.covered or view.timeline.calls.height > MAX_CALLS:
+    if view.covered or len(view.timeline.rows("calls")) > MAX_CALLS:
         return f"<p>joinlab.View {GONE}</p>"
     from joinlab.diagnosis import diagnose
 

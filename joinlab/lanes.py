@@ -198,7 +198,7 @@ class _Run:
 
     def __init__(self, matched: Matched) -> None:
         self.timeline = matched.timeline
-        self.calls, self.spans = matched.rows, matched.timeline.spans.to_dicts()
+        self.calls, self.spans = matched.rows, matched.timeline.rows("spans")
         self.steps = plan(matched)
         tells_start = any(call["started_ns"] is not None for call in self.calls)
         self.call_boxes: dict[int, Box] = {}

@@ -92,7 +92,7 @@ class Matched:
 
     def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline
-        self.rows: list[dict[str, Any]] = timeline.calls.rows(named=True)  # to_dicts takes twice as long
+        self.rows: list[dict[str, Any]] = timeline.rows("calls")
         self.calls = [call_of(row) for row in self.rows]
         self.groups = groups_of(timeline)
         self.slots = _match(self.rows, self.calls, self.groups, timeline.meta.get("backend"))

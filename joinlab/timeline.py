@@ -54,6 +54,9 @@ SPAN_COLUMNS: Mapping[str, pl.DataType] = {
 }
 
 
+_COLUMNS = {"calls": CALL_COLUMNS, "spans": SPAN_COLUMNS}
+
+
 class EndKind(StrEnum):
     """How a rank can end."""
 
@@ -116,10 +119,16 @@ class Timeline:
     meta: Mapping[str, Any]
     returns: tuple[Any, ...] = field(default=())
     output: tuple[str, ...] = field(default=())
+    _unread: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name, frame, columns in (("calls", self.calls, CALL_COLUMNS), ("spans", self.spans, SPAN_COLUMNS)):
-            found = dict(frame.schema)
+        for name, columns in _COLUMNS.items():
+            given = getattr(self, name)
+            if isinstance(given, list):  # rows of timeline_from_rows: the frame is made when someone asks for it
+                self._unread[name] = given
+                object.__delattr__(self, name)
+                continue
+            found = dict(given.schema)
             if found != dict(columns):
                 wrong = sorted(set(found.items()) ^ set(columns.items()), key=str)
                 raise ValueError(
@@ -133,6 +142,24 @@ class Timeline:
             if len(value) != n:
                 raise ValueError(f"Timeline.{name} has {len(value)} entries for {n} ranks")
             object.__setattr__(self, name, tuple(value))
+
+    def __getattr__(self, name: str) -> pl.DataFrame:
+        """Called for what is not there yet: a frame that nobody has asked for."""
+        if name not in _COLUMNS or name not in self._unread:
+            raise AttributeError(f"a Timeline has no {name!r}")
+        made = frame(self._unread[name], _COLUMNS[name])
+        object.__setattr__(self, name, made)
+        del self._unread[name]
+        return made
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """The rows of `calls` or `spans` as dicts, read without making a frame of them first."""
+        unread = self._unread.get(name)
+        if unread is None:
+            found: list[dict[str, Any]] = getattr(self, name).rows(named=True)  # to_dicts takes twice as long
+            return found
+        nulls = dict.fromkeys(_COLUMNS[name])
+        return [{**nulls, **row} for row in unread]
 
     @property
     def world_size(self) -> int:
@@ -185,7 +212,7 @@ class Timeline:
         ends = ", ".join(f"{rank}: {end}" for rank, end in enumerate(self.ends))
         return (
             f"<Timeline of {self.meta.get('program')!r}, {self.meta.get('engine')} on {self.meta.get('backend')}, "
-            f"inputs {self.meta.get('inputs')}: {self.calls.height} calls; ends {{{ends}}}>"
+            f"inputs {self.meta.get('inputs')}: {len(self.rows('calls'))} calls; ends {{{ends}}}>"
         )
 
 
@@ -225,8 +252,8 @@ def timeline_from_rows(
     """
     full = {"groups": {"0": list(range(len(ends)))}, "world_size": len(ends), **meta}
     return Timeline(
-        calls=frame(sorted(calls, key=lambda row: int(row["rank"])), CALL_COLUMNS),
-        spans=frame(sorted(spans, key=lambda row: (int(row["rank"]), int(row["begin_ns"]))), SPAN_COLUMNS),
+        calls=sorted(calls, key=lambda row: int(row["rank"])),  # type: ignore[arg-type]  # see __post_init__
+        spans=sorted(spans, key=lambda row: (int(row["rank"]), int(row["begin_ns"]))),  # type: ignore[arg-type]
         ends=tuple(ends),
         meta=full,
         returns=tuple(returns),

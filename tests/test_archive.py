@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import math
@@ -10,6 +11,7 @@ import pickle
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -391,3 +393,24 @@ def test_nan_and_infinity_are_no_bare_json() -> None:
         {"$": ["float", "nan"]},
         {"$": ["float", "-inf"]},
     ]
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+@pytest.mark.parametrize("name", ["calls", "spans"])
+def test_rows_are_those_of_the_frame_whether_it_is_made_or_not(name: str, backend: str) -> None:
+    timeline = joinlab.emulate(joinlab.cases.case_4, (2, 3), backend)
+    columns = list(CALL_COLUMNS if name == "calls" else SPAN_COLUMNS)
+    before = [[row[column] for column in columns] for row in timeline.rows(name)]
+    assert before == [list(row) for row in getattr(timeline, name).rows()]
+    assert timeline.rows(name) == getattr(timeline, name).rows(named=True)
+
+
+def test_a_timeline_whose_frames_are_not_made_yet_is_copied_and_changed_like_any_other() -> None:
+    def made() -> Timeline:
+        return joinlab.emulate(joinlab.cases.case_2, (1, 2))
+
+    assert pickle.loads(pickle.dumps(made())).equals(made())
+    assert copy.deepcopy(made()).equals(made())
+    assert replace(made(), output=("a", "b")).calls.equals(made().calls)
+    with pytest.raises(AttributeError, match="a Timeline has no 'cals'"):
+        made().cals  # type: ignore[attr-defined]  # noqa: B018
