@@ -144,8 +144,8 @@ class Kinds:
         numel = sum(t.numel() for t in ins) + (0 if ins is outs else sum(t.numel() for t in outs))
         sides = (sum(t.numel() * t.element_size() for t in side) for side in (ins, outs))
         return Kind(
-            op,
-            {
+            op=op,
+            columns={
                 "group": group.label,
                 "op": op.value,
                 "origin": origin,
@@ -155,18 +155,20 @@ class Kinds:
                 "call_site": stack.call_site,
                 "stack": stack.text,
             },
-            (op, root, options.get("reduce_op"), dtype, tuple(map(tuple, shape))),
-            group.ranks.index(root) if root in group.ranks else -1,
-            options.get("reduce_op", "sum"),
-            max(sides),
-            numel <= MAX_VALUES,
-            not self._streams
-            or asked is Op.BARRIER
-            or stack.checks_shape
-            or any(words in origin for words in _SYNCS_HOST),
-            stack.in_backward,
-            origin == "all-reduce (DDP backward())",
-            _REBUILD in origin,
+            look=(op, root, options.get("reduce_op"), dtype, tuple(map(tuple, shape))),
+            root=group.ranks.index(root) if root in group.ranks else -1,
+            reduce_op=options.get("reduce_op", "sum"),
+            nbytes=max(sides),
+            small=numel <= MAX_VALUES,
+            host_waits=(
+                not self._streams
+                or asked is Op.BARRIER
+                or stack.checks_shape
+                or any(words in origin for words in _SYNCS_HOST)
+            ),
+            in_backward=stack.in_backward,
+            bucket=origin == "all-reduce (DDP backward())",
+            rebuilds=_REBUILD in origin,
         )
 
     def _stack(self, frame: FrameType) -> Stack:
