@@ -14,7 +14,12 @@ if TYPE_CHECKING:
 
 
 class Reader:
-    """Reads at once. The one for GPUs, which must not wait, is in recorder_cuda.py."""
+    """Reads at once. The one for GPUs, which must not wait, is in recorder_cuda.py.
+
+    late    what comes out is read when the stream has been made to wait for it (`after_wait`), not at completion
+    """
+
+    late = False
 
     def before(self, call: Call, tensors: Sequence[torch.Tensor]) -> list[list[Any]] | None:
         """The values that go in; None if they cannot be read, or come later."""

@@ -231,7 +231,9 @@ class Recorder:
     def _close(self, call: Call) -> None:
         """Let go of what an open call holds. `done` comes last: who sees it may overwrite the tensors and end."""
         self._open.pop(call.id, None)
-        call.outs = call.recorded = None
+        if not call.group.reader.late:  # else it may be complete long before the program waits for it
+            call.outs = None
+        call.recorded = None
         call.done = True
 
     def settle(self) -> None:
@@ -301,7 +303,7 @@ class Recorder:
     def _before_reducer_waits(self) -> None:
         thread = self._thread
         issued, thread.pending = thread.pending or [], None
-        calls = [call for call in issued if not call.done]
+        calls = [call for call in issued if not call.done or call.outs]
         thread.buckets = len(issued)
         if calls:
             thread.waiting = calls

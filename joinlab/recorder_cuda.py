@@ -28,6 +28,8 @@ POLL_S = 0.001
 class CudaReader(Reader):
     """Reads small tensors on a GPU; one per process, with one thread that polls."""
 
+    late = True
+
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._open: deque[Call] = deque()
@@ -49,8 +51,9 @@ class CudaReader(Reader):
 
     def after_wait(self, call: Call) -> None:
         """Copy what came out, on the stream that has just been made to wait for it."""
-        if call.outs:
-            self._copy(call, "value_out", call.outs)
+        outs, call.outs = call.outs, None
+        if outs:
+            self._copy(call, "value_out", outs)
 
     def after(self, call: Call) -> None:
         """Nothing to read at completion: `after_wait` does."""

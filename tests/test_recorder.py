@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,9 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import joinlab
+from joinlab.reader import Reader
+from joinlab.recorder import Recorder
+from joinlab.recorder_cuda import CudaReader
 from joinlab.timeline import Timeline
 
 
@@ -425,3 +429,18 @@ def test_a_monitored_barrier_still_works() -> None:
         return "done"
 
     assert run(program, (1, 1)).raise_for_ending().returns == ("done", "done")
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_what_comes_out_on_a_gpu_is_kept_from_completion_until_the_program_waits(late: bool) -> None:
+    """No GPU is needed to see it: a poll may find a call complete long before the program waits for it."""
+    copied: list[Any] = []
+    reader = CudaReader.__new__(CudaReader)
+    reader._copy = lambda call, column, tensors: copied.append((column, tensors))  # type: ignore[method-assign]
+    group: Any = SimpleNamespace(reader=reader if late else Reader())
+    call: Any = SimpleNamespace(id=1, outs=["what came out"], recorded=None, done=False, group=group)
+    Recorder._close(SimpleNamespace(_open={1: call}), call)  # type: ignore[arg-type]
+    assert call.done
+    for _ in range(2):  # a second wait reads nothing again
+        call.group.reader.after_wait(call)
+    assert copied == ([("value_out", ["what came out"])] if late else [])
