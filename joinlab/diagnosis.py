@@ -158,7 +158,9 @@ class _Case:
             return f"made no progress outside any recorded call. A hang is only suspected: {seen}."
         if self._proven(rank):
             why = self._because(awaited)
-            return f"hangs in {self._call(awaited)}{why}. Proven: no call that was issued can ever end this wait."
+            over = self.ends[rank].text  # the program was, before its process hung
+            said = f" {over[0].upper()}{over[1:]}." if over else ""
+            return f"hangs in {self._call(awaited)}{why}.{said} Proven: no call that was issued can ever end this wait."
         why = self._because(awaited) or self._beside(awaited)
         return f"waits in {self._call(awaited)}{why}. A hang is only suspected: {seen}."
 

@@ -11,7 +11,7 @@ clock; the reader subtracts the moment the run began.
     call    id, group, seq, op, ...                done / fail   id, values or text
     value   id, column, values (from a GPU)         wait / wake   ids, thread, live threads
     span+   id, name                               span-   id
-    return                                         raise   type and text, traceback
+    over    how the program ended                  return / raise   type and text, traceback
 """
 
 from __future__ import annotations
@@ -140,6 +140,8 @@ class RankLog:
     """Python threads of the program that were alive when its last wait began."""
     inputs_done: int = 0
     last_ns: int = 0
+    over: str | None = None
+    """How the program has ended, once its process only waits for what is still in flight."""
     returned: bool = False
     raised: dict[str, Any] | None = None
     refused: str | None = None
@@ -220,6 +222,8 @@ class RankLog:
                 self.groups[event["name"]] = {"ranks": event["ranks"], "backend": event["backend"]}
             case "begin":
                 self.begin = event
+            case "over":
+                self.over = event["x"]
             case "return":
                 self.returned = True
             case "raise":

@@ -41,6 +41,11 @@ def traceback_text(error: BaseException) -> str:
     return "".join(shown.format())
 
 
+def at_exit(how: str) -> str:
+    """What is said of a rank whose program is over, while its process cannot end: `how` it is over."""
+    return f"{how}, and its process waits for this call before it ends"
+
+
 def text_of(error: BaseException) -> str:
     """Type and message of an exception, as an Ending says it."""
     return f"{type(error).__name__}: {error}".rstrip(": ")

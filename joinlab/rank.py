@@ -29,7 +29,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from joinlab.events import PROGRAM, output_name, return_name
 from joinlab.install import install
-from joinlab.outcome import text_of, to_plain, traceback_text
+from joinlab.outcome import at_exit, text_of, to_plain, traceback_text
 from joinlab.plain import encode
 from joinlab.programs import Inputs, call_program
 from joinlab.recorder import Recorder
@@ -107,11 +107,11 @@ def _run(recorder: Recorder, program: Any, rank: int, request: Mapping[str, Any]
         else:
             trace = traceback_text(error)
             print(trace, end="", file=sys.stderr, flush=True)
-            recorder.settle()
             text = text_of(error)
+            recorder.end_program(at_exit(f"its program has raised {text}"))
             recorder.log.write({"e": "raise", "x": text, "tb": trace})
             return 1
-    recorder.settle()
+    recorder.end_program(at_exit("its program has returned"))
     _keep(Path(request["folder"]) / return_name(rank), value)
     _flush()
     recorder.log.write({"e": "return"})

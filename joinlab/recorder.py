@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd import Variable
 
-from joinlab.collectives import MAX_VALUES, Op
+from joinlab.collectives import MAX_VALUES, POINT_TO_POINT, Op
 from joinlab.events import EventLog, now, to_json
 from joinlab.origins import Frame, Stacks, call_site, from_reducer, kind_of, label
 from joinlab.reader import Reader
@@ -50,6 +50,7 @@ class Call:
         "group",
         "host_waits",
         "id",
+        "op",
         "origin",
         "outs",
         "recorded",
@@ -61,6 +62,7 @@ class Call:
 
     def __init__(self, id: int, op: Op, origin: str, group: RecordingGroup, small: bool) -> None:
         self.id = id
+        self.op = op
         self.origin = origin
         self.group = group
         self.small = small  # its tensors are, so that they can be kept alive
@@ -248,6 +250,42 @@ class Recorder:
                 continue
         with self._lock:  # a completion that another thread is just writing down
             pass
+
+    def end_program(self, how: str) -> None:
+        """The program is over: its process ends when nothing is in flight any more. `how` is said if it cannot."""
+        if self._in_flight():
+            self.log.write({"e": "over", "x": how})
+            self.drain()
+        self.settle()
+
+    def drain(self, group: RecordingGroup | None = None) -> None:
+        """Wait for the collectives in flight (of `group`), as a group on gloo does when it is taken down.
+
+        Its destructor waits for its worker threads. In a script that is when the group is destroyed, or the process
+        ends; here others hold the group longer.
+        """
+        calls = self._in_flight(group)
+        if not calls:
+            return
+        self.begin_wait(calls)
+        for call in calls:
+            try:
+                call.work.wait()
+            except Exception as error:  # nobody is told
+                self.fail(call, error)
+            else:
+                self.finish(call)
+        self.end_wait(calls)
+
+    def _in_flight(self, group: RecordingGroup | None = None) -> list[Call]:
+        return [
+            call
+            for call in list(self._open.values())
+            if call.group.backend == "gloo"
+            and call.op not in POINT_TO_POINT
+            and call.work is not None
+            and (group is None or call.group is group)
+        ]
 
     # ---------------------------------------------------------------- waits
 

@@ -107,7 +107,9 @@ class RecordingGroup(dist.ProcessGroup):
         return BACKEND
 
     def shutdown(self) -> None:
+        """destroy_process_group."""
         self.real.shutdown()
+        self.recorder.drain(self)
 
     def abort(self) -> None:
         self.real.abort()

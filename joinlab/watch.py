@@ -183,7 +183,8 @@ class Watch:
         gone = self._gone()
         for log in self.logs:
             if log.rank not in gone:
-                self.verdict[log.rank] = _ending(kind, _awaited(log), text, proven=proven)
+                said = "; ".join(filter(None, (log.over, text)))
+                self.verdict[log.rank] = _ending(kind, _awaited(log), said, proven=proven)
 
     def _end(self, link: socket.socket) -> None:
         """Have what still lives killed, and wait until it is gone."""

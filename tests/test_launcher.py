@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -289,18 +291,69 @@ def test_sys_exit_zero_finishes_and_another_code_raises() -> None:
     assert timeline.ends[1].text == "SystemExit: 3"
 
 
-def test_a_call_left_pending_behind_a_finished_rank_is_said() -> None:
+PLAIN = """
+import os, sys, time
+import torch, torch.distributed as dist
+rank, folder = int(sys.argv[1]), sys.argv[2]
+dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+over = f"{folder}/over"
+if rank == 0:
+    dist.all_reduce(torch.ones(1), async_op=True)
+    with open(over + ".draft", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(over + ".draft", over)
+else:
+    while not os.path.exists(over):
+        time.sleep(0.01)
+    time.sleep(1)
+    os.kill(int(open(over).read()), 0)  # it is still there
+    x = torch.ones(1)
+    dist.all_reduce(x)
+    print("met", x.item(), flush=True)
+"""
+
+
+def test_without_joinlab_a_process_on_gloo_ends_only_when_its_calls_have(tmp_path: Path) -> None:
+    """What the next tests rest on, seen in two plain scripts."""
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", PLAIN, str(rank), str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        for rank in (0, 1)
+    ]
+    outputs = [process.communicate(timeout=60)[0] for process in ranks]
+    assert outputs[1] == "met 2.0\n"
+
+
+def test_a_process_on_gloo_ends_only_when_its_calls_have() -> None:
+    def program(rank: int, inputs: Any) -> float:
+        x = torch.ones(1)
+        if rank == 1:
+            time.sleep(0.5)
+        work = dist.all_reduce(x, async_op=True)
+        if rank == 1:
+            work.wait()
+        return x.item() if rank else 0.0
+
+    timeline = run(program).raise_for_ending()
+    assert timeline.returns == (0.0, 2.0)
+    assert timeline.calls["completed_ns"].null_count() == 0
+
+
+@pytest.mark.parametrize("how", ["returned", "raised ValueError: bad"])
+def test_a_process_whose_call_never_ends_hangs_behind_its_program(how: str) -> None:
     def program(rank: int, inputs: Any) -> None:
         if rank == 0:
             dist.all_reduce(torch.ones(1), async_op=True)
-        else:  # stay until rank 0 is gone, so that its call cannot fail before it ends
-            with suppress(RuntimeError):
-                dist.recv(torch.ones(1), src=0)
+            if how != "returned":
+                raise ValueError("bad")
+        else:
+            dist.recv(torch.ones(1), src=0)
 
     timeline = run(program)
-    assert str(timeline.ends[0]) == "finished (a call still pending)"
+    assert [str(end) for end in timeline.ends] == ["hung (proven)", "hung (proven)"]
     assert timeline.ends[0].call == 0
-    assert str(timeline.ends[1]) == "finished"
+    assert timeline.ends[0].text == f"its program has {how}, and its process waits for this call before it ends"
+    assert f"Its program has {how}, and its process waits" in joinlab.diagnose(timeline).ranks[0].sentence
+    assert ("ValueError: bad" in timeline.output[0]) == (how != "returned")
 
 
 def test_a_program_without_a_collective_has_an_empty_timeline() -> None:

@@ -398,11 +398,13 @@ def test_nccl_waits_for_the_peers_when_a_group_is_first_used():
     assert [str(end) for end in run("matched_by_name", (1, 1), "nccl").ends] == [HANG] * 2
 
 
-def test_destroying_the_group_waits_for_a_pending_call_on_nccl_and_not_on_gloo():
+def test_destroying_the_group_waits_for_a_pending_call_which_gloo_fails_when_the_peer_has_ended():
     assert [str(end) for end in run("destroy_behind_a_call", (1, 1), "nccl").ends] == [FINISH, HANG]
     for how in ("gloo", "launched"):
         assert [end.kind for end in run("destroy_behind_a_call", (1, 1), how).ends] == [FINISH, FINISH]
-    assert run("destroy_behind_a_call", (1, 1), "launched").ends[1].pending
+    call = run("destroy_behind_a_call", (1, 1), "launched").call(1, 0)
+    assert call["host_wait_begin_ns"] is not None
+    assert "Connection closed by peer" in call["error"] or "reset by peer" in call["error"]
 
 
 # ---- the module

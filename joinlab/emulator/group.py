@@ -80,7 +80,7 @@ class EmulatedGroup(dist.ProcessGroup):
         return self.host.run.open_group(self.host, str(group_name), tuple(ranks), group_desc)
 
     def shutdown(self) -> None:
-        """destroy_process_group: on NCCL it first waits for what is pending."""
+        """destroy_process_group: it first waits for what is pending."""
         self.host.flush(self)
 
     def abort(self) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -19,7 +20,7 @@ import torch
 from torch.autograd import Variable
 from torch.distributed import distributed_c10d as c10d
 
-from joinlab.collectives import Op
+from joinlab.collectives import POINT_TO_POINT, Op
 from joinlab.emulator.buckets import BucketRebuild
 from joinlab.emulator.calls import Call
 from joinlab.emulator.clock import FORWARD_SHARE, ISSUE_NS, POLL_NS
@@ -56,6 +57,7 @@ class Host:
         self.soft = False  # and whether only its stream waits
         self.let_go = False
         self.key: str | None = None  # of the store, if it waits for one
+        self.over = ""  # what is said of it once its program is over and its process waits
         self.why = ""  # what it waits for, where that is no call
         self._works: list[EmulatedWork] = []  # C++ must never outlive them
         self._streamed: dict[Call, None] = {}  # its stream has been made to wait for these
@@ -220,11 +222,26 @@ class Host:
         self.lane.now = max(self.lane.now, self.stream_ns)
 
     def flush(self, group: EmulatedGroup) -> None:
-        """destroy_process_group on NCCL: the host waits for all that is pending in the group."""
+        """destroy_process_group: the host waits for all that is pending in the group."""
         if group.fabric.streams:
             pending = [call for call in self.calls if call.group is group and call.error is None]
             if pending:
                 self.wait_host(pending)
+        else:
+            self.drain(group)
+
+    def drain(self, group: EmulatedGroup | None = None, over: str = "") -> None:
+        """Wait for the collectives in flight (of `group`), as a group on gloo does when it is taken down.
+
+        Its destructor waits for its worker threads: when the group is destroyed, or when the process ends (`over`).
+        """
+        if self.run.streams:
+            return
+        self.over = over
+        for call in self.calls:
+            if call.op not in POINT_TO_POINT and (group is None or call.group is group) and not call.done:
+                with suppress(RuntimeError):  # nobody is told that it has failed
+                    self.wait_host([call])
 
     def stand_still(self, calls: Sequence[Call], soft: bool = False, why: str = "") -> None:
         """Stop this thread until all of `calls` are done (never, if the stream is stuck before them)."""

@@ -24,7 +24,7 @@ from joinlab.emulator.scheduler import Baton, Lane, RankEnded, one_at_a_time
 from joinlab.emulator.store import SharedStore
 from joinlab.errors import LaunchError, LaunchInterrupted
 from joinlab.issued import call_of
-from joinlab.outcome import text_of, to_plain, traceback_text
+from joinlab.outcome import at_exit, text_of, to_plain, traceback_text
 from joinlab.programs import Inputs, Program, call_program, program_name, source_of
 from joinlab.proof import Wait, prove
 from joinlab.timeline import Ending, EndKind, Timeline, timeline_from_rows
@@ -107,6 +107,7 @@ class Run:
     def _returned(self, host: Host, value: Any) -> None:
         if host.gone or host.ending is not None:  # a program that caught how it was ended has ended all the same
             return
+        host.drain(over=at_exit("its program has returned"))
         kept = to_plain(value)  # a tensor on a GPU has to come to the host first
         for function in reversed(host.own.at_exit):
             function()
@@ -122,6 +123,7 @@ class Run:
             return
         host.own.output.append(traceback_text(error))
         text = text_of(error)
+        host.drain(over=at_exit(f"its program has raised {text}"))
         # The program may have caught what an earlier call raised: the one it ended in raised what it ended with.
         failed = [call for call in host.calls if call.row.get("error") and call.row["error"].partition(": ")[2] in text]
         host.ending = _ending(EndKind.RAISED, failed[-1:], text)
@@ -227,6 +229,7 @@ class Run:
         proven = self._prove(living)
         for host in living:
             text = "" if proven else f"no rank can go on; this one waits {host.why or 'for a call'}"
+            text = "; ".join(filter(None, (host.over, text)))
             waits_for = [call for call in host.awaited if not call.done]
             host.ending = _ending(EndKind.HUNG, waits_for, text, proven=proven)
             self.baton.doom(host.lane)
