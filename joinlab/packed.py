@@ -1,12 +1,14 @@
 """Packed: a widget whose script and style travel compressed, as bytes; as text they would take three times as much.
 
-Every widget sends its script to the browser again. What is sent as the widget's own script only unpacks the other.
+Every widget sends its script to the browser again, so comments and indents stay behind. What is sent as the widget's
+own script only unpacks the other.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+import re
 
 import anywidget
 import traitlets
@@ -15,8 +17,8 @@ _LOADER = """\
 export default {
   async render(context) {
     const stream = new Blob([context.model.get("_script")]).stream().pipeThrough(new DecompressionStream("gzip"));
-    const text = await new Response(stream).text();
-    const url = URL.createObjectURL(new Blob([text], { type: "text/javascript" }));
+    const script = await new Response(stream, { headers: { "Content-Type": "text/javascript" } }).blob();
+    const url = URL.createObjectURL(script);
     const { default: widget, css } = await import(url);
     URL.revokeObjectURL(url);
     const style = document.createElement("style"), el = document.createElement("div");
@@ -37,6 +39,7 @@ class Packed(anywidget.AnyWidget):
 
 def pack_script(script: str, style: str) -> traitlets.Bytes:
     """An ES module whose default export has a `render`, and its style sheet, as the trait `_script` of a Packed."""
-    module = f"{script}\nexport const css = {json.dumps(style)};\n"
+    code = re.sub(r"(?m)(^ *| )// .*|^ +", "", script)  # a space follows: the // of an address stays
+    module = f"{code}\nexport const css = {json.dumps(style)};\n"
     packed: traitlets.Bytes = traitlets.Bytes(gzip.compress(module.encode(), mtime=0))
     return packed.tag(sync=True)

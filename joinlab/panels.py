@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from functools import cached_property
 from html import escape
 from typing import Any
 
@@ -28,6 +29,30 @@ class Layout(ipywidgets.Layout):  # type: ignore[misc]
     def get_state(self, key: Any = None, drop_defaults: bool = False) -> dict[str, Any]:
         state: dict[str, Any] = super().get_state(key, drop_defaults)
         return state if key else {name: value for name, value in state.items() if value is not None}
+
+
+class Words:
+    """HTML in a widget that is made when `widget` is asked for first, and travels with what it says by then."""
+
+    def __init__(self, **options: Any) -> None:
+        self._options = options
+        self._value = ""
+
+    @cached_property
+    def widget(self) -> ipywidgets.HTML:
+        """The widget."""
+        return ipywidgets.HTML(self._value, **self._options)
+
+    @property
+    def value(self) -> str:
+        """What it says, as HTML. Settable."""
+        return self._value
+
+    @value.setter
+    def value(self, html: str) -> None:
+        self._value = html
+        if "widget" in self.__dict__:
+            self.widget.value = html
 
 
 def paragraph(text: str, bad: bool = False) -> str:
@@ -65,11 +90,11 @@ _PRE = "max-height:14em;overflow:auto;white-space:pre-wrap;line-height:1.35;marg
 _joined = "\n".join
 
 
-class Output:
+class Output(Words):
     """Each rank's lines, in a widget; called with (rank, line) by a run that is under way, in its own thread."""
 
     def __init__(self, **options: Any) -> None:
-        self.widget = ipywidgets.HTML(**options)
+        super().__init__(**options)
         self._lines: dict[int, deque[str]] = {}
         self._dirty = False
         self._at = 0.0
@@ -107,4 +132,4 @@ class Output:
                 f'<b>rank {rank} printed</b><pre tabindex="0" style="{_PRE}">{escape(_joined(lines))}</pre></section>'
                 for rank, lines in sorted(self._lines.items())
             ]
-        self.widget.value = f'<div style="display:flex;flex-wrap:wrap;gap:8px">{"".join(parts)}</div>' if parts else ""
+        self.value = f'<div style="display:flex;flex-wrap:wrap;gap:8px">{"".join(parts)}</div>' if parts else ""

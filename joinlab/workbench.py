@@ -28,6 +28,7 @@ from typing import Any
 
 import ipywidgets
 from ipywidgets.widgets.widget_description import DescriptionStyle
+from ipywidgets.widgets.widget_string import HTMLStyle
 
 from joinlab.beside import Beside
 from joinlab.cases import CASES
@@ -35,7 +36,7 @@ from joinlab.emulator import emulate
 from joinlab.engines import ENGINES, Engine, knobs, missing
 from joinlab.errors import JoinlabError, LaunchInterrupted, ProgramError
 from joinlab.launcher import launch
-from joinlab.panels import Layout, Output, documented, paragraph, under_way
+from joinlab.panels import Layout, Output, Words, documented, paragraph, under_way
 from joinlab.predictions import Score, blank, score, tally
 from joinlab.programs import Program, check_program, program_name, source_of
 from joinlab.ranks import Ranks, check_counts
@@ -64,6 +65,8 @@ class Bench:
 
     Raises ProgramError for what is no program, or no such case, counts or engine.
     """
+
+    view: View
 
     def __init__(
         self,
@@ -94,7 +97,8 @@ class Bench:
         self._closed = False
 
         # A widget takes 1 kB on the wire and its layout another, so these are shared, what does not matter now is taken
-        # out of its box, and the buttons of a launched run are made when there is one.
+        # out of its box, and the buttons of a launched run are made when there is one. What is said first, and the
+        # view, are made with what they show: to say it later would take a message more.
         self._plain = plain = Layout()
         wide, small = Layout(width="min(440px, 100%)"), Layout(width="210px")
         wrap = Layout(flex_flow="row wrap", grid_gap="0 8px")
@@ -137,17 +141,16 @@ class Bench:
             tooltip="Keep what is shown on the left, and show what comes next beside it",
             layout=plain,
         )
-        self._status = ipywidgets.HTML(layout=plain)
-        self._said = ipywidgets.HTML(layout=plain, style=self._status.style)
-        self._output = Output(layout=plain, style=self._status.style)
+        letters = HTMLStyle()
+        self._status = Words(layout=plain, style=letters)
+        self._said = Words(layout=plain, style=letters)
+        self._output = Output(layout=plain, style=letters)
         counts = list(check_counts(inputs))
         self.ranks = Ranks(counts=counts, said=[""] * len(counts), predict=self.predict, layout=plain)
-        self.view = View(self._blank(), covered=list(range(len(counts))), layout=plain)
         self._choices = ipywidgets.HBox(self._to_choose(), layout=wrap)
         self._buttons = ipywidgets.HBox([self._keep], layout=wrap)
-        self._picture = ipywidgets.VBox([self.view], layout=plain)
-        parts = [self._choices, self.ranks, self._buttons, self._status, self._said, self._picture, self._output.widget]
-        self.widget = ipywidgets.VBox(parts, layout=plain)
+        self._refresh()
+        self.widget = ipywidgets.VBox(self._parts(), layout=plain)
 
         for control in (self._case, self._engine, self._byte, self._pad):
             control.observe(self._changed, "value")
@@ -156,7 +159,6 @@ class Bench:
         self.widget.observe(lambda _: self._stop.set(), "comm")  # it was closed, by whomever
         self._keep.observe(self._kept, "value")
         self._held = False
-        self._refresh()
 
     # ---------------------------------------------------------------- what Python can ask and set
 
@@ -392,10 +394,10 @@ class Bench:
             if change["new"] and self.timeline is not None:
                 self.view.sentences = False  # they stand below both pictures, so that these begin at one height
                 self._beside = Beside(self.timeline, self.view)
-                self._picture.children = [self._beside.widget]
+                _fill(self.widget, self._parts())
             elif self._beside is not None:
-                self._picture.children = [self.view]
                 beside, self._beside = self._beside, None
+                _fill(self.widget, self._parts())
                 beside.close()
                 self.view.sentences = self.timeline is not None or self.predict
             self._arrange()
@@ -418,6 +420,11 @@ class Bench:
         self._keep.disabled = running or (self.timeline is None and not self._keep.value)
         told = self.case and self.timeline is not None
         self._said.value = documented(self.case, self.counts, self._now) if told else ""
+
+    def _parts(self) -> list[ipywidgets.Widget]:
+        picture = self.view if self._beside is None else self._beside.widget
+        said = (self._status.widget, self._said.widget)
+        return [self._choices, self.ranks, self._buttons, *said, picture, self._output.widget]
 
     def _to_choose(self) -> list[ipywidgets.Widget]:
         named = knobs(self._now, self.case or None)
@@ -506,20 +513,13 @@ class Bench:
     def _cover(self) -> None:
         """Show the program and the ranks, and nothing of what they do."""
         timeline = self._blank()
-        with self.view.hold_sync():
-            self.view.selected = None
-            self.view.sentences = self.predict and self._beside is None
-            self.view.covered = list(range(timeline.world_size))
-            self.view.timeline = timeline
+        self._draw(timeline, selected=None, covered=list(range(timeline.world_size)), sentences=self.predict)
         self._output.clear()
         if self._beside is not None:
             self._beside.compare()
 
     def _show(self, timeline: Timeline) -> None:
-        with self.view.hold_sync():
-            self.view.timeline = timeline
-            self.view.covered = []
-            self.view.sentences = self._beside is None
+        self._draw(timeline, covered=[])
         self.timeline = timeline
         self._output.show(timeline)
         self._tell("")
@@ -528,6 +528,16 @@ class Bench:
         if self._beside is not None:
             self._beside.compare()
         self._arrange()
+
+    def _draw(self, timeline: Timeline, sentences: bool = True, **seen: Any) -> None:
+        """Show this in the view, which is made when there is something to show for the first time."""
+        seen |= {"sentences": sentences and self._beside is None, "timeline": timeline}
+        if hasattr(self, "view"):
+            with self.view.hold_sync():
+                for name, value in seen.items():
+                    setattr(self.view, name, value)
+        else:
+            self.view = View(**seen, layout=self._plain)
 
     def _judge(self, timeline: Timeline) -> None:
         """Hold what was said against what came, and say what was right."""

@@ -84,6 +84,8 @@ def test_the_first_view_is_small(view):
     state = view.get_state()
     sent = len(view._base) + len(view._packed) + len(view._script) + len(state["_esm"])
     assert sent < 30_000 < len(script())  # the script goes compressed
+    travelled = gzip.decompress(view._script).decode()
+    assert "// " in script() and "// " not in travelled and '"http://www.w3.org/2000/svg"' in travelled
 
 
 def test_a_view_shows_itself_as_a_widget(view):

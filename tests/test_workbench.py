@@ -9,6 +9,7 @@ import time
 import types
 from typing import Any
 
+import ipywidgets
 import pytest
 
 import joinlab
@@ -215,6 +216,16 @@ def test_an_interrupt_reaches_the_cell_but_not_a_control(monkeypatch):
     assert made.timeline.meta["inputs"] == [1, 4] and "Interrupted" not in made._status.value
 
 
+def test_what_a_bench_shows_first_travels_with_its_widgets(monkeypatch):
+    later: list[str] = []
+    monkeypatch.setattr(ipywidgets.Widget, "send_state", lambda widget, key=None: later.append(f"{key}"))
+    made = bench(engine="emulated nccl 1.9")
+    assert "Documented" in made._said.widget.value and "exhausted" in made._output.widget.value
+    assert not any("value" in key or "_packed" in key or "covered" in key for key in later)
+    made.counts = (1, 2)
+    assert any("value" in key for key in later) and any("_packed" in key for key in later)
+
+
 # ---- predict first
 
 
@@ -390,7 +401,7 @@ def test_what_is_kept_stands_beside_what_comes_next():
     assert made.view.setup is True
     made.keep()
     assert made.comparison is None and made.view.mark == {} and made.view.rows == [] and made.view.heading == ""
-    assert made._picture.children == (made.view,)
+    assert made.view in made.widget.children
     assert made.view.sentences is True
 
 

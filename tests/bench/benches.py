@@ -23,7 +23,7 @@ CELLS = (
 
 
 def measure() -> list[Figure]:
-    """One bench; the slider of rank 0 goes from 5 to 20 and back, so that most positions are not kept from before."""
+    """One bench; the slider of rank 0 goes from 5 to 3 and back, and each position is emulated."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_notebook(folder / "served" / "bench.ipynb", CELLS)
@@ -48,10 +48,10 @@ def measure() -> list[Figure]:
             first, times, moved = sum(sent), [], []
             page.get_by_label("rank 0: inputs").focus()
             for at in range(ROUNDS):
-                page.wait_for_timeout(150)
+                notebook.tell("bench._recent.clear()")  # nothing is kept from before
+                page.wait_for_timeout(150)  # let what that and the last move began come to an end
                 sent.clear()
                 page.evaluate(WATCH)
-                notebook.tell("bench._recent.clear()")  # each position is emulated
                 page.keyboard.press("ArrowLeft" if at % 4 < 2 else "ArrowRight")
                 times.append(page.evaluate("() => window.moved"))
                 page.wait_for_timeout(100)
