@@ -207,6 +207,24 @@ def test_the_setup_is_unfolded_call_by_call(opened):
     assert view.locator("[role=row]").count() == before + 1
 
 
+def test_the_names_of_the_rows_stay_in_sight_when_the_picture_is_drawn_anew(opened):
+    page = opened(viewport={"width": 420, "height": 900})
+    view = live(page)
+    for _ in range(3):
+        view.get_by_role("button", name="zoom in").click()
+    places = """(view) => [view.querySelector('.jl-scroll').scrollLeft,
+        view.querySelector('.jl-rows').getAttribute('transform')]"""
+    view.evaluate(
+        """(view) => { view.querySelector('.jl-scroll').scrollLeft = 90;
+            return new Promise((done) => setTimeout(done, 100)); }"""
+    )
+    assert view.evaluate(places) == [90, "translate(90 0)"]
+    rows = view.locator("[role=row]").count()
+    view.get_by_role("button", name="DDP's setup").click()  # draws it anew, without a scroll
+    assert view.locator("[role=row]").count() > rows
+    assert view.evaluate(places) == [90, "translate(90 0)"]
+
+
 def test_ranks_can_be_rows_and_the_picture_zoomed(opened):
     page = opened(viewport={"width": 1300, "height": 900})
     view = live(page)

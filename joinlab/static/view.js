@@ -4,7 +4,7 @@
 export function mount(root, model) {
   // Counted on the page: every widget has a module of its own, and ids must differ between them.
   const name = `jl${(globalThis.joinlabViews = (globalThis.joinlabViews ?? 0) + 1)}`;
-  let data = null, run = null, layout = null, picture = null, rank = 0, zoom = ZOOMS.indexOf(1), playing = null, alive = true;
+  let data = null, run = null, layout = null, picture = null, rank = 0, zoom = ZOOMS.indexOf(1), playing = null, alive = true, sideways = 0;
   let room = []; // what the picture was told to leave free
   let known = 0, sourceShown = ""; // the width of the picture; to ask the browser for it again costs milliseconds
   const reads = {}; // the base is unpacked once
@@ -130,6 +130,7 @@ export function mount(root, model) {
     scroll.classList.toggle("jl-sideways", !picture.down);
     head.innerHTML = picture.head();
     canvas.innerHTML = picture.svg();
+    if (sideways) keepNames();
     if (focused) canvas.firstChild.focus({ preventScroll: true });
     for (const one of axes.children) one.setAttribute("aria-pressed", String(one.dataset.axis === get("axis")));
     unfold.setAttribute("aria-pressed", String(!!get("setup")));
@@ -335,8 +336,13 @@ export function mount(root, model) {
 
   // -- zoom and pan
 
+  function keepNames() { // the names of the rows, which stay in sight while the rest scrolls
+    if (picture?.down) canvas.querySelector(".jl-rows").setAttribute("transform", `translate(${sideways} 0)`);
+  }
+
   scroll.addEventListener("scroll", () => {
-    if (picture?.down) canvas.querySelector(".jl-rows").setAttribute("transform", `translate(${scroll.scrollLeft} 0)`);
+    sideways = scroll.scrollLeft;
+    keepNames();
     if (room.length > 1 && scroll.matches(":hover, :focus-within")) beside()?.scroll.scrollTo({ top: scroll.scrollTop });
   });
 
