@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from functools import partial
+from io import StringIO
 from statistics import median
+from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
 
 import joinlab
 from joinlab import cases
+from joinlab.emulator.isolation import World
 from tests.bench.figures import Figure, ms
 
 N = 5
@@ -26,17 +32,20 @@ def measure() -> list[Figure]:
 
 def _case(number: int) -> list[Figure]:
     program = cases.CASES[number].program
-    emulated, launched, bare = [], [], []
+    emulated, launched, bare, idle = [], [], [], []
     for _ in range(ROUNDS + 1):
         emulated.append(_seconds(lambda: joinlab.emulate(program, (N, N + 1))))
         launched.append(_seconds(lambda: _launch(program)))
         bare.append(_seconds(lambda: _bare((N, N + 1))))
-    emulated, launched, bare = emulated[1:], launched[1:], bare[1:]  # the first of each warms up
-    quick, slow, least = median(emulated), median(launched), median(bare)
+        with _idle_group() as ranks:
+            idle.append(_seconds(lambda: ranks(program, (N, N + 1))))
+    emulated, launched, bare, idle = emulated[1:], launched[1:], bare[1:], idle[1:]  # the first of each warms up
+    quick, slow, least, ddp = median(emulated), median(launched), median(bare), median(idle)
     real, work = f"{ms(launched)} / {ms(emulated)}", f"{ms(emulated)} / {ms(bare)}"
     return [
         Figure(f"launch (gloo) / emulate (NCCL), case {number}", real, f"{slow / quick:.1f}", "at least 15"),
         Figure(f"emulate / its bare passes, case {number}", work, f"{quick / least:.1f}", "at most 4"),
+        Figure(f"DDP alone / its bare passes, case {number}", f"{ms(idle)} / {ms(bare)}", f"{ddp / least:.1f}", ""),
     ]
 
 
@@ -70,3 +79,76 @@ def _seconds(work: Callable[[], object]) -> float:
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
+
+
+class _Done(dist.Work):
+    """A call that was complete before it was issued."""
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        super().__init__()
+        self._tensors = tensors
+
+    def wait(self, timeout: object = None) -> bool:
+        return True
+
+    def get_future(self) -> Any:
+        return torch._C.fork(lambda: self._tensors)
+
+
+class _IdleGroup(dist.ProcessGroup):
+    """Two ranks of which each is alone: what DDP itself costs, whatever lies below it."""
+
+    group_name = "0"
+    group_desc = "idle"
+
+    def __init__(self) -> None:
+        super().__init__(0, 2)  # type: ignore[call-arg]
+        self.works: list[_Done] = []
+
+    def getBackendName(self) -> str:
+        return "idle"
+
+    def _work(self, tensors: list[torch.Tensor]) -> _Done:
+        self.works.append(_Done(tensors))
+        return self.works[-1]
+
+    def allreduce(self, tensors: list[torch.Tensor], opts: object = None) -> _Done:  # type: ignore[override]
+        return self._work(tensors)
+
+    broadcast = allreduce  # type: ignore[assignment]
+
+    def allgather(self, outs: Any, ins: Any, opts: object = None) -> _Done:  # type: ignore[override]
+        for out in outs[0]:
+            out.copy_(ins[0])
+        return self._work(outs[0])
+
+    def barrier(self, opts: object = None) -> _Done:  # type: ignore[override]
+        return self._work([])
+
+
+@contextmanager
+def _idle_group() -> Iterator[Callable[[Callable[..., object], Sequence[int]], None]]:
+    """Gives a function that runs a program's ranks one after the other on an idle group."""
+    before, c10d._world = c10d._world, World()  # type: ignore[assignment]
+    group = _IdleGroup()
+    c10d._register_pg_in_world(
+        group,
+        backend_name="gloo",
+        store=dist.HashStore(),
+        group_name=c10d.GroupName("0"),
+        backend_config=str(c10d.BackendConfig(c10d.Backend("gloo"))),
+        rank_mapping={0: 0, 1: 1},
+        add_to_default_tag=True,
+    )
+    c10d._update_default_pg(group)
+
+    def run(program: Callable[..., object], inputs: Sequence[int]) -> None:
+        for rank, count in enumerate(inputs):
+            with redirect_stdout(StringIO()):
+                program(rank, [torch.ones(1)] * count)
+
+    try:
+        yield run
+    finally:
+        c10d._world = before
+        torch._C._distributed_c10d._unregister_process_group("0")
