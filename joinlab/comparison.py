@@ -18,7 +18,7 @@ from typing import Any
 
 from joinlab.collectives import decode_values
 from joinlab.details import elements, tensor
-from joinlab.matching import Slot, groups_of, match
+from joinlab.matching import Matched, Slot
 from joinlab.meanings import conclusion
 from joinlab.steps import ranks_text
 from joinlab.timeline import Ending, Timeline
@@ -88,9 +88,10 @@ class _Side:
     """One Timeline, with what is asked of it looked up once."""
 
     def __init__(self, timeline: Timeline) -> None:
-        rows = {(row["rank"], row["group"], row["seq"]): row for row in timeline.calls.rows(named=True)}
-        numbers = {name: at for at, name in enumerate(groups_of(timeline))}  # the names are not the same in every run
-        self.slots: tuple[Slot, ...] = match(timeline)
+        matched = Matched(timeline)
+        rows = matched.row_of
+        numbers = {name: at for at, name in enumerate(matched.groups)}  # the names are not the same in every run
+        self.slots: tuple[Slot, ...] = matched.slots
         self.calls: list[Calls] = [
             {rank: rows[rank, slot.group, seq] for rank, seq in sorted(slot.calls.items())} for slot in self.slots
         ]

@@ -103,7 +103,7 @@ class _Case:
         self.backend = str(timeline.meta.get("backend"))
         self.groups = matched.groups
         self.default = next(iter(self.groups), "")
-        self.rows: dict[Key, Row] = {(row["rank"], row["group"], row["seq"]): row for row in rows}
+        self.rows: Mapping[Key, Row] = matched.row_of
         self.slots = matched.slots
         self.slot_of = {(rank, slot.group, seq): slot for slot in self.slots for rank, seq in slot.calls.items()}
         gone = [rank for rank, end in enumerate(self.ends) if end.kind is not EndKind.HUNG]

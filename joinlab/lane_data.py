@@ -236,6 +236,6 @@ def _or(value: int | None) -> int:
 def _ended(matched: Matched, source: Source) -> list[int]:
     """The line of the call in which each rank ended; 0 if it ended in none, or in one that lies elsewhere."""
     timeline = matched.timeline
-    sites = {(row["rank"], row["group"], row["seq"]): row["call_site"] for row in matched.rows}
-    ends = enumerate(timeline.ends)
-    return [source.line(sites.get((rank, end.group or timeline.default_group, end.call)) or "") for rank, end in ends]
+    keys = [(rank, end.group or timeline.default_group, end.call) for rank, end in enumerate(timeline.ends)]
+    ended_in = [matched.row_of.get(key) for key in keys]  # none, for an end without a call
+    return [source.line(row["call_site"] or "" if row else "") for row in ended_in]

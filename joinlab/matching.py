@@ -85,6 +85,7 @@ class Matched:
     """A Timeline whose calls were read and matched: once, for all that look at it together.
 
     rows    of timeline.calls, as dicts
+    row_of  the same by rank, group and seq
     calls   the same, as the matching rules read them
     groups  global ranks of every group
     slots   what `match` finds
@@ -93,6 +94,7 @@ class Matched:
     def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline
         self.rows: list[dict[str, Any]] = timeline.rows("calls")
+        self.row_of = {(row["rank"], row["group"], row["seq"]): row for row in self.rows}
         self.calls = [call_of(row) for row in self.rows]
         self.groups = groups_of(timeline)
         self.slots = _match(self.rows, self.calls, self.groups, timeline.meta.get("backend"))

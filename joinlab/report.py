@@ -17,7 +17,7 @@ from rich.text import Text
 
 import joinlab
 from joinlab.doctor import Fact
-from joinlab.matching import Slot, is_setup, match
+from joinlab.matching import Matched, Slot, is_setup
 from joinlab.timeline import Ending, EndKind, Timeline
 
 if TYPE_CHECKING:
@@ -99,16 +99,16 @@ def _documented(who: str, n: int, ends: Sequence[str]) -> str:
 
 def calls_table(run: Timeline, setup: bool = False) -> Table:
     """Which calls met, one row a slot; `setup`: with those of DDP's construction and bucket rebuild."""
-    rows = {(row["rank"], row["group"], row["seq"]): row for row in run.calls.rows(named=True)}
+    matched = Matched(run)
     table = _table(f"{run.meta.get('program')} on {run.meta.get('backend')}, inputs {_listed(run.meta.get('inputs'))}")
     table.add_column("input", justify="right")
     for rank in range(run.world_size) if run.world_size <= WIDE else ["all ranks"]:
         table.add_column(f"rank {rank}" if isinstance(rank, int) else rank, overflow="fold")
     table.add_column("")
     hidden = 0
-    groups = len({slot.group for slot in match(run)})
-    for slot in match(run):
-        calls = {rank: rows[rank, slot.group, seq] for rank, seq in slot.calls.items()}
+    groups = len({slot.group for slot in matched.slots})
+    for slot in matched.slots:
+        calls = {rank: matched.row_of[rank, slot.group, seq] for rank, seq in slot.calls.items()}
         if not setup and _is_dull(slot, calls.values()):
             hidden += 1
             continue
