@@ -117,14 +117,19 @@ class Own:
         return found
 
 
-def _draws(module: Any, name: str) -> Callable[..., Any]:
-    hidden = getattr(module, name)
+def _chosen(before: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> Callable[..., Any]:
+    """A function that is make(host) in the threads of ranks, and `before` in all others."""
 
-    def draw(*args: Any, **kwargs: Any) -> Any:
+    def chosen(*args: Any, **kwargs: Any) -> Any:
         host = current()
-        return (hidden if host is None else getattr(host.own.drawing(module), name))(*args, **kwargs)
+        return before(*args, **kwargs) if host is None else make(host)(*args, **kwargs)
 
-    return draw
+    chosen.__name__ = name
+    return chosen
+
+
+def _draws(module: Any, name: str) -> Callable[..., Any]:
+    return _chosen(getattr(module, name), name, lambda host: getattr(host.own.drawing(module), name))
 
 
 _DRAWS = {module: {name: _draws(module, name) for name in names} for module, names in _RANDOM.items()}
@@ -175,14 +180,7 @@ class Isolation:
 
     def _for_ranks(self, owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
         """Replace a function in the threads of ranks: make(host) returns what stands there."""
-        before = getattr(owner, name)
-
-        def chosen(*args: Any, **kwargs: Any) -> Any:
-            host = current()
-            return before(*args, **kwargs) if host is None else make(host)(*args, **kwargs)
-
-        chosen.__name__ = name
-        self._set(owner, name, chosen)
+        self._set(owner, name, _chosen(getattr(owner, name), name, make))
 
     def _install(self) -> None:
         self._keep_globals()

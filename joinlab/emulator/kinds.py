@@ -25,24 +25,6 @@ _SYNCS_HOST = (_REBUILD, "DDP forward() 1")
 """Calls that C++ follows with a blocking copy to the host as soon as it has waited for them, by their label."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stack:
-    """Where a call was issued.
-
-    frames        innermost first; `text` has them innermost last
-    call_site     the learner's line
-    in_backward   inside a backward pass
-    checks_shape  in DDP's check that all ranks have parameters of the same shapes
-    """
-
-    number: int
-    frames: tuple[Frame, ...]
-    text: list[str]
-    call_site: str | None
-    in_backward: bool
-    checks_shape: bool
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Kind:
     """One kind of call, by what it is, where it stands, and what its tensors look like.
@@ -88,8 +70,6 @@ class Kinds:
     def _forget(self) -> None:
         self._kinds: dict[tuple[Any, ...], Kind] = {}
         self._stacks = Stacks()
-        self._stack_of: dict[int, Stack] = {}
-        self._shapes: dict[tuple[Any, ...], list[list[int]]] = {}
 
     def of(
         self,
@@ -104,7 +84,7 @@ class Kinds:
         if len(self._kinds) >= MOST:
             self._forget()
         method = METHODS[name]
-        stack = self._stack(frame)
+        stack, _ = self._stacks.intern(frame)
         asynchronous = bool(getattr(args[-1], "asyncOp", False)) if args else False
         same = ins is outs
         looks = tuple([(tensor.shape, tensor.dtype) for tensor in (ins if same else (*ins, *outs))])
@@ -112,7 +92,7 @@ class Kinds:
             group.label,
             group.ranks,
             name,
-            stack.number,
+            stack,
             asynchronous,
             len(ins),
             looks,
@@ -120,7 +100,8 @@ class Kinds:
         )
         found = self._kinds.get(key)
         if found is None:
-            found = self._kinds[key] = self._make(group, name, args, ins, outs, stack, asynchronous)
+            frames = self._stacks.frames[stack]
+            found = self._kinds[key] = self._make(group, name, args, ins, outs, frames, asynchronous)
         return found
 
     def _make(
@@ -130,17 +111,18 @@ class Kinds:
         args: Sequence[Any],
         ins: Sequence[torch.Tensor],
         outs: Sequence[torch.Tensor],
-        stack: Stack,
+        frames: tuple[Frame, ...],  # where it was issued, innermost first
         asynchronous: bool,
     ) -> Kind:
         asked = METHODS[name].op
         op = Op.ALL_REDUCE if asked is Op.BARRIER and self._streams else asked
         tensors = ins or outs
         dtype = dtype_of(tensors)
-        origin = label(asked, stack.frames, asynchronous=asynchronous, dtype=dtype, all_reduce_barrier=self._streams)
+        origin = label(asked, frames, asynchronous=asynchronous, dtype=dtype, all_reduce_barrier=self._streams)
         options = options_of(op, group.ranks, () if op is not asked else tuple(args))
         root = options.get("root")
-        shape = self._shape(tensors)
+        shape = [list(tensor.shape) for tensor in tensors]
+        functions = {one.function for one in frames}
         numel = sum(t.numel() for t in ins) + (0 if ins is outs else sum(t.numel() for t in outs))
         sides = (sum(t.numel() * t.element_size() for t in side) for side in (ins, outs))
         return Kind(
@@ -152,8 +134,8 @@ class Kinds:
                 "dtype": dtype,
                 "shape": shape,
                 **options,
-                "call_site": stack.call_site,
-                "stack": stack.text,
+                "call_site": call_site(frames),
+                "stack": [str(one) for one in reversed(frames)],
             },
             look=(op, root, options.get("reduce_op"), dtype, tuple(map(tuple, shape))),
             root=group.ranks.index(root) if root in group.ranks else -1,
@@ -163,37 +145,13 @@ class Kinds:
             host_waits=(
                 not self._streams
                 or asked is Op.BARRIER
-                or stack.checks_shape
+                or "_verify_param_shape_across_processes" in functions  # DDP reads there what the others have
                 or any(words in origin for words in _SYNCS_HOST)
             ),
-            in_backward=stack.in_backward,
+            in_backward="_engine_run_backward" in functions,
             bucket=origin == "all-reduce (DDP backward())",
             rebuilds=_REBUILD in origin,
         )
-
-    def _stack(self, frame: FrameType) -> Stack:
-        """The stack from `frame` outwards."""
-        number, new = self._stacks.intern(frame)
-        if new:
-            frames = self._stacks.frames[number]
-            functions = {one.function for one in frames}
-            self._stack_of[number] = Stack(
-                number,
-                frames,
-                [str(one) for one in reversed(frames)],
-                call_site(frames),
-                "_engine_run_backward" in functions,
-                "_verify_param_shape_across_processes" in functions,
-            )
-        return self._stack_of[number]
-
-    def _shape(self, tensors: Sequence[torch.Tensor]) -> list[list[int]]:
-        """The shapes of tensors, one list for all calls that share them."""
-        key = tuple(tensor.shape for tensor in tensors)
-        found = self._shapes.get(key)
-        if found is None:
-            found = self._shapes[key] = [list(shape) for shape in key]
-        return found
 
 
 ON_STREAMS, ON_HOSTS = Kinds(streams=True), Kinds(streams=False)
