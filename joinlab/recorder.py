@@ -253,12 +253,10 @@ class Recorder:
 
     def end_program(self, how: str) -> None:
         """The program is over: its process ends when nothing is in flight any more. `how` is said if it cannot."""
-        if self._in_flight():
-            self.log.write({"e": "over", "x": how})
-            self.drain()
+        self.drain(how=how)
         self.settle()
 
-    def drain(self, group: RecordingGroup | None = None) -> None:
+    def drain(self, group: RecordingGroup | None = None, how: str = "") -> None:
         """Wait for the collectives in flight (of `group`), as a group on gloo does when it is taken down.
 
         Its destructor waits for its worker threads. In a script that is when the group is destroyed, or the process
@@ -267,6 +265,8 @@ class Recorder:
         calls = self._in_flight(group)
         if not calls:
             return
+        if how:
+            self.log.write({"e": "over", "x": how})
         self.begin_wait(calls)
         for call in calls:
             try:

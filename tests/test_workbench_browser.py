@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 
 import pytest
 
 pytestmark = pytest.mark.browser
 pytest.importorskip("playwright.sync_api")
-from browser import Notebook, chromium, lab, watched  # noqa: E402
+from browser import Notebook, chromium, lab, watched, write_notebook  # noqa: E402
 
 CELLS = (
     """import threading, time
@@ -41,14 +40,7 @@ FOLLOWS, HOLDS, ASKS, RUNS, KEPT = range(1, 6)
 @pytest.fixture(scope="module")
 def notebook(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lab")
-    cells = [
-        {"cell_type": "code", "id": f"c{at}", "metadata": {}, "source": text, "outputs": [], "execution_count": None}
-        for at, text in enumerate(CELLS)
-    ]
-    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-    (folder / "served").mkdir()
-    text = json.dumps({"cells": cells, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5})
-    (folder / "served" / "bench.ipynb").write_text(text)
+    write_notebook(folder / "served" / "bench.ipynb", CELLS)
     with (
         lab(folder / "served", folder / "settings") as (url, token),
         chromium() as browser,
