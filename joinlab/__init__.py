@@ -14,51 +14,51 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from joinlab._version import __version__
+
 if TYPE_CHECKING:
     from joinlab import cases as cases
     from joinlab import scenarios as scenarios
-    from joinlab.beside import compare as compare
-    from joinlab.diagnosis import Diagnosis as Diagnosis
-    from joinlab.diagnosis import diagnose as diagnose
-    from joinlab.emulator import emulate as emulate
-    from joinlab.emulator import endings as endings
-    from joinlab.exercises import check as check
-    from joinlab.exercises import solution as solution
-    from joinlab.figures import figure as figure
-    from joinlab.handout import write_handout as write_handout
-    from joinlab.holdings import who_holds as who_holds
-    from joinlab.launcher import launch as launch
-    from joinlab.matching import match as match
-    from joinlab.page import write_html as write_html
+    from joinlab.analysis.diagnosis import Diagnosis as Diagnosis
+    from joinlab.analysis.diagnosis import diagnose as diagnose
+    from joinlab.analysis.holdings import who_holds as who_holds
+    from joinlab.analysis.matching import match as match
+    from joinlab.course.exercises import check as check
+    from joinlab.course.exercises import solution as solution
+    from joinlab.course.handout import write_handout as write_handout
+    from joinlab.emulator.emulate import emulate as emulate
+    from joinlab.emulator.outcomes import endings as endings
+    from joinlab.launcher.launcher import launch as launch
+    from joinlab.notebook.bench import bench as bench
+    from joinlab.notebook.side_by_side import compare as compare
+    from joinlab.notebook.view import View as View
+    from joinlab.picture.figures import figure as figure
+    from joinlab.picture.page import write_html as write_html
     from joinlab.timeline import Ending as Ending
     from joinlab.timeline import Timeline as Timeline
     from joinlab.timeline import load as load
-    from joinlab.view import View as View
-    from joinlab.workbench import bench as bench
-
-__version__ = "0.1.0"
 
 _HOME = {
-    "bench": "joinlab.workbench",
+    "bench": "joinlab.notebook.bench",
     "cases": "joinlab.cases",
-    "check": "joinlab.exercises",
-    "compare": "joinlab.beside",
-    "Diagnosis": "joinlab.diagnosis",
-    "diagnose": "joinlab.diagnosis",
-    "emulate": "joinlab.emulator",
-    "endings": "joinlab.emulator",
-    "figure": "joinlab.figures",
+    "check": "joinlab.course.exercises",
+    "compare": "joinlab.notebook.side_by_side",
+    "Diagnosis": "joinlab.analysis.diagnosis",
+    "diagnose": "joinlab.analysis.diagnosis",
+    "emulate": "joinlab.emulator.emulate",
+    "endings": "joinlab.emulator.outcomes",
+    "figure": "joinlab.picture.figures",
     "load": "joinlab.timeline",
-    "launch": "joinlab.launcher",
-    "match": "joinlab.matching",
+    "launch": "joinlab.launcher.launcher",
+    "match": "joinlab.analysis.matching",
     "scenarios": "joinlab.scenarios",
-    "solution": "joinlab.exercises",
-    "who_holds": "joinlab.holdings",
-    "write_handout": "joinlab.handout",
-    "write_html": "joinlab.page",
+    "solution": "joinlab.course.exercises",
+    "who_holds": "joinlab.analysis.holdings",
+    "write_handout": "joinlab.course.handout",
+    "write_html": "joinlab.picture.page",
     "Ending": "joinlab.timeline",
     "Timeline": "joinlab.timeline",
-    "View": "joinlab.view",
+    "View": "joinlab.notebook.view",
 }
 
 __all__ = ["__version__", *sorted(_HOME)]
@@ -78,6 +78,6 @@ def __dir__() -> list[str]:
 
 
 if "IPython" in sys.modules:  # a Timeline at the end of a notebook's cell shows its swimlanes
-    from joinlab.display import register
+    from joinlab.notebook.display import register
 
     register()

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import joinlab
+from joinlab._version import __version__
 from joinlab.errors import JoinlabError, LaunchInterrupted, ProgramError
 
 if TYPE_CHECKING:
@@ -70,8 +71,8 @@ def _say(text: str, code: int) -> int:
 
 def cases(options: argparse.Namespace) -> int:
     """Run the six cases and say how they ended, beside what was documented."""
-    from joinlab import report
     from joinlab.cases import CASES
+    from joinlab.cli import report
 
     chosen = {number: CASES[number] for number in sorted(set(options.only or CASES))}
     counts = list(dict.fromkeys(options.n))
@@ -96,7 +97,7 @@ def cases(options: argparse.Namespace) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Run somebody's own program and say how each rank ended."""
-    from joinlab import report
+    from joinlab.cli import report
 
     program = load_program(options.program)
     settings = {"timeout": options.timeout, "no_progress": options.no_progress, "seed": options.seed}
@@ -117,7 +118,7 @@ def run(options: argparse.Namespace) -> int:
 
 def show(options: argparse.Namespace) -> int:
     """Print a saved run: which calls met, how each rank ended, and why."""
-    from joinlab import report
+    from joinlab.cli import report
 
     timeline = joinlab.load(options.file)
     report.Screen().print(report.calls_table(timeline, options.setup), report.endings(timeline))
@@ -134,8 +135,8 @@ def handout(options: argparse.Namespace) -> int:
 
 def doctor(options: argparse.Namespace) -> int:
     """Say what works on this machine."""
-    from joinlab import report
-    from joinlab.doctor import can_launch, examine, facts
+    from joinlab.cli import report
+    from joinlab.cli.doctor import can_launch, examine, facts
 
     machine = examine()
     report.Screen().print(report.facts_table(facts(machine)))
@@ -231,7 +232,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    top.add_argument("--version", action="version", version=f"joinlab {joinlab.__version__}")
+    top.add_argument("--version", action="version", version=f"joinlab {__version__}")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     one = _command(commands, "cases", cases, "run the six documented cases and say how each rank ended, and why")

@@ -26,9 +26,9 @@ from typing import NoReturn
 
 import polars as pl
 
-import joinlab
+from joinlab._version import __version__
 from joinlab.errors import TimelineFileError
-from joinlab.plain import decode, encode
+from joinlab.program.plain_data import decode, encode
 from joinlab.timeline import Ending, Timeline
 
 FORMAT = "joinlab-timeline"
@@ -101,7 +101,7 @@ def pack(timeline: Timeline) -> bytes:
     header = {
         "format": FORMAT,
         "version": FILE_VERSION,
-        "written_by": f"joinlab {joinlab.__version__}",
+        "written_by": f"joinlab {__version__}",
         "meta": encode(dict(timeline.meta), store),
         "ends": [asdict(end) for end in timeline.ends],
         "output": list(timeline.output),

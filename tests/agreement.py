@@ -8,7 +8,7 @@ from typing import Any
 
 from joinlab import Timeline, emulate
 from joinlab.emulator.outcomes import PADS
-from joinlab.programs import Program
+from joinlab.program.program import Program
 from joinlab.timeline import EndKind
 
 SAME = ("group", "seq", "op", "origin", "input", "dtype", "shape", "reduce_op", "root", "peer", "tag", "call_site")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from joinlab.forkclient import ForkServer
+from joinlab.launcher.forkclient import ForkServer
 
 
 def rank_processes() -> list[psutil.Process]:

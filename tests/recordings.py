@@ -31,10 +31,11 @@ from pathlib import Path
 from typing import Any
 
 import joinlab
-from joinlab import cases, doctor
+from joinlab import cases
+from joinlab.cli import doctor
 from joinlab.errors import LaunchError
-from joinlab.plain import Repr
-from joinlab.programs import Program
+from joinlab.program.plain_data import Repr
+from joinlab.program.program import Program
 from joinlab.timeline import CALL_COLUMNS, Ending, Timeline, timeline_from_rows
 from tests.agreement import disagreements, what
 from tests.random_programs import Plan, draw, program_of

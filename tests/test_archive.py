@@ -1,4 +1,4 @@
-"""joinlab.archive and joinlab.plain: what is saved comes back, and nothing else is opened."""
+"""joinlab.archive and joinlab.program.plain_data: what is saved comes back, and nothing else is opened."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from hypothesis.extra import numpy as hnp
 
 import joinlab
 from joinlab import archive
-from joinlab.collectives import Op
 from joinlab.errors import TimelineFileError
-from joinlab.plain import MAX_DEPTH, Repr, decode, encode
+from joinlab.ops import Op
+from joinlab.program.plain_data import MAX_DEPTH, Repr, decode, encode
 from joinlab.timeline import CALL_COLUMNS, SPAN_COLUMNS, Ending, EndKind, Timeline, timeline_from_rows
 
 

@@ -14,10 +14,10 @@ import pytest
 
 import joinlab
 from joinlab import __main__ as cli
-from joinlab import doctor, report
 from joinlab.cases import CASES
-from joinlab.collectives import Op
+from joinlab.cli import doctor, report
 from joinlab.errors import LaunchError, LaunchInterrupted, ProgramError
+from joinlab.ops import Op
 from joinlab.timeline import Ending, EndKind, Timeline, timeline_from_rows
 
 HUNG = Ending(EndKind.HUNG, call=3, group="0", proven=True)

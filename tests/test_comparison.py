@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from timelines import Writer, case_timeline
 
-from joinlab.comparison import PARTING, Comparison, _aligned, compare
-from joinlab.matching import match
+from joinlab.analysis.comparison import PARTING, Comparison, _aligned, compare
+from joinlab.analysis.matching import match
 from joinlab.timeline import Ending, Timeline
 
 HUNG = Ending("hung", proven=False)

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from timelines import Writer
 
-from joinlab.details import call_details, duration, elements, moment, shapes, span_details, tensor, values, wait_details
+from joinlab.picture.details import (
+    call_details,
+    duration,
+    elements,
+    moment,
+    shapes,
+    span_details,
+    tensor,
+    values,
+    wait_details,
+)
 from joinlab.timeline import CALL_COLUMNS, Ending
 
 

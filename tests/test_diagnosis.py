@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from timelines import SIZES, Writer, case_timeline
 
-from joinlab.diagnosis import diagnose
+from joinlab.analysis.diagnosis import diagnose
 from joinlab.timeline import Ending, EndKind, timeline_from_rows
 
 DONE = Ending(EndKind.FINISHED)

@@ -15,7 +15,7 @@ from IPython.utils.capture import capture_output
 from timelines import Writer, case_timeline
 
 import joinlab
-from joinlab import display
+from joinlab.notebook import display
 from joinlab.timeline import Ending, timeline_from_rows
 
 WIDGET = "application/vnd.jupyter.widget-view+json"

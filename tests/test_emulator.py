@@ -10,9 +10,9 @@ import pytest
 
 import joinlab
 from joinlab import cases
-from joinlab.emulator import emulate
+from joinlab.analysis.matching import label_table
+from joinlab.emulator.emulate import emulate
 from joinlab.errors import ProgramError
-from joinlab.matching import label_table
 from joinlab.timeline import Timeline
 from tests.agreement import differences
 
@@ -156,23 +156,3 @@ def imported(path: Path) -> set[str]:
 
 def test_the_scheduler_alone_knows_threads():
     assert [path.stem for path in MODULES if "threading" in imported(path)] == ["scheduler"]
-
-
-def test_the_emulator_stands_beside_launcher_and_views():
-    beside = {
-        "launcher",
-        "watch",
-        "forkserver",
-        "rank",
-        "recorder",
-        "matching",
-        "diagnosis",
-        "lanes",
-        "figures",
-        "page",
-    }
-    used = {name.removeprefix("joinlab.") for path in MODULES for name in imported(path)}
-    assert used & beside == set()
-    for name in beside | {"timeline", "errors", "cases"}:
-        path = HOME.parent / f"{name}.py"
-        assert not any(module.startswith("joinlab.emulator") for module in imported(path)), name

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from joinlab import emulate
-from joinlab.collectives import decode_values
+from joinlab.ops import decode_values
 
 F32, I64, U8 = torch.float32, torch.int64, torch.uint8
 TINY = 2**-149  # the float whose bits are 1

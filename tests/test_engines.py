@@ -7,7 +7,7 @@ import torch
 
 import joinlab
 from joinlab.cases import CASES
-from joinlab.engines import ENGINES, KNOBS, knobs, missing
+from joinlab.notebook.engines import ENGINES, KNOBS, knobs, missing
 
 COUNTS = ((5, 6), (1, 2), (2, 3), (2, 2), (3, 1))
 

@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 import joinlab
-from joinlab import exercises, solutions
-from joinlab.exercises import EXERCISES, check, solution
+from joinlab.course import exercises, solutions
+from joinlab.course.exercises import EXERCISES, check, solution
 
 ANSWERS: dict[str, Any] = {
     **{name: getattr(solutions, name) for name in EXERCISES if hasattr(solutions, name)},

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from timelines import Writer, case_timeline
 
-from joinlab.figures import CONFIG, figure, hover
-from joinlab.lanes import lanes
-from joinlab.steps import Kind
+from joinlab.picture.figures import CONFIG, figure, hover
+from joinlab.picture.lanes import lanes
+from joinlab.picture.rows import Kind
 from joinlab.timeline import Ending, timeline_from_rows
 
 DONE = Ending("finished")

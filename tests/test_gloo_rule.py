@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joinlab.gloo_rule import blocked
-from joinlab.issued import Blocker, Call, by_group
+from joinlab.rules.calls import Blocker, Call, by_group
+from joinlab.rules.gloo import blocked
 
 ROOTED = {"broadcast", "gather", "scatter", "reduce"}
 EXACT = ["all_reduce", "all_gather", "all_to_all", "barrier", "broadcast", "gather", "scatter"]

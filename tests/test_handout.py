@@ -10,7 +10,7 @@ import re
 import pytest
 
 from joinlab.cases import CASES
-from joinlab.handout import BARRIERS, write_handout
+from joinlab.course.handout import BARRIERS, write_handout
 
 
 @pytest.fixture(scope="module")

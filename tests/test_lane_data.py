@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from timelines import SIZES, case_timeline
 
-from joinlab.details import MADE
-from joinlab.diagnosis import diagnose
-from joinlab.lane_data import KINDS, LAYOUTS, LOOKS, LaneData, fresh, pack
-from joinlab.lanes import Lane, lanes
-from joinlab.looks import STYLES
-from joinlab.steps import Kind
+from joinlab.analysis.diagnosis import diagnose
+from joinlab.picture.details import MADE
+from joinlab.picture.lane_data import KINDS, LAYOUTS, LOOKS, LaneData, fresh, pack
+from joinlab.picture.lanes import Lane, lanes
+from joinlab.picture.rows import Kind
+from joinlab.picture.theme import STYLES
 
 
 def read(packed: bytes, base: bytes | None = None) -> dict:

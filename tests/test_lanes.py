@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from timelines import Writer, case_timeline
 
-from joinlab.lanes import Box, Lane, lanes
-from joinlab.steps import Kind
+from joinlab.picture.lanes import Box, Lane, lanes
+from joinlab.picture.rows import Kind
 from joinlab.timeline import Ending, timeline_from_rows
 
 DONE = Ending("finished")

@@ -23,9 +23,9 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 import joinlab
 from joinlab import cases
 from joinlab.errors import LaunchError, ProgramError, RankError
-from joinlab.forkclient import ForkServer
-from joinlab.launcher import choose_backend
-from joinlab.screen import ECHO_LINES
+from joinlab.launcher.forkclient import ForkServer
+from joinlab.launcher.launcher import choose_backend
+from joinlab.launcher.terminal import ECHO_LINES
 from joinlab.timeline import EndKind, Timeline
 from tests.leftovers import assert_nothing_left
 

@@ -19,8 +19,8 @@ import pytest
 
 import joinlab
 from joinlab import cases
-from joinlab.forkclient import ForkServer
-from joinlab.forkserver import Run
+from joinlab.launcher.forkclient import ForkServer
+from joinlab.launcher.forkserver import Run
 from tests.leftovers import assert_nothing_left, run_folders
 
 ROOT = Path(__file__).parent.parent

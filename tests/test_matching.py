@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from timelines import SIZES, Writer, case_timeline
 
-from joinlab.matching import label_table, match, shadows
+from joinlab.analysis.matching import label_table, match, shadows
 from joinlab.timeline import Ending, EndKind
 
 DONE = Ending(EndKind.FINISHED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from joinlab.meanings import conclusion, number
+from joinlab.analysis.conclusions import conclusion, number
 
 
 @pytest.mark.parametrize(

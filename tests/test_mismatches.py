@@ -9,7 +9,7 @@ from drawn import timelines
 from hypothesis import given, settings
 from timelines import Writer, case_timeline
 
-from joinlab.lanes import lanes
+from joinlab.picture.lanes import lanes
 from joinlab.timeline import Ending, Timeline
 
 HUNG = [Ending("hung", proven=False)] * 3

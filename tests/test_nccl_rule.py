@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joinlab.issued import Blocker, Call, by_group
-from joinlab.nccl_rule import NCCL_STEPS, Ring, blocked, steps
+from joinlab.rules.calls import Blocker, Call, by_group
+from joinlab.rules.nccl import NCCL_STEPS, Ring, blocked, steps
 
 AR, BC, AG = "all_reduce", "broadcast", "all_gather"
 

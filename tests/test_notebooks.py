@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from joinlab.exercises import EXERCISES
+from joinlab.course.exercises import EXERCISES
 from tests.test_scenarios import PROGRAMS
 
 FOLDER = Path(__file__).parent.parent / "notebooks"

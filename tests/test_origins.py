@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from joinlab.collectives import Op
-from joinlab.origins import MAX_FRAMES, Frame, Stacks, call_site, kind_of, label, walk
+from joinlab.ops import Op
+from joinlab.program.labels import MAX_FRAMES, Frame, Stacks, call_site, kind_of, label, walk
 
 TORCH = "/env/lib/python3.11/site-packages/torch/"
 USER = Frame("/project/train.py", 12, "worker")
@@ -77,12 +77,12 @@ def test_kinds_of_files() -> None:
     import contextlib
 
     import joinlab.cases
-    import joinlab.recorder
+    import joinlab.recorder.recorder
 
     assert kind_of("/kernels/ipykernel_7/123.py") == "program"
     assert kind_of(TORCH + DDP) == "torch"
     assert kind_of(contextlib.__file__) == "library"
-    assert kind_of(joinlab.recorder.__file__) == "library"
+    assert kind_of(joinlab.recorder.recorder.__file__) == "library"
     assert kind_of(joinlab.cases.__file__) == "program"
 
 

@@ -11,8 +11,8 @@ from html.parser import HTMLParser
 import pytest
 from timelines import Writer, case_timeline
 
-from joinlab.looks import measured
-from joinlab.page import MAX_OUTPUT, Position, page, slider_page, write_html
+from joinlab.picture.page import MAX_OUTPUT, Position, page, slider_page, write_html
+from joinlab.picture.theme import measured
 from joinlab.timeline import Ending, timeline_from_rows
 
 SOURCE = {

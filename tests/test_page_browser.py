@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from timelines import Writer, case_timeline
 
-from joinlab.page import Position, write_html, write_sliders
+from joinlab.picture.page import Position, write_html, write_sliders
 from joinlab.timeline import Ending
 
 pytestmark = pytest.mark.browser

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from joinlab.engines import ENGINES
-from joinlab.predictions import WORDS, Score, blank, score, tally, word
+from joinlab.notebook.engines import ENGINES
+from joinlab.notebook.predictions import WORDS, Score, blank, score, tally, word
 from joinlab.timeline import Ending, timeline_from_rows
 
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from timelines import SIZES, case_timeline
 
-from joinlab.issued import Call, call_of
-from joinlab.proof import Proof, Wait, prove
+from joinlab.rules.calls import Call, call_of
+from joinlab.rules.proof import Proof, Wait, prove
 from joinlab.timeline import EndKind
 
 BACKENDS = ("gloo", "nccl")

@@ -15,9 +15,9 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import joinlab
-from joinlab.reader import Reader
-from joinlab.recorder import Recorder
-from joinlab.recorder_cuda import CudaReader
+from joinlab.recorder.cuda_reader import CudaReader
+from joinlab.recorder.reader import Reader
+from joinlab.recorder.recorder import Recorder
 from joinlab.timeline import Timeline
 
 

@@ -16,7 +16,7 @@ import pytest
 
 import joinlab
 from joinlab import Timeline, scenarios
-from joinlab.matching import match
+from joinlab.analysis.matching import match
 from tests.agreement import differences
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # what torch itself deprecates is not our concern here

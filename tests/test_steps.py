@@ -7,8 +7,8 @@ from drawn import timelines
 from hypothesis import given, settings
 from timelines import SIZES, Writer, case_timeline
 
-from joinlab.matching import Matched, label_table
-from joinlab.steps import Kind, fold, kind, plan, ranks_text, short, stretches
+from joinlab.analysis.matching import Matched, label_table
+from joinlab.picture.rows import Kind, fold, kind, plan, ranks_text, short, stretches
 from joinlab.timeline import Ending
 
 DONE = Ending("finished")

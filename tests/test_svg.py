@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from timelines import Writer, case_timeline
 
 from joinlab.cases import case_4
-from joinlab.emulator import emulate
-from joinlab.lanes import lanes
-from joinlab.svg import svg
+from joinlab.emulator.emulate import emulate
+from joinlab.picture.lanes import lanes
+from joinlab.picture.svg import svg
 from joinlab.timeline import Ending, timeline_from_rows
 
 NS = "{http://www.w3.org/2000/svg}"

@@ -9,10 +9,10 @@ import pytest
 import traitlets
 from timelines import Writer, case_timeline
 
-from joinlab.assets import script
-from joinlab.lane_data import LaneData
+from joinlab.notebook.view import ENOUGH, View
+from joinlab.picture.assets import script
+from joinlab.picture.lane_data import LaneData
 from joinlab.timeline import Ending
-from joinlab.view import ENOUGH, View
 
 
 @pytest.fixture

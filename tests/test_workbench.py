@@ -13,11 +13,12 @@ import ipywidgets
 import pytest
 
 import joinlab
-from joinlab import cases, workbench
+from joinlab import cases
 from joinlab.errors import LaunchInterrupted, ProgramError
-from joinlab.panels import LINES, documented
+from joinlab.notebook import bench as workbench
+from joinlab.notebook.bench import Bench, bench
+from joinlab.notebook.output import LINES, documented
 from joinlab.timeline import Ending, EndKind, timeline_from_rows
-from joinlab.workbench import Bench, bench
 from tests.leftovers import assert_nothing_left, rank_processes
 
 

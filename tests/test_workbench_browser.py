@@ -13,7 +13,7 @@ from browser import Notebook, chromium, lab, watched, write_notebook  # noqa: E4
 CELLS = (
     """import threading, time
 import joinlab
-from joinlab.lanes import lanes
+from joinlab.picture.lanes import lanes
 
 seen = []
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from joinlab.collectives import encode_values
+from joinlab.ops import encode_values
 from joinlab.timeline import Ending, EndKind, Timeline, timeline_from_rows
 
 TICK_NS = 1_000

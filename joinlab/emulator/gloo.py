@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from joinlab.collectives import POINT_TO_POINT, Op
 from joinlab.emulator import gloo_algorithms
 from joinlab.emulator.calls import Call
 from joinlab.emulator.gloo_algorithms import Buffer, Network
 from joinlab.emulator.payload import ONE_SIZE, Part, Summing, agree, len_of, read, run, waits_for, write
+from joinlab.ops import POINT_TO_POINT, Op
 
 if TYPE_CHECKING:
     from joinlab.emulator.run import Run

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from joinlab import gloo_rule
-from joinlab.collectives import Op
 from joinlab.emulator.payload import Bytes, combine, divide, len_of, read, write
+from joinlab.ops import Op
+from joinlab.rules import gloo as gloo_rule
 
 if TYPE_CHECKING:
     from joinlab.emulator.gloo import Task

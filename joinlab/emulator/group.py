@@ -1,6 +1,6 @@
 """The process group that a rank of an emulation sees, and the Work that its calls return.
 
-Every collective of torch.distributed, and those of DDP's C++ Reducer, arrive here (see joinlab.seam). The rank's
+Every collective of torch.distributed and of DDP's C++ Reducer arrives here (see program/process_group.py). The rank's
 `Host` writes the call down and hands it to the group's fabric, which decides what meets what.
 """
 
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from joinlab.collectives import Op
 from joinlab.emulator.payload import Part
-from joinlab.seam import METHODS, tensors_in
+from joinlab.ops import Op
+from joinlab.program.process_group import METHODS, tensors_in
 
 if TYPE_CHECKING:
     from joinlab.emulator.calls import Call, Fabric

@@ -20,7 +20,6 @@ import torch
 from torch.autograd import Variable
 from torch.distributed import distributed_c10d as c10d
 
-from joinlab.collectives import POINT_TO_POINT, Op
 from joinlab.emulator.buckets import BucketRebuild
 from joinlab.emulator.calls import Call
 from joinlab.emulator.clock import FORWARD_SHARE, ISSUE_NS, POLL_NS
@@ -28,8 +27,9 @@ from joinlab.emulator.group import EmulatedGroup, EmulatedWork, parts_of
 from joinlab.emulator.isolation import Own
 from joinlab.emulator.payload import Part, elements, values
 from joinlab.emulator.scheduler import Lane, RankEnded, current
-from joinlab.origins import line_of
-from joinlab.seam import METHODS, tensors_in
+from joinlab.ops import POINT_TO_POINT, Op
+from joinlab.program.labels import line_of
+from joinlab.program.process_group import METHODS, tensors_in
 from joinlab.timeline import Ending
 
 if TYPE_CHECKING:

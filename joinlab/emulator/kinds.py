@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from joinlab.collectives import MAX_VALUES, Op
-from joinlab.origins import Frame, Stacks, call_site, label
-from joinlab.seam import METHODS, dtype_of, options_key, options_of
+from joinlab.ops import MAX_VALUES, Op
+from joinlab.program.labels import Frame, Stacks, call_site, label
+from joinlab.program.process_group import METHODS, dtype_of, options_key, options_of
 
 if TYPE_CHECKING:
     from joinlab.emulator.group import EmulatedGroup

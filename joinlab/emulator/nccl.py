@@ -2,7 +2,7 @@
 
 While the calls of all ranks fit together, a slot is carried out as soon as the last rank has issued it. From the first
 slot that does not fit, and where nobody can go on otherwise, the calls run step by step on the ring of
-`joinlab.nccl_rule`, with the bytes that its lines carry, until it is at rest again. So what the emulator does with
+`joinlab.rules.nccl`, with the bytes that its lines carry, until it is at rest again. So what the emulator does with
 calls that do not fit is what the rule proves of them.
 
 Every communicator has a stream of its own on every rank, which runs that rank's calls in order. A communicator comes
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joinlab.collectives import POINT_TO_POINT, Op
 from joinlab.emulator.calls import Call
 from joinlab.emulator.payload import (
     ONE_SIZE,
@@ -33,7 +32,8 @@ from joinlab.emulator.payload import (
     waits_for,
     write,
 )
-from joinlab.nccl_rule import LINE_BYTES, Ring, Step, Transfer, chunk_bytes, lines_of, steps
+from joinlab.ops import POINT_TO_POINT, Op
+from joinlab.rules.nccl import LINE_BYTES, Ring, Step, Transfer, chunk_bytes, lines_of, steps
 
 if TYPE_CHECKING:
     from joinlab.emulator.run import Run

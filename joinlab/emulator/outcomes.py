@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from joinlab.errors import ProgramError
-from joinlab.programs import Program
+from joinlab.program.program import Program
 from joinlab.timeline import Ending, EndKind, Timeline
 
 BARRIER_VALUES = (0, 7)
@@ -45,7 +45,7 @@ def endings(program: Program, inputs: Sequence[int] = (5, 6), **options: Any) ->
         for outcome in joinlab.endings(joinlab.cases.case_4, inputs=(2, 3)):
             print(outcome.ends, outcome.knobs)
     """
-    from joinlab.emulator import emulate  # which stands above this module
+    from joinlab.emulator.emulate import emulate  # which stands above this module
 
     if options.get("backend", "nccl") != "nccl":
         raise ProgramError('endings are those of backend="nccl": on gloo nothing is left undefined')

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from joinlab.collectives import Op, encode_values
+from joinlab.ops import Op, encode_values
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 

@@ -11,7 +11,7 @@ import torch
 from torch._C._distributed_c10d import _unregister_all_process_groups
 from torch.distributed import distributed_c10d as c10d
 
-import joinlab
+from joinlab._version import __version__
 from joinlab.emulator.calls import Call, Fabric
 from joinlab.emulator.clock import EXIT_NS, Costs
 from joinlab.emulator.gloo import GlooFabric
@@ -23,10 +23,10 @@ from joinlab.emulator.nccl import NcclFabric
 from joinlab.emulator.scheduler import Baton, Lane, RankEnded, one_at_a_time
 from joinlab.emulator.store import SharedStore
 from joinlab.errors import LaunchError, LaunchInterrupted
-from joinlab.issued import call_of
-from joinlab.outcome import at_exit, text_of, to_plain, traceback_text
-from joinlab.programs import Inputs, Program, call_program, program_name, source_of
-from joinlab.proof import Wait, prove
+from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text
+from joinlab.program.program import Inputs, Program, call_program, program_name, source_of
+from joinlab.rules.calls import call_of
+from joinlab.rules.proof import Wait, prove
 from joinlab.timeline import Ending, EndKind, Timeline, timeline_from_rows
 
 DEFAULT_GROUP = "0"
@@ -293,7 +293,7 @@ class Run:
             },
             "groups": {name: list(ranks) for name, ranks in self._ranks_of.items()},
             "versions": {
-                "joinlab": joinlab.__version__,
+                "joinlab": __version__,
                 "python": ".".join(map(str, sys.version_info[:3])),
                 "torch": torch.__version__,
                 "nccl": None,

@@ -68,7 +68,7 @@ def _blocks(folder: Path, rank: int, width: int, steps: int) -> dict[str, list[f
     from torch.nn.parallel import DistributedDataParallel as DDP
     from torch.optim import optimizer
 
-    from joinlab.install import install
+    from joinlab.recorder.install import install
 
     torch.set_num_threads(1)
     bare_functions = _functions()

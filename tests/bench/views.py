@@ -19,8 +19,8 @@ ROUNDS = 24
 
 SETUP = """
 import ipywidgets, joinlab, plotly.graph_objects as go
-from joinlab.lanes import lanes
-from joinlab.looks import STYLES, sides
+from joinlab.picture.lanes import lanes
+from joinlab.picture.theme import STYLES, sides
 
 def bars(timeline):
     boxes = lanes(timeline).boxes

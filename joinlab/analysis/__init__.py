@@ -1,0 +1,1 @@
+"""Reads a Timeline: which calls met, how each rank ended, and why."""

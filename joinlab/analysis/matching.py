@@ -1,0 +1,282 @@
+"""Matching: which calls of the ranks met, and in what they disagree.
+
+A backend pairs calls by its own rule, not by what the program meant. On NCCL the k-th collective of one rank on a
+communicator meets the k-th of the other, whatever the two are. On gloo they must also be of one kind, or they miss
+each other and both wait. Sends and recvs pair up by sender, receiver and, on gloo, tag, outside that count. A `Slot`
+is one such pairing, met or missed; `match` lists them all in an order that agrees with each rank's own.
+
+Some calls meet that carry different labels, rightly so: `join()` lets a rank without inputs shadow, call by call,
+the forward and backward passes of the others. SHADOWS lists those pairs. Two other labels that met should not have.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import polars as pl
+
+from joinlab.ops import POINT_TO_POINT, Op
+from joinlab.rules import gloo as gloo_rule
+from joinlab.rules.calls import ANY_SOURCE, Call, by_group, call_of, elements_of
+from joinlab.timeline import Timeline
+
+SHADOWS: Mapping[str, frozenset[str]] = {
+    "(join() _get_num_nonjoined_procs())": frozenset({"(DDP forward() 1)", "(notify_join_context())"}),
+    "(join() check bwd grad sync)": frozenset({"(DDP forward() 2)"}),
+    "(join() hook)": frozenset({"(DDP backward())"}),
+    "(join() hook, unused parameters)": frozenset({"(DDP backward(), unused parameters)"}),
+    "(join() hook, buffers)": frozenset({"(DDP forward(), buffers)"}),
+    "(_find_common_rank(), join() hook, buffers)": frozenset({"(_find_common_rank(), DDP forward(), buffers)"}),
+    "(join() throw check)": frozenset({"(throw check)"}),
+    "(ZeRO join() hook)": frozenset({"(ZeRO)"}),
+}
+"""What a rank that has joined issues, and whom it shadows with it, by the part of the label in brackets."""
+
+SETUP = ("DDP construction", "DDP bucket rebuild")
+"""Calls with these words in their label are left out of the documented traces."""
+
+_AGREE: Mapping[str, tuple[str, ...]] = {  # what must be the same on all ranks, beside the op and the origin
+    Op.ALL_REDUCE: ("dtype", "shape", "reduce_op"),
+    Op.REDUCE: ("dtype", "shape", "reduce_op", "root"),
+    Op.REDUCE_SCATTER: ("dtype", "shape", "reduce_op"),
+    Op.BROADCAST: ("dtype", "shape", "root"),
+    Op.ALL_GATHER: ("dtype",),  # shapes may differ: ranks may contribute unevenly
+    Op.GATHER: ("dtype", "root"),  # the root's shapes are those of the whole
+    Op.SCATTER: ("dtype", "root"),
+    Op.ALL_TO_ALL: ("dtype",),
+    Op.BARRIER: (),
+    Op.SEND: ("dtype", "shape"),
+    Op.RECV: ("dtype", "shape"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The calls that one place in the order of a group brought together.
+
+    group     name of the process group
+    index     this is the index-th slot of that group (a pair of send and recv is a slot too)
+    calls     seq of the call, by rank; a rank of the group that issued none here is absent
+    input     index of the input, as in the documented traces: the largest among the calls; where no call has one,
+              that of the row above
+    met       the calls exchanged data, or would have, had all of them been reached
+    differs   in what they disagree that must agree: of "op", "dtype", "shape" (the number of elements), "reduce_op",
+              "root" and "origin"
+    expected  whether they should have met: they fit, and whoever issued them meant each other
+    """
+
+    group: str
+    index: int
+    calls: dict[int, int]
+    input: int | None
+    met: bool
+    differs: tuple[str, ...]
+    expected: bool
+
+
+Row = Mapping[str, Any]
+
+
+class Matched:
+    """A Timeline whose calls were read and matched: once, for all that look at it together.
+
+    rows    of timeline.calls, as dicts
+    row_of  the same by rank, group and seq
+    calls   the same, as the matching rules read them
+    groups  global ranks of every group
+    slots   what `match` finds
+    """
+
+    def __init__(self, timeline: Timeline) -> None:
+        self.timeline = timeline
+        self.rows: list[dict[str, Any]] = timeline.rows("calls")
+        self.row_of = {(row["rank"], row["group"], row["seq"]): row for row in self.rows}
+        self.calls = [call_of(row) for row in self.rows]
+        self.groups = groups_of(timeline)
+        self.slots = _match(self.rows, self.calls, self.groups, timeline.meta.get("backend"))
+
+
+def match(timeline: Timeline) -> tuple[Slot, ...]:
+    """Every slot of every group, in an order that agrees with each rank's order of issue wherever there is one.
+
+    [slot.index for slot in match(timeline) if slot.met and not slot.expected]      # what should not have met
+    """
+    return Matched(timeline).slots
+
+
+def _match(
+    rows: Sequence[Row], calls: Sequence[Call], groups: Mapping[str, Sequence[int]], backend: object
+) -> tuple[Slot, ...]:
+    slots: list[Slot] = []
+    counts: dict[str, int] = {}
+    input: int | None = None
+    for members in _in_order(_slots(rows, calls, groups, backend), rows):
+        group = members[0]["group"]
+        inputs = [row["input"] for row in members if row["input"] is not None]
+        input = max(inputs) if inputs else input
+        differs = _differences(members)
+        slots.append(
+            Slot(
+                group=group,
+                index=counts.setdefault(group, 0),
+                calls={row["rank"]: row["seq"] for row in members},
+                input=input,
+                met=_meet(members, backend),
+                differs=differs,
+                expected=not differs,
+            )
+        )
+        counts[group] += 1
+    return tuple(slots)
+
+
+def groups_of(timeline: Timeline) -> dict[str, tuple[int, ...]]:
+    """Global ranks of every group: those that meta names, and any other rank that issued a call in it."""
+    groups = {str(name): tuple(ranks) for name, ranks in timeline.meta.get("groups", {}).items()}
+    issued = zip(*(timeline.calls[name].to_list() for name in ("group", "rank")), strict=True)
+    for name, rank in sorted(set(issued)):
+        if rank not in groups.get(name, ()):
+            groups[name] = (*groups.get(name, ()), rank)
+    return groups
+
+
+def label_table(timeline: Timeline, group: str | None = None, include_setup: bool = False) -> pl.DataFrame:
+    """The matching as a table like the documented traces: columns "input", "rank 0", "rank 1", ...; null: no call.
+
+    group          only its slots; None: all groups
+    include_setup  with the calls of DDP's construction and bucket rebuild
+    """
+    labels = {(row["rank"], row["group"], row["seq"]): row["origin"] or row["op"] for row in _named(timeline)}
+    ranks = range(timeline.world_size) if group is None else groups_of(timeline).get(group, ())
+    found = []
+    for slot in match(timeline):
+        shown = {rank: labels[rank, slot.group, seq] for rank, seq in slot.calls.items()}
+        if group not in (None, slot.group) or (not include_setup and all(map(is_setup, shown.values()))):
+            continue
+        found.append({"input": slot.input, **{f"rank {rank}": shown.get(rank) for rank in ranks}})
+    schema = {"input": pl.Int64(), **{f"rank {rank}": pl.String() for rank in ranks}}
+    return pl.DataFrame(found, schema=schema)
+
+
+def is_setup(origin: str) -> bool:
+    """Whether a call of this label belongs to DDP's own setup, which the documented traces leave out."""
+    return any(words in origin for words in SETUP)
+
+
+def shadows(one: str, other: str) -> bool:
+    """Whether calls of these two labels are meant for each other: the same label, or a pair of SHADOWS.
+
+    >>> shadows("all-reduce (join() hook)", "all-reduce (DDP backward())")
+    True
+    """
+    if one == other:
+        return True
+    (op, _, who), (other_op, _, other_who) = one.partition(" "), other.partition(" ")
+    return op == other_op and (other_who in SHADOWS.get(who, ()) or who in SHADOWS.get(other_who, ()))
+
+
+def _named(timeline: Timeline) -> list[dict[str, Any]]:
+    return timeline.calls.select("rank", "group", "seq", "op", "origin").rows(named=True)
+
+
+def _slots(
+    rows: Sequence[Row], calls: Sequence[Call], groups: Mapping[str, Sequence[int]], backend: object
+) -> list[list[Row]]:
+    """The rows of each slot, slots of one group in order, without regard to the other groups."""
+    row_of = {(row["group"], row["rank"], row["seq"]): row for row in rows}
+    found: list[list[Row]] = []
+    for name, group in by_group(calls, groups).items():
+        lanes: Iterable[Sequence[Call]] = group.collectives.values()
+        together = [[lane[k] for lane in lanes if k < len(lane)] for k in range(max(map(len, lanes), default=0))]
+        sends, recvs = (_per_pair(pairs, backend) for pairs in (group.sends, group.recvs))
+        for pair in sorted(sends.keys() | recvs.keys()):
+            out, into = sends.get(pair, []), recvs.get(pair, [])
+            if pair[0] == pair[1]:  # to itself: no backend takes that, and a slot holds one call a rank
+                together += [[call] for call in (*out, *into)]
+                continue
+            together += [[*out[k : k + 1], *into[k : k + 1]] for k in range(max(len(out), len(into)))]
+        found += [[row_of[name, call.rank, call.seq] for call in calls] for calls in together]
+    return found
+
+
+def _per_pair(
+    pairs: Mapping[tuple[int, int, int], Sequence[Call]], backend: object
+) -> dict[tuple[int, ...], list[Call]]:
+    """Sends, or recvs, by what the backend pairs them by. A recv from any source stays alone."""
+    found: dict[tuple[int, ...], list[Call]] = {}
+    for (source, target, tag), calls in pairs.items():
+        key = (source, target) if backend == "nccl" and source != ANY_SOURCE else (source, target, tag)
+        found.setdefault(key, []).extend(calls)
+    return {key: sorted(calls, key=lambda call: call.seq) for key, calls in found.items()}
+
+
+def _in_order(slots: Sequence[list[Row]], rows: Sequence[Row]) -> Iterable[list[Row]]:
+    """Slots so that each rank's calls come in its order of issue; where that is a circle, the earlier place wins."""
+    slot_of = {(row["rank"], row["group"], row["seq"]): index for index, members in enumerate(slots) for row in members}
+    following: list[list[int]] = [[] for _ in slots]
+    waits_for = [0] * len(slots)
+    place = [len(rows)] * len(slots)  # where the first rank to issue it did so; grows along the slots of a group
+    last: dict[int | str, int] = {}
+    for slot, members in enumerate(slots):
+        if members[0]["op"] not in POINT_TO_POINT:
+            if members[0]["group"] in last:
+                following[last[members[0]["group"]]].append(slot)
+                waits_for[slot] += 1
+            last[members[0]["group"]] = slot
+    issued: dict[int, int] = {}
+    for row in rows:
+        rank, slot = row["rank"], slot_of[row["rank"], row["group"], row["seq"]]
+        issued[rank] = issued.get(rank, -1) + 1
+        place[slot] = min(place[slot], issued[rank])
+        if rank in last:
+            following[last[rank]].append(slot)
+            waits_for[slot] += 1
+        last[rank] = slot
+    ready = [(place[slot], slot) for slot in range(len(slots)) if not waits_for[slot]]
+    rest = sorted(range(len(slots)), key=place.__getitem__, reverse=True)  # the next one is popped off the end
+    heapq.heapify(ready)
+    done: set[int] = set()
+    while len(done) < len(slots):
+        slot = heapq.heappop(ready)[1] if ready else rest.pop()
+        if slot in done:
+            continue
+        done.add(slot)
+        yield slots[slot]
+        for after in following[slot]:
+            waits_for[after] -= 1
+            if not waits_for[after]:
+                heapq.heappush(ready, (place[after], after))
+
+
+def _meet(members: Sequence[Row], backend: object) -> bool:
+    if len(members) < 2 or any(row["op"] in POINT_TO_POINT for row in members):
+        return len(members) == 2
+    if backend == "nccl":
+        return True
+    return len({(gloo_rule.kind(row["op"]), row["root"]) for row in members}) == 1
+
+
+def _differences(members: Sequence[Row]) -> tuple[str, ...]:
+    carried = {
+        (row["op"], row["origin"] or "", row["dtype"], elements_of(row["shape"]), row["reduce_op"], row["root"])
+        for row in members
+    }
+    return _differing(frozenset(carried)) if len(carried) > 1 else ()
+
+
+@lru_cache(1024)  # the same few calls meet again and again
+def _differing(carried: frozenset[tuple[str, str, str | None, int | None, str | None, int | None]]) -> tuple[str, ...]:
+    """In what calls differ that must be the same, given each one's op, origin, dtype, elements, reduce_op and root."""
+    ops, origins, *values = map(set, zip(*carried, strict=True))
+    pair = ops <= POINT_TO_POINT
+    found = [] if pair or len(ops) == 1 else ["op"]
+    must = set.intersection(*(set(_AGREE.get(op, ())) for op in ops))
+    names = ("dtype", "shape", "reduce_op", "root")
+    found += [name for name, those in zip(names, values, strict=True) if name in must and len(those) > 1]
+    if not pair and not all(shadows(one, other) for one in origins for other in origins):
+        found.append("origin")
+    return tuple(found)

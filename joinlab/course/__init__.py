@@ -1,0 +1,1 @@
+"""The course's exercises with their checks and solutions, and the hand-out."""

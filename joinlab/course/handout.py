@@ -1,0 +1,53 @@
+"""The hand-out: the six cases as one page with sliders, for a reader without Python.
+
+Every position of its controls is emulated beforehand: two ranks, each with 0 to 8 inputs, with the barrier of today's
+PyTorch and with that of PyTorch 1.9, on which the cases were first reported.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+
+from tqdm.auto import tqdm
+
+from joinlab.cases import CASES
+from joinlab.emulator.emulate import ERAS, emulate
+from joinlab.picture.page import Position, write_sliders
+from joinlab.timeline import Timeline
+
+MOST = 8
+"""Inputs of a rank, at most."""
+
+BARRIERS = {
+    "today": "of today: an all-reduce of a float zero",
+    "1.9": "of PyTorch 1.9: an all-reduce of one byte that nobody set, here 7",
+}
+
+
+def write_handout(path: str | os.PathLike[str], most: int = MOST, progress: bool = True) -> Path:
+    """Write the page, which takes half a minute, and return its path.
+
+    most      inputs of a rank, at most: (most + 1)² positions a case
+    progress  show a progress bar
+
+    Raises FileNotFoundError if the folder does not exist.
+
+        joinlab.write_handout("cases.html")
+    """
+    start = Position(_name(4), BARRIERS["1.9"], (min(5, most), min(6, most)))
+    count = len(CASES) * len(ERAS) * (most + 1) ** 2
+    runs = tqdm(_runs(most), "emulating", count, disable=not progress, leave=False)
+    return write_sliders("Six training loops with uneven inputs, on a modelled NCCL", runs, start, path)
+
+
+def _runs(most: int) -> Iterator[tuple[Position, Timeline]]:
+    for (number, case), (era, barrier) in product(CASES.items(), BARRIERS.items()):
+        for inputs in product(range(most + 1), repeat=2):
+            yield Position(_name(number), barrier, inputs), emulate(case.program, inputs, era=era)
+
+
+def _name(number: int) -> str:
+    return (CASES[number].program.__doc__ or f"Case {number}").partition("\n")[0]

@@ -1,0 +1,96 @@
+"""The emulator: real DDP code on a modelled NCCL or gloo, without a GPU, in milliseconds.
+
+The ranks are threads that run one at a time (scheduler). What PyTorch hands to a process group arrives at `group`, is
+written down by the rank's `host`, and goes to the group's fabric (`nccl`, `gloo`), which decides, by the same rules
+that prove hangs, what meets what. `isolation` keeps all of it out of the rest of the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from joinlab.emulator.clock import check_costs
+from joinlab.emulator.outcomes import Outcome, endings
+from joinlab.emulator.run import Knobs, Run
+from joinlab.emulator.scheduler import current
+from joinlab.errors import ProgramError
+from joinlab.program.program import Program, check_inputs, check_program, check_seed
+from joinlab.timeline import Timeline
+
+__all__ = ["ERAS", "MAX_RANKS", "Outcome", "emulate", "endings"]
+
+MAX_RANKS = 1024
+"""More threads than this one machine may not bear."""
+
+ERAS = ("today", "1.9")
+
+
+def emulate(
+    program: Program,
+    inputs: Sequence[int] = (5, 6),
+    backend: str = "nccl",
+    *,
+    era: str = "today",
+    barrier_value: int = 7,
+    pad: int = 0,
+    seed: int | Sequence[int] | None = 0,
+    seconds_per_input: float | Sequence[float] = 1e-3,
+    latency: float = 20e-6,
+    bytes_per_second: float = 10e9,
+    timeout: float = 60.0,
+    on_output: Callable[[int, str], None] | None = None,
+) -> Timeline:
+    """Run `program(rank, inputs)` with its ranks as threads on a modelled fabric; return what happened.
+
+    inputs             one count per rank, 1 to 1,024 ranks
+    backend            "nccl" or "gloo": the fabric that is modelled. Tensors lie in the host's memory with both
+    era                what NCCL's barrier is: "today" an all-reduce of a float zero; "1.9" (PyTorch 1.9) of one byte
+                       that nobody had set
+    barrier_value      that byte, 0 to 255
+    pad                the upper half, 32 bits, of an NCCL line that holds only 4 bytes of data: undefined on a GPU
+    seed               seeds torch, numpy and random on every rank: one int for all, one per rank, or None
+    seconds_per_input  virtual time of one input's forward and backward pass: one number, or one per rank
+    latency            virtual seconds of a collective, once its ranks are there; bytes_per_second comes on top
+    timeout            real seconds after which a rank that still computes is ended
+    on_output          called with (rank, line) for each line that a rank printed, after the run
+
+    A thread that a program starts cannot call collectives here: LaunchError. Launch such a program instead.
+    Times in the Timeline are virtual: modelled, not measured. The same call gives the same Timeline. Raises
+    ProgramError for what is no program or no such argument, LaunchError for what cannot be known without a GPU, and
+    LaunchInterrupted, which carries the Timeline so far.
+
+        timeline = joinlab.emulate(joinlab.cases.case_4, inputs=(5, 6), era="1.9")
+    """
+    check_program(program)
+    counts = check_inputs(inputs, MAX_RANKS)
+    backend = _choice("backend", backend, ("nccl", "gloo"))
+    era = _choice("era", era, ERAS)
+    _whole("barrier_value", barrier_value, 255)
+    _whole("pad", pad, 2**32 - 1)
+    seeds = check_seed(seed, len(counts))
+    costs = check_costs(len(counts), seconds_per_input, latency, bytes_per_second)
+    if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not timeout > 0:
+        raise ProgramError(f"timeout= is a number of seconds above 0; got {timeout!r}")
+    if on_output is not None and not callable(on_output):
+        raise ProgramError(f"on_output= is None or a function of (rank, line); got {on_output!r}")
+    if current() is not None:
+        raise ProgramError("a program that is being emulated cannot emulate another one")
+    run = Run(program, counts, seeds, Knobs(backend, era, barrier_value, pad, costs, float(timeout)))
+    try:
+        timeline = run.go()
+        if on_output is not None:
+            run.tell(on_output)
+        return timeline
+    finally:
+        run.close()
+
+
+def _choice(name: str, value: object, choices: Sequence[str]) -> str:
+    if not isinstance(value, str) or value.lower() not in choices:
+        raise ProgramError(f"{name}= is {' or '.join(map(repr, choices))}; got {value!r}")
+    return value.lower()
+
+
+def _whole(name: str, value: object, most: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        raise ProgramError(f"{name}= is a whole number from 0 to {most}; got {value!r}")

@@ -1,0 +1,1 @@
+"""Runs a program as real processes and watches them to their ends."""

@@ -1,0 +1,154 @@
+"""`launch`: run a program as real processes, one a rank, and record it as a Timeline.
+
+Here the request is checked, the backend chosen and the run begun. The ranks are forked from a warm server
+(forkclient.py is our end of it, forkserver.py the other, rank.py what a rank does); watch.py follows them to their
+ends.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from joinlab.errors import LaunchError, ProgramError
+from joinlab.launcher.forkclient import ForkServer
+from joinlab.launcher.monitor import Watch
+from joinlab.launcher.terminal import Echo, Listener
+from joinlab.program.program import MAX_RANKS, Program, check_inputs, check_program, check_seed, program_name, source_of
+from joinlab.recorder.events import PROGRAM
+from joinlab.timeline import Timeline
+
+
+def launch(
+    program: Program,
+    inputs: Sequence[int] = (5, 6),
+    backend: str | None = None,
+    *,
+    seed: int | Sequence[int] | None = 0,
+    timeout: float = 300.0,
+    no_progress: float = 30.0,
+    on_output: Listener | str | None = "echo",
+    progress: bool | Callable[[int], None] = True,
+    stop: Callable[[], bool] | None = None,
+) -> Timeline:
+    """Run `program(rank, inputs)` in one process per rank and return what happened.
+
+    inputs       one count per rank, 1 to 16 ranks: (5, 6) gives rank 0 five inputs and rank 1 six; 0 is allowed
+    backend      "gloo" (CPU) or "nccl" (GPUs); None takes NCCL where the GPUs are there and gloo elsewhere, and
+                 `timeline.meta["backend"]` says which
+    seed         seeds torch, numpy and random on every rank: one int for all, one per rank, or None for random ones
+    timeout      seconds after which a run that still goes on is ended; its living ranks are "killed"
+    no_progress  seconds without any event after which living ranks are "hung (suspected)"; a hang that the matching
+                 rule proves ends the run at once
+    on_output    called with (rank, line) for each line that a rank prints, while it runs; "echo" prints them, None
+                 is silent. `timeline.output` has everything in any case
+    progress     show a progress bar if the run takes long; or a function, called now and then with the number of inputs
+                 that all ranks together have been through
+    stop         a function that is asked all the time, such as the `is_set` of a threading.Event. Once it says True
+                 the run is over: its living ranks are "killed", "stopped on request"
+
+    How a rank ends is data: look at `timeline.ends` or `joinlab.diagnose(timeline)`. Raises ProgramError for what
+    is no program or no inputs, LaunchError where the machine cannot run it, and LaunchInterrupted, which carries the
+    Timeline so far, when the cell is interrupted. No process, port or file is left behind in any case.
+
+        timeline = joinlab.launch(joinlab.cases.case_4, inputs=(5, 6))
+    """
+    check_program(program)
+    counts = check_inputs(inputs, MAX_RANKS)
+    seeds = check_seed(seed, len(counts))
+    for name, value in (("timeout", timeout), ("no_progress", no_progress)):
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
+            raise ProgramError(f"{name}= is a number of seconds above 0; got {value!r}")
+    if backend is not None and (not isinstance(backend, str) or backend.lower() not in ("gloo", "nccl")):
+        raise ProgramError(f'backend= is "gloo", "nccl" or None; got {backend!r}')
+    listener = Echo() if on_output == "echo" else on_output
+    if listener is not None and not callable(listener):
+        raise ProgramError(f'on_output= is "echo", None or a function of (rank, line); got {on_output!r}')
+    if not callable(progress) and not isinstance(progress, bool):
+        raise ProgramError(f"progress= is True, False or a function of a number of inputs; got {progress!r}")
+    if stop is not None and not callable(stop):
+        raise ProgramError(f"stop= is None or a function that says whether to stop; got {stop!r}")
+    pickled = _pickle(program)
+    server = ForkServer.get()
+    chosen, settings = choose_backend(server.hello, backend and backend.lower(), len(counts))
+    folder = Path(tempfile.mkdtemp(prefix=f"joinlab-{os.getpid()}-"))
+    try:
+        (folder / PROGRAM).write_bytes(pickled)
+        request = {
+            "folder": str(folder),
+            "program": program_name(program),
+            "inputs": counts,
+            "seeds": seeds,
+            "backend": chosen,
+            "gpus": server.hello["gpus"],
+            "nccl": server.hello["nccl"],
+            "settings": settings,
+            "environ": dict(os.environ),
+            "path": sys.path,
+            "cwd": os.getcwd(),
+        }
+        meta = {
+            "program": program_name(program),
+            "source": source_of(program),
+            "engine": "launched",
+            "backend": chosen,
+            "transport": "sockets" if "NCCL_SOCKET_IFNAME" in settings or chosen == "gloo" else None,
+            "world_size": len(counts),
+            "inputs": list(counts),
+            "seeds": list(seeds),
+            "verdict_ns": None,  # when the ranks that still lived were ended
+        }
+        watch = Watch(folder, counts, meta, listener, progress, stop)
+        return watch.follow(server.open(request), timeout, no_progress)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _pickle(program: Program) -> bytes:
+    try:
+        return bytes(cloudpickle.dumps(program))
+    except Exception as error:
+        raise ProgramError(
+            f"{program_name(program)} cannot be sent to another process ({type(error).__name__}: {error}). Something "
+            "that it refers to is tied to this process, such as an open file, a lock or a process group: make it "
+            "inside the program."
+        ) from error
+
+
+def choose_backend(machine: dict[str, Any], backend: str | None, ranks: int) -> tuple[str, dict[str, str]]:
+    """The backend to use, and the environment variables that its ranks need.
+
+    `machine` is what the fork server said of itself: {"gpus", "nccl", "gloo"}. NCCL takes one GPU a rank, or one GPU
+    that two ranks share. Raises LaunchError where the machine cannot do what was asked.
+    """
+    gpus = int(machine["gpus"])
+    enough = gpus >= max(ranks, 2) or (gpus == 1 and ranks <= 2) or (gpus >= 1 and ranks == 1)
+    if backend is None:
+        backend = "nccl" if enough else "gloo"
+    if backend == "gloo":
+        return "gloo", {"JOINLAB_GLOO_HOST": "127.0.0.1"}
+    if not gpus:
+        raise LaunchError(
+            'backend="nccl" needs an NVIDIA GPU, and PyTorch sees none here. Use backend="gloo", which runs on the CPU.'
+        )
+    if not enough:
+        raise LaunchError(
+            f'backend="nccl" was asked to run {ranks} ranks on {gpus} GPU{"s" * (gpus > 1)}. It takes one GPU a rank, '
+            'or two ranks on a single GPU. Ask for fewer ranks, or use backend="gloo".'
+        )
+    return "nccl", _sharing(machine["nccl"]) if gpus < ranks else {}
+
+
+def _sharing(nccl: str) -> dict[str, str]:
+    """What makes NCCL accept two ranks on one GPU, which it refuses by itself."""
+    if tuple(int(part) for part in nccl.split(".")[:3]) >= (2, 30, 3):
+        return {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
+    # Each rank claims to be another host (rank.py adds its number), so that they talk over loopback sockets.
+    return {"JOINLAB_NCCL_HOSTS": "1", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}

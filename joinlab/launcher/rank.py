@@ -1,0 +1,174 @@
+"""One rank of a launched run: what the forked process does, from the fork to its end.
+
+It ends as the forum script's process would: when the program returns, the process exits, without a farewell to its
+peers. Whatever it printed and recorded is in files by then.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+import traceback
+from base64 import b64encode
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import cloudpickle
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text
+from joinlab.program.plain_data import encode
+from joinlab.program.program import Inputs, call_program
+from joinlab.recorder.events import PROGRAM, output_name, return_name
+from joinlab.recorder.install import install
+from joinlab.recorder.recorder import Recorder
+
+STORE = "rendezvous"
+CONNECT_S = 20.0
+"""A peer that has not connected after this long has died; the program's first collective will tell."""
+
+
+def run_rank(request: Mapping[str, Any], rank: int) -> NoReturn:
+    """Be rank `rank` of the run that `request` describes, then exit. Called in a freshly forked process."""
+    code = 1
+    try:
+        folder = Path(request["folder"])
+        _own_process(folder, rank, request)
+        recorder = install(folder, rank, {"torch": torch.__version__, "nccl": request["nccl"]})
+        program = _load(recorder, folder)
+        if program is not None:
+            code = _run(recorder, program, rank, request)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        _flush()
+        os._exit(code)
+
+
+def _own_process(folder: Path, rank: int, request: Mapping[str, Any]) -> None:
+    """A session, output file, environment and working directory of its own; dies with the fork server."""
+    os.setsid()  # so that whatever the program starts can be ended with it
+    _die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    out = os.open(folder / output_name(rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    os.close(out)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
+    os.environ.clear()
+    os.environ.update(request["environ"])
+    os.environ.update(request["settings"])
+    if os.environ.pop("JOINLAB_NCCL_HOSTS", None):
+        os.environ["NCCL_HOSTID"] = f"joinlab-{rank}"
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(len(request["inputs"])))
+    sys.path[:] = request["path"]
+    sys.argv[:] = [request["program"]]
+    os.chdir(request["cwd"])
+    atexit._clear()
+
+
+def _die_with_parent() -> None:
+    if sys.platform == "linux":
+        parent_death_signal = 1  # PR_SET_PDEATHSIG
+        ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGKILL)
+
+
+def _load(recorder: Recorder, folder: Path) -> Any:
+    try:
+        return cloudpickle.loads((folder / PROGRAM).read_bytes())
+    except BaseException as error:
+        recorder.log.write({"e": "refused", "x": f"{type(error).__name__}: {error}"})
+        return None
+
+
+def _run(recorder: Recorder, program: Any, rank: int, request: Mapping[str, Any]) -> int:
+    try:
+        _seed(request["seeds"][rank])
+        _set_device(rank, request)
+        _init_process_group(recorder, rank, request)
+        value = call_program(program, rank, Inputs(request["inputs"][rank], recorder.mark_input))
+        threading._shutdown()  # type: ignore[attr-defined]  # as at the end of any script: wait for its threads
+    except BaseException as error:
+        if isinstance(error, SystemExit) and error.code in (None, 0):
+            value = None
+        else:
+            trace = traceback_text(error)
+            print(trace, end="", file=sys.stderr, flush=True)
+            text = text_of(error)
+            recorder.end_program(at_exit(f"its program has raised {text}"))
+            recorder.log.write({"e": "raise", "x": text, "tb": trace})
+            return 1
+    recorder.end_program(at_exit("its program has returned"))
+    _keep(Path(request["folder"]) / return_name(rank), value)
+    _flush()
+    recorder.log.write({"e": "return"})
+    atexit._run_exitfuncs()
+    return 0
+
+
+def _seed(seed: int | None) -> None:
+    """Seed torch, numpy and random; None: from the system, since forked ranks would else share one state."""
+    seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
+def _set_device(rank: int, request: Mapping[str, Any]) -> None:
+    torch.set_num_threads(1)  # ranks share the machine; torchrun does the same
+    if request["backend"] == "nccl":
+        device = torch.device("cuda", rank % request["gpus"])
+        torch.cuda.set_device(device)
+        torch.set_default_device(device)
+
+
+def _init_process_group(recorder: Recorder, rank: int, request: Mapping[str, Any]) -> None:
+    n = len(request["inputs"])
+    store = dist.FileStore(str(Path(request["folder"]) / STORE), n)  # type: ignore[attr-defined]
+    dist.init_process_group(request["backend"], store=store, rank=rank, world_size=n)
+    # Nobody may begin, and perhaps end, while a peer is still connecting to it: gloo would fail there.
+    store.add("connected", 1)
+    give_up = time.monotonic() + CONNECT_S
+    while store.add("connected", 0) < n and time.monotonic() < give_up:
+        time.sleep(0.0005)
+
+    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+        raise RuntimeError(
+            "joinlab has already initialised the default process group of this rank. Remove the call of "
+            "init_process_group from the program; dist.new_group() makes further groups."
+        )
+
+    c10d.init_process_group = dist.init_process_group = refuse
+
+
+def _keep(path: Path, value: Any) -> None:
+    """Write what the program returned, as plain data."""
+    arrays: dict[str, str] = {}
+
+    def store(npy: bytes) -> str:
+        name = str(len(arrays))
+        arrays[name] = b64encode(npy).decode("ascii")
+        return name
+
+    path.write_text(json.dumps({"value": encode(to_plain(value), store), "arrays": arrays}))
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            continue

@@ -1,0 +1,1 @@
+"""What a Jupyter notebook shows: the live view, the comparison and the bench."""

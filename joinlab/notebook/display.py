@@ -1,0 +1,135 @@
+"""Display: what a notebook shows where a cell ends in a Timeline, a view, a comparison or a bench.
+
+For a Timeline: the sentences of the diagnosis, and below them the swimlanes. A live view answers only while its kernel
+runs, and a notebook that is opened again has nothing to show in its place. So an output of its own stands before each:
+the picture, or a sentence. The live view hides it, and where no view can live (a saved notebook, GitHub, one converted
+to HTML) it is what the reader sees. A Timeline knows nothing of this: it is plain data, and IPython is told here how to
+show it.
+"""
+
+from __future__ import annotations
+
+import sys
+from base64 import b64encode
+from html import escape
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+if TYPE_CHECKING:
+    from joinlab.notebook.bench import Bench
+    from joinlab.notebook.side_by_side import Beside
+    from joinlab.notebook.view import View
+    from joinlab.timeline import Timeline
+
+MAX_CALLS = 4000
+"""A larger Timeline is not drawn unasked: a browser would be busy with it for seconds."""
+
+AGAIN = "This is a picture of it. Run the cell again for the view that answers."
+GONE = "answers only while its kernel runs. Run the cell again."
+
+_SILENT = (  # where a widget's kernel is gone JupyterLab speaks of an error, or of loading: what stands above says more
+    ".jp-OutputArea-child:has(.joinlab-still) + .jp-OutputArea-child:not(:has(.jp-OutputArea-output > *))"
+    " { display: none }"
+)
+
+
+def register() -> bool:
+    """Tell a running IPython how to show them; True if there is one. Imports neither plotly nor polars."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if shell is None:
+        return False
+    formatter = shell.display_formatter.ipython_display_formatter
+    formatter.for_type_by_name("joinlab.timeline", "Timeline", show)
+    formatter.for_type_by_name("joinlab.notebook.view", "View", show_view)
+    formatter.for_type_by_name("joinlab.notebook.side_by_side", "Beside", show_beside)
+    formatter.for_type_by_name("joinlab.notebook.bench", "Bench", show_bench)
+    return True
+
+
+def show(timeline: Timeline) -> None:
+    """Show a Timeline here: in a notebook its diagnosis and its picture, in a terminal the diagnosis as text."""
+    from joinlab.analysis.diagnosis import diagnose
+
+    said = diagnose(timeline)
+    if _is_terminal():
+        print(f"{timeline!r}\n{said}")
+        return
+    _put(said)
+    if (calls := len(timeline.rows("calls"))) > MAX_CALLS:
+        print(f"{calls} calls are too many to draw unasked: joinlab.View(timeline) draws them.")
+    elif _somebody_is_there():
+        from joinlab.notebook.view import View
+
+        show_view(View(timeline, sentences=False))
+    else:
+        _put({"image/svg+xml": _drawn(timeline), "text/plain": repr(timeline)})
+
+
+def show_view(view: View) -> None:
+    """Show a `joinlab.View` here, with a picture of what it shows now to stand in for it."""
+    plain = f"joinlab.View {GONE}" if view.covered else f"{view.timeline!r}. {AGAIN}"
+    _show_live(view, view, _picture(view), plain)
+
+
+def show_beside(beside: Beside) -> None:
+    """Show what `joinlab.compare` returns here, with a picture of either side to stand in for it."""
+    told = f"<p>{escape(beside.comparison.sentence)}</p>" if beside.comparison else ""
+    pictures = "".join(f"<p><b>{side}</b></p>{_picture(getattr(beside, side))}" for side in ("left", "right"))
+    _show_live(beside, beside.left, told + pictures, repr(beside))
+
+
+def show_bench(bench: Bench) -> None:
+    """Show a `joinlab.bench` here, with a sentence to stand in for it."""
+    _show_live(bench, bench.view, f"<p>joinlab.bench() {GONE}</p>", repr(bench))
+
+
+def _show_live(shown: View | Beside | Bench, view: View, still: str, plain: str) -> None:
+    """Show a widget, and before it what `view` hides as soon as it is drawn."""
+    if _is_terminal():
+        print(plain)
+        return
+    view._still = view._still or uuid4().hex
+    style = f"<style>{_SILENT}</style>"
+    _put(
+        {"text/html": f'<div class="joinlab-still" data-view="{view._still}">{still}{style}</div>', "text/plain": plain}
+    )
+    made = shown._repr_mimebundle_()
+    _put(dict(made[0] if isinstance(made, tuple) else made or {}) | {"text/plain": f"The live view {GONE}"})
+
+
+def _picture(view: View) -> str:
+    """What a view shows, as an image and a sentence; where there is something to hide, or too much, as a sentence."""
+    if view.covered or len(view.timeline.rows("calls")) > MAX_CALLS:
+        return f"<p>joinlab.View {GONE}</p>"
+    from joinlab.analysis.diagnosis import diagnose
+
+    packed = b64encode(_drawn(view.timeline, tooltips=False).encode()).decode()  # an image has no tooltips
+    told = escape(diagnose(view.timeline).sentence, quote=True)
+    return f'<img alt="Swimlanes. {told}" src="data:image/svg+xml;base64,{packed}"><p>{AGAIN}</p>'
+
+
+def _drawn(timeline: Timeline, tooltips: bool = True) -> str:
+    from joinlab.picture.lanes import lanes
+    from joinlab.picture.svg import svg
+    from joinlab.picture.theme import measured, title
+
+    return svg(lanes(timeline), heading=f"{title(timeline)}. {measured(timeline)}", tooltips=tooltips)
+
+
+def _put(what: Any) -> None:
+    from IPython.display import display
+
+    display(what, raw=isinstance(what, dict))  # type: ignore[no-untyped-call]
+
+
+def _is_terminal() -> bool:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    formatter = InteractiveShell.instance().display_formatter if InteractiveShell.initialized() else None
+    return formatter is None or formatter.active_types == ["text/plain"]
+
+
+def _somebody_is_there() -> bool:
+    """Whether a person ran this cell. nbconvert and its like let nobody type, and show no widget that can be asked."""
+    shell = sys.modules["IPython"].get_ipython()
+    return bool(getattr(getattr(shell, "kernel", None), "_allow_stdin", False))

@@ -1,0 +1,81 @@
+"""Engines: on what the bench can run a program, which knobs each has, and whether this machine has it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from joinlab.errors import LaunchError
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One way to run a program.
+
+    name      what Python calls it, "emulated nccl 1.9"
+    label     what the bench says
+    backend   as `emulate` and `launch` take it
+    launched  real processes; else threads on a modelled fabric
+    era       as `emulate` takes it
+    """
+
+    name: str
+    label: str
+    backend: str
+    launched: bool = False
+    era: str = "today"
+
+
+ENGINES: Mapping[str, Engine] = {
+    engine.name: engine
+    for engine in (
+        Engine("emulated nccl", "emulated: NCCL, PyTorch of today", "nccl"),
+        Engine("emulated nccl 1.9", "emulated: NCCL, PyTorch 1.9", "nccl", era="1.9"),
+        Engine("emulated gloo", "emulated: gloo", "gloo"),
+        Engine("launched gloo", "launched: gloo, real processes", "gloo", launched=True),
+        Engine("launched nccl", "launched: NCCL, on GPUs", "nccl", launched=True),
+    )
+}
+"""By name."""
+
+KNOBS: Mapping[int, tuple[tuple[str, ...], tuple[str, ...]]] = {  # case: today, 1.9
+    1: ((), ()),
+    2: ((), ()),
+    3: ((), ("barrier_value",)),
+    4: (("pad",), ("barrier_value", "pad")),
+    5: ((), ("barrier_value", "pad")),
+    6: ((), ("barrier_value",)),
+}
+"""What can change a case on a modelled NCCL: the byte of 1.9's barrier where there is one, the pad of a line where
+calls of different sizes can meet."""
+
+
+def knobs(engine: Engine, case: int | None) -> tuple[str, ...]:
+    """The knobs that matter: those of a case are known, for any other program (None) all that its engine has."""
+    if engine.launched or engine.backend != "nccl":
+        return ()
+    if case is None:
+        return ("barrier_value", "pad") if engine.era == "1.9" else ("pad",)
+    return KNOBS[case][engine.era == "1.9"]
+
+
+def missing(engine: Engine, ranks: int) -> str:
+    """Why this machine cannot run so many ranks on this engine; "" if it can."""
+    if not engine.launched:
+        return ""
+    if not hasattr(os, "fork"):
+        return "This system cannot fork processes (Linux, macOS, and Windows with WSL can). The emulated ones work."
+    import torch
+
+    from joinlab.launcher.launcher import choose_backend
+
+    version: tuple[int, ...] = (0, 0, 0)
+    if engine.backend == "nccl" and torch.cuda.is_available():
+        version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+    machine = {"gpus": torch.cuda.device_count(), "nccl": ".".join(map(str, version)), "gloo": True}
+    try:
+        choose_backend(machine, engine.backend, ranks)
+    except LaunchError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,135 @@
+"""What the bench says beside the picture: how a case is documented to end, and what each rank printed. And a layout."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from functools import cached_property
+from html import escape
+from typing import Any
+
+import ipywidgets
+
+from joinlab.cases import CASES
+from joinlab.notebook.engines import Engine
+from joinlab.timeline import Timeline
+
+LINES = 200
+"""The last so many lines of a rank are shown; `timeline.output` has them all."""
+
+EVERY_S = 0.1
+"""How often the lines of a run that is under way are sent to the browser."""
+
+
+class Layout(ipywidgets.Layout):  # type: ignore[misc]
+    """A layout that begins with what it sets: that the 40 other properties are null is known without being sent."""
+
+    def get_state(self, key: Any = None, drop_defaults: bool = False) -> dict[str, Any]:
+        state: dict[str, Any] = super().get_state(key, drop_defaults)
+        return state if key else {name: value for name, value in state.items() if value is not None}
+
+
+class Words:
+    """HTML in a widget that is made when `widget` is asked for first, and travels with what it says by then."""
+
+    def __init__(self, **options: Any) -> None:
+        self._options = options
+        self._value = ""
+
+    @cached_property
+    def widget(self) -> ipywidgets.HTML:
+        """The widget."""
+        return ipywidgets.HTML(self._value, **self._options)
+
+    @property
+    def value(self) -> str:
+        """What it says, as HTML. Settable."""
+        return self._value
+
+    @value.setter
+    def value(self, html: str) -> None:
+        self._value = html
+        if "widget" in self.__dict__:
+            self.widget.value = html
+
+
+def paragraph(text: str, bad: bool = False) -> str:
+    """One paragraph of HTML that a screen reader says when it changes; "" for no text."""
+    sign = "<b>✕</b> " if bad else ""
+    return f'<p role="status" style="line-height:1.4;margin:2px 0">{sign}{escape(text)}</p>' if text else ""
+
+
+def under_way(seconds: int, done: int, inputs: int) -> str:
+    """What is said of a launched run while it goes on, as HTML with a bar."""
+    bar = f'<progress aria-label="inputs done" max="{max(inputs, 1)}" value="{done}"></progress>'
+    return f'<p style="line-height:1.4;margin:2px 0">{bar} Running for {seconds} s; {done} of {inputs} inputs done.</p>'
+
+
+def documented(number: int, counts: Sequence[int], engine: Engine) -> str:
+    """How the forum thread documents the ending of a case, as HTML, beside which engine shows what now."""
+    case = CASES[number]
+    told = []
+    if len(counts) == 2 and tuple(counts) == (5, 6):
+        told.append(("the author saw", case.asker))
+    if len(counts) == 2 and counts[1] == counts[0] + 1 and counts[0] in case.answer:
+        told.append(("the answer explains", case.answer[counts[0]]))
+    if told:
+        lines = [f"{who}: rank 0 {escape(ends[0])}; rank 1 {escape(ends[1])}." for who, ends in told]
+        text = f"<b>Documented</b> (PyTorch 1.9, NCCL, two GPUs of one machine) {' '.join(lines)}"
+    else:
+        known = " and ".join(f"({n}, {n + 1})" for n in sorted({*case.answer, 5}))
+        text = f"<b>Documented</b> for inputs {known}, not for these."
+    if engine.backend == "gloo" and case.gloo:
+        text += f" {escape(case.gloo)}"
+    return f'<p style="line-height:1.4;margin:2px 0">{text}</p>'
+
+
+_PRE = "max-height:14em;overflow:auto;white-space:pre-wrap;line-height:1.35;margin:0"
+_joined = "\n".join
+
+
+class Output(Words):
+    """Each rank's lines, in a widget; called with (rank, line) by a run that is under way, in its own thread."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._lines: dict[int, deque[str]] = {}
+        self._dirty = False
+        self._at = 0.0
+        self._lock = threading.Lock()
+
+    def __call__(self, rank: int, line: str) -> None:
+        with self._lock:
+            self._lines.setdefault(rank, deque(maxlen=LINES)).append(line)
+            self._dirty = True
+
+    def flush(self) -> None:
+        """Send what is new to the browser, if the last time is a moment ago."""
+        if self._dirty and time.monotonic() - self._at > EVERY_S:
+            self._draw()
+
+    def show(self, timeline: Timeline) -> None:
+        """Show what the ranks of a finished run printed."""
+        with self._lock:
+            self._lines = {
+                rank: deque(text.splitlines(), maxlen=LINES) for rank, text in enumerate(timeline.output) if text
+            }
+        self._draw()
+
+    def clear(self) -> None:
+        """Show nothing."""
+        with self._lock:
+            self._lines = {}
+        self._draw()
+
+    def _draw(self) -> None:
+        with self._lock:
+            self._dirty, self._at = False, time.monotonic()
+            parts = [
+                f'<section aria-label="Output of rank {rank}" style="flex:1 1 260px;min-width:0">'
+                f'<b>rank {rank} printed</b><pre tabindex="0" style="{_PRE}">{escape(_joined(lines))}</pre></section>'
+                for rank, lines in sorted(self._lines.items())
+            ]
+        self.value = f'<div style="display:flex;flex-wrap:wrap;gap:8px">{"".join(parts)}</div>' if parts else ""

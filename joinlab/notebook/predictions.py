@@ -1,0 +1,70 @@
+"""Predictions: what a learner says of each rank before the run is shown, and how much of it was right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from joinlab.notebook.engines import Engine
+from joinlab.timeline import Ending, EndKind, Timeline, timeline_from_rows
+
+WORDS = ("finishes", "hangs", "raises")
+"""What can be said of a rank. One that the backend aborts counts as one that raises: an error ended it."""
+
+STOPPED = ("stopped on request", "interrupted by the user", "ended by joinlab")
+"""Endings that we brought about begin with these words: no prediction is right or wrong about them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What was said of one run, and how it ended: one word of WORDS a rank; `ended` is None where we ended the rank."""
+
+    program: str
+    inputs: tuple[int, ...]
+    engine: str
+    said: tuple[str, ...]
+    ended: tuple[str | None, ...]
+
+    @property
+    def right(self) -> tuple[bool, ...]:
+        """Per rank, whether what was said came true."""
+        return tuple(said == ended for said, ended in zip(self.said, self.ended, strict=True))
+
+
+def word(ending: Ending) -> str | None:
+    """An ending as one of WORDS; None if it is our doing.
+
+    >>> word(Ending("hung", proven=True)), word(Ending("finished", pending=True)), word(Ending("killed"))
+    ('hangs', 'finishes', 'raises')
+    """
+    if ending.kind is EndKind.KILLED and ending.text.startswith(STOPPED):
+        return None
+    return {EndKind.FINISHED: "finishes", EndKind.HUNG: "hangs"}.get(ending.kind, "raises")
+
+
+def score(timeline: Timeline, engine: Engine, said: Sequence[str]) -> Score:
+    """Hold what was said of each rank against a Timeline."""
+    meta = timeline.meta
+    ended = tuple(map(word, timeline.ends))
+    return Score(str(meta["program"]), tuple(meta["inputs"]), engine.name, tuple(said), ended)
+
+
+def tally(scores: Sequence[Score]) -> tuple[int, int]:
+    """(right, all) over every rank that was judged."""
+    judged = [right for one in scores for right, ended in zip(one.right, one.ended, strict=True) if ended is not None]
+    return sum(judged), len(judged)
+
+
+def blank(program: str, source: object, counts: Sequence[int], engine: Engine) -> Timeline:
+    """A Timeline of a run that is not to be seen yet: its program and its ranks, no call, and no ending to speak of.
+
+    A view that is given this, all ranks covered, has nothing to hide.
+    """
+    meta = {
+        "program": program,
+        "source": source,
+        "engine": "not run yet" if engine.launched else "emulated",
+        "backend": engine.backend,
+        "inputs": list(counts),
+    }
+    return timeline_from_rows([], [Ending(EndKind.KILLED, text="not shown yet")] * len(counts), meta)

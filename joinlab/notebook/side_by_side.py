@@ -1,0 +1,122 @@
+"""Beside: two live views side by side, the rows of both on one axis, and the place marked where the runs part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+import ipywidgets
+
+from joinlab.analysis.comparison import Comparison, Row
+from joinlab.analysis.comparison import compare as lay_out
+from joinlab.analysis.diagnosis import diagnose
+from joinlab.errors import ProgramError
+from joinlab.notebook.view import View
+from joinlab.timeline import Timeline
+
+SHARED = ("axis", "setup", "hidden")
+"""What a reader sets in one view holds for both."""
+
+
+class Beside:
+    """Two Timelines side by side; show it at the end of a cell.
+
+    left, right   the two `View`s. Selecting a row in one selects in the other what stands in the same row
+    comparison    `joinlab.analysis.comparison.compare` of the two; None while there is nothing to compare
+    widget        the ipywidget, to be put into others
+    """
+
+    def __init__(self, left: Timeline, right: Timeline | View) -> None:
+        self.left = View(left, sentences=False)
+        self.right = View(right, sentences=False) if isinstance(right, Timeline) else right
+        self.comparison: Comparison | None = None
+        self._following = False
+        self._said = ipywidgets.HTML()
+        half = {"flex": "1 1 380px", "min_width": "0"}  # below 760 px, one stands above the other
+        self._columns = [ipywidgets.VBox([view, ipywidgets.HTML()], layout=half) for view in (self.left, self.right)]
+        self._pair = ipywidgets.HBox(self._columns, layout={"flex_flow": "row wrap", "grid_gap": "12px"})
+        self._pair.add_class("joinlab-beside")  # by it the views find each other, and agree on the heights of rows
+        self.widget = ipywidgets.VBox([self._said, self._pair])
+        for view in (self.left, self.right):
+            view.observe(self._follow, [*SHARED, "selected"])
+        self._share(self.right, SHARED)
+        self.compare()
+
+    def compare(self) -> None:
+        """Lay out anew what the two views show. While anything is covered nothing is compared."""
+        covered = bool(self.left.covered or self.right.covered)
+        self.comparison = None if covered else lay_out(self.left.timeline, self.right.timeline)
+        parted: tuple[Row, ...] = ()  # from where they part
+        if self.comparison is None:
+            self._said.value = ""
+        else:
+            self._said.value = f'<p role="status" style="line-height:1.4">{escape(self.comparison.sentence)}</p>'
+            if self.comparison.parting is not None:
+                parted = self.comparison.rows[self.comparison.parting :]
+        for side, view in (("left", self.left), ("right", self.right)):
+            there = [slot for row in parted if (slot := getattr(row, side)) is not None]
+            here = bool(parted) and getattr(parted[0], side) is not None  # else the mark stands before what comes next
+            below = self._columns[view is self.right].children[1]
+            ended = ", ".join(f"rank {rank} {end}" for rank, end in enumerate(view.timeline.ends))
+            below.value = "" if view.covered else _sentences(view.timeline)
+            with view.hold_sync():
+                view.heading = side if view.covered else f"{side}: {ended}"
+                view.mark = {"slot": there[0], "text": "they part" if here else "nothing here"} if there else {}
+                view.rows = [getattr(row, side) for row in self.comparison.rows] if self.comparison else []
+
+    def close(self) -> None:
+        """Take it apart again; the right view, if it was handed in, goes on."""
+        for view in (self.left, self.right):
+            view.unobserve(self._follow, [*SHARED, "selected"])
+        self.right.heading, self.right.mark, self.right.rows = "", {}, []
+        self.left.close()
+        for column in self._columns:
+            column.children[1].close()
+            column.close()
+        for widget in (self._said, self._pair, self.widget):
+            widget.close()
+
+    def _follow(self, change: Mapping[str, Any]) -> None:
+        if self._following:
+            return
+        self._following = True
+        try:
+            if change["name"] in SHARED:
+                self._share(change["owner"], [change["name"]])
+            elif self.comparison is not None:
+                side = "left" if change["owner"] is self.left else "right"
+                other = self.right if side == "left" else self.left
+                other.selected = None if change["new"] is None else self.comparison.other(change["new"], side)
+        finally:
+            self._following = False
+
+    def _share(self, source: View, names: Any) -> None:
+        target = self.left if source is self.right else self.right
+        for name in names:
+            setattr(target, name, getattr(source, name))
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        return self.widget._repr_mimebundle_(**options)
+
+    def __repr__(self) -> str:
+        return f"<{self.left.timeline!r} beside {self.right.timeline!r}>"
+
+
+def _sentences(timeline: Timeline) -> str:
+    said = diagnose(timeline)
+    lines = "".join(f"<li>{escape(one.sentence)}</li>" for one in said.ranks)
+    return f'<div style="line-height:1.4"><p>{escape(said.sentence)}</p><ul>{lines}</ul></div>'
+
+
+def compare(left: Timeline, right: Timeline) -> Beside:
+    """Show two Timelines side by side, with the first place where they part marked, and said in words.
+
+    They may differ in engine, backend, era, inputs or program. Raises ProgramError for what is no Timeline.
+
+        joinlab.compare(joinlab.emulate(case_4, era="1.9"), joinlab.emulate(case_4))
+    """
+    for name, timeline in (("left", left), ("right", right)):
+        if not isinstance(timeline, Timeline):
+            raise ProgramError(f"{name}= is a Timeline, as launch and emulate return it; got {timeline!r:.60}")
+    return Beside(left, right)

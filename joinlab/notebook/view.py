@@ -1,0 +1,112 @@
+"""The live view: the swimlanes of a Timeline in a notebook, to be stepped through, zoomed and asked.
+
+Python lays out the lanes (`lane_data`), and a script of the package's own (`assets`) draws them as SVG; the
+page of `write_html` is drawn by the same script. What the reader does comes back: `view.selected` is the slot that is
+selected, and setting it selects another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+import traitlets
+
+from joinlab.analysis.matching import Slot, match
+from joinlab.notebook.packed import Packed, pack_script
+from joinlab.picture.assets import asset, script
+from joinlab.picture.lane_data import LaneData, pack
+from joinlab.picture.rows import Kind
+from joinlab.timeline import Timeline
+
+ENOUGH = 5_000
+"""A move that needs more bytes than this starts afresh: the program, or what it runs on, was changed."""
+
+
+class View(Packed):
+    """The swimlanes of a Timeline as a widget.
+
+    timeline   what is shown; set another and it is drawn in place of this one
+    selected   index into `joinlab.match(timeline)` of the selected slot, or None; two-way
+    axis       "logical" (one row per set of calls that met) or "time"; two-way
+    setup      True shows the calls of DDP's construction and bucket rebuild one by one; two-way
+    ranks_as   "columns", "rows", or "auto": rows from 9 ranks on; two-way
+    hidden     kinds of boxes that are not drawn, as the legend names them ("host waits"); two-way
+    covered    ranks whose lanes and endings are covered; while any is, nothing tells how the run ended
+    sentences  whether the diagnosis is said above the lanes
+    heading    what to say above the title
+    mark       {"slot": 7, "text": "here they part"} marks a row; {} none
+    rows       of two views that `Beside` puts side by side: the slot in each row of the axis that they share, None
+               where this one has nothing; [] where there is no such axis
+
+    Raises traitlets.TraitError for what none of these can be.
+
+        view = joinlab.View(timeline)
+        view.observe(lambda change: print(view.calls), "selected")
+    """
+
+    _script = pack_script(script(), asset("view.css"))
+
+    timeline = traitlets.Instance(Timeline)
+    selected = traitlets.Int(None, allow_none=True).tag(sync=True)
+    axis = traitlets.Enum(("logical", "time"), "logical").tag(sync=True)
+    setup = traitlets.Bool(False).tag(sync=True)
+    ranks_as = traitlets.Enum(("auto", "columns", "rows"), "auto").tag(sync=True)
+    hidden = traitlets.List(traitlets.Enum([kind.value for kind in Kind])).tag(sync=True)
+    covered = traitlets.List(traitlets.Int(min=0)).tag(sync=True)
+    sentences = traitlets.Bool(True).tag(sync=True)
+    heading = traitlets.Unicode("").tag(sync=True)
+    mark = traitlets.Dict().tag(sync=True)
+    rows = traitlets.List(traitlets.Int(allow_none=True)).tag(sync=True)
+    _still = traitlets.Unicode("").tag(sync=True)  # names what stands in for it where it cannot live (display.py)
+    _base = traitlets.Bytes(b"").tag(sync=True)  # what later runs may refer to
+    _packed = traitlets.Bytes(b"").tag(sync=True)  # the run that is shown
+
+    def __init__(self, timeline: Timeline, **options: Any) -> None:
+        unknown = sorted(set(options) - set(self.trait_names(sync=True)) - {"layout"})
+        if unknown:
+            raise TypeError(f"View has no option {', '.join(unknown)}; see help(joinlab.View)")
+        self._known = LaneData()
+        self._matched: tuple[Timeline, tuple[Slot, ...]] | None = None
+        super().__init__(timeline=timeline, **options)
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """What `selected` counts: `joinlab.match` of the timeline."""
+        if self._matched is None or self._matched[0] is not self.timeline:
+            self._matched = self.timeline, match(self.timeline)
+        return self._matched[1]
+
+    @property
+    def calls(self) -> pl.DataFrame:
+        """The calls of the selected slot: rows of `timeline.calls`; none if nothing is selected."""
+        calls = self.timeline.calls
+        if self.selected is None:
+            return calls.clear()
+        slot = self.slots[self.selected]
+        wanted = [
+            (pl.col("rank") == rank) & (pl.col("seq") == seq) & (pl.col("group") == slot.group)
+            for rank, seq in slot.calls.items()
+        ]
+        return calls.filter(pl.any_horizontal(wanted))
+
+    @traitlets.validate("selected")
+    def _check_selected(self, proposal: Mapping[str, Any]) -> int | None:
+        value: int | None = proposal["value"]
+        if value is not None and not 0 <= value < len(self.slots):
+            raise traitlets.TraitError(f"selected= is a slot from 0 to {len(self.slots) - 1}, or None; got {value}")
+        return value
+
+    @traitlets.observe("timeline")
+    def _show(self, change: Mapping[str, Any]) -> None:
+        timeline: Timeline = change["new"]
+        packed = pack(timeline, self._known) if self._base else b""
+        with self.hold_sync():
+            if not packed or len(packed) > ENOUGH:
+                self._known = LaneData()
+                self._known.add(timeline)
+                self._base, packed = self._known.packed(with_runs=False), pack(timeline, self._known)
+            self._packed = packed
+            if self.selected is not None and self.selected >= len(self.slots):
+                self.selected = None

@@ -1,0 +1,190 @@
+"""What a tooltip says of a call or a span: every column, in words, as (name, text) pairs.
+
+A null means different things in different columns ("never completed", "the backend does not say"), and a tooltip
+that left it out would hide just what a learner looks for.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+from joinlab.analysis.conclusions import conclusion
+from joinlab.ops import MAX_VALUES, Op, decode_values
+
+Details = tuple[tuple[str, str], ...]
+
+_LIBRARY = re.compile(r"^.*[/\\](site|dist)-packages[/\\]")  # where pip puts things says nothing to a reader
+
+MADE = "what the rank made of it"
+
+MAX_FRAMES = 8
+"""A tooltip shows at most this many frames of a stack, the innermost ones."""
+
+
+def duration(ns: int) -> str:
+    """A time in the unit in which it reads well.
+
+    >>> duration(850), duration(12_345), duration(85_200_000), duration(1_800_000_000_000)
+    ('850 ns', '12.3 µs', '85.2 ms', '1800 s')
+    """
+    size = abs(ns)
+    for unit, per in (("s", 1_000_000_000), ("ms", 1_000_000), ("µs", 1_000)):
+        if size >= per:
+            return f"{ns / per:.3g} {unit}" if size < 1000 * per else f"{ns / per:.0f} {unit}"
+    return f"{ns} ns"
+
+
+def moment(ns: int) -> str:
+    """A point on the clock, in ms with µs resolution, so that two of them can be compared.
+
+    >>> moment(85_200_400)
+    '85.200 ms'
+    """
+    return f"{ns / 1_000_000:.3f} ms"
+
+
+def shapes(shape: list[list[int]] | None) -> str:
+    """Shapes as they are read aloud: "[1]", "[2, 3] and [2]"; a scalar is "scalar"."""
+    return " and ".join(str(list(one)) if one else "scalar" for one in shape or []) or "no tensor"
+
+
+def tensor(row: Mapping[str, Any]) -> str:
+    """dtype and shape of what a call carries: "float32[1]"; "no tensor" for a gloo barrier.
+
+    >>> tensor({"dtype": "float32", "shape": [[1]]})
+    'float32[1]'
+    """
+    if row["dtype"] is None:
+        return "no tensor"
+    dtypes = str(row["dtype"]).split(",")
+    sizes = row["shape"] or []
+    if len(dtypes) == 1:
+        dtypes *= len(sizes) or 1
+    pairs = [f"{dtype}{list(size) if size else ' scalar'}" for dtype, size in zip(dtypes, sizes, strict=False)]
+    return ", ".join(pairs) or str(row["dtype"])
+
+
+def elements(row: Mapping[str, Any]) -> int:
+    """How many elements all tensors of a call hold together.
+
+    >>> elements({"shape": [[2, 3], []]})
+    7
+    """
+    return sum(prod(size) for size in row["shape"] or [])
+
+
+@lru_cache(4096)  # the same few values come again and again
+def values(text: str | None) -> str | None:
+    """Recorded values as they are read: "[[1.0]]" is "1.0", several tensors are joined by "; ".
+
+    >>> values("[[1.0],[2,3]]")
+    '1.0; 2, 3'
+    """
+    decoded = decode_values(text)
+    if decoded is None:
+        return None
+    return "; ".join(", ".join(json.dumps(value) for value in one) for one in decoded)
+
+
+def call_details(row: Mapping[str, Any], tells_start: bool) -> Details:
+    """Every column of one call (a row of Timeline.calls). What cannot apply, such as the root of an all-reduce, is
+    left out; whatever is unknown or never happened says so.
+
+    tells_start  whether the backend says when it begins a call; gloo does not
+    """
+    point_to_point = row["op"] in (Op.SEND, Op.RECV)
+    done = row["completed_ns"] is not None
+    unknown = f"not kept (over {MAX_VALUES} elements)" if elements(row) > MAX_VALUES else "not known"
+    unknown = unknown if row["dtype"] else "none"
+    found: list[tuple[str, str]] = [
+        ("call", str(row["origin"] or row["op"])),
+        ("rank", str(row["rank"])),
+        ("group, seq", f"{row['group']}, {row['seq']}"),
+        ("op", str(row["op"])),
+        ("input", "none: before the first or after the last" if row["input"] is None else f"inputs[{row['input']}]"),
+        ("dtype", str(row["dtype"] or "none")),
+        ("shape", shapes(row["shape"])),
+    ]
+    if row["reduce_op"] is not None:
+        found.append(("reduced by", str(row["reduce_op"])))
+    if row["root"] is not None:
+        found.append(("root", f"rank {row['root']}"))
+    if point_to_point:
+        found.append(("peer", "any rank" if row["peer"] is None else f"rank {row['peer']}"))
+    if row["tag"] is not None:
+        found.append(("tag", str(row["tag"])))
+    found.append(("value in", values(row["value_in"]) or unknown))
+    found.append(("value out", (values(row["value_out"]) or unknown) if done else "never: the call did not complete"))
+    made = conclusion(row["origin"], row["value_out"]) if done and row["dtype"] else None  # gloo's barrier has no value
+    if made:
+        found.append((MADE, f"it {made}"))
+    found += _times(row, tells_start)
+    if row["error"] is not None:
+        found.append(("error", str(row["error"])))
+    found.append(("called from", str(row["call_site"] or "not known")))
+    frames = row["stack"] or []
+    if frames:  # kept innermost last, as a traceback is read
+        cut = [f"({len(frames) - MAX_FRAMES} outer frames left out)"] if len(frames) > MAX_FRAMES else []
+        found.append(("stack", "\n".join(cut + [_shorter(frame) for frame in frames[-MAX_FRAMES:]])))
+    return tuple(found)
+
+
+@lru_cache(4096)
+def _shorter(frame: str) -> str:
+    return _LIBRARY.sub("", frame)
+
+
+def _times(row: Mapping[str, Any], tells_start: bool) -> Details:
+    enqueued, started = row["enqueued_ns"], row["started_ns"]
+    not_started = "not known" if tells_start else "the backend does not say when it began"
+    return (
+        ("enqueued", "not known" if enqueued is None else moment(enqueued)),
+        ("started", not_started if started is None else moment(started)),
+        ("completed", _completed(row)),
+        ("host waited", _waited(row)),
+    )
+
+
+def _completed(row: Mapping[str, Any]) -> str:
+    enqueued, completed = row["enqueued_ns"], row["completed_ns"]
+    since = "" if None in (enqueued, completed) else f" ({duration(completed - enqueued)} after it was enqueued)"
+    return "never" if completed is None else moment(completed) + since
+
+
+def _waited(row: Mapping[str, Any]) -> str:
+    begin, end = row["host_wait_begin_ns"], row["host_wait_end_ns"]
+    if begin is None:
+        return "the host did not wait for it"
+    if end is None:
+        return f"from {moment(begin)}, never let go"
+    return f"from {moment(begin)} to {moment(end)} ({duration(end - begin)})"
+
+
+def wait_details(row: Mapping[str, Any]) -> Details:
+    """What is to be said of the wait for a call; the rest stands at the call itself."""
+    return (
+        ("host waits for", str(row["origin"] or row["op"])),
+        ("rank", str(row["rank"])),
+        ("group, seq", f"{row['group']}, {row['seq']}"),
+        ("waited", _waited(row)),
+        ("completed", _completed(row)),
+    )
+
+
+def span_details(row: Mapping[str, Any]) -> Details:
+    """Every column of one host span (a row of Timeline.spans)."""
+    end = row["end_ns"]
+    lasted = "the rank ended inside it" if end is None else f"{moment(end)} ({duration(end - row['begin_ns'])})"
+    return (
+        ("host", str(row["name"])),
+        ("rank", str(row["rank"])),
+        ("input", "none" if row["input"] is None else f"inputs[{row['input']}]"),
+        ("begun", moment(row["begin_ns"])),
+        ("ended", lasted),
+        ("called from", str(row["call_site"] or "not known")),
+    )

@@ -1,0 +1,267 @@
+"""One HTML page with any number of timelines, or with sliders, which needs nothing but a browser.
+
+The page holds everything it shows: the script of the live view once, the lanes as data, and for readers without
+scripts, and for paper, the sentences, the program and a static SVG. Its own content security policy forbids it to ask
+anything of a network, and the same timelines always give the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from joinlab.analysis.diagnosis import diagnose
+from joinlab.analysis.matching import Matched
+from joinlab.picture.assets import asset, script
+from joinlab.picture.lane_data import LaneData
+from joinlab.picture.lanes import lanes
+from joinlab.picture.rows import plan, stretches
+from joinlab.picture.svg import svg
+from joinlab.picture.theme import measured, title
+from joinlab.timeline import EndKind, Timeline
+
+MAX_OUTPUT = 20_000
+"""A page shows at most this many characters of what a rank printed, the last ones."""
+
+POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+
+LEGEND = (
+    "Each rank has a column. A box is one collective call, a band joins the calls that met, and a call that never "
+    "completes fades out. Click a row, or step through them with the arrow keys: what each rank put in, got out and "
+    "made of it appears beside it, and the line that it came from."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where the controls of a page with sliders stand: which program, under which setting, with which inputs."""
+
+    program: str
+    setting: str
+    inputs: tuple[int, ...]
+
+
+def write_html(timelines: Timeline | Iterable[Timeline] | Mapping[str, Timeline], path: str | os.PathLike[str]) -> Path:
+    """Write a self-contained page and return its path.
+
+    timelines  one Timeline, several, or a mapping from the title of each to it
+
+    Raises ValueError if there is none, TypeError for what is no Timeline, FileNotFoundError if the folder does not
+    exist. A file that was there is replaced in one step, or not at all.
+
+        joinlab.write_html({"with a barrier": one, "without": other}, "cases.html")
+    """
+    named = _named(timelines)
+    return _write(Path(path), lambda: page(named))
+
+
+def write_sliders(
+    heading: str, runs: Iterable[tuple[Position, Timeline]], start: Position, path: str | os.PathLike[str]
+) -> Path:
+    """Write a self-contained page that shows one run at a time, chosen by controls, and return its path.
+
+    runs   every position that the controls can take, with the run that stands there; used up one by one
+    start  where the controls stand at first
+
+    Raises as `write_html` does, and ValueError if a position that the controls can take has no run.
+    """
+    return _write(Path(path), lambda: slider_page(heading, runs, start))
+
+
+def _write(path: Path, text: Callable[[], str]) -> Path:
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"cannot write {path}: there is no folder {path.parent}. Create it first.")
+    if path.is_dir():
+        raise IsADirectoryError(f"cannot write {path}: it is a folder. Name a file, such as {path / 'cases.html'}.")
+    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        draft.write_text(text(), encoding="utf-8", newline="\n")
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+    return path
+
+
+def _named(timelines: Timeline | Iterable[Timeline] | Mapping[str, Timeline]) -> list[tuple[str, Timeline]]:
+    if isinstance(timelines, Timeline):
+        timelines = [timelines]
+    pairs = timelines.items() if isinstance(timelines, Mapping) else ((None, one) for one in timelines)
+    named = []
+    for name, timeline in pairs:
+        if not isinstance(timeline, Timeline):
+            raise TypeError(f"write_html takes timelines; it got a {type(timeline).__name__}: {timeline!r:.80}")
+        named.append((title(timeline) if name is None else str(name), timeline))
+    if not named:
+        raise ValueError("write_html needs at least one timeline; it got none")
+    return named
+
+
+def page(named: list[tuple[str, Timeline]]) -> str:
+    """The text of the page, for pairs of title and timeline."""
+    data = LaneData()
+    numbers = [data.add(timeline) for _, timeline in named]
+    heading = named[0][0] if len(named) == 1 else "What every rank really called"
+    return "".join(_document(heading, _runs(named, numbers), data))
+
+
+def _runs(named: list[tuple[str, Timeline]], numbers: list[int]) -> Iterator[str]:
+    if len(named) > 1:
+        yield '<nav aria-label="Contents">\n<ol>\n'
+        for at, (name, timeline) in enumerate(named, 1):
+            ends = ", ".join(f"rank {rank} {end}" for rank, end in enumerate(timeline.ends))
+            yield f'<li><a href="#run-{at}">{escape(name)}</a> <span class="soft">{escape(ends)}</span></li>\n'
+        yield "</ol>\n</nav>\n"
+    for at, ((name, timeline), number) in enumerate(zip(named, numbers, strict=True), 1):
+        yield f'<section class="run" id="run-{at}" aria-labelledby="run-{at}-title">\n'
+        yield f'<h2 id="run-{at}-title">{escape(name)}</h2>\n<div class="run-view" data-run="{number}">\n'
+        yield from _still(f"run-{at}", timeline)
+        yield '<div class="live"></div>\n</div>\n'
+        yield from _table(timeline)
+        yield from _output(timeline)
+        yield "</section>\n"
+
+
+def slider_page(heading: str, runs: Iterable[tuple[Position, Timeline]], start: Position) -> str:
+    """The text of the page with sliders."""
+    data = LaneData()
+    first: Timeline | None = None
+    found: dict[Position, int] = {}
+    for position, timeline in runs:
+        found[position] = data.add(timeline)
+        first = timeline if position == start else first
+    if first is None:
+        raise ValueError(f"the controls start at {start}, and there is no run")
+    return "".join(_document(heading, _sliders(found, start, first), data))
+
+
+def _sliders(found: Mapping[Position, int], start: Position, first: Timeline) -> Iterator[str]:
+    programs = list(dict.fromkeys(at.program for at in found))
+    settings = list(dict.fromkeys(at.setting for at in found))
+    counts = sorted({at.inputs for at in found})
+    numbers: dict[str, dict[str, dict[str, int]]] = {}
+    for program in programs:
+        for setting in settings:
+            for inputs in counts:
+                at = Position(program, setting, inputs)
+                if at not in found:
+                    raise ValueError(f"no run stands at {at}, where the controls can be moved to")
+                by_inputs = numbers.setdefault(program, {}).setdefault(setting, {})
+                by_inputs[",".join(map(str, inputs))] = found[at]
+    yield '<form id="sliders" hidden autocomplete="off">\n'
+    for name, values, chosen in (("Program", programs, start.program), ("Barrier", settings, start.setting)):
+        options = "".join(f"<option{' selected' * (one == chosen)}>{escape(one)}</option>" for one in values)
+        yield f"<label>{name} <select>{options}</select></label>\n"
+    for rank, count in enumerate(start.inputs):
+        each = [inputs[rank] for inputs in counts]
+        yield (
+            f'<label>inputs of rank {rank} <input type="range" min="{min(each)}" max="{max(each)}" value="{count}">'
+            f"<output>{count}</output></label>\n"
+        )
+    yield '</form>\n<noscript><p class="soft">Without scripts, this page shows one run alone.</p></noscript>\n'
+    yield '<section class="run"><h2>What happens</h2>\n<div class="run-view">\n'
+    yield from _still("run", first)
+    yield '<div class="live"></div>\n</div>\n</section>\n'
+    text = json.dumps({"runs": numbers}, separators=(",", ":")).replace("<", "\\u003c")
+    yield f'<script type="application/json" id="positions">{text}</script>\n'
+
+
+def _document(heading: str, body: Iterable[str], data: LaneData) -> Iterator[str]:
+    yield (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(heading)}</title>\n<style>\n{asset('view.css')}{asset('page.css')}</style>\n</head>\n<body>\n"
+        '<a class="skip" href="#runs">Skip to the runs</a>\n'
+        f'<header>\n<h1>{escape(heading)}</h1>\n<p class="soft">{LEGEND}</p>\n</header>\n<main id="runs">\n'
+    )
+    yield from body
+    yield f'</main>\n<script type="text/plain" id="data">{b64encode(data.packed()).decode()}</script>\n'
+    yield f'<script type="module">\n{script()}\n{asset("page.js")}</script>\n</body>\n</html>\n'
+
+
+def _still(name: str, timeline: Timeline) -> Iterator[str]:
+    """What the live view says, without a script: for readers who have none, and for paper."""
+    said = diagnose(timeline)
+    yield f'<div class="still">\n<p class="soft">{escape(measured(timeline))}</p>\n<div class="beside">\n<div>\n'
+    yield f"<h3>How it ended, and why</h3>\n<p>{escape(said.sentence)}</p>\n<ul class='ranks'>\n"
+    for one in said.ranks:
+        wrong = one.ending.kind is not EndKind.FINISHED or one.ending.pending
+        sign, style = ("✕", "wrong") if wrong else ("✓", "fine")
+        yield (
+            f'<li class="{style}"><strong>{sign} rank {one.rank}: {escape(str(one.ending))}</strong>'
+            f"<br>{escape(one.sentence)}</li>\n"
+        )
+    yield "</ul>\n</div>\n"
+    yield from _source(timeline)
+    yield f'</div>\n<div class="scroll"><div class="picture">{svg(lanes(timeline), name, tooltips=False)}</div></div>\n'
+    yield "</div>\n"
+
+
+def _source(timeline: Timeline) -> Iterator[str]:
+    source = timeline.meta.get("source") or {}
+    text = str(source.get("text") or "").rstrip("\n")
+    if not text:
+        yield '<div>\n<h3>The program</h3>\n<p class="soft">Its source is not known.</p>\n</div>\n'
+        return
+    file, first = str(source.get("file") or "the program"), int(source.get("first_line") or 1)
+    ended = _ended_at(timeline)
+    shown = file.replace("\\", "/").rpartition("/")[2]
+    yield f'<div>\n<h3>The program, from {escape(shown)}</h3>\n<pre tabindex="0"><code>'
+    for number, line in enumerate(text.split("\n"), first):
+        here = ended.get(f"{file}:{number}")
+        mark = f'<span class="said">◂ {escape("; ".join(here))}</span>' if here else ""
+        cited = " cited" if here else ""
+        yield f'<span class="line{cited}"><span class="no">{number}</span>{escape(line) or " "}{mark}</span>'
+    yield "</code></pre>\n</div>\n"
+
+
+def _ended_at(timeline: Timeline) -> dict[str, list[str]]:
+    """What to write beside the lines in whose call a rank ended, by "file:line"."""
+    found: dict[str, list[str]] = {}
+    for rank, end in enumerate(timeline.ends):
+        if end.call is None:
+            continue
+        try:
+            site = timeline.call(rank, end.call, end.group)["call_site"]
+        except KeyError:  # the call it names was not recorded
+            continue
+        left = "left a call pending here" if end.pending else f"{end} here"
+        found.setdefault(str(site), []).append(f"rank {rank} {left}")
+    return found
+
+
+def _table(timeline: Timeline) -> Iterator[str]:
+    """The same as a table: for a screen reader, and for searching in the page."""
+    matched = Matched(timeline)
+    calls, steps = matched.rows, plan(matched)
+    ranks = range(timeline.world_size)
+    yield f"<details>\n<summary>The same as a table, {len(steps)} rows</summary>\n<div class='scroll'>\n<table>\n"
+    yield "<caption>One row for the calls that met, with DDP's own setup unfolded.</caption>\n<thead><tr>"
+    yield '<th scope="col">input</th>' + "".join(f'<th scope="col">rank {rank}</th>' for rank in ranks)
+    yield '<th scope="col">remark</th></tr></thead>\n<tbody>\n'
+    for step, stretch in zip(steps, stretches(calls, steps), strict=True):
+        cell = {}
+        for index in step.calls:
+            call = calls[index]
+            done = " (failed)" if call["error"] else " (never completes)" if call["completed_ns"] is None else ""
+            cell[call["rank"]] = f"{call['origin'] or call['op']}{done}"
+        yield f'<tr{" class=wrong" if step.bad else ""}><th scope="row">{escape(stretch)}</th>'
+        yield "".join(f"<td>{escape(cell.get(rank, '—'))}</td>" for rank in ranks)
+        yield f"<td>{escape(step.text)}</td></tr>\n"
+    yield "</tbody>\n</table>\n</div>\n</details>\n"
+
+
+def _output(timeline: Timeline) -> Iterator[str]:
+    for rank, text in enumerate(timeline.output):
+        if not text:
+            continue
+        cut = len(text) - MAX_OUTPUT
+        shown = text if cut <= 0 else f"({cut} characters left out; timeline.output has them)\n{text[-MAX_OUTPUT:]}"
+        lines = len(text.splitlines())
+        yield f"<details>\n<summary>What rank {rank} printed, {lines} line{'s' * (lines != 1)}</summary>\n"
+        yield f'<pre class="printed" tabindex="0">{escape(shown)}</pre>\n</details>\n'

@@ -1,0 +1,214 @@
+"""Steps: the rows of the picture. What each call is, which calls share a row, and in which order the rows come.
+
+A step is a slot (a set of calls that met) or a fold: a stretch of DDP's own construction and bucket rebuild, which
+the documented traces leave out, standing as one row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import lru_cache
+from itertools import groupby
+from typing import Any
+
+from joinlab.analysis.conclusions import conclusion
+from joinlab.analysis.matching import Matched, Slot, is_setup, shadows
+from joinlab.ops import POINT_TO_POINT, Op
+from joinlab.picture.details import elements, tensor
+
+Row = dict[str, Any]
+
+
+class Kind(StrEnum):
+    """What a box stands for; the value is what a legend says."""
+
+    FORWARD = "DDP forward()"
+    BACKWARD = "DDP backward()"
+    JOIN = "join() of a rank that ran out"
+    FINAL = "join() after the last input"
+    BARRIER = "barrier"
+    SETUP = "DDP construction, bucket rebuild"
+    OTHER = "other call"
+    WAIT = "host waits"
+    SPAN = "host works"
+
+
+_KINDS = (  # the first that fits; "join()" stands in many labels, hence the order
+    ("barrier", Kind.BARRIER),
+    ("(_find_common_rank())", Kind.FINAL),
+    ("final model", Kind.FINAL),
+    ("join()", Kind.JOIN),
+    ("forward()", Kind.FORWARD),
+    ("backward()", Kind.BACKWARD),
+)
+
+
+def kind(call: Row) -> Kind:
+    """What sort of call this is, told by its label."""
+    return _kind(call["origin"] or "", call["op"])
+
+
+@lru_cache(1024)
+def _kind(origin: str, op: str) -> Kind:
+    if is_setup(origin):
+        return Kind.SETUP
+    for word, found in _KINDS:
+        if word in origin:
+            return found
+    return Kind.BARRIER if op == Op.BARRIER else Kind.OTHER
+
+
+def short(label: str) -> str:
+    """The part of a documented label that tells it from others, for narrow columns.
+
+    >>> short("all-reduce (join() _get_num_nonjoined_procs())"), short("all-reduce (DDP forward() 1)"), short("send")
+    ('_get_num_nonjoined_procs()', 'forward() 1', 'send')
+    """
+    _, bracket, inner = label.partition(" (")
+    return inner.removesuffix(")").removeprefix("DDP ").removeprefix("join() ") if bracket else label
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One row: the calls in it (indices into Timeline.calls) and the slots that it stands for.
+
+    met     they exchanged data, or would have
+    bad     they do not belong together: they differ in `differs`, as in Slot
+    text    what is wrong: what each rank issued, or who never came
+    folded  the row stands for several calls of a rank
+    """
+
+    calls: tuple[int, ...]
+    slots: tuple[int, ...]
+    met: bool = True
+    bad: bool = False
+    differs: tuple[str, ...] = ()
+    text: str = ""
+    folded: bool = False
+
+
+def plan(matched: Matched) -> tuple[Step, ...]:
+    """One step a slot, in an order that keeps every rank's own order of issue.
+
+    Two ranks can issue calls of two groups crosswise, and then no such order exists: a slot that stands in the way
+    is taken apart, and its calls get a row each.
+    """
+    calls, groups = matched.rows, matched.groups
+    at = {(call["rank"], call["group"], call["seq"]): index for index, call in enumerate(calls)}
+    step_of: dict[int, Step] = {}
+    said: set[tuple[str, str]] = set()  # a rank that never came is told of once
+    for number, slot in enumerate(matched.slots):
+        members = tuple(at[rank, slot.group, seq] for rank, seq in sorted(slot.calls.items()))
+        rows = [calls[index] for index in members]
+        bad = not slot.expected
+        text = clash(rows, slot) if bad else missing(rows, groups[slot.group])
+        text = text if bad or (slot.group, text) not in said else ""
+        said.add((slot.group, text))
+        step_of.update(dict.fromkeys(members, Step(members, (number,), slot.met, bad, slot.differs, text)))
+    queues: dict[int, list[int]] = {}
+    for index in range(len(calls) - 1, -1, -1):  # reversed: the next one is popped off the end
+        queues.setdefault(calls[index]["rank"], []).append(index)
+    found: list[Step] = []
+    while heads := {queue[-1] for queue in queues.values() if queue}:
+        steps = sorted({step_of[call] for call in heads}, key=lambda step: (step.slots, step.calls))
+        ready = next((step for step in steps if heads.issuperset(step.calls)), None)
+        if ready is None:
+            here = tuple(call for call in steps[0].calls if call in heads)
+            rest = tuple(call for call in steps[0].calls if call not in heads)
+            ready = replace(steps[0], calls=here)
+            step_of.update(dict.fromkeys(rest, replace(steps[0], calls=rest)))
+        for call in ready.calls:
+            queues[calls[call]["rank"]].pop()
+        found.append(ready)
+    return tuple(found)
+
+
+def clash(rows: Sequence[Row], slot: Slot) -> str:
+    """What stands at one place and does not belong together, and what each rank made of what it got."""
+    told: dict[str, list[int]] = {}
+    for row in rows:
+        root = f", root {row['root']}" if "root" in slot.differs else ""
+        reduced = f", {row['reduce_op']}" if "reduce_op" in slot.differs else ""
+        carried = f" of {tensor(row)}" if {"dtype", "shape"} & set(slot.differs) else ""
+        what = f"issued {row['origin'] or row['op']}{carried}{reduced}{root}"
+        made = conclusion(row["origin"], row["value_out"]) if row["completed_ns"] is not None else None
+        told.setdefault(f"{what} and {made}" if made else what, []).append(row["rank"])
+    said = "; ".join(f"{ranks_text(ranks)} {what}" for what, ranks in told.items())
+    return f"≠ {'Met, but should not have' if slot.met else 'Face each other, but can never meet'}: {said}."
+
+
+def unlike(one: Row, other: Row, differs: Sequence[str]) -> bool:
+    """Whether these two calls are among those that differ in a slot; others of the slot may be alike."""
+    for name in differs:
+        if name == "origin":
+            if not shadows(one["origin"] or "", other["origin"] or ""):
+                return True
+        elif name == "shape":
+            if elements(one) != elements(other):
+                return True
+        elif one[name] != other[name]:
+            return True
+    return False
+
+
+def missing(rows: Sequence[Row], members: Sequence[int]) -> str:
+    """Which ranks never issued their part of a call that is not complete; "" if none, or if it completed."""
+    absent = sorted(set(members) - {row["rank"] for row in rows})
+    if rows[0]["op"] in POINT_TO_POINT or not absent or all(row["completed_ns"] is not None for row in rows):
+        return ""
+    return f"∅ Nothing meets this call: {ranks_text(absent)} never issued one."
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Ranks as they are read.
+
+    >>> ranks_text([3]), ranks_text([0, 2]), ranks_text([0, 1, 2, 3])
+    ('rank 3', 'ranks 0 and 2', 'ranks 0 to 3')
+    """
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
+        return f"ranks {ranks[0]} to {ranks[-1]}"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def fold(calls: Sequence[Row], steps: Sequence[Step]) -> tuple[Step, ...]:
+    """The same steps, each stretch of what the documented traces leave out made one step."""
+
+    def foldable(step: Step) -> bool:  # never fold away what went wrong
+        return not step.text and all(_done(calls[call]) and kind(calls[call]) is Kind.SETUP for call in step.calls)
+
+    found: list[Step] = []
+    for together, run in groupby(steps, foldable):
+        some = list(run)
+        if together:
+            members = tuple(call for step in some for call in step.calls)
+            found.append(Step(members, tuple(slot for step in some for slot in step.slots), folded=True))
+        else:
+            found += some
+    return tuple(found)
+
+
+def _done(call: Row) -> bool:
+    """Whether a call completed and let its host go."""
+    waits = call["host_wait_begin_ns"] is not None and call["host_wait_end_ns"] is None
+    return call["completed_ns"] is not None and not waits
+
+
+def stretches(calls: Sequence[Row], steps: Sequence[Step]) -> list[str]:
+    """For each step the inputs it belongs to: "inputs[2]", "" where the program marks no inputs.
+
+    Where ranks that met are at different inputs, both are named.
+    """
+    if all(row["input"] is None for row in calls):
+        return [""] * len(steps)
+    found = []
+    begun = False
+    for step in steps:
+        inputs = sorted({calls[call]["input"] for call in step.calls if calls[call]["input"] is not None})
+        begun = begun or bool(inputs)
+        outside = "after the last input" if begun else "before the first input"
+        found.append(" and ".join(f"inputs[{i}]" for i in inputs) or outside)
+    return found

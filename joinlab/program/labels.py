@@ -1,0 +1,221 @@
+"""Who issued a collective: from the Python stack to the label of the documented traces, and the learner's line.
+
+The labels are those of the forum answer ("all-reduce (DDP forward() 1)"). They are read off the names of the
+functions of torch that stand between the learner's line and the call. What the C++ Reducer issues has no frame of
+its own: it is told by the innermost Python frame, through which the Reducer was entered.
+
+Recorder and emulator share this file. It imports nothing of torch: file names are enough.
+"""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from types import FrameType
+
+from joinlab.ops import Op
+from joinlab.program.program import call_program
+
+WORDS = {op: op.value.replace("_", "-") for op in Op}
+"""How the documented traces spell an op: "all-reduce"."""
+
+MAX_FRAMES = 64
+"""Deeper stacks are cut at their outer end, so that recursion in a program cannot make a call expensive."""
+
+_PROGRAM_CALLER = call_program.__code__
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_STDLIB = tuple(
+    os.path.realpath(path) + os.sep for path in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+)
+_TEACHING = tuple(_HERE + name for name in ("cases.py", "scenarios.py"))  # ours, but the learner's text
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One Python frame: file, line and function."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} {self.function}"
+
+
+def walk(frame: FrameType | None) -> tuple[Frame, ...]:
+    """The frames from `frame` outwards, innermost first, without joinlab's own (its cases excepted)."""
+    found: list[Frame] = []
+    while frame is not None and len(found) < MAX_FRAMES:
+        file = frame.f_code.co_filename
+        if not is_ours(file):
+            found.append(Frame(file, frame.f_lineno, frame.f_code.co_name))
+        elif frame.f_code is _PROGRAM_CALLER:
+            break  # what lies further out is how we started the rank, not the learner's program
+        frame = frame.f_back
+    return tuple(found)
+
+
+def is_ours(file: str) -> bool:
+    """True for joinlab's own files, its teaching programs excepted."""
+    return file.startswith(_HERE) and file not in _TEACHING
+
+
+@lru_cache(maxsize=4096)
+def kind_of(file: str) -> str:
+    """Where a file belongs: "torch", "library" (stdlib, site-packages, joinlab) or "program" (the learner's)."""
+    if file in _TEACHING:
+        return "program"
+    if f"{os.sep}torch{os.sep}" in file and ("site-packages" in file or "dist-packages" in file or "pytorch" in file):
+        return "torch"
+    if "site-packages" in file or "dist-packages" in file or file.startswith((_HERE, "<frozen", *_STDLIB)):
+        return "library"
+    return "program"
+
+
+def call_site(frames: Iterable[Frame]) -> str | None:
+    """ "file:line" of the innermost frame of the learner's own code; failing that, of the innermost outside torch."""
+    frames = tuple(frames)
+    for wanted in ("program", "library"):
+        for frame in frames:
+            if kind_of(frame.file) == wanted and not frame.file.startswith("<frozen"):
+                return f"{frame.file}:{frame.line}"
+    return None
+
+
+def line_of(frame: FrameType | None) -> str | None:
+    """The `call_site` of the stack from `frame` outwards, without a look at the rest of it."""
+    at = frame
+    while at is not None and at.f_code is not _PROGRAM_CALLER:
+        if kind_of(at.f_code.co_filename) == "program":
+            return f"{at.f_code.co_filename}:{at.f_lineno}"
+        at = at.f_back
+    return call_site(walk(frame))
+
+
+def label(op: Op, frames: tuple[Frame, ...], *, asynchronous: bool, dtype: str | None, all_reduce_barrier: bool) -> str:
+    """The label of the documented traces for a call of `op` issued under `frames` (innermost first).
+
+    asynchronous        the call was issued with async_op=True: tells the two all-reduces of notify_join_context apart
+    dtype               of its tensor: tells the Reducer's map of unused parameters (int32) from a gradient bucket
+    all_reduce_barrier  the backend makes its barrier of an all-reduce (NCCL), as the documented label says
+
+    >>> label(Op.ALL_REDUCE, (), asynchronous=False, dtype="float32", all_reduce_barrier=True)
+    'all-reduce'
+    """
+    if op is Op.BARRIER:
+        return "all-reduce (barrier)" if all_reduce_barrier else "barrier"
+    who = _who(frames, asynchronous, dtype)
+    return f"{WORDS[op]} ({who})" if who else WORDS[op]
+
+
+def from_reducer(frames: tuple[Frame, ...]) -> bool:
+    """True where DDP's Reducer issues the call, itself or through a comm hook of torch, and so waits for it.
+
+    Without any frame it is one of the autograd engine's own threads, as for tensors on a GPU.
+    """
+    for frame in frames:
+        if frame.function == "_engine_run_backward":
+            return True
+        if kind_of(frame.file) == "program":
+            return False
+    return not frames
+
+
+def _who(frames: tuple[Frame, ...], asynchronous: bool, dtype: str | None) -> str | None:
+    inner: list[Frame] = []  # torch's frames between the call and the learner's line
+    for frame in frames:
+        if kind_of(frame.file) == "program":
+            break
+        inner.append(frame)
+    names = {frame.function for frame in inner}
+    if not inner:
+        return None
+
+    def within(file: str) -> bool:
+        return any(frame.file.endswith(file) for frame in inner)
+
+    innermost = next((frame for frame in inner if frame.function not in _WRAPPERS), inner[0]).function
+    in_ddp = within("distributed.py") and bool(names & _DDP_FUNCTIONS)
+    in_forward = "_pre_forward" in names or "_post_forward" in names
+    if "notify_join_context" in names:
+        if not asynchronous:
+            return "throw check"
+        return "DDP forward() 1" if in_forward else "notify_join_context()"
+    if "_notify_procs_to_terminate" in names:
+        return "join() throw check"
+    if "_check_global_requires_backward_grad_sync" in names:
+        return "DDP forward() 2" if in_forward else "join() check bwd grad sync"
+    if "_get_num_nonjoined_procs" in names:
+        return "join() _get_num_nonjoined_procs()"
+    if "_match_all_reduce_for_bwd_pass" in names:
+        return "join() hook"
+    if "_match_unused_params_allreduce" in names:
+        return "join() hook, unused parameters"
+    if names & {"_sync_buffers", "_sync_module_buffers", "_check_and_sync_module_buffers"}:
+        who = "DDP forward(), buffers" if in_forward else "join() hook, buffers"
+        return f"_find_common_rank(), {who}" if "_find_common_rank" in names else who
+    if "_find_common_rank" in names:
+        return "_find_common_rank()"
+    if "_sync_final_model" in names:
+        return "sync final model params"
+    if within("zero_redundancy_optimizer.py"):
+        return "ZeRO join() hook" if "main_hook" in names or "post_hook" in names else "ZeRO"
+    if in_ddp and innermost in {"_pre_forward", "main_hook"}:
+        return "DDP bucket rebuild"
+    if in_ddp and ("__init__" in names or "_lazy_init" in names) and "_engine_run_backward" not in names:
+        return "DDP construction"
+    if inner[0].function == "_engine_run_backward":
+        return "DDP backward(), unused parameters" if dtype == "int32" else "DDP backward()"
+    if "_engine_run_backward" in names and within("_hooks.py"):
+        return "DDP backward(), comm hook"
+    for frame in reversed(inner):  # the public function that the learner called, where it issues several calls
+        if frame.function in _COMPOSITE:
+            return frame.function
+    return None
+
+
+_WRAPPERS = {"wrapper", "all_reduce", "broadcast", "_broadcast_coalesced", "_sync_params_and_buffers"}
+_DDP_FUNCTIONS = {"_pre_forward", "_post_forward", "main_hook", "post_hook", "__init__", "_lazy_init"}
+_COMPOSITE = {
+    "all_gather_object",
+    "gather_object",
+    "scatter_object_list",
+    "broadcast_object_list",
+    "send_object_list",
+    "recv_object_list",
+}
+
+
+class Stacks:
+    """Numbers each distinct stack, so that a recorder writes it once: walking is cheap, formatting is not."""
+
+    __slots__ = ("_ids", "_lock", "frames")
+
+    def __init__(self) -> None:
+        self._ids: dict[tuple[object, ...], int] = {}
+        self._lock = threading.Lock()
+        self.frames: list[tuple[Frame, ...]] = []
+        """By number: the frames of each stack, innermost first."""
+
+    def intern(self, frame: FrameType | None) -> tuple[int, bool]:
+        """The stack's number, and whether it is new."""
+        key: list[object] = []
+        at = frame
+        while at is not None and len(key) < 2 * MAX_FRAMES:
+            code = at.f_code
+            key.append(code)
+            key.append(at.f_lasti)
+            at = None if code is _PROGRAM_CALLER else at.f_back
+        known = self._ids.get(tuple(key))
+        if known is not None:
+            return known, False
+        with self._lock:
+            number = self._ids.setdefault(tuple(key), len(self.frames))
+            if number < len(self.frames):  # another thread was first
+                return number, False
+            self.frames.append(walk(frame))
+        return number, True

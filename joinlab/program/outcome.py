@@ -1,0 +1,51 @@
+"""What is left of a rank's run when it ends: what its program returned, as plain data, and the traceback it raised."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from joinlab.program.labels import is_ours
+from joinlab.program.plain_data import Repr
+
+
+def to_plain(value: Any) -> Any:
+    """Tensors as numpy arrays (bfloat16 as float32), containers as dict, list or tuple, the rest as it is."""
+    if isinstance(value, torch.Tensor):
+        try:
+            tensor = value.detach().cpu()
+            return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy().copy()
+        except Exception:  # a sparse or quantised tensor
+            return Repr(repr(value))
+    if isinstance(value, Mapping):
+        return {key: to_plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        items = [to_plain(item) for item in value]
+        return tuple(items) if isinstance(value, tuple) else items
+    return value
+
+
+def traceback_text(error: BaseException) -> str:
+    """As Python would print it, without the frames of joinlab: not how the program was started, nor the recorder."""
+    shown = traceback.TracebackException.from_exception(error)
+    causes: list[traceback.TracebackException | None] = [shown]
+    while causes:
+        one = causes.pop()
+        if one is not None:
+            kept = [frame for frame in one.stack if not is_ours(frame.filename)]
+            one.stack = traceback.StackSummary.from_list(kept)
+            causes += [one.__cause__, one.__context__]
+    return "".join(shown.format())
+
+
+def at_exit(how: str) -> str:
+    """What is said of a rank whose program is over, while its process cannot end: `how` it is over."""
+    return f"{how}, and its process waits for this call before it ends"
+
+
+def text_of(error: BaseException) -> str:
+    """Type and message of an exception, as an Ending says it."""
+    return f"{type(error).__name__}: {error}".rstrip(": ")

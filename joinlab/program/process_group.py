@@ -1,0 +1,136 @@
+"""The process-group seam: what the methods of torch's ProcessGroup mean, and what stands in their arguments.
+
+Everything that passes between a program and its backend passes here: the calls of torch.distributed and those of
+DDP's C++ Reducer alike. The recorder listens at this seam and the emulator answers at it; both read it by this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from joinlab.ops import POINT_TO_POINT, Op
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A method of ProcessGroup: the op it is, and which of its arguments hold the tensors that go in and come out."""
+
+    op: Op
+    ins: int | None
+    outs: int | None
+
+
+METHODS = {
+    "allreduce": Method(Op.ALL_REDUCE, 0, 0),
+    "allreduce_coalesced": Method(Op.ALL_REDUCE, 0, 0),
+    "broadcast": Method(Op.BROADCAST, 0, 0),
+    "reduce": Method(Op.REDUCE, 0, 0),
+    "allgather": Method(Op.ALL_GATHER, 1, 0),
+    "allgather_coalesced": Method(Op.ALL_GATHER, 1, 0),
+    "_allgather_base": Method(Op.ALL_GATHER, 1, 0),
+    "all_gather_single": Method(Op.ALL_GATHER, 1, 0),
+    "all_gather_single_coalesced": Method(Op.ALL_GATHER, 1, 0),
+    "allgather_into_tensor_coalesced": Method(Op.ALL_GATHER, 1, 0),
+    "gather": Method(Op.GATHER, 1, 0),
+    "scatter": Method(Op.SCATTER, 1, 0),
+    "reduce_scatter": Method(Op.REDUCE_SCATTER, 1, 0),
+    "_reduce_scatter_base": Method(Op.REDUCE_SCATTER, 1, 0),
+    "reduce_scatter_single": Method(Op.REDUCE_SCATTER, 1, 0),
+    "reduce_scatter_single_coalesced": Method(Op.REDUCE_SCATTER, 1, 0),
+    "reduce_scatter_tensor_coalesced": Method(Op.REDUCE_SCATTER, 1, 0),
+    "alltoall": Method(Op.ALL_TO_ALL, 1, 0),
+    "alltoall_base": Method(Op.ALL_TO_ALL, 1, 0),
+    "all_to_all_single": Method(Op.ALL_TO_ALL, 1, 0),
+    "barrier": Method(Op.BARRIER, None, None),
+    "send": Method(Op.SEND, 0, None),
+    "recv": Method(Op.RECV, None, 0),
+    "recv_anysource": Method(Op.RECV, None, 0),
+}
+
+REDUCING = frozenset({Op.ALL_REDUCE, Op.REDUCE, Op.REDUCE_SCATTER})
+ROOTED = frozenset({Op.BROADCAST, Op.REDUCE, Op.GATHER, Op.SCATTER})
+
+_REDUCE_OPS = {
+    int(getattr(dist.ReduceOp, name).value): name.lower()
+    for name in ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
+    if hasattr(dist.ReduceOp, name)
+}
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """All tensors in an argument, which may be one, a list, or a list of lists."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        if len(value) == 1 and isinstance(value[0], torch.Tensor):
+            return [value[0]]
+        return [t for item in value for t in tensors_in(item)]
+    return []
+
+
+def dtype_of(tensors: Sequence[torch.Tensor]) -> str | None:
+    """ "float32"; several distinct ones joined by ","; None without tensors."""
+    if not tensors:
+        return None
+    if len(tensors) == 1:
+        return str(tensors[0].dtype)[6:]
+    return ",".join(dict.fromkeys(str(t.dtype)[6:] for t in tensors))
+
+
+def values_in(tensors: Sequence[torch.Tensor]) -> list[list[Any]] | None:
+    """The elements of each tensor, flat; None if they cannot be read (sparse, quantised or fake tensors)."""
+    try:
+        return [t.tolist() if t.dim() == 1 else t.detach().reshape(-1).tolist() for t in tensors]
+    except Exception:
+        return None
+
+
+def options_key(op: Op, args: tuple[Any, ...]) -> Any:
+    """Something hashable that differs where `options_of` does. Cheaper: most calls repeat an earlier one's options."""
+    if op is Op.BARRIER or not args:
+        return None
+    opts = args[-1]
+    try:
+        if op in REDUCING:
+            key = opts.reduceOp.op.value
+            return (key, opts.rootRank) if op in ROOTED else key
+        if op in ROOTED:
+            return opts.rootRank
+    except AttributeError:  # no options object: the short forms of a method
+        return tuple([str(arg) for arg in args if not isinstance(arg, (torch.Tensor, list))])
+    return tuple([arg for arg in args if isinstance(arg, int)]) if op in POINT_TO_POINT else None  # peer and tag
+
+
+def options_of(op: Op, ranks: Sequence[int], args: tuple[Any, ...]) -> dict[str, Any]:
+    """Reduce op, root, peer and tag of a call of `op` with these arguments, as columns of a Timeline.
+
+    `ranks` are the global ranks of the group, by rank within it: root and peer come out as global ranks.
+    """
+    opts = args[-1] if args and not isinstance(args[-1], (torch.Tensor, list, tuple)) else None
+    found: dict[str, Any] = {}
+    if op in REDUCING:
+        found["reduce_op"] = _reduce_op_name(getattr(opts, "reduceOp", opts))
+    if op in ROOTED:
+        root = getattr(opts, "rootRank", None)
+        if root is None and len(args) > 1 and isinstance(args[1], int):
+            root = args[1]
+        found["root"] = ranks[root] if root is not None and 0 <= root < len(ranks) else root
+    if op in (Op.SEND, Op.RECV):
+        numbers = [arg for arg in args if isinstance(arg, int) and not isinstance(arg, bool)]
+        found["tag"] = numbers[-1] if numbers else None
+        if len(numbers) == 2:
+            found["peer"] = ranks[numbers[0]]
+    return found
+
+
+def _reduce_op_name(reduce_op: Any) -> str:
+    value = getattr(reduce_op, "op", reduce_op)
+    try:
+        return _REDUCE_OPS[int(getattr(value, "value", value))]
+    except (KeyError, TypeError, ValueError):
+        return "sum" if reduce_op is None or not hasattr(value, "name") else str(value.name).lower()

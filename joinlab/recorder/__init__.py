@@ -1,0 +1,1 @@
+"""Records the calls, waits and host spans of one real rank."""

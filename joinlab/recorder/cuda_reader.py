@@ -1,0 +1,148 @@
+"""Recording on NCCL without making the host wait: what recorder.py leaves to the side where tensors lie on a GPU.
+
+Completion is polled for (`Work.is_completed` asks a CUDA event). Small values are copied into pinned memory on the
+program's own stream, before the call and after the stream has been made to wait for it, and written down when the
+copy has arrived. Neither makes host or stream wait for anything it would not have waited for.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from joinlab.program.process_group import values_in
+from joinlab.recorder.reader import Reader
+
+if TYPE_CHECKING:
+    from joinlab.recorder.recorder import Call, Recorder
+
+POLL_S = 0.001
+
+
+class CudaReader(Reader):
+    """Reads small tensors on a GPU; one per process, with one thread that polls."""
+
+    late = True
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._open: deque[Call] = deque()
+        self._copies: deque[tuple[int, str, list[torch.Tensor], Any]] = deque()  # id, column, copies, CUDA event
+        self._lock = threading.Lock()
+        recorder.own_threads += 1
+        threading.Thread(target=self._poll_for_ever, daemon=True, name="joinlab-poll").start()
+        _mark_host_syncs(recorder)
+        _keep_batches_together()
+
+    def before(self, call: Call, tensors: Sequence[torch.Tensor]) -> None:
+        """Copy what goes in; it is written down when it has arrived."""
+        self._copy(call, "value_in", tensors)
+
+    def watch(self, call: Call) -> bool:
+        """Poll for the completion of `call`."""
+        self._open.append(call)
+        return True
+
+    def after_wait(self, call: Call) -> None:
+        """Copy what came out, on the stream that has just been made to wait for it."""
+        outs, call.outs = call.outs, None
+        if outs:
+            self._copy(call, "value_out", outs)
+
+    def after(self, call: Call) -> None:
+        """Nothing to read at completion: `after_wait` does."""
+
+    def settle(self) -> None:
+        """Write down what has completed or arrived by now."""
+        with self._lock:
+            for call in [self._open.popleft() for _ in range(len(self._open))]:
+                if not self._completed(call):
+                    self._open.append(call)
+            for _ in range(len(self._copies)):
+                id, column, hosts, arrived = copy = self._copies.popleft()
+                if arrived.query():
+                    self._recorder.log.write({"e": "value", "id": id, "c": column, "v": values_in(hosts)})
+                else:
+                    self._copies.append(copy)
+
+    def _completed(self, call: Call) -> bool:
+        try:
+            if not call.work.is_completed():
+                return False
+            error = call.work.exception()
+        except Exception as raised:
+            self._recorder.fail(call, raised)
+            return True
+        if error is None:
+            self._recorder.finish(call)
+        else:
+            self._recorder.fail(call, RuntimeError(str(error)))
+        return True
+
+    def _copy(self, call: Call, column: str, tensors: Sequence[torch.Tensor]) -> None:
+        try:
+            hosts = []
+            for tensor in tensors:
+                host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
+                hosts.append(host.copy_(tensor.detach(), non_blocking=True))
+            arrived: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            arrived.record()
+        except Exception:  # a sparse or quantised tensor: the call is recorded without its values
+            return
+        self._copies.append((call.id, column, hosts, arrived))
+
+    def _poll_for_ever(self) -> None:
+        pause = threading.Event()
+        while True:
+            pause.wait(POLL_S)
+            if self._open or self._copies:
+                self.settle()
+
+
+def _mark_host_syncs(recorder: Recorder) -> None:
+    """`.item()` and its like are where the host of a NCCL program really waits: for all its stream waits for."""
+
+    def marked(sync: Callable[..., Any], on_gpu: Callable[..., bool]) -> Callable[..., Any]:
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            calls = recorder.streamed() if on_gpu(*args) else []
+            if not calls:
+                return sync(*args, **kwargs)
+            with recorder.waiting(calls):
+                return sync(*args, **kwargs)
+
+        return recorded
+
+    for name in ("item", "cpu", "tolist", "numpy", "__bool__", "__float__", "__int__"):
+        setattr(torch.Tensor, name, marked(getattr(torch.Tensor, name), lambda tensor, *_: tensor.is_cuda))
+    for owner in (torch.cuda, torch.cuda.Stream, torch.cuda.Event):
+        setattr(owner, "synchronize", marked(owner.synchronize, lambda *_: True))  # noqa: B010 (mypy knows them as fixed)
+
+
+def _keep_batches_together() -> None:
+    """torch batches isend and irecv into one NCCL group only for its own class of process group.
+
+    Left apart, two ranks that each send first would wait for each other: recording would change the ending.
+    """
+    batch = c10d.batch_isend_irecv
+
+    def batch_isend_irecv(p2p_op_list: list[Any]) -> list[Any]:
+        group = p2p_op_list[0].group or c10d._get_default_group()
+        if getattr(group, "backend", None) != "nccl":
+            return batch(p2p_op_list)
+        device = p2p_op_list[0].tensor.device
+        with c10d._coalescing_manager(group, device, async_ops=True) as manager:
+            for op in p2p_op_list:
+                op.op(op.tensor, group=op.group, tag=op.tag, **{_peer(op): op.group_peer})
+        return list(manager.works)
+
+    c10d.batch_isend_irecv = dist.batch_isend_irecv = batch_isend_irecv
+
+
+def _peer(op: Any) -> str:
+    return "group_dst" if op.op is c10d.isend else "group_src"

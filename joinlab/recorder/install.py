@@ -1,0 +1,158 @@
+"""Installing the recorder into a process: every process group it makes from then on is recorded.
+
+What is replaced in torch, and why, is all in this file (and, for NCCL, in recorder_cuda.py).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+from torch.nn.parallel import DistributedDataParallel
+
+from joinlab.recorder.events import EventLog, log_name
+from joinlab.recorder.group import BACKEND, RecordingGroup
+from joinlab.recorder.reader import Reader
+from joinlab.recorder.recorder import Recorder
+
+
+def install(folder: Path, rank: int, versions: dict[str, str | None] | None = None) -> Recorder:
+    """Record every process group that this process creates from now on, into `folder`. Call once per process.
+
+    Writes `rank-<rank>.events.jsonl`. Works under torchrun as well: call it before init_process_group.
+    """
+    recorder = Recorder(EventLog(folder / log_name(rank)), rank)
+    recorder.begin(versions or {})
+    _patch_group_creation(recorder)
+    _patch_spans(recorder)
+    _patch_future_wait(recorder)
+    return recorder
+
+
+def _patch_group_creation(recorder: Recorder) -> None:
+    helper = c10d._new_process_group_helper
+    requested: list[str] = []
+
+    def recording_helper(*args: Any, **kwargs: Any) -> Any:
+        # (group_size, group_rank, global_ranks_in_group, backend, store, ...)
+        backend = str(kwargs["backend"] if "backend" in kwargs else args[3]).lower()
+        if backend != BACKEND:
+            requested.append(_real_backend(backend))
+        elif recorder_groups:
+            requested.append(recorder_groups[0].backend)
+        if "backend" in kwargs:
+            kwargs["backend"] = dist.Backend(BACKEND)
+        else:
+            args = (*args[:3], dist.Backend(BACKEND), *args[4:])
+        return helper(*args, **kwargs)
+
+    recorder_groups: list[RecordingGroup] = []
+
+    def create(options: Any, backend_options: Any) -> RecordingGroup:
+        backend = requested.pop() if requested else "gloo"
+        group = _create_group(recorder, backend, options, backend_options)
+        recorder_groups.append(group)
+        return group
+
+    get_backend = c10d.get_backend
+
+    def real_get_backend(group: Any = None) -> Any:
+        group = group or c10d._get_default_group()
+        return dist.Backend(group.backend) if isinstance(group, RecordingGroup) else get_backend(group)
+
+    dist.Backend.register_backend(BACKEND, create, extended_api=True, devices=["cpu", "cuda"])
+    c10d._new_process_group_helper = recording_helper
+    c10d.get_backend = dist.get_backend = real_get_backend
+
+
+def _real_backend(backend: str) -> str:
+    """ "gloo" or "nccl" out of what init_process_group may be given: "undefined", "cpu:gloo,cuda:nccl", ..."""
+    if "nccl" in backend:
+        return "nccl"
+    if "gloo" in backend:
+        return "gloo"
+    return "nccl" if torch.cuda.is_available() else "gloo"
+
+
+def _create_group(recorder: Recorder, backend: str, options: Any, backend_options: Any) -> RecordingGroup:
+    rank, size = options.group_rank, options.group_size
+    ranks = list(options.global_ranks_in_group) or list(range(size))
+    real = dist.ProcessGroup(options.store, rank, size)
+    real._set_group_name(options.group_id)
+    inner: Any
+    if backend == "gloo":
+        device, kind, reader = torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, Reader()
+        gloo = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+        gloo._devices = [_gloo_device()]
+        gloo._timeout = options.timeout
+        inner = dist.ProcessGroupGloo(options.store, rank, size, gloo)
+    else:
+        device, kind, reader = torch.device("cuda"), dist.ProcessGroup.BackendType.NCCL, recorder.cuda_reader()
+        nccl: Any = backend_options or dist.ProcessGroupNCCL.Options()
+        nccl._timeout = options.timeout
+        nccl.global_ranks_in_group = ranks
+        nccl.group_name = options.group_id
+        inner = dist.ProcessGroupNCCL(options.store, rank, size, nccl)
+    inner._set_sequence_number_for_group()
+    real._set_default_backend(kind)
+    real._register_backend(device, kind, inner)
+    group = RecordingGroup(recorder, real, backend, str(options.group_id), ranks, reader)
+    group._register_backend(device, kind, inner)  # for what C++ asks of a group beside its collectives
+    return group
+
+
+def _gloo_device() -> Any:
+    """Loopback for ranks of one machine (the launcher sets the variable); gloo's own choice otherwise."""
+    host = os.environ.get("JOINLAB_GLOO_HOST")
+    gloo: Any = dist.ProcessGroupGloo
+    return gloo.create_device(hostname=host) if host else gloo.create_default_device()
+
+
+def _patch_spans(recorder: Recorder) -> None:
+    forward: Any = DistributedDataParallel.forward
+    backward: Any = torch.autograd.backward
+
+    def recorded_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        span = recorder.begin_span("forward", sys._getframe(1))
+        try:
+            return forward(self, *args, **kwargs)
+        finally:
+            recorder.end_span(span)
+
+    def recorded_backward(*args: Any, **kwargs: Any) -> None:
+        span = recorder.begin_span("backward", sys._getframe(1))
+        try:
+            backward(*args, **kwargs)
+        except BaseException as error:
+            recorder.reducer_gave_up(error)
+            raise
+        finally:
+            recorder.end_span(span)
+
+    DistributedDataParallel.forward = recorded_forward  # type: ignore[method-assign]
+    torch.autograd.backward = recorded_backward
+    steps: list[int] = []
+    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+    register_optimizer_step_pre_hook(lambda *_: steps.append(recorder.begin_span("optimizer", sys._getframe(2))))
+    register_optimizer_step_post_hook(lambda *_: recorder.end_span(steps.pop()) if steps else None)
+
+
+def _patch_future_wait(recorder: Recorder) -> None:
+    """The join hook waits on futures that C++ hands out, one per bucket, in the order of issue."""
+    wait = torch._C.Future.wait
+
+    def recorded_wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if sys._getframe(1).f_code.co_name == "_match_all_reduce_for_bwd_pass" and recorder.join_hook:
+            call = recorder.join_hook.popleft()
+            if not call.done and call.host_waits:
+                with recorder.waiting((call,)):
+                    return wait(self, *args, **kwargs)
+        return wait(self, *args, **kwargs)
+
+    torch._C.Future.wait = recorded_wait  # type: ignore[method-assign]

@@ -1,0 +1,164 @@
+"""The calls that the ranks have issued so far, in the form in which the matching rules read them.
+
+A rule is asked one question: given these calls and no others, which of them can never complete? It is asked while
+the ranks still run, so the records are light: a `Call` is a plain tuple, and nothing here touches a DataFrame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple
+
+from joinlab.ops import POINT_TO_POINT, Op
+
+ITEM_BYTES: Mapping[str, int] = {
+    **dict.fromkeys(("bool", "uint8", "int8", "float8_e4m3fn", "float8_e5m2"), 1),
+    **dict.fromkeys(("float16", "bfloat16", "int16", "uint16"), 2),
+    **dict.fromkeys(("float32", "int32", "uint32"), 4),
+    **dict.fromkeys(("float64", "int64", "uint64", "complex64"), 8),
+    "complex128": 16,
+}
+"""Bytes of one element, by dtype name."""
+
+
+class Call(NamedTuple):
+    """One issued call, as far as the rules care. `root` and `peer` are global ranks.
+
+    completed  the backend is known to have completed it
+    failed     the backend raised instead
+    """
+
+    rank: int
+    group: str
+    seq: int
+    op: str
+    dtype: str | None = None
+    shape: Sequence[Sequence[int]] | None = None
+    reduce_op: str | None = None
+    root: int | None = None
+    peer: int | None = None
+    tag: int | None = None
+    completed: bool = False
+    failed: bool = False
+
+    @property
+    def elements(self) -> int | None:
+        """Elements of all its tensors together; None if the shapes are unknown."""
+        return elements_of(self.shape)
+
+    @property
+    def nbytes(self) -> int | None:
+        """Bytes of all its tensors together; None if a shape or dtype is unknown."""
+        if self.shape is None or self.dtype is None:
+            return None
+        dtypes = self.dtype.split(",")
+        if len(dtypes) == 1:
+            dtypes *= len(self.shape)
+        if len(dtypes) != len(self.shape) or any(dtype not in ITEM_BYTES for dtype in dtypes):
+            return None
+        return sum(ITEM_BYTES[dtype] * prod(one) for dtype, one in zip(dtypes, self.shape, strict=True))
+
+
+def elements_of(shape: Sequence[Sequence[int]] | None) -> int | None:
+    """Elements of all tensors of these shapes together; None if the shapes are unknown."""
+    return None if shape is None else sum(map(prod, shape))
+
+
+def call_of(row: Mapping[str, Any]) -> Call:
+    """The Call of a row of `Timeline.calls`; columns that are absent count as null.
+
+    >>> call_of({"rank": 0, "group": "0", "seq": 3, "op": "all_reduce", "dtype": "float32", "shape": [[2]]}).nbytes
+    8
+    """
+    get = row.get
+    return Call(
+        row["rank"],
+        row["group"],
+        row["seq"],
+        row["op"],
+        get("dtype"),
+        get("shape"),
+        get("reduce_op"),
+        get("root"),
+        get("peer"),
+        get("tag"),
+        get("completed_ns") is not None,
+        get("error") is not None,
+    )
+
+
+class Blocker(NamedTuple):
+    """Why a call cannot complete: what `rank` did in its place. `seq` is None where it issued no such call."""
+
+    rank: int
+    seq: int | None
+
+
+Blocked = Mapping[tuple[int, int], tuple[Blocker, ...]]
+"""What a rule answers: (rank, seq) of every call of a group that cannot complete, and because of whom."""
+
+Pair = tuple[int, int, int]
+"""Sender, receiver, tag."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCalls:
+    """The calls of one process group.
+
+    name         of the group
+    ranks        its global ranks, in the order of the group
+    collectives  per rank, in order of issue: the k-th of one rank stands beside the k-th of another
+    sends        per (sender, receiver, tag), in order of issue
+    recvs        the same; the sender is -1 where any source will do
+    failed       whether the backend raised in one of them: then its state is no longer known
+    """
+
+    name: str
+    ranks: tuple[int, ...]
+    collectives: dict[int, list[Call]]
+    sends: dict[Pair, list[Call]]
+    recvs: dict[Pair, list[Call]]
+    failed: bool
+
+
+ANY_SOURCE = -1
+
+
+def by_group(calls: Iterable[Call | Mapping[str, Any]], groups: Mapping[str, Iterable[int]]) -> dict[str, GroupCalls]:
+    """Sort `calls`, each rank's in its order of issue, into their groups.
+
+    Calls of a group that `groups` does not name, or of a rank outside it, make that group unknown: it is left out.
+    """
+    found = {name: GroupCalls(name, tuple(ranks), {}, {}, {}, False) for name, ranks in groups.items()}
+    lanes = {name: {rank: list[Call]() for rank in one.ranks} for name, one in found.items()}
+    failed: set[str] = set()
+    foreign: set[str] = set()
+    for call in calls:
+        if not isinstance(call, Call):
+            call = call_of(call)
+        name = call.group
+        if name not in lanes or call.rank not in lanes[name]:
+            foreign.add(name)
+            continue
+        if call.failed:
+            failed.add(name)
+        if call.op in POINT_TO_POINT:
+            _add_pair(found[name], call)
+        else:
+            lanes[name][call.rank].append(call)
+    return {
+        name: GroupCalls(name, one.ranks, lanes[name], one.sends, one.recvs, name in failed)
+        for name, one in found.items()
+        if name not in foreign
+    }
+
+
+def _add_pair(group: GroupCalls, call: Call) -> None:
+    peer = ANY_SOURCE if call.peer is None else call.peer
+    tag = call.tag or 0
+    if call.op == Op.SEND:
+        group.sends.setdefault((call.rank, peer, tag), []).append(call)
+    else:
+        group.recvs.setdefault((peer, call.rank, tag), []).append(call)

@@ -1,0 +1,357 @@
+"""NCCL's matching rule: which of the calls issued so far can never complete.
+
+NCCL checks nothing. On one communicator the k-th collective of one rank meets the k-th of the other, whatever kind,
+dtype, size or operation each of them thinks it is. Every collective is a fixed list of steps around a ring: in a
+step a rank receives from the rank before it, sends to the rank after it, or both. The message between two
+neighbours lies in a FIFO of NCCL_STEPS places, a step a place, and the step numbers live as long as the
+communicator. So two collectives that do not fit may still both complete, with nonsense; or one completes and the
+other waits for a step that nobody will take; or both complete and leave the numbers askew, so that the next call,
+though right on both ranks, hangs.
+
+For small messages on two ranks NCCL takes the LL protocol: a step carries lines of LINE_BYTES bytes, each with its
+own flag, and a receiver waits for the lines that *it* expects. A step may carry no line at all (a chunk of the ring
+that lies beyond the end of a small tensor): it is counted, but nobody waits for it.
+
+`Ring` is that model. It decides for two ranks and small messages, where NCCL's choice of algorithm is known. With
+more ranks or larger messages the choice is the tuner's; there only what every algorithm shares is claimed: as long
+as all calls so far fit, a result that needs a rank which issued no such call cannot come. A rank's calls on one
+communicator run in order, on one stream: behind a call that cannot complete, none can.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from joinlab.ops import Op
+from joinlab.rules.calls import Blocked, Blocker, Call, GroupCalls
+
+NCCL_STEPS = 8
+"""Places of a FIFO: a send must wait once so many steps are unread."""
+
+LINE_BYTES = 8
+"""Bytes of data in one LL line."""
+
+SMALL_BYTES = 16
+"""Up to here a message of two ranks is one chunk, in old NCCL and new: the ring model decides."""
+
+_EVERYONE = frozenset({Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.BARRIER})
+
+
+class Step(NamedTuple):
+    """One step: lines to receive and lines to send. None: it does not; 0: it does, without a line.
+
+    `peer` is None on the ring: the step receives from the rank before it and sends to the one after it. A place there
+    is the other side of a connection between the two alone, as gather, scatter and all_to_all use them.
+    """
+
+    recv: int | None
+    send: int | None
+    peer: int | None = None
+
+
+def lines_of(nbytes: int) -> int:
+    """How many LL lines a message takes."""
+    return -(-nbytes // LINE_BYTES)
+
+
+def steps(op: str, place: int, size: int, root: int, nbytes: int, align: int = 16) -> tuple[Step, ...] | None:
+    """The steps of one collective at `place` (0 to size - 1) of the ring; None for an op that is not run on the ring.
+
+    root    place of the root
+    nbytes  bytes of the tensor; of one rank's part for all_gather and reduce_scatter
+    align   a rank's part of an all_reduce is a multiple of this: 16 since NCCL 2.27, 512 in 2.7.8
+
+    >>> steps("broadcast", 1, 2, 0, 8)
+    (Step(recv=1, send=None, peer=None),)
+    """
+    if size < 2 or nbytes == 0:
+        return ()
+    lines = lines_of(nbytes)
+    last, both = (place + 1) % size, Step(lines, lines)
+    match op:
+        case Op.ALL_REDUCE | Op.BARRIER:
+            return _all_reduce(place, size, nbytes, align)
+        case Op.BROADCAST:
+            return (Step(None, lines),) if place == root else (Step(lines, None),) if last == root else (both,)
+        case Op.REDUCE:
+            return (
+                (Step(lines, None),)
+                if place == root
+                else (Step(None, lines),)
+                if place == (root + 1) % size
+                else (both,)
+            )
+        case Op.ALL_GATHER | Op.REDUCE_SCATTER:
+            return (Step(None, lines), *(size - 2) * (both,), Step(lines, None))
+        case _:
+            return None
+
+
+def chunk_bytes(nbytes: int, size: int, align: int = 16) -> int:
+    """Bytes of one rank's part of an all_reduce: a small tensor is the first part alone."""
+    chunk = -(-nbytes // size)
+    return chunk + -chunk % align
+
+
+def _all_reduce(place: int, size: int, nbytes: int, align: int) -> tuple[Step, ...]:
+    """A chunk for each rank goes once around the ring to be summed, and once more to be handed out."""
+    chunk = chunk_bytes(nbytes, size, align)
+
+    def lines(index: int) -> int:
+        return lines_of(min(chunk, max(0, nbytes - index % size * chunk)))
+
+    turns = 2 * size - 2
+    sends = [lines(place - 1 - turn) for turn in range(turns)]
+    recvs = [lines(place - 2 - turn) for turn in range(turns)]
+    return (Step(None, sends[0]), *(Step(*pair) for pair in zip(recvs, sends[1:], strict=False)), Step(recvs[-1], None))
+
+
+class Transfer(Protocol):
+    """What one call does with the lines that its steps move. The rule alone needs none; an emulation does."""
+
+    def take(self, step: int, first: int, last: int, source: Transfer | None, source_step: int) -> None:
+        """In its `step`, lines `first` to `last` (excluded) can go on.
+
+        They have arrived from the step `source_step` of `source`; None: they are this rank's own.
+        """
+
+
+@dataclass(slots=True)
+class _Edge:
+    """A FIFO from one place to another, for as long as the communicator lives."""
+
+    sent: list[int] = field(default_factory=list)  # lines of every step ever sent
+    senders: list[tuple[Transfer | None, int]] = field(default_factory=list)  # whose step that was, and which
+    received: int = 0  # steps ever received
+
+
+@dataclass(slots=True)
+class _Place:
+    todo: deque[tuple[Step, Transfer | None, int]] = field(default_factory=deque)
+    ends: deque[int] = field(default_factory=deque)  # how many steps of `todo` and before each issued call ends at
+    begun: bool = False  # the step at hand has already sent what it can
+    taken: int = 0  # lines of the step at hand that have gone on
+    steps_done: int = 0
+    steps_issued: int = 0
+    calls_done: int = 0
+
+
+class Ring:
+    """One communicator: FIFOs between neighbours, with counters that live as long as it does.
+
+        ring = Ring(2)
+        ring.issue(0, steps("all_reduce", 0, 2, 0, 4))
+        ring.issue(1, steps("broadcast", 1, 2, 1, 8))
+        ring.done                           # [1, 1]: both complete, though they do not fit
+
+    `done[place]` counts the calls that complete, given all that was issued so far.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._places = [_Place() for _ in range(size)]
+        self._edges: dict[tuple[int, int, bool], _Edge] = {}
+
+    def issue(self, place: int, steps: Sequence[Step], transfer: Transfer | None = None) -> None:
+        """The rank at `place` enqueues a call; then everything runs as far as it can."""
+        at = self._places[place]
+        at.todo.extend((step, transfer, index) for index, step in enumerate(steps))
+        at.steps_issued += len(steps)
+        at.ends.append(at.steps_issued)
+        self._run(place)
+
+    @property
+    def done(self) -> list[int]:
+        """Per place: how many of its calls are complete."""
+        return [place.calls_done for place in self._places]
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing is under way and every step sent was received: what comes next finds no trace."""
+        return not any(place.todo for place in self._places) and all(
+            len(edge.sent) == edge.received for edge in self._edges.values()
+        )
+
+    def _run(self, place: int) -> None:
+        awake = deque([place])
+        while awake:
+            awake.extend(self._advance(awake.popleft()))
+
+    def _edge(self, source: int, target: int, on_ring: bool) -> _Edge:
+        key = (source, target, on_ring)
+        edge = self._edges.get(key)
+        if edge is None:
+            edge = self._edges[key] = _Edge()
+        return edge
+
+    def _advance(self, index: int) -> set[int]:
+        """Take the steps of one place for as long as it can; returns the places that may see a difference."""
+        size = len(self._places)
+        here = self._places[index]
+        awake: set[int] = set()
+        while True:
+            while here.ends and here.ends[0] <= here.steps_done:
+                here.ends.popleft()
+                here.calls_done += 1
+            if not here.todo:
+                return awake
+            (recv, send, peer), transfer, number = here.todo[0]
+            on_ring = peer is None
+            source = (index - 1) % size if peer is None else peer
+            target = (index + 1) % size if peer is None else peer
+            into, out = self._edge(source, index, on_ring), self._edge(index, target, on_ring)
+            if send is not None and not here.begun:
+                if len(out.sent) - out.received >= NCCL_STEPS:
+                    return awake  # the FIFO is full
+                out.sent.append(0)
+                out.senders.append((transfer, number))
+                here.begun = True
+                awake.add(target)
+            arrived = 0
+            sender: tuple[Transfer | None, int] = (None, 0)
+            if recv and into.received < len(into.sent):
+                arrived = min(recv, into.sent[into.received])
+                sender = into.senders[into.received]
+            ready = arrived if recv else send or 0
+            if transfer is not None and ready > here.taken:
+                transfer.take(number, here.taken, ready, *sender)
+            here.taken = max(here.taken, ready)
+            if send is not None:
+                # Each line has a thread of its own: what has arrived goes out, even if the rest never comes.
+                lines = send if recv is None else min(send, arrived)
+                if lines > out.sent[-1]:
+                    out.sent[-1] = lines
+                    awake.add(target)
+            if recv and arrived < recv:
+                return awake  # the rest is still to come, if ever
+            here.todo.popleft()
+            if recv is not None:
+                into.received += 1
+                awake.add(source)
+            here.steps_done += 1
+            here.begun = False
+            here.taken = 0
+
+
+def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
+    """The calls of `group` that can never complete, whatever is done with the calls issued so far.
+
+    gone  ranks whose process has ended. Within one machine NCCL does not notice: who waits for them waits on.
+
+    Empty if the calls contradict the rule (one is known to be complete that could not be): then nothing is known.
+    """
+    if group.failed or len(group.ranks) < 2:
+        return {}
+    lanes = [group.collectives[rank] for rank in group.ranks]
+    first = _first_blocked(group.ranks, lanes)
+    found: dict[tuple[int, int], tuple[Blocker, ...]] = {}
+    for rank, (index, why) in first.items():
+        lane = group.collectives[rank]
+        behind = (Blocker(rank, lane[index].seq),)  # the rank's own stream is held up by that call
+        found.update({(rank, call.seq): behind for call in lane[index + 1 :]})
+        found[rank, lane[index].seq] = why
+    if any((call.rank, call.seq) in found for lane in lanes for call in lane if call.completed):
+        return {}
+    return {**found, **_recvs(group)}
+
+
+First = dict[int, tuple[int, tuple[Blocker, ...]]]
+"""Per rank: place of its first call that cannot complete, and because of whom."""
+
+
+def _first_blocked(ranks: Sequence[int], lanes: Sequence[Sequence[Call]]) -> First:
+    first: First = {}
+    common = min(len(lane) for lane in lanes)
+    for k, calls in enumerate(zip(*lanes, strict=False)):
+        if not _fit(calls):
+            return _replay(ranks, lanes, k) if len(ranks) == 2 else first
+    for k in range(common, max(len(lane) for lane in lanes)):
+        calls = tuple(lane[k] for lane in lanes if k < len(lane))
+        if not _fit(calls):
+            return first
+        missing = [rank for rank, lane in zip(ranks, lanes, strict=True) if k >= len(lane)]
+        for call in calls:
+            need = _needed(call, missing)
+            if need and call.rank not in first:
+                first[call.rank] = k, tuple(Blocker(rank, None) for rank in need)
+    return first
+
+
+def _fit(calls: Sequence[Call]) -> bool:
+    """Whether NCCL runs the same thing on all: then it completes once all have issued it, and leaves no trace."""
+    one = calls[0]
+    if all(call[3:6] == one[3:6] and call.root == one.root for call in calls):  # op, dtype, shape
+        return True
+    if any(call.op != one.op or call.root != one.root for call in calls):
+        return False
+    if one.op in {Op.GATHER, Op.SCATTER}:
+        return True  # their root holds the tensors of all
+    return one.nbytes is not None and all(call.nbytes == one.nbytes for call in calls)
+
+
+def _needed(call: Call, missing: Sequence[int]) -> Sequence[int]:
+    """Which of the missing ranks' data `call` cannot do without, whatever algorithm NCCL takes."""
+    if call.elements == 0:
+        return ()
+    if call.op in _EVERYONE or (call.op in {Op.REDUCE, Op.GATHER} and call.rank == call.root):
+        return missing
+    if call.op in {Op.BROADCAST, Op.SCATTER} and call.root in missing:
+        return (call.root,) if call.root is not None else ()
+    return ()
+
+
+def _replay(ranks: Sequence[int], lanes: Sequence[Sequence[Call]], start: int) -> First:
+    """Two ranks, whose calls no longer fit from `start` on: let them run on the ring."""
+    ring = Ring(2)
+    known = [0, 0]
+    for place, lane in enumerate(lanes):
+        for call in lane[start:]:
+            small = _steps_of(call, place, ranks)
+            if small is None:
+                break
+            ring.issue(place, small)
+            known[place] += 1
+    done = ring.done
+    if any(done[place] == known[place] < len(lane) - start for place, lane in enumerate(lanes)):
+        return {}  # one gets as far as a call that the ring cannot tell of: it may yet help the other
+    first: First = {}
+    for place, (rank, lane) in enumerate(zip(ranks, lanes, strict=True)):
+        at = start + done[place]
+        if at < len(lane):
+            other = lanes[1 - place]
+            first[rank] = at, (Blocker(ranks[1 - place], other[at].seq if at < len(other) else None),)
+    return first
+
+
+def _steps_of(call: Call, place: int, ranks: Sequence[int]) -> tuple[Step, ...] | None:
+    nbytes = 4 if call.op == Op.BARRIER else call.nbytes
+    if nbytes is None:
+        return None
+    if call.op == Op.REDUCE_SCATTER:
+        nbytes //= len(ranks)  # the call's tensors are the parts of all ranks
+    if nbytes > SMALL_BYTES or (call.op in {Op.BROADCAST, Op.REDUCE} and call.root not in ranks):
+        return None
+    root = ranks.index(call.root) if call.root in ranks else 0
+    return steps(call.op, place, len(ranks), root, nbytes)
+
+
+def _recvs(group: GroupCalls) -> Blocked:
+    """Recvs without a send. A send is not claimed: NCCL may buffer it."""
+    sends: dict[tuple[int, int], int] = {}
+    recvs: dict[tuple[int, int], list[Call]] = {}
+    for (source, target, _), calls in group.sends.items():
+        sends[source, target] = sends.get((source, target), 0) + len(calls)
+    for (source, target, _), calls in group.recvs.items():
+        recvs.setdefault((source, target), []).extend(calls)
+    found: dict[tuple[int, int], tuple[Blocker, ...]] = {}
+    for (source, target), calls in recvs.items():
+        calls.sort(key=lambda call: call.seq)
+        waiting = calls[sends.get((source, target), 0) :]
+        found.update({(target, call.seq): (Blocker(source, None),) for call in waiting if call.elements != 0})
+    return (
+        {}
+        if any(call.completed and (call.rank, call.seq) in found for one in recvs.values() for call in one)
+        else found
+    )

@@ -1,0 +1,95 @@
+"""The proof of a hang: shown from the calls issued so far, not guessed from the time that has passed.
+
+When every living rank waits for a call, no rank will issue another one. So if the backend's matching rule says of
+each of these waits that it cannot end with the calls that are there, it never will.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from joinlab.rules import gloo as gloo_rule
+from joinlab.rules import nccl as nccl_rule
+from joinlab.rules.calls import Blocked, Blocker, Call, GroupCalls, by_group
+
+RULES: Mapping[str, Callable[[GroupCalls, Collection[int]], Blocked]] = {
+    "gloo": gloo_rule.blocked,
+    "nccl": nccl_rule.blocked,
+}
+"""By backend: which calls of a group can never complete, given those issued so far and the ranks that have ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """One host thread of `rank` that waits until all of `calls`, (group, seq) each, are complete."""
+
+    rank: int
+    calls: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """A call that can never complete, for `rank`, and the other ranks' calls, or lack of them, that are the reason."""
+
+    rank: int
+    group: str
+    seq: int
+    because: tuple[Blocker, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Why nothing can go on: one stuck call for every waiting thread, sorted by rank."""
+
+    stuck: tuple[Stuck, ...]
+
+    def of(self, rank: int) -> Stuck | None:
+        """The stuck call that `rank` waits for; None if the proof is not about it."""
+        return next((one for one in self.stuck if one.rank == rank), None)
+
+
+def prove(
+    calls: Iterable[Call | Mapping[str, Any]],
+    groups: Mapping[str, Sequence[int]],
+    backend: str,
+    waits: Iterable[Wait],
+    gone: Collection[int] = (),
+    transport: str | None = None,
+    known: Mapping[str, Blocked] | None = None,
+) -> Proof | None:
+    """Show that no living rank can ever go on; None if that cannot be shown.
+
+    calls    every call issued so far, each rank's in its order of issue; `Call`s are read faster than rows
+    groups   global ranks by name of the process group
+    backend  "gloo" or "nccl"; of any other nothing can be shown
+    waits    all waiting host threads; a living rank without one may still go on
+    gone     ranks whose process has ended
+    transport  meta["transport"]: over "sockets" NCCL notices that a peer has ended, and raises instead of hanging
+    known    what the backend's rule says of each group, where it was asked before
+
+        prove(calls, {"0": [0, 1]}, "gloo", [Wait(0, (("0", 7),)), Wait(1, (("0", 7),))])
+    """
+    waits = tuple(waits)
+    rule = RULES.get(backend)
+    waiting = {wait.rank for wait in waits}
+    everyone = {rank for ranks in groups.values() for rank in ranks}
+    if rule is None or not waits or waiting & set(gone) or not everyone <= waiting | set(gone):
+        return None
+    if backend == "nccl" and transport == "sockets" and gone:
+        return None
+    lanes = by_group(calls, groups) if known is None else {}
+    answers = dict(known or {})
+    stuck: list[Stuck] = []
+    for wait in waits:
+        for group, seq in wait.calls:
+            if group not in answers:
+                answers[group] = rule(lanes[group], gone) if group in lanes else {}
+            why = answers[group].get((wait.rank, seq))
+            if why:
+                stuck.append(Stuck(wait.rank, group, seq, why))
+                break
+        else:
+            return None
+    return Proof(tuple(sorted(stuck, key=lambda one: one.rank)))
