@@ -11,7 +11,6 @@ import sys
 import tomllib
 import zipfile
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,30 +18,15 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 import joinlab
+from tests import rooms
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "joinlab"
-MODULES = sorted(path.stem for path in PACKAGE.glob("*.py"))
-
-CHAINS = (
-    ("errors", "timeline", "matching", "diagnosis", "lanes", "figures"),
-    ("errors", "timeline", "recorder", "launcher", "workbench"),
-    ("errors", "timeline", "matching", "comparison", "beside", "workbench"),
-    ("lanes", "view", "beside", "workbench"),
-)
-"""Each of a chain may import those before it, never those after it."""
-
-PRODUCERS = {"launcher", "recorder"}
-ANALYSES = {"matching", "diagnosis", "holdings"}
-VIEWS = {"beside", "lanes", "lane_data", "figures", "page", "view"}
-DATA = {"timeline", "archive", "errors"}
+# ---- rooms
 
 
-# ---- layers
-
-
-def imports(module: str, lazy: bool) -> Iterator[str]:
-    """Dotted names that a module of joinlab imports; with `lazy`, those inside functions too. Not those for types."""
+def at_import(module: str) -> Iterator[str]:
+    """Dotted names that importing `module` imports at once: not those inside functions, nor those for types."""
 
     def walk(nodes: list[ast.stmt]) -> Iterator[str]:
         for node in nodes:
@@ -52,87 +36,64 @@ def imports(module: str, lazy: bool) -> Iterator[str]:
                 assert node.level == 0, f"{module} has a relative import"
                 assert node.module
                 yield node.module
-                if node.module == "joinlab":
-                    yield from (f"joinlab.{alias.name}" for alias in node.names)
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
             elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
                 yield from walk(node.orelse)
-            elif lazy or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 for field in ("body", "orelse", "finalbody"):
                     yield from walk(getattr(node, field, []))
                 for branch in [*getattr(node, "handlers", []), *getattr(node, "cases", [])]:
                     yield from walk(branch.body)
 
-    yield from walk(ast.parse((PACKAGE / f"{module}.py").read_text()).body)
-
-
-@cache
-def inside(module: str, lazy: bool = True) -> frozenset[str]:
-    """Modules of joinlab that `module` imports itself. Its home in `__init__` decides where an exported name lives."""
-    names = {name.split(".")[1] for name in imports(module, lazy) if name.startswith("joinlab.")}
-    homes = {name: home.split(".")[1] for name, home in joinlab._HOME.items()}
-    return frozenset(homes.get(name, name) for name in names) & set(MODULES) - {module}
-
-
-def reach(module: str) -> set[str]:
-    """Modules of joinlab that `module` imports, directly or not, at its head or later."""
-    found: set[str] = set()
-    todo = [module]
-    while todo:
-        new = inside(todo.pop()) - found
-        found |= new
-        todo += new
-    return found
+    yield from walk(ast.parse(rooms.modules()[module].read_text()).body)
 
 
 def packages(module: str) -> set[str]:
-    """Outside packages that importing `module` loads at once."""
+    """Outside packages that importing `module` loads at once, itself or through other modules of joinlab."""
     found: set[str] = set()
     done: set[str] = set()
     todo = [module]
     while todo:
         name = todo.pop()
+        if name in done or name not in rooms.modules():
+            continue
         done.add(name)
-        found |= {item.partition(".")[0] for item in imports(name, lazy=False)}
-        todo += inside(name, lazy=False) - done
+        names = set(at_import(name))
+        found |= {item.partition(".")[0] for item in names}
+        todo += names
     return found - {"joinlab"} - set(sys.stdlib_module_names)
 
 
-def test_every_module_that_the_layers_name_exists() -> None:
-    assert PRODUCERS | ANALYSES | VIEWS | DATA | {name for chain in CHAINS for name in chain} <= set(MODULES)
+def modules_in(*names: str) -> list[str]:
+    return [module for module in rooms.modules() if rooms.room_of(module) in names]
 
 
-@pytest.mark.parametrize("chain", CHAINS, ids=lambda chain: chain[-1])
-def test_imports_point_down(chain: tuple[str, ...]) -> None:
-    upward = {(low, high) for at, low in enumerate(chain) for high in chain[at + 1 :] if high in reach(low)}
-    assert upward == set()
+def test_every_room_has_a_floor() -> None:
+    assert {rooms.room_of(module) for module in rooms.modules()} - {rooms.TOP} == set(rooms.floors())
 
 
-def test_producers_and_views_never_import_each_other() -> None:
-    across = {(one, other) for one in PRODUCERS for other in reach(one) & VIEWS}
-    across |= {(one, other) for one in VIEWS | ANALYSES | DATA for other in reach(one) & PRODUCERS}
-    assert across == set()
+@pytest.mark.parametrize("room", ["cases", "scenarios"])
+def test_teaching_programs_import_pytorch_and_nothing_of_joinlab(room: str) -> None:
+    assert not [item for item in rooms.imports() if rooms.room_of(item.importer) == room]
+    assert packages(f"joinlab.{room}") == {"torch"}
 
 
-def test_no_module_imports_itself_by_a_detour() -> None:
-    remaining = {name: inside(name, lazy=False) for name in MODULES if name != "__init__"}
-    while free := {name for name, needs in remaining.items() if not needs & set(remaining)}:
-        remaining = {name: needs for name, needs in remaining.items() if name not in free}
-    assert remaining == {}
-
-
-def test_cases_import_pytorch_and_nothing_of_joinlab() -> None:
-    assert inside("cases") == frozenset()
-    assert packages("cases") == {"torch"}
-
-
-@pytest.mark.parametrize("module", sorted(ANALYSES | VIEWS | DATA | {"__main__", "report", "doctor"}))
+@pytest.mark.parametrize(
+    "module", modules_in("timeline", "archive", "errors", "ops", "rules", "analysis", "picture", "cli")
+)
 def test_what_reads_a_timeline_loads_no_torch(module: str) -> None:
     assert "torch" not in packages(module)
 
 
-@pytest.mark.parametrize("module", sorted(ANALYSES | PRODUCERS | DATA | {"lanes", "cases", "__main__"}))
-def test_only_figures_load_plotly(module: str) -> None:
-    assert not packages(module) & {"plotly", "ipywidgets", "anywidget", "IPython"}
+@pytest.mark.parametrize("module", modules_in("rules", "program", "ops", "errors", "recorder"))
+def test_what_a_rank_loads_is_without_polars(module: str) -> None:
+    assert "polars" not in packages(module)
+
+
+@pytest.mark.parametrize("module", modules_in(*set(rooms.floors()) - {"notebook"}))
+def test_only_figures_and_widgets_load_their_libraries(module: str) -> None:
+    outside = {"ipywidgets", "anywidget", "IPython"} | ({"plotly"} if module != "joinlab.picture.figures" else set())
+    assert not packages(module) & outside
 
 
 # ---- the package
