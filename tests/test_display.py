@@ -116,7 +116,7 @@ def test_registering_without_a_shell_does_nothing():
 
 def test_registering_imports_nothing_heavy():
     code = (
-        "import sys, IPython; from joinlab import display;"
+        "import sys, IPython; from joinlab.notebook import display;"
         "from IPython.core.interactiveshell import InteractiveShell as S; S.instance();"
         "assert display.register(); print(*{'torch', 'plotly', 'polars', 'ipywidgets', 'anywidget'} & set(sys.modules))"
     )
