@@ -39,7 +39,9 @@ BAND_NAMES = {
 def title(timeline: Timeline) -> str:
     """One line: which program, on what, with how many inputs.
 
-    >>> title(timeline)
+    >>> from joinlab.timeline import Ending, timeline_from_rows
+    >>> meta = {"program": "case_4", "inputs": [5, 6], "engine": "launched", "backend": "gloo"}
+    >>> title(timeline_from_rows([], [Ending("finished")] * 2, meta))
     'case_4, inputs (5, 6), launched on gloo'
     """
     meta = timeline.meta

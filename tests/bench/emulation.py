@@ -25,9 +25,11 @@ GROWTH = {64: "at most 60", 256: "at most 260"}
 """Ranks, and how many times as long as two of them they may take."""
 
 
-def measure() -> list[Figure]:
-    """All figures; both sides of a ratio in turn, so that what else the machine does meets both."""
-    return [figure for number in cases.CASES for figure in _case(number)] + _growth()
+def measure() -> Iterator[Figure]:
+    """All figures; both sides of a ratio in turn, so that other load on the machine affects both alike."""
+    for number in cases.CASES:
+        yield from _case(number)
+    yield from _growth()
 
 
 def _case(number: int) -> list[Figure]:
@@ -49,14 +51,12 @@ def _case(number: int) -> list[Figure]:
     ]
 
 
-def _growth() -> list[Figure]:
+def _growth() -> Iterator[Figure]:
     two = [_seconds(lambda: _many(2)) for _ in range(ROUNDS)]
-    found = []
     for ranks, aim in GROWTH.items():
         many = [_seconds(partial(_many, ranks)) for _ in range(3)]
         both = f"{ms(many)} / {ms(two)}"
-        found.append(Figure(f"emulate {ranks} ranks / 2 ranks, case 1", both, f"{median(many) / median(two):.0f}", aim))
-    return found
+        yield Figure(f"emulate {ranks} ranks / 2 ranks, case 1", both, f"{median(many) / median(two):.0f}", aim)
 
 
 def _launch(program: Callable[..., object]) -> None:

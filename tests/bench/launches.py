@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 
@@ -34,7 +34,7 @@ dist.destroy_process_group()  # without it torch sometimes aborts while the inte
 """
 
 
-def measure() -> list[Figure]:
+def measure() -> Iterator[Figure]:
     """Both figures."""
     launched = [_seconds(_launch) for _ in range(LAUNCHES + 1)][1:]  # the first starts the fork server
     with tempfile.TemporaryDirectory() as folder:
@@ -43,21 +43,14 @@ def measure() -> list[Figure]:
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
         torchrun = [_seconds(lambda: _run(command)) for _ in range(TORCHRUNS)]
     ratio = median(torchrun) / median(launched)
-    figures = [
-        Figure(
-            "torchrun / repeated launch, case 1, 2 ranks",
-            f"{ms(torchrun)} / {ms(launched)}",
-            f"{ratio:.0f} times",
-            "40 times or more",
-        )
-    ]
+    both = f"{ms(torchrun)} / {ms(launched)}"
+    yield Figure("torchrun / repeated launch, case 1, 2 ranks", both, f"{ratio:.0f} times", "40 times or more")
     for case in (4, 5):
         after = [
             _silence(joinlab.launch(cases.CASES[case].program, (N, N + 1), "gloo", on_output=None))
             for _ in range(VERDICTS)
         ]
-        figures.append(Figure(f"last event to verdict, case {case}", ms(after), f"at most {max(after):.3f} s", "0.3 s"))
-    return figures
+        yield Figure(f"last event to verdict, case {case}", ms(after), f"at most {max(after):.3f} s", "0.3 s")
 
 
 def _launch() -> None:

@@ -7,6 +7,7 @@ picture has changed. Needs chromium.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
@@ -75,7 +76,7 @@ SIZES = (
 KINDS = ("figure", "view")
 
 
-def measure() -> list[Figure]:
+def measure() -> Iterator[Figure]:
     """Small and large pictures, each as a view and as a FigureWidget, all in one JupyterLab."""
     cells = [f"follow({made}, {what!r})" for _, made, _ in SIZES for what in KINDS]
     with tempfile.TemporaryDirectory() as name:
@@ -90,12 +91,10 @@ def measure() -> list[Figure]:
             notebook.run_all()
             page.locator(".barlayer path").nth(1).wait_for()
             taken = [_moves(page, at) for at in range(len(cells))]
-    found = []
     for at, (name, _, aim) in enumerate(SIZES):
         figure, view = taken[2 * at : 2 * at + 2]
         ratio = f"{median(figure) / median(view):.1f}"
-        found.append(Figure(f"FigureWidget / view, {name}", f"{ms(figure)} / {ms(view)}", ratio, f"view {aim}"))
-    return found
+        yield Figure(f"FigureWidget / view, {name}", f"{ms(figure)} / {ms(view)}", ratio, f"view {aim}")
 
 
 def _moves(page: Page, at: int) -> list[float]:
