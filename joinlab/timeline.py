@@ -64,6 +64,7 @@ class EndKind(StrEnum):
     HUNG = "hung"  # it waited for what could not come, and was ended by us
     RAISED = "raised"  # an exception left the program
     KILLED = "killed"  # its process died of a signal, called os._exit, or was stopped from outside
+    UNKNOWN = "unknown"  # the record ends before the rank did, or holds nothing of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,8 @@ class Timeline:
              did not return
     output   what each rank printed, stdout and stderr in the order written
     meta     program, source, engine ("launched", "emulated" or "imported"), backend, world_size, inputs,
-             groups {name: [global ranks]}, versions, clock {"domain", ...}
+             groups {name: [global ranks]}, versions, clock {"domain", ...}; for records that lost their beginning
+             also skipped {group: {rank: collectives that the rank issued in it before the first of its rows}}
 
         timeline.calls.filter(pl.col("completed_ns").is_null())     # what never completed
         timeline.ends[1].kind                                       # "hung"

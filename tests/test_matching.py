@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from timelines import SIZES, Writer, case_timeline
 
+from joinlab.analysis.diagnosis import diagnose
 from joinlab.analysis.matching import label_table, match, shadows
-from joinlab.timeline import Ending, EndKind
+from joinlab.timeline import Ending, EndKind, Timeline
 
 DONE = Ending(EndKind.FINISHED)
 
@@ -204,3 +205,34 @@ def test_ranks_that_agree_keep_their_order_of_issue(program, size):
         for group in program:
             writer.call(rank, "all_reduce", group=group)
     assert [slot.group for slot in match(writer.timeline([DONE] * size))] == program
+
+
+def lost_beginning() -> Timeline:
+    """Rank 1's record begins three calls later than rank 0's; its last call is another one than rank 0's."""
+    writer = Writer()
+    for _ in range(4):
+        writer.call(0, "all_reduce")
+    writer.call(0, "broadcast", root=0)
+    writer.call(1, "all_reduce")
+    writer.call(1, "all_reduce", done=False)
+    ends = [Ending(EndKind.UNKNOWN, call=4, group="0"), Ending(EndKind.UNKNOWN, call=1, group="0", text="cut off")]
+    return writer.timeline(ends, backend="nccl", skipped={"0": {0: 10, 1: 13}})
+
+
+def test_a_rank_whose_beginning_is_lost_is_matched_where_its_record_begins() -> None:
+    slots = match(lost_beginning())
+    assert [(slot.calls, slot.lost, slot.met) for slot in slots] == [
+        ({0: 0}, (1,), True),
+        ({0: 1}, (1,), True),
+        ({0: 2}, (1,), True),
+        ({0: 3, 1: 0}, (), True),
+        ({0: 4, 1: 1}, (), True),
+    ]
+    assert [slot.expected for slot in slots] == [True, True, True, True, False]
+
+
+def test_nothing_is_said_of_calls_that_the_record_lost() -> None:
+    said = str(diagnose(lost_beginning()))
+    assert "issued no call" not in said
+    assert "Its ending is unknown: cut off." in said
+    assert "rank 1 issued all-reduce" in said

@@ -106,7 +106,7 @@ class _Case:
         self.rows: Mapping[Key, Row] = matched.row_of
         self.slots = matched.slots
         self.slot_of = {(rank, slot.group, seq): slot for slot in self.slots for rank, seq in slot.calls.items()}
-        gone = [rank for rank, end in enumerate(self.ends) if end.kind is not EndKind.HUNG]
+        gone = [rank for rank, end in enumerate(self.ends) if end.kind not in (EndKind.HUNG, EndKind.UNKNOWN)]
         rule = RULES.get(self.backend)
         lanes = by_group(matched.calls, self.groups)
         self.blocked: dict[str, Blocked] = {name: rule(one, gone) if rule else {} for name, one in lanes.items()}
@@ -125,6 +125,7 @@ class _Case:
             EndKind.HUNG: self._hung,
             EndKind.RAISED: self._raised,
             EndKind.KILLED: self._killed,
+            EndKind.UNKNOWN: self._unknown,
         }[end.kind]
         said = f"Rank {rank} {say(rank, awaited)}"
         place = self.slot_of[awaited] if awaited else None
@@ -186,6 +187,12 @@ class _Case:
             said += " Gloo aborts a process that is sent more bytes than its call has room for."
         return said
 
+    def _unknown(self, rank: int, awaited: Key | None) -> str:
+        why = self.ends[rank].text or "the record ends before the rank did"
+        if awaited is None:
+            return f"has no known ending: {why}."
+        return f"was last seen in {self._call(awaited)}{self._beside(awaited)}. Its ending is unknown: {why}."
+
     def _awaited(self, rank: int) -> Key | None:
         """The call the rank ended in: what its ending names; else the last of its calls that the backend failed."""
         end = self.ends[rank]
@@ -237,7 +244,7 @@ class _Case:
         slot = self.slot_of[key]
         if self.rows[key]["op"] in POINT_TO_POINT:
             return ""
-        others = [other for other in self.groups.get(group, ()) if other != rank]
+        others = [other for other in self.groups.get(group, ()) if other != rank and other not in slot.lost]
         if not slot.differs:
             absent = [(other, f"{self._whereabouts(other)} issued no call in its place") for other in others]
             told = self._grouped([(other, text) for other, text in absent if other not in slot.calls])
@@ -306,7 +313,7 @@ class _Case:
         """Whether the calls of a slot differ, or some rank that could still be needed issued none."""
         if not slot.expected:
             return True
-        absent = set(self.groups.get(slot.group, ())) - slot.calls.keys()
+        absent = set(self.groups.get(slot.group, ())) - slot.calls.keys() - set(slot.lost)
         rank, seq = next(iter(slot.calls.items()))
         row = self.rows[rank, slot.group, seq]
         return bool(absent) and row["op"] not in POINT_TO_POINT
@@ -315,6 +322,8 @@ class _Case:
         told: list[tuple[Key | None, list[int]]] = []
         pair = any(self.rows[rank, slot.group, seq]["op"] in POINT_TO_POINT for rank, seq in slot.calls.items())
         for rank in slot.calls if pair else self.groups[slot.group]:
+            if rank in slot.lost:
+                continue
             key: Key | None = (rank, slot.group, slot.calls[rank]) if rank in slot.calls else None
             for one, ranks in told:
                 if self._alike(one, key):
@@ -370,7 +379,12 @@ class _Case:
         return Evidence(*key, row["origin"] or row["op"], row["call_site"])
 
 
-_PAST = {EndKind.FINISHED: "has finished", EndKind.RAISED: "has raised an error", EndKind.KILLED: "was killed"}
+_PAST = {
+    EndKind.FINISHED: "has finished",
+    EndKind.RAISED: "has raised an error",
+    EndKind.KILLED: "was killed",
+    EndKind.UNKNOWN: "is beyond the end of the record",
+}
 
 
 def _waits(timeline: Timeline, rows: Sequence[Row]) -> list[Wait]:

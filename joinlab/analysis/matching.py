@@ -61,6 +61,7 @@ class Slot:
     group     name of the process group
     index     this is the index-th slot of that group (a pair of send and recv is a slot too)
     calls     seq of the call, by rank; a rank of the group that issued none here is absent
+    lost      ranks that did issue a call here, of which the record no longer holds anything
     input     index of the input, as in the documented traces: the largest among the calls; where no call has one,
               that of the row above
     met       the calls exchanged data, or would have, had all of them been reached
@@ -76,6 +77,7 @@ class Slot:
     met: bool
     differs: tuple[str, ...]
     expected: bool
+    lost: tuple[int, ...] = ()
 
 
 Row = Mapping[str, Any]
@@ -97,7 +99,7 @@ class Matched:
         self.row_of = {(row["rank"], row["group"], row["seq"]): row for row in self.rows}
         self.calls = [call_of(row) for row in self.rows]
         self.groups = groups_of(timeline)
-        self.slots = _match(self.rows, self.calls, self.groups, timeline.meta.get("backend"))
+        self.slots = _match(self.rows, self.calls, self.groups, timeline.meta)
 
 
 def match(timeline: Timeline) -> tuple[Slot, ...]:
@@ -109,12 +111,15 @@ def match(timeline: Timeline) -> tuple[Slot, ...]:
 
 
 def _match(
-    rows: Sequence[Row], calls: Sequence[Call], groups: Mapping[str, Sequence[int]], backend: object
+    rows: Sequence[Row], calls: Sequence[Call], groups: Mapping[str, Sequence[int]], meta: Mapping[str, Any]
 ) -> tuple[Slot, ...]:
+    backend = meta.get("backend")
     slots: list[Slot] = []
     counts: dict[str, int] = {}
     input: int | None = None
-    for members in _in_order(_slots(rows, calls, groups, backend), rows):
+    found = _slots(rows, calls, groups, backend, meta.get("skipped", {}))
+    for at in _in_order([members for members, _ in found], rows):
+        members, lost = found[at]
         group = members[0]["group"]
         inputs = [row["input"] for row in members if row["input"] is not None]
         input = max(inputs) if inputs else input
@@ -125,9 +130,10 @@ def _match(
                 index=counts.setdefault(group, 0),
                 calls={row["rank"]: row["seq"] for row in members},
                 input=input,
-                met=_meet(members, backend),
+                met=_meet(members, backend, lost),
                 differs=differs,
                 expected=not differs,
+                lost=lost,
             )
         )
         counts[group] += 1
@@ -184,14 +190,28 @@ def _named(timeline: Timeline) -> list[dict[str, Any]]:
 
 
 def _slots(
-    rows: Sequence[Row], calls: Sequence[Call], groups: Mapping[str, Sequence[int]], backend: object
-) -> list[list[Row]]:
-    """The rows of each slot, slots of one group in order, without regard to the other groups."""
+    rows: Sequence[Row],
+    calls: Sequence[Call],
+    groups: Mapping[str, Sequence[int]],
+    backend: object,
+    skipped: Mapping[str, Mapping[int, int]],
+) -> list[tuple[list[Row], tuple[int, ...]]]:
+    """The rows of each slot and the ranks whose call in it is lost: slots of one group in order, group by group.
+
+    A rank that skipped 3 collectives has its first recorded one in slot 3, and is lost in slots 0 to 2.
+    """
     row_of = {(row["group"], row["rank"], row["seq"]): row for row in rows}
-    found: list[list[Row]] = []
+    found: list[tuple[list[Row], tuple[int, ...]]] = []
     for name, group in by_group(calls, groups).items():
-        lanes: Iterable[Sequence[Call]] = group.collectives.values()
-        together = [[lane[k] for lane in lanes if k < len(lane)] for k in range(max(map(len, lanes), default=0))]
+        first = {rank: skipped.get(name, {}).get(rank, 0) for rank in group.ranks}
+        lanes = {rank: lane for rank, lane in group.collectives.items() if lane}
+        begin = min((first[rank] for rank in lanes), default=0)
+        end = max((first[rank] + len(lane) for rank, lane in lanes.items()), default=0)
+        for k in range(begin, end):
+            met = [lane[k - first[rank]] for rank, lane in lanes.items() if 0 <= k - first[rank] < len(lane)]
+            lost = tuple(rank for rank in group.ranks if first[rank] > k)
+            found += [([row_of[name, call.rank, call.seq] for call in met], lost)] if met else []
+        together: list[list[Call]] = []
         sends, recvs = (_per_pair(pairs, backend) for pairs in (group.sends, group.recvs))
         for pair in sorted(sends.keys() | recvs.keys()):
             out, into = sends.get(pair, []), recvs.get(pair, [])
@@ -199,7 +219,7 @@ def _slots(
                 together += [[call] for call in (*out, *into)]
                 continue
             together += [[*out[k : k + 1], *into[k : k + 1]] for k in range(max(len(out), len(into)))]
-        found += [[row_of[name, call.rank, call.seq] for call in calls] for calls in together]
+        found += [([row_of[name, call.rank, call.seq] for call in calls], ()) for calls in together]
     return found
 
 
@@ -214,8 +234,11 @@ def _per_pair(
     return {key: sorted(calls, key=lambda call: call.seq) for key, calls in found.items()}
 
 
-def _in_order(slots: Sequence[list[Row]], rows: Sequence[Row]) -> Iterable[list[Row]]:
-    """Slots so that each rank's calls come in its order of issue; where that is a circle, the earlier place wins."""
+def _in_order(slots: Sequence[list[Row]], rows: Sequence[Row]) -> Iterable[int]:
+    """Indices of slots in a topological order that agrees with every rank's order of issue.
+
+    Where those orders form a cycle, it is broken at the slot that was issued earliest.
+    """
     slot_of = {(row["rank"], row["group"], row["seq"]): index for index, members in enumerate(slots) for row in members}
     following: list[list[int]] = [[] for _ in slots]
     waits_for = [0] * len(slots)
@@ -245,15 +268,15 @@ def _in_order(slots: Sequence[list[Row]], rows: Sequence[Row]) -> Iterable[list[
         if slot in done:
             continue
         done.add(slot)
-        yield slots[slot]
+        yield slot
         for after in following[slot]:
             waits_for[after] -= 1
             if not waits_for[after]:
                 heapq.heappush(ready, (place[after], after))
 
 
-def _meet(members: Sequence[Row], backend: object) -> bool:
-    if len(members) < 2 or any(row["op"] in POINT_TO_POINT for row in members):
+def _meet(members: Sequence[Row], backend: object, lost: Sequence[int]) -> bool:
+    if len(members) + len(lost) < 2 or any(row["op"] in POINT_TO_POINT for row in members):
         return len(members) == 2
     if backend == "nccl":
         return True

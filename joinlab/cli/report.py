@@ -28,10 +28,17 @@ IN_A_TRACE = {
     EndKind.HUNG: "hangs",
     EndKind.RAISED: "raises",
     EndKind.KILLED: "is killed",
+    EndKind.UNKNOWN: "has no known ending",
 }
 """Endings in the words of the documented traces."""
 
-STYLES = {EndKind.FINISHED: "green", EndKind.HUNG: "bold red", EndKind.RAISED: "bold red", EndKind.KILLED: "bold red"}
+STYLES = {
+    EndKind.FINISHED: "green",
+    EndKind.HUNG: "bold red",
+    EndKind.RAISED: "bold red",
+    EndKind.KILLED: "bold red",
+    EndKind.UNKNOWN: "yellow",
+}
 
 WIDE = 4
 """With more ranks than this, a table has one column for all of them."""

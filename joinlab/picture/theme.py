@@ -94,7 +94,9 @@ def good(cap: Cap) -> bool:
 
 
 def sign(cap: Cap) -> str:
-    """A rank's ending as a sign: it finished, it finished and left a call pending, or it did not finish."""
+    """A rank's ending as a sign: it finished, left a call pending, did not finish, or nothing is known of it."""
+    if cap.ending.kind is EndKind.UNKNOWN:
+        return "?"
     return "✓" if good(cap) else "!" if cap.ending.pending else "✕"
 
 
