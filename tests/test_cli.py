@@ -13,9 +13,11 @@ import cloudpickle
 import pytest
 
 import joinlab
-from joinlab import __main__ as cli
 from joinlab.cases import CASES
-from joinlab.cli import doctor, report
+from joinlab.cli import keeping, report
+from joinlab.cli import machine as doctor
+from joinlab.cli import main as cli
+from joinlab.cli.program import load_program
 from joinlab.errors import LaunchError, LaunchInterrupted, ProgramError
 from joinlab.ops import Op
 from joinlab.timeline import Ending, EndKind, Timeline, timeline_from_rows
@@ -64,7 +66,7 @@ class Launches:
 def launches(monkeypatch: pytest.MonkeyPatch):
     def answer(with_what: Timeline | BaseException) -> Launches:
         fake = Launches(with_what)
-        monkeypatch.setattr(joinlab, "launch", fake)
+        monkeypatch.setattr("joinlab.launcher.launcher.launch", fake)
         return fake
 
     return answer
@@ -74,7 +76,7 @@ def launches(monkeypatch: pytest.MonkeyPatch):
 def pages(monkeypatch: pytest.MonkeyPatch) -> list:
     """Stands in for joinlab.write_html; what it was given."""
     given: list = []
-    monkeypatch.setattr(joinlab, "write_html", lambda timelines, path: given.append((timelines, path)))
+    monkeypatch.setattr("joinlab.picture.page.write_html", lambda timelines, path: given.append((timelines, path)))
     return given
 
 
@@ -140,6 +142,13 @@ def test_cases_takes_several_n_and_some_cases(launches, pages, capsys, tmp_path:
     assert f"wrote {page}" in out
 
 
+def test_a_case_that_there_is_none_of(launches, capsys) -> None:
+    fake = launches(timeline())
+    assert cli.main(["cases", "--only", "4", "99"]) == 2
+    assert capsys.readouterr().err == "joinlab: there is no case 99; there are 1, 2, 3, 4, 5, 6\n"
+    assert fake.asked == []
+
+
 # ---- run
 
 
@@ -172,7 +181,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("place", ["train.py", "train", "./train.py"])
 def test_a_program_is_found_in_a_file_and_in_a_module(program: Path, place: str) -> None:
-    worker = cli.load_program(f"{place}:worker")
+    worker = load_program(f"{place}:worker")
     assert worker(0, []) == 42
     assert cloudpickle.dumps(worker).count(b"A program.") == 1  # sent whole, not as a name to be imported
 
@@ -195,7 +204,7 @@ def test_a_program_that_is_not_there(program: Path, text: str, message: str) -> 
     (program.parent / "broken.py").write_text("def worker(:\n")
     (program.parent / "leaves.py").write_text("raise SystemExit(3)\n")
     with pytest.raises(ProgramError) as caught:
-        cli.load_program(text)
+        load_program(text)
     assert message in str(caught.value)
 
 
@@ -237,6 +246,49 @@ def test_run_saves_and_draws(launches, pages, program, capsys) -> None:
     assert list(given) == ["case_4"]
     assert path == Path("run.html")
     assert "saved run.joinlab\nwrote run.html\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("none/run.joinlab", "there is no folder none. Nothing was run; make it first."),
+        ("folder", "it is a folder. Nothing was run; name a file."),
+        ("train.py/run.joinlab", "there is no folder train.py"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_noticed_before_the_run(launches, program, capsys, place, message) -> None:
+    fake = launches(timeline())
+    (program.parent / "folder").mkdir()
+    assert cli.main(["run", "train.py:worker", "--save", place]) == 2
+    assert f"{place} cannot be written: {message}" in capsys.readouterr().err
+    assert fake.asked == []
+
+
+def test_a_folder_without_permission_is_noticed_before_the_run(launches, program, monkeypatch, capsys) -> None:
+    fake = launches(timeline())
+    monkeypatch.setattr(keeping.os, "access", lambda path, mode: False)  # root may write everywhere
+    assert cli.main(["run", "train.py:worker", "--save", "run.joinlab"]) == 2
+    assert "permission denied" in capsys.readouterr().err and fake.asked == []
+
+
+def test_a_recording_that_cannot_be_saved_is_kept_elsewhere_and_named(launches, program, monkeypatch, capsys) -> None:
+    folder = program.parent / "folder"
+    folder.mkdir()
+
+    class Removing(Launches):
+        """The folder goes while the run is under way."""
+
+        def __call__(self, *arguments, **options) -> Timeline:
+            folder.rmdir()
+            return super().__call__(*arguments, **options)
+
+    monkeypatch.setattr("joinlab.launcher.launcher.launch", Removing(timeline()))
+    monkeypatch.setattr("tempfile.tempdir", str(program.parent))
+    assert cli.main(["run", "train.py:worker", "--save", "folder/run.joinlab"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("joinlab: folder/run.joinlab cannot be written: No such file or directory. The recording is")
+    kept = re.search(r"kept in (\S+)\n", said)[1]
+    assert joinlab.load(kept).calls.height == 8
 
 
 def test_an_interrupted_run_keeps_what_was_recorded(launches, program, capsys) -> None:
@@ -367,7 +419,6 @@ def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path, capsys) -> None:
         ["dance"],
         ["cases", "--n", "-1"],
         ["cases", "--n", "x"],
-        ["cases", "--only", "7"],
         ["cases", "--backend", "mpi"],
         ["run"],
         ["run", "train.py:worker", "--inputs", "5;6"],
@@ -393,10 +444,12 @@ def test_help_helps(argv: list[str], capsys) -> None:
 
 
 def test_the_examples_of_the_help_are_valid_commands() -> None:
-    lines = [line.split("  ")[0] for line in cli.EXAMPLES.replace("\n  ", "\n").splitlines() if "python -m" in line]
-    assert {line.split()[3] for line in lines} == {"cases", "run", "show", "handout", "doctor"}
-    for line in lines:
-        assert isinstance(cli.parser().parse_args(line.split()[3:]), argparse.Namespace)
+    for command in cli.COMMANDS:
+        assert command.examples
+        for arguments, _ in command.examples:
+            parsed = cli.parser().parse_args([command.name, *arguments.split()])
+            assert isinstance(parsed, argparse.Namespace) and parsed.command is command
+            assert f"python -m joinlab {command.name} {arguments}".rstrip() in cli.examples()
 
 
 def test_version(capsys) -> None:
@@ -419,7 +472,7 @@ def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
 
 
 def test_handout_writes_where_it_is_told_to(monkeypatch, capsys, tmp_path) -> None:
-    monkeypatch.setattr(joinlab, "write_handout", lambda path: path)
+    monkeypatch.setattr("joinlab.course.handout.write_handout", lambda path: path)
     path = tmp_path / "new" / "cases.html"
     assert cli.main(["handout", str(path)]) == 0
     assert path.parent.is_dir() and f"wrote {path}" in capsys.readouterr().out

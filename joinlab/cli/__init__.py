@@ -1,1 +1,1 @@
-"""The command line: what it prints and what it finds out about the machine."""
+"""The command line: `main` reads it, each command has a module of its own, `report` prints."""

@@ -15,9 +15,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-import joinlab
+from joinlab.analysis.diagnosis import diagnose
 from joinlab.analysis.matching import Matched, Slot, is_setup
-from joinlab.cli.doctor import Fact
+from joinlab.cli.machine import Fact
 from joinlab.timeline import Ending, EndKind, Timeline
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def calls_table(run: Timeline, setup: bool = False) -> Table:
 
 def endings(run: Timeline) -> Group:
     """How each rank ended, and why."""
-    diagnosis = joinlab.diagnose(run)
+    diagnosis = diagnose(run)
     grid = Table.grid(padding=(0, 2, 0, 0))
     for one in diagnosis.ranks:
         grid.add_row(Text(f"rank {one.rank}", style="bold"), _ending(one.ending), Text(one.sentence))

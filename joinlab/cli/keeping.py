@@ -1,0 +1,58 @@
+"""Files that a command writes: checked before a run starts, and a recording is never lost after it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from joinlab.errors import JoinlabError
+
+if TYPE_CHECKING:
+    from joinlab.timeline import Timeline
+
+
+def check_can_write(path: Path | None) -> None:
+    """Raise JoinlabError if a file at `path` could not be written; called before the run that would fill it."""
+    if path is None:
+        return
+    folder = path.parent
+    if not folder.is_dir():
+        raise JoinlabError(f"{path} cannot be written: there is no folder {folder}. Nothing was run; make it first.")
+    if path.is_dir():
+        raise JoinlabError(f"{path} cannot be written: it is a folder. Nothing was run; name a file.")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise JoinlabError(f"{path} cannot be written: permission denied. Nothing was run; name another place.")
+
+
+def save(timeline: Timeline, path: Path) -> None:
+    """Save a recording at `path`, or where it can be kept.
+
+    Raises JoinlabError if `path` cannot be written after all (the disk is full, the folder is gone); the message says
+    where the recording is kept instead.
+    """
+    try:
+        print(f"saved {timeline.save(path)}")
+    except OSError as error:
+        kept = Path(tempfile.mkdtemp(prefix="joinlab-")) / path.name
+        timeline.save(kept)
+        reason = error.strerror or error
+        raise JoinlabError(f"{path} cannot be written: {reason}. The recording is kept in {kept}") from error
+
+
+def write_html(timelines: dict[str, Timeline], path: Path) -> None:
+    """Write the swimlanes of all timelines as one page, in a folder that is made if it is missing."""
+    from joinlab.picture import page
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    page.write_html(timelines, path)
+    print(f"wrote {path}")
+
+
+def keep(timeline: Timeline, save_as: Path | None, html: Path | None) -> None:
+    """Save and draw a run, as far as that was asked for."""
+    if save_as:
+        save(timeline, save_as)
+    if html:
+        write_html({str(timeline.meta.get("program", "run")): timeline}, html)

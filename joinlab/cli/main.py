@@ -1,0 +1,83 @@
+"""The command line: `python -m joinlab`, or `joinlab` where the package is installed.
+
+Exit codes: 0 it worked (and, for `run`, every rank finished), 1 a rank did not finish (`run`) or nothing can be
+launched here (`doctor`), 2 it could not be done (wrong usage, no such file, no GPU), 130 interrupted.
+
+To add a command, write a module beside this one that ends in a COMMAND, and list it in COMMANDS below.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from joinlab._version import __version__
+from joinlab.cli import cases, doctor, handout, run, show
+from joinlab.errors import JoinlabError, LaunchInterrupted
+
+COMMANDS = (cases.COMMAND, run.COMMAND, show.COMMAND, handout.COMMAND, doctor.COMMAND)
+"""In the order in which `--help` lists them."""
+
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+EXIT_CODES = """exit codes: 0 done, and for run every rank finished; 1 a rank did not finish, or nothing can be
+launched here; 2 could not be done: wrong usage, no such file, no GPU; 130 interrupted
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code. Errors are one line on stderr."""
+    options = parser().parse_args(argv)
+    try:
+        code = int(options.command.run(options))
+        sys.stdout.flush()
+        return code
+    except LaunchInterrupted as interrupted:
+        return _say(str(interrupted), INTERRUPTED)
+    except KeyboardInterrupt:
+        return _say("interrupted", INTERRUPTED)
+    except BrokenPipeError:  # the reader, such as `head`, has gone; Python must not complain at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except JoinlabError as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return _say(" ".join(lines if len(lines) < 3 else [lines[0], lines[-1]]), 2)
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        return _say(f"{place}{error.strerror or error}", 2)
+
+
+def _say(text: str, code: int) -> int:
+    print(f"joinlab: {text}", file=sys.stderr)
+    return code
+
+
+def parser() -> argparse.ArgumentParser:
+    """All commands and their options."""
+    top = argparse.ArgumentParser(
+        prog="python -m joinlab",
+        description="See what really happens when the ranks of a PyTorch DDP job get uneven inputs.",
+        epilog=f"{examples()}\n{EXIT_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"joinlab {__version__}")
+    subparsers = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for command in COMMANDS:
+        one = subparsers.add_parser(
+            command.name, help=command.what, description=f"{command.what[0].upper()}{command.what[1:]}."
+        )
+        one.set_defaults(command=command)
+        command.options(one)
+    return top
+
+
+def examples() -> str:
+    """The examples of all commands, one a line, with what each does."""
+    lines = ["examples:"]
+    for command in COMMANDS:
+        for arguments, text in command.examples:
+            lines.append(f"  python -m joinlab {command.name} {arguments}".rstrip().ljust(60) + text)
+    return "\n".join(line.rstrip() for line in lines) + "\n"
