@@ -1,4 +1,4 @@
-"""The words of a Timeline's calls: the ops, and how the values of small tensors are written.
+"""The words of a Timeline's calls: the ops, what is true of each, and how the values of small tensors are written.
 
 Apart from timeline.py, because a rank's process needs these and must not import polars: its threads would not
 survive the fork.
@@ -7,8 +7,9 @@ survive the fork.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from enum import StrEnum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, StrEnum
 from typing import Any
 
 MAX_VALUES = 16
@@ -30,8 +31,82 @@ class Op(StrEnum):
     SEND = "send"
     RECV = "recv"
 
+    @property
+    def words(self) -> str:
+        """How the documented traces spell it: "all-reduce"."""
+        return self.value.replace("_", "-")
 
-POINT_TO_POINT = frozenset({Op.SEND, Op.RECV})
+
+class Needs(Enum):
+    """Whose contribution the result of a call holds."""
+
+    EVERYONE = "every rank needs every rank"
+    FROM_ROOT = "every rank needs the root"
+    AT_ROOT = "the root needs every rank; the others need only be heard"
+    PEER = "the receiver needs the sender"
+
+
+@dataclass(frozen=True, slots=True)
+class OpFacts:
+    """What is true of an op, whatever the backend, unless a line names one.
+
+    needs     whose contribution the result holds
+    alike     columns of a call that must be the same on all ranks, beside op and origin
+    reduces   it combines elements in their dtype, by a reduce_op; the others move bytes
+    rooted    it has a root
+    pairwise  each rank's data goes straight to the rank that needs it (NCCL sends and receives); no other rank
+              passes it on
+    one_size  ranks that give the same dtype, shape, root and reduce_op agree: there is nothing else to compare
+    empty_returns  gloo returns at once from a call whose tensors are empty
+    """
+
+    needs: Needs
+    alike: tuple[str, ...]
+    reduces: bool = False
+    rooted: bool = False
+    pairwise: bool = False
+    one_size: bool = False
+    empty_returns: bool = False
+
+    @property
+    def point_to_point(self) -> bool:
+        """It has a peer, not a group: send and recv."""
+        return self.needs is Needs.PEER
+
+    @property
+    def mixes(self) -> bool:
+        """Data of several ranks meets on its way, so that one rank's size matters to others than its receiver."""
+        return self.needs in (Needs.EVERYONE, Needs.AT_ROOT) and not self.pairwise
+
+
+_SUM = ("dtype", "shape", "reduce_op")
+
+FACTS: Mapping[str, OpFacts] = {
+    Op.ALL_REDUCE: OpFacts(Needs.EVERYONE, _SUM, reduces=True, one_size=True, empty_returns=True),
+    Op.BROADCAST: OpFacts(Needs.FROM_ROOT, ("dtype", "shape", "root"), rooted=True, one_size=True),
+    Op.REDUCE: OpFacts(Needs.AT_ROOT, (*_SUM, "root"), reduces=True, rooted=True, one_size=True, empty_returns=True),
+    # Ranks may contribute unevenly to an all_gather, so its shapes may differ.
+    Op.ALL_GATHER: OpFacts(Needs.EVERYONE, ("dtype",), empty_returns=True),
+    # The root's shapes are those of the whole.
+    Op.GATHER: OpFacts(Needs.AT_ROOT, ("dtype", "root"), rooted=True, pairwise=True),
+    Op.SCATTER: OpFacts(Needs.FROM_ROOT, ("dtype", "root"), rooted=True, pairwise=True),
+    Op.REDUCE_SCATTER: OpFacts(Needs.EVERYONE, _SUM, reduces=True, empty_returns=True),
+    Op.ALL_TO_ALL: OpFacts(Needs.EVERYONE, ("dtype",), pairwise=True),
+    Op.BARRIER: OpFacts(Needs.EVERYONE, ()),
+    Op.SEND: OpFacts(Needs.PEER, ("dtype", "shape"), pairwise=True),
+    Op.RECV: OpFacts(Needs.PEER, ("dtype", "shape"), pairwise=True),
+}
+"""The facts of every op; look them up here instead of writing down a set of ops elsewhere."""
+
+if FACTS.keys() != set(Op):
+    raise TypeError(f"FACTS in {__name__} needs one line for every Op; differing: {sorted(FACTS.keys() ^ set(Op))}")
+
+POINT_TO_POINT = frozenset(op for op in Op if FACTS[op].point_to_point)
+
+
+def op_of(name: str) -> Op | None:
+    """The op of that name; None for one that this version does not know, as another tool's file may have."""
+    return Op(name) if name in FACTS else None
 
 
 _ENCODE = json.JSONEncoder(separators=(",", ":"), default=str).encode

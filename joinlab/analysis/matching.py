@@ -19,7 +19,7 @@ from typing import Any
 
 import polars as pl
 
-from joinlab.ops import POINT_TO_POINT, Op
+from joinlab.ops import FACTS, POINT_TO_POINT
 from joinlab.rules import gloo as gloo_rule
 from joinlab.rules.calls import ANY_SOURCE, Call, by_group, call_of, elements_of
 from joinlab.timeline import Timeline
@@ -38,20 +38,6 @@ SHADOWS: Mapping[str, frozenset[str]] = {
 
 SETUP = ("DDP construction", "DDP bucket rebuild")
 """Calls with these words in their label are left out of the documented traces."""
-
-_AGREE: Mapping[str, tuple[str, ...]] = {  # what must be the same on all ranks, beside the op and the origin
-    Op.ALL_REDUCE: ("dtype", "shape", "reduce_op"),
-    Op.REDUCE: ("dtype", "shape", "reduce_op", "root"),
-    Op.REDUCE_SCATTER: ("dtype", "shape", "reduce_op"),
-    Op.BROADCAST: ("dtype", "shape", "root"),
-    Op.ALL_GATHER: ("dtype",),  # shapes may differ: ranks may contribute unevenly
-    Op.GATHER: ("dtype", "root"),  # the root's shapes are those of the whole
-    Op.SCATTER: ("dtype", "root"),
-    Op.ALL_TO_ALL: ("dtype",),
-    Op.BARRIER: (),
-    Op.SEND: ("dtype", "shape"),
-    Op.RECV: ("dtype", "shape"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +283,7 @@ def _differing(carried: frozenset[tuple[str, str, str | None, int | None, str | 
     ops, origins, *values = map(set, zip(*carried, strict=True))
     pair = ops <= POINT_TO_POINT
     found = [] if pair or len(ops) == 1 else ["op"]
-    must = set.intersection(*(set(_AGREE.get(op, ())) for op in ops))
+    must = set.intersection(*(set(FACTS[op].alike if op in FACTS else ()) for op in ops))
     names = ("dtype", "shape", "reduce_op", "root")
     found += [name for name, those in zip(names, values, strict=True) if name in must and len(those) > 1]
     if not pair and not all(shadows(one, other) for one in origins for other in origins):

@@ -19,8 +19,8 @@ import torch
 from joinlab.emulator import gloo_algorithms
 from joinlab.emulator.calls import Call
 from joinlab.emulator.gloo_algorithms import Buffer, Network
-from joinlab.emulator.payload import ONE_SIZE, Part, Summing, agree, len_of, read, run, waits_for, write
-from joinlab.ops import POINT_TO_POINT, Op
+from joinlab.emulator.payload import Part, Summing, agree, len_of, read, run, waits_for, write
+from joinlab.ops import FACTS, POINT_TO_POINT, Op
 
 if TYPE_CHECKING:
     from joinlab.emulator.run import Run
@@ -174,7 +174,7 @@ class GlooFabric:
 
     def _agree(self, tasks: Sequence[Task]) -> bool:
         one = tasks[0].call
-        if one.op in ONE_SIZE and all(task.call.look == one.look for task in tasks):
+        if FACTS[one.op].one_size and all(task.call.look == one.look for task in tasks):
             return True
         return all(
             task.op == tasks[0].op and task.call.root == one.root and task.call.reduce_op == one.reduce_op

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 import numpy as np
 
@@ -247,6 +247,10 @@ def program(network: Network, task: Task, size: int) -> Waits:
                 yield each[peer], "send"
         case Op.ALL_TO_ALL:
             yield from _all_to_all(network, task, slot, me, size)
+        case Op.REDUCE_SCATTER | Op.SEND | Op.RECV:  # the fabric makes all-reduces of the one, and pairs of the others
+            raise ValueError(f"a {task.op} is no algorithm of gloo's collectives")
+        case _:
+            assert_never(task.op)
 
 
 def _others(me: int, size: int) -> Iterable[int]:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from joinlab.emulator.payload import Part
-from joinlab.ops import Op
+from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.program.process_group import METHODS, tensors_in
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def parts_of(name: str, args: Sequence[Any], size: int) -> list[Part]:
     method = METHODS[name]
     if method.op is Op.BARRIER:
         return []
-    if method.op in (Op.SEND, Op.RECV):
+    if method.op in POINT_TO_POINT:
         tensors = tensors_in(args[0])
         return [Part(tensors, [])] if method.op is Op.SEND else [Part([], tensors)]
     if name in ("alltoall_base", "all_to_all_single"):

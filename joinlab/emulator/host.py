@@ -100,16 +100,22 @@ class Host:
         if group.coalescing is not None:
             group.coalescing.append(call)
         elif not self.stuck:
-            group.fabric.submit([call])
+            self._submit(group, [call])
         return work
 
     def submit_together(self, group: EmulatedGroup, calls: Sequence[Call]) -> EmulatedWork:
         """Hand calls to the fabric that were issued as one (a coalesced batch)."""
         if calls and not self.stuck:
-            group.fabric.submit(calls)
+            self._submit(group, calls)
         work = EmulatedWork(self, calls)
         self._works.append(work)
         return work
+
+    def _submit(self, group: EmulatedGroup, calls: Sequence[Call]) -> None:
+        try:
+            group.fabric.submit(calls)
+        except Exception as error:  # no backend raises here: what it refuses, `check` has refused
+            raise self.run.unmodelled(calls[0], error) from error
 
     def _describe(self, group: EmulatedGroup, name: str, args: tuple[Any, ...], frame: FrameType) -> Call:
         method, streams = METHODS[name], group.fabric.streams

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 import numpy as np
 
 from joinlab.emulator.calls import Call
 from joinlab.emulator.payload import (
-    ONE_SIZE,
     Bytes,
     Part,
     Summing,
@@ -32,14 +31,11 @@ from joinlab.emulator.payload import (
     waits_for,
     write,
 )
-from joinlab.ops import POINT_TO_POINT, Op
+from joinlab.ops import FACTS, POINT_TO_POINT, Op
 from joinlab.rules.nccl import LINE_BYTES, Ring, Step, Transfer, chunk_bytes, lines_of, steps
 
 if TYPE_CHECKING:
     from joinlab.emulator.run import Run
-
-_TYPED = frozenset({Op.ALL_REDUCE, Op.REDUCE, Op.REDUCE_SCATTER})
-"""NCCL moves these as elements of their dtype; a line's bytes past the end are undefined. The rest moves as bytes."""
 
 
 def summing(align: int) -> Summing:
@@ -115,7 +111,7 @@ class Communicator:
 
     def _fit(self, heads: Sequence[list[Call]]) -> bool:
         one = heads[0][0]
-        if one.op in ONE_SIZE and all(calls[0].look == one.look and len(calls) == 1 for calls in heads):
+        if FACTS[one.op].one_size and all(calls[0].look == one.look and len(calls) == 1 for calls in heads):
             return True
         if any(len(calls) != 1 or calls[0].op in POINT_TO_POINT for calls in heads):
             return False
@@ -273,6 +269,10 @@ class _Piece:
                 self._chunk = nbytes // self._size
             case Op.ALL_REDUCE:
                 self._chunk = chunk_bytes(nbytes, self._size, align)
+            case Op.BROADCAST | Op.REDUCE | Op.ALL_GATHER | Op.BARRIER:
+                pass
+            case _:
+                assert_never(call.op)
         part_bytes = self._chunk if call.op is Op.REDUCE_SCATTER else nbytes
         self.steps = list(steps(call.op, place, self._size, call.root, part_bytes, align) or ())
         if not self.steps or self._size == 1:
@@ -294,6 +294,12 @@ class _Piece:
                 reduces, keeps = incoming is not None, place == self.call.root
             case Op.ALL_GATHER:
                 chunk, keeps = (place - step) % size, True
+            case Op.BROADCAST:
+                pass
+            case Op.BARRIER | Op.GATHER | Op.SCATTER | Op.ALL_TO_ALL | Op.SEND | Op.RECV:
+                raise ValueError(f"a {op} does not run on the ring")
+            case _:
+                assert_never(op)
         if incoming is None:
             moved = self._own(0 if op is Op.ALL_GATHER else chunk)[low:high]
         elif reduces:
@@ -314,7 +320,8 @@ class _Piece:
         rest = -len(data) % LINE_BYTES
         if not rest:
             return data
-        pad = self._pad << 32 if self._op in _TYPED else 0
+        # An op that reduces moves elements: a line's bytes past the end are undefined. The others move bytes.
+        pad = self._pad << 32 if FACTS[self._op].reduces else 0
         undefined = np.frombuffer(pad.to_bytes(LINE_BYTES, "little"), np.uint8)
         return np.concatenate([data, undefined[LINE_BYTES - rest :]])
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 import torch
 
-from joinlab.ops import Op, encode_values
+from joinlab.ops import FACTS, Needs, Op, encode_values
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -181,10 +181,6 @@ class Summing:
         return total
 
 
-ONE_SIZE = frozenset({Op.ALL_REDUCE, Op.BROADCAST, Op.REDUCE})
-"""Ranks that issue one of these with the same `Call.look` agree."""
-
-
 def agree(op: Op, parts: Sequence[Part], root: int) -> bool:
     """Whether the parts of one collective, by place, fit together, byte for byte."""
     size = len(parts)
@@ -207,7 +203,10 @@ def agree(op: Op, parts: Sequence[Part], root: int) -> bool:
             return ins[root] == [sum(one) for one in outs]
         case Op.ALL_TO_ALL:
             return all(ins[one][other] == outs[other][one] for one in range(size) for other in range(size))
-    return True
+        case Op.BARRIER | Op.SEND | Op.RECV:
+            return True
+        case _:
+            assert_never(op)
 
 
 def len_of(tensor: torch.Tensor) -> int:
@@ -248,13 +247,22 @@ def run(op: Op, parts: Sequence[Part], root: int, reduce_op: str, summing: Summi
             for place, part in enumerate(parts):
                 for source_place, tensor in enumerate(part.outs):
                     write([tensor], sent[source_place][place])
-
-
-_EVERYONE = frozenset({Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_TO_ALL, Op.BARRIER})
+        case Op.BARRIER | Op.SEND | Op.RECV:
+            raise ValueError(f"a {op} moves no bytes between all ranks")
+        case _:
+            assert_never(op)
 
 
 def waits_for(op: Op, place: int, root: int, size: int) -> Sequence[int]:
     """The places without which the result at `place` cannot be, whoever runs it."""
-    if op in _EVERYONE or (place == root and op in (Op.REDUCE, Op.GATHER)):
-        return range(size)
-    return (root,) if op in (Op.BROADCAST, Op.SCATTER) else (place,)
+    match FACTS[op].needs:
+        case Needs.EVERYONE:
+            return range(size)
+        case Needs.AT_ROOT:
+            return range(size) if place == root else (place,)
+        case Needs.FROM_ROOT:
+            return (root,)
+        case Needs.PEER:
+            return (place,)
+        case _ as never:
+            assert_never(never)

@@ -142,11 +142,15 @@ class Run:
         host.gone = True
         if host.ending is None:
             host.ending = _ending(EndKind.KILLED, host.awaited, "its thread was ended")
-        if self.judged:
+        if self.judged or self._broken is not None:
             return  # it is we who end it: nobody is to take that for the end of a process
         for name, fabric in self._fabrics.items():
             if host.rank in self._ranks_of[name]:
-                fabric.leave(self._ranks_of[name].index(host.rank))
+                try:
+                    fabric.leave(self._ranks_of[name].index(host.rank))
+                except Exception as error:
+                    self.unmodelled(f"the end of rank {host.rank}", error)
+                    return
 
     def kill(self, host: Host, text: str) -> None:
         """End a rank as if its process had been killed."""
@@ -214,8 +218,16 @@ class Run:
 
     def stalled(self, final: bool) -> None:
         """Every rank waits (`final`), or all but one that keeps asking: see who can go on after all."""
-        for fabric in self._fabrics.values():
-            fabric.flush()
+        if self._broken is not None:
+            self._end_broken()
+            return
+        try:
+            for fabric in self._fabrics.values():
+                fabric.flush()
+        except Exception as error:
+            self.unmodelled("the calls that the ranks wait for", error)
+            self._end_broken()
+            return
         if self.baton.somebody_is_ready:
             return
         living = [host for host in self.hosts if not host.gone]
@@ -252,6 +264,19 @@ class Run:
             "than a collective. On a GPU its host would run ahead of its stream there; without one, its values are not "
             'known. Use joinlab.launch, with backend="gloo" or on GPUs.'
         )
+
+    def unmodelled(self, what: object, error: Exception) -> LaunchError:
+        """Carrying out `what` has failed by a fault of the model, not of the program: no Timeline comes of it."""
+        self._broken = self._broken or LaunchError(
+            f"joinlab could not model {what} ({type(error).__name__}: {error}). Use joinlab.launch for this program."
+        )
+        return self._broken
+
+    def _end_broken(self) -> None:
+        self.judged = True
+        for host in self.hosts:
+            if not host.gone:
+                self.baton.doom(host.lane)
 
     def threaded(self, host: Host) -> LaunchError:
         """A thread that a rank has started calls a collective: when it would come to that is not modelled."""

@@ -14,7 +14,7 @@ from math import prod
 from typing import Any
 
 from joinlab.analysis.conclusions import conclusion
-from joinlab.ops import MAX_VALUES, Op, decode_values
+from joinlab.ops import MAX_VALUES, POINT_TO_POINT, decode_values
 
 Details = tuple[tuple[str, str], ...]
 
@@ -97,7 +97,7 @@ def call_details(row: Mapping[str, Any], tells_start: bool) -> Details:
 
     tells_start  whether the backend says when it begins a call; gloo does not
     """
-    point_to_point = row["op"] in (Op.SEND, Op.RECV)
+    point_to_point = row["op"] in POINT_TO_POINT
     done = row["completed_ns"] is not None
     unknown = f"not kept (over {MAX_VALUES} elements)" if elements(row) > MAX_VALUES else "not known"
     unknown = unknown if row["dtype"] else "none"

@@ -20,9 +20,6 @@ from types import FrameType
 from joinlab.ops import Op
 from joinlab.program.program import call_program
 
-WORDS = {op: op.value.replace("_", "-") for op in Op}
-"""How the documented traces spell an op: "all-reduce"."""
-
 MAX_FRAMES = 64
 """Deeper stacks are cut at their outer end, so that recursion in a program cannot make a call expensive."""
 
@@ -109,7 +106,7 @@ def label(op: Op, frames: tuple[Frame, ...], *, asynchronous: bool, dtype: str |
     if op is Op.BARRIER:
         return "all-reduce (barrier)" if all_reduce_barrier else "barrier"
     who = _who(frames, asynchronous, dtype)
-    return f"{WORDS[op]} ({who})" if who else WORDS[op]
+    return f"{op.words} ({who})" if who else op.words
 
 
 def from_reducer(frames: tuple[Frame, ...]) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from joinlab.ops import POINT_TO_POINT, Op
+from joinlab.ops import FACTS, POINT_TO_POINT, Op
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,6 @@ METHODS = {
     "recv": Method(Op.RECV, None, 0),
     "recv_anysource": Method(Op.RECV, None, 0),
 }
-
-REDUCING = frozenset({Op.ALL_REDUCE, Op.REDUCE, Op.REDUCE_SCATTER})
-ROOTED = frozenset({Op.BROADCAST, Op.REDUCE, Op.GATHER, Op.SCATTER})
 
 _REDUCE_OPS = {
     int(getattr(dist.ReduceOp, name).value): name.lower()
@@ -96,10 +93,11 @@ def options_key(op: Op, args: tuple[Any, ...]) -> Any:
         return None
     opts = args[-1]
     try:
-        if op in REDUCING:
+        facts = FACTS[op]
+        if facts.reduces:
             key = opts.reduceOp.op.value
-            return (key, opts.rootRank) if op in ROOTED else key
-        if op in ROOTED:
+            return (key, opts.rootRank) if facts.rooted else key
+        if facts.rooted:
             return opts.rootRank
     except AttributeError:  # no options object: the short forms of a method
         return tuple([str(arg) for arg in args if not isinstance(arg, (torch.Tensor, list))])
@@ -113,14 +111,14 @@ def options_of(op: Op, ranks: Sequence[int], args: tuple[Any, ...]) -> dict[str,
     """
     opts = args[-1] if args and not isinstance(args[-1], (torch.Tensor, list, tuple)) else None
     found: dict[str, Any] = {}
-    if op in REDUCING:
+    if FACTS[op].reduces:
         found["reduce_op"] = _reduce_op_name(getattr(opts, "reduceOp", opts))
-    if op in ROOTED:
+    if FACTS[op].rooted:
         root = getattr(opts, "rootRank", None)
         if root is None and len(args) > 1 and isinstance(args[1], int):
             root = args[1]
         found["root"] = ranks[root] if root is not None and 0 <= root < len(ranks) else root
-    if op in (Op.SEND, Op.RECV):
+    if op in POINT_TO_POINT:
         numbers = [arg for arg in args if isinstance(arg, int) and not isinstance(arg, bool)]
         found["tag"] = numbers[-1] if numbers else None
         if len(numbers) == 2:

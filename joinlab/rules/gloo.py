@@ -23,14 +23,10 @@ its connections, which is an error at the waiting rank, not a hang: nothing is c
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import assert_never
 
-from joinlab.ops import Op
+from joinlab.ops import FACTS, Op, op_of
 from joinlab.rules.calls import ANY_SOURCE, Blocked, Blocker, Call, GroupCalls
-
-_SUMS = frozenset({Op.ALL_REDUCE, Op.REDUCE_SCATTER})  # gloo runs both as an all-reduce
-_SKIPS_EMPTY = frozenset({Op.ALL_REDUCE, Op.REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER})  # return at once if empty
-_ROOTED = frozenset({Op.BROADCAST, Op.REDUCE, Op.GATHER, Op.SCATTER})
-_MIXES_RANKS = frozenset({Op.ALL_REDUCE, Op.REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.BARRIER})
 
 Slot = dict[int, Call]
 """The k-th collective of every rank of a group that issued so many."""
@@ -42,7 +38,7 @@ def kind(op: str) -> str:
     >>> kind("reduce_scatter"), kind("barrier")
     ('all_reduce', 'barrier')
     """
-    return str(Op.ALL_REDUCE) if op in _SUMS else str(op)
+    return str(Op.ALL_REDUCE if op == Op.REDUCE_SCATTER else op)
 
 
 def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
@@ -82,30 +78,32 @@ def _first_open(lanes: Sequence[Sequence[Call]]) -> int:
 def _missing(rank: int, slot: Slot, ranks: Sequence[int], stuck: dict[int, Blocker]) -> tuple[Blocker, ...]:
     """Whom the call of `rank` in `slot` waits for in vain; () if it may complete."""
     call = slot[rank]
-    if call.op in _SKIPS_EMPTY and call.elements == 0:
+    op = op_of(call.op)
+    if op is None or (FACTS[op].empty_returns and call.elements == 0):
         return ()
-    if call.op == Op.BARRIER and rank in stuck:
+    if op is Op.BARRIER and rank in stuck:
         return (stuck[rank],)
     there = {other for other, its in slot.items() if kind(its.op) == kind(call.op)}
-    if call.op == Op.BARRIER:
+    if op is Op.BARRIER:
         there -= stuck.keys()
-    elif call.op in _MIXES_RANKS and len({(slot[r].op, slot[r].nbytes) for r in there}) > 1:
+    elif FACTS[op].mixes and len({(slot[r].op, slot[r].nbytes) for r in there}) > 1:
         return ()  # sizes differ: with more than two ranks, others may make up for the one that is missing
-    need = _needed(call, rank, slot, there, ranks)
-    return tuple(_blame(other, slot, stuck if call.op == Op.BARRIER else {}) for other in ranks if other in need)
+    need = _needed(op, rank, slot, there, ranks)
+    return tuple(_blame(other, slot, stuck if op is Op.BARRIER else {}) for other in ranks if other in need)
 
 
 def _blame(other: int, slot: Slot, stuck: dict[int, Blocker]) -> Blocker:
     return stuck.get(other) or Blocker(other, slot[other].seq if other in slot else None)
 
 
-def _needed(call: Call, rank: int, slot: Slot, there: set[int], ranks: Sequence[int]) -> set[int]:
-    """The peers whose absence from `there`, or whose different root, keeps `call` from completing."""
+def _needed(op: Op, rank: int, slot: Slot, there: set[int], ranks: Sequence[int]) -> set[int]:
+    """The peers whose absence from `there`, or whose different root, keeps the call of `rank` from completing."""
+    call = slot[rank]
     others = set(ranks) - {rank}
     agree = {other for other in there if slot[other].root == call.root}
-    if call.op in _ROOTED and any(slot[other].root is None for other in there):
+    if FACTS[op].rooted and any(slot[other].root is None for other in there):
         return set()  # a root that was not recorded may be the right one
-    match call.op:
+    match op:
         case Op.ALL_REDUCE | Op.ALL_GATHER | Op.REDUCE_SCATTER | Op.BARRIER | Op.ALL_TO_ALL:
             return others - there
         case Op.GATHER | Op.SCATTER:
@@ -116,8 +114,10 @@ def _needed(call: Call, rank: int, slot: Slot, there: set[int], ranks: Sequence[
             place = ranks.index(rank)
             below = ranks[place - 1 : place] if place else ()
             return (others if rank == call.root else {*ranks[place + 1 :], *below}) - there
+        case Op.SEND | Op.RECV:
+            return set()  # no collective: see _pairs
         case _:
-            return set()  # an op we do not know
+            assert_never(op)
 
 
 def _broadcast_needs(call: Call, rank: int, slot: Slot, there: set[int], ranks: Sequence[int]) -> set[int]:

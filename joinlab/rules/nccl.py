@@ -23,9 +23,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, assert_never
 
-from joinlab.ops import Op
+from joinlab.ops import FACTS, Needs, Op, op_of
 from joinlab.rules.calls import Blocked, Blocker, Call, GroupCalls
 
 NCCL_STEPS = 8
@@ -36,8 +36,6 @@ LINE_BYTES = 8
 
 SMALL_BYTES = 16
 """Up to here a message of two ranks is one chunk, in old NCCL and new: the ring model decides."""
-
-_EVERYONE = frozenset({Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.BARRIER})
 
 
 class Step(NamedTuple):
@@ -67,11 +65,14 @@ def steps(op: str, place: int, size: int, root: int, nbytes: int, align: int = 1
     >>> steps("broadcast", 1, 2, 0, 8)
     (Step(recv=1, send=None, peer=None),)
     """
+    known = op_of(op)
+    if known is None:
+        return None
     if size < 2 or nbytes == 0:
         return ()
     lines = lines_of(nbytes)
     last, both = (place + 1) % size, Step(lines, lines)
-    match op:
+    match known:
         case Op.ALL_REDUCE | Op.BARRIER:
             return _all_reduce(place, size, nbytes, align)
         case Op.BROADCAST:
@@ -86,8 +87,10 @@ def steps(op: str, place: int, size: int, root: int, nbytes: int, align: int = 1
             )
         case Op.ALL_GATHER | Op.REDUCE_SCATTER:
             return (Step(None, lines), *(size - 2) * (both,), Step(lines, None))
-        case _:
+        case Op.GATHER | Op.SCATTER | Op.ALL_TO_ALL | Op.SEND | Op.RECV:
             return None
+        case _:
+            assert_never(known)
 
 
 def chunk_bytes(nbytes: int, size: int, align: int = 16) -> int:
@@ -286,8 +289,9 @@ def _fit(calls: Sequence[Call]) -> bool:
         return True
     if any(call.op != one.op or call.root != one.root for call in calls):
         return False
-    if one.op in {Op.GATHER, Op.SCATTER}:
-        return True  # their root holds the tensors of all
+    facts = FACTS.get(one.op)
+    if facts is not None and facts.rooted and facts.pairwise:
+        return True  # the root of a gather or scatter holds the tensors of all
     return one.nbytes is not None and all(call.nbytes == one.nbytes for call in calls)
 
 
@@ -295,11 +299,20 @@ def _needed(call: Call, missing: Sequence[int]) -> Sequence[int]:
     """Which of the missing ranks' data `call` cannot do without, whatever algorithm NCCL takes."""
     if call.elements == 0:
         return ()
-    if call.op in _EVERYONE or (call.op in {Op.REDUCE, Op.GATHER} and call.rank == call.root):
-        return missing
-    if call.op in {Op.BROADCAST, Op.SCATTER} and call.root in missing:
-        return (call.root,) if call.root is not None else ()
-    return ()
+    op = op_of(call.op)
+    if op is None or op is Op.ALL_TO_ALL:  # ranks may send each other nothing
+        return ()
+    match FACTS[op].needs:
+        case Needs.EVERYONE:
+            return missing
+        case Needs.AT_ROOT:
+            return missing if call.rank == call.root else ()
+        case Needs.FROM_ROOT:
+            return (call.root,) if call.root is not None and call.root in missing else ()
+        case Needs.PEER:
+            return ()
+        case _ as never:
+            assert_never(never)
 
 
 def _replay(ranks: Sequence[int], lanes: Sequence[Sequence[Call]], start: int) -> First:
