@@ -1,11 +1,28 @@
 """Gloo as a fabric: messages under a number and a kind, and hosts that wait.
 
-PyTorch numbers the collectives of a group, all kinds with one counter, and gives them to two worker threads per rank;
-gloo sends every message of a collective under that number and the kind. A collective whose ranks all run it, and
-agree, is carried out at once. Where they do not, or some never come, each rank's part runs message by message, as the
-algorithms of `gloo_algorithms` post them: a send waits for its receiver; a message that is too long for its receiver
-aborts that process; one that is too short fills a part, silently. When a rank's process ends, its connections close,
-and whoever has posted a message to it, or does so later, gets an error.
+PyTorch numbers the collectives of a group, all kinds with one counter, and gives them to two worker threads per rank.
+Gloo sends every message of a collective under that number and the kind. So calls of two ranks meet if they have the
+same number and kind, whatever else they disagree in:
+
+    rank 0   all_reduce (0)   barrier (1)      all_reduce (2)
+    rank 1   all_reduce (0)   all_reduce (1)   all_reduce (2)
+                   meet          never meet         meet
+
+A collective whose ranks all run it, and agree, is carried out at once (`_carry_out`). Where they disagree, or some
+never come, each rank's part runs message by message, as the algorithms of `gloo_algorithms` post them (`_begin`): a
+send waits for its receiver; a message that is too long for its receiver aborts that process; one that is too short
+fills a part, silently. When a rank's process ends, its connections close, and every rank that has posted a message to
+it, or does so later, gets an error.
+
+A task goes through these states. `program` is set from the third one on, `done` at the end:
+
+    queued -> working -> in its slot, waiting for the others -> message by message -> done
+                     |                         `-> carried out at once, with all of its slot -> done
+                     `-> empty, or alone in the group: done
+
+Sources: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp of PyTorch v2.13.0, by function: nextTag() numbers, enqueue()
+and runLoop() are the queue and its workers, AsyncBarrierWork::run() waits for what is before it,
+reduce_scatter_tensor_coalesced() makes all-reduces of copies, ~ProcessGroupGloo() waits at the end of the process.
 """
 
 from __future__ import annotations
@@ -26,8 +43,14 @@ if TYPE_CHECKING:
     from joinlab.emulator.run import Run
 
 WORKERS = 2
-"""Threads of a rank that carry out its collectives, in the order of issue."""
+"""Threads of a rank that carry out its collectives, in the order of issue.
 
+Source: Options::threads in ProcessGroupGloo.cpp, PyTorch v2.13.0: two per device, and there is one device. So a third
+collective waits for one of the two before it, and a rank whose workers both wait for a peer makes no progress.
+"""
+
+# Where the ranks agree, the sums are made in the order of the ring (allreduce.cc): the sum of chunk c begins with what
+# rank c - 1 has and goes down from rank to rank, so that rank c adds its own last. AVG divides the finished sum.
 SUMMING = Summing(
     order=lambda chunk, size: [(chunk - 1 - turn) % size for turn in range(size)],
     chunk_bytes=gloo_algorithms.chunk,
@@ -36,15 +59,23 @@ SUMMING = Summing(
 
 
 class Task:
-    """One collective of one rank: a call, or one part of a coalesced one."""
+    """One collective of one rank, as a worker thread carries it out: a call, or one part of a coalesced one.
+
+    op         what gloo makes of the call: a reduce_scatter is all-reduces
+    number     among the collectives of the group, from 0: gloo's tag
+    at_ns      how far its rank's worker has come with it, on the virtual clock
+    program    its messages, once it runs message by message
+    waits_on   the buffer and the direction that `program` waits for
+    undefined  its result holds memory that was never set
+    """
 
     __slots__ = ("at_ns", "buffers", "call", "done", "number", "op", "part", "program", "undefined", "waits_on")
 
     def __init__(self, call: Call, op: Op, part: Part, number: int) -> None:
         self.call = call
-        self.op = op  # what gloo makes of the call
+        self.op = op
         self.part = part
-        self.undefined = False  # its result holds memory that nobody had set
+        self.undefined = False
         self.number = number
         self.done = False
         self.at_ns = 0
@@ -54,7 +85,12 @@ class Task:
 
 
 class GlooFabric:
-    """What lies between the ranks of one group on gloo."""
+    """What lies between the ranks of one group on gloo.
+
+    Invariants: a task stands in at most one of `_queued` and `_working` of its place; while it works it is in its slot,
+    unless it is empty or alone in the group, which ends it at once; and in one slot either no task has a `program`, or
+    every task that is there has one, so that nothing is both carried out at once and message by message.
+    """
 
     streams = False
 
@@ -65,13 +101,13 @@ class GlooFabric:
         self._network = Network(self.size)
         self._counters = [0] * self.size
         self._queued: list[deque[Task]] = [deque() for _ in ranks]
-        self._working: list[list[Task]] = [[] for _ in ranks]  # by place: what its threads carry out
+        self._working: list[list[Task]] = [[] for _ in ranks]  # by place: what its workers carry out
         self._slots: dict[int, dict[int, Task]] = {}  # by number: the tasks that are started, by place
         self._left: set[int] = set()
         self._failures: list[list[tuple[int, str]]] = [[] for _ in ranks]  # by place: when a task of it failed, and how
 
     def check(self, call: Call) -> None:
-        """Raise what gloo refuses at once."""
+        """Raise what gloo refuses when it is handed the call."""
         for part in call.parts:
             if call.reduce_op in ("band", "bor", "bxor") and (part.dtype.is_floating_point or part.dtype.is_complex):
                 raise RuntimeError(f"Cannot use ReduceOp.{call.reduce_op.upper()} with non-integral dtype")
@@ -94,7 +130,10 @@ class GlooFabric:
                 self._start_next(call.place)
 
     def flush(self) -> bool:
-        """Nobody can go on: run message by message what still waits for a rank to come."""
+        """No rank can go on: run message by message what still waits for a rank to come.
+
+        So a broadcast reaches the ranks that are there, and only those that need the missing rank stay behind.
+        """
         waiting = [task for slot in list(self._slots.values()) for task in slot.values() if task.program is None]
         for task in waiting:
             self._begin(task)
@@ -108,7 +147,7 @@ class GlooFabric:
         for task in [*self._working[place]]:
             self._forget(task)
         self._queued[place].clear()
-        for slot in list(self._slots.values()):  # the others meet a closed connection, or do without it
+        for slot in list(self._slots.values()):  # its peers meet a closed connection, or do without it
             slot.pop(place, None)
             for task in list(slot.values()):
                 self._begin(task)
@@ -120,6 +159,7 @@ class GlooFabric:
     # ------------------------------------------------------------------------------------ collectives
 
     def _tasks(self, call: Call) -> list[Task]:
+        """The collectives that PyTorch makes of a call, each with a number of its own."""
         parts, op = call.parts, call.op
         if op is Op.BARRIER:
             parts = [Part([], [])]
@@ -136,21 +176,27 @@ class GlooFabric:
         return tasks
 
     def _start_next(self, place: int, at_ns: int = 0) -> None:
+        """Give queued tasks to the workers of a rank that are free, in the order of issue."""
         queue, working = self._queued[place], self._working[place]
         while queue and len(working) < WORKERS:
             task = queue[0]
             if task.op is Op.BARRIER and working:
-                return  # it waits for what the rank has issued before
+                return  # a barrier waits for everything that its rank has issued before it
             queue.popleft()
             working.append(task)
             task.at_ns = max(task.call.ready_ns, at_ns)
             self._start(task)
 
     def _start(self, task: Task) -> None:
+        """A worker begins with `task`: put it into its slot, and carry that out if it is complete and agrees.
+
+        Once a rank has left, or one of the slot runs message by message, all of it does: only the messages tell who
+        can still finish. A reduce always does, since in it a rank may be done before others have come at all.
+        """
         call = task.call
         if task.op is Op.BARRIER:
             late = next((text for ended_ns, text in self._failures[call.place] if ended_ns > call.ready_ns), None)
-            if late is not None:  # it first waits for what was under way, and gets the error of that
+            if late is not None:  # what it waited for has failed after it was issued: it fails with that error
                 self._fail(task, late)
                 return
         call.begin(task.at_ns)
@@ -173,6 +219,7 @@ class GlooFabric:
                     self._begin(other)
 
     def _agree(self, tasks: Sequence[Task]) -> bool:
+        """Whether these tasks, one of each rank, do what they would do in a program without a mistake."""
         one = tasks[0].call
         if FACTS[one.op].one_size and all(task.call.look == one.look for task in tasks):
             return True
@@ -185,6 +232,7 @@ class GlooFabric:
         )
 
     def _carry_out(self, tasks: Sequence[Task]) -> None:
+        """Carry out a slot whose ranks agree; `tasks` by place. A rank is done when all that it needs had started."""
         one = tasks[0].call
         op = tasks[0].op
         if op is not Op.BARRIER and not _cannot_divide(tasks[0]):
@@ -193,7 +241,7 @@ class GlooFabric:
         latest = max(starts)
         for place, task in enumerate(tasks):
             needed = waits_for(op, place, one.root, self.size)
-            both = place == one.root or len(needed) == self.size  # a sender waits for its receivers, too
+            both = place == one.root or len(needed) == self.size  # a root's sends wait for their receivers
             task.at_ns = latest if both else max(starts[place], *(starts[other] for other in needed))
         for task in tasks:
             self._slots[task.number].pop(task.call.place, None)
@@ -201,6 +249,7 @@ class GlooFabric:
             self._finish(task)
 
     def _finish(self, task: Task) -> None:
+        """`task` has succeeded. Its call completes with the last of its tasks; the worker takes the next one."""
         if task.done:
             return
         if _cannot_divide(task):
@@ -224,6 +273,7 @@ class GlooFabric:
         self._start_next(place, at)
 
     def _fail(self, task: Task, text: str) -> None:
+        """`task` has raised: its call fails with `text`, and the worker takes the next one."""
         place = task.call.place
         self._forget(task)
         at = task.at_ns + self._run.costs.call_ns(task.call.nbytes())
@@ -232,6 +282,7 @@ class GlooFabric:
         self._start_next(place)
 
     def _forget(self, task: Task) -> None:
+        """Remove every trace of `task`, posted messages included."""
         task.done = True
         for buffer in task.buffers:
             self._network.withdraw(buffer)
@@ -249,6 +300,7 @@ class GlooFabric:
         self._advance(task)
 
     def _advance(self, task: Task) -> None:
+        """Run `task` until it waits, then every task whose messages have gone or come meanwhile."""
         ready = deque([task])
         while ready:
             one = ready.popleft()
@@ -265,6 +317,7 @@ class GlooFabric:
             buffer.task.settle()
 
     def _step(self, task: Any) -> None:
+        """Run one task until it waits for a message that is not there, fails or ends."""
         if not isinstance(task, Task):
             task.settle()
             return
@@ -289,6 +342,7 @@ class GlooFabric:
                 return
 
     def _abort_who_must(self) -> None:
+        """End the processes that have received a message which is too long for them."""
         for place, text in self._network.aborts():
             self._run.abort_rank(self._run.hosts[self._ranks[place]], text)
 
@@ -299,7 +353,10 @@ class GlooFabric:
 
 
 class Pair:
-    """A send or recv: one message, under its tag."""
+    """A send or recv of the program: one message, under its tag, posted when it is issued and not by a worker.
+
+    Source: send(), recv() and recvAnysource() in ProcessGroupGloo.cpp, PyTorch v2.13.0.
+    """
 
     def __init__(self, fabric: GlooFabric, call: Call) -> None:
         self.fabric = fabric
@@ -307,7 +364,7 @@ class Pair:
         self.part = call.parts[0]
         self.at_ns = call.ready_ns
         self.done = False
-        self.program = True  # it runs
+        self.program = True  # as of a task that runs message by message
         self.buffers: list[Buffer] = []
         sending = call.op is Op.SEND
         self.buffer = Buffer(self, read(self.part.ins if sending else self.part.outs))
@@ -365,7 +422,7 @@ def _is_empty(task: Task) -> bool:
 
 
 def _scatter(call: Call, copies: Sequence[torch.Tensor]) -> None:
-    """What a reduce_scatter does when it is waited for: each output takes its share of the sums."""
+    """What a reduce_scatter does when it is waited for (LambdaWork): each output takes its share of the sums."""
     at = 0
     for part in call.parts:
         sums = copies[at : at + len(part.ins)]
@@ -379,7 +436,7 @@ _DTYPE_NAMES = {"int64": "Long", "int32": "Int", "int16": "Short", "int8": "Char
 
 
 def _cannot_divide(task: Task) -> bool:
-    """AVG on gloo is the sum, divided in place, which integers do not bear. It is found out after the summing."""
+    """AVG on gloo is the sum, divided in place. Dividing integers so raises, after the summing (AsyncAllreduceWork)."""
     if task.call.reduce_op != "avg" or task.op not in (Op.ALL_REDUCE, Op.REDUCE):
         return False
     return not (task.part.dtype.is_floating_point or task.part.dtype.is_complex)

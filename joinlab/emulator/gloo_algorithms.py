@@ -1,8 +1,22 @@
 """Gloo's algorithms, message by message, and the network that carries the messages.
 
-Each algorithm is a generator: it posts sends and recvs to the `Network`, and yields (buffer, "send" or "recv") where
-gloo waits for one of that buffer's messages to have gone or come. They are those of gloo's own sources (allreduce.cc
-and its siblings), which is why a mismatch ends here as it does there.
+Each algorithm is a generator. It posts sends and recvs to the `Network`, and yields (buffer, "send" or "recv") where
+gloo calls waitSend or waitRecv. The order of posts and waits is that of gloo's sources, so a mismatch ends here as it
+does there: it hangs at the same wait, fills the same part of a buffer, or aborts the same process.
+
+    function here   gloo, in third_party/gloo of PyTorch v2.13.0      slot prefix (gloo/types.h)
+    _barrier        gloo/barrier.cc barrier(): dissemination          kBarrierSlotPrefix
+    _broadcast      gloo/broadcast.cc broadcast(): binomial tree      kBroadcastSlotPrefix
+    _all_reduce     gloo/allreduce.cc ring(), the default             kAllreduceSlotPrefix
+    _reduce         gloo/reduce.cc reduce(): ring, gather to root     kReduceSlotPrefix
+    _all_gather     gloo/allgather.cc allgather(): ring               kAllgatherSlotPrefix
+    _gather         gloo/gather.cc gather()                           kGatherSlotPrefix
+    _scatter        gloo/scatter.cc scatter()                         kScatterSlotPrefix
+    _all_to_all     gloo/alltoall.cc, gloo/alltoallv.cc               kAlltoallSlotPrefix
+    Network         gloo/transport/tcp/pair.cc, context.cc and unbound_buffer.cc
+
+Which of them a call of torch.distributed runs, and on what memory, is decided in
+torch/csrc/distributed/c10d/ProcessGroupGloo.cpp: see `gloo`.
 """
 
 from __future__ import annotations
@@ -21,27 +35,47 @@ if TYPE_CHECKING:
     from joinlab.emulator.gloo import Task
 
 MAX_SEGMENT = 1024 * 1024
-"""Bytes of the longest message that all_reduce and reduce send."""
+"""Bytes of the longest message that all_reduce and reduce send.
+
+Source: kMaxSegmentSize in gloo/allreduce.h and gloo/reduce.h, PyTorch v2.13.0.
+"""
 
 Waits = Generator[tuple["Buffer", str], None, None]
 Slot = tuple[str, int]
-"""What a message goes under: the kind of collective and its number, or ("tag", tag)."""
+"""What a message is sent under: the kind of collective and its number, or ("tag", tag).
+
+Gloo packs the same pair into 64 bits (Slot::build in gloo/types.h); a send or recv of a program uses its tag alone.
+"""
 
 
 class Buffer:
-    """Memory that messages leave from and arrive in. Waiting for it takes one completed message off its count."""
+    """Memory that messages are sent from and received into: UnboundBuffer in gloo/transport/tcp/unbound_buffer.cc.
+
+    A wait does not name a message. It takes one completed send (or recv) off the buffer's count, whichever it was:
+
+        recv(0:4)  recv(4:8)         two recvs are posted
+        4:8 arrives                  counts["recv"] == 1
+        waitRecv()                   returns, though 0:4 has not come
+
+    data       its bytes
+    counts     completed messages that no wait has taken yet
+    error      set when the connection of one of its messages closes; every later wait raises it
+    scratch    gloo allocates it without setting it, so what no message fills is undefined
+    undefined  part of it was never filled
+    source     place of the sender of the last message that came
+    """
 
     __slots__ = ("at_ns", "counts", "data", "error", "scratch", "source", "task", "undefined")
 
     def __init__(self, task: Any, data: Bytes, scratch: bool = False) -> None:
         self.task = task
-        self.scratch = scratch  # gloo allocates it without setting it
+        self.scratch = scratch
         self.data = data
         self.counts = {"send": 0, "recv": 0}
         self.error: str | None = None
         self.source = -1
         self.at_ns = 0
-        self.undefined = False  # part of it was never filled
+        self.undefined = False
 
     def completed(self, way: str) -> bool:
         """Take one completed message off the count; False if there is none."""
@@ -52,6 +86,8 @@ class Buffer:
 
 
 class _Post:
+    """A send or recv that waits for its counterpart: bytes `low` to `high` of a buffer, of the rank at `place`."""
+
     __slots__ = ("at_ns", "buffer", "high", "low", "place")
 
     def __init__(self, place: int, buffer: Buffer, low: int, size: int) -> None:
@@ -63,7 +99,12 @@ class _Post:
 
 
 class Network:
-    """The connections of one group. The k-th send from one place to another under a slot meets the k-th recv."""
+    """The connections of one group. The k-th send from one place to another under a slot meets the k-th recv.
+
+    Invariant: of the sends and the recvs under one (from, to, slot), one side is always empty, since a post that finds
+    its counterpart waiting meets it at once and is never queued. A send completes only when its recv is there: gloo
+    announces it (NOTIFY_SEND_READY) and sends the bytes once the receiver has answered (Pair::send in pair.cc).
+    """
 
     def __init__(self, size: int) -> None:
         self._sends: dict[tuple[int, int, Slot], deque[_Post]] = {}
@@ -97,7 +138,7 @@ class Network:
             self._recvs.setdefault((peer, place, slot), deque()).append(post)
 
     def recv_any(self, place: int, slot: Slot, buffer: Buffer) -> None:
-        """Post a recv from whoever sends first."""
+        """Post a recv that takes the first message under `slot`, from any peer (Context::recvFromAny in context.cc)."""
         for peer in range(self._size):
             if self._sends.get((peer, place, slot)):
                 self.recv(place, peer, slot, buffer, 0, len(buffer.data))
@@ -109,6 +150,12 @@ class Network:
             raise ConnectionError(closed_text(peer))
 
     def _meet(self, send: _Post, recv: _Post) -> None:
+        """The bytes go over. The sender's length counts, as in Pair::readBuffer (pair.cc):
+
+        send 4 B, recv 4 B      fits
+        send 4 B, recv 8 B      fills the first 4, and both sides take it for complete
+        send 8 B, recv 4 B      GLOO_ENFORCE_LE(op.preamble.length, op.nbytes) aborts the receiver's process
+        """
         data = send.buffer.data[send.low : send.high]
         at = max(send.at_ns, recv.at_ns)
         room = recv.high - recv.low
@@ -137,13 +184,13 @@ class Network:
         return found
 
     def withdraw(self, buffer: Buffer) -> None:
-        """Nobody waits for this buffer's messages any more."""
+        """Remove the posts of this buffer: its task has failed, so no wait will take their messages."""
         for posts in (*self._sends.values(), *self._recvs.values(), *self._any.values()):
             for post in [post for post in posts if post.buffer is buffer]:
                 posts.remove(post)
 
     def close(self, place: int) -> list[Buffer]:
-        """The process at `place` has ended; returns the buffers whose posted messages now fail."""
+        """The process at `place` has ended. Return the buffers whose posted messages now fail."""
         self._closed.add(place)
         failed = []
         for table in (self._sends, self._recvs):
@@ -172,7 +219,15 @@ def closed_text(place: int) -> str:
 
 
 def segments(nbytes: int, item: int, size: int) -> tuple[int, int]:
-    """(number of segments, bytes of one) of an all_reduce: at least two a rank, evenly many."""
+    """(number of segments, bytes of one) of an all_reduce of `nbytes`, with `item` bytes per element.
+
+    At least two per rank, and the same number for each. The last ones may be shorter, or empty:
+
+    >>> segments(12, 4, 2)  # float32[3] on 2 ranks: |0..4|4..8|8..12|empty|
+    (4, 4)
+
+    Source: numSegments and segmentBytes in ring(), gloo/allreduce.cc, PyTorch v2.13.0.
+    """
     longest = item * max(1, MAX_SEGMENT // item)
     number = max(-(-nbytes // longest), size * 2)
     number += -number % size
@@ -181,7 +236,11 @@ def segments(nbytes: int, item: int, size: int) -> tuple[int, int]:
 
 
 def chunk(nbytes: int, item: int, size: int) -> int:
-    """Bytes of the chunk of an all_reduce that ends at one rank."""
+    """Bytes of the chunk of an all_reduce whose sum one rank holds at the end of the first half.
+
+    >>> chunk(12, 4, 2)
+    8
+    """
     number, each = segments(nbytes, item, size)
     return number // size * each
 
@@ -220,31 +279,9 @@ def program(network: Network, task: Task, size: int) -> Waits:
             task.undefined = work.undefined
             write(part.outs, work.data)
         case Op.GATHER:
-            mine = Buffer(task, read(part.ins))
-            if me != root:
-                network.send(me, root, slot, mine, 0, len(mine.data))
-                yield mine, "send"
-                return
-            work = Buffer(task, np.tile(mine.data, size), scratch=True)
-            for peer in _others(me, size):
-                network.recv(me, peer, slot, work, peer * len(mine.data), len(mine.data))
-            for _ in _others(me, size):
-                yield work, "recv"
-            task.undefined = work.undefined
-            write(part.outs, work.data)
+            yield from _gather(network, task, slot, me, root, size)
         case Op.SCATTER:
-            if me != root:
-                work = Buffer(task, read(part.outs))
-                network.recv(me, root, slot, work, 0, len(work.data))
-                yield work, "recv"
-                write(part.outs, work.data)
-                return
-            each = [Buffer(task, read([tensor])) for tensor in part.ins]
-            for peer in _others(me, size):
-                network.send(me, peer, slot, each[peer], 0, len(each[peer].data))
-            write(part.outs, each[me].data)
-            for peer in _others(me, size):
-                yield each[peer], "send"
+            yield from _scatter(network, task, slot, me, root, size)
         case Op.ALL_TO_ALL:
             yield from _all_to_all(network, task, slot, me, size)
         case Op.REDUCE_SCATTER | Op.SEND | Op.RECV:  # the fabric makes all-reduces of the one, and pairs of the others
@@ -257,7 +294,49 @@ def _others(me: int, size: int) -> Iterable[int]:
     return [peer for peer in range(size) if peer != me]
 
 
+def _gather(network: Network, task: Task, slot: Slot, me: int, root: int, size: int) -> Waits:
+    """Everyone sends to the root, which waits for as many messages as it has peers."""
+    part = task.part
+    mine = Buffer(task, read(part.ins))
+    if me != root:
+        network.send(me, root, slot, mine, 0, len(mine.data))
+        yield mine, "send"
+        return
+    work = Buffer(task, np.tile(mine.data, size), scratch=True)
+    for peer in _others(me, size):  # each at its own place, of the root's length, whatever the peer sends
+        network.recv(me, peer, slot, work, peer * len(mine.data), len(mine.data))
+    for _ in _others(me, size):
+        yield work, "recv"
+    task.undefined = work.undefined
+    write(part.outs, work.data)
+
+
+def _scatter(network: Network, task: Task, slot: Slot, me: int, root: int, size: int) -> Waits:
+    """The root sends to everyone from one buffer per peer, and waits for all to have gone."""
+    part = task.part
+    if me != root:
+        work = Buffer(task, read(part.outs))
+        network.recv(me, root, slot, work, 0, len(work.data))
+        yield work, "recv"
+        write(part.outs, work.data)
+        return
+    each = [Buffer(task, read([tensor])) for tensor in part.ins]
+    for peer in _others(me, size):
+        network.send(me, peer, slot, each[peer], 0, len(each[peer].data))
+    write(part.outs, each[me].data)
+    for peer in _others(me, size):
+        yield each[peer], "send"
+
+
 def _barrier(network: Network, task: Task, slot: Slot, me: int, size: int) -> Waits:
+    """In round r every rank hears from the one 2^r before it, and tells the one 2^r after it.
+
+        5 ranks, rank 0:    round 0 hears 4 (which is all it knows), tells 1
+                            round 1 hears 3 (which has heard 2), tells 2
+                            round 2 hears 1 (which has heard 0 and 4), tells 4
+
+    After ceil(log2(size)) rounds it has heard, through others, of every rank.
+    """
     nothing = Buffer(task, np.empty(0, np.uint8))
     far = 1
     while far < size:
@@ -269,6 +348,15 @@ def _barrier(network: Network, task: Task, slot: Slot, me: int, size: int) -> Wa
 
 
 def _broadcast(network: Network, work: Buffer, slot: Slot, me: int, root: int, size: int) -> Waits:
+    """A binomial tree over `mine`, the rank's distance from the root: round r doubles the number of those who have it.
+
+        root 0, 6 ranks:    round 0   0 -> 1
+                            round 1   0 -> 2, 1 -> 3
+                            round 2   0 -> 4, 1 -> 5      (2 -> 6 and 3 -> 7 do not exist)
+
+    Each rank receives once, in the round of its highest bit, before it sends anything. Its sends are waited for at the
+    end: a root, too, stays until its children have taken the data. `mask` keeps those out who do not have it yet.
+    """
     mine, rounds = (me - root) % size, (size - 1).bit_length()
     mask = (1 << rounds) - 1
     sent = 0
@@ -290,14 +378,24 @@ def _broadcast(network: Network, work: Buffer, slot: Slot, me: int, root: int, s
 def _ring(
     network: Network, task: Task, work: Buffer, slot: Slot, me: int, size: int, plan: tuple[int, int], turns: int
 ) -> Waits:
-    """Segments go down the ring and are summed on the way, two of them in flight; `turns` of them are posted."""
+    """Segments go from rank to rank - 1 and are summed on the way, two of them in flight; `turns` of them are posted.
+
+    With 3 ranks and chunks A, B, C (each of `per_rank` segments), rank 0 sums like this:
+
+        it sends    B0  B1  C0' C1'      of the chunk of rank + 1, then what it has just summed (')
+        it sums         C0  C1  A0  A1   what rank 1 sends; at the end A holds everyone's sum
+
+    A turn waits for the message that was posted two turns before, so `arrived` needs room for two segments. A segment
+    that lies behind the end of the data is neither sent nor waited for: both sides leave it out if their sizes agree,
+    and where they differ one side may wait for a segment that the other one never sends.
+    """
     number, each = plan
     total, per_rank = len(work.data), number // size
     if not each:
-        return
+        return  # nothing to sum
     arrived = Buffer(task, np.zeros(each * 2, np.uint8), scratch=True)
 
-    def spans(turn: int) -> tuple[int, int, int, int]:
+    def spans(turn: int) -> tuple[int, int, int, int]:  # where from, how many bytes, where to, how many bytes
         out = ((me + 1) * per_rank + turn) * each % (number * each)
         into = ((me + 2) * per_rank + turn) * each % (number * each)
         return out, min(each, total - out), into, min(each, total - into)
@@ -322,10 +420,16 @@ def _ring(
 
 
 def _op(task: Task) -> str:
+    """What is done on the way: for AVG PyTorch has gloo sum, and divides afterwards (AsyncAllreduceWork)."""
     return "sum" if task.call.reduce_op == "avg" else task.call.reduce_op
 
 
 def _all_reduce(network: Network, task: Task, work: Buffer, slot: Slot, me: int, size: int) -> Waits:
+    """The ring sums each chunk (`_ring`), and a second trip hands the sums out.
+
+    After the first trip rank r holds the sum of chunk r. On the second it sends that on to rank - 1, then what it has
+    received itself. The sums arrive in place, in `work`, so this trip needs no scratch memory.
+    """
     total = len(work.data)
     number, each = segments(total, task.part.dtype.itemsize, size)
     per_rank = number // size
@@ -337,7 +441,7 @@ def _all_reduce(network: Network, task: Task, work: Buffer, slot: Slot, me: int,
         into = ((me + 1) * per_rank + turn) * each % (number * each)
         return out, min(each, total - out), into, min(each, total - into)
 
-    for turn in range(turns + 2):  # the sums are handed out the same way
+    for turn in range(turns + 2):
         if turn >= 2:
             _, sent, _, came = spans(turn - 2)
             if came > 0:
@@ -353,6 +457,12 @@ def _all_reduce(network: Network, task: Task, work: Buffer, slot: Slot, me: int,
 
 
 def _reduce(network: Network, task: Task, work: Buffer, slot: Slot, me: int, root: int, size: int) -> Waits:
+    """The ring of `_all_reduce`, then every rank sends its summed chunk to the root.
+
+    Its ring differs in two ways: segments are rounded otherwise, and `number - 2` turns are posted. With two segments
+    per rank that is as many as an all_reduce posts; with more, sums are forwarded that nobody needs. A rank whose chunk
+    is empty, since the tensor is too small, sends nothing to the root.
+    """
     total, item = len(work.data), task.part.dtype.itemsize
     longest = item * (MAX_SEGMENT // item)
     each = min(-(-total // (size * 2)), longest)
@@ -379,6 +489,12 @@ def _reduce(network: Network, task: Task, work: Buffer, slot: Slot, me: int, roo
 
 
 def _all_gather(network: Network, work: Buffer, slot: Slot, me: int, size: int) -> Waits:
+    """Each rank's share goes around the ring in two halves: while one half travels, the other is passed on.
+
+        rank 1 of 3, shares a b c:    sends b0 b1 a0 a1, receives a0 a1 c0 c1
+
+    A share of one byte has an empty first half. It is sent all the same: an empty message completes, too.
+    """
     whole = len(work.data)
     each = whole // size
     halves = ((0, each // 2), (each // 2, each - each // 2))
@@ -396,6 +512,7 @@ def _all_gather(network: Network, work: Buffer, slot: Slot, me: int, size: int) 
 
 
 def _all_to_all(network: Network, task: Task, slot: Slot, me: int, size: int) -> Waits:
+    """Everyone posts all sends and recvs at once, nearest rank first, and then waits for as many as it posted."""
     ins, outs = task.part.ins, task.part.outs
     sent, came = Buffer(task, read(ins)), Buffer(task, read(outs))
     out_at = np.cumsum([0, *map(len_of, ins)]).tolist()
