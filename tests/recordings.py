@@ -32,7 +32,7 @@ from typing import Any
 
 import joinlab
 from joinlab import cases
-from joinlab.cli import doctor
+from joinlab.cli import machine
 from joinlab.errors import LaunchError
 from joinlab.program.plain_data import Repr
 from joinlab.program.program import Program
@@ -186,7 +186,7 @@ def record(
     kept = load_recordings(path) if path.exists() else None
     done = [] if kept is None else list(kept.all)
     there = {one.subject for one in done}
-    gpus = doctor.examine().gpus if backend == "nccl" else ()
+    gpus = machine.examine().gpus if backend == "nccl" else ()
     disagreeing = 0
     for subject in wanted:
         if subject in there:
