@@ -7,12 +7,9 @@ import json
 
 import pytest
 import traitlets
-from timelines import Writer, case_timeline
+from timelines import case_timeline
 
-from joinlab.notebook.view import ENOUGH, View
-from joinlab.picture.assets import script
-from joinlab.picture.lane_data import LaneData
-from joinlab.timeline import Ending
+from joinlab.notebook.view import View
 
 
 @pytest.fixture
@@ -23,26 +20,15 @@ def view():
 
 
 def title(view: View) -> str:
-    """The title that the browser reads: the base's texts, then those of the run."""
-    base, run = (json.loads(gzip.decompress(packed)) for packed in (view._base, view._packed))
-    return (base["texts"] + run["texts"])[run["runs"][0]["title"]]
+    """The title that the browser reads."""
+    data = json.loads(gzip.decompress(view._packed))
+    return data["texts"][data["runs"][0]["title"]]
 
 
-def test_another_timeline_is_sent_as_what_is_new_to_the_first(view):
-    base = view._base
+def test_another_timeline_is_sent_alone_and_is_small(view):
     assert "(5, 6)" in title(view)
     view.timeline = case_timeline(4, 2, "nccl", "1.9")
-    assert "(2, 3)" in title(view) and view._base == base and len(view._packed) < ENOUGH
-
-
-def test_a_timeline_that_has_little_in_common_starts_afresh(view):
-    base = view._base
-    writer = Writer(world_size=8)
-    for at in range(100):
-        for rank in range(8):
-            writer.call(rank, "all_reduce", f"all-reduce (call {at})", values=([0.1 * at + rank], [0.7 * at * rank]))
-    view.timeline = writer.timeline([Ending("finished")] * 8, program="large")
-    assert view._base != base and title(view).startswith("large")
+    assert "(2, 3)" in title(view) and len(view._packed) < 15_000
 
 
 def test_the_selection_names_calls(view):
@@ -81,21 +67,10 @@ def test_an_unknown_option_is_named():
 
 
 def test_the_first_view_is_small(view):
-    state = view.get_state()
-    sent = len(view._base) + len(view._packed) + len(view._script) + len(state["_esm"])
-    assert sent < 30_000 < len(script())  # the script goes compressed
-    travelled = gzip.decompress(view._script).decode()
-    assert "// " in script() and "// " not in travelled and '"http://www.w3.org/2000/svg"' in travelled
+    sent = len(view._packed) + len(view._esm) + len(view._css)
+    assert sent < 150_000
 
 
 def test_a_view_shows_itself_as_a_widget(view):
     data, *_ = view._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in data
-
-
-def test_base_and_run_together_hold_what_the_run_alone_would(view):
-    data = LaneData()
-    data.add(view.timeline)
-    whole = json.loads(gzip.decompress(data.packed()))
-    base, run = (json.loads(gzip.decompress(packed)) for packed in (view._base, view._packed))
-    assert base["texts"] == whole["texts"] and run["texts"] == [] and base["runs"] == []

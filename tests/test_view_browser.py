@@ -21,7 +21,7 @@ CELLS = (
     "fabrics = joinlab.compare(*(joinlab.emulate(case_4, (5, 6), backend=name) for name in ('nccl', 'gloo')))\nfabrics",
 )
 
-FIRST, MOVE = 50_000, 5_000
+FIRST, MOVE = 150_000, 15_000
 """Bytes that the first view, and a move of a slider, may take on the wire."""
 
 

@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import anywidget
 import traitlets
 
 from joinlab.errors import ProgramError
-from joinlab.notebook.packed import Packed, pack_script
 from joinlab.notebook.predictions import WORDS
-from joinlab.picture.assets import asset
+from joinlab.picture.assets import asset, script
 from joinlab.program.program import check_inputs
 
 MAX_RANKS = 8
 MAX_INPUTS = 20
 
 
-class Ranks(Packed):
+class Ranks(anywidget.AnyWidget):
     """One slider per rank.
 
     counts    number of inputs per rank: 1 to 8 ranks, 0 to 20 each; two-way
@@ -34,7 +34,8 @@ class Ranks(Packed):
     Setting `counts` or `said` to anything else raises ProgramError.
     """
 
-    _script = pack_script(asset("ranks.js"), asset("ranks.css"))
+    _esm = script("ranks.js")
+    _css = asset("ranks.css")
 
     counts = traitlets.List(traitlets.Int(), [5, 6]).tag(sync=True, echo_update=False)
     said = traitlets.List(traitlets.Unicode(), ["", ""]).tag(sync=True, echo_update=False)

@@ -10,21 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import anywidget
 import polars as pl
 import traitlets
 
 from joinlab.analysis.matching import Slot, match
-from joinlab.notebook.packed import Packed, pack_script
 from joinlab.picture.assets import asset, script
-from joinlab.picture.lane_data import LaneData, pack
+from joinlab.picture.lane_data import pack
 from joinlab.picture.rows import Kind
 from joinlab.timeline import Timeline
 
-ENOUGH = 5_000
-"""A move that needs more bytes than this starts afresh: the program, or what it runs on, was changed."""
 
-
-class View(Packed):
+class View(anywidget.AnyWidget):
     """The swimlanes of a Timeline as a widget.
 
     timeline   what is shown; set another and it is drawn in place of this one
@@ -46,7 +43,8 @@ class View(Packed):
         view.observe(lambda change: print(view.calls), "selected")
     """
 
-    _script = pack_script(script(), asset("view.css"))
+    _esm = script("view.js")
+    _css = asset("view.css")
 
     timeline = traitlets.Instance(Timeline)
     selected = traitlets.Int(None, allow_none=True).tag(sync=True)
@@ -60,14 +58,12 @@ class View(Packed):
     mark = traitlets.Dict().tag(sync=True)
     rows = traitlets.List(traitlets.Int(allow_none=True)).tag(sync=True)
     _still = traitlets.Unicode("").tag(sync=True)  # names what stands in for it where it cannot live (display.py)
-    _base = traitlets.Bytes(b"").tag(sync=True)  # what later runs may refer to
     _packed = traitlets.Bytes(b"").tag(sync=True)  # the run that is shown
 
     def __init__(self, timeline: Timeline, **options: Any) -> None:
         unknown = sorted(set(options) - set(self.trait_names(sync=True)) - {"layout"})
         if unknown:
             raise TypeError(f"View has no option {', '.join(unknown)}; see help(joinlab.View)")
-        self._known = LaneData()
         self._matched: tuple[Timeline, tuple[Slot, ...]] | None = None
         super().__init__(timeline=timeline, **options)
 
@@ -101,12 +97,7 @@ class View(Packed):
     @traitlets.observe("timeline")
     def _show(self, change: Mapping[str, Any]) -> None:
         timeline: Timeline = change["new"]
-        packed = pack(timeline, self._known) if self._base else b""
         with self.hold_sync():
-            if not packed or len(packed) > ENOUGH:
-                self._known = LaneData()
-                self._known.add(timeline)
-                self._base, packed = self._known.packed(with_runs=False), pack(timeline, self._known)
-            self._packed = packed
+            self._packed = pack(timeline)
             if self.selected is not None and self.selected >= len(self.slots):
                 self.selected = None

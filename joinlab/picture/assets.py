@@ -1,15 +1,33 @@
-"""The scripts and styles that the package holds: one ES module of three files, which widget and page have in common."""
+"""The scripts and styles that the package holds: ES modules, joined into the one that a widget or a page can load."""
 
 from __future__ import annotations
 
+import re
+from functools import cache
 from importlib.resources import files
 
-_PARTS = ("lanes.js", "picture.js", "view.js")
+_IMPORT = re.compile(r'(?m)^import \{[^}]*\} from "\./([\w.]+)";\n')
 
 
-def script() -> str:
-    """The live view as one ES module: exports mount, unpack and Store, and, for anywidget, a default."""
-    return "\n".join(asset(part) for part in _PARTS)
+@cache
+def script(name: str = "view.js") -> str:
+    """One of the modules and every module that it imports, as one: each once, and below those that it needs.
+
+    Their top-level names differ, so that what one exports another can use.
+
+        script("view.js")       # the live view: exports mount, unpack and, for anywidget, a default
+        script("page.js")       # that, and what a page does with it
+    """
+    return "\n".join(_parts(name, set()))
+
+
+def _parts(name: str, known: set[str]) -> list[str]:
+    if name in known:
+        return []
+    known.add(name)
+    text = asset(name)
+    needed = [part for other in _IMPORT.findall(text) for part in _parts(other, known)]
+    return [*needed, _IMPORT.sub("", text)]
 
 
 def asset(name: str) -> str:

@@ -181,7 +181,7 @@ def _document(heading: str, body: Iterable[str], data: LaneData) -> Iterator[str
     )
     yield from body
     yield f'</main>\n<script type="text/plain" id="data">{b64encode(data.packed()).decode()}</script>\n'
-    yield f'<script type="module">\n{script()}\n{asset("page.js")}</script>\n</body>\n</html>\n'
+    yield f'<script type="module">\n{script("page.js")}</script>\n</body>\n</html>\n'
 
 
 def _still(name: str, timeline: Timeline) -> Iterator[str]:

@@ -1,9 +1,42 @@
-// The live view, part 2 of 3: the lanes as SVG text.
+// The lanes of one run as SVG text: places in px, and the pieces that are drawn there.
 
-class Picture {
+import { clamp, esc, fit, px, widthOf, wrap } from "./text.js";
+
+const ROW = 24, SIDE_ROW = 92, LINE = 14; // px of a row, of a row sideways, of a line of text
+export const NARROW = 4; // from so many ranks on, a lane is narrow
+const FREE = 0.1, MARK = 20; // rows of free space above a box; px of a mark above a row
+const SHORTEST = 13, TRACKS = 8; // px of a call on the clock, at least, while no more than so many stand side by side
+
+/** @typedef {{ box: Box, track: number, tracks?: number, to: number, more: boolean }} Longer */
+/** @typedef {{ down: boolean, width: number, zoom: number, hidden: string[], covered: number[], mark: Mark }} Options */
+
+export class Picture {
+  /** @param {LaneData} data @param {RawRun} run @param {Layout} layout @param {string} name @param {Options} options */
   constructor(data, run, layout, name, { down, width, zoom, hidden, covered, mark }) {
-    Object.assign(this, { data, run, layout, name, down, zoom, covered, mark, looks: data.looks, seenWidth: width });
-    this.hidden = new Set(hidden.map((kind) => this.looks.kinds.findIndex(([named]) => named === kind)));
+    this.data = data;
+    this.run = run;
+    this.layout = layout;
+    this.name = name;
+    this.down = down;
+    this.zoom = zoom;
+    this.covered = covered;
+    this.mark = mark;
+    this.looks = data.looks;
+    this.seenWidth = width;
+    this.hidden = new Set(hidden.map((kind) => this.looks.kinds.findIndex(({ name: named }) => named === kind)));
+    /** @type {[begin: number, end: number, px: number][]} */
+    this.shifts = [];
+    /** @type {[begin: number, end: number, px: number][]} */
+    this.gaps = [];
+    /** Where a call on the clock is drawn longer than it took. @type {Map<Box, Longer> | undefined} */
+    this.longer = undefined;
+    /** px below which nothing of a rank is drawn. @type {number[] | undefined} */
+    this.lowest = undefined;
+    /** px of the whole. */
+    this.width = 0;
+    this.height = 0;
+    /** Names of the rows, as SVG. @type {string[]} */
+    this.rowNames = [];
     this.n = run.ranks;
     this.narrow = this.n >= NARROW;
     this.time = layout.axis === "time";
@@ -26,7 +59,8 @@ class Picture {
     this.leave([]);
   }
 
-  leave(gaps, atLeast = 0) { // gaps: px to leave free above what begins at a place, as [place, px]
+  /** Leave room before what begins at some places. @param {Gap[]} gaps @param {number} atLeast length of the whole, px */
+  leave(gaps, atLeast = 0) {
     const { layout, down } = this;
     this.gaps = gaps.map(([begin, px]) => [begin - FREE / layout.unit, begin, px]);
     const last = Math.max(...layout.boxes.map((box) => box.end), ...layout.notes.map((note) => note.end), layout.begin);
@@ -37,23 +71,26 @@ class Picture {
     [this.width, this.height] = down ? [this.across, this.length + foot] : [this.length, this.top + this.column * this.n + foot];
   }
 
-  capAt(rank) { // below all that is drawn of the rank
+  /** Where a rank's ending stands: below everything drawn of the rank. @param {number} rank */
+  capAt(rank) {
     return Math.max(this.along(this.layout.stops[rank]), this.lowest?.[rank] ?? 0) + 4;
   }
 
+  /** @param {number} rank */
   capText(rank) {
     const text = this.data.texts[this.run.ends[rank]];
     return `${this.run.sign[rank]} ${text}`;
   }
 
-  makeRoom() { // a note is broken to the width that is there, and takes the room it needs; what follows moves on
+  /** Break notes into lines that fit, and move what follows a note on by the room it needs. */
+  makeRoom() {
     this.shifts = [];
     this.gaps = [];
     if (this.covered.length) return;
     const marked = this.layout.calls.find((box) => box.slot === this.mark?.slot);
     if (marked && !this.time) this.shifts.push([marked.begin - FREE / this.layout.unit, marked.begin, this.down ? MARK : 0]);
     for (const note of this.layout.notes) {
-      const own = note.rank >= 0 && this.down;
+      const own = note.rank !== null && this.down;
       const seen = Math.max(this.seenWidth - this.left - 12, 150); // where the picture is wider, a note stays in sight
       const room = this.down ? (own ? this.column * 0.78 : Math.min(this.column * this.n - 12, seen)) : 190;
       note.lines = wrap(note.text, room - 12, 11.5);
@@ -62,14 +99,17 @@ class Picture {
     }
   }
 
-  along(at) { // px along the axis
+  /** px along the axis. @param {number} at */
+  along(at) {
     let found = (at - this.layout.begin) * this.perUnit;
     for (const [begin, end, more] of this.shifts.concat(this.gaps)) found += clamp((at - begin) / (end - begin), 0, 1) * more;
     return this.down ? this.top + found : found;
   }
 
-  findEdges() { // of each slot: where its row begins, and its edges in px before any gap; what stands out of order has none
+  /** Each slot's row before any gap; a slot that stands out of order has none. @returns {Map<number, Edge>} */
+  findEdges() {
     const edges = new Map();
+    /** @type {Edge | null} */
     let last = null;
     for (const box of this.layout.calls) {
       const top = this.along(box.begin);
@@ -81,34 +121,40 @@ class Picture {
     return edges;
   }
 
-  beside(rank, part) { // px across the ranks
+  /** px across the ranks. @param {number} rank @param {number} part of the rank's lane, 0 to 1 */
+  beside(rank, part) {
     return this.down ? this.left + (rank + part) * this.column : this.top + (rank + part) * this.column;
   }
 
+  /** @param {number} from @param {number} to @param {number} low @param {number} high @param {string} more attributes */
   rect(from, to, low, high, more) {
     const [x, y, w, h] = this.down ? [low, from, high - low, to - from] : [from, low, to - from, high - low];
     return `<rect x="${px(x)}" y="${px(y)}" width="${px(Math.max(w, 0.6))}" height="${px(Math.max(h, 0.6))}" ${more}/>`;
   }
 
+  /** px across the ranks. @param {Box} box @returns {[number, number]} */
   sides(box) {
-    const { span, wait, stream } = this.looks;
-    const waits = box.kind === this.looks.kinds.length - 2;
-    const [low, high] = box.host ? (waits ? wait : span) : stream;
+    const [low, high] = this.looks.lanes[this.looks.kinds[box.kind].lane];
     const { track, tracks } = this.longer?.get(box) ?? box;
     const width = (high - low) / tracks;
     return [this.beside(box.rank, low + width * track), this.beside(box.rank, low + width * (track + 1))];
   }
 
+  /** px along the axis. @param {Box} box @returns {[number, number]} */
   place(box) {
     return [this.along(box.begin), this.longer?.get(box)?.to ?? this.along(box.end)];
   }
 
-  lengthen() { // on the clock a short call would be a hairline: it is drawn longer, beside what it would hide then
+  /** On the clock a short call would be a hairline: draw it longer, beside what it would hide. */
+  lengthen() {
     this.longer = new Map();
     this.lowest = [];
     for (let rank = 0; rank < this.n; rank++) {
       const boxes = this.layout.calls.filter((box) => box.rank === rank).sort((one, other) => one.begin - other.begin);
-      let some = [], busy = []; // boxes that overlap, directly or through others; where each track is free again
+      /** Boxes that overlap, directly or through others. @type {Longer[]} */
+      let some = [];
+      /** Where each track is free again. @type {number[]} */
+      let busy = [];
       const settle = () => {
         if (busy.length <= TRACKS) for (const one of some) this.longer.set(one.box, { ...one, tracks: busy.length });
         [some, busy] = [[], []];
@@ -125,11 +171,13 @@ class Picture {
     }
   }
 
+  /** @param {number} kind */
   fill(kind) {
-    const [, color, pattern] = this.looks.kinds[kind];
+    const { color, pattern } = this.looks.kinds[kind];
     return pattern ? `url(#${this.name}-k${kind})` : color;
   }
 
+  /** Whether a rank is not covered. @param {number} rank */
   seen(rank) {
     return !this.covered.includes(rank);
   }
@@ -158,9 +206,10 @@ class Picture {
     return `Calls of ${this.n} rank${this.n === 1 ? "" : "s"}, ${what}. Arrow keys step through them.`;
   }
 
-  head() { // the names of the ranks, which stay in sight while the rest scrolls
+  /** The names of the ranks, which stay in sight while the rest scrolls. */
+  head() {
     const names = [];
-    const { stream, host } = this.looks;
+    const { stream, host } = this.looks.lanes;
     for (let rank = 0; rank < this.n; rank++) {
       if (this.down) {
         names.push(`<text x="${px(this.beside(rank, (stream[0] + stream[1]) / 2))}" y="15" text-anchor="middle" class="jl-name">rank ${rank}</text>`);
@@ -172,8 +221,9 @@ class Picture {
   }
 
   defs() {
+    /** @type {Record<string, string>} */
     const lines = { "/": "M0 7L7 0", x: "M0 7L7 0M0 0L7 7", "-": "M0 3H7", ".": "M3 3h1" };
-    const hatched = this.looks.kinds.map(([, color, pattern], kind) =>
+    const hatched = this.looks.kinds.map(({ color, pattern }, kind) =>
       pattern ? `<pattern id="${this.name}-k${kind}" width="7" height="7" patternUnits="userSpaceOnUse"><rect width="7" height="7" fill="${color}"/>` +
         `<path d="${lines[pattern]}" stroke="#000" stroke-opacity=".22" fill="none"/></pattern>` : "");
     const [x2, y2] = this.down ? [0, 1] : [1, 0];
@@ -185,11 +235,13 @@ class Picture {
   }
 
   backs() {
-    const { host, stream } = this.looks;
+    const { host, stream } = this.looks.lanes;
     const found = [];
+    /** @type {[[number, number], string][]} */
+    const lanes = [[host, "jl-hostlane"], [stream, "jl-streamlane"]];
     for (let rank = 0; rank < this.n; rank++) {
       const [from, to] = [this.along(this.layout.begin), this.along(this.seen(rank) ? this.layout.stops[rank] : this.layout.end)];
-      for (const [[low, high], shade] of [[host, "jl-hostlane"], [stream, "jl-streamlane"]])
+      for (const [[low, high], shade] of lanes)
         found.push(this.rect(from, to, this.beside(rank, low), this.beside(rank, high), `class="${shade}"`));
     }
     return found.join("");
@@ -200,7 +252,7 @@ class Picture {
     const all = this.layout.groups;
     for (const group of all) {
       const from = this.along(group.begin), to = this.along(group.end), middle = (from + to) / 2;
-      if (group.rank < 0) {
+      if (group.rank === null) {
         const [low, high] = [0, this.beside(this.n, 0)];
         found.push(this.down ? `<path d="M${low} ${px(from)}H${px(high)}" class="jl-rule"/>` : `<path d="M${px(from)} ${low}V${px(high)}" class="jl-rule"/>`);
         if (this.down) {
@@ -244,7 +296,7 @@ class Picture {
   }
 
   bands() {
-    const high = this.looks.stream[1], low = this.looks.stream[0], found = [];
+    const high = this.looks.lanes.stream[1], low = this.looks.lanes.stream[0], found = [];
     for (const { a, b, met, bad, text, slot } of this.layout.bands) {
       if (this.hidden.has(a.kind) || this.hidden.has(b.kind)) continue;
       const [one, other] = [this.beside(a.rank, high), this.beside(b.rank, low)];
@@ -260,18 +312,20 @@ class Picture {
     for (const { a, b, bad, text, slot } of this.layout.bands) {
       if (!bad || this.hidden.has(a.kind) || this.hidden.has(b.kind)) continue;
       const at = (this.along(a.begin) + this.along(a.end) + this.along(b.begin) + this.along(b.end)) / 4;
-      const side = this.beside(a.rank, (this.looks.stream[1] + 1 + this.looks.host[0]) / 2);
+      const side = this.beside(a.rank, (this.looks.lanes.stream[1] + 1 + this.looks.lanes.host[0]) / 2);
       const [x, y] = this.down ? [side, at] : [at, side];
       found.push(`<g data-slot="${slot}"><title>${esc(text)}</title><circle cx="${px(x)}" cy="${px(y)}" r="8" class="jl-sign"/><text x="${px(x)}" y="${px(y + 4)}" text-anchor="middle" class="jl-onsign">≠</text></g>`);
     }
     return found.join("");
   }
 
+  /** @param {number} slot */
   row(slot) {
     const boxes = this.layout.calls.filter((box) => box.slot === slot && this.seen(box.rank) && !this.hidden.has(box.kind));
     return boxes.length ? `<g role="row">${boxes.map((box) => this.box(box)).join("")}</g>` : "";
   }
 
+  /** @param {Box} box */
   box(box) {
     if (this.hidden.has(box.kind)) return "";
     const [from, to] = this.place(box), [low, high] = this.sides(box), wrong = box.bad || box.failed;
@@ -285,22 +339,23 @@ class Picture {
         ? `M${px(low)} ${px(b)}V${px(a)}H${px(high)}V${px(b)}` : `M${px(b)} ${px(low)}H${px(c)}V${px(high)}H${px(b)}`}"/>`);
     } else parts.push(this.rect(from, to, low, high, `${look} class="jl-edge${wrong ? " jl-wrong" : ""}${this.longer?.get(box)?.more ? " jl-longer" : ""}"`));
     const [wide, high_] = this.down ? [high - low, to - from] : [to - from, high - low];
-    if (!(box.host && (this.narrow || !this.down || box.kind === this.looks.kinds.length - 2)) && high_ >= this.font) {
+    if (!(box.host && (this.narrow || !this.down || this.looks.kinds[box.kind].lane === "wait")) && high_ >= this.font) {
       const upright = box.host && widthOf(box.short, this.font) > wide - 4; // spans are narrow, and mostly long
       const size = upright ? clamp((this.font * (high_ - 3)) / widthOf(box.short, this.font), 8, this.font) : this.font;
       const text = upright ? (widthOf(box.short, size) <= high_ - 2 ? box.short : "") : fit(box.host ? box.short : box.label, box.short, wide - 6, size);
       const [x, y] = this.down ? [(low + high) / 2, (from + (box.open ? Math.min(to, from + 26) : to)) / 2] : [(from + to) / 2, (low + high) / 2];
       const turned = upright ? ` transform="rotate(-90 ${px(x)} ${px(y)})"` : "";
-      if (text) label = `<text x="${px(x)}" y="${px(y + this.font * 0.36)}"${turned} text-anchor="middle" aria-hidden="true" font-size="${px(size)}" class="${this.looks.white.includes(box.kind) ? "jl-white" : "jl-black"}">${esc(text)}</text>`;
+      if (text) label = `<text x="${px(x)}" y="${px(y + this.font * 0.36)}"${turned} text-anchor="middle" aria-hidden="true" font-size="${px(size)}" class="${this.looks.kinds[box.kind].white ? "jl-white" : "jl-black"}">${esc(text)}</text>`;
     }
     const said = this.said(box);
-    const tip = `<title>${esc(said)}</title>`, of = box.slot >= 0 ? ` data-slot="${box.slot}" data-rank="${box.rank}"` : "";
+    const tip = `<title>${esc(said)}</title>`, of = box.slot !== null ? ` data-slot="${box.slot}" data-rank="${box.rank}"` : "";
     if (box.host) return `<g${of}>${tip}${parts.join("")}${label}</g>`;
     const cell = `role="gridcell" id="${this.name}-${box.slot}-${box.rank}" aria-selected="false" aria-label="${esc(said)}"`;
     // Tip and text stand beside the cell: inside, a screen reader would read the call three times.
     return `<g role="presentation"${of}>${tip}<g ${cell}${of}>${parts.join("")}</g>${label}</g>`;
   }
 
+  /** A box in words. @param {Box} box */
   said(box) {
     const how = box.failed ? ", failed" : box.open ? ", never completes" : "";
     return `rank ${box.rank}: ${box.label}${box.host ? "" : how}${box.bad ? ", meets what it should not" : ""}`;
@@ -309,10 +364,10 @@ class Picture {
   notes() {
     const found = [];
     for (const note of this.layout.notes) {
-      const from = this.along(note.begin) + 2, own = note.rank >= 0 && this.down;
+      const from = this.along(note.begin) + 2, own = note.rank !== null && this.down;
       const wide = Math.max(...note.lines.map((line) => widthOf(line, 11.5))) + 12;
-      const [x, y] = this.down ? [own ? this.beside(note.rank, this.looks.stream[0]) : this.left + 4, from] : [from + 2, this.top + 8];
-      found.push(`<g class="jl-note${note.bad ? " jl-bad" : ""}${note.follows ? " jl-follows" : ""}" data-slot="${note.slot}"><rect x="${px(x)}" y="${px(y)}" width="${px(wide)}" height="${note.lines.length * LINE + 5}"/>` +
+      const [x, y] = this.down ? [own ? this.beside(note.rank, this.looks.lanes.stream[0]) : this.left + 4, from] : [from + 2, this.top + 8];
+      found.push(`<g class="jl-note${note.bad ? " jl-bad" : ""}${note.whole !== note.text ? " jl-follows" : ""}" data-slot="${note.slot}"><rect x="${px(x)}" y="${px(y)}" width="${px(wide)}" height="${note.lines.length * LINE + 5}"/>` +
         note.lines.map((line, i) => `<text x="${px(x + 6)}" y="${px(y + 13 + i * LINE)}">${esc(line)}</text>`).join("") + `</g>`);
     }
     return found.join("");
@@ -321,10 +376,10 @@ class Picture {
   caps() {
     const found = [];
     for (let rank = 0; rank < this.n; rank++) {
-      const stream = this.looks.stream;
+      const stream = this.looks.lanes.stream;
       if (!this.seen(rank)) {
         const [from, to] = [this.along(this.layout.begin), this.along(this.layout.end)];
-        const [low, high] = [this.beside(rank, this.looks.host[0]), this.beside(rank, stream[1])];
+        const [low, high] = [this.beside(rank, this.looks.lanes.host[0]), this.beside(rank, stream[1])];
         const [x, y] = this.down ? [(low + high) / 2, from + Math.min(40, (to - from) / 2)] : [from + 60, (low + high) / 2];
         found.push(this.rect(from, to, low, high, `class="jl-cover"`) + `<text x="${px(x)}" y="${px(y)}" text-anchor="middle" class="jl-name">covered</text>`);
         continue;
@@ -348,11 +403,13 @@ class Picture {
       : `<path d="M${px(at)} 0V${px(this.height)}" class="jl-mark"/><rect x="${px(at)}" y="0" width="${px(wide)}" height="18" class="jl-markplate"/><text x="${px(at + 5)}" y="13" class="jl-marktext">${esc(text)}</text>`;
   }
 
-  extent(slot) { // px along the axis from the first to the last edge of its calls
+  /** px along the axis from the first to the last edge of a slot's calls. @param {number} slot @returns {[number, number] | null} */
+  extent(slot) {
     const boxes = this.layout.calls.filter((box) => box.slot === slot);
     return boxes.length ? [Math.min(...boxes.map((box) => this.along(box.begin))), Math.max(...boxes.map((box) => this.along(box.end)))] : null;
   }
 
+  /** @param {number} slot @param {number} rank */
   picked(slot, rank) {
     const extent = this.extent(slot);
     if (!extent) return "";

@@ -1,468 +1,345 @@
-// The live view, part 3 of 3: what the reader sees, points at and presses. mount() fills an element with it, following
-// a model: a widget's, or a Store where there is no Python.
+// The live view: what the reader sees, points at and presses. mount() fills an element with it, following a model: a
+// widget's, or a Store where there is no Python. Each part has a module of its own; joinlab/picture/assets.py joins them.
 
-export function mount(root, model) {
-  // Counted on the page: every widget has a module of its own, and ids must differ between them.
-  const name = `jl${(globalThis.joinlabViews = (globalThis.joinlabViews ?? 0) + 1)}`;
-  let data = null, run = null, layout = null, picture = null, rank = 0, zoom = ZOOMS.indexOf(1), playing = null, alive = true, sideways = 0;
-  let room = []; // what the picture was told to leave free
-  let known = 0, sourceShown = ""; // the width of the picture; to ask the browser for it again costs milliseconds
-  const reads = {}; // the base is unpacked once
+import { align, evenly, neighbour } from "./align.js";
+import { drawDetails, factsOf } from "./details.js";
+import { element } from "./dom.js";
+import { layoutOf, unpack } from "./layout.js";
+import { drawLegend } from "./legend.js";
+import { Picture } from "./picture.js";
+import { Player } from "./player.js";
+import { drag, reveal, wheel } from "./scroll.js";
+import { drawSource } from "./source.js";
+import { clamp } from "./text.js";
+import { drawTold, ending } from "./told.js";
+import { toolbar } from "./toolbar.js";
 
-  const get = (trait) => model.get(trait);
-  const set = (trait, value) => { model.set(trait, value); model.save_changes(); };
+const ZOOMS = [0.5, 0.7, 1, 1.4, 2, 2.8, 4, 5.6, 8, 16, 32, 64];
+const FIT = ZOOMS.indexOf(1);
+const MOST_COLUMNS = 8; // more ranks than these are drawn as rows, unless the reader asks for columns
 
-  // what stays
-  const heading = element("p", { class: "jl-h" }), told = element("div", { class: "jl-told" });
-  const button = (text, more_words, onclick, more = {}) => element("button", { type: "button", title: more_words, onclick, ...more }, text);
-  const axes = element("div", { role: "group", "aria-label": "Axis", class: "jl-choice" },
-    button("calls that met", "Axis: one row for the calls that met", () => set("axis", "logical"), { "data-axis": "logical" }),
-    button("time", "Axis: time", () => set("axis", "time"), { "data-axis": "time" }));
-  const turn = button("turn", "Ranks as rows or columns", () => set("ranks_as", down() ? "rows" : "columns"));
-  const unfold = button("DDP's setup", "Show DDP's own setup call by call", () => set("setup", !get("setup")));
-  const out = button("−", "Zoom out", () => zoomTo(zoom - 1), { "aria-label": "− zoom out" });
-  const fitting = button("fit", "Zoom to fit", () => zoomTo(ZOOMS.indexOf(1)));
-  const into = button("+", "Zoom in", () => zoomTo(zoom + 1), { "aria-label": "+ zoom in" });
-  const play = button("▶ play", "Step through the rows by themselves", () => (playing ? stop() : start()), { "aria-pressed": "false" });
-  const bar = element("div", { class: "jl-bar", role: "toolbar", "aria-label": "Picture" }, axes, play,
-    element("div", { class: "jl-choice", role: "group", "aria-label": "Zoom" }, out, fitting, into), turn, unfold);
-  const legend = element("div", { class: "jl-legend", role: "group", "aria-label": "Legend: press to hide or show" });
-  const head = element("div", { class: "jl-head" });
-  const canvas = element("div", { class: "jl-canvas" });
-  const scroll = element("div", { class: "jl-scroll" }, head, canvas);
-  const panel = element("section", { class: "jl-panel", "aria-label": "Selected row" });
-  const source = element("section", { class: "jl-source", "aria-label": "Program" });
-  const live = element("div", { class: "jl-live", role: "status", "aria-live": "polite" });
-  const main = element("div", { class: "jl-main" },
-    element("div", { class: "jl-picture" }, scroll, legend), element("div", { class: "jl-side" }, panel, source));
-  const view = element("div", { class: "jl", role: "group", "aria-label": "Swimlanes", "data-lm-suppress-shortcuts": "true" }, told, bar, main, live);
-  root.replaceChildren(view);
-  view.joinlab = { // for the view that stands beside this one
-    told, scroll,
-    get picture() { return picture; },
-    get rows() { return picture && !picture.time && picture.down ? get("rows") ?? [] : []; },
-    render: (...wanted) => { if (String(wanted) !== String(room)) render(...wanted); },
-    zoomTo: (to) => zoomTo(to),
-  };
+class LiveView {
+  /** @param {HTMLElement} root @param {Model} model */
+  constructor(root, model) {
+    this.root = root;
+    this.model = model;
+    // Counted on the page: every widget has a module of its own, and ids must differ between them.
+    this.name = `jl${(globalThis.joinlabViews = (globalThis.joinlabViews ?? 0) + 1)}`;
+    /** @type {LaneData} */
+    this.data = null;
+    /** @type {RawRun} */
+    this.run = null;
+    /** @type {Layout} */
+    this.layout = null;
+    /** @type {Picture} */
+    this.picture = null;
+    this.rank = 0;
+    this.zoom = FIT;
+    this.alive = true;
+    /** What the picture was told to leave free, and its least length. @type {[Gap[], number?]} */
+    this.room = [[]];
+    this.sideways = 0; // px the picture is scrolled; to ask the browser takes a layout of the page
+    this.width = 0; // of the picture; to ask the browser for it again costs milliseconds
+    /** @type {unknown} */
+    this.shownBytes = null;
+    this.makeElements();
+    this.listen();
+  }
 
-  const down = () => (get("ranks_as") === "auto" ? run.ranks <= 8 : get("ranks_as") === "columns");
-  const text = (n) => data.texts[n];
-  const covered = () => get("covered") ?? [];
+  /** @param {string} trait */
+  get(trait) { return this.model.get(trait); }
+
+  /** @param {string} trait @param {unknown} value */
+  set(trait, value) {
+    this.model.set(trait, value);
+    this.model.save_changes();
+  }
+
+  /** @returns {number | null} */
+  get selected() { return this.get("selected") ?? null; }
+
+  /** @returns {number[]} */
+  get covered() { return this.get("covered") ?? []; }
+
+  get down() {
+    const wanted = this.get("ranks_as");
+    return wanted === "auto" ? this.run.ranks <= MOST_COLUMNS : wanted === "columns";
+  }
+
+  makeElements() {
+    this.toolbar = toolbar({
+      axis: (axis) => this.set("axis", axis),
+      turn: () => this.set("ranks_as", this.down ? "rows" : "columns"),
+      setup: () => this.set("setup", !this.get("setup")),
+      zoom: (by) => this.zoomTo(this.zoom + by),
+      fit: () => this.zoomTo(FIT),
+      play: () => this.play(),
+    });
+    this.player = new Player(this.toolbar.play, () => this.step(1));
+    this.told = element("div", { class: "jl-told" });
+    this.legend = element("div", { class: "jl-legend", role: "group", "aria-label": "Legend: press to hide or show" });
+    this.head = element("div", { class: "jl-head" });
+    this.canvas = element("div", { class: "jl-canvas" });
+    this.scroll = element("div", { class: "jl-scroll" }, this.head, this.canvas);
+    this.panel = element("section", { class: "jl-panel", "aria-label": "Selected row" });
+    this.source = element("section", { class: "jl-source", "aria-label": "Program" });
+    this.live = element("div", { class: "jl-live", role: "status", "aria-live": "polite" });
+    this.frame = element("div", { class: "jl-picture" }, this.scroll, this.legend);
+    const main = element("div", { class: "jl-main" }, this.frame, element("div", { class: "jl-side" }, this.panel, this.source));
+    this.view = element("div", { class: "jl", role: "group", "aria-label": "Swimlanes", "data-lm-suppress-shortcuts": "true" },
+      this.told, this.toolbar.bar, main, this.live);
+    this.root.replaceChildren(this.view);
+    const self = this;
+    this.view.joinlab = {
+      told: this.told, scroll: this.scroll,
+      get picture() { return self.picture; },
+      get rows() { return self.picture && !self.picture.time && self.picture.down ? self.get("rows") ?? [] : []; },
+      render: (...room) => { if (String(room) !== String(self.room)) self.render(...room); },
+      zoomTo: (to) => self.zoomTo(to),
+    };
+  }
+
+  listen() {
+    drag(this.scroll, this.canvas, (target) => {
+      const hit = /** @type {HTMLElement | null} */ (target.closest("[data-slot]"));
+      if (!hit || !(Number(hit.dataset.slot) >= 0)) return;
+      this.player.stop();
+      this.select(Number(hit.dataset.slot), Number(hit.dataset.rank ?? this.rank));
+    });
+    wheel(this.scroll, (by, x, y) => this.zoomTo(this.zoom + by, x, y));
+    this.scroll.addEventListener("scroll", () => {
+      this.sideways = this.scroll.scrollLeft;
+      this.keepNames();
+      if (this.room.length > 1 && this.scroll.matches(":hover, :focus-within")) neighbour(this.view)?.scroll.scrollTo({ top: this.scroll.scrollTop });
+    });
+    this.canvas.addEventListener("keydown", (event) => this.pressed(event));
+    // While data of a run to come is on its way, what changes now is drawn with that run.
+    const ifCurrent = (/** @type {() => void} */ draw) => () => { if (this.run && this.shownBytes === this.get("_packed")) draw(); };
+    /** @type {Record<string, () => void>} */
+    this.listeners = {
+      "change:_packed": () => this.load(),
+      "change:selected": () => this.selectionChanged(),
+      "change:axis": () => {
+        if (!this.run) return;
+        this.zoom = FIT;
+        this.draw();
+        this.pick(true);
+      },
+      "change:setup": () => this.draw(), "change:hidden": () => this.draw(), "change:ranks_as": () => this.draw(),
+      "change:mark": ifCurrent(() => this.draw()),
+      "change:rows": ifCurrent(() => this.draw()),
+      "change:heading": ifCurrent(() => { this.tell(); this.draw(); }),
+      "change:covered": ifCurrent(() => { this.tell(); this.draw(); this.announce(ending(this.data, this.run, !!this.covered.length)); }),
+      "change:sentences": ifCurrent(() => this.tell()),
+      "change:_still": () => this.hideStill(),
+    };
+    for (const [event, listener] of Object.entries(this.listeners)) this.model.on(event, listener);
+    this.observer = new ResizeObserver(() => {
+      const width = this.frame.clientWidth;
+      if (Math.abs(width - this.width) > 1 && width) { this.width = width; this.draw(); }
+    });
+    this.observer.observe(this.view);
+    if (this.get("_packed")) this.load();
+  }
+
+  close() {
+    this.alive = false;
+    this.player.stop();
+    this.observer.disconnect();
+    for (const [event, listener] of Object.entries(this.listeners)) this.model.off(event, listener);
+  }
 
   // -- data
 
-  async function load() {
-    const base = get("_base"), packed = get("_packed");
-    const asked = (reads.asked = {});
-    if (reads.base !== base) [reads.base, reads.tables] = [base, unpack(base)];
-    const found = await unpack(packed, await reads.tables);
-    if (!alive || reads.asked !== asked) return; // something newer came meanwhile
-    reads.shown = packed;
-    show(found, found.runs[0]);
+  async load() {
+    const packed = this.get("_packed");
+    const data = await unpack(packed);
+    if (!this.alive || packed !== this.get("_packed")) return; // something newer came meanwhile
+    this.shownBytes = packed;
+    this.show(data, data.runs[0]);
   }
 
-  function standIn() { // what stands in for this view where it cannot live is not needed now
-    if (!get("_still")) return;
-    for (const still of document.querySelectorAll(`.joinlab-still[data-view="${get("_still")}"]`))
-      (still.closest(".jp-OutputArea-child") ?? still).style.display = "none";
+  /** Show a run in place of the one before. @param {LaneData} data @param {RawRun} run */
+  show(data, run) {
+    this.hideStill();
+    const another = this.run !== null;
+    [this.data, this.run] = [data, run];
+    if (another && !layoutOf(data, run, this.get("axis"), this.get("setup")).slots.includes(this.selected)) this.set("selected", null);
+    this.rank = Math.min(this.rank, run.ranks - 1);
+    this.player.stop();
+    this.tell();
+    this.draw();
+    this.announce(ending(data, run, !!this.covered.length));
+    this.root.dispatchEvent(new CustomEvent("joinlab:shown", { bubbles: true }));
   }
 
-  function show(newData, newRun) {
-    standIn();
-    const another = run !== null;
-    [data, run] = [newData, newRun];
-    if (another && !layoutOf(data, run, get("axis"), get("setup")).slots.includes(get("selected") ?? null)) set("selected", null);
-    rank = Math.min(rank, run.ranks - 1);
-    stop();
-    tell();
-    draw();
-    announce(ending());
-    root.dispatchEvent(new CustomEvent("joinlab:shown", { bubbles: true }));
+  hideStill() { // what stands in for this view where it cannot live is not needed now
+    if (!this.get("_still")) return;
+    for (const still of document.querySelectorAll(`.joinlab-still[data-view="${this.get("_still")}"]`))
+      /** @type {HTMLElement} */ (still.closest(".jp-OutputArea-child") ?? still).style.display = "none";
   }
+
+  tell() {
+    this.view.setAttribute("aria-label", `Swimlanes: ${this.data.texts[this.run.title]}`);
+    drawTold(this.told, this.data, this.run, { heading: this.get("heading") ?? "", sentences: !!this.get("sentences"), covered: !!this.covered.length });
+  }
+
+  /** Say something to a screen reader. @param {string} said */
+  announce(said) { this.live.textContent = said; }
 
   // -- drawing
 
-  function draw() {
-    if (!run) return;
-    layout = layoutOf(data, run, get("axis"), get("setup"));
-    const selected = get("selected");
-    if (selected !== null && selected !== undefined && !layout.slots.includes(selected) && !get("setup"))
-      layout = layoutOf(data, run, get("axis"), true); // it lies in a fold
-    const width = Math.max(known || main.firstChild.clientWidth, 240) - 2;
-    picture = new Picture(data, run, layout, name, {
-      down: down(), width: width - 12, zoom: ZOOMS[zoom], hidden: get("hidden") ?? [], covered: covered(), mark: get("mark"),
+  draw() {
+    if (!this.run) return;
+    this.layout = layoutOf(this.data, this.run, this.get("axis"), this.get("setup"));
+    if (this.selected !== null && !this.layout.slots.includes(this.selected) && !this.get("setup"))
+      this.layout = layoutOf(this.data, this.run, this.get("axis"), true); // it lies in a fold
+    const width = Math.max(this.width || this.frame.clientWidth, 240) - 2;
+    this.picture = new Picture(this.data, this.run, this.layout, this.name, {
+      down: this.down, width: width - 12, zoom: ZOOMS[this.zoom], hidden: this.get("hidden") ?? [], covered: this.covered, mark: this.get("mark"),
     });
-    const other = beside();
-    const aligned = other && view.joinlab.rows.length && view.joinlab.rows.length === other.rows.length;
-    if (other) evenly(other);
-    if (!aligned) {
-      render([]);
+    const other = neighbour(this.view), { rows } = this.view.joinlab;
+    if (other) evenly([this.told, other.told]);
+    if (!other || !rows.length || rows.length !== other.rows.length) {
+      this.render([]);
       other?.render([]);
       return;
     }
-    const gaps = together([picture, other.picture], [view.joinlab.rows, other.rows]);
-    picture.leave(gaps[0]);
+    const gaps = align([this.picture, other.picture], [rows, other.rows]);
+    this.picture.leave(gaps[0]);
     other.picture.leave(gaps[1]);
-    const length = Math.max(picture.length, other.picture.length);
-    render(gaps[0], length);
+    const length = Math.max(this.picture.length, other.picture.length);
+    this.render(gaps[0], length);
     other.render(gaps[1], length);
   }
 
-  function beside() { // the view that stands beside this one, where there is one
-    const pair = view.closest(".joinlab-beside");
-    const other = pair && [...pair.querySelectorAll(".jl")].find((one) => one !== view);
-    if (!other?.joinlab?.picture) return null;
-    const [here, there] = [view, other].map((one) => one.getBoundingClientRect());
-    return here.right <= there.left || there.right <= here.left ? other.joinlab : null;
+  /** @param {[Gap[], number?]} room */
+  render(...room) {
+    this.room = room;
+    this.picture.leave(...room);
+    const focused = this.canvas.contains(document.activeElement);
+    this.scroll.classList.toggle("jl-sideways", !this.picture.down);
+    this.head.innerHTML = this.picture.head();
+    this.canvas.innerHTML = this.picture.svg();
+    if (this.sideways) this.keepNames();
+    if (focused) this.grid.focus({ preventScroll: true });
+    this.toolbar.update(this.get("axis"), !!this.get("setup"));
+    drawLegend(this.legend, this.picture, this.get("hidden") ?? [], (hidden) => this.set("hidden", hidden));
+    this.pick(false);
   }
 
-  function evenly(other) { // what is told above the pictures takes the same height
-    const both = [told, other.told];
-    for (const one of both) one.style.minHeight = "";
-    const height = Math.max(...both.map((one) => one.offsetHeight));
-    for (const one of both) one.style.minHeight = `${height}px`;
+  get grid() { return /** @type {SVGElement} */ (this.canvas.firstChild); }
+
+  keepNames() { // the names of the rows stay in sight while the rest scrolls
+    if (this.picture?.down) this.canvas.querySelector(".jl-rows").setAttribute("transform", `translate(${this.sideways} 0)`);
   }
 
-  function render(...wanted) {
-    room = wanted;
-    picture.leave(...room);
-    const focused = canvas.contains(document.activeElement);
-    scroll.classList.toggle("jl-sideways", !picture.down);
-    head.innerHTML = picture.head();
-    canvas.innerHTML = picture.svg();
-    if (sideways) keepNames();
-    if (focused) canvas.firstChild.focus({ preventScroll: true });
-    for (const one of axes.children) one.setAttribute("aria-pressed", String(one.dataset.axis === get("axis")));
-    unfold.setAttribute("aria-pressed", String(!!get("setup")));
-    drawLegend();
-    pick(false);
+  /** @param {number} to @param {number} x px in the frame that stay where they are @param {number} y */
+  zoomTo(to, x = this.scroll.clientWidth / 2, y = this.scroll.clientHeight / 2) {
+    const before = this.zoom;
+    this.zoom = clamp(to, 0, this.get("axis") === "time" ? ZOOMS.length - 1 : ZOOMS.indexOf(8));
+    if (this.zoom === before) return;
+    const [wide, high] = [this.picture.width, this.picture.height];
+    const [left, top] = [this.scroll.scrollLeft + x, this.scroll.scrollTop + y];
+    this.draw();
+    this.scroll.scrollLeft = (left * this.picture.width) / wide - x;
+    this.scroll.scrollTop = (top * this.picture.height) / high - y;
+    if (this.room.length > 1) neighbour(this.view)?.zoomTo(this.zoom);
   }
-
-  function drawLegend() {
-    const hidden = get("hidden") ?? [];
-    const present = new Set(layout.boxes.filter((box) => picture.seen(box.rank)).map((box) => box.kind));
-    const focused = legend.contains(document.activeElement) ? document.activeElement.dataset.kind : null;
-    const swatch = (kind) => {
-      const [, color, pattern] = data.looks.kinds[kind];
-      return `<svg width="18" height="12" aria-hidden="true"><rect x=".5" y=".5" width="17" height="11" fill="${pattern ? `url(#${name}-k${kind})` : color}" class="jl-edge"/></svg>`;
-    };
-    legend.replaceChildren(...data.looks.kinds.flatMap(([kind], at) => {
-      if (!present.has(at)) return [];
-      const shown = !hidden.includes(kind);
-      const made = element("button", { type: "button", "aria-pressed": String(shown), "data-kind": kind,
-        onclick: () => set("hidden", shown ? [...hidden, kind] : hidden.filter((one) => one !== kind)) });
-      made.innerHTML = `${swatch(at)} ${esc(kind)}`;
-      return [made];
-    }));
-    if (!covered().length) for (const [bad, met, said] of data.looks.bands)
-      if (layout.bands.some((band) => band.bad === bad && band.met === met)) {
-        const made = element("span", {});
-        made.innerHTML = `<svg width="18" height="12" aria-hidden="true"><rect x="1" y="1" width="16" height="10" class="${bad ? (met ? "jl-clash" : "jl-miss") : "jl-band"}"/></svg> ${esc(said)}`;
-        legend.append(made);
-      }
-    if ([...picture.longer?.values() ?? []].some((one) => one.more)) {
-      const made = element("span", {});
-      made.innerHTML = `<svg width="18" height="12" aria-hidden="true"><rect x="1" y="1" width="16" height="10" class="jl-longer" fill="none" stroke="currentColor"/></svg> drawn longer than it took; zoom in to see how long`;
-      legend.append(made);
-    }
-    if (focused) [...legend.children].find((one) => one.dataset.kind === focused)?.focus();
-  }
-
-  function tell() {
-    view.setAttribute("aria-label", `Swimlanes: ${text(run.title)}`);
-    const silent = !get("sentences"), rows = covered().length || silent ? [] : run.why.map((said, of) => {
-      const li = element("li", { class: run.good[of] ? "jl-fine" : "jl-ill" });
-      li.innerHTML = `<strong>${run.sign[of]} rank ${of}: ${esc(text(run.ends[of]))}</strong> ${esc(text(said))}`;
-      return li;
-    });
-    heading.textContent = get("heading") ?? "";
-    told.replaceChildren(...(heading.textContent ? [heading] : []),
-      element("p", { class: "jl-title" }, element("strong", {}, text(run.title)), element("span", { class: "jl-soft" }, ` ${text(run.measured)}`)),
-      ...(silent ? [] : covered().length ? [element("p", {}, "Covered until you have said how each rank will end.")] : [element("p", {}, text(run.said)), element("ul", run.ranks >= NARROW ? { class: "jl-many", tabindex: "0", "aria-label": "How each rank ended" } : {}, ...rows)]));
-  }
-
-  function ending() {
-    if (covered().length) return "The endings are covered.";
-    return `${text(run.title)}. ${run.ends.map((said, of) => `rank ${of} ${text(said)}`).join("; ")}.`;
-  }
-
-  const announce = (said) => { live.textContent = said; };
 
   // -- selection
 
-  function pick(scrolls) {
-    const selected = get("selected") ?? null, grid = canvas.firstChild;
+  selectionChanged() {
+    if (!this.run) return;
+    if (this.selected !== null && !this.layout.slots.includes(this.selected)) this.draw();
+    this.pick(true);
+  }
+
+  /** Mark what is selected, in the picture and beside it. @param {boolean} scrolls */
+  pick(scrolls) {
+    const { grid, selected } = this;
     for (const old of grid.querySelectorAll('[aria-selected="true"]')) old.setAttribute("aria-selected", "false");
-    grid.querySelector(".jl-picked").innerHTML = selected === null ? "" : picture.picked(selected, rank);
-    const cell = selected === null ? null : grid.querySelector(`[id="${name}-${selected}-${rank}"]`) ?? grid.querySelector(`[role="gridcell"][data-slot="${selected}"]`);
-    if (cell) { cell.setAttribute("aria-selected", "true"); grid.setAttribute("aria-activedescendant", cell.id); } else grid.removeAttribute("aria-activedescendant");
-    drawPanel(selected);
-    drawSource(selected);
-    if (scrolls && selected !== null) reveal(selected);
-  }
-
-  function reveal(slot) { // scrolls the picture alone, never the page
-    const extent = picture.extent(slot);
+    grid.querySelector(".jl-picked").innerHTML = selected === null ? "" : this.picture.picked(selected, this.rank);
+    const cell = selected === null ? null
+      : grid.querySelector(`[id="${this.name}-${selected}-${this.rank}"]`) ?? grid.querySelector(`[role="gridcell"][data-slot="${selected}"]`);
+    cell?.setAttribute("aria-selected", "true");
+    if (cell) grid.setAttribute("aria-activedescendant", cell.id);
+    else grid.removeAttribute("aria-activedescendant");
+    drawDetails(this.panel, this.picture, selected, this.rank, () => this.set("setup", true));
+    drawSource(this.source, this.picture, selected);
+    const extent = scrolls && selected !== null ? this.picture.extent(selected) : null;
     if (!extent) return;
-    const box = layout.at.get(`${slot},${rank}`);
-    const across = box ? picture.sides(box) : null;
-    const [tops, lefts] = picture.down ? [extent, across] : [across, extent];
-    const nudge = (side, size, range, spare) => {
-      if (!range) return;
-      if (range[0] - spare < scroll[side]) scroll[side] = range[0] - spare;
-      else if (range[1] + spare > scroll[side] + scroll[size]) scroll[side] = Math.min(range[1] + spare - scroll[size], range[0] - spare);
-    };
-    nudge("scrollTop", "clientHeight", tops, 40);
-    nudge("scrollLeft", "clientWidth", lefts, 70);
+    const box = this.layout.at.get(`${selected},${this.rank}`), across = box ? this.picture.sides(box) : null;
+    if (this.picture.down) reveal(this.scroll, extent, across);
+    else reveal(this.scroll, across, extent);
   }
 
-  function factsOf(box) {
-    const facts = box.told.map((n) => data.facts[n]);
-    const first = data.looks.first.flatMap((wanted) => facts.filter(([named]) => named === wanted));
-    const rest = facts.filter((fact) => !first.includes(fact));
-    return { first, rest: rest.filter(([named]) => named !== "stack"), stack: rest.find(([named]) => named === "stack")?.[1] };
+  /** @param {number | null} slot @param {number} rank */
+  select(slot, rank = this.rank) {
+    this.rank = rank;
+    if (slot === this.selected) this.pick(true);
+    else this.set("selected", slot);
+    if (slot === null) return;
+    const boxes = this.layout.calls.filter((box) => box.slot === slot && this.picture.seen(box.rank));
+    const own = boxes.find((box) => box.rank === rank), made = own && factsOf(this.data.looks, own).made;
+    this.announce(`Row ${this.layout.slots.indexOf(slot) + 1} of ${this.layout.slots.length}. ` +
+      `${boxes.map((box) => this.picture.said(box)).join("; ")}.${made ? ` Rank ${rank}: ${made}.` : ""}`);
   }
 
-  const listed = (facts) => `<dl>${facts.map(([named, said]) => `<div><dt>${esc(named)}</dt><dd>${esc(said)}</dd></div>`).join("")}</dl>`;
-
-  function card(of, box, all) {
-    const who = all.length > 1 ? `ranks ${all.join(", ")}` : `rank ${of}`;
-    const article = element("article", { class: all.includes(rank) ? "jl-card jl-here" : "jl-card", "aria-label": who });
-    if (!picture.seen(of)) { article.innerHTML = `<p class="jl-h">${who}</p><p class="jl-soft">covered</p>`; return article; }
-    if (!box) { article.innerHTML = `<p class="jl-h">${who}</p><p class="jl-soft">issued no call here</p>`; return article; }
-    const { first, rest, stack } = factsOf(box);
-    const made = first.find(([named]) => named === data.looks.made)?.[1];
-    const open = new Set([...panel.querySelectorAll("details[open]")].map((one) => one.dataset.what));
-    const fold = (what, inside) => `<details data-what="${what}"${open.has(what) ? " open" : ""}><summary>${what}</summary>${inside}</details>`;
-    const how = box.failed ? "failed" : box.open ? "never completes" : "";
-    article.innerHTML =
-      `<p class="jl-h">${who}</p><p class="jl-call" style="border-color:${data.looks.kinds[box.kind][1]}">${esc(box.label)}${how ? ` <strong class="jl-how">${how}</strong>` : ""}</p>` +
-      (made ? `<p class="jl-made">${esc(made.replace(/^it /, all.length > 1 ? "each " : `rank ${of} `))}</p>` : "") +
-      (first.length ? listed(first.filter(([named]) => named !== data.looks.made)) : listed(rest)) +
-      (first.length ? fold(all.length > 1 ? `times and more, of rank ${of}` : "times and more", listed(rest)) : "") + (stack ? fold("stack", `<pre tabindex="0">${esc(stack)}</pre>`) : "");
-    return article;
-  }
-
-  function drawPanel(selected) {
-    if (selected === null) {
-      panel.innerHTML = `<p class="jl-h">Nothing selected</p><p class="jl-soft">Click a call, or go to the picture with Tab and press ↓: what each rank put in, got out and made of it appears here.</p>`;
-      return;
-    }
-    const at = layout.slots.indexOf(selected);
-    const remark = run.layouts.slice(0, 2).flatMap((one) => one.notes).find((note) => note[5] === selected); // all of it
-    const boxes = layout.calls.filter((box) => box.slot === selected);
-    const folded = boxes.some((box) => factsOf(box).first.length === 0);
-    const cards = element("div", { class: "jl-cards" });
-    const alike = new Map(); // of many ranks, those with nothing different to say share a card
-    for (let of = 0; of < run.ranks; of++) {
-      const own = boxes.filter((box) => box.rank === of);
-      for (const box of own.length ? own : [null]) {
-        const same = run.ranks < NARROW ? alike.size
-          : !picture.seen(of) ? "covered" : box ? JSON.stringify([box.label, box.open, box.failed, factsOf(box).first]) : "none";
-        alike.set(same, [...(alike.get(same) ?? []), [of, box]]);
-      }
-    }
-    for (const together of alike.values()) {
-      const [of, box] = together.find(([one]) => one === rank) ?? together[0];
-      cards.append(card(of, box, together.map(([one]) => one)));
-    }
-    const parts = [element("p", { class: "jl-h" }, `Row ${at + 1} of ${layout.slots.length}`)];
-    if (remark && !covered().length) parts.push(element("p", { class: remark[4] ? "jl-remark jl-bad" : "jl-remark" }, text(remark[6] ?? remark[3])));
-    if (folded) parts.push(button("show these call by call", "Show these call by call", () => set("setup", true)));
-    panel.replaceChildren(...parts, cards);
-  }
-
-  function drawSource(selected) {
-    if (!run.source.length) { source.replaceChildren(); sourceShown = ""; return; }
-    const [file, firstLine, program] = run.source;
-    const marks = new Map();
-    const mark = (line, said) => line && marks.set(line, [...(marks.get(line) ?? []), said]);
-    if (selected !== null) layout.calls.filter((box) => box.slot === selected && picture.seen(box.rank)).forEach((box) => mark(box.line, `rank ${box.rank}`));
-    const ends = new Map();
-    if (!covered().length) run.ended.forEach((line, of) => line && ends.set(line, [...(ends.get(line) ?? []), `${run.sign[of]} rank ${of} ${text(run.ends[of]).split(":")[0]}`]));
-    const lines = text(program).split("\n").map((line, i) => {
-      const number = firstLine + i, here = marks.get(number), ended = ends.get(number);
-      const style = here ? " jl-cited" : "";
-      return `<span class="jl-line${style}"${here ? ' aria-current="true"' : ""}><span class="jl-no">${number}</span>${esc(line) || " "}` +
-        `${here ? `<b>◂ ${esc([...new Set(here)].join(", "))}</b>` : ""}${ended ? `<i>${esc(ended.join(", "))}</i>` : ""}</span>`;
-    });
-    const made = `<code>${lines.join("")}</code>`;
-    if (made === sourceShown) return;
-    sourceShown = made;
-    if (!source.firstChild) source.append(element("p", { class: "jl-h" }), element("pre", { tabindex: "0" }));
-    const [heading, pre] = source.children;
-    heading.textContent = text(file);
-    pre.innerHTML = made;
-    const cited = pre.querySelector(".jl-cited");
-    if (cited && (cited.offsetTop < pre.scrollTop || cited.offsetTop + 20 > pre.scrollTop + pre.clientHeight)) pre.scrollTop = cited.offsetTop - 40;
-  }
-
-  function select(slot, newRank = rank, says = true) {
-    rank = newRank;
-    if (slot === get("selected")) pick(true);
-    else set("selected", slot);
-    if (!says || slot === null) return;
-    const boxes = layout.calls.filter((box) => box.slot === slot && picture.seen(box.rank));
-    const own = boxes.find((box) => box.rank === rank);
-    const made = own && factsOf(own).first.find(([named]) => named === data.looks.made)?.[1];
-    announce(`Row ${layout.slots.indexOf(slot) + 1} of ${layout.slots.length}. ${boxes.map((box) => picture.said(box)).join("; ")}.${made ? ` Rank ${rank}: ${made}.` : ""}`);
-  }
-
-  function step(by) {
-    const shown = layout.slots.filter((slot) => layout.calls.some((box) => box.slot === slot && picture.seen(box.rank) && !picture.hidden.has(box.kind)));
+  /** Select another row; false at the last one. @param {number} by rows, as far as there are any */
+  step(by) {
+    const shown = this.layout.slots.filter((slot) =>
+      this.layout.calls.some((box) => box.slot === slot && this.picture.seen(box.rank) && !this.picture.hidden.has(box.kind)));
     if (!shown.length) return false;
-    const at = shown.indexOf(get("selected"));
+    const at = shown.indexOf(this.selected);
     const from = at < 0 && by > 0 ? -1 : at < 0 ? shown.length : at;
     const to = clamp(from + by, 0, shown.length - 1);
-    select(shown[to]);
+    this.select(shown[to]);
     return to < shown.length - 1;
   }
 
-  function start() {
-    if (!run) return;
-    if (layout.slots.at(-1) === get("selected")) set("selected", null);
-    playing = setInterval(() => { if (!step(1)) stop(); }, 1100);
-    play.textContent = "❚❚ pause";
-    play.setAttribute("aria-pressed", "true");
-    step(1);
+  /** Select in the next rank that can be seen. @param {number} by 1 or -1 */
+  across(by) {
+    let to = this.rank + by;
+    while (to >= 0 && to < this.run.ranks && !this.picture.seen(to)) to += by;
+    if (to >= 0 && to < this.run.ranks) this.select(this.selected ?? this.layout.slots[0], to);
   }
 
-  function stop() {
-    clearInterval(playing);
-    playing = null;
-    play.textContent = "▶ play";
-    play.setAttribute("aria-pressed", "false");
+  play() {
+    if (this.player.playing) return this.player.stop();
+    if (!this.run) return;
+    if (this.layout.slots.at(-1) === this.selected) this.set("selected", null);
+    this.player.start();
   }
 
-  // -- zoom and pan
-
-  function keepNames() { // the names of the rows, which stay in sight while the rest scrolls
-    if (picture?.down) canvas.querySelector(".jl-rows").setAttribute("transform", `translate(${sideways} 0)`);
-  }
-
-  scroll.addEventListener("scroll", () => {
-    sideways = scroll.scrollLeft;
-    keepNames();
-    if (room.length > 1 && scroll.matches(":hover, :focus-within")) beside()?.scroll.scrollTo({ top: scroll.scrollTop });
-  });
-
-  function zoomTo(to, x = scroll.clientWidth / 2, y = scroll.clientHeight / 2) {
-    const before = zoom;
-    zoom = clamp(to, 0, get("axis") === "time" ? ZOOMS.length - 1 : ZOOMS.indexOf(8));
-    if (zoom === before) return;
-    const [wide, high] = [picture.width, picture.height];
-    const [left, top] = [scroll.scrollLeft + x, scroll.scrollTop + y];
-    draw();
-    scroll.scrollLeft = (left * picture.width) / wide - x;
-    scroll.scrollTop = (top * picture.height) / high - y;
-    if (room.length > 1) beside()?.zoomTo(zoom);
-  }
-
-  scroll.addEventListener("wheel", (event) => {
-    if (!event.ctrlKey && !event.metaKey) return;
-    event.preventDefault();
-    const box = scroll.getBoundingClientRect();
-    zoomTo(zoom + (event.deltaY < 0 ? 1 : -1), event.clientX - box.left, event.clientY - box.top);
-  }, { passive: false });
-
-  let dragged = null;
-  canvas.addEventListener("pointerdown", (event) => {
-    if (event.button === 0) dragged = { x: event.clientX, y: event.clientY, left: scroll.scrollLeft, top: scroll.scrollTop, far: false };
-  });
-  canvas.addEventListener("pointermove", (event) => {
-    if (!dragged) return;
-    const [x, y] = [event.clientX - dragged.x, event.clientY - dragged.y];
-    if (!dragged.far && Math.hypot(x, y) < 5) return;
-    if (!dragged.far) canvas.setPointerCapture(event.pointerId);
-    dragged.far = true;
-    [scroll.scrollLeft, scroll.scrollTop] = [dragged.left - x, dragged.top - y];
-  });
-  const let_go = () => setTimeout(() => { dragged = null; });
-  canvas.addEventListener("pointerup", let_go);
-  canvas.addEventListener("pointercancel", let_go);
-  canvas.addEventListener("click", (event) => {
-    if (dragged?.far) return;
-    const hit = event.target.closest("[data-slot]");
-    if (hit && Number(hit.dataset.slot) >= 0) { stop(); select(Number(hit.dataset.slot), Number(hit.dataset.rank ?? rank)); }
-  });
-
-  canvas.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || !run) return;
-    const [next, previous, right, left] = picture.down
+  /** @param {KeyboardEvent} event */
+  pressed(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || !this.run) return;
+    const [next, previous, right, left] = this.picture.down
       ? ["ArrowDown", "ArrowUp", "ArrowRight", "ArrowLeft"] : ["ArrowRight", "ArrowLeft", "ArrowDown", "ArrowUp"];
-    const across = (by) => { // to the next rank that can be seen
-      let to = rank + by;
-      while (to >= 0 && to < run.ranks && !picture.seen(to)) to += by;
-      if (to >= 0 && to < run.ranks) select(get("selected") ?? layout.slots[0], to);
+    /** @type {Record<string, () => unknown>} */
+    const keys = {
+      [next]: () => this.step(1), [previous]: () => this.step(-1), [right]: () => this.across(1), [left]: () => this.across(-1),
+      Home: () => this.step(-Infinity), End: () => this.step(Infinity), PageDown: () => this.step(5), PageUp: () => this.step(-5),
+      Escape: () => this.select(null), "+": () => this.zoomTo(this.zoom + 1), "-": () => this.zoomTo(this.zoom - 1), 0: () => this.zoomTo(FIT),
+      " ": () => this.play(),
     };
-    const done = {
-      [next]: () => step(1), [previous]: () => step(-1), [right]: () => across(1), [left]: () => across(-1),
-      Home: () => step(-Infinity), End: () => step(Infinity), PageDown: () => step(5), PageUp: () => step(-5),
-      Escape: () => select(null), "+": () => zoomTo(zoom + 1), "-": () => zoomTo(zoom - 1), 0: () => zoomTo(ZOOMS.indexOf(1)),
-      " ": () => (playing ? stop() : start()),
-    }[event.key];
+    const done = keys[event.key];
     if (!done) return;
-    if (playing && event.key !== " ") stop();
+    if (this.player.playing && event.key !== " ") this.player.stop();
     done();
     event.preventDefault();
     event.stopPropagation();
-  });
-
-  // -- what changes it
-
-  const current = () => run && reads.shown === get("_packed"); // else the run to come is drawn with what changed now
-  const listeners = {
-    "change:_packed": load,
-    "change:selected": () => {
-      if (!run) return;
-      const slot = get("selected");
-      if (slot !== null && slot !== undefined && !layout.slots.includes(slot)) draw();
-      pick(true);
-    },
-    "change:axis": () => { if (run) { zoom = ZOOMS.indexOf(1); draw(); pick(true); } },
-    "change:setup": () => draw(), "change:hidden": () => draw(), "change:ranks_as": () => draw(), "change:mark": () => { if (current()) draw(); },
-    "change:rows": () => { if (current()) draw(); }, "change:heading": () => { if (current()) { tell(); draw(); } },
-    "change:covered": () => { if (current()) { tell(); draw(); announce(ending()); } },
-    "change:_still": standIn,
-    "change:sentences": () => { if (current()) tell(); },
-  };
-  for (const [event, listener] of Object.entries(listeners)) model.on(event, listener);
-  const observer = new ResizeObserver(() => {
-    const width = main.firstChild.clientWidth;
-    if (Math.abs(width - known) > 1 && width) { known = width; draw(); }
-  });
-  observer.observe(view);
-  if (get("_packed")) load();
-
-  return {
-    show,
-    close() {
-      alive = false;
-      stop();
-      observer.disconnect();
-      for (const [event, listener] of Object.entries(listeners)) model.off(event, listener);
-    },
-  };
+  }
 }
 
-// A model for a page without Python: the same few methods as a widget's.
-export class Store {
-  constructor(values) {
-    this.values = { selected: null, axis: "logical", setup: false, ranks_as: "auto", hidden: [], covered: [], sentences: true, heading: "", mark: {}, rows: [], ...values };
-    this.listeners = {};
-  }
-  get(name) { return this.values[name]; }
-  set(name, value) {
-    if (this.values[name] === value) return;
-    this.values[name] = value;
-    for (const listener of this.listeners[`change:${name}`] ?? []) listener();
-  }
-  on(event, listener) { (this.listeners[event] ??= []).push(listener); }
-  off(event, listener) { this.listeners[event] = (this.listeners[event] ?? []).filter((one) => one !== listener); }
-  save_changes() {}
+/** Fill an element with a live view. @param {HTMLElement} root @param {Model} model */
+export function mount(root, model) {
+  return new LiveView(root, model);
 }
 
 export default {
+  /** @param {{ model: Model, el: HTMLElement }} context */
   render({ model, el }) {
     const view = mount(el, model);
     return () => view.close();

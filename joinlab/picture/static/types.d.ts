@@ -1,0 +1,87 @@
+// What the live view's modules hand one another. Only the type checker reads this file.
+
+/** Lane data of one run, as joinlab/picture/lane_data.py writes it: texts are numbers into `LaneData.texts`. */
+interface RawRun {
+  ranks: number; title: number; measured: number; modelled: boolean; said: number;
+  why: number[]; ends: number[]; good: boolean[]; sign: string; ended: number[];
+  source: { name: number; first_line: number; text: number } | null;
+  zero: number;
+  boxes: RawBox[];
+  layouts: Record<string, RawLayout>;
+}
+
+interface RawBox {
+  rank: number; kind: number; label: number; short: number; slot: number | null; line: number; facts: number;
+  open?: boolean; bad?: boolean; failed?: boolean;
+}
+
+interface RawLayout {
+  unit: number; begin: number; end: number;
+  box: number[]; from: number[]; to: number[]; track: number[]; tracks: number[];
+  bands: { slot: number; a: number; b: number; met: boolean; bad: boolean; text: number }[];
+  notes: { rank: number | null; begin: number; end: number; line: number; whole: number; bad: boolean; slot: number | null }[];
+  groups: { rank: number | null; begin: number; end: number; label: number }[];
+  stops: number[];
+}
+
+/** One look of a box: joinlab/picture/theme.py has the colours. */
+interface Kind { name: string; color: string; pattern: string; lane: "stream" | "span" | "wait"; white: boolean }
+
+interface Looks {
+  kinds: Kind[];
+  bands: { bad: boolean; met: boolean; name: string }[];
+  lanes: Record<"stream" | "span" | "wait" | "host", [number, number]>;
+  first: string[];
+  made: string;
+}
+
+type Fact = [name: string, said: string];
+
+interface LaneData { looks: Looks; texts: string[]; facts: [number, number][]; told: number[][]; runs: RawRun[] }
+
+/** A call, or what a host did: a box of the picture, placed along the axis. */
+interface Box {
+  begin: number; end: number; track: number; tracks: number; rank: number; kind: number; label: string; short: string;
+  open: boolean; bad: boolean; failed: boolean; slot: number | null; line: number; facts: Fact[]; host: boolean;
+}
+
+interface Band { slot: number; a: Box; b: Box; met: boolean; bad: boolean; text: string }
+interface Note { rank: number | null; begin: number; end: number; text: string; whole: string; bad: boolean; slot: number | null; lines?: string[] }
+interface Group { rank: number | null; begin: number; end: number; label: string }
+
+interface Layout {
+  axis: string; boxes: Box[]; calls: Box[]; at: Map<string, Box>; slots: number[]; bands: Band[]; notes: Note[];
+  groups: Group[]; stops: number[]; begin: number; end: number; unit: number;
+}
+
+/** A row's edges in px. */
+interface Edge { begin: number; top: number; bottom?: number }
+
+/** px to leave free before what begins at a place along the axis. */
+type Gap = [begin: number, px: number];
+
+interface Mark { slot?: number; text?: string }
+
+/** What the view follows: a widget's model, or a Store. */
+interface Model {
+  get(name: string): any;
+  set(name: string, value: any): void;
+  on(event: string, listener: () => void): void;
+  off(event: string, listener: () => void): void;
+  save_changes(): void;
+}
+
+/** What a view lets the view beside it see. */
+interface Neighbour {
+  told: HTMLElement;
+  scroll: HTMLElement;
+  picture: import("./picture.js").Picture | null;
+  rows: (number | null)[];
+  render(gaps: Gap[], atLeast?: number): void;
+  zoomTo(to: number): void;
+}
+
+interface HTMLElement { joinlab?: Neighbour }
+
+declare var joinlabViews: number | undefined;
+declare var joinlabRanks: number | undefined;

@@ -1,0 +1,76 @@
+"""The package's scripts: typed, as their comments say, and joined into one module that parses."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from joinlab.picture.assets import asset, script
+from joinlab.picture.lane_data import LAYOUTS, LOOKS
+
+TYPESCRIPT = "typescript@5.9.3"
+STATIC = Path(str(files("joinlab.picture") / "static"))
+CHECK = ["--noEmit", "--allowJs", "--checkJs", "--noImplicitAny", "--noImplicitThis", "--target", "es2022"]
+CHECK += ["--module", "es2022", "--moduleResolution", "bundler", "--lib", "es2023,dom,dom.iterable"]
+
+
+@pytest.fixture(scope="module")
+def tsc(tmp_path_factory) -> Path:
+    """The type checker for scripts."""
+    if not shutil.which("npm"):
+        pytest.skip("no npm to get TypeScript with, so the scripts' types are not checked")
+    folder = tmp_path_factory.mktemp("npm")
+    options = ["--prefix", str(folder), "--no-audit", "--no-fund", "--ignore-scripts", "--cache", str(folder / "cache")]
+    done = subprocess.run(["npm", "install", *options, TYPESCRIPT], capture_output=True, text=True, timeout=90)
+    if done.returncode:
+        pytest.skip(f"npm could not get TypeScript: {done.stderr.strip()[-200:]}")
+    return folder / "node_modules" / ".bin" / "tsc"
+
+
+def check(tsc: Path, folder: Path) -> str:
+    scripts = sorted(str(path) for path in folder.iterdir() if path.suffix in (".js", ".ts"))
+    return subprocess.run([tsc, *CHECK, *scripts], capture_output=True, text=True, timeout=90).stdout
+
+
+def test_the_scripts_are_typed(tsc):
+    assert check(tsc, STATIC) == ""
+
+
+def test_a_wrong_type_is_found(tsc, tmp_path):
+    for path in STATIC.iterdir():
+        shutil.copy(path, tmp_path)
+    broken = asset("view.js").replace("ZOOMS[this.zoom]", "ZOOMS[this.zooms]")
+    (tmp_path / "view.js").write_text(broken)
+    assert "Property 'zooms' does not exist" in check(tsc, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["view.js", "ranks.js", "page.js"])
+def test_modules_are_joined_below_those_that_they_need(name):
+    joined = script(name)
+    assert not re.search(r"(?m)^import ", joined)
+    for export in re.findall(r"(?m)^export (?:async )?(?:function|class|const) (\w+)", joined):
+        assert len(re.findall(rf"(?m)^export .*\b(?:function|class|const) {export}\b", joined)) == 1, export
+    if name != "ranks.js":
+        assert joined.index("export class Picture") < joined.index("new Picture")
+
+
+@pytest.mark.parametrize("name", ["view.js", "ranks.js", "page.js"])
+def test_a_joined_module_parses(name, tmp_path):
+    if not shutil.which("node"):
+        pytest.skip("no node to parse a script with")
+    (tmp_path / "joined.mjs").write_text(script(name))
+    done = subprocess.run(["node", "--check", tmp_path / "joined.mjs"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_types_name_what_python_writes():
+    types = asset("types.d.ts")
+    for name in ("name", "color", "pattern", "lane", "white"):
+        assert f"{name}:" in types
+    assert set(LOOKS["kinds"][0]) == {"name", "color", "pattern", "lane", "white"}
+    assert set(LAYOUTS) == {axis + more for axis in ("logical", "time") for more in ("", " setup")}
