@@ -11,7 +11,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joinlab.recorder.events import CHUNK, EventLog, LogTail, RankLog
+from joinlab.recorder.events import CHUNK, EventLog, LogTail
+from joinlab.recorder.rank_log import RankLog
 
 
 def test_what_is_appended_is_read_back(tmp_path: Path) -> None:

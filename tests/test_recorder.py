@@ -15,9 +15,9 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import joinlab
+from joinlab.recorder.completions import Completions
 from joinlab.recorder.cuda_reader import CudaReader
-from joinlab.recorder.reader import Reader
-from joinlab.recorder.recorder import Recorder
+from joinlab.recorder.reader import HostReader
 from joinlab.timeline import Timeline
 
 
@@ -437,9 +437,9 @@ def test_what_comes_out_on_a_gpu_is_kept_from_completion_until_the_program_waits
     copied: list[Any] = []
     reader = CudaReader.__new__(CudaReader)
     reader._copy = lambda call, column, tensors: copied.append((column, tensors))  # type: ignore[method-assign]
-    group: Any = SimpleNamespace(reader=reader if late else Reader())
-    call: Any = SimpleNamespace(id=1, outs=["what came out"], recorded=None, done=False, group=group)
-    Recorder._close(SimpleNamespace(_open={1: call}), call)  # type: ignore[arg-type]
+    group: Any = SimpleNamespace(reader=reader if late else HostReader())
+    call: Any = SimpleNamespace(id=1, outs=["what came out"], kept=None, done=False, group=group)
+    Completions.close(SimpleNamespace(_open={1: call}), call)  # type: ignore[arg-type]
     assert call.done
     for _ in range(2):  # a second wait reads nothing again
         call.group.reader.after_wait(call)

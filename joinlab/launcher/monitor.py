@@ -29,7 +29,8 @@ from joinlab._version import __version__
 from joinlab.errors import LaunchError, LaunchInterrupted, ProgramError
 from joinlab.launcher.terminal import Bar, Listener, Told
 from joinlab.program.plain_data import decode
-from joinlab.recorder.events import LogTail, RankLog, log_name, now, output_name, return_name
+from joinlab.recorder.events import LogTail, log_name, now, output_name, return_name
+from joinlab.recorder.rank_log import RankLog
 from joinlab.rules.proof import Wait, prove
 from joinlab.timeline import Ending, EndKind, Timeline, timeline_from_rows
 

@@ -1,4 +1,4 @@
-"""Recording on NCCL without making the host wait: what recorder.py leaves to the side where tensors lie on a GPU.
+"""Recording on NCCL without making the host wait: the part of recording that differs where tensors lie on a GPU.
 
 Completion is polled for (`Work.is_completed` asks a CUDA event). Small values are copied into pinned memory on the
 program's own stream, before the call and after the stream has been made to wait for it, and written down when the
@@ -10,52 +10,53 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from joinlab.program.process_group import values_in
-from joinlab.recorder.reader import Reader
-
-if TYPE_CHECKING:
-    from joinlab.recorder.recorder import Call, Recorder
+from joinlab.recorder.call import RecordedCall
+from joinlab.recorder.completions import Completions
+from joinlab.recorder.events import EventLog
+from joinlab.recorder.waits import Waits
 
 POLL_S = 0.001
 
 
-class CudaReader(Reader):
+class CudaReader:
     """Reads small tensors on a GPU; one per process, with one thread that polls."""
 
     late = True
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-        self._open: deque[Call] = deque()
+    def __init__(self, log: EventLog, completions: Completions, waits: Waits) -> None:
+        self._log = log
+        self._completions = completions
+        self._open: deque[RecordedCall] = deque()
         self._copies: deque[tuple[int, str, list[torch.Tensor], Any]] = deque()  # id, column, copies, CUDA event
         self._lock = threading.Lock()
-        recorder.own_threads += 1
+        waits.own_threads += 1
         threading.Thread(target=self._poll_for_ever, daemon=True, name="joinlab-poll").start()
-        _mark_host_syncs(recorder)
+        _mark_host_syncs(waits)
         _keep_batches_together()
 
-    def before(self, call: Call, tensors: Sequence[torch.Tensor]) -> None:
+    def before(self, call: RecordedCall, tensors: Sequence[torch.Tensor]) -> None:
         """Copy what goes in; it is written down when it has arrived."""
         self._copy(call, "value_in", tensors)
 
-    def watch(self, call: Call) -> bool:
+    def watch(self, call: RecordedCall) -> bool:
         """Poll for the completion of `call`."""
         self._open.append(call)
         return True
 
-    def after_wait(self, call: Call) -> None:
+    def after_wait(self, call: RecordedCall) -> None:
         """Copy what came out, on the stream that has just been made to wait for it."""
         outs, call.outs = call.outs, None
         if outs:
             self._copy(call, "value_out", outs)
 
-    def after(self, call: Call) -> None:
+    def after(self, call: RecordedCall) -> None:
         """Nothing to read at completion: `after_wait` does."""
 
     def settle(self) -> None:
@@ -67,25 +68,25 @@ class CudaReader(Reader):
             for _ in range(len(self._copies)):
                 id, column, hosts, arrived = copy = self._copies.popleft()
                 if arrived.query():
-                    self._recorder.log.write({"e": "value", "id": id, "c": column, "v": values_in(hosts)})
+                    self._log.write({"e": "value", "id": id, "c": column, "v": values_in(hosts)})
                 else:
                     self._copies.append(copy)
 
-    def _completed(self, call: Call) -> bool:
+    def _completed(self, call: RecordedCall) -> bool:
         try:
             if not call.work.is_completed():
                 return False
             error = call.work.exception()
         except Exception as raised:
-            self._recorder.fail(call, raised)
+            self._completions.fail(call, raised)
             return True
         if error is None:
-            self._recorder.finish(call)
+            self._completions.finish(call)
         else:
-            self._recorder.fail(call, RuntimeError(str(error)))
+            self._completions.fail(call, RuntimeError(str(error)))
         return True
 
-    def _copy(self, call: Call, column: str, tensors: Sequence[torch.Tensor]) -> None:
+    def _copy(self, call: RecordedCall, column: str, tensors: Sequence[torch.Tensor]) -> None:
         try:
             hosts = []
             for tensor in tensors:
@@ -105,15 +106,15 @@ class CudaReader(Reader):
                 self.settle()
 
 
-def _mark_host_syncs(recorder: Recorder) -> None:
+def _mark_host_syncs(waits: Waits) -> None:
     """`.item()` and its like are where the host of a NCCL program really waits: for all its stream waits for."""
 
     def marked(sync: Callable[..., Any], on_gpu: Callable[..., bool]) -> Callable[..., Any]:
         def recorded(*args: Any, **kwargs: Any) -> Any:
-            calls = recorder.streamed() if on_gpu(*args) else []
+            calls = waits.streamed() if on_gpu(*args) else []
             if not calls:
                 return sync(*args, **kwargs)
-            with recorder.waiting(calls):
+            with waits.waiting(calls):
                 return sync(*args, **kwargs)
 
         return recorded

@@ -1,13 +1,12 @@
 """The recording process group: listens at the seam between a program and its backend.
 
-A `RecordingGroup` is a Python subclass of torch's ProcessGroup that has each call written down and hands it to the
-real group. The C++ Reducer calls it too, so that DDP's gradient all-reduces are seen as well as the learner's own
-calls. The Work that it returns is a `RecordedWork`: the real Work decides, this one has the wait written down.
+A `RecordingGroup` is a Python subclass of torch's ProcessGroup that records each call and hands it to the real group.
+DDP's C++ Reducer calls it too, so the log has its gradient all-reduces beside the program's own calls. Each call
+returns a `RecordedWork`: the real Work decides, this one records the wait.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 from collections.abc import Callable
@@ -18,9 +17,8 @@ import torch
 import torch.distributed as dist
 
 from joinlab.program.process_group import METHODS
-from joinlab.recorder.events import now
-from joinlab.recorder.reader import Reader
-from joinlab.recorder.recorder import Call, Recorder
+from joinlab.recorder.call import Reader, RecordedCall, RecordedGroup
+from joinlab.recorder.recorder import Recorder
 
 BACKEND = "joinlab"
 """Name under which the recording group is registered. It must be its own: DDP's logger casts a "gloo" group."""
@@ -29,7 +27,7 @@ BACKEND = "joinlab"
 class RecordedWork(dist.Work):
     """The Work that a RecordingGroup returns: the real one decides, this one writes down."""
 
-    def __init__(self, recorder: Recorder, call: Call) -> None:
+    def __init__(self, recorder: Recorder, call: RecordedCall) -> None:
         super().__init__()
         self._recorder = recorder
         self._call = call
@@ -37,18 +35,18 @@ class RecordedWork(dist.Work):
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Wait as the real Work does, and record it if it is the host that waits."""
         call, real = self._call, self._call.work
-        self._recorder.waits_now(call)
+        self._recorder.waits.begin_expected(call)
         if not call.host_waits and not timeout:
             result = bool(real.wait())
             call.group.reader.after_wait(call)
             return result
         if call.done:
             return bool(real.wait(timeout) if timeout else real.wait())
-        with self._recorder.waiting((call,)):
+        with self._recorder.waits.waiting((call,)):
             return bool(real.wait(timeout) if timeout else real.wait())
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """The real future. Whoever waits on it in C++ is seen by other means, see the head of this file."""
+        """The real future. Waits on it in C++ are recorded by reducer.py, those of the join hook by install.py."""
         return self._call.work.get_future()  # type: ignore[no-any-return]
 
     def is_completed(self) -> bool:
@@ -89,18 +87,10 @@ class RecordingGroup(dist.ProcessGroup):
         self.recorder = recorder
         self.real = real
         self.backend = backend
-        self.label = label
-        self.ranks = ranks  # global ranks, by rank within the group
-        self.reader = reader
         # A Work.wait() of NCCL makes the stream wait, not the host, unless it is told to block.
-        self.host_waits = backend == "gloo" or os.environ.get("TORCH_NCCL_BLOCKING_WAIT", "0") == "1"
-        self.known: dict[tuple[Any, ...], tuple[str, str, bool, bool]] = {}
-        self._seq = itertools.count()
-        recorder.log.write({"e": "group", "name": label, "ranks": ranks, "backend": backend, "t": now()})
-
-    def next_seq(self) -> int:
-        """Number of the next call of this rank in this group."""
-        return next(self._seq)
+        host_waits = backend == "gloo" or os.environ.get("TORCH_NCCL_BLOCKING_WAIT", "0") == "1"
+        self.record = RecordedGroup(label, backend, ranks, reader, host_waits)
+        recorder.begin_group(self.record)
 
     def getBackendName(self) -> str:
         """Asked by C++ (DDP's logger). Not "gloo" or "nccl": it would cast this group to that class."""
@@ -109,7 +99,7 @@ class RecordingGroup(dist.ProcessGroup):
     def shutdown(self) -> None:
         """destroy_process_group."""
         self.real.shutdown()
-        self.recorder.drain(self)
+        self.recorder.drain(self.record)
 
     def abort(self) -> None:
         self.real.abort()
@@ -123,11 +113,11 @@ def _method(name: str) -> Callable[..., RecordedWork]:
 
     def recorded(self: RecordingGroup, *args: Any, **kwargs: Any) -> RecordedWork:
         recorder = self.recorder
-        call = recorder.describe(self, method, args, kwargs, sys._getframe(1))
+        call = recorder.describe(self.record, method, args, kwargs, sys._getframe(1))
         try:
             call.work = getattr(self.real, name)(*args, **kwargs)
         except BaseException as error:
-            recorder.fail(call, error)
+            recorder.completions.fail(call, error)
             raise
         work = RecordedWork(recorder, call)
         recorder.track(call, work)

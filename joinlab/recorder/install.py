@@ -1,6 +1,6 @@
 """Installing the recorder into a process: every process group it makes from then on is recorded.
 
-What is replaced in torch, and why, is all in this file (and, for NCCL, in recorder_cuda.py).
+What is replaced in torch, and why, is all in this file (and, for NCCL, in cuda_reader.py).
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 
+from joinlab.recorder.call import Reader
 from joinlab.recorder.events import EventLog, log_name
 from joinlab.recorder.group import BACKEND, RecordingGroup
-from joinlab.recorder.reader import Reader
+from joinlab.recorder.reader import HostReader
 from joinlab.recorder.recorder import Recorder
 
 
@@ -85,8 +86,9 @@ def _create_group(recorder: Recorder, backend: str, options: Any, backend_option
     real = dist.ProcessGroup(options.store, rank, size)
     real._set_group_name(options.group_id)
     inner: Any
+    reader: Reader
     if backend == "gloo":
-        device, kind, reader = torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, Reader()
+        device, kind, reader = torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, HostReader()
         gloo = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         gloo._devices = [_gloo_device()]
         gloo._timeout = options.timeout
@@ -118,29 +120,32 @@ def _patch_spans(recorder: Recorder) -> None:
     backward: Any = torch.autograd.backward
 
     def recorded_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        span = recorder.begin_span("forward", sys._getframe(1))
+        span = recorder.spans.begin("forward", sys._getframe(1), recorder.input)
         try:
             return forward(self, *args, **kwargs)
         finally:
-            recorder.end_span(span)
+            recorder.spans.end(span)
 
     def recorded_backward(*args: Any, **kwargs: Any) -> None:
-        span = recorder.begin_span("backward", sys._getframe(1))
+        span = recorder.spans.begin("backward", sys._getframe(1), recorder.input)
         try:
             backward(*args, **kwargs)
         except BaseException as error:
-            recorder.reducer_gave_up(error)
+            recorder.reducer.gave_up(error)
             raise
         finally:
-            recorder.end_span(span)
+            recorder.spans.end(span)
 
     DistributedDataParallel.forward = recorded_forward  # type: ignore[method-assign]
     torch.autograd.backward = recorded_backward
     steps: list[int] = []
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-    register_optimizer_step_pre_hook(lambda *_: steps.append(recorder.begin_span("optimizer", sys._getframe(2))))
-    register_optimizer_step_post_hook(lambda *_: recorder.end_span(steps.pop()) if steps else None)
+    def begin_step(*_: Any) -> None:
+        steps.append(recorder.spans.begin("optimizer", sys._getframe(2), recorder.input))
+
+    register_optimizer_step_pre_hook(begin_step)
+    register_optimizer_step_post_hook(lambda *_: recorder.spans.end(steps.pop()) if steps else None)
 
 
 def _patch_future_wait(recorder: Recorder) -> None:
@@ -151,7 +156,7 @@ def _patch_future_wait(recorder: Recorder) -> None:
         if sys._getframe(1).f_code.co_name == "_match_all_reduce_for_bwd_pass" and recorder.join_hook:
             call = recorder.join_hook.popleft()
             if not call.done and call.host_waits:
-                with recorder.waiting((call,)):
+                with recorder.waits.waiting((call,)):
                     return wait(self, *args, **kwargs)
         return wait(self, *args, **kwargs)
 

@@ -1,40 +1,32 @@
-"""How the values of small tensors are read, where they lie in the host's memory."""
+"""Reads the values of small tensors where they lie in the host's memory."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from joinlab.program.process_group import values_in
-
-if TYPE_CHECKING:
-    from joinlab.recorder.recorder import Call
+from joinlab.recorder.call import RecordedCall
 
 
-class Reader:
-    """Reads at once. The one for GPUs, which must not wait, is in recorder_cuda.py.
-
-    late    what comes out is read when the stream has been made to wait for it (`after_wait`), not at completion
-    """
+class HostReader:
+    """Reads at once; every completion is told by the Work's future. See call.Reader for what the methods mean."""
 
     late = False
 
-    def before(self, call: Call, tensors: Sequence[torch.Tensor]) -> list[list[Any]] | None:
-        """The values that go in; None if they cannot be read, or come later."""
+    def before(self, call: RecordedCall, tensors: Sequence[torch.Tensor]) -> list[list[Any]] | None:
         return values_in(tensors)
 
-    def after(self, call: Call) -> list[list[Any]] | None:
-        """The values that came out, at completion; None if they cannot be read, or come later."""
+    def after(self, call: RecordedCall) -> list[list[Any]] | None:
         return values_in(call.outs) if call.outs else None
 
-    def after_wait(self, call: Call) -> None:
-        """The stream has just been made to wait for `call`."""
+    def after_wait(self, call: RecordedCall) -> None:
+        """Nothing left to read."""
 
-    def watch(self, call: Call) -> bool:
-        """Begin to look for the completion of `call`; False: its future will tell."""
+    def watch(self, call: RecordedCall) -> bool:
         return False
 
     def settle(self) -> None:
-        """Write down what has completed by now and is not yet written."""
+        """Nothing is read late."""

@@ -1,0 +1,114 @@
+"""One recorded call while it is open, and what every call of one process group has in common.
+
+The bottom of this room: the reader of values, the log's parts and the recording group all build on these two.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+
+from joinlab.ops import Op
+
+
+class RecordedCall:
+    """One issued call, while it is open."""
+
+    __slots__ = (
+        "done",
+        "group",
+        "host_waits",
+        "id",
+        "kept",
+        "op",
+        "origin",
+        "outs",
+        "small",
+        "waited",
+        "waited_at_once",
+        "work",
+    )
+
+    def __init__(self, id: int, op: Op, origin: str, group: RecordedGroup, small: bool) -> None:
+        self.id = id
+        self.op = op
+        self.origin = origin
+        self.group = group
+        self.small = small  # all its tensors together have at most MAX_VALUES elements, so they may be kept alive
+        self.outs: list[torch.Tensor] | None = None  # the tensors to read at completion; only if small
+        self.work: Any = None  # the backend's own Work
+        self.kept: Any = None  # the RecordedWork, kept alive until the call is done; small ones longer: KEPT_WORKS
+        self.done = False
+        self.waited = False  # the program has made the stream (NCCL) or the host (gloo) wait for it
+        self.host_waits = group.host_waits or op is Op.BARRIER
+        self.waited_at_once = False  # the host waits for it next, so the end of that wait tells when it completed
+
+
+class Reader(Protocol):
+    """Reads the values of small tensors, from the host's memory (reader.py) or from a GPU's (cuda_reader.py).
+
+    late    what comes out is read when the stream has been made to wait for it (`after_wait`), not at completion
+    """
+
+    @property
+    def late(self) -> bool: ...
+
+    def before(self, call: RecordedCall, tensors: Sequence[torch.Tensor]) -> list[list[Any]] | None:
+        """The values that go in; None if they cannot be read, or come later."""
+
+    def after(self, call: RecordedCall) -> list[list[Any]] | None:
+        """The values that came out, at completion; None if they cannot be read, or come later."""
+
+    def after_wait(self, call: RecordedCall) -> None:
+        """The stream has just been made to wait for `call`."""
+
+    def watch(self, call: RecordedCall) -> bool:
+        """Begin to look for the completion of `call`; False: its future will tell."""
+
+    def settle(self) -> None:
+        """Write down what has completed by now and is not yet written."""
+
+
+class RecordedGroup:
+    """What the recorder knows of one process group.
+
+    label       its name in the log
+    backend     "gloo" or "nccl"
+    ranks       its global ranks, by rank within the group
+    host_waits  a Work.wait() blocks the host (gloo, or NCCL with TORCH_NCCL_BLOCKING_WAIT=1), not only the stream
+    """
+
+    def __init__(self, label: str, backend: str, ranks: list[int], reader: Reader, host_waits: bool) -> None:
+        self.label = label
+        self.backend = backend
+        self.ranks = ranks
+        self.reader = reader
+        self.host_waits = host_waits
+        self.known: dict[tuple[Any, ...], Description] = {}
+        """Descriptions by what they depend on: a loop issues the same few calls again and again."""
+        self._seq = itertools.count()
+
+    def next_seq(self) -> int:
+        """Number of the next call of this rank in this group."""
+        return next(self._seq)
+
+
+class Description:
+    """What is the same each time a call is issued from one place with tensors of one form.
+
+    origin      its label
+    text        its fields of the event, as JSON without the braces
+    by_reducer  DDP's Reducer issues it, and waits for it at the end of the backward pass
+    small       see RecordedCall
+    """
+
+    __slots__ = ("by_reducer", "origin", "small", "text")
+
+    def __init__(self, origin: str, text: str, by_reducer: bool, small: bool) -> None:
+        self.origin = origin
+        self.text = text
+        self.by_reducer = by_reducer
+        self.small = small

@@ -1,0 +1,56 @@
+"""When each host thread of the rank waits, and for which calls."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from joinlab.recorder.call import RecordedCall
+from joinlab.recorder.completions import Completions
+from joinlab.recorder.events import EventLog, now
+
+
+class Waits:
+    """Writes the waits of one rank's threads."""
+
+    def __init__(self, log: EventLog, completions: Completions) -> None:
+        self.log = log
+        self.completions = completions
+        self.own_threads = 0
+        """Threads that the recorder itself runs. They are not the program's: they issue nothing while another waits."""
+
+    @contextmanager
+    def waiting(self, calls: Sequence[RecordedCall]) -> Iterator[None]:
+        """Record that the host waits for `calls` while the body runs; an error of the body is theirs."""
+        self.begin(calls)
+        try:
+            yield
+        except Exception as error:
+            for call in calls:
+                self.completions.fail(call, error)
+            self.end(calls)
+            raise
+        for call in calls:
+            self.completions.finish(call)
+        self.end(calls)
+
+    def begin(self, calls: Sequence[RecordedCall]) -> None:
+        """Record that the host begins to wait for all of `calls`."""
+        ids = ",".join(str(call.id) for call in calls)
+        thread, live = threading.get_ident(), threading.active_count() - self.own_threads
+        self.log.write_text(f'{{"e":"wait","id":[{ids}],"t":{now()},"th":{thread},"n":{live}}}')
+
+    def end(self, calls: Sequence[RecordedCall]) -> None:
+        """Record that the host was let go."""
+        ids = ",".join(str(call.id) for call in calls)
+        self.log.write_text(f'{{"e":"wake","id":[{ids}],"t":{now()},"th":{threading.get_ident()}}}')
+
+    def begin_expected(self, call: RecordedCall) -> None:
+        """The program makes its host or its stream wait for `call`."""
+        call.waited = True
+        self.completions.end_deferral(waits=True)
+
+    def streamed(self) -> list[RecordedCall]:
+        """Open calls that this rank's stream has been made to wait for: a host sync now waits for them."""
+        return [call for call in self.completions.open_calls() if call.waited]
