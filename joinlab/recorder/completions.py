@@ -39,7 +39,7 @@ class Completions:
         return list(self._open.values())
 
     # A call that the host waits for at once needs no callback on its future: the end of the wait tells. A callback
-    # costs a switch to gloo's thread and back, which made the step of a tiny model longer by a third.
+    # runs on gloo's thread and needs the GIL there: without this a step of 0.36 ms took 0.46 ms.
 
     def defer(self, call: RecordedCall) -> None:
         """The host is expected to wait for `call` next: listen to its future only if it does not."""
