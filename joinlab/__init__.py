@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from joinlab import scenarios as scenarios
     from joinlab.analysis.diagnosis import Diagnosis as Diagnosis
     from joinlab.analysis.diagnosis import diagnose as diagnose
-    from joinlab.analysis.holdings import who_holds as who_holds
     from joinlab.analysis.matching import match as match
     from joinlab.course.exercises import check as check
     from joinlab.course.exercises import solution as solution
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from joinlab.notebook.side_by_side import compare as compare
     from joinlab.notebook.view import View as View
     from joinlab.picture.figures import figure as figure
+    from joinlab.picture.holdings import who_holds as who_holds
     from joinlab.picture.page import write_html as write_html
     from joinlab.timeline import Ending as Ending
     from joinlab.timeline import Timeline as Timeline
@@ -53,7 +53,7 @@ _HOME = {
     "match": "joinlab.analysis.matching",
     "scenarios": "joinlab.scenarios",
     "solution": "joinlab.course.exercises",
-    "who_holds": "joinlab.analysis.holdings",
+    "who_holds": "joinlab.picture.holdings",
     "write_handout": "joinlab.course.handout",
     "write_html": "joinlab.picture.page",
     "Ending": "joinlab.timeline",

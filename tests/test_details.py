@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from timelines import Writer
 
+from joinlab.analysis.wording import elements, shapes, tensor
 from joinlab.picture.details import (
     call_details,
     duration,
-    elements,
     moment,
-    shapes,
     span_details,
-    tensor,
     values,
     wait_details,
 )

@@ -14,7 +14,7 @@ from timelines import Writer, case_timeline
 
 from joinlab.picture.figures import CONFIG, figure, hover
 from joinlab.picture.lanes import lanes
-from joinlab.picture.rows import Kind
+from joinlab.picture.rows import RowKind
 from joinlab.timeline import Ending, timeline_from_rows
 
 DONE = Ending("finished")
@@ -53,7 +53,7 @@ def test_any_timeline_makes_a_figure_of_plain_finite_numbers(timeline, axis, ran
 def test_one_bar_trace_a_kind_with_every_box():
     timeline = case_timeline(4, 2)
     made, picture = figure(timeline), lanes(timeline)
-    for kind in Kind:
+    for kind in RowKind:
         boxes = [box for box in picture.boxes if box.kind is kind]
         traces = [trace for trace in made.data if trace.type == "bar" and trace.name == kind.value]
         assert len(traces) == bool(boxes)
@@ -163,8 +163,8 @@ def test_a_timeline_without_calls_is_drawn():
 
 
 def test_setup_is_shown_on_demand():
-    assert "construction: 2 calls" in bars(figure(case_timeline(1, 2)), Kind.SETUP.value).text
-    unfolded = bars(figure(case_timeline(1, 2), setup=True), Kind.SETUP.value).text
+    assert "construction: 2 calls" in bars(figure(case_timeline(1, 2)), RowKind.SETUP.value).text
+    unfolded = bars(figure(case_timeline(1, 2), setup=True), RowKind.SETUP.value).text
     assert "all-gather (DDP construction)" in unfolded
 
 

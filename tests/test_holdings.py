@@ -8,7 +8,7 @@ import pytest
 
 import joinlab
 from joinlab import scenarios
-from joinlab.analysis.holdings import MAX_CHIPS
+from joinlab.picture.holdings import MAX_CHIPS
 from joinlab.timeline import Ending, EndKind, Timeline, timeline_from_rows
 
 

@@ -14,7 +14,7 @@ from joinlab.analysis.diagnosis import diagnose
 from joinlab.picture.details import MADE
 from joinlab.picture.lane_data import KINDS, LAYOUTS, LOOKS, LaneData, pack
 from joinlab.picture.lanes import Lane, lanes
-from joinlab.picture.rows import Kind
+from joinlab.picture.rows import RowKind
 from joinlab.picture.theme import STYLES
 
 
@@ -56,7 +56,7 @@ def test_every_box_arrives_in_every_layout(timeline, name):
         assert (rank, kind, label, track, tracks) == (box.rank, box.kind, box.label, box.track, box.tracks)
         assert (opened, bad, failed) == (box.open, box.bad, box.failed)
         assert (begin, end) == (place(box.begin), place(box.end))
-        assert said == ([] if kind is Kind.WAIT else list(box.details[2:]))
+        assert said == ([] if kind is RowKind.WAIT else list(box.details[2:]))
     assert (layout["begin"], layout["end"]) == (place(picture.begin), place(picture.end))
     assert layout["stops"] == [place(cap.at) for cap in picture.caps]
     assert [(band["slot"], band["a"], band["b"]) for band in layout["bands"]] == [

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from timelines import Writer, case_timeline
 
 from joinlab.picture.lanes import Box, Lane, lanes
-from joinlab.picture.rows import Kind
+from joinlab.picture.rows import RowKind
 from joinlab.timeline import Ending, timeline_from_rows
 
 DONE = Ending("finished")
@@ -56,7 +56,7 @@ def test_no_box_hides_another(timeline, axis):
     for box in lanes(timeline, axis, True).boxes:
         assert box.track < box.tracks
         if box.begin < box.end:
-            tracks.setdefault((box.rank, box.lane, box.kind is Kind.WAIT, box.track), []).append(box)
+            tracks.setdefault((box.rank, box.lane, box.kind is RowKind.WAIT, box.track), []).append(box)
     for boxes in tracks.values():
         for one, other in pairwise(sorted(boxes, key=lambda box: box.begin)):
             assert one.end <= other.begin
@@ -89,7 +89,7 @@ def test_time_is_the_recorded_clock():
     writer.call(0, "all_reduce", enqueued_ns=400, completed_ns=500, host_wait_begin_ns=420, host_wait_end_ns=480)
     picture = lanes(writer.timeline([DONE]), "time")
     assert [(box.begin, box.end) for box in stream(picture)] == [(150, 300), (400, 500)]
-    assert [(box.begin, box.end) for box in picture.boxes if box.kind is Kind.WAIT][1] == (420, 480)
+    assert [(box.begin, box.end) for box in picture.boxes if box.kind is RowKind.WAIT][1] == (420, 480)
     assert picture.unit == "ns" and picture.begin == 100
 
 
@@ -104,13 +104,13 @@ def test_a_wait_on_the_host_is_apart_from_the_call():
     writer = Writer(world_size=1)
     writer.call(0, "all_reduce", waits=False)
     writer.call(0, "all_reduce", waits=True)
-    waits = [box for box in lanes(writer.timeline([DONE])).boxes if box.kind is Kind.WAIT]
+    waits = [box for box in lanes(writer.timeline([DONE])).boxes if box.kind is RowKind.WAIT]
     assert [(box.lane, dict(box.details)["group, seq"]) for box in waits] == [(Lane.HOST, "0, 1")]
 
 
 def test_a_wait_for_ever_runs_to_where_the_lane_stops():
     picture = lanes(case_timeline(4, 2))
-    waits = [box for box in picture.boxes if box.kind is Kind.WAIT and box.open]
+    waits = [box for box in picture.boxes if box.kind is RowKind.WAIT and box.open]
     assert [(box.rank, box.end) for box in waits] == [(cap.rank, cap.at) for cap in picture.caps]
     assert [cap.text for cap in picture.caps] == ["hung (proven)"] * 2
 
@@ -152,7 +152,9 @@ def test_setup_is_folded_unless_asked_for(axis):
 
 
 def test_a_fold_keeps_the_waits_of_its_calls():
-    waits = [box for box in lanes(case_timeline(2, 2, backend="nccl")).boxes if box.kind is Kind.WAIT and box.rank == 0]
+    waits = [
+        box for box in lanes(case_timeline(2, 2, backend="nccl")).boxes if box.kind is RowKind.WAIT and box.rank == 0
+    ]
     assert [box.label for box in waits] == ["waits for 2 calls of these", "waits for 1 call of these"]
 
 
@@ -178,11 +180,11 @@ def test_a_span_covers_the_calls_issued_in_it():
     timeline = timeline_from_rows(rows, [Ending("killed")], {"backend": "gloo"}, spans)
     picture = lanes(timeline)
     calls = stream(picture)
-    found = {box.label: box for box in picture.boxes if box.kind is Kind.SPAN}
+    found = {box.label: box for box in picture.boxes if box.kind is RowKind.SPAN}
     assert (found["forward"].begin, found["forward"].end) == (calls[1].begin, calls[2].end)
     assert found["backward"].open and found["backward"].end == picture.caps[0].at
     assert "optimizer" not in found  # it issued no call: it has no place in an order of calls
-    assert {box.label for box in lanes(timeline, "time").boxes if box.kind is Kind.SPAN} == {*found, "optimizer"}
+    assert {box.label for box in lanes(timeline, "time").boxes if box.kind is RowKind.SPAN} == {*found, "optimizer"}
 
 
 def test_a_call_at_the_moment_between_two_spans_is_of_the_second():
@@ -194,7 +196,7 @@ def test_a_call_at_the_moment_between_two_spans_is_of_the_second():
         {"rank": 0, "name": "optimizer", "begin_ns": 20, "end_ns": 20},
     ]
     picture = lanes(timeline_from_rows(rows, [DONE], {"backend": "nccl"}, spans))
-    found = {box.label: (box.begin, box.end) for box in picture.boxes if box.kind is Kind.SPAN}
+    found = {box.label: (box.begin, box.end) for box in picture.boxes if box.kind is RowKind.SPAN}
     assert [found[name] for name in ("backward", "forward", "optimizer")] == [
         (box.begin, box.end) for box in stream(picture)
     ]

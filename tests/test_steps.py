@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from timelines import SIZES, Writer, case_timeline
 
 from joinlab.analysis.matching import Matched, label_table
-from joinlab.picture.rows import Kind, fold, kind, plan, ranks_text, short, stretches
+from joinlab.analysis.wording import ranks_text, short_label
+from joinlab.picture.rows import RowKind, fold, kind, plan, stretches
 from joinlab.timeline import Ending
 
 DONE = Ending("finished")
@@ -37,7 +38,7 @@ def test_folding_loses_no_call_and_hides_nothing_that_went_wrong(timeline):
     assert [index for step in folded for index in step.calls] == [index for step in steps for index in step.calls]
     for step in folded:
         if step.folded:
-            assert all(kind(calls[index]) is Kind.SETUP for index in step.calls)
+            assert all(kind(calls[index]) is RowKind.SETUP for index in step.calls)
             rows_of = [calls[index] for index in step.calls]
             assert all(row["completed_ns"] is not None for row in rows_of)
             assert all((row["host_wait_begin_ns"] is None) >= (row["host_wait_end_ns"] is None) for row in rows_of)
@@ -113,18 +114,18 @@ def test_alike_calls_of_other_ranks_are_grouped():
 @pytest.mark.parametrize(
     ("op", "origin", "found"),
     [
-        ("all_reduce", "all-reduce (DDP forward() 2)", Kind.FORWARD),
-        ("all_reduce", "all-reduce (DDP backward())", Kind.BACKWARD),
-        ("all_reduce", "all-reduce (join() hook)", Kind.JOIN),
-        ("all_reduce", "all-reduce (_find_common_rank())", Kind.FINAL),
-        ("broadcast", "broadcast (sync final model params)", Kind.FINAL),
-        ("all_reduce", "all-reduce (barrier)", Kind.BARRIER),
-        ("barrier", None, Kind.BARRIER),
-        ("broadcast", "broadcast (DDP bucket rebuild)", Kind.SETUP),
-        ("all_gather", "all-gather (DDP construction)", Kind.SETUP),
-        ("send", "send", Kind.OTHER),
-        ("all_reduce", "all-reduce (notify_join_context())", Kind.OTHER),
-        ("broadcast", "broadcast (_find_common_rank(), join() hook, buffers)", Kind.JOIN),
+        ("all_reduce", "all-reduce (DDP forward() 2)", RowKind.FORWARD),
+        ("all_reduce", "all-reduce (DDP backward())", RowKind.BACKWARD),
+        ("all_reduce", "all-reduce (join() hook)", RowKind.JOIN),
+        ("all_reduce", "all-reduce (_find_common_rank())", RowKind.FINAL),
+        ("broadcast", "broadcast (sync final model params)", RowKind.FINAL),
+        ("all_reduce", "all-reduce (barrier)", RowKind.BARRIER),
+        ("barrier", None, RowKind.BARRIER),
+        ("broadcast", "broadcast (DDP bucket rebuild)", RowKind.SETUP),
+        ("all_gather", "all-gather (DDP construction)", RowKind.SETUP),
+        ("send", "send", RowKind.OTHER),
+        ("all_reduce", "all-reduce (notify_join_context())", RowKind.OTHER),
+        ("broadcast", "broadcast (_find_common_rank(), join() hook, buffers)", RowKind.JOIN),
     ],
 )
 def test_kinds(op, origin, found):
@@ -132,9 +133,9 @@ def test_kinds(op, origin, found):
 
 
 def test_words():
-    assert short("all-reduce (join() _get_num_nonjoined_procs())") == "_get_num_nonjoined_procs()"
-    assert short("all-reduce (DDP forward() 1)") == "forward() 1"
-    assert short("send") == "send"
+    assert short_label("all-reduce (join() _get_num_nonjoined_procs())") == "_get_num_nonjoined_procs()"
+    assert short_label("all-reduce (DDP forward() 1)") == "forward() 1"
+    assert short_label("send") == "send"
     assert [ranks_text(ranks) for ranks in ([3], [0, 2], [0, 1, 2, 3])] == ["rank 3", "ranks 0 and 2", "ranks 0 to 3"]
 
 

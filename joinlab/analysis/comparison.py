@@ -18,9 +18,8 @@ from typing import Any
 
 from joinlab.analysis.conclusions import conclusion
 from joinlab.analysis.matching import Matched, Slot
+from joinlab.analysis.wording import elements, ranks_text, tensor
 from joinlab.ops import decode_values
-from joinlab.picture.details import elements, tensor
-from joinlab.picture.rows import ranks_text
 from joinlab.timeline import Ending, Timeline
 
 Call = Mapping[str, Any]
@@ -35,7 +34,7 @@ PARTING = ("calls", "completion")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ComparedRow:
     """One place on the common axis.
 
     left, right   index of the slot in joinlab.match of that Timeline; None: nothing stands here
@@ -60,7 +59,7 @@ class Comparison:
         comparison.rows[comparison.parting].left        # index into joinlab.match(left)
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[ComparedRow, ...]
     parting: int | None
     sentence: str
 
@@ -77,7 +76,7 @@ def compare(left: Timeline, right: Timeline) -> Comparison:
     """
     one, other = _Side(left), _Side(right)
     rows = tuple(
-        Row(a, b, _differences(one.calls[a] if a is not None else {}, other.calls[b] if b is not None else {}))
+        ComparedRow(a, b, _differences(one.calls[a] if a is not None else {}, other.calls[b] if b is not None else {}))
         for a, b in _aligned(one.keys, other.keys)
     )
     parting = next((at for at, row in enumerate(rows) if set(PARTING) & set(row.differs)), None)
@@ -190,7 +189,7 @@ def _close(one: Any, other: Any) -> bool:
 # ------------------------------------------------------------------------------------------------ in words
 
 
-def _sentence(rows: Sequence[Row], parting: int | None, left: _Side, right: _Side) -> str:
+def _sentence(rows: Sequence[ComparedRow], parting: int | None, left: _Side, right: _Side) -> str:
     told = []
     if len(left.ends) != len(right.ends):
         told.append(f"The left run has {_ranks(left)}, the right one {_ranks(right)}.")
@@ -218,14 +217,14 @@ def _ranks(side: _Side) -> str:
     return f"{len(side.ends)} rank{'s' * (len(side.ends) > 1)}"
 
 
-def _calls(row: Row, left: _Side, right: _Side) -> tuple[Calls, Calls]:
+def _calls(row: ComparedRow, left: _Side, right: _Side) -> tuple[Calls, Calls]:
     return (
         left.calls[row.left] if row.left is not None else {},
         right.calls[row.right] if row.right is not None else {},
     )
 
 
-def _where(row: Row, left: _Side, right: _Side) -> str:
+def _where(row: ComparedRow, left: _Side, right: _Side) -> str:
     places = [side.keys[at][0] for side, at in ((left, row.left), (right, row.right)) if at is not None]
     place = min(places)
     return {BEFORE: "before the first input", AFTER: "after the last input"}.get(place, f"at inputs[{place}]")
@@ -255,7 +254,7 @@ def _fates(left: Calls, right: Calls) -> str:
     return "; ".join(told)
 
 
-def _difference(row: Row, what: str, left: _Side, right: _Side) -> str:
+def _difference(row: ComparedRow, what: str, left: _Side, right: _Side) -> str:
     ours, theirs = _calls(row, left, right)
     for rank in sorted(ours.keys() & theirs.keys()):
         one, other = ours[rank], theirs[rank]

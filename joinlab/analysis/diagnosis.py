@@ -15,6 +15,7 @@ from typing import Any
 
 from joinlab.analysis.conclusions import conclusion
 from joinlab.analysis.matching import Matched, Slot, shadows
+from joinlab.analysis.wording import listed, ranks_text, short_site, upper
 from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.rules.calls import Blocked, Blocker, by_group
 from joinlab.rules.proof import RULES, Wait, prove
@@ -256,7 +257,7 @@ class _Case:
                 if other in slot.calls
             ]
         )
-        return f": in its place {'; '.join(told)}; they differ in {_listed(_worded(slot.differs))}"
+        return f": in its place {'; '.join(told)}; they differ in {listed(_worded(slot.differs))}"
 
     def _left(self, key: Key) -> str:
         """Which peer of a call was gone, as far as the timeline tells."""
@@ -288,7 +289,7 @@ class _Case:
         ranks_of: dict[str, list[int]] = {}
         for rank, text in told:
             ranks_of.setdefault(text, []).append(rank)
-        return [f"{_ranks(ranks)} {text}" for text, ranks in ranks_of.items()]
+        return [f"{ranks_text(ranks)} {text}" for text, ranks in ranks_of.items()]
 
     def _told(self, keys: Sequence[Key]) -> dict[str, list[int]]:
         ranks_of: dict[str, list[int]] = {}
@@ -306,7 +307,7 @@ class _Case:
             count, text = len(self.ends), next(iter(by_end))
             said = f"{'The one rank' if count == 1 else 'Both ranks' if count == 2 else f'All {count} ranks'}: {text}."
         else:
-            said = _upper("; ".join(f"{_ranks(ranks)}: {text}" for text, ranks in by_end.items())) + "."
+            said = upper("; ".join(f"{ranks_text(ranks)}: {text}" for text, ranks in by_end.items())) + "."
         return said if self.parting is None else f"{said} {self._parting(self.parting)}"
 
     def _parts(self, slot: Slot) -> bool:
@@ -332,7 +333,7 @@ class _Case:
             else:
                 told.append((key, [rank]))
         parts = [
-            f"{_ranks(ranks)} issued {self._call(key) if key else 'no call in this place'}"
+            f"{ranks_text(ranks)} issued {self._call(key) if key else 'no call in this place'}"
             for key, ranks in sorted(told, key=lambda one: len(one[1]))
         ]
         where = "" if len(self.groups) == 1 else f" in group {slot.group}"
@@ -340,7 +341,7 @@ class _Case:
         size, most = len(self.groups[slot.group]), max((ranks for _, ranks in told), key=len)
         if not pair and size > 2 and 2 * len(most) > size:
             apart = sorted(set(self.groups[slot.group]) - set(most))
-            return f"{said} {_upper(_ranks(apart))} did otherwise than the {len(most)} others."
+            return f"{said} {upper(ranks_text(apart))} did otherwise than the {len(most)} others."
         return said
 
     def _alike(self, one: Key | None, other: Key | None) -> bool:
@@ -355,7 +356,7 @@ class _Case:
         mine: Key = (rank, slot.group, slot.calls[rank])
         others: list[Key] = [(other, slot.group, seq) for other, seq in sorted(slot.calls.items()) if other != rank]
         differing = [other for other in others if not self._alike(mine, other)] or others
-        met = " and ".join(f"{_ranks(ranks)}'s {text}" for text, ranks in self._told(differing).items())
+        met = " and ".join(f"{ranks_text(ranks)}'s {text}" for text, ranks in self._told(differing).items())
         said = f"Its {self._call(mine)} met {met}, which was not meant for it"
         concluded = [
             (key[0], text)
@@ -370,7 +371,7 @@ class _Case:
     def _call(self, key: Key) -> str:
         """A call, as the sentences name it: "all-reduce (DDP backward()) [call 7, train.py:12]"."""
         row = self.rows[key]
-        site = f", {_short(row['call_site'])}" if row["call_site"] else ""
+        site = f", {short_site(row['call_site'])}" if row["call_site"] else ""
         group = "" if len(self.groups) == 1 else f" of group {key[1]}"
         return f"{row['origin'] or row['op']} [call {key[2]}{group}{site}]"
 
@@ -408,32 +409,9 @@ def _verdict(end: Ending, proven: bool | None) -> str:
     return "finished, with a call still pending" if end.pending else str(end)
 
 
-def _upper(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    """ "rank 1", "ranks 0 and 2", "ranks 0 to 5"."""
-    ranks = sorted(ranks)
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:
-        return f"ranks {ranks[0]} to {ranks[-1]}"
-    return f"ranks {_listed([str(rank) for rank in ranks])}"
-
-
-def _listed(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
-
-
 def _worded(differs: Sequence[str]) -> list[str]:
     words = {"op": "kind", "reduce_op": "reduce operation", "origin": "who issued them"}
     return [words.get(name, name) for name in differs]
-
-
-def _short(site: str) -> str:
-    """ "file:line" without the folders; the evidence has them."""
-    return site.replace("\\", "/").rpartition("/")[2]
 
 
 def _cut(text: str, most: int = 240) -> str:

@@ -16,6 +16,7 @@ from html import escape
 
 from joinlab.course import judges, solutions
 from joinlab.course.judges import Answer, Wrong
+from joinlab.picture.theme import RIGHT, WRONG
 
 TRIALS = 6
 """How often an answer is run, each time on other counts."""
@@ -80,7 +81,7 @@ class Verdict:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        color = "#009E73" if self.right else "#D55E00"
+        color = RIGHT if self.right else WRONG
         return f'<p style="border-left:.4em solid {color};padding:.2em .8em;margin:.3em 0">{escape(str(self))}</p>'
 
 

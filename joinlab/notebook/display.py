@@ -109,9 +109,9 @@ def _picture(view: View) -> str:
 
 
 def _drawn(timeline: Timeline, tooltips: bool = True) -> str:
+    from joinlab.analysis.wording import measured, title
     from joinlab.picture.lanes import lanes
     from joinlab.picture.svg import svg
-    from joinlab.picture.theme import measured, title
 
     return svg(lanes(timeline), heading=f"{title(timeline)}. {measured(timeline)}", tooltips=tooltips)
 

@@ -14,7 +14,7 @@ import traitlets
 
 from joinlab.errors import ProgramError
 from joinlab.notebook.predictions import WORDS
-from joinlab.picture.assets import asset, script
+from joinlab.picture.assets import script, style
 from joinlab.program.program import check_inputs
 
 MAX_RANKS = 8
@@ -35,7 +35,7 @@ class Ranks(anywidget.AnyWidget):
     """
 
     _esm = script("ranks.js")
-    _css = asset("ranks.css")
+    _css = style("ranks.css")
 
     counts = traitlets.List(traitlets.Int(), [5, 6]).tag(sync=True, echo_update=False)
     said = traitlets.List(traitlets.Unicode(), ["", ""]).tag(sync=True, echo_update=False)

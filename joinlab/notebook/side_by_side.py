@@ -8,7 +8,7 @@ from typing import Any
 
 import ipywidgets
 
-from joinlab.analysis.comparison import Comparison, Row
+from joinlab.analysis.comparison import ComparedRow, Comparison
 from joinlab.analysis.comparison import compare as lay_out
 from joinlab.analysis.diagnosis import diagnose
 from joinlab.errors import ProgramError
@@ -47,7 +47,7 @@ class Beside:
         """Lay out anew what the two views show. While anything is covered nothing is compared."""
         covered = bool(self.left.covered or self.right.covered)
         self.comparison = None if covered else lay_out(self.left.timeline, self.right.timeline)
-        parted: tuple[Row, ...] = ()  # from where they part
+        parted: tuple[ComparedRow, ...] = ()  # from where they part
         if self.comparison is None:
             self._said.value = ""
         else:

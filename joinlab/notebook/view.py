@@ -15,9 +15,9 @@ import polars as pl
 import traitlets
 
 from joinlab.analysis.matching import Slot, match
-from joinlab.picture.assets import asset, script
+from joinlab.picture.assets import script, style
 from joinlab.picture.lane_data import pack
-from joinlab.picture.rows import Kind
+from joinlab.picture.rows import RowKind
 from joinlab.timeline import Timeline
 
 
@@ -44,14 +44,14 @@ class View(anywidget.AnyWidget):
     """
 
     _esm = script("view.js")
-    _css = asset("view.css")
+    _css = style("view.css")
 
     timeline = traitlets.Instance(Timeline)
     selected = traitlets.Int(None, allow_none=True).tag(sync=True)
     axis = traitlets.Enum(("logical", "time"), "logical").tag(sync=True)
     setup = traitlets.Bool(False).tag(sync=True)
     ranks_as = traitlets.Enum(("auto", "columns", "rows"), "auto").tag(sync=True)
-    hidden = traitlets.List(traitlets.Enum([kind.value for kind in Kind])).tag(sync=True)
+    hidden = traitlets.List(traitlets.Enum([kind.value for kind in RowKind])).tag(sync=True)
     covered = traitlets.List(traitlets.Int(min=0)).tag(sync=True)
     sentences = traitlets.Bool(True).tag(sync=True)
     heading = traitlets.Unicode("").tag(sync=True)

@@ -6,6 +6,8 @@ import re
 from functools import cache
 from importlib.resources import files
 
+from joinlab.picture.theme import variables
+
 _IMPORT = re.compile(r'(?m)^import \{[^}]*\} from "\./([\w.]+)";\n')
 
 
@@ -36,3 +38,11 @@ def asset(name: str) -> str:
     asset("view.css")
     """
     return (files("joinlab.picture") / "static" / name).read_text("utf-8")
+
+
+def style(*names: str) -> str:
+    """Style sheets after each other, behind the palette that they take their colours from.
+
+    style("view.css")
+    """
+    return variables() + "".join(map(asset, names))

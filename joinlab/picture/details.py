@@ -10,10 +10,10 @@ import json
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from math import prod
 from typing import Any
 
 from joinlab.analysis.conclusions import conclusion
+from joinlab.analysis.wording import elements, shapes
 from joinlab.ops import MAX_VALUES, POINT_TO_POINT, decode_values
 
 Details = tuple[tuple[str, str], ...]
@@ -46,36 +46,6 @@ def moment(ns: int) -> str:
     '85.200 ms'
     """
     return f"{ns / 1_000_000:.3f} ms"
-
-
-def shapes(shape: list[list[int]] | None) -> str:
-    """Shapes as they are read aloud: "[1]", "[2, 3] and [2]"; a scalar is "scalar"."""
-    return " and ".join(str(list(one)) if one else "scalar" for one in shape or []) or "no tensor"
-
-
-def tensor(row: Mapping[str, Any]) -> str:
-    """dtype and shape of what a call carries: "float32[1]"; "no tensor" for a gloo barrier.
-
-    >>> tensor({"dtype": "float32", "shape": [[1]]})
-    'float32[1]'
-    """
-    if row["dtype"] is None:
-        return "no tensor"
-    dtypes = str(row["dtype"]).split(",")
-    sizes = row["shape"] or []
-    if len(dtypes) == 1:
-        dtypes *= len(sizes) or 1
-    pairs = [f"{dtype}{list(size) if size else ' scalar'}" for dtype, size in zip(dtypes, sizes, strict=False)]
-    return ", ".join(pairs) or str(row["dtype"])
-
-
-def elements(row: Mapping[str, Any]) -> int:
-    """How many elements all tensors of a call hold together.
-
-    >>> elements({"shape": [[2, 3], []]})
-    7
-    """
-    return sum(prod(size) for size in row["shape"] or [])
 
 
 @lru_cache(4096)  # the same few values come again and again

@@ -14,15 +14,30 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from joinlab.analysis.wording import good, title
 from joinlab.picture.lanes import NARROW, Box, Lane, Lanes, lanes
-from joinlab.picture.rows import Kind
-from joinlab.picture.theme import BAND_NAMES, HOST, INK, STREAM, STYLES, WRONG, cap_lines, good, sides, title
+from joinlab.picture.layout import HOST, STREAM, cap_lines, corners, middle, sides
+from joinlab.picture.rows import RowKind
+from joinlab.picture.theme import (
+    BAND,
+    BAND_NAMES,
+    BLACK,
+    COMPLAINT,
+    INK,
+    OUTLINE,
+    PLATE,
+    QUIET_EDGE,
+    STYLES,
+    WHITE,
+    WRONG,
+    faded,
+)
 from joinlab.timeline import Timeline
 
 CONFIG: Mapping[str, Any] = {"showSendToCloud": False, "displaylogo": False, "responsive": True}
 """Pass it to `figure.show(config=...)`: without it Plotly offers to send the figure to a cloud service."""
 
-HATCHING = {"fgcolor": "rgba(0,0,0,0.16)", "fgopacity": 1, "size": 7, "solidity": 0.2}
+HATCHING = {"fgcolor": faded(BLACK, 0.16), "fgopacity": 1, "size": 7, "solidity": 0.2}
 
 CAPS = 46  # px below the lanes, for how each rank ended
 FADE = (0.85, 0.65, 0.48, 0.32, 0.18, 0.08)  # opacities with which a call that never completes runs out
@@ -77,13 +92,13 @@ class _Drawing:
         traces = [*self._bands(), *self._bars(), *self._fades(), *self._signs()]
         layout = go.Layout(
             template="none",
-            paper_bgcolor="rgba(0,0,0,0)",
-            plot_bgcolor="rgba(0,0,0,0)",
+            paper_bgcolor=faded(BLACK, 0),
+            plot_bgcolor=faded(BLACK, 0),
             font={"color": INK, "size": 12},
             barmode="overlay",
             bargap=0,
             hovermode="closest",
-            hoverlabel={"align": "left", "bgcolor": "#FFFFFF", "bordercolor": "#555555", "font": {"color": "#000000"}},
+            hoverlabel={"align": "left", "bgcolor": WHITE, "bordercolor": OUTLINE, "font": {"color": BLACK}},
             legend={"orientation": "h", "yanchor": "bottom", "y": 1.0, "x": 0, "itemclick": False},
             dragmode="pan",
             shapes=list(self._shapes()),
@@ -131,7 +146,7 @@ class _Drawing:
                 "tickcolor": INK,
                 "showgrid": True,
             }
-            axis |= {"gridcolor": "rgba(128,128,128,0.25)", "nticks": 12}
+            axis |= {"gridcolor": faded(BAND, 0.25), "nticks": 12}
         return axis
 
     def _across_axis(self) -> dict[str, Any]:
@@ -162,14 +177,14 @@ class _Drawing:
                 boxes,
                 [(box.begin, self._solid(box)) for box in boxes],
                 text=[self._text(box) for box in boxes],
-                textfont={"size": 11, "color": "#FFFFFF" if kind is Kind.FINAL else "#000000"},
+                textfont={"size": 11, "color": WHITE if kind is RowKind.FINAL else BLACK},
                 insidetextanchor="middle",
                 name=kind.value,
                 marker={
                     "color": color,
                     "pattern": {"shape": pattern, "bgcolor": color, **HATCHING},
                     "line": {
-                        "color": [WRONG if box.bad or box.failed else "rgba(0,0,0,0.6)" for box in boxes],
+                        "color": [WRONG if box.bad or box.failed else faded(BLACK, 0.6) for box in boxes],
                         "width": [0 if box.open else 2.5 if box.bad or box.failed else 0.8 for box in boxes],
                     },
                 },
@@ -187,7 +202,7 @@ class _Drawing:
             for i, opacity in enumerate(FADE):
                 boxes.append(box)
                 places.append((cuts[i], cuts[i + 1]))
-                colors.append(_rgba(STYLES[box.kind][0], opacity))
+                colors.append(faded(STYLES[box.kind][0], opacity))
         if boxes:
             marker = {"color": colors, "line": {"width": 0}}
             yield self._bar(boxes, places, marker=marker, name="never completes", showlegend=False, zorder=1)
@@ -216,7 +231,7 @@ class _Drawing:
 
     def _text(self, box: Box) -> str:
         px = (box.end - box.begin) * self.scale / self.per_px
-        if px < 11 or box.kind is Kind.WAIT or (box.lane is Lane.HOST and (self.narrow or not self.down)):
+        if px < 11 or box.kind is RowKind.WAIT or (box.lane is Lane.HOST and (self.narrow or not self.down)):
             return ""
         label = box.short if self.narrow or not self.down or box.lane is Lane.HOST or box.tracks > 1 else box.label
         limit = (18 if self.narrow else 60 if self.down else 26) // box.tracks
@@ -231,13 +246,12 @@ class _Drawing:
             for band in self.picture.bands:
                 if (band.bad, band.met) != (bad, met):
                     continue
-                left, right = band.a + STREAM[1], band.b + STREAM[0]
-                corners = [(left, band.at_a[0]), (right, band.at_b[0]), (right, band.at_b[1]), (left, band.at_a[1])]
-                x += [at for at, _ in [*corners, corners[0]]] + [None]
-                y += [at * self.scale for _, at in [*corners, corners[0]]] + [None]
+                around = [*corners(band), corners(band)[0]]
+                x += [across for across, _ in around] + [None]
+                y += [along * self.scale for _, along in around] + [None]
             if x:
-                color = _rgba(WRONG, 0.45 if met else 0.15) if bad else "rgba(128,128,128,0.32)"
-                line = {"color": WRONG, "width": 2} if bad else {"color": "rgba(128,128,128,0.8)", "width": 0.8}
+                color = faded(WRONG, 0.45 if met else 0.15) if bad else faded(BAND, 0.32)
+                line = {"color": WRONG, "width": 2} if bad else {"color": faded(BAND, 0.8), "width": 0.8}
                 yield go.Scatter(
                     x=x if self.down else y,
                     y=y if self.down else x,
@@ -255,15 +269,15 @@ class _Drawing:
         bands = [band for band in self.picture.bands if band.bad]
         if not bands:
             return
-        x = [band.a + (STREAM[1] + 1 + HOST[0]) / 2 for band in bands]
-        y = [(sum(band.at_a) + sum(band.at_b)) / 4 * self.scale for band in bands]
+        x = [middle(band)[0] for band in bands]
+        y = [middle(band)[1] * self.scale for band in bands]
         yield go.Scatter(
             x=x if self.down else y,
             y=y if self.down else x,
             mode="markers+text",
-            marker={"size": 17, "color": "#FFFFFF", "line": {"color": WRONG, "width": 2}},
+            marker={"size": 17, "color": WHITE, "line": {"color": WRONG, "width": 2}},
             text=["≠"] * len(bands),
-            textfont={"color": "#000000", "size": 14},
+            textfont={"color": BLACK, "size": 14},
             customdata=[_lines(band.text, 90) for band in bands],
             hovertemplate="%{customdata}<extra></extra>",
             showlegend=False,
@@ -277,12 +291,12 @@ class _Drawing:
         for cap in picture.caps:
             for (low, high), opacity in ((STREAM, 0.10), (HOST, 0.16)):
                 yield self._shape("rect", (cap.rank + low, cap.rank + high), (picture.begin, cap.at)) | {
-                    "fillcolor": f"rgba(128,128,128,{opacity})",
+                    "fillcolor": faded(BAND, opacity),
                     "line": {"width": 0},
                 }
         for group in picture.groups:
             across = (0, picture.world_size) if group.rank is None else (group.rank, group.rank + 1)
-            line = {"color": "rgba(128,128,128,0.7)", "width": 1, "dash": "dot"}
+            line = {"color": faded(BAND, 0.7), "width": 1, "dash": "dot"}
             shape = self._shape("line", across, (group.begin, group.begin)) | {"line": line}
             yield shape
 
@@ -303,9 +317,9 @@ class _Drawing:
                 "align": "left",
                 "showarrow": False,
                 "text": html.escape(note.text).replace("\n", "<br>"),
-                "font": {"size": 11, "color": "#000000"},
-                "bgcolor": "#FFE8D9" if note.bad else "#EEEEEE",
-                "bordercolor": WRONG if note.bad else "#999999",
+                "font": {"size": 11, "color": BLACK},
+                "bgcolor": COMPLAINT if note.bad else PLATE,
+                "bordercolor": WRONG if note.bad else QUIET_EDGE,
                 "borderpad": 1,
             }
 
@@ -321,8 +335,8 @@ class _Drawing:
                 "yanchor": "top",
                 "showarrow": False,
                 "text": html.escape(group.label),
-                "font": {"size": 9, "color": "#000000"},
-                "bgcolor": "rgba(255,255,255,0.85)",
+                "font": {"size": 9, "color": BLACK},
+                "bgcolor": faded(WHITE, 0.85),
                 "borderpad": 1,
             }
 
@@ -338,9 +352,9 @@ class _Drawing:
                 "text": text,
                 "hovertext": _lines(cap.text, 90),
                 "showarrow": False,
-                "font": {"size": 12, "color": "#000000"},
-                "bgcolor": "#FFFFFF" if good(cap) else WRONG,
-                "bordercolor": "#333333",
+                "font": {"size": 12, "color": BLACK},
+                "bgcolor": WHITE if good(cap.ending) else WRONG,
+                "bordercolor": OUTLINE,
                 "borderpad": 3,
             }
 
@@ -354,8 +368,3 @@ def _lines(text: str, width: int) -> str:
     """Escaped and wrapped: Plotly reads tags in a label, and draws a long line out of the window."""
     lines = [part for line in text.splitlines() for part in wrap(line, width) or [""]]
     return "<br>".join(map(html.escape, lines))
-
-
-def _rgba(color: str, opacity: float) -> str:
-    red, green, blue = (int(color[at : at + 2], 16) for at in (1, 3, 5))
-    return f"rgba({red},{green},{blue},{opacity})"

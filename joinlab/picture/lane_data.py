@@ -16,10 +16,12 @@ from typing import Any
 
 from joinlab.analysis.diagnosis import diagnose_matched
 from joinlab.analysis.matching import Matched
+from joinlab.analysis.wording import good, measured, sign, title
 from joinlab.picture.details import MADE
 from joinlab.picture.lanes import Box, Lanes, every_lanes
-from joinlab.picture.rows import Kind
-from joinlab.picture.theme import BAND_NAMES, HOST, SPAN, STREAM, STYLES, WAIT, good, measured, sign, title
+from joinlab.picture.layout import HOST, SPAN, STREAM, WAIT
+from joinlab.picture.rows import RowKind
+from joinlab.picture.theme import BAND_NAMES, STYLES
 from joinlab.timeline import Timeline
 
 KINDS = tuple(STYLES)
@@ -29,7 +31,7 @@ LAYOUTS = {"logical": ("logical", False), "logical setup": ("logical", True)} | 
 }
 """The (axis, setup) of each of a run's layouts, by its name."""
 
-LANE_OF = {Kind.SPAN: "span", Kind.WAIT: "wait"}  # any other kind stands in the stream's lane
+LANE_OF = {RowKind.SPAN: "span", RowKind.WAIT: "wait"}  # any other kind stands in the stream's lane
 
 LOOKS = {
     "kinds": [
@@ -38,7 +40,7 @@ LOOKS = {
             "color": color,
             "pattern": pattern,
             "lane": LANE_OF.get(kind, "stream"),
-            "white": kind is Kind.FINAL,  # on this kind alone, text is white
+            "white": kind is RowKind.FINAL,  # on this kind alone, text is white
         }
         for kind, (color, pattern) in STYLES.items()
     ],
@@ -117,8 +119,8 @@ class LaneData:
             "said": text(said.sentence),
             "why": [text(one.sentence) for one in said.ranks],
             "ends": [text(cap.text) for cap in caps],
-            "good": [good(cap) for cap in caps],
-            "sign": "".join(sign(cap) for cap in caps),
+            "good": [good(cap.ending) for cap in caps],
+            "sign": "".join(sign(cap.ending) for cap in caps),
             "ended": _ended(matched, source),
             "source": {"name": text(source.name), "first_line": source.first_line, "text": text(source.text)}
             if source.text
@@ -131,7 +133,7 @@ class LaneData:
     def _box(self, box: Box, source: Source) -> tuple[tuple[str, int | bool | None], ...]:
         """A box wherever it stands, as items. Its facts are not its label and rank again, and nothing of a wait."""
         text = self._texts
-        skip = len(box.details) if box.kind is Kind.WAIT else 2
+        skip = len(box.details) if box.kind is RowKind.WAIT else 2
         facts = tuple(self._facts((text(name), text(said))) for name, said in box.details[skip:])
         found: dict[str, int | bool | None] = {
             "rank": box.rank,

@@ -23,9 +23,10 @@ from textwrap import wrap
 from typing import NamedTuple
 
 from joinlab.analysis.matching import Matched
-from joinlab.picture.details import Details, call_details, moment, span_details, tensor, wait_details
+from joinlab.analysis.wording import short_label, tensor
+from joinlab.picture.details import Details, call_details, moment, span_details, wait_details
 from joinlab.picture.mismatches import notes
-from joinlab.picture.rows import Kind, Row, Step, fold, kind, plan, short, stretches, unlike
+from joinlab.picture.rows import PictureRow, Row, RowKind, fold, kind, plan, stretches, unlike
 from joinlab.timeline import CALL_COLUMNS, SPAN_COLUMNS, Ending, EndKind, Timeline
 
 Place = tuple[float, float]
@@ -55,7 +56,7 @@ class Box(NamedTuple):  # made by the thousand, and so are bands: a frozen datac
 
     rank: int
     lane: Lane
-    kind: Kind
+    kind: RowKind
     begin: float
     end: float
     label: str
@@ -267,7 +268,7 @@ class _Layout:
     groups: list[Group] = field(default_factory=list)
 
 
-def _by_row(run: _Run, steps: Sequence[Step]) -> _Layout:
+def _by_row(run: _Run, steps: Sequence[PictureRow]) -> _Layout:
     calls, ranks = run.calls, run.issued.keys()
     layout = _Layout(stops=dict.fromkeys(ranks, 0.0))
     y, tops = 0.0, []
@@ -309,7 +310,7 @@ def _wrapped(text: str, width: int) -> tuple[str, ...]:
     return tuple(wrap(text, width))
 
 
-def _by_time(run: _Run, front: Step | None) -> _Layout:
+def _by_time(run: _Run, front: PictureRow | None) -> _Layout:
     calls, spans, ranks = run.calls, run.spans, run.issued.keys()
     hidden = set(front.calls) if front else set()
     shown = [(call, run.call_times[index]) for index, call in enumerate(calls) if index not in hidden]
@@ -386,7 +387,7 @@ def _call_box(call: Row, slot: int, bad: bool, tells_start: bool) -> Box:
         kind(call),
         *_NOWHERE,
         label,
-        short(label),
+        short_label(label),
         open=_pending(call),
         bad=bad,
         failed=call["error"] is not None,
@@ -400,7 +401,7 @@ def _wait_box(call: Row, slot: int) -> Box:
     return Box(
         call["rank"],
         Lane.HOST,
-        Kind.WAIT,
+        RowKind.WAIT,
         *_NOWHERE,
         f"waits for {call['origin'] or call['op']}",
         "waits",
@@ -415,10 +416,10 @@ def _wait_box(call: Row, slot: int) -> Box:
 def _span_box(span: Row) -> Box:
     name, unended = str(span["name"]), span["end_ns"] is None
     told, site = span_details(span), span["call_site"] or ""
-    return Box(span["rank"], Lane.HOST, Kind.SPAN, *_NOWHERE, name, name, unended, details=told, site=site)
+    return Box(span["rank"], Lane.HOST, RowKind.SPAN, *_NOWHERE, name, name, unended, details=told, site=site)
 
 
-def _call_boxes(run: _Run, steps: Sequence[Step], layout: _Layout) -> Iterator[Box]:
+def _call_boxes(run: _Run, steps: Sequence[PictureRow], layout: _Layout) -> Iterator[Box]:
     for step in steps:
         if step.folded:
             yield from _fold_boxes(run.calls, step, layout)
@@ -429,11 +430,11 @@ def _call_boxes(run: _Run, steps: Sequence[Step], layout: _Layout) -> Iterator[B
                 yield run.wait_boxes[index].at(layout.waits[index])
 
 
-def _fold_boxes(calls: Sequence[Row], step: Step, layout: _Layout) -> Iterator[Box]:
+def _fold_boxes(calls: Sequence[Row], step: PictureRow, layout: _Layout) -> Iterator[Box]:
     for rank, run in groupby(sorted(step.calls), lambda index: calls[index]["rank"]):
         members = list(run)
         begin, end = layout.calls[members[0]]
-        what = " and ".join(dict.fromkeys(short(str(calls[index]["origin"])) for index in members))
+        what = " and ".join(dict.fromkeys(short_label(str(calls[index]["origin"])) for index in members))
         label = f"{what}: {_count(members)}" + (", earlier (not to scale)" if layout.earlier else "")
         listed = "\n".join(f"seq {calls[i]['seq']}: {calls[i]['origin']}, {tensor(calls[i])}" for i in members)
         first, last = calls[members[0]]["enqueued_ns"], max(calls[index]["completed_ns"] for index in members)
@@ -445,11 +446,11 @@ def _fold_boxes(calls: Sequence[Row], step: Step, layout: _Layout) -> Iterator[B
             ("enqueued, the first", known),
             ("completed, the last", moment(last)),
         )
-        yield Box(rank, Lane.STREAM, Kind.SETUP, begin, end, label, label, details=details, slot=step.slots[0])
+        yield Box(rank, Lane.STREAM, RowKind.SETUP, begin, end, label, label, details=details, slot=step.slots[0])
         if waited := [index for index in members if index in layout.waits]:
             said = f"waits for {_count(waited)} of these"
             of = (("host", said), ("rank", str(rank)))
-            yield Box(rank, Lane.HOST, Kind.WAIT, begin, end, said, "waits", details=of, slot=step.slots[0])
+            yield Box(rank, Lane.HOST, RowKind.WAIT, begin, end, said, "waits", details=of, slot=step.slots[0])
 
 
 def _count(members: Sequence[int]) -> str:
@@ -465,7 +466,7 @@ def _side_by_side(boxes: list[Box]) -> tuple[Box, ...]:
     """The boxes, each of those that overlap on a track of its own, so that none hides another."""
     lane: dict[tuple[int, Lane, bool], list[int]] = {}
     for index, box in enumerate(boxes):
-        lane.setdefault((box.rank, box.lane, box.kind is Kind.WAIT), []).append(index)
+        lane.setdefault((box.rank, box.lane, box.kind is RowKind.WAIT), []).append(index)
     for indices in lane.values():
         together: list[int] = []  # indices of boxes that overlap, directly or through others
         until = -inf  # where the last of them ends
@@ -492,7 +493,7 @@ def _give_tracks(boxes: list[Box], together: Sequence[int]) -> None:
         boxes[index] = boxes[index]._replace(track=track, tracks=len(busy))
 
 
-def _bands(calls: Sequence[Row], steps: Sequence[Step], layout: _Layout) -> Iterator[Band]:
+def _bands(calls: Sequence[Row], steps: Sequence[PictureRow], layout: _Layout) -> Iterator[Band]:
     for step in steps:
         first = {calls[index]["rank"]: index for index in sorted(step.calls, reverse=True)}
         for a, b in pairwise(sorted(first)):

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from joinlab.picture.rows import Row, Step, ranks_text, unlike
+from joinlab.analysis.wording import ranks_text
+from joinlab.picture.rows import PictureRow, Row, unlike
 
 BELONG = ("op", "origin", "dtype", "shape", "reduce_op", "root")
 """What two calls that are meant for each other have in common."""
 
 
-def notes(calls: Sequence[Row], steps: Sequence[Step]) -> list[tuple[str, str]]:
+def notes(calls: Sequence[Row], steps: Sequence[PictureRow]) -> list[tuple[str, str]]:
     """What is written below each step, and the whole of what is to say of it.
 
     [drawn for drawn, whole in notes(calls, steps) if drawn != whole]       # the rows that follow a first one
@@ -35,7 +36,7 @@ def notes(calls: Sequence[Row], steps: Sequence[Step]) -> list[tuple[str, str]]:
     return told
 
 
-def _runs(calls: Sequence[Row], steps: Sequence[Step]) -> Iterator[list[int]]:
+def _runs(calls: Sequence[Row], steps: Sequence[PictureRow]) -> Iterator[list[int]]:
     """Indices of steps of one group in which, one after the other, other calls met than belong together."""
     by_group: dict[str, list[int]] = {}
     for at, step in enumerate(steps):
@@ -48,7 +49,7 @@ def _runs(calls: Sequence[Row], steps: Sequence[Step]) -> Iterator[list[int]]:
                 yield together
 
 
-def _apart(calls: Sequence[Row], step: Step) -> str:
+def _apart(calls: Sequence[Row], step: PictureRow) -> str:
     """Said of two sides, if the call of the one belongs with the next call of the other; "" if that cannot be said."""
     at = {(row["rank"], row["group"], row["seq"]): row for row in calls}
     ours: list[Row] = []

@@ -17,13 +17,13 @@ from pathlib import Path
 
 from joinlab.analysis.diagnosis import diagnose
 from joinlab.analysis.matching import Matched
-from joinlab.picture.assets import asset, script
+from joinlab.analysis.wording import good, measured, sign, title
+from joinlab.picture.assets import script, style
 from joinlab.picture.lane_data import LaneData
 from joinlab.picture.lanes import lanes
 from joinlab.picture.rows import plan, stretches
 from joinlab.picture.svg import svg
-from joinlab.picture.theme import measured, title
-from joinlab.timeline import EndKind, Timeline
+from joinlab.timeline import Timeline
 
 MAX_OUTPUT = 20_000
 """A page shows at most this many characters of what a rank printed, the last ones."""
@@ -175,7 +175,7 @@ def _document(heading: str, body: Iterable[str], data: LaneData) -> Iterator[str
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(heading)}</title>\n<style>\n{asset('view.css')}{asset('page.css')}</style>\n</head>\n<body>\n"
+        f"<title>{escape(heading)}</title>\n<style>\n{style('view.css', 'page.css')}</style>\n</head>\n<body>\n"
         '<a class="skip" href="#runs">Skip to the runs</a>\n'
         f'<header>\n<h1>{escape(heading)}</h1>\n<p class="soft">{LEGEND}</p>\n</header>\n<main id="runs">\n'
     )
@@ -190,10 +190,9 @@ def _still(name: str, timeline: Timeline) -> Iterator[str]:
     yield f'<div class="still">\n<p class="soft">{escape(measured(timeline))}</p>\n<div class="beside">\n<div>\n'
     yield f"<h3>How it ended, and why</h3>\n<p>{escape(said.sentence)}</p>\n<ul class='ranks'>\n"
     for one in said.ranks:
-        wrong = one.ending.kind is not EndKind.FINISHED or one.ending.pending
-        sign, style = ("✕", "wrong") if wrong else ("✓", "fine")
+        look = "fine" if good(one.ending) else "wrong"
         yield (
-            f'<li class="{style}"><strong>{sign} rank {one.rank}: {escape(str(one.ending))}</strong>'
+            f'<li class="{look}"><strong>{sign(one.ending)} rank {one.rank}: {escape(str(one.ending))}</strong>'
             f"<br>{escape(one.sentence)}</li>\n"
         )
     yield "</ul>\n</div>\n"

@@ -15,13 +15,13 @@ from typing import Any
 
 from joinlab.analysis.conclusions import conclusion
 from joinlab.analysis.matching import Matched, Slot, is_setup, shadows
+from joinlab.analysis.wording import elements, ranks_text, tensor
 from joinlab.ops import POINT_TO_POINT, Op
-from joinlab.picture.details import elements, tensor
 
 Row = dict[str, Any]
 
 
-class Kind(StrEnum):
+class RowKind(StrEnum):
     """What a box stands for; the value is what a legend says."""
 
     FORWARD = "DDP forward()"
@@ -36,42 +36,32 @@ class Kind(StrEnum):
 
 
 _KINDS = (  # the first that fits; "join()" stands in many labels, hence the order
-    ("barrier", Kind.BARRIER),
-    ("(_find_common_rank())", Kind.FINAL),
-    ("final model", Kind.FINAL),
-    ("join()", Kind.JOIN),
-    ("forward()", Kind.FORWARD),
-    ("backward()", Kind.BACKWARD),
+    ("barrier", RowKind.BARRIER),
+    ("(_find_common_rank())", RowKind.FINAL),
+    ("final model", RowKind.FINAL),
+    ("join()", RowKind.JOIN),
+    ("forward()", RowKind.FORWARD),
+    ("backward()", RowKind.BACKWARD),
 )
 
 
-def kind(call: Row) -> Kind:
+def kind(call: Row) -> RowKind:
     """What sort of call this is, told by its label."""
     return _kind(call["origin"] or "", call["op"])
 
 
 @lru_cache(1024)
-def _kind(origin: str, op: str) -> Kind:
+def _kind(origin: str, op: str) -> RowKind:
     if is_setup(origin):
-        return Kind.SETUP
+        return RowKind.SETUP
     for word, found in _KINDS:
         if word in origin:
             return found
-    return Kind.BARRIER if op == Op.BARRIER else Kind.OTHER
-
-
-def short(label: str) -> str:
-    """The part of a documented label that tells it from others, for narrow columns.
-
-    >>> short("all-reduce (join() _get_num_nonjoined_procs())"), short("all-reduce (DDP forward() 1)"), short("send")
-    ('_get_num_nonjoined_procs()', 'forward() 1', 'send')
-    """
-    _, bracket, inner = label.partition(" (")
-    return inner.removesuffix(")").removeprefix("DDP ").removeprefix("join() ") if bracket else label
+    return RowKind.BARRIER if op == Op.BARRIER else RowKind.OTHER
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PictureRow:
     """One row: the calls in it (indices into Timeline.calls) and the slots that it stands for.
 
     met     they exchanged data, or would have
@@ -89,7 +79,7 @@ class Step:
     folded: bool = False
 
 
-def plan(matched: Matched) -> tuple[Step, ...]:
+def plan(matched: Matched) -> tuple[PictureRow, ...]:
     """One step a slot, in an order that keeps every rank's own order of issue.
 
     Two ranks can issue calls of two groups crosswise, and then no such order exists: a slot that stands in the way
@@ -97,7 +87,7 @@ def plan(matched: Matched) -> tuple[Step, ...]:
     """
     calls, groups = matched.rows, matched.groups
     at = {(call["rank"], call["group"], call["seq"]): index for index, call in enumerate(calls)}
-    step_of: dict[int, Step] = {}
+    step_of: dict[int, PictureRow] = {}
     said: set[tuple[str, str]] = set()  # a rank that never came is told of once
     for number, slot in enumerate(matched.slots):
         members = tuple(at[rank, slot.group, seq] for rank, seq in sorted(slot.calls.items()))
@@ -106,11 +96,11 @@ def plan(matched: Matched) -> tuple[Step, ...]:
         text = clash(rows, slot) if bad else missing(rows, groups[slot.group])
         text = text if bad or (slot.group, text) not in said else ""
         said.add((slot.group, text))
-        step_of.update(dict.fromkeys(members, Step(members, (number,), slot.met, bad, slot.differs, text)))
+        step_of.update(dict.fromkeys(members, PictureRow(members, (number,), slot.met, bad, slot.differs, text)))
     queues: dict[int, list[int]] = {}
     for index in range(len(calls) - 1, -1, -1):  # reversed: the next one is popped off the end
         queues.setdefault(calls[index]["rank"], []).append(index)
-    found: list[Step] = []
+    found: list[PictureRow] = []
     while heads := {queue[-1] for queue in queues.values() if queue}:
         steps = sorted({step_of[call] for call in heads}, key=lambda step: (step.slots, step.calls))
         ready = next((step for step in steps if heads.issuperset(step.calls)), None)
@@ -161,31 +151,18 @@ def missing(rows: Sequence[Row], members: Sequence[int]) -> str:
     return f"∅ Nothing meets this call: {ranks_text(absent)} never issued one."
 
 
-def ranks_text(ranks: Sequence[int]) -> str:
-    """Ranks as they are read.
-
-    >>> ranks_text([3]), ranks_text([0, 2]), ranks_text([0, 1, 2, 3])
-    ('rank 3', 'ranks 0 and 2', 'ranks 0 to 3')
-    """
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
-        return f"ranks {ranks[0]} to {ranks[-1]}"
-    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
-
-
-def fold(calls: Sequence[Row], steps: Sequence[Step]) -> tuple[Step, ...]:
+def fold(calls: Sequence[Row], steps: Sequence[PictureRow]) -> tuple[PictureRow, ...]:
     """The same steps, each stretch of what the documented traces leave out made one step."""
 
-    def foldable(step: Step) -> bool:  # never fold away what went wrong
-        return not step.text and all(_done(calls[call]) and kind(calls[call]) is Kind.SETUP for call in step.calls)
+    def foldable(step: PictureRow) -> bool:  # never fold away what went wrong
+        return not step.text and all(_done(calls[call]) and kind(calls[call]) is RowKind.SETUP for call in step.calls)
 
-    found: list[Step] = []
+    found: list[PictureRow] = []
     for together, run in groupby(steps, foldable):
         some = list(run)
         if together:
             members = tuple(call for step in some for call in step.calls)
-            found.append(Step(members, tuple(slot for step in some for slot in step.slots), folded=True))
+            found.append(PictureRow(members, tuple(slot for step in some for slot in step.slots), folded=True))
         else:
             found += some
     return tuple(found)
@@ -197,7 +174,7 @@ def _done(call: Row) -> bool:
     return call["completed_ns"] is not None and not waits
 
 
-def stretches(calls: Sequence[Row], steps: Sequence[Step]) -> list[str]:
+def stretches(calls: Sequence[Row], steps: Sequence[PictureRow]) -> list[str]:
     """For each step the inputs it belongs to: "inputs[2]", "" where the program marks no inputs.
 
     Where ranks that met are at different inputs, both are named.

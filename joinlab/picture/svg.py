@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from html import escape
 from textwrap import wrap
 
+from joinlab.analysis.wording import good
 from joinlab.picture.lanes import NARROW, Box, Lane, Lanes
-from joinlab.picture.rows import Kind
-from joinlab.picture.theme import HOST, INK, STREAM, STYLES, WRONG, cap_lines, good, sides
+from joinlab.picture.layout import HOST, STREAM, cap_lines, corners, middle, sides
+from joinlab.picture.rows import RowKind
+from joinlab.picture.theme import BAND, BLACK, COMPLAINT, INK, OUTLINE, PLATE, STYLES, WHITE, WRONG
 
 LEFT, TOP, CAPS = 100, 30, 46  # px beside, above and below the lanes
 ROW = 24  # px a row
@@ -75,14 +77,14 @@ class _Picture:
                 yield (
                     f'<pattern id="{self._id(kind)}" width="7" height="7" patternUnits="userSpaceOnUse">'
                     f'<rect width="7" height="7" fill="{color}"/>'
-                    f'<path d="{line}" stroke="#000000" stroke-opacity="0.2" fill="none"/></pattern>'
+                    f'<path d="{line}" stroke="{BLACK}" stroke-opacity="0.2" fill="none"/></pattern>'
                 )
         yield "</defs>"
 
-    def _id(self, kind: Kind) -> str:
+    def _id(self, kind: RowKind) -> str:
         return f"{self.name}-{kind.name.lower()}"
 
-    def _fill(self, kind: Kind) -> str:
+    def _fill(self, kind: RowKind) -> str:
         color, pattern = STYLES[kind]
         return f"url(#{self._id(kind)})" if pattern else color
 
@@ -112,17 +114,15 @@ class _Picture:
 
     def _bands(self) -> Iterator[str]:
         for band in self.picture.bands:
-            left, right = self._x(band.a + STREAM[1]), self._x(band.b + STREAM[0])
-            corners = ((left, band.at_a[0]), (right, band.at_b[0]), (right, band.at_b[1]), (left, band.at_a[1]))
-            points = " ".join(f"{x:.1f},{self._y(along):.1f}" for x, along in corners)
-            color = WRONG if band.bad else "#808080"
+            points = " ".join(f"{self._x(across):.1f},{self._y(along):.1f}" for across, along in corners(band))
+            color = WRONG if band.bad else BAND
             edge = f' stroke="{WRONG}" stroke-width="2"' + ("" if band.met else ' stroke-dasharray="6 4"')
             yield f'<polygon points="{points}" fill="{color}" fill-opacity="0.25"{edge * band.bad}/>'
             if band.bad:
-                y = self._y((sum(band.at_a) + sum(band.at_b)) / 4)
-                x = self._x((band.a + STREAM[1] + band.a + 1 + HOST[0]) / 2)
-                yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="8" fill="#FFFFFF" stroke="{WRONG}" stroke-width="2"/>'
-                yield f'<text x="{x:.1f}" y="{y + 4:.1f}" text-anchor="middle" fill="#000000">≠</text>'
+                across, along = middle(band)
+                x, y = self._x(across), self._y(along)
+                yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="8" fill="{WHITE}" stroke="{WRONG}" stroke-width="2"/>'
+                yield f'<text x="{x:.1f}" y="{y + 4:.1f}" text-anchor="middle" fill="{BLACK}">≠</text>'
 
     def _box(self, box: Box) -> Iterator[str]:
         left, right = (box.rank + side for side in sides(box))
@@ -136,14 +136,14 @@ class _Picture:
                 yield self._rect(left, right, *cuts, fill=STYLES[box.kind][0], opacity=round(0.8 - 0.17 * i, 2))
         else:
             wrong = box.bad or box.failed
-            edge = {"stroke": WRONG if wrong else "#333333", "stroke_width": 2.5 if wrong else 0.8}
+            edge = {"stroke": WRONG if wrong else OUTLINE, "stroke_width": 2.5 if wrong else 0.8}
             yield self._rect(left, right, box.begin, box.end, fill=self._fill(box.kind), **edge)
         room = int((self._x(right) - self._x(left)) / CHARACTER)
         high = self._y(box.end) - self._y(box.begin) >= 12
-        if box.kind is not Kind.WAIT and high and not (self.narrow and box.lane is Lane.HOST):
+        if box.kind is not RowKind.WAIT and high and not (self.narrow and box.lane is Lane.HOST):
             label = box.label if len(box.label) <= room else box.short
             label = label if len(label) <= room else label[: max(room - 1, 0)] + "…"
-            ink = "#FFFFFF" if box.kind is Kind.FINAL else "#000000"
+            ink = WHITE if box.kind is RowKind.FINAL else BLACK
             x = self._x((left + right) / 2)
             y = (self._y(box.begin) + min(self._y(box.end), self._y(box.begin) + (20 if box.open else 9e9))) / 2 + 4
             yield f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle" fill="{ink}">{escape(label)}</text>'
@@ -155,11 +155,11 @@ class _Picture:
                 self._x((note.rank or 0) + STREAM[0]),
                 self._y(note.begin),
                 note.text.splitlines(),
-                "#EEEEEE" if not note.bad else "#FFE8D9" if note.line == note.whole else "#FFFFFF",
+                PLATE if not note.bad else COMPLAINT if note.line == note.whole else WHITE,
             )
         for cap in self.picture.caps:
             lines = cap_lines(cap, 16 if self.narrow else 48)
-            fill = "#FFFFFF" if good(cap) else WRONG
+            fill = WHITE if good(cap.ending) else WRONG
             x = self._x(cap.rank + sum(STREAM) / 2) - max(map(len, lines)) * CHARACTER / 2
             yield from self._plate(x, self._y(cap.at) + 4, lines, fill)
 
@@ -167,7 +167,7 @@ class _Picture:
         width = max(map(len, lines)) * CHARACTER
         yield (
             f'<rect x="{x - 4:.1f}" y="{y:.1f}" width="{width + 8:.1f}" height="{14 * len(lines) + 4}" '
-            f'fill="{fill}" stroke="#333333"/>'
+            f'fill="{fill}" stroke="{OUTLINE}"/>'
         )
         for i, line in enumerate(lines):
-            yield f'<text x="{x:.1f}" y="{y + 13 + 14 * i:.1f}" fill="#000000">{escape(line)}</text>'
+            yield f'<text x="{x:.1f}" y="{y + 13 + 14 * i:.1f}" fill="{BLACK}">{escape(line)}</text>'

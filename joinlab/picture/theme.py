@@ -1,106 +1,87 @@
-"""Looks: colours, hatchings, proportions and words that the Plotly figure and the SVG picture have in common."""
+"""The theme: every colour and hatching of joinlab's pictures. Style sheets and scripts get theirs from here, too.
+
+The Okabe-Ito palette, which people with any common colour blindness can tell apart. Vermillion is kept for what went
+wrong. A colour never stands alone: every box says in words what it is, and some kinds are hatched besides.
+"""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from textwrap import shorten, wrap
 
-from joinlab.picture.lanes import Box, Cap, Lane
-from joinlab.picture.rows import Kind
-from joinlab.timeline import EndKind, Timeline
+from joinlab.picture.rows import RowKind
 
-# The Okabe-Ito palette, which people with any common colour blindness can tell apart. Vermillion is kept for what
-# went wrong. A colour never stands alone: every box says in words what it is, and some kinds are hatched besides.
 WRONG = "#D55E00"
+RIGHT = "#009E73"
 INK = "#7A7A7A"  # reads on white (4.3:1) and on the dark of JupyterLab (4.4:1)
-STYLES: Mapping[Kind, tuple[str, str]] = {
-    Kind.FORWARD: ("#56B4E9", ""),
-    Kind.BACKWARD: ("#009E73", ""),
-    Kind.JOIN: ("#E69F00", "/"),
-    Kind.FINAL: ("#0072B2", ""),
-    Kind.BARRIER: ("#CC79A7", "x"),
-    Kind.OTHER: ("#F0E442", ""),
-    Kind.SETUP: ("#D9D9D9", "."),
-    Kind.WAIT: ("#FFFFFF", "-"),
-    Kind.SPAN: ("#BFBFBF", ""),
+BLACK, WHITE = "#000000", "#FFFFFF"
+OUTLINE = "#333333"  # edge of a box or a plate
+PLATE, QUIET_EDGE = "#EEEEEE", "#999999"  # a note that is no complaint
+COMPLAINT = "#FFE8D9"  # the ground of a note about a mismatch
+BAND = "#808080"  # joins calls that met; also rules and the ground of lanes
+CHIPS = ("#56B4E9", "#E69F00", "#5FC9A5", "#E3A8CB", "#F0E442", "#C9C9C9")
+"""One a rank, light enough for black text; the seventh rank begins again."""
+
+STYLES: Mapping[RowKind, tuple[str, str]] = {  # colour and hatching
+    RowKind.FORWARD: ("#56B4E9", ""),
+    RowKind.BACKWARD: ("#009E73", ""),
+    RowKind.JOIN: ("#E69F00", "/"),
+    RowKind.FINAL: ("#0072B2", ""),
+    RowKind.BARRIER: ("#CC79A7", "x"),
+    RowKind.OTHER: ("#F0E442", ""),
+    RowKind.SETUP: ("#D9D9D9", "."),
+    RowKind.WAIT: ("#FFFFFF", "-"),
+    RowKind.SPAN: ("#BFBFBF", ""),
 }
-SPAN = (0.02, 0.14)  # where a rank's lanes lie in its column, which is 1 wide
-WAIT = (0.145, 0.19)  # spans and waits share the host lane
-HOST = (SPAN[0], WAIT[1])
-STREAM = (0.21, 0.93)
 BAND_NAMES = {
     (False, True): "meet",
     (True, True): "met, but should not have",
     (True, False): "face each other, but can never meet",
 }
 
+_LIGHT = {
+    "ink": "#1a1a1a",
+    "soft": "#595959",
+    "paper": "#ffffff",
+    "panel": "#f4f4f2",
+    "edge": "#b5b5b0",
+    "link": "#0057a8",
+    "wrong": "#a84300",
+    "right": "#00674a",
+    "mark": "#ffe8d9",
+}
+_DARK = {
+    "ink": "#ececec",
+    "soft": "#b4b4b4",
+    "paper": "#141414",
+    "panel": "#1f1f1f",
+    "edge": "#555555",
+    "link": "#7cc0ff",
+    "wrong": "#ff9c5c",
+    "right": "#4ed0a4",
+    "mark": "#4a2a14",
+}
+_ALWAYS = {"clash": WRONG, "black": BLACK, "white": WHITE, "outline": OUTLINE}
 
-def title(timeline: Timeline) -> str:
-    """One line: which program, on what, with how many inputs.
 
-    >>> from joinlab.timeline import Ending, timeline_from_rows
-    >>> meta = {"program": "case_4", "inputs": [5, 6], "engine": "launched", "backend": "gloo"}
-    >>> title(timeline_from_rows([], [Ending("finished")] * 2, meta))
-    'case_4, inputs (5, 6), launched on gloo'
+def variables() -> str:
+    """The palette as CSS variables `--jl-...`: for a light page, a dark one, and JupyterLab's two themes."""
+
+    def block(colors: Mapping[str, str]) -> str:
+        return " ".join(f"--jl-{name}: {color};" for name, color in colors.items())
+
+    return (
+        f":root {{ {block(_ALWAYS | _LIGHT)} }}\n"
+        f"@media (prefers-color-scheme: dark) {{ :root {{ {block(_DARK)} }} }}\n"
+        f'[data-jp-theme-light="true"] {{ {block(_LIGHT)} }}\n'
+        f'[data-jp-theme-light="false"] {{ {block(_DARK)} }}\n'
+    )
+
+
+def faded(color: str, opacity: float) -> str:
+    """A colour with an opacity, as Plotly reads it.
+
+    >>> faded("#D55E00", 0.5)
+    'rgba(213,94,0,0.5)'
     """
-    meta = timeline.meta
-    inputs = meta.get("inputs")
-    said = f", inputs ({', '.join(map(str, inputs))})" if inputs else ""
-    return f"{meta.get('program', 'program')}{said}, {meta.get('engine', 'recorded')} on {meta.get('backend', '?')}"
-
-
-def measured(timeline: Timeline) -> str:
-    """Says whether what is shown was measured or modelled, and on what."""
-    meta = timeline.meta
-    backend, versions = meta.get("backend", "an unknown backend"), meta.get("versions") or {}
-    torch = f", PyTorch {versions['torch']}" if versions.get("torch") else ""
-    match meta.get("engine"):
-        case "launched":
-            return (
-                f"Measured: {timeline.world_size} real processes on {backend}{torch}. Times are of the machine's clock."
-            )
-        case "emulated":
-            return (
-                f"Modelled: PyTorch's own code on a modelled {backend}{torch}{_barrier(timeline)}. "
-                "Times are of a virtual clock."
-            )
-        case engine:
-            return f"{str(engine or 'recorded').capitalize()}: {timeline.world_size} ranks on {backend}{torch}."
-
-
-def _barrier(timeline: Timeline) -> str:
-    """Which barrier was modelled: on NCCL, endings hang on it."""
-    knobs = timeline.meta.get("emulation") or {}
-    if timeline.meta.get("backend") != "nccl" or "era" not in knobs:
-        return ""
-    if knobs["era"] == "today":
-        return ", with today's barrier, an all-reduce of a float zero"
-    byte = knobs.get("barrier_value")
-    pad = f", and {knobs['pad']} as the undefined half of a line" if knobs.get("pad") else ""
-    return f", with the barrier of PyTorch 1.9, an all-reduce of one byte that nobody set, here {byte}{pad}"
-
-
-def sides(box: Box) -> tuple[float, float]:
-    """Where a box lies in the column of its rank, from 0 to 1."""
-    low, high = STREAM if box.lane is Lane.STREAM else WAIT if box.kind is Kind.WAIT else SPAN
-    width = (high - low) / box.tracks
-    return low + width * box.track, low + width * (box.track + 1)
-
-
-def good(cap: Cap) -> bool:
-    """Whether a rank ended as one would wish."""
-    return cap.ending.kind is EndKind.FINISHED and not cap.ending.pending
-
-
-def sign(cap: Cap) -> str:
-    """A rank's ending as a sign: it finished, left a call pending, did not finish, or nothing is known of it."""
-    if cap.ending.kind is EndKind.UNKNOWN:
-        return "?"
-    return "✓" if good(cap) else "!" if cap.ending.pending else "✕"
-
-
-def cap_lines(cap: Cap, width: int) -> list[str]:
-    """The sign and words of an ending, in at most two lines; the full text of an exception is for the tooltip."""
-    text = re.sub(r"\[[^]\s]+\.cc:\d+\] ?", "", cap.text)  # gloo begins with the path of its own source file
-    return wrap(shorten(f"{sign(cap)} {text}", 2 * width, placeholder=" …"), width)
+    red, green, blue = (int(color[at : at + 2], 16) for at in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{opacity})"

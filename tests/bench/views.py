@@ -21,7 +21,8 @@ ROUNDS = 24
 SETUP = """
 import ipywidgets, joinlab, plotly.graph_objects as go
 from joinlab.picture.lanes import lanes
-from joinlab.picture.theme import STYLES, sides
+from joinlab.picture.layout import sides
+from joinlab.picture.theme import STYLES
 
 def bars(timeline):
     boxes = lanes(timeline).boxes

@@ -225,11 +225,11 @@ export class Picture {
     const lines = { "/": "M0 7L7 0", x: "M0 7L7 0M0 0L7 7", "-": "M0 3H7", ".": "M3 3h1" };
     const hatched = this.looks.kinds.map(({ color, pattern }, kind) =>
       pattern ? `<pattern id="${this.name}-k${kind}" width="7" height="7" patternUnits="userSpaceOnUse"><rect width="7" height="7" fill="${color}"/>` +
-        `<path d="${lines[pattern]}" stroke="#000" stroke-opacity=".22" fill="none"/></pattern>` : "");
+        `<path d="${lines[pattern]}" stroke="black" stroke-opacity=".22" fill="none"/></pattern>` : "");
     const [x2, y2] = this.down ? [0, 1] : [1, 0];
     return (
-      `<defs>${hatched.join("")}<linearGradient id="${this.name}-g" x1="0" y1="0" x2="${x2}" y2="${y2}"><stop offset=".35" stop-color="#fff"/>` +
-      `<stop offset="1" stop-color="#000"/></linearGradient><mask id="${this.name}-m" maskContentUnits="objectBoundingBox">` +
+      `<defs>${hatched.join("")}<linearGradient id="${this.name}-g" x1="0" y1="0" x2="${x2}" y2="${y2}"><stop offset=".35" stop-color="white"/>` +
+      `<stop offset="1" stop-color="black"/></linearGradient><mask id="${this.name}-m" maskContentUnits="objectBoundingBox">` +
       `<rect width="1" height="1" fill="url(#${this.name}-g)"/></mask></defs>`
     );
   }

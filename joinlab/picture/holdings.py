@@ -14,10 +14,8 @@ from typing import Any
 
 from joinlab.analysis.matching import match
 from joinlab.ops import POINT_TO_POINT, Op
+from joinlab.picture.theme import BLACK, CHIPS, WHITE
 from joinlab.timeline import Timeline
-
-COLORS = ("#56B4E9", "#E69F00", "#5FC9A5", "#E3A8CB", "#F0E442", "#C9C9C9")
-"""One a rank, of the Okabe-Ito palette, light enough for black text; the seventh rank begins again."""
 
 MAX_CHIPS = 24
 """A tensor with more values than this is shown by its first and last ones."""
@@ -61,7 +59,7 @@ class Holdings:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        cell = 'style="text-align:left;padding:.35em .9em;border:1px solid #8886;background:transparent"'
+        cell = 'style="text-align:left;padding:.35em .9em;border:1px solid {BAND};background:transparent"'
         head = "".join(f'<th scope="col" {cell}>rank {rank}</th>' for rank in range(len(self.before)))
         rows = "".join(
             f'<tr style="background:transparent"><th scope="row" {cell}>{name}</th>'
@@ -88,11 +86,12 @@ class Holdings:
 
     def _chip(self, value: float, rank: int | None) -> str:
         owner = self.owners.get(value) if rank is None else rank
-        color = "#FFFFFF" if owner is None else COLORS[owner % len(COLORS)]
+        color = WHITE if owner is None else CHIPS[owner % len(CHIPS)]
         said = "computed from several ranks" if owner is None else f"from rank {owner}"
         return (
             f'<span title="{said}" style="display:inline-block;min-width:1.6em;text-align:center;padding:0 .35em;'
-            f'margin:1px;border:1px solid #000;border-radius:3px;background:{color};color:#000">{_number(value)}</span>'
+            f'margin:1px;border:1px solid {BLACK};border-radius:3px;background:{color};color:{BLACK}">'
+            f"{_number(value)}</span>"
         )
 
 

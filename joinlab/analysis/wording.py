@@ -1,0 +1,158 @@
+"""Wording: how ranks, calls, tensors and endings are named. The one module of words that several rooms share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+from joinlab.timeline import Ending, EndKind, Timeline
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words as a list is read.
+
+    >>> listed(["a"]), listed(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Ranks as they are read.
+
+    >>> ranks_text([3]), ranks_text([2, 0]), ranks_text([0, 1, 2, 3])
+    ('rank 3', 'ranks 0 and 2', 'ranks 0 to 3')
+    """
+    ranks = sorted(ranks)
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:
+        return f"ranks {ranks[0]} to {ranks[-1]}"
+    return f"ranks {listed([str(rank) for rank in ranks])}"
+
+
+def upper(text: str) -> str:
+    """The text with a capital letter in front; the rest stays as it is."""
+    return text[:1].upper() + text[1:]
+
+
+def short_site(site: str) -> str:
+    """A call site without the folders.
+
+    >>> short_site("/home/me/train.py:12")
+    'train.py:12'
+    """
+    return site.replace("\\", "/").rpartition("/")[2]
+
+
+def short_label(label: str) -> str:
+    """The part of a documented label that tells it from others, for narrow columns.
+
+    >>> short_label("all-reduce (join() _get_num_nonjoined_procs())"), short_label("all-reduce (DDP forward() 1)")
+    ('_get_num_nonjoined_procs()', 'forward() 1')
+    >>> short_label("send")
+    'send'
+    """
+    _, bracket, inner = label.partition(" (")
+    return inner.removesuffix(")").removeprefix("DDP ").removeprefix("join() ") if bracket else label
+
+
+# ---- tensors
+
+
+def shapes(shape: Sequence[Sequence[int]] | None) -> str:
+    """Shapes as they are read aloud: "[1]", "[2, 3] and [2]"; a scalar is "scalar"."""
+    return " and ".join(str(list(one)) if one else "scalar" for one in shape or []) or "no tensor"
+
+
+def tensor(row: Mapping[str, Any]) -> str:
+    """dtype and shape of what a call carries: "float32[1]"; "no tensor" for a gloo barrier.
+
+    >>> tensor({"dtype": "float32", "shape": [[1]]})
+    'float32[1]'
+    """
+    if row["dtype"] is None:
+        return "no tensor"
+    dtypes = str(row["dtype"]).split(",")
+    sizes = row["shape"] or []
+    if len(dtypes) == 1:
+        dtypes *= len(sizes) or 1
+    pairs = [f"{dtype}{list(size) if size else ' scalar'}" for dtype, size in zip(dtypes, sizes, strict=False)]
+    return ", ".join(pairs) or str(row["dtype"])
+
+
+def elements(row: Mapping[str, Any]) -> int:
+    """How many elements all tensors of a call hold together.
+
+    >>> elements({"shape": [[2, 3], []]})
+    7
+    """
+    return sum(prod(size) for size in row["shape"] or [])
+
+
+# ---- endings
+
+
+def good(ending: Ending) -> bool:
+    """Whether a rank finished and left nothing pending."""
+    return ending.kind is EndKind.FINISHED and not ending.pending
+
+
+def sign(ending: Ending) -> str:
+    """An ending as a sign: finished, finished with a call pending, not known, or anything else.
+
+    >>> sign(Ending("finished")), sign(Ending("finished", pending=True)), sign(Ending("killed"))
+    ('✓', '!', '✕')
+    """
+    if ending.kind is EndKind.UNKNOWN:
+        return "?"
+    return "✓" if good(ending) else "!" if ending.pending else "✕"
+
+
+# ---- runs
+
+
+def title(timeline: Timeline) -> str:
+    """One line: which program, on what, with how many inputs.
+
+    >>> from joinlab.timeline import timeline_from_rows
+    >>> meta = {"program": "case_4", "inputs": [5, 6], "engine": "launched", "backend": "gloo"}
+    >>> title(timeline_from_rows([], [Ending("finished")] * 2, meta))
+    'case_4, inputs (5, 6), launched on gloo'
+    """
+    meta = timeline.meta
+    inputs = meta.get("inputs")
+    said = f", inputs ({', '.join(map(str, inputs))})" if inputs else ""
+    return f"{meta.get('program', 'program')}{said}, {meta.get('engine', 'recorded')} on {meta.get('backend', '?')}"
+
+
+def measured(timeline: Timeline) -> str:
+    """Says whether what is shown was measured or modelled, and on what."""
+    meta = timeline.meta
+    backend, versions = meta.get("backend", "an unknown backend"), meta.get("versions") or {}
+    torch = f", PyTorch {versions['torch']}" if versions.get("torch") else ""
+    match meta.get("engine"):
+        case "launched":
+            return (
+                f"Measured: {timeline.world_size} real processes on {backend}{torch}. Times are of the machine's clock."
+            )
+        case "emulated":
+            return (
+                f"Modelled: PyTorch's own code on a modelled {backend}{torch}{_barrier(timeline)}. "
+                "Times are of a virtual clock."
+            )
+        case engine:
+            return f"{str(engine or 'recorded').capitalize()}: {timeline.world_size} ranks on {backend}{torch}."
+
+
+def _barrier(timeline: Timeline) -> str:
+    """Which barrier was modelled: on NCCL, endings hang on it."""
+    knobs = timeline.meta.get("emulation") or {}
+    if timeline.meta.get("backend") != "nccl" or "era" not in knobs:
+        return ""
+    if knobs["era"] == "today":
+        return ", with today's barrier, an all-reduce of a float zero"
+    byte = knobs.get("barrier_value")
+    pad = f", and {knobs['pad']} as the undefined half of a line" if knobs.get("pad") else ""
+    return f", with the barrier of PyTorch 1.9, an all-reduce of one byte that nobody set, here {byte}{pad}"
