@@ -11,10 +11,10 @@ nor ipywidgets.
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from joinlab._version import __version__
+from joinlab.interrupts import import_whole
 
 if TYPE_CHECKING:
     from joinlab import cases as cases
@@ -67,7 +67,7 @@ __all__ = ["__version__", *sorted(_HOME)]
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"joinlab has no {name!r}; it has {', '.join(sorted(_HOME))}")
-    module = import_module(_HOME[name])
+    module = import_whole(_HOME[name])
     value = module if name in ("cases", "scenarios") else getattr(module, name)
     globals()[name] = value
     return value

@@ -13,6 +13,7 @@ from joinlab.emulator.clock import check_costs
 from joinlab.emulator.outcomes import Outcome, endings
 from joinlab.emulator.run import Knobs, Run
 from joinlab.emulator.scheduler import current
+from joinlab.emulator.warm_up import warm_up
 from joinlab.errors import ProgramError
 from joinlab.program.program import Program, check_inputs, check_program, check_seed
 from joinlab.timeline import Timeline
@@ -75,6 +76,7 @@ def emulate(
         raise ProgramError(f"on_output= is None or a function of (rank, line); got {on_output!r}")
     if current() is not None:
         raise ProgramError("a program that is being emulated cannot emulate another one")
+    warm_up()
     run = Run(program, counts, seeds, Knobs(backend, era, barrier_value, pad, costs, float(timeout)))
     try:
         timeline = run.go()

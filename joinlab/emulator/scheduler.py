@@ -1,51 +1,93 @@
-"""The baton: ranks are threads, and exactly one of them runs.
+"""The baton: ranks are threads, and exactly one of them runs at a time.
 
-A rank keeps the baton until it must wait or has ended; then it hands it to the runnable rank whose virtual clock is
-furthest behind (the lower rank, if two are level). Nothing else decides who runs, no lock is contended and no clock
-is read, so the same program takes the same turns every time. A rank that waits sleeps on a gate of its own; whoever
-hands the baton over opens that gate. So code that runs in a rank needs no lock: nobody else is running.
+A rank keeps the baton until it must wait or ends. It then hands the baton to the runnable rank whose virtual clock is
+furthest behind (the lower rank if two are level). Nothing else decides who runs: no lock is contended and no real
+clock is read, so the same program takes the same turns in every run. Code that runs in a rank needs no lock, because
+no other rank runs meanwhile. Two ranks, with rank 0 waiting for a collective that rank 1 has not issued yet:
 
-When no rank is runnable, the one that stops last asks `stalled`, which may find that somebody can go on after all,
-or that nobody ever can. It answers by waking ranks, or by dooming them. A doomed rank is ended where it waits, by
-`RankEnded`: a BaseException, so that no `except Exception` of a program swallows it.
+    rank 0   runs ──wait()──┐                          ┌── gate opens, wait() returns ── runs
+                            │ hand over                │
+    rank 1   at its gate    └─ gate opens ── runs ─────┴──wait() or end
+                                      └ issues the collective: wake(rank 0)
 
-A rank in an endless loop never hands the baton over. For this there is the deadline, which is real time, kept by the
-thread that called `run`: once it has passed, the exception is put into the running thread from outside, as often as
-it takes. The same is done on an interrupt. A thread that is stuck in C code gets it when it returns to Python.
+Where a rank can be, and what moves it. Each arrow names the method that moves it:
+
+               wake, doom                 _hand
+    WAITING ────────────────► RUNNABLE ───────────► RUNNING ───► OVER
+       ▲    (pushed on _ready)         (gate opens)    │   _leave
+       └───────────────────────────────────────────────┘
+                              wait
+
+Invariants, true whenever a rank runs:
+- Exactly one living rank is RUNNING, and it is `_holder`. The gates of all others are closed.
+- A rank is on the heap `_ready` exactly if it is RUNNABLE (`queued`), and it is there once.
+- The gate of a rank is released only by `_hand`, once for each time that the rank acquires it.
+- `_switched(old, new)` runs between two ranks, in the thread that gives the baton away.
+
+When no rank is runnable, the one that stops last calls `stalled`, which finds that some rank can go on after all, or
+that none ever can. It wakes ranks, or dooms them. A doomed rank is ended where it waits, by `RankEnded`: a
+BaseException, so that no `except Exception` of a program swallows it.
+
+A rank in an endless loop never hands over the baton. For such ranks there is a deadline in real time, which the
+thread that called `run` keeps: once it has passed, `RankEnded` is put into the running thread from outside, again and
+again until the thread has ended. The same is done on an interrupt. A thread that is stuck in C code gets it when it
+returns to Python. Two places are spared, because an exception there breaks more than one rank: an import (the module
+stays half loaded, for the rest of the process) and the baton's own methods (the baton would be lost).
+
+An interrupt (Ctrl-C, a notebook's stop button) never raises inside this machinery: `one_at_a_time` records it, `run`
+ends the ranks, and only then does it raise. So a second one, or one while threads start, leaves no rank behind.
 """
 
 from __future__ import annotations
 
 import ctypes
 import heapq
+import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import CodeType
 from typing import Any
 
-GRACE_S = 0.05
-"""A rank that should end gets this long to come to a wait by itself before it is interrupted."""
+from joinlab.errors import LaunchError
+from joinlab.interrupts import LOOK_S, HeldInterrupts
 
-LOOK_S = 0.1
-"""An interrupt that the operating system hands to another thread is seen this much later."""
+GRACE_S = 0.05
+"""A rank that is to end gets this long to reach a wait by itself before it is interrupted."""
 
 ABANDON_S = 5.0
-"""A thread that has not ended so long after its end was asked for is left alone: it is stuck in C code."""
+"""A thread that has not ended this long after it was asked to is left alone: it is stuck in C code."""
+
+IMPORT_S = 60.0
+"""A rank inside an import is given this long to finish it before it is ended all the same."""
 
 Thread = threading.Thread
 
 _here = threading.local()
 _children: weakref.WeakKeyDictionary[Thread, Any] = weakref.WeakKeyDictionary()
 _turn = threading.Lock()
+_interrupts = HeldInterrupts()  # of the emulation that holds `_turn`
+_IMPORTING = "<frozen importlib._bootstrap>"  # the file name of each frame of Python's import machinery
 
 
 class RankEnded(BaseException):
-    """Ends a rank's thread from within, wherever it waits. The program has no business catching it."""
+    """Ends a rank's thread from within, wherever it waits. Programs should not catch it."""
 
 
-class Lane:
-    """One rank's thread. `host` is whatever the rank is to the caller; `now` is its virtual clock, in ns."""
+class RankThread:
+    """One rank's thread, and where it is in the drawing above.
+
+    index    its rank
+    host     whatever the rank is to the caller; `current()` returns it
+    body     what the thread runs
+    now      its virtual clock, ns
+    doomed   it is to end where it next waits
+    over     it has ended, or is no longer waited for
+    queued   it is runnable
+    gate     closed (acquired) unless `_hand` has just given it the baton
+    """
 
     __slots__ = ("body", "doomed", "gate", "host", "index", "now", "over", "queued", "thread")
 
@@ -62,173 +104,240 @@ class Lane:
         self.thread: threading.Thread | None = None
 
 
+Lane = RankThread
+
+
 def current() -> Any:
     """The `host` of the rank whose thread this is; None in any other thread."""
-    lane = getattr(_here, "lane", None)
-    return None if lane is None else lane.host
+    rank = getattr(_here, "rank", None)
+    return None if rank is None else rank.host
 
 
 def behind() -> Any:
-    """The `host` of the rank whose thread this is, or that started this thread; None in any other."""
+    """The `host` of the rank whose thread this is, or whose program started this thread; None in any other."""
     host = current()
     return _children.get(threading.current_thread()) if host is None else host
 
 
 def adopt(thread: Thread) -> None:
-    """`thread` is about to be started: whoever is behind this one is behind it, too."""
+    """`thread` is about to be started: it belongs to the rank that this thread belongs to, if any."""
     host = behind()
     if host is not None:
         _children[thread] = host
 
 
-def one_at_a_time() -> threading.Lock:
-    """The lock that one emulation of this process holds at a time: they share torch's global state."""
-    return _turn
+def forget_ranks() -> None:
+    """In a process that a rank has forked: no thread of it is a rank's."""
+    _here.__dict__.clear()
+    _children.clear()
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Wait for this process's other emulations: they share torch's global state. Inside, interrupts are held back."""
+    with _turn, _interrupts:
+        yield
 
 
 class Baton:
-    """Runs lanes one at a time.
+    """Runs the threads of ranks one at a time.
 
-    switched  called as switched(old, new) whenever the baton passes between two hosts (None: nobody)
-    stalled   called as stalled(True) when every living lane waits: it wakes or dooms at least one of them; and as
-              stalled(False) when all but one do, which keeps asking: it may wake some
+    switched  called as switched(old, new) whenever the baton passes between two hosts (None: to or from no rank)
+    stalled   called as stalled(True) when every living rank waits: it wakes or dooms at least one of them; and as
+              stalled(False) when all wait but one, which keeps asking: it may wake some
     """
 
     def __init__(self, switched: Callable[[Any, Any], None], stalled: Callable[[bool], None]) -> None:
         self._switched = switched
         self._stalled = stalled
-        self._lanes: list[Lane] = []
-        self._ready: list[tuple[int, int]] = []
-        self._holder: Lane | None = None
+        self._ranks: list[RankThread] = []
+        self._ready: list[tuple[int, int]] = []  # a heap of (virtual clock, index)
+        self._holder: RankThread | None = None
         self._all_over = threading.Event()
         self._ending = False
 
     # ------------------------------------------------------------------------------------ called by ranks
 
-    def wait(self, lane: Lane) -> None:
-        """Hand the baton on, and return when somebody has woken this lane and it is its turn again."""
-        if lane.doomed:
+    def wait(self, rank: RankThread) -> None:
+        """Hand the baton on, and return when this rank has been woken and it is its turn again.
+
+        The next rank may be this one (`stalled` has just woken it): it then keeps the baton, and no gate moves.
+        """
+        if rank.doomed:
             raise RankEnded
         following = self._next()
-        if following is not lane:
+        if following is not rank:
             self._hand(following)
-            lane.gate.acquire()
-        if lane.doomed:
+            rank.gate.acquire()  # opened by the rank that hands the baton back
+        if rank.doomed:
             raise RankEnded
 
-    def wake(self, lane: Lane) -> None:
-        """Make a waiting lane runnable."""
-        if not lane.queued and not lane.over:
-            lane.queued = True
-            heapq.heappush(self._ready, (lane.now, lane.index))
+    def wake(self, rank: RankThread) -> None:
+        """Make a waiting rank runnable."""
+        if not rank.queued and not rank.over:
+            rank.queued = True
+            heapq.heappush(self._ready, (rank.now, rank.index))
 
-    def yield_turn(self, lane: Lane) -> None:
-        """Let every other runnable lane that is not ahead of this one run first."""
+    def yield_turn(self, rank: RankThread) -> None:
+        """Let every other runnable rank that is not ahead of this one run first.
+
+        Ranks that wait may have to be let go here, too: one that asks `is_completed()` in a loop never waits, so
+        `stalled(True)` would never be called.
+        """
         if not self._ready:
             self._stalled(False)
-        self.wake(lane)
-        self.wait(lane)
+        self.wake(rank)
+        self.wait(rank)
 
     @property
     def somebody_is_ready(self) -> bool:
-        """Whether any lane could run now."""
+        """Whether any rank could run now."""
         return bool(self._ready)
 
-    def doom(self, lane: Lane) -> None:
-        """End this lane where it waits."""
-        lane.doomed = True
-        self.wake(lane)
+    def doom(self, rank: RankThread) -> None:
+        """End this rank where it waits: it gets a turn, in which `wait` raises."""
+        rank.doomed = True
+        self.wake(rank)
 
-    def _next(self) -> Lane:
+    def _next(self) -> RankThread:
+        """Take the runnable rank that is furthest behind off the heap.
+
+        A rank that was ended while it was on the heap is still there, and is passed over.
+        """
         while True:
             if not self._ready:
                 self._stalled(True)
             _, index = heapq.heappop(self._ready)
-            lane = self._lanes[index]
-            lane.queued = False
-            if not lane.over:
-                return lane
+            rank = self._ranks[index]
+            rank.queued = False
+            if not rank.over:
+                return rank
 
-    def _hand(self, lane: Lane) -> None:
-        old, self._holder = self._holder, lane
-        self._switched(old.host if old is not None else None, lane.host)
-        lane.gate.release()
+    def _hand(self, rank: RankThread) -> None:
+        """Give the baton to `rank`. From `release` on this thread and that one both run: touch nothing after it."""
+        old, self._holder = self._holder, rank
+        self._switched(old.host if old is not None else None, rank.host)
+        rank.gate.release()
 
-    def _live(self, lane: Lane) -> None:
-        lane.gate.acquire()
-        _here.lane = lane
+    def _live(self, rank: RankThread) -> None:
+        """A rank's thread, from its first turn to its end."""
+        rank.gate.acquire()
+        _here.rank = rank
         try:
-            if not lane.doomed:
-                lane.body()
+            if not rank.doomed:
+                rank.body()
         except RankEnded:
             pass
         finally:
-            self._leave(lane)
-            _here.lane = None
+            self._leave(rank)
+            _here.rank = None
 
-    def _leave(self, lane: Lane) -> None:
-        lane.over = True
-        if self._ending and self._holder is not lane:
-            return  # it was left alone, and everybody else is gone
-        if all(one.over for one in self._lanes):
+    def _leave(self, rank: RankThread) -> None:
+        rank.over = True
+        if self._ending and self._holder is not rank:
+            return  # it was left alone, and the others were ended without it
+        if all(one.over for one in self._ranks):
             self._holder = None
-            self._switched(lane.host, None)
+            self._switched(rank.host, None)
             self._all_over.set()
         else:
             self._hand(self._next())
 
-    # ------------------------------------------------------------------------------------ called by the one who runs it
+    # ------------------------------------------------------------------------------------ called by the caller's thread
 
-    def run(self, lanes: Sequence[Lane], deadline_s: float, give_up: Callable[[str], None]) -> None:
-        """Run all lanes to their ends.
+    def run(self, ranks: Sequence[RankThread], deadline_s: float, give_up: Callable[[str], None]) -> None:
+        """Run all ranks to their ends, inside `one_at_a_time`.
 
         `give_up(reason)` is called, with every rank standing still or about to be ended, if the deadline passes
-        ("deadline") or the user interrupts ("interrupt"); the interrupt is then raised again.
+        ("deadline") or the user interrupts ("interrupt"). Raises LaunchError if the machine gives too few threads.
         """
-        self._lanes = list(lanes)
-        for lane in lanes:
-            self.wake(lane)
-            lane.thread = threading.Thread(target=self._live, args=(lane,), name=f"rank {lane.index}", daemon=True)
-            lane.thread.start()
+        self._ranks = list(ranks)
         try:
+            for rank in ranks:
+                rank.thread = threading.Thread(target=self._live, args=(rank,), name=f"rank {rank.index}", daemon=True)
+                rank.thread.start()
+                self.wake(rank)
             until = time.monotonic() + deadline_s
             self._hand(self._next())
             while not self._all_over.wait(min(LOOK_S, max(0.0, until - time.monotonic()))):
-                if time.monotonic() >= until:
-                    self._end_all(give_up, "deadline")
+                if _interrupts.asked is not None or time.monotonic() >= until:
+                    self._end_all(give_up, "deadline" if _interrupts.asked is None else "interrupt")
                     break
-        except KeyboardInterrupt:
+        except BaseException as error:
             self._end_all(give_up, "interrupt")
+            if isinstance(error, RuntimeError) and not _started(ranks[-1]):
+                count = sum(map(_started, ranks))
+                raise LaunchError(
+                    f"an emulation of {len(ranks)} ranks needs a thread for each, and this machine gave {count}. "
+                    "Raise its limit of processes (ulimit -u), or take fewer ranks."
+                ) from error
             raise
-        for lane in lanes:
-            if lane.thread is not None:
-                lane.thread.join(ABANDON_S if self._ending else None)
+        for rank in ranks:
+            if rank.thread is not None:
+                rank.thread.join(ABANDON_S if self._ending else None)
 
     def _end_all(self, give_up: Callable[[str], None], reason: str) -> None:
         give_up(reason)
         self._ending = True
-        for lane in self._lanes:
-            lane.doomed = True
-        for lane in self._lanes:  # the holder ends first, and hands on to one that is doomed too
-            if lane is not self._holder:
-                self.wake(lane)
+        for rank in self._ranks:
+            rank.doomed = True
+            rank.over = rank.over or not _started(rank)
+        for rank in self._ranks:  # the holder ends first, and hands on to one that is doomed too
+            if rank is not self._holder:
+                self.wake(rank)
+        if self._holder is None and self._ready:  # the first turn was never given
+            self._hand(self._next())
         if not self._interrupt_holder():
             stuck, self._holder = self._holder, None
             if stuck is not None:
                 stuck.over = True
-            if not all(lane.over for lane in self._lanes):
+            if not all(rank.over for rank in self._ranks):
                 self._hand(self._next())
                 self._all_over.wait(ABANDON_S)
 
     def _interrupt_holder(self) -> bool:
-        """Interrupt whoever holds the baton until all have ended; False if one does not."""
+        """Interrupt the rank that holds the baton until all have ended; False if one does not."""
         until = time.monotonic() + ABANDON_S
-        while not self._all_over.wait(GRACE_S) and time.monotonic() < until:
+        at_most = time.monotonic() + IMPORT_S
+        while not all(rank.over for rank in self._ranks) and not self._all_over.wait(GRACE_S):
             holder = self._holder
-            if holder is not None and holder.thread is not None and not holder.over:
+            now = time.monotonic()
+            if now > until:
+                return False
+            if holder is None or holder.over or holder.thread is None:
+                continue
+            if now < at_most and _importing(holder.thread):
+                until = now + ABANDON_S  # it has this long once the import is over
+            elif not _in_baton(holder.thread):
                 _interrupt(holder.thread)
-        return self._all_over.is_set()
+        return True
+
+
+_BATON: set[CodeType] = {
+    method.__code__ for method in (Baton.wait, Baton.yield_turn, Baton.doom, Baton._next, Baton._hand, Baton._leave)
+}
+
+
+def _started(rank: RankThread) -> bool:
+    return rank.thread is not None and rank.thread.ident is not None
+
+
+def _codes_of(thread: threading.Thread) -> Iterator[CodeType]:
+    """The code of each Python frame of another thread, innermost first."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None:
+        yield frame.f_code
+        frame = frame.f_back
+
+
+def _importing(thread: threading.Thread) -> bool:
+    return any(code.co_filename == _IMPORTING for code in _codes_of(thread))
+
+
+def _in_baton(thread: threading.Thread) -> bool:
+    return not _BATON.isdisjoint(_codes_of(thread))
 
 
 def _interrupt(thread: threading.Thread) -> None:
+    """Raise RankEnded in another thread, before the next Python instruction that looks for such requests."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(RankEnded))

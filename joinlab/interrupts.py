@@ -1,0 +1,116 @@
+"""What Ctrl-C and a notebook's stop button must not break off: an import, and the running of ranks.
+
+KeyboardInterrupt is raised in the main thread, between any two instructions. In the middle of an import it leaves a
+module half loaded, which no later import mends; in the middle of starting threads it leaves some of them running.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+LOOK_S = 0.1
+"""How often a wait looks for an interrupt: one that the system delivers to another thread does not end the wait."""
+
+
+class HeldInterrupts:
+    """While entered in the main thread, SIGINT is recorded; on leaving, it goes to the handler that was there before.
+
+    Elsewhere it does nothing: Python runs the handlers of signals in the main thread only.
+
+    asked  the arguments of the last signal that came, for the handler; None without one
+    """
+
+    def __init__(self) -> None:
+        self.asked: tuple[Any, ...] | None = None
+        self._before: Any = None
+
+    def __enter__(self) -> None:
+        self.asked = self._before = None
+        before = signal.getsignal(signal.SIGINT)
+        if threading.current_thread() is threading.main_thread() and callable(before):
+            self._before = before
+            signal.signal(signal.SIGINT, self._record)
+
+    def _record(self, *args: Any) -> None:
+        self.asked = args
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+            asked, self.asked = self.asked, None
+            if asked is not None:
+                self._before(*asked)
+
+
+class Background:
+    """Work that is done once, in a thread of its own. An interrupt ends the wait for it, not the work.
+
+    torch = Background(lambda: import_module("torch"))
+    torch.wait()
+    """
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._work = work
+        self._lock = threading.Lock()
+        self._attempt: _Attempt | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether it has been done, without an exception."""
+        attempt = self._attempt
+        return attempt is not None and attempt.done.is_set() and attempt.error is None
+
+    def wait(self) -> None:
+        """Begin it unless another thread has; return when it is done. Raises what it raised; the next call retries."""
+        with HeldInterrupts(), self._lock:
+            attempt = self._attempt
+            if attempt is None or (attempt.done.is_set() and attempt.error is not None):
+                attempt = self._attempt = _Attempt()
+                threading.Thread(target=attempt.run, args=(self._work,), name="joinlab: background").start()
+        while not attempt.done.wait(LOOK_S):
+            pass
+        if attempt.error is not None:
+            raise attempt.error
+
+
+class _Attempt:
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self.error: BaseException | None = None
+
+    def run(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.done.set()
+
+
+_one_import = threading.Lock()
+_here = threading.local()
+
+
+def import_whole(name: str) -> ModuleType:
+    """The module `name`, imported in a thread of its own, so that an interrupt cannot leave it half loaded.
+
+    One such import runs at a time: two threads that import modules which import each other would get half of one.
+
+    >>> import_whole("math").floor(2.5)
+    2
+    """
+    if name not in sys.modules and not getattr(_here, "importing", False):  # imports within an import are part of it
+        Background(lambda: _import(name)).wait()
+    return import_module(name)
+
+
+def _import(name: str) -> None:
+    with _one_import:
+        _here.importing = True
+        import_module(name)

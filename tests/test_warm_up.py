@@ -1,0 +1,174 @@
+"""What ends an emulation (timeout=, Ctrl-C) never ends an import, and leaves no thread of a rank behind."""
+
+from __future__ import annotations
+
+import _thread
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from random import Random
+
+import pytest
+
+from joinlab import emulate
+from joinlab.emulator.warm_up import STEPS
+from joinlab.errors import LaunchError, LaunchInterrupted
+from joinlab.interrupts import Background, HeldInterrupts, import_whole
+from joinlab.timeline import EndKind
+
+FIRST = """
+import _thread, sys, threading, joinlab
+delay, timeout = map(float, sys.argv[1:])
+if delay:
+    threading.Timer(delay, _thread.interrupt_main).start()
+try:
+    try:
+        first = joinlab.emulate(joinlab.cases.case_4, (2, 3), timeout=timeout)
+    finally:
+        while delay and threading.active_count() > 1:  # the interrupt may still be to come
+            [thread.join() for thread in threading.enumerate() if thread is not threading.current_thread()]
+except KeyboardInterrupt:
+    first = None
+second = joinlab.emulate(joinlab.cases.case_4, (2, 3))
+if not delay:
+    assert first.equals(second)
+print([str(end) for end in second.ends])
+"""
+
+
+def test_in_a_fresh_process_neither_a_timeout_nor_an_interrupt_breaks_what_comes_after():
+    draw = Random(0)
+    drawn = [("0", str(timeout)) for timeout in (0.2, 1.0)]
+    drawn += [(f"{draw.uniform(0.05, 3):.2f}", "60") for _ in range(4)]
+    started = [subprocess.Popen([sys.executable, "-c", FIRST, *one], stdout=-1, stderr=-1, text=True) for one in drawn]
+    for one, process in zip(drawn, started, strict=True):
+        out, err = process.communicate()
+        assert out == "['finished', 'hung (proven)']\n", (one, err)
+
+
+def test_what_is_loaded_is_said_once_and_every_thread_waits_for_it():
+    code = (
+        "import sys, threading\n"
+        "from joinlab.emulator.warm_up import warm_up\n"
+        "assert 'torch' not in sys.modules\n"
+        "said = []\n"
+        "loads = threading.Thread(target=warm_up, args=(said.append,))\n"
+        "loads.start()\n"
+        "import joinlab\n"
+        "timeline = joinlab.emulate(joinlab.cases.case_1, (1, 1))\n"
+        "loads.join()\n"
+        "warm_up(said.append)\n"
+        "print(said, timeline.ends[0])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == f"{[line for line, _ in STEPS]} finished\n", done.stderr
+
+
+def test_an_import_that_fails_is_tried_again():
+    tries = []
+
+    def fails_once():
+        tries.append(1)
+        if len(tries) == 1:
+            raise ModuleNotFoundError("no such package")
+
+    work = Background(fails_once)
+    with pytest.raises(ModuleNotFoundError, match="no such package"):
+        work.wait()
+    assert not work.over
+    work.wait()
+    work.wait()
+    assert work.over and len(tries) == 2
+
+
+def test_an_import_within_an_import_does_not_wait_for_it(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "outer_one.py").write_text("from joinlab.interrupts import import_whole\nimport_whole('inner_one')\n")
+    (tmp_path / "inner_one.py").write_text("found = 7\n")
+    import_whole("outer_one")
+    assert sys.modules["inner_one"].found == 7
+
+
+def test_a_rank_is_not_ended_inside_an_import(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "slow_one.py").write_text("for count in range(1_000_000):\n    pass\nwhole = True\n")
+
+    def program(rank, inputs):
+        import slow_one
+
+        while slow_one.whole:
+            pass
+
+    timeline = emulate(program, (1, 1), timeout=0.02)
+    assert [end.kind for end in timeline.ends] == [EndKind.KILLED] * 2
+    assert sys.modules["slow_one"].whole
+
+
+def ranks_alive() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("rank ")]
+
+
+def endless(rank, inputs):
+    while True:
+        pass
+
+
+@pytest.mark.parametrize("gap", [0.0, 0.01, 0.1, 0.3])
+def test_a_second_interrupt_leaves_no_rank_behind(gap):
+    def interrupt_twice():
+        _thread.interrupt_main()
+        second.start()
+
+    second = threading.Timer(gap, _thread.interrupt_main)
+    threading.Timer(0.2, interrupt_twice).start()
+    caught = []
+    with suppress(KeyboardInterrupt):  # the second one may come when the emulation is over
+        try:
+            emulate(endless, (1, 1), timeout=20)
+        except LaunchInterrupted as error:
+            caught.append(error)
+        second.join()
+    second.join()
+    assert ranks_alive() == []
+    assert [end.text for end in caught[0].timeline.ends] == ["interrupted by the user"] * 2
+    assert emulate(lambda rank, inputs: rank, (1, 1)).returns == (0, 1)
+
+
+@pytest.mark.parametrize("when", [0, 1, 2])
+def test_an_interrupt_while_threads_start_leaves_no_rank_behind(monkeypatch, when):
+    start, count = threading.Thread.start, iter(range(100))
+
+    def interrupted(thread):
+        start(thread)
+        if thread.name.startswith("rank ") and next(count) == when:
+            _thread.interrupt_main()
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(LaunchInterrupted) as caught:
+        emulate(endless, (1, 1, 1), timeout=20)
+    assert ranks_alive() == []
+    assert [end.kind for end in caught.value.timeline.ends] == [EndKind.KILLED] * 3
+
+
+@pytest.mark.parametrize("started", [0, 1, 2])
+def test_a_machine_without_threads_to_give_is_named(monkeypatch, started):
+    start, count = threading.Thread.start, iter(range(100))
+
+    def refused(thread):
+        if thread.name.startswith("rank ") and next(count) >= started:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    with pytest.raises(LaunchError, match=f"3 ranks needs a thread for each, and this machine gave {started}"):
+        emulate(endless, (1, 1, 1), timeout=20)
+    assert ranks_alive() == []
+
+
+def test_an_interrupt_is_held_back_and_then_given_to_who_asked_for_it():
+    held = HeldInterrupts()
+    with pytest.raises(KeyboardInterrupt), held:
+        _thread.interrupt_main()
+        _thread.interrupt_main()
+        assert held.asked is not None
