@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from joinlab.launcher.launcher import launch as launch
     from joinlab.notebook.bench import bench as bench
     from joinlab.notebook.side_by_side import compare as compare
+    from joinlab.notebook.sweep import Sweep as Sweep
+    from joinlab.notebook.sweep import sweep as sweep
     from joinlab.notebook.view import View as View
     from joinlab.picture.figures import figure as figure
     from joinlab.picture.holdings import who_holds as who_holds
@@ -53,10 +55,12 @@ _HOME = {
     "match": "joinlab.analysis.matching",
     "scenarios": "joinlab.scenarios",
     "solution": "joinlab.course.exercises",
+    "sweep": "joinlab.notebook.sweep",
     "who_holds": "joinlab.picture.holdings",
     "write_handout": "joinlab.course.handout",
     "write_html": "joinlab.picture.page",
     "Ending": "joinlab.timeline",
+    "Sweep": "joinlab.notebook.sweep",
     "Timeline": "joinlab.timeline",
     "View": "joinlab.notebook.view",
 }

@@ -1,0 +1,79 @@
+"""The map of endings: each cell is what an emulation of those counts says."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+import joinlab
+from joinlab import cases
+from joinlab.errors import ProgramError
+from joinlab.notebook.sweep import COLORS, SIGNS, Overall, overall_of, pairs, sweep
+
+
+@pytest.fixture(scope="module")
+def found():
+    return sweep(cases.case_4, range(3), backend="nccl")
+
+
+def test_case_4_hangs_off_the_diagonal(found):
+    assert {counts: how is Overall.HANGS for counts, how in found.overall.items()} == {
+        (x, y): x != y for x in range(3) for y in range(3)
+    }
+    assert found.hangs[0] == (0, 1) and (2, 2) not in found.hangs
+
+
+def test_every_cell_is_an_emulation_of_its_own(found):
+    for counts, timeline in found.timelines.items():
+        assert timeline.equals(joinlab.emulate(cases.case_4, counts, "nccl"))
+
+
+def test_a_run_that_finishes_by_luck_is_no_run_that_finishes():
+    lucky = sweep(cases.case_4, [(2, 5)], era="1.9")
+    assert [str(end) for end in lucky.timelines[2, 5].ends] == ["finished", "finished"]
+    assert lucky.overall == {(2, 5): Overall.LUCK}
+
+
+def test_the_worst_ending_is_the_overall_one():
+    def program(rank, inputs):
+        if len(inputs) == 2:
+            raise RuntimeError("two")
+
+    assert set(sweep(program, [(1,), (2,), (1, 2)]).overall.values()) == {Overall.FINISHES, Overall.RAISES}
+
+
+def test_the_table_has_a_row_for_each_run(found):
+    assert found.table.height == 9
+    row = found.table.row(by_predicate=pl.col("inputs") == [1, 2], named=True)
+    assert row["overall"] == "a rank hangs" and row["endings"] == ["finished", "hung (proven)"]
+
+
+def test_the_figure_has_a_cell_for_each_run_with_its_sign(found):
+    (drawn,) = found.figure().data
+    assert [list(drawn.x), list(drawn.y)] == [[0, 1, 2], [0, 1, 2]]
+    assert drawn.text[1][1] == SIGNS[Overall.FINISHES] and drawn.text[2][1] == SIGNS[Overall.HANGS]
+    assert drawn.customdata[2][1] == "a rank hangs" and len(set(COLORS.values())) == len(Overall)
+
+
+def test_progress_is_told_after_each_run():
+    told = []
+    sweep(cases.case_1, [(1, 1), (1, 2)], progress=lambda done, total: told.append((done, total)))
+    assert told == [(1, 2), (2, 2)]
+
+
+def test_any_number_of_ranks_has_a_table_and_two_a_figure():
+    three = sweep(cases.case_1, [(1, 1, 2)])
+    assert three.table["inputs"].to_list() == [[1, 1, 2]]
+    with pytest.raises(ProgramError, match="two ranks"):
+        three.figure()
+
+
+@pytest.mark.parametrize(("counts", "message"), [(7, "counts="), ([(1, -1)], "0 inputs"), (["56"], "inputs=")])
+def test_counts_that_are_none_are_refused(counts, message):
+    with pytest.raises(ProgramError, match=message):
+        pairs(counts)
+
+
+def test_the_overall_ending_does_not_depend_on_the_order_of_ranks():
+    ends = {overall_of(joinlab.emulate(cases.case_4, counts)) for counts in ((1, 2), (2, 1))}
+    assert ends == {Overall.HANGS}
