@@ -18,15 +18,24 @@ from joinlab.interrupts import import_whole
 
 if TYPE_CHECKING:
     from joinlab import cases as cases
+    from joinlab import errors as errors
     from joinlab import scenarios as scenarios
     from joinlab.analysis.diagnosis import Diagnosis as Diagnosis
     from joinlab.analysis.diagnosis import diagnose as diagnose
+    from joinlab.analysis.matching import Slot as Slot
     from joinlab.analysis.matching import match as match
     from joinlab.course.exercises import check as check
     from joinlab.course.exercises import solution as solution
     from joinlab.course.handout import write_handout as write_handout
     from joinlab.emulator.emulate import emulate as emulate
+    from joinlab.emulator.outcomes import Outcome as Outcome
     from joinlab.emulator.outcomes import endings as endings
+    from joinlab.errors import JoinlabError as JoinlabError
+    from joinlab.errors import LaunchError as LaunchError
+    from joinlab.errors import LaunchInterrupted as LaunchInterrupted
+    from joinlab.errors import ProgramError as ProgramError
+    from joinlab.errors import RankError as RankError
+    from joinlab.errors import TimelineFileError as TimelineFileError
     from joinlab.launcher.launcher import launch as launch
     from joinlab.notebook.bench import bench as bench
     from joinlab.notebook.side_by_side import compare as compare
@@ -49,6 +58,7 @@ _HOME = {
     "diagnose": "joinlab.analysis.diagnosis",
     "emulate": "joinlab.emulator.emulate",
     "endings": "joinlab.emulator.outcomes",
+    "errors": "joinlab.errors",
     "figure": "joinlab.picture.figures",
     "load": "joinlab.timeline",
     "launch": "joinlab.launcher.launcher",
@@ -60,6 +70,14 @@ _HOME = {
     "write_handout": "joinlab.course.handout",
     "write_html": "joinlab.picture.page",
     "Ending": "joinlab.timeline",
+    "JoinlabError": "joinlab.errors",
+    "LaunchError": "joinlab.errors",
+    "LaunchInterrupted": "joinlab.errors",
+    "ProgramError": "joinlab.errors",
+    "RankError": "joinlab.errors",
+    "TimelineFileError": "joinlab.errors",
+    "Outcome": "joinlab.emulator.outcomes",
+    "Slot": "joinlab.analysis.matching",
     "Sweep": "joinlab.notebook.sweep",
     "Timeline": "joinlab.timeline",
     "View": "joinlab.notebook.view",
@@ -72,7 +90,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"joinlab has no {name!r}; it has {', '.join(sorted(_HOME))}")
     module = import_whole(_HOME[name])
-    value = module if name in ("cases", "scenarios") else getattr(module, name)
+    value = module if _HOME[name] == f"joinlab.{name}" else getattr(module, name)
     globals()[name] = value
     return value
 

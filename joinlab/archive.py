@@ -18,18 +18,21 @@ import secrets
 import struct
 import zipfile
 import zlib
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from lzma import LZMAError
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 import polars as pl
 
 from joinlab._version import __version__
 from joinlab.errors import TimelineFileError
 from joinlab.program.plain_data import decode, encode
-from joinlab.timeline import Ending, Timeline
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 FORMAT = "joinlab-timeline"
 FILE_VERSION = 1
@@ -60,7 +63,39 @@ _UNREADABLE = (
 )
 
 
-def save(timeline: Timeline, path: str | os.PathLike[str]) -> Path:
+class Saved(Protocol):
+    """What of a Timeline is saved; its endings are dataclasses."""
+
+    @property
+    def calls(self) -> pl.DataFrame: ...
+    @property
+    def spans(self) -> pl.DataFrame: ...
+    @property
+    def ends(self) -> Sequence[DataclassInstance]: ...
+    @property
+    def meta(self) -> Mapping[str, Any]: ...
+    @property
+    def returns(self) -> Sequence[Any]: ...
+    @property
+    def output(self) -> Sequence[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What of a Timeline comes back from a file; its endings as the fields of each."""
+
+    calls: pl.DataFrame
+    spans: pl.DataFrame
+    ends: tuple[dict[str, Any], ...]
+    meta: dict[str, Any]
+    returns: tuple[Any, ...]
+    output: tuple[str, ...]
+
+
+T = TypeVar("T")
+
+
+def save(timeline: Saved, path: str | os.PathLike[str]) -> Path:
     """Write `timeline` to `path` and return that path. A file already there is replaced, but only by a whole one.
 
     Raises OSError where the folder cannot be written to.
@@ -80,16 +115,16 @@ def save(timeline: Timeline, path: str | os.PathLike[str]) -> Path:
     return target
 
 
-def load(path: str | os.PathLike[str]) -> Timeline:
-    """Read a Timeline that `save` wrote.
+def load(path: str | os.PathLike[str], build: Callable[[Parts], T]) -> T:
+    """Read a Timeline that `save` wrote; `build` makes it of its parts, and may refuse them by a ValueError.
 
     Raises TimelineFileError, which names the file and says what is wrong with it, and OSError where there is no such
     file or it cannot be read.
     """
-    return unpack(Path(path).read_bytes(), name=os.fspath(path))
+    return unpack(Path(path).read_bytes(), os.fspath(path), build)
 
 
-def pack(timeline: Timeline) -> bytes:
+def pack(timeline: Saved) -> bytes:
     """The bytes of the file."""
     members: dict[str, bytes] = {}
 
@@ -125,8 +160,8 @@ def pack(timeline: Timeline) -> bytes:
     return body + _seal(body)
 
 
-def unpack(data: bytes, name: str) -> Timeline:
-    """The Timeline in the bytes of a file; `name` is what an error calls it."""
+def unpack(data: bytes, name: str, build: Callable[[Parts], T]) -> T:
+    """What `build` makes of the bytes of a file; `name` is what an error calls it."""
     # The header comes first, so that these bytes tell a file of ours even where the rest of it is gone.
     if not (data.startswith(b"PK\x03\x04") and data.startswith(HEADER.encode(), _FIRST_NAME_AT)):
         _refuse(name, "it is no Timeline file", "open a file that Timeline.save wrote")
@@ -148,14 +183,15 @@ def unpack(data: bytes, name: str) -> Timeline:
         meta = decode(header["meta"], archive.read)
         if not isinstance(meta, dict):
             raise ValueError(f"meta is {meta!r}")
-        return Timeline(
+        parts = Parts(
             calls=pl.read_parquet(io.BytesIO(archive.read("calls.parquet"))),
             spans=pl.read_parquet(io.BytesIO(archive.read("spans.parquet"))),
-            ends=tuple(Ending(**end) for end in header["ends"]),
+            ends=tuple(header["ends"]),
             meta=meta,
             returns=tuple(decode(value, archive.read) for value in header["returns"]),
             output=tuple(header["output"]),
         )
+        return build(parts)
     except _UNREADABLE as error:
         detail = f"{type(error).__name__}: {error}".partition("\n")[0]
         _refuse(name, f"its content is not that of a Timeline ({detail})", "save it again with Timeline.save")

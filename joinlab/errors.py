@@ -13,10 +13,7 @@ says what was asked, what was found, and what to do.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from joinlab.timeline import Timeline
+from typing import Any
 
 
 class JoinlabError(Exception):
@@ -32,9 +29,12 @@ class LaunchError(JoinlabError, RuntimeError):
 
 
 class LaunchInterrupted(JoinlabError, KeyboardInterrupt):
-    """The user interrupted a launch. Every process of it is gone; `timeline` holds what was recorded."""
+    """The user interrupted a run. Every process of it is gone; `timeline` holds what was recorded.
 
-    def __init__(self, message: str, timeline: Timeline) -> None:
+    Its type is not written down here, since Timeline stands above this module.
+    """
+
+    def __init__(self, message: str, timeline: Any) -> None:
         super().__init__(message)
         self.timeline = timeline
 
@@ -44,8 +44,8 @@ class TimelineFileError(JoinlabError, ValueError):
 
 
 class RankError(JoinlabError, RuntimeError):
-    """At least one rank hung, raised or was killed. Raised by `Timeline.raise_for_ending()`."""
+    """At least one rank hung, raised or was killed. Raised by `Timeline.raise_for_ending()`; carries the Timeline."""
 
-    def __init__(self, message: str, timeline: Timeline) -> None:
+    def __init__(self, message: str, timeline: Any) -> None:
         super().__init__(message)
         self.timeline = timeline

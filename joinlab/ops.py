@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 MAX_VALUES = 16
 """Values are kept for calls whose tensors hold at most this many elements together."""
@@ -107,6 +107,55 @@ POINT_TO_POINT = frozenset(op for op in Op if FACTS[op].point_to_point)
 def op_of(name: str) -> Op | None:
     """The op of that name; None for one that this version does not know, as another tool's file may have."""
     return Op(name) if name in FACTS else None
+
+
+class CallRow(TypedDict):
+    """A row of `Timeline.calls`; timeline.CALL_COLUMNS says what each column holds.
+
+    A producer may leave out columns that are null; a row that a Timeline gives out has them all.
+    """
+
+    rank: int
+    group: str
+    seq: int
+    op: str
+    origin: NotRequired[str | None]
+    input: NotRequired[int | None]
+    dtype: NotRequired[str | None]
+    shape: NotRequired[Sequence[Sequence[int]] | None]
+    reduce_op: NotRequired[str | None]
+    root: NotRequired[int | None]
+    peer: NotRequired[int | None]
+    tag: NotRequired[int | None]
+    value_in: NotRequired[str | None]
+    value_out: NotRequired[str | None]
+    call_site: NotRequired[str | None]
+    stack: NotRequired[Sequence[str] | None]
+    enqueued_ns: NotRequired[int | None]
+    started_ns: NotRequired[int | None]
+    completed_ns: NotRequired[int | None]
+    host_wait_begin_ns: NotRequired[int | None]
+    host_wait_end_ns: NotRequired[int | None]
+    error: NotRequired[str | None]
+
+
+class SpanRow(TypedDict):
+    """A row of `Timeline.spans`, see SPAN_COLUMNS."""
+
+    rank: int
+    name: str
+    begin_ns: int
+    input: NotRequired[int | None]
+    end_ns: NotRequired[int | None]
+    call_site: NotRequired[str | None]
+
+
+class Source(TypedDict):
+    """Where the text of a program stands."""
+
+    file: str
+    first_line: int
+    text: str
 
 
 _ENCODE = json.JSONEncoder(separators=(",", ":"), default=str).encode

@@ -13,11 +13,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Required, TypedDict, overload
 
 import polars as pl
 
+from joinlab import archive
 from joinlab.errors import RankError
+from joinlab.ops import CallRow as CallRow
+from joinlab.ops import Source as Source
+from joinlab.ops import SpanRow as SpanRow
 
 CALL_COLUMNS: Mapping[str, pl.DataType] = {
     "rank": pl.Int64(),  # global rank that issued the call
@@ -57,6 +61,44 @@ SPAN_COLUMNS: Mapping[str, pl.DataType] = {
 _COLUMNS = {"calls": CALL_COLUMNS, "spans": SPAN_COLUMNS}
 
 
+class Emulation(TypedDict, total=False):
+    """The knobs of an emulation: see `joinlab.emulate`."""
+
+    era: str
+    barrier_value: int
+    pad: int
+    seconds_per_input: list[float]
+    latency: float
+    bytes_per_second: float
+
+
+class Clock(TypedDict, total=False):
+    """What the times of a Timeline are counted on; of a monotonic clock also its origin, and each host's offset."""
+
+    domain: Required[str]
+    origin_ns: int
+    hosts: dict[str, int]
+
+
+class Meta(TypedDict, total=False):
+    """What a Timeline says of its run: see `Timeline`. A producer may leave out what it does not know."""
+
+    program: str
+    source: Source | None
+    engine: str
+    backend: str
+    transport: str | None
+    world_size: int
+    inputs: list[int]
+    seeds: list[int | None]
+    groups: dict[str, list[int]]
+    versions: dict[str, str | None]
+    clock: Clock
+    emulation: Emulation
+    verdict_ns: int | None
+    skipped: dict[str, dict[int, int]]
+
+
 class EndKind(StrEnum):
     """How a rank can end."""
 
@@ -91,10 +133,40 @@ class Ending:
         if self.pending and self.kind is not EndKind.FINISHED:
             raise ValueError(f"only a finished rank leaves a call pending behind it: {self}")
 
+    @classmethod
+    def at(cls, kind: EndKind, call: CallRow | None, text: str = "", *, proven: bool | None = None) -> Ending:
+        """The rank ended so while it waited for `call`; None: for no call."""
+        return cls(kind, **_where(call), text=text, proven=proven)
+
+    @classmethod
+    def finished(cls, calls: Iterable[CallRow]) -> Ending:
+        """The program returned. The first of the rank's `calls` that neither completed nor failed is pending."""
+        open_call = next((call for call in calls if call.get("completed_ns") is None and not call.get("error")), None)
+        return cls(EndKind.FINISHED, pending=open_call is not None, **_where(open_call))
+
+    @classmethod
+    def raised(cls, calls: Iterable[CallRow], text: str) -> Ending:
+        """An exception, type and message `text`, left the program.
+
+        The program may have caught what an earlier one of its `calls` raised, so the call that it ended in is the last
+        whose message the exception repeats.
+        """
+        failed = [call for call in calls if (error := call.get("error")) and error.partition(": ")[2] in text]
+        return cls(EndKind.RAISED, **_where(failed[-1] if failed else None), text=text)
+
     def __str__(self) -> str:
         if self.kind is EndKind.HUNG:
             return "hung (proven)" if self.proven else "hung (suspected)"
         return f"{self.kind} (a call still pending)" if self.pending else str(self.kind)
+
+
+class _Where(TypedDict):
+    call: int | None
+    group: str | None
+
+
+def _where(call: CallRow | None) -> _Where:
+    return {"call": None, "group": None} if call is None else {"call": call["seq"], "group": call["group"]}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,19 +190,13 @@ class Timeline:
     calls: pl.DataFrame
     spans: pl.DataFrame
     ends: tuple[Ending, ...]
-    meta: Mapping[str, Any]
+    meta: Meta
     returns: tuple[Any, ...] = field(default=())
     output: tuple[str, ...] = field(default=())
-    _unread: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name, columns in _COLUMNS.items():
-            given = getattr(self, name)
-            if isinstance(given, list):  # rows of timeline_from_rows: the frame is made when someone asks for it
-                self._unread[name] = given
-                object.__delattr__(self, name)
-                continue
-            found = dict(given.schema)
+            found = dict(getattr(self, name).schema)
             if found != dict(columns):
                 wrong = sorted(set(found.items()) ^ set(columns.items()), key=str)
                 raise ValueError(
@@ -145,30 +211,21 @@ class Timeline:
                 raise ValueError(f"Timeline.{name} has {len(value)} entries for {n} ranks")
             object.__setattr__(self, name, tuple(value))
 
-    def __getattr__(self, name: str) -> pl.DataFrame:
-        """Called for what is not there yet: a frame that nobody has asked for."""
-        if name not in _COLUMNS or name not in self._unread:
-            raise AttributeError(f"a Timeline has no {name!r}")
-        made = frame(self._unread[name], _COLUMNS[name])
-        object.__setattr__(self, name, made)
-        del self._unread[name]
-        return made
-
-    def rows(self, name: str) -> list[dict[str, Any]]:
-        """The rows of `calls` or `spans` as dicts, read without making a frame of them first."""
-        unread = self._unread.get(name)
-        if unread is None:
-            found: list[dict[str, Any]] = getattr(self, name).rows(named=True)  # to_dicts takes twice as long
-            return found
-        nulls = dict.fromkeys(_COLUMNS[name])
-        return [{**nulls, **row} for row in unread]
+    @overload
+    def rows(self, name: Literal["calls"]) -> list[CallRow]: ...
+    @overload
+    def rows(self, name: Literal["spans"]) -> list[SpanRow]: ...
+    def rows(self, name: Literal["calls", "spans"]) -> list[CallRow] | list[SpanRow]:
+        """The rows of `calls` or `spans` as dicts, with every column."""
+        found: list[CallRow] | list[SpanRow] = getattr(self, name).rows(named=True)  # to_dicts takes twice as long
+        return found
 
     @property
     def world_size(self) -> int:
         """Number of ranks."""
         return len(self.ends)
 
-    def call(self, rank: int, seq: int, group: str | None = None) -> dict[str, Any]:
+    def call(self, rank: int, seq: int, group: str | None = None) -> CallRow:
         """The one call of `rank` with that `seq`, as a dict of its columns (group: the default one).
 
         Raises KeyError if there is none.
@@ -177,7 +234,8 @@ class Timeline:
         found = self.calls.filter(pl.col("rank") == rank, pl.col("seq") == seq, pl.col("group") == group)
         if found.is_empty():
             raise KeyError(f"rank {rank} issued no call with seq {seq} in group {group!r}")
-        return found.row(0, named=True)
+        row: CallRow = found.row(0, named=True)  # type: ignore[assignment]  # polars knows no TypedDict
+        return row
 
     @property
     def default_group(self) -> str:
@@ -191,7 +249,7 @@ class Timeline:
             and self.spans.equals(other.spans)
             and self.ends == other.ends
             and self.output == other.output
-            and dict(self.meta) == dict(other.meta)
+            and self.meta == other.meta
             and repr(self.returns) == repr(other.returns)
         )
 
@@ -206,32 +264,39 @@ class Timeline:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one file that `joinlab.load` opens, also on a machine without torch; returns its path."""
-        from joinlab import archive  # it needs this module
-
         return archive.save(self, path)
 
     def __repr__(self) -> str:
         ends = ", ".join(f"{rank}: {end}" for rank, end in enumerate(self.ends))
         return (
             f"<Timeline of {self.meta.get('program')!r}, {self.meta.get('engine')} on {self.meta.get('backend')}, "
-            f"inputs {self.meta.get('inputs')}: {len(self.rows('calls'))} calls; ends {{{ends}}}>"
+            f"inputs {self.meta.get('inputs')}: {self.calls.height} calls; ends {{{ends}}}>"
         )
 
 
 def load(path: str | os.PathLike[str]) -> Timeline:
     """Open a file that `Timeline.save` wrote; TimelineFileError says what is wrong with any other."""
-    from joinlab import archive  # it needs this module
-
-    return archive.load(path)
+    return archive.load(path, timeline_from_parts)
 
 
-def frame(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
+def timeline_from_parts(parts: archive.Parts) -> Timeline:
+    """The Timeline whose parts came from a file. ValueError or TypeError if they are none."""
+    return Timeline(
+        calls=parts.calls,
+        spans=parts.spans,
+        ends=tuple(Ending(**end) for end in parts.ends),
+        meta=parts.meta,  # type: ignore[arg-type]  # plain data of a stranger
+        returns=parts.returns,
+        output=parts.output,
+    )
+
+
+def _frame(rows: Sequence[CallRow] | Sequence[SpanRow], columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
     """A frame with exactly `columns` from rows in which any may be missing (null)."""
-    rows = list(rows)
     return pl.DataFrame([_series(name, dtype, [row.get(name) for row in rows]) for name, dtype in columns.items()])
 
 
-def _series(name: str, dtype: pl.DataType, values: Sequence[Any]) -> pl.Series:
+def _series(name: str, dtype: pl.DataType, values: Sequence[object]) -> pl.Series:
     if not isinstance(dtype, pl.List):
         return pl.Series(name, values, dtype=dtype)
     # Lists take long to convert, and rows may share them: each is converted once.
@@ -241,10 +306,10 @@ def _series(name: str, dtype: pl.DataType, values: Sequence[Any]) -> pl.Series:
 
 
 def timeline_from_rows(
-    calls: Iterable[Mapping[str, Any]],
+    calls: Iterable[CallRow],
     ends: Sequence[Ending],
-    meta: Mapping[str, Any],
-    spans: Iterable[Mapping[str, Any]] = (),
+    meta: Meta,
+    spans: Iterable[SpanRow] = (),
     returns: Sequence[Any] = (),
     output: Sequence[str] = (),
 ) -> Timeline:
@@ -252,10 +317,11 @@ def timeline_from_rows(
 
     meta["groups"], if absent, becomes one default group "0" of all ranks.
     """
-    full = {"groups": {"0": list(range(len(ends)))}, "world_size": len(ends), **meta}
+    default: Meta = {"groups": {"0": list(range(len(ends)))}, "world_size": len(ends)}
+    full: Meta = {**default, **meta}
     return Timeline(
-        calls=sorted(calls, key=lambda row: int(row["rank"])),  # type: ignore[arg-type]  # see __post_init__
-        spans=sorted(spans, key=lambda row: (int(row["rank"]), int(row["begin_ns"]))),  # type: ignore[arg-type]
+        calls=_frame(sorted(calls, key=lambda row: row["rank"]), CALL_COLUMNS),
+        spans=_frame(sorted(spans, key=lambda row: (row["rank"], row["begin_ns"])), SPAN_COLUMNS),
         ends=tuple(ends),
         meta=full,
         returns=tuple(returns),

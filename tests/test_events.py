@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from joinlab.recorder.events import CHUNK, EventLog, LogTail
 from joinlab.recorder.rank_log import RankLog
+from joinlab.timeline import Ending, EndKind
 
 
 def test_what_is_appended_is_read_back(tmp_path: Path) -> None:
@@ -107,7 +108,7 @@ def test_events_become_rows_on_the_runs_own_clock() -> None:
     assert first["call_site"] == "a.py:1"
     assert second["error"] == "RuntimeError: gone"
     assert log.spans[0]["end_ns"] == 70
-    assert log.open_calls() == []
+    assert Ending.finished(log.calls.values()) == Ending(EndKind.FINISHED)
     assert log.waits == {}
     assert log.raised is not None
 
@@ -127,4 +128,4 @@ def test_a_log_cut_anywhere_keeps_every_whole_line(cut: int) -> None:
 def test_an_open_wait_says_for_what() -> None:
     log = read("".join(json.dumps(event) + "\n" for event in EVENTS[:7]).encode())
     assert log.waits == {7: (0,)}
-    assert [call["seq"] for call in log.open_calls()] == [0]
+    assert Ending.finished(log.calls.values()) == Ending(EndKind.FINISHED, pending=True, call=0, group="0")

@@ -117,8 +117,16 @@ def test_exports() -> None:
         "__version__",
         "Diagnosis",
         "Ending",
+        "JoinlabError",
+        "LaunchError",
+        "LaunchInterrupted",
+        "Outcome",
+        "ProgramError",
+        "RankError",
+        "Slot",
         "Sweep",
         "Timeline",
+        "TimelineFileError",
         "View",
         "bench",
         "cases",
@@ -127,6 +135,7 @@ def test_exports() -> None:
         "diagnose",
         "emulate",
         "endings",
+        "errors",
         "figure",
         "launch",
         "load",
@@ -140,6 +149,18 @@ def test_exports() -> None:
     ]
     assert all(getattr(joinlab, name) is not None for name in joinlab.__all__)
     assert dir(joinlab) == sorted(joinlab.__all__)
+
+
+def test_every_error_type_is_exported() -> None:
+    classes = {name: one for name, one in vars(joinlab.errors).items() if isinstance(one, type)}
+    errors = {name for name, one in classes.items() if issubclass(one, Exception)}
+    assert len(errors) > 5 and errors <= set(joinlab.__all__)
+
+
+@pytest.mark.parametrize("name", ["errors", "cases", "Slot", "Outcome", "RankError"])
+def test_a_name_can_be_used_right_after_import(name: str) -> None:
+    run = subprocess.run([sys.executable, "-c", f"import joinlab; joinlab.{name}"], capture_output=True, text=True)
+    assert run.stderr == ""
 
 
 def test_an_unknown_name_says_which_there_are() -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any
 
 from joinlab.analysis.conclusions import conclusion
 from joinlab.analysis.matching import Matched, Slot, shadows
@@ -19,12 +18,12 @@ from joinlab.analysis.wording import listed, ranks_text, short_site, upper
 from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.rules.calls import Blocked, Blocker, by_group
 from joinlab.rules.proof import RULES, Wait, prove
-from joinlab.timeline import Ending, EndKind, Timeline
+from joinlab.timeline import CallRow, Ending, EndKind, Timeline
 
 PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Read error", "Broken pipe")
 """What gloo says when the process at the other end is gone."""
 
-Row = Mapping[str, Any]
+Row = CallRow
 Key = tuple[int, str, int]
 
 

@@ -22,7 +22,7 @@ import polars as pl
 from joinlab.ops import FACTS, POINT_TO_POINT
 from joinlab.rules import gloo as gloo_rule
 from joinlab.rules.calls import ANY_SOURCE, Call, by_group, call_of, elements_of
-from joinlab.timeline import Timeline
+from joinlab.timeline import CallRow, Timeline
 
 SHADOWS: Mapping[str, frozenset[str]] = {
     "(join() _get_num_nonjoined_procs())": frozenset({"(DDP forward() 1)", "(notify_join_context())"}),
@@ -66,7 +66,7 @@ class Slot:
     lost: tuple[int, ...] = ()
 
 
-Row = Mapping[str, Any]
+Row = CallRow
 
 
 class Matched:
@@ -81,7 +81,7 @@ class Matched:
 
     def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline
-        self.rows: list[dict[str, Any]] = timeline.rows("calls")
+        self.rows = timeline.rows("calls")
         self.row_of = {(row["rank"], row["group"], row["seq"]): row for row in self.rows}
         self.calls = [call_of(row) for row in self.rows]
         self.groups = groups_of(timeline)

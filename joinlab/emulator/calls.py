@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from joinlab.emulator.payload import Part, values
+from joinlab.ops import CallRow
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +43,7 @@ class Call:
         "when_waited",
     )
 
-    def __init__(self, host: Host, group: EmulatedGroup, kind: Kind, row: dict[str, Any], parts: list[Part]) -> None:
+    def __init__(self, host: Host, group: EmulatedGroup, kind: Kind, row: CallRow, parts: list[Part]) -> None:
         self.host = host
         self.group = group
         self.kind = kind

@@ -27,7 +27,7 @@ from joinlab.emulator.group import EmulatedGroup, EmulatedWork, parts_of
 from joinlab.emulator.isolation import Own
 from joinlab.emulator.payload import Part, elements, values
 from joinlab.emulator.scheduler import Lane, RankEnded, current
-from joinlab.ops import POINT_TO_POINT, Op
+from joinlab.ops import POINT_TO_POINT, CallRow, Op, SpanRow
 from joinlab.program.labels import line_of
 from joinlab.program.process_group import METHODS, tensors_in
 from joinlab.timeline import Ending
@@ -52,7 +52,7 @@ class Host:
         self.ending: Ending | None = None
         self.calls: list[Call] = []
         self.open_calls = 0  # of them, how many are neither complete nor failed
-        self.spans: list[dict[str, Any]] = []
+        self.spans: list[SpanRow] = []
         self.awaited: Sequence[Call] = ()  # what its thread stands still for
         self.soft = False  # and whether only its stream waits
         self.let_go = False
@@ -128,7 +128,7 @@ class Host:
             outs = ins if same else tensors_in(args[method.outs]) if method.outs is not None else []
             parts = parts_of(name, args, len(group.ranks))
         kind = self.run.kinds.of(group, name, args, ins, outs, frame)
-        row = {
+        row: CallRow = {
             **kind.columns,
             "rank": self.rank,
             "seq": group.next_seq(),
@@ -150,7 +150,7 @@ class Host:
             self._bracket_reducer(call)
         return call
 
-    def _charge_bucket(self, ins: list[torch.Tensor], row: dict[str, Any]) -> None:
+    def _charge_bucket(self, ins: list[torch.Tensor], row: CallRow) -> None:
         """A gradient bucket is ready when the backward pass has got that far."""
         if not self._backward or not self._ddp_bytes:
             return
@@ -395,8 +395,10 @@ class Host:
 
     def begin_span(self, name: str, frame: FrameType) -> int:
         """Begin a host span; returns its number."""
-        row = {"rank": self.rank, "name": name, "input": self.input, "begin_ns": self.now}
-        self.spans.append({**row, "call_site": line_of(frame)})
+        site = line_of(frame)
+        self.spans.append(
+            {"rank": self.rank, "name": name, "input": self.input, "begin_ns": self.now, "call_site": site}
+        )
         return len(self.spans) - 1
 
     def end_span(self, number: int) -> None:

@@ -5,14 +5,14 @@ It is kept from one emulation to the next, since a slider's move runs the same p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from joinlab.ops import MAX_VALUES, Op
+from joinlab.ops import MAX_VALUES, CallRow, Op
 from joinlab.program.labels import Frame, Stacks, call_site, label
 from joinlab.program.process_group import METHODS, dtype_of, options_key, options_of
 
@@ -30,7 +30,7 @@ class Kind:
     """One kind of call, by what it is, where it stands, and what its tensors look like.
 
     op           what the backend runs: NCCL's barrier is an all-reduce
-    columns      of its row in a Timeline, those that all its calls share
+    columns      its row in a Timeline, of which each call replaces what is its own (rank, seq, values, times)
     look         equal for calls of two ranks that fit together
     root         place of its root in the group; -1 without one
     nbytes       bytes of the larger side, for the clock
@@ -41,7 +41,7 @@ class Kind:
     """
 
     op: Op
-    columns: Mapping[str, Any]
+    columns: CallRow
     look: tuple[Any, ...]
     root: int
     reduce_op: str
@@ -128,12 +128,17 @@ class Kinds:
         return Kind(
             op=op,
             columns={
+                "rank": -1,
+                "seq": -1,
                 "group": group.label,
                 "op": op.value,
                 "origin": origin,
                 "dtype": dtype,
                 "shape": shape,
-                **options,
+                "reduce_op": options.get("reduce_op"),
+                "root": root,
+                "peer": options.get("peer"),
+                "tag": options.get("tag"),
                 "call_site": call_site(frames),
                 "stack": [str(one) for one in reversed(frames)],
             },

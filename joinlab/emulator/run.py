@@ -27,7 +27,7 @@ from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text
 from joinlab.program.program import Inputs, Program, call_program, program_name, source_of
 from joinlab.rules.calls import call_of
 from joinlab.rules.proof import Wait, prove
-from joinlab.timeline import Ending, EndKind, Timeline, timeline_from_rows
+from joinlab.timeline import CallRow, Emulation, Ending, EndKind, Meta, Timeline, timeline_from_rows
 
 DEFAULT_GROUP = "0"
 """Name that torch.distributed gives to the group of all ranks."""
@@ -112,8 +112,7 @@ class Run:
         for function in reversed(host.own.at_exit):
             function()
         self._returns[host.rank] = kept
-        open_calls = [call for call in host.calls if call.row.get("completed_ns") is None and not call.row.get("error")]
-        host.ending = _ending(EndKind.FINISHED, open_calls[:1], pending=bool(open_calls))
+        host.ending = Ending.finished(call.row for call in host.calls)
 
     def _raised(self, host: Host, error: BaseException) -> None:
         if host.gone or host.ending is not None:
@@ -124,9 +123,7 @@ class Run:
         host.own.output.append(traceback_text(error))
         text = text_of(error)
         host.drain(over=at_exit(f"its program has raised {text}"))
-        # The program may have caught what an earlier call raised: the one it ended in raised what it ended with.
-        failed = [call for call in host.calls if call.row.get("error") and call.row["error"].partition(": ")[2] in text]
-        host.ending = _ending(EndKind.RAISED, failed[-1:], text)
+        host.ending = Ending.raised((call.row for call in host.calls), text)
 
     def _close_process(self, host: Host) -> None:
         """Its program is over. Until its process is, too, the others go on as if nothing had happened."""
@@ -141,7 +138,8 @@ class Run:
             return
         host.gone = True
         if host.ending is None:
-            host.ending = _ending(EndKind.KILLED, host.awaited, "its thread was ended")
+            waited_for = host.awaited[0].row if host.awaited else None
+            host.ending = Ending.at(EndKind.KILLED, waited_for, "its thread was ended")
         if self.judged or self._broken is not None:
             return  # it is we who end it: nobody is to take that for the end of a process
         for name, fabric in self._fabrics.items():
@@ -156,7 +154,7 @@ class Run:
         """End a rank as if its process had been killed."""
         if host.gone:
             return
-        host.ending = _ending(EndKind.KILLED, [call for call in host.awaited if not call.done], text)
+        host.ending = Ending.at(EndKind.KILLED, _awaited(host), text)
         self._depart(host)
         self.baton.doom(host.lane)
 
@@ -167,7 +165,7 @@ class Run:
     def died_in(self, host: Host, calls: Sequence[Call]) -> None:
         """A rank whose process has aborted was just beginning to wait for these."""
         if host.ending is not None and host.ending.call is None:
-            host.ending = _ending(EndKind.KILLED, calls[:1], host.ending.text)
+            host.ending = Ending.at(EndKind.KILLED, calls[0].row if calls else None, host.ending.text)
 
     # ------------------------------------------------------------------------------------ groups
 
@@ -242,8 +240,7 @@ class Run:
         for host in living:
             text = "" if proven else f"no rank can go on; this one waits {host.why or 'for a call'}"
             text = "; ".join(filter(None, (host.over, text)))
-            waits_for = [call for call in host.awaited if not call.done]
-            host.ending = _ending(EndKind.HUNG, waits_for, text, proven=proven)
+            host.ending = Ending.at(EndKind.HUNG, _awaited(host), text, proven=proven)
             self.baton.doom(host.lane)
 
     def _prove(self, living: Sequence[Host]) -> bool:
@@ -295,14 +292,21 @@ class Run:
         self.judged = True
         for host in self.hosts:
             if not host.gone:
-                host.ending = _ending(EndKind.KILLED, [call for call in host.awaited if not call.done], text)
+                host.ending = Ending.at(EndKind.KILLED, _awaited(host), text)
                 host.gone = True
 
     # ------------------------------------------------------------------------------------ the Timeline
 
     def _timeline(self) -> Timeline:
         knobs = self.knobs
-        meta = {
+        emulation: Emulation = {
+            "seconds_per_input": [ns / 1e9 for ns in knobs.costs.input_ns],
+            "latency": knobs.costs.latency_ns / 1e9,
+            "bytes_per_second": knobs.costs.bytes_per_second,
+        }
+        if self.streams:
+            emulation = {"era": knobs.era, "barrier_value": knobs.barrier_value, "pad": knobs.pad, **emulation}
+        meta: Meta = {
             "program": program_name(self.program),
             "source": source_of(self.program),
             "engine": "emulated",
@@ -310,12 +314,7 @@ class Run:
             "world_size": len(self.hosts),
             "inputs": list(self.counts),
             "seeds": list(self.seeds),
-            "emulation": {
-                **({"era": knobs.era, "barrier_value": knobs.barrier_value, "pad": knobs.pad} if self.streams else {}),
-                "seconds_per_input": [ns / 1e9 for ns in knobs.costs.input_ns],
-                "latency": knobs.costs.latency_ns / 1e9,
-                "bytes_per_second": knobs.costs.bytes_per_second,
-            },
+            "emulation": emulation,
             "groups": {name: list(ranks) for name, ranks in self._ranks_of.items()},
             "versions": {
                 "joinlab": __version__,
@@ -328,7 +327,7 @@ class Run:
         return timeline_from_rows(
             calls=[call.row for host in self.hosts for call in host.calls],
             spans=[span for host in self.hosts for span in host.spans],
-            ends=[host.ending or _ending(EndKind.KILLED, (), "it never ran") for host in self.hosts],
+            ends=[host.ending or Ending.at(EndKind.KILLED, None, "it never ran") for host in self.hosts],
             meta=meta,
             returns=self._returns,
             output=["".join(host.own.output) for host in self.hosts],
@@ -352,15 +351,6 @@ class Run:
                 listener(rank, line)
 
 
-def _ending(
-    kind: EndKind, calls: Sequence[Call], text: str = "", *, pending: bool = False, proven: bool | None = None
-) -> Ending:
-    call = calls[0] if calls else None
-    return Ending(
-        kind,
-        pending=pending,
-        call=None if call is None else call.row["seq"],
-        group=None if call is None else call.group.label,
-        text=text,
-        proven=proven,
-    )
+def _awaited(host: Host) -> CallRow | None:
+    """The first of the calls that a rank stands still for and that is not done."""
+    return next((call.row for call in host.awaited if not call.done), None)

@@ -23,7 +23,7 @@ from joinlab.launcher.monitor import Watch
 from joinlab.launcher.terminal import Echo, Listener
 from joinlab.program.program import MAX_RANKS, Program, check_inputs, check_program, check_seed, program_name, source_of
 from joinlab.recorder.events import PROGRAM
-from joinlab.timeline import Timeline
+from joinlab.timeline import Meta, Timeline
 
 
 def launch(
@@ -94,7 +94,7 @@ def launch(
             "path": sys.path,
             "cwd": os.getcwd(),
         }
-        meta = {
+        meta: Meta = {
             "program": program_name(program),
             "source": source_of(program),
             "engine": "launched",

@@ -32,7 +32,7 @@ from joinlab.program.plain_data import decode
 from joinlab.recorder.events import LogTail, log_name, now, output_name, return_name
 from joinlab.recorder.rank_log import RankLog
 from joinlab.rules.proof import Wait, prove
-from joinlab.timeline import Ending, EndKind, Timeline, timeline_from_rows
+from joinlab.timeline import CallRow, Ending, EndKind, Meta, Timeline, timeline_from_rows
 
 POLL_S = 0.005
 STILL_S = 0.03
@@ -48,7 +48,7 @@ class Watch:
 
     folder: Path
     counts: tuple[int, ...]
-    meta: dict[str, Any]
+    meta: Meta
     listener: Listener | None
     progress: bool | Callable[[int], None] = False
     stop: Callable[[], bool] | None = None
@@ -185,7 +185,7 @@ class Watch:
         for log in self.logs:
             if log.rank not in gone:
                 said = "; ".join(filter(None, (log.over, text)))
-                self.verdict[log.rank] = _ending(kind, _awaited(log), said, proven=proven)
+                self.verdict[log.rank] = Ending.at(kind, _awaited(log), said, proven=proven)
 
     def _end(self, link: socket.socket) -> None:
         """Have what still lives killed, and wait until it is gone."""
@@ -216,7 +216,7 @@ class Watch:
                 )
         begin = next((log.begin for log in self.logs if log.begin), {})
         groups = self._groups() or {"0": list(range(len(self.counts)))}
-        meta = {
+        meta: Meta = {
             **self.meta,
             "groups": groups,
             "versions": {
@@ -243,14 +243,10 @@ class Watch:
         if log.rank in self.verdict:
             return self.verdict[log.rank]
         if log.returned:
-            pending = log.open_calls()
-            return _ending(EndKind.FINISHED, pending[0] if pending else {}, pending=bool(pending))
+            return Ending.finished(log.calls.values())
         if log.raised is not None:
-            text = log.raised["x"]
-            # A program may have caught what an earlier call raised; the call it ended in raised what it ended with.
-            failed = [call for call in log.calls.values() if call.get("error") and _message(call["error"]) in text]
-            return _ending(EndKind.RAISED, failed[-1] if failed else {}, text)
-        return _ending(EndKind.KILLED, _awaited(log), self._cause(log.rank, self.statuses.get(log.rank, 0)))
+            return Ending.raised(log.calls.values(), log.raised["x"])
+        return Ending.at(EndKind.KILLED, _awaited(log), self._cause(log.rank, self.statuses.get(log.rank, 0)))
 
     def _cause(self, rank: int, status: int) -> str:
         if not os.WIFSIGNALED(status):
@@ -269,22 +265,11 @@ class Watch:
         return decode(kept["value"], lambda name: b64decode(kept["arrays"][name]))
 
 
-def _ending(
-    kind: EndKind, call: dict[str, Any], text: str = "", *, pending: bool = False, proven: bool | None = None
-) -> Ending:
-    return Ending(kind, pending=pending, call=call.get("seq"), group=call.get("group"), text=text, proven=proven)
-
-
-def _awaited(log: RankLog) -> dict[str, Any]:
-    """The call that the rank waits for: the first of those that its (latest) wait needs; {} if it waits for none."""
+def _awaited(log: RankLog) -> CallRow | None:
+    """The call that the rank waits for: the first of those that its (latest) wait needs; None if it waits for none."""
     for ids in reversed(log.waits.values()):
         return next((log.calls[id] for id in ids if log.calls[id].get("completed_ns") is None), log.calls[ids[0]])
-    return {}
-
-
-def _message(error: str) -> str:
-    """The message of "Type: message"."""
-    return error.partition(": ")[2]
+    return None
 
 
 class Tail:

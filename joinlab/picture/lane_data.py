@@ -199,9 +199,10 @@ class Source:
 
     @classmethod
     def of(cls, timeline: Timeline) -> Source:
-        known = timeline.meta.get("source") or {}
-        text = str(known.get("text") or "").rstrip("\n")
-        return cls(str(known.get("file") or "the program"), int(known.get("first_line") or 1), text)
+        known = timeline.meta.get("source")
+        if known is None:
+            return cls("the program", 1, "")
+        return cls(known["file"] or "the program", known["first_line"] or 1, known["text"].rstrip("\n"))
 
     @property
     def name(self) -> str:
@@ -227,6 +228,8 @@ def pack(timeline: Timeline) -> bytes:
 def _ended(matched: Matched, source: Source) -> list[int]:
     """The line of the call in which each rank ended; 0 if it ended in none, or in one that lies elsewhere."""
     timeline = matched.timeline
-    keys = [(rank, end.group or timeline.default_group, end.call) for rank, end in enumerate(timeline.ends)]
-    ended_in = [matched.row_of.get(key) for key in keys]  # none, for an end without a call
+    ended_in = [
+        None if end.call is None else matched.row_of.get((rank, end.group or timeline.default_group, end.call))
+        for rank, end in enumerate(timeline.ends)
+    ]
     return [source.line(row["call_site"] or "" if row else "") for row in ended_in]

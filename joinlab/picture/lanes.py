@@ -27,7 +27,7 @@ from joinlab.analysis.wording import short_label, tensor
 from joinlab.picture.details import Details, call_details, moment, span_details, wait_details
 from joinlab.picture.mismatches import notes
 from joinlab.picture.rows import PictureRow, Row, RowKind, fold, kind, plan, stretches, unlike
-from joinlab.timeline import CALL_COLUMNS, SPAN_COLUMNS, Ending, EndKind, Timeline
+from joinlab.timeline import CALL_COLUMNS, SPAN_COLUMNS, Ending, EndKind, SpanRow, Timeline
 
 Place = tuple[float, float]
 """Where a box begins and ends along the axis."""
@@ -354,8 +354,8 @@ _CALL_TIMES = tuple(name for name in CALL_COLUMNS if name.endswith("_ns"))
 _SPAN_TIMES = tuple(name for name in SPAN_COLUMNS if name.endswith("_ns"))
 
 
-def _first_and_last(row: Row, names: Sequence[str]) -> tuple[int, int] | tuple[()]:
-    times = [at for name in names if (at := row[name]) is not None]
+def _first_and_last(row: Row | SpanRow, names: Sequence[str]) -> tuple[int, int] | tuple[()]:
+    times = [at for name in names if isinstance(at := row.get(name), int)]
     return (min(times), max(times)) if times else ()
 
 
@@ -413,7 +413,7 @@ def _wait_box(call: Row, slot: int) -> Box:
     )
 
 
-def _span_box(span: Row) -> Box:
+def _span_box(span: SpanRow) -> Box:
     name, unended = str(span["name"]), span["end_ns"] is None
     told, site = span_details(span), span["call_site"] or ""
     return Box(span["rank"], Lane.HOST, RowKind.SPAN, *_NOWHERE, name, name, unended, details=told, site=site)
@@ -437,7 +437,7 @@ def _fold_boxes(calls: Sequence[Row], step: PictureRow, layout: _Layout) -> Iter
         what = " and ".join(dict.fromkeys(short_label(str(calls[index]["origin"])) for index in members))
         label = f"{what}: {_count(members)}" + (", earlier (not to scale)" if layout.earlier else "")
         listed = "\n".join(f"seq {calls[i]['seq']}: {calls[i]['origin']}, {tensor(calls[i])}" for i in members)
-        first, last = calls[members[0]]["enqueued_ns"], max(calls[index]["completed_ns"] for index in members)
+        first, last = calls[members[0]]["enqueued_ns"], max(calls[index]["completed_ns"] or 0 for index in members)
         known = "not known" if first is None else moment(first)
         details = (
             ("folded", label),

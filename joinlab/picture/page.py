@@ -202,12 +202,12 @@ def _still(name: str, timeline: Timeline) -> Iterator[str]:
 
 
 def _source(timeline: Timeline) -> Iterator[str]:
-    source = timeline.meta.get("source") or {}
-    text = str(source.get("text") or "").rstrip("\n")
-    if not text:
+    source = timeline.meta.get("source")
+    text = "" if source is None else source["text"].rstrip("\n")
+    if source is None or not text:
         yield '<div>\n<h3>The program</h3>\n<p class="soft">Its source is not known.</p>\n</div>\n'
         return
-    file, first = str(source.get("file") or "the program"), int(source.get("first_line") or 1)
+    file, first = source["file"] or "the program", source["first_line"] or 1
     ended = _ended_at(timeline)
     shown = file.replace("\\", "/").rpartition("/")[2]
     yield f'<div>\n<h3>The program, from {escape(shown)}</h3>\n<pre tabindex="0"><code>'

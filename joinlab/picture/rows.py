@@ -11,14 +11,13 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from itertools import groupby
-from typing import Any
 
 from joinlab.analysis.conclusions import conclusion
 from joinlab.analysis.matching import Matched, Slot, is_setup, shadows
 from joinlab.analysis.wording import elements, ranks_text, tensor
-from joinlab.ops import POINT_TO_POINT, Op
+from joinlab.ops import POINT_TO_POINT, CallRow, Op
 
-Row = dict[str, Any]
+Row = CallRow
 
 
 class RowKind(StrEnum):
@@ -138,7 +137,7 @@ def unlike(one: Row, other: Row, differs: Sequence[str]) -> bool:
         elif name == "shape":
             if elements(one) != elements(other):
                 return True
-        elif one[name] != other[name]:
+        elif one.get(name) != other.get(name):
             return True
     return False
 
@@ -184,7 +183,7 @@ def stretches(calls: Sequence[Row], steps: Sequence[PictureRow]) -> list[str]:
     found = []
     begun = False
     for step in steps:
-        inputs = sorted({calls[call]["input"] for call in step.calls if calls[call]["input"] is not None})
+        inputs = sorted({at for call in step.calls if (at := calls[call]["input"]) is not None})
         begun = begun or bool(inputs)
         outside = "after the last input" if begun else "before the first input"
         found.append(" and ".join(f"inputs[{i}]" for i in inputs) or outside)

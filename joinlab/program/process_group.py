@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 import torch.distributed as dist
@@ -104,13 +104,22 @@ def options_key(op: Op, args: tuple[Any, ...]) -> Any:
     return tuple([arg for arg in args if isinstance(arg, int)]) if op in POINT_TO_POINT else None  # peer and tag
 
 
-def options_of(op: Op, ranks: Sequence[int], args: tuple[Any, ...]) -> dict[str, Any]:
+class Options(TypedDict, total=False):
+    """The columns of a CallRow that a call's options fill; root and peer are global ranks."""
+
+    reduce_op: str
+    root: int | None
+    peer: int
+    tag: int | None
+
+
+def options_of(op: Op, ranks: Sequence[int], args: tuple[Any, ...]) -> Options:
     """Reduce op, root, peer and tag of a call of `op` with these arguments, as columns of a Timeline.
 
     `ranks` are the global ranks of the group, by rank within it: root and peer come out as global ranks.
     """
     opts = args[-1] if args and not isinstance(args[-1], (torch.Tensor, list, tuple)) else None
-    found: dict[str, Any] = {}
+    found: Options = {}
     if FACTS[op].reduces:
         found["reduce_op"] = _reduce_op_name(getattr(opts, "reduceOp", opts))
     if FACTS[op].rooted:

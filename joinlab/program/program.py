@@ -16,6 +16,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from joinlab.errors import ProgramError
+from joinlab.ops import Source
 
 if TYPE_CHECKING:
     import torch
@@ -132,15 +133,15 @@ def program_name(program: object) -> str:
     return _name(program)
 
 
-def source_of(program: object) -> dict[str, Any] | None:
+def source_of(program: object) -> Source | None:
     """Where the program's text stands: {"file", "first_line", "text"}; None if Python does not know."""
     code = getattr(inspect.unwrap(program), "__code__", None)  # type: ignore[arg-type]
     found = None if code is None else _source(code)
-    return None if found is None else dict(found)
+    return None if found is None else found.copy()
 
 
 @lru_cache(maxsize=256)
-def _source(code: CodeType) -> dict[str, Any] | None:
+def _source(code: CodeType) -> Source | None:
     try:
         lines, first = inspect.getsourcelines(code)
         return {"file": inspect.getfile(code), "first_line": first, "text": textwrap.dedent("".join(lines))}

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from joinlab.ops import encode_values
+from joinlab.ops import CallRow, SpanRow, encode_values
 
 
 @dataclass(slots=True)
@@ -17,8 +17,8 @@ class RankLog:
     origin_ns: int = 0
     begin: dict[str, Any] = field(default_factory=dict)
     groups: dict[str, dict[str, Any]] = field(default_factory=dict)
-    calls: dict[int, dict[str, Any]] = field(default_factory=dict)
-    spans: dict[int, dict[str, Any]] = field(default_factory=dict)
+    calls: dict[int, CallRow] = field(default_factory=dict)
+    spans: dict[int, SpanRow] = field(default_factory=dict)
     waits: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """Open waits: thread -> ids of the calls it waits for, all of which it needs."""
     threads: int = 1
@@ -41,12 +41,8 @@ class RankLog:
             if line:
                 self._take(json.loads(line))
 
-    def open_calls(self) -> list[dict[str, Any]]:
-        """Calls neither completed nor failed, in the order of issue."""
-        return [call for call in self.calls.values() if call.get("completed_ns") is None and not call.get("error")]
-
     def _take(self, event: dict[str, Any]) -> None:
-        at = event.get("t")
+        at: Any = event.get("t")  # absent in an event that no clock was read for
         if at is not None:
             at -= self.origin_ns
             self.last_ns = max(self.last_ns, at)
@@ -77,7 +73,11 @@ class RankLog:
                 if "v" in event:
                     call["value_out"] = _values(event["v"])
             case "value":  # what a GPU's copy brought after the event of its call
-                self.calls[event["id"]][event["c"]] = _values(event["v"])
+                call = self.calls[event["id"]]
+                if event["c"] == "value_in":
+                    call["value_in"] = _values(event["v"])
+                else:
+                    call["value_out"] = _values(event["v"])
             case "fail":
                 self.calls[event["id"]].setdefault("error", event["x"])
             case "wait":
