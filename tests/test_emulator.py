@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import gc
 import json
+import weakref
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import joinlab
 from joinlab import cases
 from joinlab.analysis.matching import label_table
 from joinlab.emulator.emulate import emulate
+from joinlab.emulator.host import Host
 from joinlab.errors import ProgramError
 from joinlab.timeline import Timeline
 from tests.agreement import differences
@@ -156,3 +159,23 @@ def imported(path: Path) -> set[str]:
 
 def test_the_scheduler_alone_knows_threads():
     assert [path.stem for path in MODULES if "threading" in imported(path)] == ["scheduler"]
+
+
+@pytest.mark.parametrize(("number", "backend"), [(1, "nccl"), (4, "nccl"), (5, "nccl"), (3, "gloo"), (5, "gloo")])
+def test_an_emulation_is_freed_when_it_returns(number, backend, monkeypatch):
+    ranks = []
+    made = Host.__init__
+
+    def noted(host, *args):
+        made(host, *args)
+        ranks.append(weakref.ref(host))
+
+    emulate(cases.CASES[number].program, (1, 2), backend)  # torch caches exceptions of its first imports
+    monkeypatch.setattr(Host, "__init__", noted)
+    gc.collect()
+    gc.disable()
+    try:
+        emulate(cases.CASES[number].program, (1, 2), backend)
+        assert [ref() for ref in ranks] == [None, None]
+    finally:
+        gc.enable()

@@ -10,15 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from joinlab.emulator.clock import check_costs
-from joinlab.emulator.outcomes import Outcome, endings
-from joinlab.emulator.run import Knobs, Run
+from joinlab.emulator.model import Knobs
+from joinlab.emulator.run import Emulation
 from joinlab.emulator.scheduler import current
 from joinlab.emulator.warm_up import warm_up
 from joinlab.errors import ProgramError
 from joinlab.program.program import Program, check_inputs, check_program, check_seed
 from joinlab.timeline import Timeline
-
-__all__ = ["ERAS", "MAX_RANKS", "Outcome", "emulate", "endings"]
 
 MAX_RANKS = 1024
 """More threads than this one machine may not bear."""
@@ -77,14 +75,11 @@ def emulate(
     if current() is not None:
         raise ProgramError("a program that is being emulated cannot emulate another one")
     warm_up()
-    run = Run(program, counts, seeds, Knobs(backend, era, barrier_value, pad, costs, float(timeout)))
-    try:
-        timeline = run.go()
-        if on_output is not None:
-            run.tell(on_output)
-        return timeline
-    finally:
-        run.close()
+    emulation = Emulation(program, counts, seeds, Knobs(backend, era, barrier_value, pad, costs, float(timeout)))
+    timeline = emulation.go()
+    if on_output is not None:
+        emulation.tell(on_output)
+    return timeline
 
 
 def _choice(name: str, value: object, choices: Sequence[str]) -> str:

@@ -29,18 +29,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from joinlab.emulator import gloo_algorithms
-from joinlab.emulator.calls import Call
 from joinlab.emulator.gloo_algorithms import Buffer, Network
+from joinlab.emulator.model import EmulatedCall, Machine
 from joinlab.emulator.payload import Part, Summing, agree, len_of, read, run, waits_for, write
 from joinlab.ops import FACTS, POINT_TO_POINT, Op
-
-if TYPE_CHECKING:
-    from joinlab.emulator.run import Run
 
 WORKERS = 2
 """Threads of a rank that carry out its collectives, in the order of issue.
@@ -71,7 +68,7 @@ class Task:
 
     __slots__ = ("at_ns", "buffers", "call", "done", "number", "op", "part", "program", "undefined", "waits_on")
 
-    def __init__(self, call: Call, op: Op, part: Part, number: int) -> None:
+    def __init__(self, call: EmulatedCall, op: Op, part: Part, number: int) -> None:
         self.call = call
         self.op = op
         self.part = part
@@ -94,7 +91,7 @@ class GlooFabric:
 
     streams = False
 
-    def __init__(self, run: Run, ranks: Sequence[int]) -> None:
+    def __init__(self, run: Machine, ranks: Sequence[int]) -> None:
         self._run = run
         self._ranks = tuple(ranks)
         self.size = len(ranks)
@@ -106,7 +103,7 @@ class GlooFabric:
         self._left: set[int] = set()
         self._failures: list[list[tuple[int, str]]] = [[] for _ in ranks]  # by place: when a task of it failed, and how
 
-    def check(self, call: Call) -> None:
+    def check(self, call: EmulatedCall) -> None:
         """Raise what gloo refuses when it is handed the call."""
         for part in call.parts:
             if call.reduce_op in ("band", "bor", "bxor") and (part.dtype.is_floating_point or part.dtype.is_complex):
@@ -119,7 +116,7 @@ class GlooFabric:
                             f"(expected {_sizes(part.ins[0])}, got {_sizes(out)})"
                         )
 
-    def submit(self, calls: Sequence[Call]) -> None:
+    def submit(self, calls: Sequence[EmulatedCall]) -> None:
         """A rank issues these."""
         for call in calls:
             if call.op in POINT_TO_POINT:
@@ -158,7 +155,7 @@ class GlooFabric:
 
     # ------------------------------------------------------------------------------------ collectives
 
-    def _tasks(self, call: Call) -> list[Task]:
+    def _tasks(self, call: EmulatedCall) -> list[Task]:
         """The collectives that PyTorch makes of a call, each with a number of its own."""
         parts, op = call.parts, call.op
         if op is Op.BARRIER:
@@ -348,7 +345,7 @@ class GlooFabric:
 
     # ------------------------------------------------------------------------------------ send and recv
 
-    def _post_pair(self, call: Call) -> None:
+    def _post_pair(self, call: EmulatedCall) -> None:
         Pair(self, call).post()
 
 
@@ -358,7 +355,7 @@ class Pair:
     Source: send(), recv() and recvAnysource() in ProcessGroupGloo.cpp, PyTorch v2.13.0.
     """
 
-    def __init__(self, fabric: GlooFabric, call: Call) -> None:
+    def __init__(self, fabric: GlooFabric, call: EmulatedCall) -> None:
         self.fabric = fabric
         self.call = call
         self.part = call.parts[0]
@@ -421,7 +418,7 @@ def _is_empty(task: Task) -> bool:
     return op is Op.ALL_GATHER and not sum(map(len_of, part.outs))
 
 
-def _scatter(call: Call, copies: Sequence[torch.Tensor]) -> None:
+def _scatter(call: EmulatedCall, copies: Sequence[torch.Tensor]) -> None:
     """What a reduce_scatter does when it is waited for (LambdaWork): each output takes its share of the sums."""
     at = 0
     for part in call.parts:

@@ -23,22 +23,31 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Iterable
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import Any, Protocol, assert_never
 
 import numpy as np
 
-from joinlab.emulator.payload import Bytes, combine, divide, len_of, read, write
+from joinlab.emulator.model import EmulatedCall
+from joinlab.emulator.payload import Bytes, Part, combine, divide, len_of, read, write
 from joinlab.ops import Op
 from joinlab.rules import gloo as gloo_rule
-
-if TYPE_CHECKING:
-    from joinlab.emulator.gloo import Task
 
 MAX_SEGMENT = 1024 * 1024
 """Bytes of the longest message that all_reduce and reduce send.
 
 Source: kMaxSegmentSize in gloo/allreduce.h and gloo/reduce.h, PyTorch v2.13.0.
 """
+
+
+class Task(Protocol):
+    """What an algorithm reads of the task that it carries out: `gloo.Task` answers."""
+
+    call: EmulatedCall
+    op: Op
+    part: Part
+    number: int
+    undefined: bool
+
 
 Waits = Generator[tuple["Buffer", str], None, None]
 Slot = tuple[str, int]

@@ -1,25 +1,24 @@
 """The process group that a rank of an emulation sees, and the Work that its calls return.
 
 Every collective of torch.distributed and of DDP's C++ Reducer arrives here (see program/process_group.py). The rank's
-`Host` writes the call down and hands it to the group's fabric, which decides what meets what.
+`Host` writes the call down and hands it to the group's fabric, which decides what meets what. Groups and Works hold
+their host weakly: torch may keep them in cycles of its own for longer than the emulation lasts.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from joinlab.emulator.payload import Part
-from joinlab.ops import POINT_TO_POINT, Op
-from joinlab.program.process_group import METHODS, tensors_in
-
-if TYPE_CHECKING:
-    from joinlab.emulator.calls import Call, Fabric
-    from joinlab.emulator.host import Host
+from joinlab.emulator.futures import outputs
+from joinlab.emulator.host import Host
+from joinlab.emulator.model import EmulatedCall, Fabric
+from joinlab.program.process_group import METHODS
 
 BACKEND = "joinlab-emulated"
 """What C++ is told that this group is. Not "gloo" or "nccl": DDP's logger casts those."""
@@ -35,14 +34,14 @@ class EmulatedGroup(dist.ProcessGroup):
     def __init__(self, host: Host, label: str, desc: str, ranks: Sequence[int], fabric: Fabric) -> None:
         place = list(ranks).index(host.rank)
         super().__init__(place, len(ranks))  # type: ignore[call-arg]
-        self.host = host
+        self.host: Host = weakref.proxy(host)
         self.label = label
         self.desc = desc
         self.ranks = tuple(ranks)
         self.place = place
         self.fabric = fabric
         self.issued = 0
-        self.coalescing: list[Call] | None = None
+        self.coalescing: list[EmulatedCall] | None = None
 
     def __repr__(self) -> str:
         return f"<the process group {self.label!r} of ranks {list(self.ranks)}>"  # in errors of C++: without an address
@@ -77,7 +76,8 @@ class EmulatedGroup(dist.ProcessGroup):
         """Called by torch.distributed.new_group and what is built on it (DeviceMesh, new_subgroups, ...)."""
         if self.host.rank not in ranks:
             return None
-        return self.host.run.open_group(self.host, str(group_name), tuple(ranks), group_desc)
+        group: EmulatedGroup = self.host.open_group(str(group_name), tuple(ranks), group_desc)
+        return group
 
     def shutdown(self) -> None:
         """destroy_process_group: it first waits for what is pending."""
@@ -97,7 +97,14 @@ class EmulatedGroup(dist.ProcessGroup):
 
     def _end_coalescing(self, device: torch.device | None) -> EmulatedWork:
         calls, self.coalescing = self.coalescing or [], None
-        return self.host.submit_together(self, calls)
+        self.host.submit(self, calls)
+        return self.work_of(calls)
+
+    def work_of(self, calls: Sequence[EmulatedCall]) -> EmulatedWork:
+        """A Work, which lives as long as its rank: one that was collected makes C++ wait for ever."""
+        work = EmulatedWork(self.host, calls)
+        self.host.keep(work)
+        return work
 
     def _set_sequence_number_for_group(self) -> None:
         """Each call is numbered here anyway."""
@@ -122,7 +129,7 @@ class EmulatedBackend:
 
 def _method(name: str) -> Callable[..., EmulatedWork]:
     def issued(self: EmulatedGroup, *args: Any, **kwargs: Any) -> EmulatedWork:
-        return self.host.issue(self, name, (*args, *kwargs.values()))
+        return self.work_of([self.host.issue(self, name, (*args, *kwargs.values()), self.coalescing)])
 
     issued.__name__ = name
     return issued
@@ -135,9 +142,9 @@ for _name in METHODS:
 class EmulatedWork(dist.Work):
     """The Work of one call, or of several that were issued together."""
 
-    def __init__(self, host: Host, calls: Sequence[Call]) -> None:
+    def __init__(self, host: Host, calls: Sequence[EmulatedCall]) -> None:
         super().__init__()
-        self.host = host
+        self.host = host  # a proxy, as its group's is
         self.calls = list(calls)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
@@ -147,10 +154,10 @@ class EmulatedWork(dist.Work):
 
     def get_future(self) -> torch.futures.Future[Any]:
         """A future that is fulfilled in this rank's thread, when it waits."""
-        return self.host.future_of(self.calls[-1])
+        return self.host.reducer.future_of(self.calls[-1])
 
     def is_completed(self) -> bool:
-        return self.host.poll(self.calls)
+        return self.host.waits.poll(self.calls)
 
     def is_success(self) -> bool:
         return all(call.done and call.error is None for call in self.calls)
@@ -159,7 +166,7 @@ class EmulatedWork(dist.Work):
         return next((RuntimeError(call.error) for call in self.calls if call.error is not None), None)
 
     def result(self) -> list[torch.Tensor]:
-        return [tensor for call in self.calls for part in call.parts for tensor in part.outs]
+        return [tensor for call in self.calls for tensor in outputs(call)]
 
     def synchronize(self) -> None:
         self.host.wait(self.calls)
@@ -174,38 +181,4 @@ class EmulatedWork(dist.Work):
         return self.source_rank()
 
     def get_future_result(self) -> torch.futures.Future[Any]:
-        return self.host.future_of(self.calls[-1])
-
-
-def parts_of(name: str, args: Sequence[Any], size: int) -> list[Part]:
-    """The collectives that one call of the method `name` in a group of `size` ranks consists of."""
-    method = METHODS[name]
-    if method.op is Op.BARRIER:
-        return []
-    if method.op in POINT_TO_POINT:
-        tensors = tensors_in(args[0])
-        return [Part(tensors, [])] if method.op is Op.SEND else [Part([], tensors)]
-    if name in ("alltoall_base", "all_to_all_single"):
-        return [Part(_split(args[1], args[3], size), _split(args[0], args[2], size))]
-    if name == "alltoall":
-        return [Part(tensors_in(args[1]), tensors_in(args[0]))]
-    outs, ins = args[method.outs or 0], args[method.ins or 0]
-    if method.outs == method.ins:
-        return [Part([tensor], [tensor]) for tensor in tensors_in(ins)]
-    pairs: Sequence[tuple[Any, Any]]
-    if name == "allgather_coalesced":  # one list of outputs per rank
-        pairs = list(zip(zip(*outs, strict=True), ins, strict=True))
-    elif "coalesced" in name:
-        pairs = list(zip(outs, ins, strict=True))
-    else:
-        pairs = [(outs, ins)]
-    return [Part(tensors_in(i), tensors_in(o)) for o, i in pairs]
-
-
-def _split(tensor: torch.Tensor, rows: Sequence[int] | None, size: int) -> list[torch.Tensor]:
-    """The rows of `tensor` that go to, or come from, each rank; evenly many if `rows` is empty."""
-    if not rows:
-        if tensor.size(0) % size:
-            raise ValueError(f"Tensor's dim 0 ({tensor.size(0)}) does not divide equally across group size {size}")
-        rows = [tensor.size(0) // size] * size
-    return list(torch.split(tensor.detach(), list(rows)))
+        return self.host.reducer.future_of(self.calls[-1])

@@ -13,9 +13,9 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -26,9 +26,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from joinlab.emulator.scheduler import Thread, adopt, behind, current
-
-if TYPE_CHECKING:
-    from joinlab.emulator.run import Run
 
 _MISSING = object()
 
@@ -139,8 +136,9 @@ _DRAWS = {module: {name: _draws(module, name) for name in names} for module, nam
 class Isolation:
     """Installs everything on entering, restores everything on leaving. One at a time per process."""
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    def __init__(self, owns: Sequence[Own], streams: bool) -> None:
+        self._owns = owns  # of all ranks
+        self._streams = streams  # some waits of the host are waits for a stream
         self._undo: list[Callable[[], Any]] = []
 
     def __enter__(self) -> Isolation:
@@ -219,8 +217,8 @@ class Isolation:
             random.setstate(python)
             np.random.set_state(legacy)
             os.environ._data = os.environb._data = environ  # type: ignore[attr-defined]
-            for host in self._run.hosts:
-                _undo_environ(environ, host.own.environ)
+            for own in self._owns:
+                _undo_environ(environ, own.environ)
             if os.getcwd() != cwd:
                 os.chdir(cwd)
 
@@ -235,13 +233,13 @@ class Isolation:
             host = current()
             if host is None:
                 return forward(module, *args, **kwargs)  # type: ignore[no-untyped-call]
-            return host.forward(module, sys._getframe(1), lambda: forward(module, *args, **kwargs))  # type: ignore[no-untyped-call]
+            return host.progress.forward(module, sys._getframe(1), lambda: forward(module, *args, **kwargs))  # type: ignore[no-untyped-call]
 
         def counted_backward(*args: Any, **kwargs: Any) -> None:
             host = current()
             if host is None:
                 return backward(*args, **kwargs)
-            host.backward(sys._getframe(1), lambda: backward(*args, **kwargs))
+            host.progress.backward(sys._getframe(1), lambda: backward(*args, **kwargs))
             return None
 
         builtin = DistributedDataParallel._register_builtin_comm_hook
@@ -249,7 +247,7 @@ class Isolation:
         def noted_builtin(module: Any, *args: Any, **kwargs: Any) -> Any:
             host = current()
             if host is not None:
-                host.typed_futures = True
+                host.reducer.typed_futures = True
             return builtin(module, *args, **kwargs)  # type: ignore[no-untyped-call]
 
         self._set(DistributedDataParallel, "forward", counted_forward)
@@ -259,12 +257,12 @@ class Isolation:
         def begin(*_: Any) -> None:
             host = current()
             if host is not None:
-                host.steps.append(host.begin_span("optimizer", sys._getframe(2)))
+                host.progress.begin_step(sys._getframe(2))
 
         def end(*_: Any) -> None:
             host = current()
-            if host is not None and host.steps:
-                host.end_span(host.steps.pop())
+            if host is not None:
+                host.progress.end_step()
 
         for handle in (register_optimizer_step_pre_hook(begin), register_optimizer_step_post_hook(end)):
             self._undo.append(handle.remove)
@@ -275,20 +273,20 @@ class Isolation:
         def pumped(future: Any, *args: Any, **kwargs: Any) -> Any:
             host = current()
             if host is not None:
-                host.wait_future(future)
+                host.reducer.before_wait(future)
             return wait(future, *args, **kwargs)
 
         self._set(torch._C.Future, "wait", pumped)
-        if not self._run.streams:
+        if not self._streams:
             return
         for name in _HOST_SYNCS:
             self._set(torch.Tensor, name, _synced(getattr(torch.Tensor, name)))
         self._set(torch, "equal", _synced(torch.equal))
-        self._for_ranks(torch.cuda, "synchronize", lambda host: lambda device=None: host.sync())
+        self._for_ranks(torch.cuda, "synchronize", lambda host: lambda device=None: host.waits.sync())
 
     def _patch_process(self) -> None:
         """What would end, delay or outlive a rank's process must not do so to this one."""
-        self._for_ranks(time, "sleep", lambda host: host.sleep)
+        self._for_ranks(time, "sleep", lambda host: host.waits.sleep)
         self._for_ranks(os, "_exit", lambda host: host.exit_process)
         self._for_ranks(os, "abort", lambda host: lambda: host.die_of(signal.SIGABRT))
         kill, register, start = os.kill, atexit.register, Thread.start
@@ -318,7 +316,7 @@ def _synced(method: Callable[..., Any]) -> Callable[..., Any]:
     def synced(*args: Any, **kwargs: Any) -> Any:
         host = current()
         if host is not None:
-            host.sync()
+            host.waits.sync()
         return method(*args, **kwargs)
 
     synced.__name__ = method.__name__

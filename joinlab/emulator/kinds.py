@@ -1,64 +1,39 @@
-"""What all calls of one kind have in common, worked out once: a program issues few kinds of calls, each many times.
+"""What a call consists of: its tensors as parts, and what all calls of its kind have in common.
 
-It is kept from one emulation to the next, since a slider's move runs the same program again.
+A program issues few kinds of calls, each many times, so a kind is described once and kept, from one emulation to the
+next, too: a slider's move runs the same program again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from joinlab.ops import MAX_VALUES, CallRow, Op
+from joinlab.emulator.model import CallKind, Group
+from joinlab.emulator.payload import Part
+from joinlab.ops import MAX_VALUES, POINT_TO_POINT, Op
 from joinlab.program.labels import Frame, Stacks, call_site, label
-from joinlab.program.process_group import METHODS, dtype_of, options_key, options_of
-
-if TYPE_CHECKING:
-    from joinlab.emulator.group import EmulatedGroup
+from joinlab.program.process_group import METHODS, dtype_of, options_key, options_of, tensors_in
 
 _REBUILD = "DDP bucket rebuild"
 
 _SYNCS_HOST = (_REBUILD, "DDP forward() 1")
-"""Calls that C++ follows with a blocking copy to the host as soon as it has waited for them, by their label."""
+"""Labels of calls that torch follows with a blocking copy to the host as soon as it has waited for them.
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Kind:
-    """One kind of call, by what it is, where it stands, and what its tensors look like.
-
-    op           what the backend runs: NCCL's barrier is an all-reduce
-    columns      its row in a Timeline, of which each call replaces what is its own (rank, seq, values, times)
-    look         equal for calls of two ranks that fit together
-    root         place of its root in the group; -1 without one
-    nbytes       bytes of the larger side, for the clock
-    small        its values are kept
-    host_waits   the host waits for it, not only the stream
-    in_backward  it was issued inside a backward pass; a `bucket` is one of gradients
-    rebuilds     it tells the Reducer which parameters belong to which bucket
-    """
-
-    op: Op
-    columns: CallRow
-    look: tuple[Any, ...]
-    root: int
-    reduce_op: str
-    nbytes: int
-    small: bool
-    host_waits: bool
-    in_backward: bool
-    bucket: bool
-    rebuilds: bool
+torch/csrc/distributed/c10d/reducer.cpp, v2.13.0: Reducer::sync_bucket_indices copies the broadcast indices to the CPU;
+Reducer::set_divide_factor reads what the all-reduce of forward() summed, the number of ranks that have not joined.
+"""
 
 
 MOST = 4096
-"""So many kinds are kept; the next one makes all be forgotten, so that a long session does not grow without end."""
+"""Cache capacity; when it is full the cache is cleared, so that a long session does not grow without end."""
 
 
 class Kinds:
-    """All kinds of calls that were issued on one backend, and the stacks they were issued from.
+    """A cache: all kinds of calls that were issued on one backend, and the stacks they were issued from.
 
     Only one rank of one emulation runs at a time, so nothing here needs a lock.
     """
@@ -68,18 +43,18 @@ class Kinds:
         self._forget()
 
     def _forget(self) -> None:
-        self._kinds: dict[tuple[Any, ...], Kind] = {}
+        self._kinds: dict[tuple[Any, ...], CallKind] = {}
         self._stacks = Stacks()
 
     def of(
         self,
-        group: EmulatedGroup,
+        group: Group,
         name: str,
         args: Sequence[Any],
         ins: Sequence[torch.Tensor],
         outs: Sequence[torch.Tensor],
         frame: FrameType,
-    ) -> Kind:
+    ) -> CallKind:
         """The kind of a call of the method `name`, issued by `frame`, with these tensors."""
         if len(self._kinds) >= MOST:
             self._forget()
@@ -106,14 +81,14 @@ class Kinds:
 
     def _make(
         self,
-        group: EmulatedGroup,
+        group: Group,
         name: str,
         args: Sequence[Any],
         ins: Sequence[torch.Tensor],
         outs: Sequence[torch.Tensor],
         frames: tuple[Frame, ...],  # where it was issued, innermost first
         asynchronous: bool,
-    ) -> Kind:
+    ) -> CallKind:
         asked = METHODS[name].op
         op = Op.ALL_REDUCE if asked is Op.BARRIER and self._streams else asked
         tensors = ins or outs
@@ -125,7 +100,7 @@ class Kinds:
         functions = {one.function for one in frames}
         numel = sum(t.numel() for t in ins) + (0 if ins is outs else sum(t.numel() for t in outs))
         sides = (sum(t.numel() * t.element_size() for t in side) for side in (ins, outs))
-        return Kind(
+        return CallKind(
             op=op,
             columns={
                 "rank": -1,
@@ -160,4 +135,38 @@ class Kinds:
 
 
 ON_STREAMS, ON_HOSTS = Kinds(streams=True), Kinds(streams=False)
-"""Of NCCL, and of gloo."""
+"""The kinds of calls on NCCL, and on gloo."""
+
+
+def parts_of(name: str, args: Sequence[Any], size: int) -> list[Part]:
+    """The collectives that one call of the method `name` in a group of `size` ranks consists of."""
+    method = METHODS[name]
+    if method.op is Op.BARRIER:
+        return []
+    if method.op in POINT_TO_POINT:
+        tensors = tensors_in(args[0])
+        return [Part(tensors, [])] if method.op is Op.SEND else [Part([], tensors)]
+    if name in ("alltoall_base", "all_to_all_single"):
+        return [Part(_split(args[1], args[3], size), _split(args[0], args[2], size))]
+    if name == "alltoall":
+        return [Part(tensors_in(args[1]), tensors_in(args[0]))]
+    outs, ins = args[method.outs or 0], args[method.ins or 0]
+    if method.outs == method.ins:
+        return [Part([tensor], [tensor]) for tensor in tensors_in(ins)]
+    pairs: Sequence[tuple[Any, Any]]
+    if name == "allgather_coalesced":  # one list of outputs per rank
+        pairs = list(zip(zip(*outs, strict=True), ins, strict=True))
+    elif "coalesced" in name:
+        pairs = list(zip(outs, ins, strict=True))
+    else:
+        pairs = [(outs, ins)]
+    return [Part(tensors_in(i), tensors_in(o)) for o, i in pairs]
+
+
+def _split(tensor: torch.Tensor, rows: Sequence[int] | None, size: int) -> list[torch.Tensor]:
+    """The rows of `tensor` that go to, or come from, each rank; evenly many if `rows` is empty."""
+    if not rows:
+        if tensor.size(0) % size:
+            raise ValueError(f"Tensor's dim 0 ({tensor.size(0)}) does not divide equally across group size {size}")
+        rows = [tensor.size(0) // size] * size
+    return list(torch.split(tensor.detach(), list(rows)))

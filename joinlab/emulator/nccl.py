@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 import numpy as np
 
-from joinlab.emulator.calls import Call
+from joinlab.emulator.model import EmulatedCall, Machine
 from joinlab.emulator.payload import (
     Bytes,
     Part,
@@ -34,9 +34,6 @@ from joinlab.emulator.payload import (
 from joinlab.ops import FACTS, POINT_TO_POINT, Op
 from joinlab.rules.nccl import LINE_BYTES, Ring, Step, Transfer, chunk_bytes, lines_of, steps
 
-if TYPE_CHECKING:
-    from joinlab.emulator.run import Run
-
 
 def summing(align: int) -> Summing:
     """The order in which the ring sums: a chunk starts at the rank after the one where it ends."""
@@ -50,21 +47,22 @@ def summing(align: int) -> Summing:
 class Communicator:
     """One NCCL communicator: the group's, or that of two ranks that send and receive."""
 
-    def __init__(self, run: Run, ranks: Sequence[int]) -> None:
+    def __init__(self, run: Machine, ranks: Sequence[int]) -> None:
         self.run = run
         self.ranks = ranks  # global ranks, by place
         self.size = len(ranks)
         self.joined: set[int] = set()
         self.born_ns = 0
-        self._queues: list[deque[list[Call]]] = [deque() for _ in ranks]
+        self._queues: list[deque[list[EmulatedCall]]] = [deque() for _ in ranks]
         self._filled = 0
         self._free_ns = [0] * self.size  # when the stream of each place is done with what it has completed
         self._ring: Ring | None = None
         self._running: list[deque[_Motion]] = [deque() for _ in ranks]  # on the ring, by place
         self._ring_done = [0] * self.size  # of them, how many are popped
-        self._summing = summing(run.align)
+        self.align = 512 if run.knobs.era == "1.9" else 16
+        self._summing = summing(self.align)
 
-    def join(self, place: int, calls: Sequence[Call]) -> None:
+    def join(self, place: int, calls: Sequence[EmulatedCall]) -> None:
         """The first call of a rank: the host waits until every rank is there."""
         if place in self.joined:
             return
@@ -72,18 +70,18 @@ class Communicator:
         self.born_ns = max(self.born_ns, *(call.ready_ns for call in calls))
         host = calls[0].host
         if len(self.joined) < self.size:
-            host.stand_still(
-                calls, why="for the other ranks' first call on this communicator, without which it is not made"
+            host.wait_inside(
+                calls, "for the other ranks' first call on this communicator, without which it is not made"
             )
         else:
-            for call_host in (self.run.hosts[rank] for rank in self.ranks):
-                if call_host is not host:
-                    self.run.baton.wake(call_host.lane)
-        host.lane.now = max(host.lane.now, self.born_ns)
+            for rank in self.ranks:
+                if rank != host.rank:
+                    self.run.hosts[rank].wake()
+        host.reach(self.born_ns)
         for call in calls:
             call.ready_ns = max(call.ready_ns, self.born_ns)
 
-    def submit(self, place: int, calls: list[Call]) -> None:
+    def submit(self, place: int, calls: list[EmulatedCall]) -> None:
         """A rank issues calls as one: run what can run."""
         if self._ring is not None:
             self._feed(place, calls)
@@ -109,7 +107,7 @@ class Communicator:
         self._to_ring()
         return before > sum(len(running) for running in self._running)
 
-    def _fit(self, heads: Sequence[list[Call]]) -> bool:
+    def _fit(self, heads: Sequence[list[EmulatedCall]]) -> bool:
         one = heads[0][0]
         if FACTS[one.op].one_size and all(calls[0].look == one.look and len(calls) == 1 for calls in heads):
             return True
@@ -124,7 +122,7 @@ class Communicator:
             for call in calls
         ) and all(agree(one.op, [call.parts[index] for call in calls], one.root) for index in range(len(one.parts)))
 
-    def _carry_out(self, calls: Sequence[Call]) -> None:
+    def _carry_out(self, calls: Sequence[EmulatedCall]) -> None:
         one = calls[0]
         starts = [max(call.ready_ns, self._free_ns[place]) for place, call in enumerate(calls)]
         for call, start in zip(calls, starts, strict=True):
@@ -151,7 +149,7 @@ class Communicator:
                 self._feed(place, calls)
         self._settle_ring()
 
-    def _feed(self, place: int, calls: list[Call]) -> None:
+    def _feed(self, place: int, calls: list[EmulatedCall]) -> None:
         assert self._ring is not None
         before = self._running[place][-1] if self._running[place] else None
         motion = _Motion(self, place, calls, before)
@@ -170,7 +168,7 @@ class Communicator:
             self._ring = None
 
 
-def _reducing(call: Call) -> str:
+def _reducing(call: EmulatedCall) -> str:
     """What NCCL makes of the reduce op: of booleans it takes the maximum for their sum."""
     if call.reduce_op == "sum" and call.row["dtype"] == "bool":
         return "max"
@@ -180,7 +178,9 @@ def _reducing(call: Call) -> str:
 class _Motion:
     """What the calls that a rank issued as one do on the ring: a `Transfer` of bytes, with the time they take."""
 
-    def __init__(self, communicator: Communicator, place: int, calls: Sequence[Call], before: _Motion | None) -> None:
+    def __init__(
+        self, communicator: Communicator, place: int, calls: Sequence[EmulatedCall], before: _Motion | None
+    ) -> None:
         self.calls = calls
         self.at_ns = 0  # the latest of all that it had to wait for
         self._communicator = communicator
@@ -243,17 +243,17 @@ class _Motion:
 class _Piece:
     """One collective of one rank on the ring: its steps, and what each of them does with its lines."""
 
-    def __init__(self, communicator: Communicator, call: Call, part: Part, place: int) -> None:
+    def __init__(self, communicator: Communicator, call: EmulatedCall, part: Part, place: int) -> None:
         self.call = call
         self._part = part
         self._place = place
         self._size = communicator.size
-        self._pad = communicator.run.pad
+        self._pad = communicator.run.knobs.pad
         self._op = call.op
         self._reduce_op = _reducing(call)
         nbytes = sum(map(len_of, part.ins))
         self._chunk = nbytes
-        align = communicator.run.align
+        align = communicator.align
         self._data: Bytes | None = None
         self._result: Bytes | None = None
         match call.op:
@@ -366,12 +366,12 @@ class _Piece:
         return incoming
 
 
-def _pair_steps(call: Call, part: Part, peer: int) -> list[Step]:
+def _pair_steps(call: EmulatedCall, part: Part, peer: int) -> list[Step]:
     lines = lines_of(part.nbytes())
     return [Step(None, lines, peer) if call.op is Op.SEND else Step(lines, None, peer)]
 
 
-def _peer_steps(call: Call, part: Part, place: int, size: int) -> list[Step]:
+def _peer_steps(call: EmulatedCall, part: Part, place: int, size: int) -> list[Step]:
     """Sends first, then recvs: NCCL runs them side by side, and buffers small sends."""
     others = [(place + turn) % size for turn in range(1, size)]
     rooted = call.op is not Op.ALL_TO_ALL
@@ -394,13 +394,13 @@ class NcclFabric:
 
     streams = True
 
-    def __init__(self, run: Run, ranks: Sequence[int]) -> None:
+    def __init__(self, run: Machine, ranks: Sequence[int]) -> None:
         self._run = run
         self._ranks = tuple(ranks)
         self._main = Communicator(run, self._ranks)
         self._pairs: dict[tuple[int, int], Communicator] = {}
 
-    def check(self, call: Call) -> None:
+    def check(self, call: EmulatedCall) -> None:
         """Raise what NCCL refuses at once."""
         if call.op is Op.RECV and call.row.get("peer") is None:
             raise RuntimeError("ProcessGroupNCCL does not support recvAnysource")
@@ -410,7 +410,7 @@ class NcclFabric:
         if call.reduce_op in ("band", "bor", "bxor"):
             raise RuntimeError(f"Cannot use ReduceOp.{call.reduce_op.upper()} with NCCL")
 
-    def submit(self, calls: Sequence[Call]) -> None:
+    def submit(self, calls: Sequence[EmulatedCall]) -> None:
         """A rank issues these as one."""
         calls = list(calls)
         call = calls[0]

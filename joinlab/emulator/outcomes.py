@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from joinlab.emulator.emulate import emulate
 from joinlab.errors import ProgramError
 from joinlab.program.program import Program
 from joinlab.timeline import Ending, EndKind, Timeline
@@ -45,8 +46,6 @@ def endings(program: Program, inputs: Sequence[int] = (5, 6), **options: Any) ->
         for outcome in joinlab.endings(joinlab.cases.case_4, inputs=(2, 3)):
             print(outcome.ends, outcome.knobs)
     """
-    from joinlab.emulator.emulate import emulate  # which stands above this module
-
     if options.get("backend", "nccl") != "nccl":
         raise ProgramError('endings are those of backend="nccl": on gloo nothing is left undefined')
     found: dict[tuple[Any, ...], tuple[list[dict[str, Any]], Timeline]] = {}

@@ -1,10 +1,10 @@
-"""One emulation: its ranks, its groups, what happens when nobody can go on, and the Timeline that comes out."""
+"""One emulation: its ranks, its groups, what happens when no rank can go on, and the Timeline that comes out."""
 
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,41 +12,29 @@ from torch._C._distributed_c10d import _unregister_all_process_groups
 from torch.distributed import distributed_c10d as c10d
 
 from joinlab._version import __version__
-from joinlab.emulator.calls import Call, Fabric
-from joinlab.emulator.clock import EXIT_NS, Costs
+from joinlab.emulator.clock import EXIT_NS
 from joinlab.emulator.gloo import GlooFabric
 from joinlab.emulator.group import EmulatedGroup
 from joinlab.emulator.host import Host
 from joinlab.emulator.isolation import Isolation, Own
-from joinlab.emulator.kinds import ON_HOSTS, ON_STREAMS
+from joinlab.emulator.model import EmulatedCall, Fabric, Knobs, Rank
 from joinlab.emulator.nccl import NcclFabric
-from joinlab.emulator.scheduler import Baton, Lane, RankEnded, one_at_a_time
+from joinlab.emulator.scheduler import Baton, RankEnded, one_at_a_time
 from joinlab.emulator.store import SharedStore
 from joinlab.errors import LaunchError, LaunchInterrupted
 from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text
 from joinlab.program.program import Inputs, Program, call_program, program_name, source_of
 from joinlab.rules.calls import call_of
 from joinlab.rules.proof import Wait, prove
-from joinlab.timeline import CallRow, Emulation, Ending, EndKind, Meta, Timeline, timeline_from_rows
+from joinlab.timeline import CallRow, Ending, EndKind, Meta, Timeline, timeline_from_rows
+from joinlab.timeline import Emulation as EmulationMeta
 
 DEFAULT_GROUP = "0"
 """Name that torch.distributed gives to the group of all ranks."""
 
 
-@dataclass(frozen=True, slots=True)
-class Knobs:
-    """What decides an emulation, beside the program and its inputs: see `joinlab.emulate`."""
-
-    backend: str
-    era: str
-    barrier_value: int
-    pad: int
-    costs: Costs
-    timeout_s: float
-
-
-class Run:
-    """One emulation, from its threads to its Timeline."""
+class Emulation:
+    """One emulation, from its threads to its Timeline. Hosts and fabrics know it by a weak proxy, see model.py."""
 
     def __init__(self, program: Program, counts: Sequence[int], seeds: Sequence[int | None], knobs: Knobs) -> None:
         self.program = program
@@ -54,29 +42,25 @@ class Run:
         self.seeds = tuple(seeds)
         self.knobs = knobs
         self.costs = knobs.costs
-        self.pad = knobs.pad
-        self.streams = knobs.backend == "nccl"
-        self.align = 512 if knobs.era == "1.9" else 16
-        self.hosts = [Host(self, rank, Own(rank, len(counts), seed)) for rank, seed in enumerate(seeds)]
-        self.kinds = ON_STREAMS if self.streams else ON_HOSTS
-        self.store = SharedStore(self)
         self.printed_lines: list[tuple[int, str]] = []
-        self.isolation = Isolation(self)
-        self.baton = Baton(self.isolation.switched, self.stalled)
+        self.judged = False  # every rank that still lives is being ended
+        owns = [Own(rank, len(counts), seed) for rank, seed in enumerate(seeds)]
+        self._isolation = Isolation(owns, knobs.streams)
+        self._weak: Emulation = weakref.proxy(self)
+        self.baton = Baton(self._isolation.switched, lambda final, weak=self._weak: weak.stalled(final))  # type: ignore[misc]
+        self.hosts = [Host(self._weak, rank, own) for rank, own in enumerate(owns)]
+        self._store = SharedStore()
         self._fabrics: dict[str, Fabric] = {}
         self._ranks_of: dict[str, tuple[int, ...]] = {}
         self._opened: dict[str, list[Host]] = {}
         self._returns: list[Any] = [None] * len(counts)
-        self.judged = False  # every rank that still lives is being ended
         self._broken: LaunchError | None = None
 
     def go(self) -> Timeline:
         """Run it. LaunchInterrupted if the user interrupts."""
-        for host in self.hosts:
-            host.lane = Lane(host.rank, host, lambda host=host: self._live(host))  # type: ignore[misc]
         try:
-            with one_at_a_time(), self.isolation:
-                self.baton.run([host.lane for host in self.hosts], self.knobs.timeout_s, self._give_up)
+            with one_at_a_time(), self._isolation:
+                self.baton.run([host.waits.thread for host in self.hosts], self.knobs.timeout_s, self._give_up)
         except KeyboardInterrupt:
             raise LaunchInterrupted(
                 "the emulation was interrupted; what was recorded is in the `timeline` of this exception "
@@ -89,17 +73,22 @@ class Run:
 
     # ------------------------------------------------------------------------------------ one rank, from start to end
 
-    def _live(self, host: Host) -> None:
+    def live(self, rank: int) -> None:
+        """The life of a rank, in its own thread: its program, then the end of its process."""
+        host = self.hosts[rank]
         try:
             try:
                 self._open_default_group(host)
-                value = call_program(self.program, host.rank, Inputs(self.counts[host.rank], host.mark_input))
+                value = call_program(self.program, host.rank, Inputs(self.counts[host.rank], host.progress.mark_input))
                 self._returned(host, value)
             except RankEnded:
                 raise
             except BaseException as error:
                 self._raised(host, error)
             self._close_process(host)
+        except RankEnded:
+            self._died_at(host, host.waits.died_at)
+            raise
         finally:
             self._depart(host)
             _unregister_all_process_groups()
@@ -107,7 +96,7 @@ class Run:
     def _returned(self, host: Host, value: Any) -> None:
         if host.gone or host.ending is not None:  # a program that caught how it was ended has ended all the same
             return
-        host.drain(over=at_exit("its program has returned"))
+        host.drain(closing=at_exit("its program has returned"))
         kept = to_plain(value)  # a tensor on a GPU has to come to the host first
         for function in reversed(host.own.at_exit):
             function()
@@ -122,15 +111,14 @@ class Run:
             return
         host.own.output.append(traceback_text(error))
         text = text_of(error)
-        host.drain(over=at_exit(f"its program has raised {text}"))
+        host.drain(closing=at_exit(f"its program has raised {text}"))
         host.ending = Ending.raised((call.row for call in host.calls), text)
 
     def _close_process(self, host: Host) -> None:
         """Its program is over. Until its process is, too, the others go on as if nothing had happened."""
-        if not (self.streams or self.judged or host.gone):
-            host.work_for(EXIT_NS)
-            if self.baton.somebody_is_ready:
-                self.baton.yield_turn(host.lane)
+        if not (self.knobs.streams or self.judged or host.gone):
+            host.waits.work_for(EXIT_NS)
+            host.waits.yield_if_ready()
 
     def _depart(self, host: Host) -> None:
         """Its process is gone, and the others may notice."""
@@ -138,9 +126,8 @@ class Run:
             return
         host.gone = True
         if host.ending is None:
-            waited_for = host.awaited[0].row if host.awaited else None
-            host.ending = Ending.at(EndKind.KILLED, waited_for, "its thread was ended")
-        if self.judged or self._broken is not None:
+            host.ending = Ending.at(EndKind.KILLED, _awaited(host), "its thread was ended")
+        if self.judged:
             return  # it is we who end it: nobody is to take that for the end of a process
         for name, fabric in self._fabrics.items():
             if host.rank in self._ranks_of[name]:
@@ -150,22 +137,22 @@ class Run:
                     self.unmodelled(f"the end of rank {host.rank}", error)
                     return
 
-    def kill(self, host: Host, text: str) -> None:
-        """End a rank as if its process had been killed."""
+    def kill(self, host: Host, text: str, calls: Sequence[EmulatedCall] = ()) -> None:
+        """End a rank as if its process had been killed, in the first of `calls`, or of those that it waits for."""
         if host.gone:
             return
-        host.ending = Ending.at(EndKind.KILLED, _awaited(host), text)
+        host.ending = Ending.at(EndKind.KILLED, calls[0].row if calls else _awaited(host), text)
         self._depart(host)
-        self.baton.doom(host.lane)
+        self.baton.doom(host.waits.thread)
 
-    def abort_rank(self, host: Host, text: str) -> None:
+    def abort_rank(self, host: Rank, text: str) -> None:
         """Its backend has aborted its process."""
-        self.kill(host, f"its process was killed by SIGABRT: {text}")
+        self.kill(self.hosts[host.rank], f"its process was killed by SIGABRT: {text}")
 
-    def died_in(self, host: Host, calls: Sequence[Call]) -> None:
-        """A rank whose process has aborted was just beginning to wait for these."""
-        if host.ending is not None and host.ending.call is None:
-            host.ending = Ending.at(EndKind.KILLED, calls[0].row if calls else None, host.ending.text)
+    def _died_at(self, host: Host, calls: Sequence[EmulatedCall]) -> None:
+        """A rank that was killed while it ran was just beginning to wait for these."""
+        if calls and host.ending is not None and host.ending.call is None:
+            host.ending = Ending.at(EndKind.KILLED, calls[0].row, host.ending.text)
 
     # ------------------------------------------------------------------------------------ groups
 
@@ -176,7 +163,7 @@ class Run:
         c10d._register_pg_in_world(
             group,
             backend_name=self.knobs.backend,
-            store=self.store,
+            store=self._store,
             group_name=c10d.GroupName(DEFAULT_GROUP),
             backend_config=str(c10d.BackendConfig(c10d.Backend(self.knobs.backend))),
             rank_mapping={rank: rank for rank in ranks},
@@ -189,13 +176,13 @@ class Run:
         group = self._new_group(host, name, ranks, desc)
         here = self._opened.setdefault(group.label, [])
         here.append(host)
-        if not self.streams:
+        if not group.fabric.streams:
             if len(here) < len(ranks):
-                host.stand_still((), why=f"for the other ranks of group {group.label!r} to make it too")
+                host.wait_inside((), f"for the other ranks of group {group.label!r} to make it too")
             else:
                 for other in here[:-1]:
-                    self.baton.wake(other.lane)
-            host.lane.now = max(other.lane.now for other in here)
+                    other.wake()
+            host.reach(max(other.waits.now for other in here))
         return group
 
     def _new_group(self, host: Host, name: str, ranks: tuple[int, ...], desc: str | None) -> EmulatedGroup:
@@ -203,49 +190,38 @@ class Run:
             name = f"{name} of {list(ranks)}"  # the ranks made their groups in different orders
         if name not in self._fabrics:
             self._ranks_of[name] = ranks
-            self._fabrics[name] = NcclFabric(self, ranks) if self.streams else GlooFabric(self, ranks)
+            self._fabrics[name] = NcclFabric(self._weak, ranks) if self.knobs.streams else GlooFabric(self._weak, ranks)
         return EmulatedGroup(host, name, desc or "undefined", ranks, self._fabrics[name])
 
-    def barrier_element(self) -> torch.Tensor:
-        """What NCCL's barrier all-reduces: zeros today, and in 1.9 one byte that nobody had set."""
-        if self.knobs.era == "1.9":
-            return torch.full((1,), self.knobs.barrier_value, dtype=torch.uint8)
-        return torch.zeros(1, dtype=torch.float32)
-
-    # ------------------------------------------------------------------------------------ when nobody can go on
+    # ------------------------------------------------------------------------------------ when no rank can go on
 
     def stalled(self, final: bool) -> None:
         """Every rank waits (`final`), or all but one that keeps asking: see who can go on after all."""
-        if self._broken is not None:
-            self._end_broken()
-            return
         try:
             for fabric in self._fabrics.values():
                 fabric.flush()
         except Exception as error:
             self.unmodelled("the calls that the ranks wait for", error)
-            self._end_broken()
             return
         if self.baton.somebody_is_ready:
             return
         living = [host for host in self.hosts if not host.gone]
-        ahead = [host for host in living if host.soft and host.awaited and not host.stuck]
-        for host in ahead:  # only its stream waits: the real host has long gone on
-            host.let_go = True
-            self.baton.wake(host.lane)
+        ahead = [host for host in living if host.waits.let_go()]  # only their streams wait
         if ahead or not final:
             return
         self.judged = True
         proven = self._prove(living)
         for host in living:
-            text = "" if proven else f"no rank can go on; this one waits {host.why or 'for a call'}"
-            text = "; ".join(filter(None, (host.over, text)))
+            standing = host.waits.standing
+            why = standing.why if standing is not None else ""
+            text = "" if proven else f"no rank can go on; this one waits {why or 'for a call'}"
+            text = "; ".join(filter(None, (host.closing, text)))
             host.ending = Ending.at(EndKind.HUNG, _awaited(host), text, proven=proven)
-            self.baton.doom(host.lane)
+            self.baton.doom(host.waits.thread)
 
     def _prove(self, living: Sequence[Host]) -> bool:
         waits = [
-            Wait(host.rank, tuple((call.group.label, call.row["seq"]) for call in host.awaited if not call.done))
+            Wait(host.rank, tuple((call.group.label, call.row["seq"]) for call in host.waits.awaited))
             for host in living
         ]
         if not all(wait.calls for wait in waits):
@@ -254,7 +230,7 @@ class Run:
         gone = [host.rank for host in self.hosts if host.gone]
         return prove(calls, self._ranks_of, self.knobs.backend, waits, gone) is not None
 
-    def overtaken(self, host: Host, call: Call) -> None:
+    def overtaken(self, host: Host, call: EmulatedCall) -> None:
         """The stream of a rank that was let go would have moved on after all, and its host has computed without it."""
         self._broken = LaunchError(
             f"rank {host.rank} let another rank go on while its own stream still waited for {call!r}, by other means "
@@ -262,18 +238,15 @@ class Run:
             'known. Use joinlab.launch, with backend="gloo" or on GPUs.'
         )
 
-    def unmodelled(self, what: object, error: Exception) -> LaunchError:
-        """Carrying out `what` has failed by a fault of the model, not of the program: no Timeline comes of it."""
+    def unmodelled(self, what: object, error: Exception) -> None:
+        """Carrying out `what` has failed by a fault of the model, not of the program: every rank ends here and now."""
         self._broken = self._broken or LaunchError(
             f"joinlab could not model {what} ({type(error).__name__}: {error}). Use joinlab.launch for this program."
         )
-        return self._broken
-
-    def _end_broken(self) -> None:
         self.judged = True
         for host in self.hosts:
             if not host.gone:
-                self.baton.doom(host.lane)
+                self.baton.doom(host.waits.thread)
 
     def threaded(self, host: Host) -> LaunchError:
         """A thread that a rank has started calls a collective: when it would come to that is not modelled."""
@@ -299,12 +272,12 @@ class Run:
 
     def _timeline(self) -> Timeline:
         knobs = self.knobs
-        emulation: Emulation = {
+        emulation: EmulationMeta = {
             "seconds_per_input": [ns / 1e9 for ns in knobs.costs.input_ns],
             "latency": knobs.costs.latency_ns / 1e9,
             "bytes_per_second": knobs.costs.bytes_per_second,
         }
-        if self.streams:
+        if knobs.streams:
             emulation = {"era": knobs.era, "barrier_value": knobs.barrier_value, "pad": knobs.pad, **emulation}
         meta: Meta = {
             "program": program_name(self.program),
@@ -326,18 +299,12 @@ class Run:
         }
         return timeline_from_rows(
             calls=[call.row for host in self.hosts for call in host.calls],
-            spans=[span for host in self.hosts for span in host.spans],
+            spans=[span for host in self.hosts for span in host.progress.spans],
             ends=[host.ending or Ending.at(EndKind.KILLED, None, "it never ran") for host in self.hosts],
             meta=meta,
             returns=self._returns,
             output=["".join(host.own.output) for host in self.hosts],
         )
-
-    def close(self) -> None:
-        """Part what refers to each other, so that its memory is free now, not when the garbage collector comes."""
-        if all(host.lane.over for host in self.hosts):
-            for parts in (*self.hosts, self):
-                vars(parts).clear()
 
     def tell(self, listener: Callable[[int, str], None]) -> None:
         """Give `listener` each line that a rank printed, in the order in which they were printed."""
@@ -352,5 +319,5 @@ class Run:
 
 
 def _awaited(host: Host) -> CallRow | None:
-    """The first of the calls that a rank stands still for and that is not done."""
-    return next((call.row for call in host.awaited if not call.done), None)
+    """The first of the open calls that a rank stands still for."""
+    return next((call.row for call in host.waits.awaited), None)

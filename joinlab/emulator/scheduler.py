@@ -231,6 +231,7 @@ class Baton:
         finally:
             self._leave(rank)
             _here.rank = None
+            rank.host = None  # its end cuts the cycle of a rank and its thread
 
     def _leave(self, rank: RankThread) -> None:
         rank.over = True

@@ -1,32 +1,30 @@
-"""The store that the ranks of an emulation share: as torch's own, but who waits for a key hands the baton on."""
+"""The store that the ranks of an emulation share: as torch's own, but a waiting rank hands the baton on."""
 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.distributed as dist
 
+from joinlab.emulator.model import Rank
 from joinlab.emulator.scheduler import current
-
-if TYPE_CHECKING:
-    from joinlab.emulator.run import Run
 
 
 class SharedStore(dist.Store):  # type: ignore[name-defined,misc]
-    """Keys and values. Waiting has no timeout here: a key that nobody can set any more is a hang."""
+    """Keys and values. Waiting has no timeout here: a key that no rank can set any more is a hang."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._run = run
         self._values: dict[str, bytes] = {}
+        self._waiting: dict[str, list[Rank]] = {}  # by key: the ranks that stand still for it
 
     def set(self, key: str, value: Any) -> None:
-        """Set a key, and let go who waits for it."""
+        """Set a key, and let the ranks go on that wait for it."""
         self._values[key] = value.encode() if isinstance(value, str) else bytes(value)
-        for host in self._run.hosts:
-            if not host.gone and host.key in self._values:
-                self._run.baton.wake(host.lane)
+        for host in self._waiting.pop(key, ()):
+            if not host.gone:
+                host.wake()
 
     def get(self, key: str) -> bytes:
         """The value of a key, once it is there."""
@@ -69,6 +67,5 @@ class SharedStore(dist.Store):  # type: ignore[name-defined,misc]
         while key not in self._values:
             if host is None:
                 raise KeyError(key)
-            host.key = key
-            host.stand_still((), why=f"for the key {key!r} of the store")
-            host.key = None
+            self._waiting.setdefault(key, []).append(host)
+            host.wait_inside((), f"for the key {key!r} of the store")

@@ -1,0 +1,57 @@
+"""The futures that a rank's calls were asked for, and the calls that they are to be fulfilled by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from joinlab.emulator.model import EmulatedCall
+
+
+class Futures:
+    """Open futures of one rank, in the order of issue."""
+
+    def __init__(self) -> None:
+        self._open: list[EmulatedCall] = []
+        self._fulfilling = False
+
+    @property
+    def open(self) -> bool:
+        """Whether any future is still open."""
+        return bool(self._open)
+
+    def add(self, call: EmulatedCall) -> None:
+        """Give `call` a future, which `fulfil` will fulfil."""
+        call.future = torch.futures.Future()
+        self._open.append(call)
+
+    def behind(self, future: Any) -> EmulatedCall:
+        """The call whose future it is; failing that the oldest open one, since what hangs on futures runs in order."""
+        return next((call for call in self._open if call.future is future), self._open[0])
+
+    def fulfil(self, awaited: EmulatedCall | None = None) -> None:
+        """Fulfil the futures of calls that are complete, in the order of issue.
+
+        Fulfilling one runs its callbacks, which may wait for a call and so come here again: from within a callback
+        only the future of `awaited` is fulfilled, as no other callback may run inside this one.
+        """
+        while True:
+            ready = [call for call in self._open if call.done and (not self._fulfilling or call is awaited)]
+            if not ready:
+                return
+            call = ready[0]
+            self._open.remove(call)
+            before, self._fulfilling = self._fulfilling, True
+            try:
+                if call.error is not None:
+                    call.future.set_exception(RuntimeError(call.error))
+                else:
+                    call.future.set_result(outputs(call))
+            finally:
+                self._fulfilling = before
+
+
+def outputs(call: EmulatedCall) -> list[torch.Tensor]:
+    """The tensors that a call writes."""
+    return [tensor for part in call.parts for tensor in part.outs]

@@ -1,0 +1,258 @@
+"""What everything in an emulation speaks of: its knobs, one call of one rank, and who answers for a rank or a group.
+
+The other files of the emulator import this one; it imports none of them. At run time references point down, too:
+
+    Emulation -> Host -> EmulatedGroup -> Fabric -> EmulatedCall -> tensors
+
+Whatever must look up (a call to its host, a host or a fabric to the emulation) holds a weak proxy. So an emulation has
+no cycle of references, and its tensors are freed when `emulate` returns, not when the garbage collector comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from joinlab.emulator.clock import Costs
+from joinlab.emulator.payload import Part, values
+from joinlab.ops import CallRow, Op
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """What decides an emulation, beside the program and its inputs: see `joinlab.emulate`."""
+
+    backend: str
+    era: str
+    barrier_value: int
+    pad: int
+    costs: Costs
+    timeout_s: float
+
+    @property
+    def streams(self) -> bool:
+        """Whether calls of the default group run on a stream, so that Work.wait() does not make the host wait."""
+        return self.backend == "nccl"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CallKind:
+    """One kind of call, by what it is, where it stands, and what its tensors look like.
+
+    op           what the backend runs: NCCL's barrier is an all-reduce
+    columns      its row in a Timeline, of which each call replaces what is its own (rank, seq, values, times)
+    look         equal for calls of two ranks that fit together
+    root         place of its root in the group; -1 without one
+    nbytes       bytes of the larger side, for the clock
+    small        its values are kept
+    host_waits   the host waits for it, not only the stream
+    in_backward  it was issued inside a backward pass; a `bucket` is one of gradients
+    rebuilds     it tells the Reducer which parameters belong to which bucket
+    """
+
+    op: Op
+    columns: CallRow
+    look: tuple[Any, ...]
+    root: int
+    reduce_op: str
+    nbytes: int
+    small: bool
+    host_waits: bool
+    in_backward: bool
+    bucket: bool
+    rebuilds: bool
+
+
+class Rank(Protocol):
+    """What calls and fabrics ask of a rank: `Host` answers."""
+
+    rank: int
+    gone: bool
+
+    @property
+    def stuck(self) -> bool:
+        """Whether its stream waits for ever, while its host has run on."""
+
+    def ended(self, call: EmulatedCall) -> None:
+        """One of its calls is no longer open."""
+
+    def completed(self, call: EmulatedCall) -> None:
+        """One of its calls is complete, or has failed."""
+
+    def wake(self) -> None:
+        """Let its thread go on."""
+
+    def wait_inside(self, calls: Sequence[EmulatedCall], why: str) -> None:
+        """Its host waits inside these calls, not for them: until `wake`."""
+
+    def reach(self, ns: int) -> None:
+        """Its host has come to this time, if it was not there yet."""
+
+
+class Machine(Protocol):
+    """What ranks and fabrics ask of the emulation: `Emulation` answers."""
+
+    knobs: Knobs
+    costs: Costs
+
+    @property
+    def hosts(self) -> Sequence[Rank]:
+        """All ranks, in order."""
+
+    def abort_rank(self, host: Rank, text: str) -> None:
+        """Its backend aborts the process of a rank."""
+
+
+class Group(Protocol):
+    """What a call says of its process group: `EmulatedGroup` answers."""
+
+    label: str
+    ranks: tuple[int, ...]
+    place: int
+    fabric: Fabric
+
+    def next_seq(self) -> int:
+        """Number of this rank's next call in this group."""
+
+
+class Fabric(Protocol):
+    """What lies between the ranks of one group: it decides which calls meet, and carries them out."""
+
+    streams: bool
+    """Whether Work.wait() makes a stream wait instead of the host."""
+
+    def check(self, call: EmulatedCall) -> None:
+        """Raise what this backend raises at once for such a call."""
+
+    def submit(self, calls: Sequence[EmulatedCall]) -> None:
+        """A rank has issued these calls, as one; carry out what can be."""
+
+    def flush(self) -> bool:
+        """No rank can go on: carry out what needs less than all ranks. True if that completed anything."""
+
+    def leave(self, place: int) -> None:
+        """The rank at `place` has ended."""
+
+
+class EmulatedCall:
+    """One call of one rank, from its issue to its end. `row` becomes its row of the Timeline; times are virtual, in ns.
+
+    issued -> begin() -> complete() -> settle()     its output is written, then its row says so
+           -> refuse() or fail()                    the backend raises: at once, or later
+    """
+
+    __slots__ = (
+        "done",
+        "ended_ns",
+        "error",
+        "future",
+        "group",
+        "host",
+        "host_waits",
+        "inflight",
+        "kind",
+        "look",
+        "op",
+        "parts",
+        "place",
+        "ready_ns",
+        "reduce_op",
+        "root",
+        "row",
+        "small",
+        "source_place",
+        "tensors_out",
+        "when_waited",
+    )
+
+    def __init__(self, host: Rank, group: Group, kind: CallKind, row: CallRow, parts: list[Part]) -> None:
+        self.host = host
+        self.group = group
+        self.kind = kind
+        self.op = kind.op
+        self.look = kind.look
+        self.root = kind.root
+        self.reduce_op = kind.reduce_op
+        self.host_waits = kind.host_waits
+        self.small = kind.small
+        self.row = row
+        self.parts = parts
+        self.place = group.place
+        self.done = False
+        self.error: str | None = None
+        self.future: Any = None
+        self.inflight = False  # it was issued behind a call that was still open: its input may not have been there
+        self.tensors_out: list[torch.Tensor] = []
+        self.ready_ns = 0  # when the backend can begin with it
+        self.ended_ns = 0  # when it completed or failed, once it is done
+        self.source_place = -1
+        self.when_waited: Callable[[], None] | None = None  # the rest of it, if it completes only when waited for
+
+    def nbytes(self) -> int:
+        """Bytes that it moves, for the clock."""
+        return self.kind.nbytes
+
+    def begin(self, at_ns: int) -> None:
+        """The backend carries it out now; whatever it reads is there."""
+        if self.inflight and self.small and self.row["value_in"] is not None:
+            self.row["value_in"] = values([tensor for part in self.parts for tensor in part.ins])
+        if self.group.fabric.streams:
+            self.row["started_ns"] = at_ns
+
+    def complete(self, at_ns: int) -> None:
+        """It completed; its output is written."""
+        if self.done:
+            return
+        self._end()
+        self.ended_ns = at_ns
+        if self.when_waited is None:
+            self.settle()
+        self.host.completed(self)
+
+    def settle(self) -> None:
+        """Write down that it completed, and what came out."""
+        if self.when_waited is not None:
+            finish, self.when_waited = self.when_waited, None
+            try:
+                finish()
+            except RuntimeError as error:
+                self.error = str(error)
+                self.row["error"] = f"RuntimeError: {error}"
+                raise
+        elif self.row.get("completed_ns") is not None:
+            return
+        self.row["completed_ns"] = self.ended_ns
+        if self.small and self.tensors_out:
+            self.row["value_out"] = values(self.tensors_out)
+
+    def fail(self, text: str, at_ns: int) -> None:
+        """The backend raises instead of completing it."""
+        if self.done or self.host.gone:
+            return
+        self._end()
+        self.ended_ns = max(self.ready_ns, at_ns)
+        if self.when_waited is not None:  # which is when it finds out
+
+            def late() -> None:
+                raise RuntimeError(text)
+
+            self.when_waited = late
+        else:
+            self.error = text
+            self.row["error"] = f"RuntimeError: {text}"
+        self.host.completed(self)
+
+    def refuse(self, error: Exception) -> None:
+        """The backend has raised when it was handed the call."""
+        self._end()
+        self.row["error"] = f"{type(error).__name__}: {error}"
+
+    def _end(self) -> None:
+        self.done = True
+        self.host.ended(self)
+
+    def __repr__(self) -> str:
+        return f"<{self.op} {self.row['seq']} of rank {self.host.rank} in {self.group.label!r}>"

@@ -1,0 +1,105 @@
+"""How far a rank's program has come: the input at hand, its forward and backward passes, and the time they take.
+
+input i   |-- forward --|------------- backward -------------|-- rest, if DDP did less than one pass --|
+          costs / 3       2/3 of the costs, a share of it      so that every input takes input_ns
+                          at each bucket by its bytes
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
+
+import torch
+
+from joinlab.emulator.clock import FORWARD_SHARE
+from joinlab.emulator.reducer import Reducer
+from joinlab.emulator.waits import Waits
+from joinlab.ops import SpanRow
+from joinlab.program.labels import line_of
+
+
+class Progress:
+    """The inputs and passes of one rank."""
+
+    def __init__(self, rank: int, input_ns: int, waits: Waits, reducer: Reducer) -> None:
+        self.input: int | None = None
+        self.spans: list[SpanRow] = []
+        self._rank = rank
+        self._forward_ns = round(input_ns * FORWARD_SHARE)
+        self._backward_ns = round(input_ns * (1 - FORWARD_SHARE))
+        self._input_ns = input_ns
+        self._input_used_ns = 0
+        self._waits = waits
+        self._reducer = reducer
+        self._budgets: list[int] = []  # of each backward pass under way: what is not yet used of it, ns
+        self._steps: list[int] = []  # spans of optimizer steps under way
+        self._ddp_bytes = 0  # of the gradients of the module whose forward pass came last
+        self._bytes_of: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
+
+    def mark_input(self, index: int | None, done: int) -> None:
+        """Input `index` is now being processed (None: none is), `done` before it."""
+        if self.input is not None:
+            self._waits.work_for(max(0, self._input_ns - self._input_used_ns))
+        self._input_used_ns = 0
+        self.input = index
+
+    def forward(self, module: torch.nn.Module, frame: FrameType, run_it: Callable[[], Any]) -> Any:
+        """A forward pass of DDP: `run_it()`."""
+        nbytes = self._bytes_of.get(module)
+        if nbytes is None:
+            trained = [p for p in module.parameters() if p.requires_grad]
+            nbytes = self._bytes_of[module] = sum(p.numel() * p.element_size() for p in trained)
+        self._ddp_bytes = nbytes
+        span = self._begin("forward", frame)
+        try:
+            found = run_it()
+            self._spend(self._forward_ns)
+            return found
+        finally:
+            self._end(span)
+
+    def backward(self, frame: FrameType, run_it: Callable[[], None]) -> None:
+        """A backward pass: `run_it()`."""
+        self._budgets.append(self._backward_ns)
+        span = self._begin("backward", frame)
+        try:
+            run_it()
+            self._spend(self._budgets[-1])
+        finally:
+            self._budgets.pop()
+            self._reducer.backward_over()
+            self._end(span)
+
+    def bucket_ready(self, tensors: Sequence[torch.Tensor]) -> None:
+        """A bucket of gradients is issued: the backward pass has come so far, by the bucket's share of all bytes."""
+        if not self._budgets or not self._ddp_bytes:
+            return
+        share = sum(tensor.numel() * tensor.element_size() for tensor in tensors) / self._ddp_bytes
+        used = min(self._budgets[-1], round(self._backward_ns * share))
+        self._budgets[-1] -= used
+        self._spend(used)
+
+    def begin_step(self, frame: FrameType) -> None:
+        """An optimizer's step begins."""
+        self._steps.append(self._begin("optimizer", frame))
+
+    def end_step(self) -> None:
+        """It ends."""
+        if self._steps:
+            self._end(self._steps.pop())
+
+    def _spend(self, ns: int) -> None:
+        self._input_used_ns += ns
+        self._waits.work_for(ns)
+
+    def _begin(self, name: str, frame: FrameType) -> int:
+        site, now = line_of(frame), self._waits.now
+        self.spans.append({"rank": self._rank, "name": name, "input": self.input, "begin_ns": now, "call_site": site})
+        return len(self.spans) - 1
+
+    def _end(self, number: int) -> None:
+        if not self._waits.thread.doomed:
+            self.spans[number]["end_ns"] = self._waits.now

@@ -1,0 +1,104 @@
+"""What DDP's C++ Reducer waits for and believes, brought into the rank's own thread.
+
+C++ cannot hand the baton on: a wait inside it would stop every rank. So each wait of the Reducer is preceded by one of
+ours, in Python, for the same calls:
+
+    backward pass      the Reducer issues buckets, then queues its finalize_backward with the autograd engine
+    engine callbacks   ours, queued at the first bucket and so before the Reducer's, waits for all of them ...
+                       ... then finalize_backward finds every Work complete
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.autograd import Variable
+
+from joinlab.emulator.buckets import BucketRebuild
+from joinlab.emulator.futures import Futures, outputs
+from joinlab.emulator.model import EmulatedCall
+from joinlab.emulator.payload import elements
+from joinlab.emulator.waits import Wait, Waits
+
+
+class Reducer:
+    """The Reducer of one rank, as far as it waits for calls and reads what they bring."""
+
+    def __init__(self, waits: Waits, futures: Futures) -> None:
+        self.typed_futures = False  # DDP was given one of C++'s own comm hooks, which reads futures in C++
+        self._waits = waits
+        self._futures = futures
+        self._handed_out: list[EmulatedCall] = []  # their futures were, though no wait has been seen yet
+        self._in_backward: list[EmulatedCall] | None = None  # what this backward pass has issued; None outside of one
+        self._rebuild = BucketRebuild()
+
+    def wait(self, calls: Sequence[EmulatedCall], explicit: bool = False) -> None:
+        """The host waits, or its stream; raises what the backend raises."""
+        if explicit or any(call.host_waits for call in calls):
+            self._waits.for_host(calls)
+        else:
+            self._waits.for_stream(calls)
+
+    def disbelief(self, call: EmulatedCall) -> str:
+        """Why the Reducer cannot go on with what came out of `call`, numbers of parameters; "" if it can."""
+        return self._rebuild.believe(elements(call.parts[0].outs[0]))
+
+    def future_of(self, call: EmulatedCall) -> torch.futures.Future[Any]:
+        """A future for what `call` puts out.
+
+        To a host, NCCL's is complete at once: what hangs on it runs behind the call, on a stream. Gloo's is complete
+        when the call is, which this rank finds out when it next waits, unless C++ could not be stopped from waiting.
+        """
+        if call.future is None:
+            waits, streams = self._waits, call.group.fabric.streams
+            if streams and not waits.stuck:
+                waits.stand_still(Wait([call], of_stream=True))
+            past = call.done and call.error is None and call.ended_ns <= waits.now
+            if streams or past or self.typed_futures or self._in_finalize():
+                if not streams:
+                    waits.for_host([call])
+                tensors = outputs(call)
+                call.future = torch._C.fork(lambda: tensors)  # of a type that C++ can read, too
+                self._handed_out.append(call)
+            else:
+                self._futures.add(call)
+        found: Any = call.future
+        return found  # type: ignore[no-any-return]
+
+    def before_wait(self, future: torch.futures.Future[Any]) -> None:
+        """C++ is about to wait for `future`: first wait for the calls that it hangs on, oldest first."""
+        if any(call.group.fabric.streams for call in self._handed_out):
+            handed, self._handed_out = self._handed_out, []
+            self._waits.for_stream(handed)
+        while not future.done() and self._futures.open:
+            call = self._futures.behind(future)
+            self._waits.for_host([call])
+            self._futures.fulfil(call)
+
+    def issued_in_backward(self, call: EmulatedCall) -> None:
+        """The Reducer will wait for it in C++, in an engine callback; ours comes before that one, if queued now."""
+        if self._in_backward is None:
+            self._in_backward = [call]
+            Variable._execution_engine.queue_callback(self._before_finalize)
+        else:
+            self._in_backward.append(call)
+
+    def backward_over(self) -> None:
+        """The backward pass has returned, or raised."""
+        self._in_backward = None
+
+    def _in_finalize(self) -> bool:
+        """Whether this is an engine callback: the Reducer, with a static graph, waits for its buckets right there."""
+        return self._in_backward is not None and torch._C._current_autograd_node() is None
+
+    def _before_finalize(self) -> None:
+        """Wait for all that the backward pass issued, and for what that issues in turn (a comm hook's `then`)."""
+        while self._in_backward:
+            calls, self._in_backward = self._in_backward, []
+            asked = [call for call in calls if call.future is not None]
+            if asked:
+                self.wait(asked)
+            self._handed_out = [call for call in self._handed_out if call not in asked]
+        self._in_backward = None

@@ -1,0 +1,175 @@
+"""One rank's thread: its two virtual clocks, and how it stands still.
+
+On gloo a wait is the host's. On NCCL most waits are the stream's: the host runs on. Here, though, tensors lie in
+the host's memory, and the program computes with them at once; so the thread of the rank does stop at a stream's
+wait until the data is there, without its virtual host clock moving. If it turns out that the data will never be
+there (every rank waits), the thread is let go, as the real host never stopped: from then on its stream is `stuck`,
+nothing that it issues is carried out, and the next time that its host waits for the stream it waits for ever.
+
+    running --wait--> standing still --call completes--> running
+                        |  of_stream, every rank waits: let go
+                        +--> running, stuck --host waits--> standing still, for ever: a hang
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from joinlab.emulator.clock import POLL_NS
+from joinlab.emulator.futures import Futures
+from joinlab.emulator.model import EmulatedCall
+from joinlab.emulator.scheduler import Baton, RankThread
+
+
+@dataclass(slots=True)
+class Wait:
+    """What a thread stands still for: all of `calls`, or, where `why` says so, something that is no call's end.
+
+    of_stream  only the stream waits; the real host would run on
+    let_go     every rank waits, so this thread goes on as that host would
+    """
+
+    calls: Sequence[EmulatedCall] = ()
+    of_stream: bool = False
+    why: str = ""
+    let_go: bool = False
+
+    @property
+    def over(self) -> bool:
+        """Whether all its calls are done."""
+        return not self.why and all(call.done for call in self.calls)
+
+
+class Waits:
+    """A rank's thread as a host and its stream: clocks in virtual ns, and every kind of wait."""
+
+    def __init__(self, rank: int, host: Any, baton: Baton, live: Callable[[], None], futures: Futures) -> None:
+        self.thread = RankThread(rank, host, live)
+        self.stream_ns = 0
+        self.stuck = False
+        self.standing: Wait | None = None
+        self.died_at: Sequence[EmulatedCall] = ()  # a rank that was killed while it ran next came to wait for these
+        self._baton = baton
+        self._futures = futures
+        self._streamed: dict[EmulatedCall, None] = {}  # the stream has been made to wait for these
+
+    @property
+    def now(self) -> int:
+        """The host's virtual clock, ns."""
+        return self.thread.now
+
+    def work_for(self, ns: int) -> None:
+        """The host is busy for so long."""
+        self.thread.now += ns
+
+    def reach(self, ns: int) -> None:
+        """The host has come to this time, if it was not there yet."""
+        self.thread.now = max(self.thread.now, ns)
+
+    @property
+    def awaited(self) -> list[EmulatedCall]:
+        """The calls that the thread stands still for and that are still open."""
+        return [] if self.standing is None else [call for call in self.standing.calls if not call.done]
+
+    # ------------------------------------------------------------------------------------ standing still
+
+    def stand_still(self, wait: Wait) -> None:
+        """Stop this thread until the wait is over (never, if the stream is stuck before it)."""
+        if self.thread.doomed:
+            self.died_at = wait.calls
+        elif wait.over:
+            return
+        self.standing = wait
+        self._baton.wait(self.thread)
+        self.standing = None
+        if wait.let_go:
+            self.stuck = True
+
+    def wake(self) -> None:
+        """Let the thread go on."""
+        self._baton.wake(self.thread)
+
+    def let_go(self) -> bool:
+        """Every rank waits: go on if only the stream does. False if the host waits, too, or stands for no call."""
+        wait = self.standing
+        if wait is None or not wait.of_stream or not wait.calls or self.stuck:
+            return False
+        wait.let_go = True
+        self.wake()
+        return True
+
+    def completed(self, call: EmulatedCall) -> bool:
+        """A call is done: perhaps the thread stands still for it. False if a stuck stream would have moved on by it."""
+        if self.stuck and call in self._streamed:
+            return False
+        if self.standing is not None and self.standing.calls and all(one.done for one in self.standing.calls):
+            self.wake()
+        return True
+
+    # ------------------------------------------------------------------------------------ what a program waits for
+
+    def for_host(self, calls: Sequence[EmulatedCall]) -> None:
+        """The host waits until all of `calls` are complete; raises what the backend raises."""
+        late = [call for call in calls if not (call.done and call.error is None and call.ended_ns <= self.now)]
+        if not late:
+            for call in calls:
+                call.settle()
+            self._futures.fulfil()
+            return
+        for call in late:
+            call.row.setdefault("host_wait_begin_ns", self.now)
+        self.stand_still(Wait(late))
+        until = max(call.ended_ns for call in late)
+        self.reach(until)
+        if late[0].group.fabric.streams:
+            self.stream_ns = max(self.stream_ns, until)
+        for call in late:
+            call.row.setdefault("host_wait_end_ns", self.now)
+        self._futures.fulfil()
+        for call in late:
+            if call.error is not None:
+                raise RuntimeError(call.error)
+        for call in calls:
+            call.settle()
+
+    def for_stream(self, calls: Sequence[EmulatedCall]) -> None:
+        """The stream waits until all of `calls` are complete."""
+        if not self.stuck:
+            self.stand_still(Wait([call for call in calls if not call.done], of_stream=True))
+        for call in calls:
+            self._streamed[call] = None
+            if call.done:
+                self.stream_ns = max(self.stream_ns, call.ended_ns)
+        self._futures.fulfil()
+
+    def sync(self) -> None:
+        """The host waits for its stream: .item(), .cpu(), print(tensor), torch.cuda.synchronize()."""
+        late = [call for call in self._streamed if not (call.done and call.ended_ns <= self.now)]
+        self._streamed = {}
+        if late:
+            self.for_host(late)
+        self.reach(self.stream_ns)
+
+    def poll(self, calls: Sequence[EmulatedCall]) -> bool:
+        """Work.is_completed(). Asking takes time, so that a program that keeps asking lets the others come."""
+        if all(call.done and (call.error is not None or call.ended_ns <= self.now) for call in calls):
+            return True
+        if all(call.done for call in calls):
+            self.reach(max(call.ended_ns for call in calls))
+        else:
+            self.work_for(POLL_NS)
+            if not self.stuck:
+                self._baton.yield_turn(self.thread)
+        return False
+
+    def sleep(self, seconds: float) -> None:
+        """time.sleep: virtual time passes, and others may run."""
+        self.work_for(round(max(0.0, seconds) * 1e9))
+        self._baton.yield_turn(self.thread)
+
+    def yield_if_ready(self) -> None:
+        """Let the others run, where any can."""
+        if self._baton.somebody_is_ready:
+            self._baton.yield_turn(self.thread)
