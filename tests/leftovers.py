@@ -12,12 +12,16 @@ from joinlab.launcher.forkclient import ForkServer
 
 
 def rank_processes() -> list[psutil.Process]:
-    """Every process below the fork server of this process: the ranks, and what they started."""
+    """Every process below the fork server of this process: keepers, ranks, and what they started.
+
+    A keeper ends a moment after its run; the time given to it is a bound, not a measure.
+    """
     server = ForkServer._shared
     if server is None or server.process.poll() is not None:
         return []
     try:
-        return [p for p in psutil.Process(server.process.pid).children(recursive=True) if p.is_running()]
+        _, alive = psutil.wait_procs(psutil.Process(server.process.pid).children(recursive=True), timeout=10)
+        return alive
     except psutil.NoSuchProcess:
         return []
 

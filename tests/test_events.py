@@ -17,7 +17,7 @@ from joinlab.timeline import Ending, EndKind
 
 
 def test_what_is_appended_is_read_back(tmp_path: Path) -> None:
-    log, tail = EventLog(tmp_path / "log"), LogTail(tmp_path / "log")
+    log, tail = EventLog(tmp_path / "log", print), LogTail(tmp_path / "log")
     assert tail.read() == b""
     log.write({"e": "input", "i": 0})
     assert tail.read() == b'{"e":"input","i":0}\n'
@@ -30,7 +30,7 @@ def test_a_log_that_nobody_has_begun_is_empty(tmp_path: Path) -> None:
 
 
 def test_a_log_grows_past_its_chunks(tmp_path: Path) -> None:
-    log, tail = EventLog(tmp_path / "log"), LogTail(tmp_path / "log")
+    log, tail = EventLog(tmp_path / "log", print), LogTail(tmp_path / "log")
     lines = ["x" * 1000, "y" * (3 * CHUNK), "z" * (CHUNK - 1), "end"]
     for line in lines:
         log.write_text(line)
@@ -41,7 +41,7 @@ def test_a_log_grows_past_its_chunks(tmp_path: Path) -> None:
 def test_a_killed_writer_loses_nothing_it_has_appended(tmp_path: Path) -> None:
     pid = os.fork()
     if pid == 0:
-        log = EventLog(tmp_path / "log")
+        log = EventLog(tmp_path / "log", print)
         for i in range(5000):
             log.write({"e": "input", "i": i})
         os.kill(os.getpid(), signal.SIGKILL)
@@ -52,7 +52,7 @@ def test_a_killed_writer_loses_nothing_it_has_appended(tmp_path: Path) -> None:
 
 
 def test_threads_do_not_mix_their_lines(tmp_path: Path) -> None:
-    log = EventLog(tmp_path / "log")
+    log = EventLog(tmp_path / "log", print)
 
     def write(name: str) -> None:
         for _ in range(2000):

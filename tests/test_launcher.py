@@ -362,11 +362,22 @@ def test_a_program_without_a_collective_has_an_empty_timeline() -> None:
     assert timeline.returns == (2.0, 3.0)
 
 
-def test_an_endless_loop_is_only_suspected() -> None:
+def test_a_rank_that_computes_is_not_suspected_to_hang() -> None:
     def program(rank: int, inputs: Any) -> None:
         if rank == 0:
             while True:
                 pass
+        dist.barrier()
+
+    timeline = run(program, no_progress=0.3, timeout=1.5)
+    assert {end.kind for end in timeline.ends} == {EndKind.KILLED}
+    assert "timeout=1.5" in timeline.ends[0].text
+
+
+def test_a_sleep_is_only_suspected() -> None:
+    def program(rank: int, inputs: Any) -> None:
+        if rank == 0:
+            time.sleep(600)
         dist.barrier()
 
     timeline = run(program, no_progress=0.3)

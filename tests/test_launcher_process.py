@@ -6,7 +6,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ import pytest
 import joinlab
 from joinlab import cases
 from joinlab.launcher.forkclient import ForkServer
-from joinlab.launcher.forkserver import Run
+from joinlab.launcher.keeper import Keeper
 from tests.leftovers import assert_nothing_left, run_folders
 
 ROOT = Path(__file__).parent.parent
@@ -31,7 +30,7 @@ import joinlab, torch, torch.distributed as dist
 from joinlab.errors import LaunchInterrupted
 
 def program(rank, inputs):
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])  # a rank may start something too
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     dist.barrier()
     print("pids", os.getpid(), child.pid)
     if rank == 0:
@@ -96,28 +95,26 @@ def test_the_launching_process_dying_takes_everything_with_it(sign: signal.Signa
         assert run_folders(parent.pid) == []
 
 
-def test_killing_the_fork_server_ends_the_ranks_too() -> None:
+@pytest.mark.parametrize("victim", ["server", "keeper"])
+def test_killing_the_fork_server_or_the_keeper_ends_the_ranks_too(victim: str) -> None:
     with hanging_launch() as (parent, pids):
         server = psutil.Process(parent.pid).children()[0]
-        ranks = {p.pid for p in server.children()}
-        assert len(ranks) == 2
-        server.kill()
-        assert_gone(ranks)
+        (keeper,) = server.children()
+        assert len(keeper.children()) == 2
+        (keeper if victim == "keeper" else server).kill()
         parent.wait(60)
         assert parent.returncode == 1  # LaunchError: the process that ranks are forked from died
+        assert_gone(pids)
         assert run_folders(parent.pid) == []
-    for pid in pids - ranks:  # what a rank started itself outlives a killed server: nobody is left to end it
-        if psutil.pid_exists(pid):
-            psutil.Process(pid).kill()
 
 
 def test_all_ranks_are_stopped_before_the_first_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[tuple[int, int]] = []
     monkeypatch.setattr("os.killpg", lambda pid, sign: sent.append((pid, sign)))
     monkeypatch.setattr("os.kill", lambda pid, sign: None)
-    one, other = socket.socketpair()
-    with one, other:
-        Run(one, ranks={7: 0, 8: 1}).kill()
+    keeper = Keeper.__new__(Keeper)
+    keeper.ranks = {7: 0, 8: 1}
+    keeper.kill()
     assert sent == [(7, signal.SIGSTOP), (8, signal.SIGSTOP), (7, signal.SIGKILL), (8, signal.SIGKILL)]
 
 

@@ -1,6 +1,6 @@
 """The launcher's end of the fork server: starts it on first use, begins runs on it, and ends it.
 
-What passes over the sockets is described in forkserver.py.
+forkserver.py and keeper.py say what passes over the sockets.
 """
 
 from __future__ import annotations
@@ -8,16 +8,27 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import select
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import weakref
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-import joinlab
 from joinlab.errors import LaunchError
+
+ROOT = Path(__file__).parents[2]
+"""The folder that has the package: what the server must find first, whatever folder it is started in."""
+
+START_S = 120.0
+"""A server that has not imported torch by then will not."""
+LEAVE_S = 15.0
+"""A server that was told to end and has not by then is killed; it gives its keepers 10 s."""
 
 
 class ForkServer:
@@ -33,27 +44,38 @@ class ForkServer:
                 "Timeline that was recorded elsewhere with joinlab.load."
             )
         self.owner = os.getpid()
-        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the server)
+        self._errors = _temporary_file()
         here, there = socket.socketpair()
         self.control = here
-        root = str(Path(joinlab.__file__).parent.parent)
-        serve = f"from joinlab.launcher.forkserver import main; main({there.fileno()})"
-        code = f"import sys; sys.path.insert(0, {root!r}); {serve}"
-        with there:
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-c", code],
-                pass_fds=[there.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=self._errors,
-                stderr=self._errors,
-                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # no thread may run where ranks are forked
-                start_new_session=True,
-            )
+        serve = f"from joinlab.launcher.forkserver import main; main({there.fileno()}, {self.owner})"
+        code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); {serve}"
+        try:
+            with there:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-P", "-c", code],
+                    pass_fds=[there.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._errors,
+                    stderr=self._errors,
+                    env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # no thread may run where ranks are forked
+                    start_new_session=True,
+                )
+        except BaseException as error:
+            here.close()
+            self._errors.close()
+            if isinstance(error, OSError):
+                size = sum(len(name) + len(value) + 2 for name, value in os.environ.items())
+                raise LaunchError(
+                    f"the process that ranks are forked from could not be started: {error.strerror}. The environment "
+                    f"has {size:,} bytes; a system takes about 2,000,000, and 130,000 in one variable."
+                ) from error
+            raise
         try:
             self.hello = self._hear_hello()
         except BaseException:
-            self.close()
+            self.close(kill=True)
             raise
+        _SERVERS.add(self)
         atexit.register(self.close)
 
     @classmethod
@@ -61,11 +83,16 @@ class ForkServer:
         """The running server, or a new one."""
         with cls._starting:
             server = cls._shared
-            if server is None or server.owner != os.getpid() or server.process.poll() is not None:
+            if server is not None and (server.owner != os.getpid() or server.process.poll() is not None):
+                server.close()
+                server = None
+            if server is None:
                 server = cls._shared = cls()
             return server
 
     def _hear_hello(self) -> dict[str, Any]:
+        if not select.select([self.control], [], [], START_S)[0]:
+            raise LaunchError(f"the process that ranks are forked from did not start within {START_S:g} s")
         with self.control.makefile("rb") as lines:
             line = lines.readline()
         hello = json.loads(line) if line else {}
@@ -84,18 +111,66 @@ class ForkServer:
             here.sendall(json.dumps(request).encode() + b"\n")
         except OSError as error:
             here.close()
-            type(self)._shared = None
+            self.close(kill=True)
             raise LaunchError(f"the process that ranks are forked from is gone ({error}); call launch again") from error
+        except BaseException:
+            here.close()
+            raise
+        _LINKS.add(here)
         return here
 
-    def close(self) -> None:
-        """End the server, and with it every run."""
+    def wake(self) -> None:
+        """Let a server that someone has stopped go on."""
+        with suppress(ProcessLookupError):
+            os.kill(self.process.pid, signal.SIGCONT)
+
+    def close(self, kill: bool = False) -> None:
+        """End the server, and with it every run. Keepers of a killed one end by themselves."""
+        if type(self)._shared is self:
+            type(self)._shared = None
+        self.control.close()
+        self._errors.close()
+        atexit.unregister(self.close)
         if self.owner != os.getpid():
             return
-        self.control.close()
+        if kill:
+            self.process.kill()
+        else:
+            self.wake()
         try:
-            self.process.wait(10)
+            self.process.wait(LEAVE_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        self._errors.close()
+
+
+_SERVERS: weakref.WeakSet[ForkServer] = weakref.WeakSet()
+_LINKS: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+
+def _forget_in_child() -> None:
+    """A child of the launcher's process has no part in its runs; holding their sockets would keep them alive."""
+    for server in list(_SERVERS):
+        server.close()
+    for link in list(_LINKS):
+        link.close()
+    ForkServer._starting = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)
+
+
+def _temporary_file() -> IO[bytes]:
+    try:
+        return tempfile.TemporaryFile()
+    except OSError as error:
+        raise LaunchError(no_temporary_folder(error)) from error
+
+
+def no_temporary_folder(error: OSError) -> str:
+    """What to say where no file can be made in the temporary folder."""
+    return (
+        f"launch keeps a run's files in a temporary folder, and none can be used: {error.strerror or error}. Set "
+        "TMPDIR to a folder that can be written."
+    )

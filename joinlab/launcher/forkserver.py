@@ -1,13 +1,16 @@
-"""The fork server: one process with torch imported, from which ranks are forked in milliseconds.
+"""The fork server: one process with torch imported, from which runs are forked in milliseconds.
 
-The launcher starts it on first use and keeps it. It does nothing but fork, reap and kill: no torch operation, no
-CUDA, no thread before a fork. Two kinds of sockets tie lives together:
+    launcher ── control socket ── fork server            imports torch once, forks one keeper per run
+        └────── run's socket ───────── keeper            forks the ranks, reports and ends them (keeper.py)
+                                          ├── rank 0 ── whatever it starts
+                                          └── rank 1
 
-- the control socket: its end means that the launcher's process is gone; the server kills every run and exits;
-- one socket per run, handed over on the control socket: its end means that the launcher gave the run up.
+The launcher starts the server on first use and keeps it. The server does nothing but fork and reap: no torch operation,
+no CUDA, no thread before a fork. It hands each run's socket, which it receives on the control socket, to a new keeper.
 
-On a run's socket the launcher sends a request (a line of JSON), later perhaps `kill`; the server answers with
-lines {"pid": [...]} and {"rank", "status"} for each rank that ended (status as of os.waitpid).
+Server and keepers are subreapers (descendants.py), so that one SIGKILL cannot leave a process behind: a keeper whose
+server is gone ends its run, and the server ends what a killed keeper leaves to it. The server ends when the control
+socket does, or when its launcher's process is gone: some other process may still hold the socket.
 """
 
 from __future__ import annotations
@@ -16,53 +19,34 @@ import gc
 import json
 import os
 import selectors
-import shutil
 import signal
 import socket
-import sys
+import time
 import traceback
-from dataclasses import dataclass, field
+from contextlib import suppress
 from typing import Any
 
+from joinlab.launcher import descendants
+from joinlab.launcher.keeper import Keeper
 
-@dataclass(slots=True)
-class Run:
-    """One run: its socket, and its ranks' processes that are still alive."""
+LOOK_S = 0.5
+"""How often a process looks whether its parent still lives, beside what its sockets tell."""
 
-    link: socket.socket
-    folder: str = ""
-    ranks: dict[int, int] = field(default_factory=dict)  # pid -> rank
-    buffer: bytes = b""
-    orphaned: bool = False
-
-    def tell(self, message: dict[str, Any]) -> None:
-        """Send one line to the launcher, if it is still there."""
-        try:
-            self.link.sendall(json.dumps(message).encode() + b"\n")
-        except OSError:
-            self.orphaned = True
-
-    def kill(self) -> None:
-        """End every rank of the run, and whatever it started.
-
-        All are stopped before the first is killed: otherwise those that still live would see a connection close, and
-        record an error that nothing but their own end caused.
-        """
-        for sign in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in self.ranks:
-                _signal_group(pid, sign)
+LEAVE_S = 10.0
+"""Time for the keepers to end their runs when the server ends; what is left then is killed."""
 
 
-def main(control_fd: int) -> None:
-    """Serve until the control socket ends. `control_fd` is inherited from the launcher."""
+def main(control_fd: int, launcher: int) -> None:
+    """Serve until the control socket ends. `control_fd` is inherited from the process `launcher`."""
     control = socket.socket(fileno=control_fd)
     try:
         hello = _warm_up()
     except BaseException:
         control.sendall(json.dumps({"error": traceback.format_exc()}).encode() + b"\n")
         return
+    descendants.adopt()
     control.sendall(json.dumps(hello).encode() + b"\n")
-    Server(control).serve()
+    Server(control, launcher).serve()
 
 
 def _warm_up() -> dict[str, Any]:
@@ -85,48 +69,39 @@ def _warm_up() -> dict[str, Any]:
         "gloo": torch.distributed.is_gloo_available(),
     }
     gc.collect()
-    gc.freeze()  # what is shared with the forked ranks shall not be touched by their garbage collectors
+    gc.freeze()  # a garbage collection in a rank must not copy the pages that it shares with the server
     return hello
 
 
 class Server:
-    """Forks ranks on request, reports their ends, and outlives neither its launcher nor a given-up run."""
+    """Forks a keeper for each run, and outlives neither them nor its launcher."""
 
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, launcher: int) -> None:
         self.control = control
-        self.runs: dict[int, Run] = {}  # by the file number of the run's socket
+        self.launcher = launcher
+        self.keepers: set[int] = set()
         self.selector = selectors.DefaultSelector()
         self.selector.register(control, selectors.EVENT_READ)
-        self.child_pipe, wake = os.pipe()
-        for fd in (self.child_pipe, wake):
+        self.child_pipe, self.wake = os.pipe()
+        for fd in (self.child_pipe, self.wake):
             os.set_blocking(fd, False)
-        self.wake = wake
-        signal.set_wakeup_fd(wake)
+        signal.set_wakeup_fd(self.wake)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher handles Ctrl-C
         self.selector.register(self.child_pipe, selectors.EVENT_READ)
 
     def serve(self) -> None:
         """Run until the launcher is gone, then leave nothing behind."""
         try:
-            while True:
-                for key, _ in self.selector.select():
+            while os.getppid() == self.launcher:
+                for key, _ in self.selector.select(LOOK_S):
                     if key.fd == self.child_pipe:
                         os.read(self.child_pipe, 4096)
                         self._reap()
-                    elif key.fileobj is self.control:
-                        if not self._accept():
-                            return
-                    elif key.fd in self.runs:
-                        self._hear(self.runs[key.fd])
+                    elif not self._accept():
+                        return
         finally:
-            for run in list(self.runs.values()):
-                run.orphaned = True
-                run.kill()
-            while any(run.ranks for run in self.runs.values()):
-                self._reap(block=True)
-            for run in list(self.runs.values()):
-                self._forget(run)
+            self._leave()
 
     def _accept(self) -> bool:
         try:
@@ -137,86 +112,45 @@ class Server:
             return False
         for fd in fds:
             link = socket.socket(fileno=fd)
-            self.runs[link.fileno()] = Run(link)
-            self.selector.register(link, selectors.EVENT_READ)
-        return True
-
-    def _hear(self, run: Run) -> None:
-        try:
-            data = run.link.recv(1 << 20)
-        except OSError:
-            data = b""
-        if not data:  # the launcher is done with the run, or gone
-            run.orphaned = True
-            run.kill()
-            self.selector.unregister(run.link)
-            if not run.ranks:
-                self._forget(run)
-            return
-        run.buffer += data
-        while b"\n" in run.buffer:
-            line, run.buffer = run.buffer.split(b"\n", 1)
-            if line == b"kill":
-                run.kill()
-            else:
-                self._fork(run, json.loads(line))
-
-    def _fork(self, run: Run, request: dict[str, Any]) -> None:
-        run.folder = request["folder"]
-        for rank in range(len(request["inputs"])):
             try:
                 pid = os.fork()
             except OSError as error:
-                run.kill()
-                run.tell({"error": f"could not start the process of rank {rank}: {error}"})
-                return
+                with suppress(OSError):
+                    link.sendall(json.dumps({"error": f"could not start a process: {error}"}).encode() + b"\n")
+                link.close()
+                continue
             if pid == 0:
-                self._be_rank(request, rank)
-            run.ranks[pid] = rank
-        run.tell({"pids": {rank: pid for pid, rank in run.ranks.items()}})
+                self._be_keeper(link)
+            self.keepers.add(pid)
+            link.close()
+        return True
 
-    def _be_rank(self, request: dict[str, Any], rank: int) -> None:
+    def _be_keeper(self, link: socket.socket) -> None:
         try:
             signal.set_wakeup_fd(-1)
             self.selector.close()
             for fd in (self.child_pipe, self.wake):
                 os.close(fd)
-            for run in self.runs.values():
-                run.link.close()
+            server = os.getppid()
             self.control.close()
-            from joinlab.launcher.rank import run_rank
-
-            run_rank(request, rank)
+            Keeper(link, server).keep()
+        except BaseException:
+            traceback.print_exc()
         finally:
-            os._exit(1)
+            os._exit(0)
 
-    def _reap(self, block: bool = False) -> None:
-        for run in list(self.runs.values()):
-            for pid in list(run.ranks):
-                # First look, then end what the rank itself started, then reap: only so is its number still its own.
-                flags = os.WEXITED | os.WNOWAIT | (0 if block else os.WNOHANG)
-                if os.waitid(os.P_PID, pid, flags) is None:
-                    continue
-                _signal_group(pid, signal.SIGKILL)
-                _, status = os.waitpid(pid, 0)
-                run.tell({"rank": run.ranks.pop(pid), "status": status})
-            if run.orphaned and not run.ranks:
-                self._forget(run)
+    def _reap(self) -> None:
+        with suppress(ChildProcessError):
+            while (found := os.waitpid(-1, os.WNOHANG))[0]:
+                if found[0] in self.keepers:
+                    self.keepers.discard(found[0])
+                    descendants.kill_all(spared=self.keepers)  # what it left if it was killed itself
 
-    def _forget(self, run: Run) -> None:
-        self.runs = {fd: other for fd, other in self.runs.items() if other is not run}
-        run.link.close()
-        if run.folder:  # the launcher removes it itself unless it died before
-            shutil.rmtree(run.folder, ignore_errors=True)
-
-
-def _signal_group(pid: int, sign: signal.Signals) -> None:
-    for kill in (os.killpg, os.kill):  # the group exists once the rank has called setsid
-        try:
-            kill(pid, sign)
-        except (ProcessLookupError, PermissionError):
-            continue
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    def _leave(self) -> None:
+        for pid in self.keepers:
+            descendants.send(pid, signal.SIGTERM)
+        give_up = time.monotonic() + LEAVE_S
+        while self.keepers and time.monotonic() < give_up:
+            self._reap()
+            time.sleep(0.005)
+        descendants.kill_all()

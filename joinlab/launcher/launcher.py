@@ -1,29 +1,35 @@
 """`launch`: run a program as real processes, one a rank, and record it as a Timeline.
 
 Here the request is checked, the backend chosen and the run begun. The ranks are forked from a warm server
-(forkclient.py is our end of it, forkserver.py the other, rank.py what a rank does); watch.py follows them to their
-ends.
+(forkclient.py is the launcher's end of it, forkserver.py and keeper.py the other, rank.py what a rank does); monitor.py
+follows them to their ends.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import psutil
 
-from joinlab.errors import LaunchError, ProgramError
-from joinlab.launcher.forkclient import ForkServer
-from joinlab.launcher.monitor import Watch
+from joinlab.errors import LaunchError, LaunchInterrupted, ProgramError
+from joinlab.launcher.forkclient import ForkServer, no_temporary_folder
+from joinlab.launcher.monitor import INTERRUPTED, Watch
 from joinlab.launcher.terminal import Echo, Listener
 from joinlab.program.program import MAX_RANKS, Program, check_inputs, check_program, check_seed, program_name, source_of
 from joinlab.recorder.events import PROGRAM
-from joinlab.timeline import Meta, Timeline
+from joinlab.timeline import Ending, EndKind, Meta, Timeline, timeline_from_rows
+
+FOLDER = "joinlab-"
+"""A run's folder is named joinlab-<pid of the launcher>-<random>."""
 
 
 def launch(
@@ -45,10 +51,10 @@ def launch(
                  `timeline.meta["backend"]` says which
     seed         seeds torch, numpy and random on every rank: one int for all, one per rank, or None for random ones
     timeout      seconds after which a run that still goes on is ended; its living ranks are "killed"
-    no_progress  seconds without any event after which living ranks are "hung (suspected)"; a hang that the matching
-                 rule proves ends the run at once
+    no_progress  seconds without any event after which living ranks are "hung (suspected)", unless one of them computes;
+                 a hang that the matching rule proves ends the run at once
     on_output    called with (rank, line) for each line that a rank prints, while it runs; "echo" prints them, None
-                 is silent. `timeline.output` has everything in any case
+                 is silent. `timeline.output` has everything, the middle of more than 4 MB per rank excepted
     progress     show a progress bar if the run takes long; or a function, called now and then with the number of inputs
                  that all ranks together have been through
     stop         a function that is asked all the time, such as the `is_set` of a threading.Event. Once it says True
@@ -76,39 +82,106 @@ def launch(
     if stop is not None and not callable(stop):
         raise ProgramError(f"stop= is None or a function that says whether to stop; got {stop!r}")
     pickled = _pickle(program)
-    server = ForkServer.get()
-    chosen, settings = choose_backend(server.hello, backend and backend.lower(), len(counts))
-    folder = Path(tempfile.mkdtemp(prefix=f"joinlab-{os.getpid()}-"))
+    meta: Meta = {
+        "program": program_name(program),
+        "source": source_of(program),
+        "engine": "launched",
+        "world_size": len(counts),
+        "inputs": list(counts),
+        "seeds": list(seeds),
+        "verdict_ns": None,  # when the ranks that still lived were ended
+    }
     try:
-        (folder / PROGRAM).write_bytes(pickled)
+        return _run(
+            pickled, meta, backend and backend.lower(), Watching(listener, progress, stop, timeout, no_progress)
+        )
+    except LaunchInterrupted:
+        raise
+    except KeyboardInterrupt:  # before the first rank was started, or while the last files were removed
+        ends = [Ending(EndKind.KILLED, text="interrupted by the user")] * len(counts)
+        raise LaunchInterrupted(INTERRUPTED, timeline_from_rows([], ends, meta)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Watching:
+    """How a run is to be watched: arguments of `launch`."""
+
+    listener: Listener | None
+    progress: bool | Callable[[int], None]
+    stop: Callable[[], bool] | None
+    timeout: float
+    no_progress: float
+
+
+def _run(pickled: bytes, meta: Meta, backend: str | None, how: Watching) -> Timeline:
+    server = ForkServer.get()
+    counts = meta["inputs"]
+    chosen, settings = choose_backend(server.hello, backend, len(counts))
+    if chosen == "gloo":
+        settings["JOINLAB_GLOO_HOST"] = loopback()
+    meta["backend"] = chosen
+    meta["transport"] = "sockets" if "NCCL_SOCKET_IFNAME" in settings or chosen == "gloo" else None
+    _sweep()
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-"))
+    except OSError as error:
+        raise LaunchError(no_temporary_folder(error)) from error
+    try:
         request = {
             "folder": str(folder),
-            "program": program_name(program),
+            "program": meta["program"],
             "inputs": counts,
-            "seeds": seeds,
+            "seeds": meta["seeds"],
             "backend": chosen,
             "gpus": server.hello["gpus"],
             "nccl": server.hello["nccl"],
             "settings": settings,
             "environ": dict(os.environ),
-            "path": sys.path,
-            "cwd": os.getcwd(),
+            "path": [str(entry) for entry in sys.path],  # a Path among them is of no use to Python, but common
+            "cwd": _cwd(),
         }
-        meta: Meta = {
-            "program": program_name(program),
-            "source": source_of(program),
-            "engine": "launched",
-            "backend": chosen,
-            "transport": "sockets" if "NCCL_SOCKET_IFNAME" in settings or chosen == "gloo" else None,
-            "world_size": len(counts),
-            "inputs": list(counts),
-            "seeds": list(seeds),
-            "verdict_ns": None,  # when the ranks that still lived were ended
-        }
-        watch = Watch(folder, counts, meta, listener, progress, stop)
-        return watch.follow(server.open(request), timeout, no_progress)
+        try:
+            (folder / PROGRAM).write_bytes(pickled)
+        except OSError as error:
+            raise LaunchError(no_temporary_folder(error)) from error
+        watch = Watch(server, folder, tuple(counts), meta, how.listener, how.progress, how.stop)
+        return watch.follow(request, how.timeout, how.no_progress)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _cwd() -> str:
+    try:
+        return os.getcwd()
+    except OSError as error:
+        raise LaunchError(
+            f"ranks run in the current folder, and it cannot be entered: {error.strerror}. Change to one that can "
+            "(os.chdir)."
+        ) from error
+
+
+def _sweep() -> None:
+    """Remove the folders of runs whose launcher is gone without having done so."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER}*-*"):
+        pid = folder.name.removeprefix(FOLDER).partition("-")[0]
+        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+            shutil.rmtree(folder, ignore_errors=True)  # not ours to remove if it is another user's
+
+
+def loopback() -> str:
+    """The address at which ranks on gloo find each other: that of the machine's own interface."""
+    error: OSError | None = None
+    for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        try:
+            with socket.socket(family) as probe:
+                probe.bind((host, 0))
+                return host
+        except OSError as found:
+            error = error or found
+    raise LaunchError(
+        f"ranks on gloo talk over the loopback interface, and no port of it can be had: {error}. Bring it up (ip link "
+        "set lo up), or end processes that hold its ports."
+    )
 
 
 def _pickle(program: Program) -> bytes:
@@ -133,7 +206,7 @@ def choose_backend(machine: dict[str, Any], backend: str | None, ranks: int) -> 
     if backend is None:
         backend = "nccl" if enough else "gloo"
     if backend == "gloo":
-        return "gloo", {"JOINLAB_GLOO_HOST": "127.0.0.1"}
+        return "gloo", {}
     if not gpus:
         raise LaunchError(
             'backend="nccl" needs an NVIDIA GPU, and PyTorch sees none here. Use backend="gloo", which runs on the CPU.'

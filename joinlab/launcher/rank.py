@@ -7,7 +7,6 @@ peers. Whatever it printed and recorded is in files by then.
 from __future__ import annotations
 
 import atexit
-import ctypes
 import json
 import os
 import random
@@ -15,9 +14,9 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from base64 import b64encode
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,10 +26,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from joinlab.launcher import descendants
+from joinlab.launcher.keeper import SEGMENTS
 from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text
 from joinlab.program.plain_data import encode
 from joinlab.program.program import Inputs, call_program
-from joinlab.recorder.events import PROGRAM, output_name, return_name
+from joinlab.recorder.events import PROGRAM, EventLog, log_name, output_name, return_name
 from joinlab.recorder.install import install
 from joinlab.recorder.recorder import Recorder
 
@@ -39,27 +40,40 @@ CONNECT_S = 20.0
 """A peer that has not connected after this long has died; the program's first collective will tell."""
 
 
-def run_rank(request: Mapping[str, Any], rank: int) -> NoReturn:
-    """Be rank `rank` of the run that `request` describes, then exit. Called in a freshly forked process."""
+def run_rank(request: Mapping[str, Any], rank: int, trouble: int) -> NoReturn:
+    """Be rank `rank` of the run that `request` describes, then exit. Called in a freshly forked process.
+
+    `trouble` is a pipe on which the rank says why it cannot be set up: files may be what does not work.
+    """
     code = 1
+
+    def complain(what: str, error: BaseException) -> None:
+        line = json.dumps({"rank": rank, "trouble": f"{what}: {text_of(error)}"[:3000]})  # below PIPE_BUF: one piece
+        os.write(trouble, line.encode() + b"\n")
+
     try:
         folder = Path(request["folder"])
-        _own_process(folder, rank, request)
-        recorder = install(folder, rank, {"torch": torch.__version__, "nccl": request["nccl"]})
-        program = _load(recorder, folder)
-        if program is not None:
-            code = _run(recorder, program, rank, request)
-    except BaseException:
-        traceback.print_exc()
+        try:
+            _own_process(folder, rank, request)
+            log = EventLog(folder / log_name(rank), lambda error: complain("could not go on recording", error))
+            recorder = install(log, rank, {"torch": torch.__version__, "nccl": request["nccl"]})
+        except Exception as error:
+            complain("could not be set up", error)
+        else:
+            program = _load(recorder, folder)
+            if program is not None:
+                code = _run(recorder, program, rank, request)
+    except BaseException as error:
+        complain("could not be ended", error)
     finally:
         _flush()
         os._exit(code)
 
 
 def _own_process(folder: Path, rank: int, request: Mapping[str, Any]) -> None:
-    """A session, output file, environment and working directory of its own; dies with the fork server."""
-    os.setsid()  # so that whatever the program starts can be ended with it
-    _die_with_parent()
+    """A session, output file, environment and working directory of its own; dies with its keeper."""
+    os.setsid()  # so that what the program starts can be ended with it
+    descendants.die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     out = os.open(folder / output_name(rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -78,12 +92,25 @@ def _own_process(folder: Path, rank: int, request: Mapping[str, Any]) -> None:
     sys.argv[:] = [request["program"]]
     os.chdir(request["cwd"])
     atexit._clear()
+    _note_shared_memory(folder / SEGMENTS)
 
 
-def _die_with_parent() -> None:
-    if sys.platform == "linux":
-        parent_death_signal = 1  # PR_SET_PDEATHSIG
-        ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGKILL)
+def _note_shared_memory(path: Path) -> None:
+    """Write down the name of each segment that Python makes here: a killed program cannot unlink it, the keeper can."""
+    try:
+        import _posixshmem  # type: ignore[import-not-found]
+    except ImportError:  # a system without
+        return
+    shm_open = _posixshmem.shm_open
+
+    def noting(name: str, flags: int, mode: int = 0o777) -> int:
+        fd = shm_open(name, flags, mode)
+        if flags & os.O_CREAT:
+            with suppress(OSError), path.open("a") as file:
+                file.write(name.lstrip("/") + "\n")
+        return int(fd)
+
+    _posixshmem.shm_open = noting
 
 
 def _load(recorder: Recorder, folder: Path) -> Any:
@@ -95,10 +122,12 @@ def _load(recorder: Recorder, folder: Path) -> Any:
 
 
 def _run(recorder: Recorder, program: Any, rank: int, request: Mapping[str, Any]) -> int:
+    connected = False
     try:
         _seed(request["seeds"][rank])
         _set_device(rank, request)
         _init_process_group(recorder, rank, request)
+        connected = True
         value = call_program(program, rank, Inputs(request["inputs"][rank], recorder.mark_input))
         threading._shutdown()  # type: ignore[attr-defined]  # as at the end of any script: wait for its threads
     except BaseException as error:
@@ -109,7 +138,7 @@ def _run(recorder: Recorder, program: Any, rank: int, request: Mapping[str, Any]
             print(trace, end="", file=sys.stderr, flush=True)
             text = text_of(error)
             recorder.end_program(at_exit(f"its program has raised {text}"))
-            recorder.log.write({"e": "raise", "x": text, "tb": trace})
+            recorder.log.write({"e": "raise", "x": text, "tb": trace, "connected": connected})
             return 1
     recorder.end_program(at_exit("its program has returned"))
     _keep(Path(request["folder"]) / return_name(rank), value)

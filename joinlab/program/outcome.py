@@ -48,4 +48,8 @@ def at_exit(how: str) -> str:
 
 def text_of(error: BaseException) -> str:
     """Type and message of an exception, as an Ending says it."""
-    return f"{type(error).__name__}: {error}".rstrip(": ")
+    try:
+        message = str(error)
+    except Exception:  # its own __str__ raises: it ends the rank as itself all the same
+        message = "<its str() raises>"
+    return f"{type(error).__name__}: {message}".rstrip(": ")

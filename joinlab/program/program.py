@@ -145,7 +145,7 @@ def _source(code: CodeType) -> Source | None:
     try:
         lines, first = inspect.getsourcelines(code)
         return {"file": inspect.getfile(code), "first_line": first, "text": textwrap.dedent("".join(lines))}
-    except (OSError, TypeError, ValueError):
+    except Exception:  # the file has changed since (TokenError, SyntaxError), or there is none
         return None
 
 

@@ -21,7 +21,7 @@ import mmap
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +51,14 @@ def return_name(rank: int) -> str:
 class EventLog:
     """Appends events to one rank's file. Safe to call from several threads."""
 
-    __slots__ = ("_at", "_fd", "_lock", "_map", "_size")
+    __slots__ = ("_at", "_fd", "_lock", "_map", "_on_failure", "_size", "failed")
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, on_failure: Callable[[OSError], None]) -> None:
+        """Create the file, or raise OSError. `on_failure` is called once if it cannot grow later (a full disk)."""
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         self._lock = threading.Lock()
+        self._on_failure = on_failure
+        self.failed = False
         self._at = self._size = 0
         self._map = self._grown(CHUNK)
 
@@ -68,10 +71,15 @@ class EventLog:
         data = line.encode() + b"\n"
         with self._lock:
             end = self._at + len(data)
-            if end >= self._size:  # one zero byte is left to end the text
-                self._map = self._grown(max(2 * self._size, end + CHUNK))
-            self._map[self._at : end] = data
-            self._at = end
+            if end >= self._size and not self.failed:  # one zero byte is left to end the text
+                try:
+                    self._map = self._grown(max(2 * self._size, end + CHUNK))
+                except OSError as error:  # recording ends here; the program goes on
+                    self.failed = True
+                    self._on_failure(error)
+            if not self.failed:
+                self._map[self._at : end] = data
+                self._at = end
 
     def _grown(self, size: int) -> mmap.mmap:
         if hasattr(os, "posix_fallocate"):  # a full disk is an error here, and not a SIGBUS at the next append

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,19 +16,19 @@ from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from joinlab.recorder.call import Reader
-from joinlab.recorder.events import EventLog, log_name
+from joinlab.recorder.events import EventLog
 from joinlab.recorder.group import BACKEND, RecordingGroup
 from joinlab.recorder.reader import HostReader
 from joinlab.recorder.recorder import Recorder
 
 
-def install(folder: Path, rank: int, versions: dict[str, str | None] | None = None) -> Recorder:
-    """Record every process group that this process creates from now on, into `folder`. Call once per process.
+def install(log: EventLog, rank: int, about: Mapping[str, Any]) -> Recorder:
+    """Record every process group that this process creates from now on. Call once, before init_process_group.
 
-    Writes `rank-<rank>.events.jsonl`. Works under torchrun as well: call it before init_process_group.
+    `about` goes into the log's first event: versions, command and the like.
     """
-    recorder = Recorder(EventLog(folder / log_name(rank)), rank)
-    recorder.begin(versions or {})
+    recorder = Recorder(log, rank)
+    recorder.begin(about)
     _patch_group_creation(recorder)
     _patch_spans(recorder)
     _patch_future_wait(recorder)

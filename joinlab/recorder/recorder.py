@@ -17,6 +17,7 @@ import itertools
 import os
 import socket
 from collections import deque
+from collections.abc import Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -57,10 +58,10 @@ class Recorder:
 
     # ---------------------------------------------------------------- the program's progress
 
-    def begin(self, versions: dict[str, str | None]) -> None:
+    def begin(self, about: Mapping[str, Any]) -> None:
         """Record who this rank is."""
         self.log.write(
-            {"e": "begin", "rank": self.rank, "pid": os.getpid(), "host": socket.gethostname(), "t": now(), **versions}
+            {"e": "begin", "rank": self.rank, "pid": os.getpid(), "host": socket.gethostname(), "t": now(), **about}
         )
 
     def begin_group(self, group: RecordedGroup) -> None:

@@ -1,0 +1,192 @@
+"""The keeper of one run: forks its ranks, reports how they end, and ends whatever they have started.
+
+It talks to the launcher over the run's socket, in lines. The launcher sends a request (JSON), later perhaps `kill`; the
+end of the socket means that the launcher has given the run up, or is gone. The keeper answers
+
+    {"keeper": pid, "pids": {rank: pid}}   the ranks are started
+    {"trouble": text, "rank": r}           rank r could not be set up, or cannot record any more
+    {"error": text}                        a rank could not be started
+    {"rank": r, "status": s}               a rank's process has ended (status as of os.waitpid)
+
+The last of these is sent when everything that the ranks have started is gone, too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import selectors
+import shutil
+import signal
+import socket
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from joinlab.launcher import descendants
+
+LOOK_S = 0.2
+"""How often the keeper looks whether the fork server still lives."""
+
+SHARED_MEMORY = Path("/dev/shm")
+SEGMENTS = "segments"
+"""In the run's folder: names of the shared memory segments that ranks have made, one a line."""
+
+
+class Keeper:
+    """One run: its socket, and its ranks' processes that have not ended."""
+
+    def __init__(self, link: socket.socket, server: int) -> None:
+        self.link = link
+        self.server = server
+        self.folder = ""
+        self.ranks: dict[int, int] = {}  # pid -> rank
+        self.segments: set[str] = set()
+        self.incoming = b""
+        self.over = False
+        descendants.adopt()
+        self.child_pipe, self.wake = os.pipe()
+        self.trouble_pipe, self.trouble = os.pipe()
+        for fd in (self.child_pipe, self.wake, self.trouble_pipe):
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(self.wake)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, self._terminated)
+        self.selector = selectors.DefaultSelector()
+        for source in (link, self.child_pipe, self.trouble_pipe):
+            self.selector.register(source, selectors.EVENT_READ)
+
+    def keep(self) -> None:
+        """Follow the run until the launcher is done with it, then leave nothing of it behind."""
+        try:
+            while not self.over and os.getppid() == self.server:
+                for key, _ in self.selector.select(LOOK_S):
+                    if key.fd == self.child_pipe:
+                        os.read(self.child_pipe, 4096)
+                    elif key.fd == self.trouble_pipe:
+                        self._forward_trouble()
+                    else:
+                        self._hear()
+                self._reap()
+        finally:
+            self._end_everything()
+            if self.folder:  # the launcher removes it itself unless it is gone
+                shutil.rmtree(self.folder, ignore_errors=True)
+
+    def kill(self) -> None:
+        """End every rank, and whatever it started.
+
+        All are stopped before the first is killed. Otherwise those that still live would see a connection close, and
+        record an error that only the end of the run has caused.
+        """
+        for sign in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in self.ranks:
+                _signal_group(pid, sign)
+
+    def _terminated(self, *_: Any) -> None:
+        self.over = True
+
+    def _hear(self) -> None:
+        try:
+            data = self.link.recv(1 << 20)
+        except OSError:
+            data = b""
+        if not data:
+            self.over = True
+            return
+        *lines, self.incoming = (self.incoming + data).split(b"\n")
+        for line in lines:
+            if line == b"kill":
+                self.kill()
+            else:
+                self._start(json.loads(line))
+
+    def _start(self, request: dict[str, Any]) -> None:
+        self.folder = request["folder"]
+        for rank in range(len(request["inputs"])):
+            try:
+                pid = os.fork()
+            except OSError as error:
+                self.kill()
+                self._tell({"error": f"could not start the process of rank {rank}: {error}"})
+                return
+            if pid == 0:
+                self._be_rank(request, rank)
+            self.ranks[pid] = rank
+        self._tell({"keeper": os.getpid(), "pids": {rank: pid for pid, rank in self.ranks.items()}})
+
+    def _be_rank(self, request: dict[str, Any], rank: int) -> None:
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            self.selector.close()
+            for fd in (self.child_pipe, self.wake, self.trouble_pipe):
+                os.close(fd)
+            self.link.close()
+            from joinlab.launcher.rank import run_rank
+
+            run_rank(request, rank, self.trouble)
+        finally:
+            os._exit(1)
+
+    def _forward_trouble(self) -> None:
+        with suppress(BlockingIOError):
+            for line in os.read(self.trouble_pipe, 1 << 16).splitlines():
+                self._tell(json.loads(line))
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        try:
+            self.link.sendall(json.dumps(message).encode() + b"\n")
+        except OSError:
+            self.over = True
+
+    def _reap(self) -> None:
+        for pid in list(self.ranks):
+            # Look, end what the rank itself started, then reap: until it is reaped, its number cannot be another's.
+            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+                continue
+            self._forward_trouble()  # written before it ended
+            _signal_group(pid, signal.SIGKILL)
+            _, status = os.waitpid(pid, 0)
+            rank = self.ranks.pop(pid)
+            if not self.ranks:
+                self._end_everything()
+            self._tell({"rank": rank, "status": status})
+        if not self.ranks:
+            return
+        with suppress(ChildProcessError):  # orphans of the ranks that have ended
+            for pid in self._orphans():
+                os.waitpid(pid, os.WNOHANG)
+
+    def _orphans(self) -> list[int]:
+        """Children of this process that are no ranks: their zombies need to be reaped while the run goes on."""
+        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        return [found.si_pid] if found is not None and found.si_pid not in self.ranks else []
+
+    def _end_everything(self) -> None:
+        for pid in descendants.stop_all():
+            self.segments |= _segments_of(pid)
+        self.kill()
+        descendants.kill_all()
+        if self.folder:
+            with suppress(OSError):
+                self.segments |= set((Path(self.folder) / SEGMENTS).read_text().splitlines())
+        for name in self.segments:
+            if "/" not in name and name not in ("", ".", ".."):
+                with suppress(OSError):
+                    (SHARED_MEMORY / name).unlink()
+        self.segments.clear()
+
+
+def _segments_of(pid: int) -> set[str]:
+    """Names of the shared memory that a process has mapped under a name of its own making (torch's have its pid)."""
+    with suppress(OSError):
+        return set(re.findall(rf"{SHARED_MEMORY}/(torch_{pid}_\S+)", Path(f"/proc/{pid}/maps").read_text()))
+    return set()
+
+
+def _signal_group(pid: int, sign: signal.Signals) -> None:
+    for kill in (os.killpg, os.kill):  # the group exists once the rank has called setsid
+        with suppress(ProcessLookupError, PermissionError):
+            kill(pid, sign)
