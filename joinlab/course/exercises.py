@@ -1,25 +1,25 @@
-"""Exercises: `check` judges what a learner wrote, on counts that are drawn anew each time and not shown before.
+"""Exercises: `check` runs a learner's answer on cases that the notebooks do not show, and says what is wrong with it.
 
-    joinlab.check("gather_list", my_function)         # right, or which case it failed, and how
-    joinlab.solution("gather_list")                   # one way to do it, for those who ask
+    joinlab.check("gather_list", my_function)         # right, or in which case it failed, and how
+    joinlab.solution("gather_list")                   # one way to do it
 
-An answer is run as a rank's program is, emulated, so that a wrong one that would hang is told so in milliseconds.
+An answer runs as a rank's program does, emulated, so that an answer that hangs is told so in milliseconds.
 """
 
 from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 
-from joinlab.course import judges, solutions
-from joinlab.course.judges import Answer, Wrong
+from joinlab.course import joinables, judges, solutions
+from joinlab.course.judge import Answer, Judge, Wrong
 from joinlab.picture.theme import RIGHT, WRONG
 
-TRIALS = 6
-"""How often an answer is run, each time on other counts."""
+TRIALS = 4
+"""How many cases are drawn, beside the known ones that every check runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Exercise:
     """What is asked, who judges it, and which parts of solutions.py show a solution."""
 
     asked: str
-    judge: Callable[[Answer, random.Random], None]
+    judge: Judge
     shown: tuple[str, ...]
 
 
@@ -38,9 +38,14 @@ EXERCISES: Mapping[str, Exercise] = {
         ("gather_list",),
     ),
     "accumulate": Exercise(
-        "accumulate(model, inputs): add up the gradients of all inputs, and let DDP reduce them once.",
+        "accumulate(model, inputs): one backward per input, and DDP reduces the sum of the gradients once.",
         judges.accumulate,
         ("accumulate",),
+    ),
+    "safe_loop": Exercise(
+        "safe_loop(rank, inputs): the loop of case 4, with join() and with a barrier that hangs nothing.",
+        judges.safe_loop,
+        ("safe_loop",),
     ),
     "gradient": Exercise(
         "gradient(own, world_size, divide_by_initial_world_size): what DDP makes of the gradients of the ranks left.",
@@ -52,21 +57,31 @@ EXERCISES: Mapping[str, Exercise] = {
         judges.last_joiner,
         ("last_joiner",),
     ),
-    "notify": Exercise("A Joinable that tells Join once an input that it has one.", judges.notify, ("Largest",)),
-    "main_hook": Exercise("The others finish though a rank has joined.", judges.main_hook, ("Largest", "LargestHook")),
-    "post_hook": Exercise("Every rank ends with the right number.", judges.post_hook, ("Largest", "LargestHook")),
+    "notify": Exercise("A Joinable that tells Join once per input that it has one.", joinables.notify, ("Largest",)),
+    "main_hook": Exercise(
+        "The others finish though a rank has joined.", joinables.main_hook, ("Largest", "LargestHook")
+    ),
+    "post_hook": Exercise("Every rank ends with the right number.", joinables.post_hook, ("Largest", "LargestHook")),
     "in_order": Exercise(
-        "in_order(ready, reduce): reduce buckets in the same order on all ranks, each as soon as it is its turn.",
+        "in_order(ready, reduce): reduce buckets in the order of their numbers, each as soon as it is its turn.",
         judges.in_order,
         ("in_order",),
     ),
+    "shadows": Exercise(
+        "shadows(counts): how many collectives each rank makes under join() only to shadow the others.",
+        judges.shadows,
+        ("shadows",),
+    ),
 }
-"""All exercises by name."""
+"""All exercises by name, in the order of the course."""
+
+PASSED: dict[str, bool] = {}
+"""The last verdict on each exercise that was checked in this process: True if it was right."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What `check` says: whether the answer is right, and if not, which case it failed. True if it is right."""
+    """What `check` says: whether the answer is right, and if not, in which case it failed. True if it is right."""
 
     exercise: str
     right: bool
@@ -99,26 +114,31 @@ class Solution:
 
 
 def check(exercise: str, answer: Answer, *, seed: int | None = None) -> Verdict:
-    """Judge an answer to an exercise: run it on hidden counts and say whether it is right, or which case it failed.
+    """Judge an answer to an exercise: run it on known and on drawn cases, and say in which it failed, if it did.
 
     exercise  its name; EXERCISES has them all, with what is asked
     answer    the function or class that the learner wrote
-    seed      draws the same counts every time; None: other ones
+    seed      draws the same cases every time; None: other ones
 
-    Raises ValueError for an exercise that there is none of. A wrong answer never raises.
+    Raises ValueError for an unknown exercise. A wrong answer never raises.
 
         joinlab.check("last_joiner", lambda counts: counts.index(max(counts)))
     """
     judge = _exercise(exercise).judge
+    verdict = _judge(exercise, judge, answer, random.Random(seed))
+    PASSED[exercise] = verdict.right
+    return verdict
+
+
+def _judge(exercise: str, judge: Judge, answer: Answer, rng: random.Random) -> Verdict:
     if not callable(answer):
         return Verdict(exercise, False, f"it needs a function or a class; this is {answer!r:.60}.")
-    rng = random.Random(seed)
     try:
-        for _ in range(TRIALS):
-            judge(answer, rng)
+        for case in (*judge.known, *(judge.draw(rng) for _ in range(TRIALS))):
+            judge.hold(answer, case)
     except Wrong as wrong:
         return Verdict(exercise, False, str(wrong))
-    return Verdict(exercise, True, f"it held on {TRIALS} draws of counts.")
+    return Verdict(exercise, True, f"it held in {len(judge.known) + TRIALS} cases.")
 
 
 def solution(exercise: str) -> Solution:

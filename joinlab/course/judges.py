@@ -1,218 +1,242 @@
-"""Judges: one for each exercise. A judge runs an answer on counts that it draws, and raises Wrong if it fails.
+"""Judges of the exercises on collectives, DDP and join().
 
-What is right is never typed in here: DDP itself says what a gradient is and whose parameters win, in the same run.
+What is right is never typed in here: DDP itself, or a plain training without it, says what a gradient is and whose
+parameters win, in the same run.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from textwrap import shorten
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.algorithms.join import Join, Joinable
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from joinlab import scenarios
-from joinlab.analysis.diagnosis import diagnose
-from joinlab.emulator.emulate import emulate
-from joinlab.timeline import EndKind, Timeline
+from joinlab.analysis.matching import match
+from joinlab.course.judge import Answer, Judge, Wrong, call, compare, issued, run, uneven
+from joinlab.timeline import Timeline
 
-Answer = Callable[..., Any]
-
-
-class Wrong(Exception):
-    """What is wrong with an answer, in words."""
+# ---- gather_list: one collective for a list of tensors
 
 
-# ---- what the judges share
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """How many ranks hold how many tensors each; `seed` draws what is in them, so that no value betrays its rank."""
+
+    ranks: int
+    each: int
+    seed: int = 0
+
+    def own(self, rank: int) -> list[torch.Tensor]:
+        """The tensors of a rank, each of shape (1, 2)."""
+        rng = random.Random(f"{self.seed} {rank}")
+        return [torch.tensor([[rng.uniform(-9, 9), rng.uniform(-9, 9)]]) for _ in range(self.each)]
+
+    def __str__(self) -> str:
+        return f"{self.ranks} ranks of {self.each} tensors each"
 
 
-def _counts(rng: random.Random, ranks: int | None = None, least: int = 0, most: int = 4) -> tuple[int, ...]:
-    """Uneven counts for 2 to 4 ranks."""
-    while True:
-        counts = tuple(rng.randint(least, most) for _ in range(ranks or rng.randint(2, 4)))
-        if len(set(counts)) > 1:
-            return counts
-
-
-def _finished(timeline: Timeline, given: str) -> Timeline:
-    """The timeline, if all its ranks finished; else say which did not."""
-    for rank, end in enumerate(timeline.ends):
-        if end.kind is EndKind.RAISED and not end.text.startswith("RuntimeError: Connection"):
-            raise Wrong(f"with {given}, rank {rank} raised {end.text}")
-    for one in diagnose(timeline).ranks:
-        if one.ending.kind is not EndKind.FINISHED or one.ending.pending:
-            raise Wrong(f"with {given}: {one.sentence}")
-    return timeline
-
-
-def _issued(timeline: Timeline, rank: int) -> list[Mapping[str, Any]]:
-    """The collectives that the answer itself issued on a rank, without those of DDP's setup."""
-    rows = timeline.calls.filter(timeline.calls["rank"] == rank).rows(named=True)
-    return [row for row in rows if "construction" not in row["origin"] and "rebuild" not in row["origin"]]
-
-
-def _plain(value: Any) -> Any:
-    return (
-        [_plain(item) for item in value]
-        if isinstance(value, (list, tuple))
-        else getattr(value, "tolist", lambda: value)()
-    )
-
-
-def _compare(found: Any, wanted: Any, given: str, what: str) -> None:
-    if _plain(found) != _plain(wanted):
-        raise Wrong(f"with {given}, {what} should be {_short(wanted)}; it is {_short(found)}.")
-
-
-def _short(value: Any) -> str:
-    return shorten(str(_plain(value)), 150, placeholder=" ...")
-
-
-# ---- the judges, one an exercise
-
-
-def gather_list(answer: Answer, rng: random.Random) -> None:
-    ranks, tensors = rng.randint(2, 4), rng.randint(2, 5)
-
-    def own(rank: int) -> list[torch.Tensor]:
-        return [torch.tensor([[100.0 * rank + i, 100.0 * rank + i + 0.5]]) for i in range(tensors)]
-
+def _gather_list(answer: Answer, case: Tensors) -> None:
     def program(rank: int, inputs: Any) -> Any:
-        return answer(own(rank))
+        return answer(case.own(rank))
 
-    given = f"{ranks} ranks of {tensors} tensors each"
-    timeline = _finished(emulate(program, (1,) * ranks), given)
-    wanted = [tensor for rank in range(ranks) for tensor in own(rank)]
-    for rank in range(ranks):
-        _compare(timeline.returns[rank], wanted, given, f"what rank {rank} returns")
-        if len(_issued(timeline, rank)) != 1:
-            raise Wrong(f"with {given}, it made {len(_issued(timeline, rank))} collective calls a rank; one is enough.")
-
-
-def accumulate(answer: Answer, rng: random.Random) -> None:
-    ranks, count = rng.randint(2, 3), rng.randint(2, 5)
-    scales = [[float(rng.randint(1, 9)) for _ in range(count)] for _ in range(ranks)]
-
-    def program(rank: int, inputs: Any) -> float:
-        model = DDP(torch.nn.Linear(1, 1, bias=False))
-        answer(model, [torch.ones(1) * scale for scale in scales[rank]])
-        return round(float(model.module.weight.grad.item()), 3)
-
-    given = f"{ranks} ranks of {count} inputs each"
-    timeline = _finished(emulate(program, (1,) * ranks), given)
-    calls = len(_issued(timeline, 0))
-    if calls != 1:
-        raise Wrong(f"with {given}, the gradients were reduced {calls} times; it should be once, for all inputs.")
-    wanted = round(sum(map(sum, scales)) / ranks, 3)
-    for rank in range(ranks):
-        _compare(timeline.returns[rank], wanted, given, f"the gradient on rank {rank}")
+    timeline = run(program, (1,) * case.ranks, str(case))
+    wanted = [tensor for rank in range(case.ranks) for tensor in case.own(rank)]
+    for rank, found in enumerate(timeline.returns):
+        if not isinstance(found, (list, tuple)):
+            raise Wrong(f"with {case}, rank {rank} returns {type(found).__name__}; it should return a list of tensors.")
+        compare(found, wanted, str(case), f"what rank {rank} returns")
+        if (made := len(issued(timeline, rank))) != 1:
+            raise Wrong(f"with {case}, rank {rank} made {made} collective calls; one is enough.")
 
 
-def gradient(answer: Answer, rng: random.Random) -> None:
-    counts = _counts(rng)
-    scales = [float(rng.randint(1, 9)) for _ in counts]
-    by_all = rng.random() < 0.5
+gather_list = Judge(
+    (Tensors(2, 3), Tensors(3, 2), Tensors(4, 1)),
+    lambda rng: Tensors(rng.randint(2, 4), rng.randint(2, 5), rng.randrange(10**9)),
+    _gather_list,
+)
+
+# ---- accumulate: several backwards, one reduction
+
+
+class _Curved(torch.nn.Module):
+    """(w x)²: the gradient of a sum of inputs is not the sum of their gradients, so that each needs its backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) ** 2  # type: ignore[no-any-return]
+
+
+def _accumulate(answer: Answer, case: Sequence[Sequence[float]]) -> None:
+    """`case`: the inputs of each rank. The answer is called twice, since a model is trained for more than a step."""
 
     def program(rank: int, inputs: Any) -> list[float]:
-        rank_inputs = [input * scales[rank] / (rank + 1) for input in inputs]
-        return scenarios.gradients(rank, rank_inputs, divide_by_initial_world_size=by_all)
+        model = DDP(_Curved())
+        found = []
+        for _ in range(2):
+            model.zero_grad()
+            answer(model, [torch.tensor([value]) for value in case[rank]])
+            grad = model.module.layer.weight.grad
+            found.append(float("nan") if grad is None else grad.item())
+        return found
 
-    ran = max(range(len(counts)), key=counts.__getitem__)
-    for step, found in enumerate(emulate(program, counts).raise_for_ending().returns[ran]):
-        own = [scale for scale, count in zip(scales, counts, strict=True) if count > step]
-        given = f"gradients {own} of {len(own)} ranks that are left of {len(counts)}"
-        said = _call(answer, (own, len(counts), by_all), f"{given}, divide_by_initial_world_size={by_all}")
-        if not isinstance(said, (int, float)) or abs(said - found) > 1e-3:
+    def plainly(rank: int, inputs: Any) -> float:
+        model = _Curved()  # seeded alike on all ranks: the weight that DDP hands out
+        for own in case:
+            for value in own:
+                (model(torch.tensor([value])) / len(case)).backward()
+        assert isinstance(model.layer.weight.grad, torch.Tensor)
+        return model.layer.weight.grad.item()
+
+    given = f"inputs {', '.join(str(list(own)) for own in case)} of {len(case)} ranks"
+    timeline = run(program, (1,) * len(case), given)
+    wanted = run(plainly, (1,), given).returns[0]
+    for rank, own in enumerate(case):
+        reductions = len([row for row in issued(timeline, rank) if "backward" in row["origin"]])
+        if reductions != 2:
             raise Wrong(
-                f"with {given} and divide_by_initial_world_size={by_all}, DDP made {found:.4g} of it; "
-                f"you said {said!r}."
+                f"with {given}, rank {rank} reduced gradients {reductions} times in two calls of accumulate; "
+                "it should be once per call, for all its inputs together."
             )
+        backwards = timeline.spans.filter(timeline.spans["rank"] == rank, timeline.spans["name"] == "backward").height
+        if backwards != 2 * len(own):
+            raise Wrong(
+                f"with {given}, rank {rank} ran {backwards} backwards in two calls of accumulate; it should be one "
+                "per input: only so can each input's graph be freed before the next."
+            )
+        compare(timeline.returns[rank], [wanted, wanted], given, f"the gradient on rank {rank}, call by call,")
 
 
-def last_joiner(answer: Answer, rng: random.Random) -> None:
-    counts = _counts(rng, ranks=4, most=3)
-    (found, *_) = emulate(scenarios.own_parameters_at_the_end, counts).raise_for_ending().returns
-    said = _call(answer, (counts,), f"inputs={counts}")
-    if said != found:
+def _draw_accumulate(rng: random.Random) -> list[list[float]]:
+    count = rng.randint(2, 5)
+    return [[float(rng.randint(1, 9)) for _ in range(count)] for _ in range(rng.randint(2, 3))]
+
+
+accumulate = Judge((((1.0, 2.0), (3.0, 5.0)), ((4.0,), (7.0,)), ((1.0, 2.0, 3.0),) * 3), _draw_accumulate, _accumulate)
+
+# ---- gradient: what DDP divides by
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """Counts of inputs, each rank's own gradient, and the option of join()."""
+
+    counts: tuple[int, ...]
+    own: tuple[float, ...]
+    by_all: bool
+
+
+def _gradient(answer: Answer, case: Gradients) -> None:
+    def program(rank: int, inputs: Any) -> list[float]:
+        scaled = [input * case.own[rank] / (rank + 1) for input in inputs]  # the scenario multiplies by rank + 1
+        return scenarios.gradients(rank, scaled, divide_by_initial_world_size=case.by_all)
+
+    longest = max(range(len(case.counts)), key=case.counts.__getitem__)
+    made = run(program, case.counts, f"inputs={case.counts}").returns[longest]
+    for step, expected in enumerate(made):
+        own = [one for one, count in zip(case.own, case.counts, strict=True) if count > step]
+        given = (
+            f"gradients {own} of the {len(own)} ranks that are left of {len(case.counts)}, "
+            f"divide_by_initial_world_size={case.by_all}"
+        )
+        said = call(answer, (own, len(case.counts), case.by_all), given)
+        compare(said, expected, given, "the gradient that DDP makes")
+
+
+gradient = Judge(
+    tuple(
+        Gradients(counts, own, by_all)
+        for counts, own in (((1, 2, 4), (2.0, 3.0, 7.0)), ((3, 0), (5.0, 4.0)), ((2, 2), (1.0, 6.0)))
+        for by_all in (True, False)
+    ),
+    lambda rng: Gradients(counts := uneven(rng), tuple(float(rng.randint(1, 9)) for _ in counts), rng.random() < 0.5),
+    _gradient,
+)
+
+# ---- last_joiner: whose parameters all ranks get
+
+
+def _last_joiner(answer: Answer, counts: tuple[int, ...]) -> None:
+    winner, *_ = run(scenarios.own_parameters_at_the_end, counts, f"inputs={counts}").returns
+    said = call(answer, (counts,), f"inputs={counts}")
+    if isinstance(said, bool) or said != winner:
         raise Wrong(
-            f"with inputs={counts}, all ranks ended with the parameters of rank {found:.0f}; you said {said!r}."
+            f"with inputs={counts}, expected rank {winner:.0f}, whose parameters all ranks end with, got {said!r}."
         )
 
 
-def _call(answer: Answer, arguments: Sequence[Any], given: str) -> Any:
-    try:
-        return answer(*arguments)
-    except Exception as error:
-        raise Wrong(f"with {given}, it raised {type(error).__name__}: {error}") from None
+last_joiner = Judge(
+    ((3, 1, 3, 2), (1, 2, 2, 1), (4, 0), (2, 2, 2), (0, 1, 0, 0), (1, 2, 3)),
+    lambda rng: uneven(rng, ranks=4, most=3),
+    _last_joiner,
+)
+
+# ---- safe_loop: join() and a barrier
 
 
-def _joinable(answer: Answer, rng: random.Random, counts: Sequence[int]) -> tuple[Timeline, list[list[float]], str]:
-    numbers = [[float(rng.randint(-99, -9)) for _ in range(count)] for count in counts]
-    numbers[counts.index(max(counts))][-1] = -float(
-        rng.randint(1, 8)
-    )  # the largest comes last, when others have joined
-
-    def program(rank: int, inputs: Any) -> Any:
-        joinable = answer()
-        if not isinstance(joinable, Joinable):
-            raise TypeError(f"{type(joinable).__name__} is no Joinable")
-        with Join([joinable]):
-            for number, _ in zip(numbers[rank], inputs, strict=True):
-                joinable(torch.tensor([number]))  # type: ignore[operator]
-        return float(joinable.largest.item())  # type: ignore[attr-defined]
-
-    given = f"inputs={tuple(counts)} and the numbers {numbers}"
-    return _finished(emulate(program, counts), given), numbers, given
-
-
-def notify(answer: Answer, rng: random.Random) -> None:
-    ranks, count = rng.randint(2, 3), rng.randint(1, 3)
-    timeline, numbers, given = _joinable(answer, rng, (count,) * ranks)
-    notified = [row for row in _issued(timeline, 0) if "notify_join_context" in row["origin"]]
-    if len(notified) != count:
-        raise Wrong(
-            f"with {given}, rank 0 told Join {len(notified)} times that it still has inputs; it should, once an input."
-        )
-    for rank in range(ranks):
-        _compare(timeline.returns[rank], max(map(max, numbers)), given, f"largest on rank {rank}")
-
-    def without_join(rank: int, inputs: Any) -> None:
-        answer()(torch.tensor([1.0]))
-
-    _finished(emulate(without_join, (1,) * ranks), "no Join around it")
+def _safe_loop(answer: Answer, counts: tuple[int, ...]) -> None:
+    for backend, era in (("nccl", "today"), ("nccl", "1.9"), ("gloo", "today")):
+        given = f"inputs={counts} on {backend}" + (", as in PyTorch 1.9" if era == "1.9" else "")
+        timeline = run(answer, counts, given, backend=backend, era=era)
+        _nothing_crosses(timeline, given)
+        for rank, count in enumerate(counts):
+            origins = [row["origin"] for row in issued(timeline, rank)]
+            if not any("_get_num_nonjoined_procs" in origin for origin in origins):
+                raise Wrong(f"with {given}, rank {rank} never joined: the loop should stay under join().")
+            worked = sum("backward" in origin for origin in origins)
+            if worked != count:
+                raise Wrong(f"with {given}, rank {rank} reduced the gradients of {worked} inputs, not of all {count}.")
+            if "barrier" not in origins[-1]:
+                raise Wrong(
+                    f"with {given}, no barrier comes last on rank {rank}, so it goes on while others still train."
+                )
 
 
-def main_hook(answer: Answer, rng: random.Random) -> None:
-    counts = _counts(rng)
-    timeline, numbers, given = _joinable(answer, rng, counts)
-    for rank, count in enumerate(counts):
-        if count == max(counts):  # it was there to the end; of the others, the next exercise asks
-            _compare(timeline.returns[rank], max(map(max, filter(None, numbers))), given, f"largest on rank {rank}")
+def _nothing_crosses(timeline: Timeline, given: str) -> None:
+    for slot in match(timeline):
+        if slot.met and not slot.expected:
+            calls = (f"{timeline.call(rank, seq)['origin']} of rank {rank}" for rank, seq in slot.calls.items())
+            raise Wrong(f"with {given}, calls met that were not meant for each other: {' and '.join(calls)}.")
 
 
-def post_hook(answer: Answer, rng: random.Random) -> None:
-    ranks = rng.randint(2, 4)
-    for early in range(ranks):  # each rank is the first to join once
-        counts = [rng.randint(1, 4) if rank != early else 0 for rank in range(ranks)]
-        timeline, numbers, given = _joinable(answer, rng, counts)
-        for rank in range(ranks):
-            _compare(timeline.returns[rank], max(map(max, filter(None, numbers))), given, f"largest on rank {rank}")
+safe_loop = Judge(((2, 2), (2, 3), (3, 1), (0, 2), (1, 2, 4)), lambda rng: uneven(rng), _safe_loop)
+
+# ---- shadows: what a rank that has joined still calls
 
 
-def in_order(answer: Answer, rng: random.Random) -> None:
-    ranks, buckets = rng.randint(2, 3), rng.randint(3, 5)
-    orders = [rng.sample(range(buckets), buckets) for _ in range(ranks)]
-    orders[1] = orders[0][::-1]
+def _shadows(answer: Answer, counts: tuple[int, ...]) -> None:
+    timeline = run(scenarios.gradients, counts, f"inputs={counts}")
+    made = []
+    for rank in range(len(counts)):
+        origins = [row["origin"] for row in issued(timeline, rank)]
+        rounds = sum("_get_num_nonjoined_procs" in origin for origin in origins) - 1  # the last one finds nobody left
+        made.append(rounds + sum("check bwd grad sync" in origin or "join() hook" in origin for origin in origins))
+    said = call(answer, (counts,), f"inputs={counts}")
+    compare(said, made, f"inputs={counts}", "the list of each rank's shadow calls")
 
-    def program(rank: int, inputs: Any) -> tuple[list[float], list[int]]:
+
+shadows = Judge(((2, 3), (5, 1), (0, 4, 2), (3, 3), (1, 1, 7)), lambda rng: uneven(rng, most=6), _shadows)
+
+# ---- in_order: buckets in one order on all ranks
+
+
+def _in_order(answer: Answer, orders: Sequence[Sequence[int]]) -> None:
+    """`orders`: the order in which the buckets get ready, by rank."""
+    buckets = len(orders[0])
+
+    def program(rank: int, inputs: Any) -> tuple[list[float], list[int], str]:
         tensors = [torch.full((3 * i + 1,), float(rank + 1)) for i in range(buckets)]
         works: list[Any] = []
         ready: list[int] = []
         late: list[int] = []
+        mistakes: list[str] = []
 
         def getting_ready() -> Iterator[int]:
             for bucket in orders[rank]:
@@ -220,21 +244,29 @@ def in_order(answer: Answer, rng: random.Random) -> None:
                 yield bucket
                 late.extend(i for i in _in_line(ready) if i >= len(works))
 
+        reduced: list[int] = []
+
         def reduce(bucket: int) -> None:
+            if bucket in reduced:
+                mistakes.append(f"reduced bucket {bucket} twice")
+                raise ValueError(mistakes[0])  # else a loop that never moves on would run until the timeout
+            elif bucket not in ready:
+                mistakes.append(f"reduced bucket {bucket} before it was ready")
+            reduced.append(bucket)
             works.append(dist.all_reduce(tensors[bucket], async_op=True))
 
         answer(getting_ready(), reduce)
         for work in works:
             work.wait()
-        return [tensor[0].item() for tensor in tensors], late
+        return [tensor[0].item() for tensor in tensors], late, next(iter(mistakes), "")
 
-    given = "buckets that get ready in the orders " + ", ".join(
-        f"{order} on rank {r}" for r, order in enumerate(orders)
-    )
-    timeline = _finished(emulate(program, (1,) * ranks), given)
-    for rank, (sums, late) in enumerate(timeline.returns):
-        _compare(
-            sums, [float(sum(range(1, ranks + 1)))] * buckets, given, f"the first value of each bucket on rank {rank}"
+    given = "buckets that get ready in the order " + ", ".join(f"{list(o)} on rank {r}" for r, o in enumerate(orders))
+    timeline = run(program, (1,) * len(orders), given)
+    for rank, (sums, late, mistake) in enumerate(timeline.returns):
+        if mistake:
+            raise Wrong(f"with {given}, rank {rank} {mistake}.")
+        compare(
+            sums, [float(sum(range(1, len(orders) + 1)))] * buckets, given, f"the sum of each bucket on rank {rank}"
         )
         if late:
             raise Wrong(
@@ -249,3 +281,17 @@ def _in_line(ready: Sequence[int]) -> Iterator[int]:
     while following in ready:
         yield following
         following += 1
+
+
+def _draw_in_order(rng: random.Random) -> list[list[int]]:
+    ranks, buckets = rng.randint(2, 3), rng.randint(3, 5)
+    orders = [rng.sample(range(buckets), buckets) for _ in range(ranks)]
+    orders[1] = orders[0][::-1]
+    return orders
+
+
+in_order = Judge(
+    (((0, 1, 2), (2, 1, 0)), ((1, 0, 2), (0, 2, 1)), ((0,), (0,)), ((3, 1, 2, 0), (3, 1, 2, 0)), ((0, 1, 2),) * 2),
+    _draw_in_order,
+    _in_order,
+)

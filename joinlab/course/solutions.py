@@ -1,4 +1,4 @@
-"""Solutions of the exercises, one of many each. `joinlab.solution("gather_list")` shows one; try it yourself first.
+"""Solutions of the exercises, one of several for each. `joinlab.solution("gather_list")` shows one.
 
 Each stands under the name of its exercise; exercises.py says what is asked, and judges.
 """
@@ -23,20 +23,29 @@ def gather_list(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def accumulate(model: DDP, inputs: Sequence[torch.Tensor]) -> None:
-    """Every gradient without communication, but for the last one, which takes the others along."""
+    """All but the last backward without communication; the last one reduces the sum."""
     with model.no_sync():
         for input in inputs[:-1]:
             model(input).backward()
     model(inputs[-1]).backward()
 
 
+def safe_loop(rank: int, inputs: Sequence[torch.Tensor]) -> None:
+    """The barrier stands after the join() block, where every rank calls it once."""
+    model = DDP(torch.nn.Linear(1, 1))
+    with model.join():
+        for input in inputs:
+            model(input).backward()
+    dist.barrier()
+
+
 def gradient(own: Sequence[float], world_size: int, divide_by_initial_world_size: bool) -> float:
-    """The sum over the ranks that still have inputs, divided by all ranks or by those."""
+    """The sum over the ranks that still have inputs, divided by all ranks or by the ranks left."""
     return sum(own) / (world_size if divide_by_initial_world_size else len(own))
 
 
 def last_joiner(counts: Sequence[int]) -> int:
-    """Of the ranks with the most inputs the highest."""
+    """The highest of the ranks with the most inputs."""
     return max(rank for rank, count in enumerate(counts) if count == max(counts))
 
 
@@ -76,8 +85,13 @@ class LargestHook(JoinHook):
         dist.all_reduce(self.owner.largest, op=dist.ReduceOp.MAX)
 
 
+def shadows(counts: Sequence[int]) -> list[int]:
+    """Three for each input that the longest rank has more: two questions, and zeros for the gradients."""
+    return [3 * (max(counts) - count) for count in counts]
+
+
 def in_order(ready: Iterable[int], reduce: Callable[[int], None]) -> None:
-    """A bucket that is ready waits for those before it, and takes those behind it along."""
+    """A bucket that is ready waits for those before it; when they come, it follows at once."""
     waiting: set[int] = set()
     following = 0
     for bucket in ready:

@@ -1,0 +1,173 @@
+"""Judges of the three steps of a Joinable of one's own. Each step is judged apart from the steps after it.
+
+Step 1 runs the answer with hooks that do nothing, on even inputs, where no hook is needed; step 2 with its main hook
+and no post hook. So a mistake is told at the step in which it was made.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch.distributed.algorithms.join import Join, Joinable, JoinHook
+
+from joinlab.analysis.matching import match
+from joinlab.course.judge import Answer, Judge, Wrong, compare, issued, run
+from joinlab.timeline import Timeline
+
+Numbers = Sequence[Sequence[float]]
+"""What each rank is given, input by input."""
+
+
+class _MainOnly(JoinHook):
+    def __init__(self, hook: JoinHook) -> None:
+        self._hook = hook
+
+    def main_hook(self) -> None:
+        self._hook.main_hook()
+
+
+def _judged(answer: Answer, numbers: Numbers, hooks: str) -> tuple[Timeline, str]:
+    """Run the answer on `numbers`, with its `hooks`: "none", "main" or "both"."""
+
+    def program(rank: int, inputs: Any) -> Any:
+        joinable = answer()
+        if not isinstance(joinable, Joinable):
+            raise TypeError(f"{type(joinable).__name__} is not a Joinable")
+        own = joinable.join_hook
+        if hooks != "both":
+            joinable.join_hook = (  # type: ignore[method-assign]
+                lambda **kwargs: JoinHook() if hooks == "none" else _MainOnly(own(**kwargs))
+            )
+        with Join([joinable]):
+            for number, _ in zip(numbers[rank], inputs, strict=True):
+                joinable(tensor := torch.tensor([number]))  # type: ignore[operator]
+                if tensor.item() != torch.tensor(number).item():
+                    raise ValueError("__call__ changed the tensor that it was given: reduce a clone of it")
+        return float(joinable.largest.item())  # type: ignore[attr-defined]
+
+    counts = tuple(map(len, numbers))
+    given = f"inputs={counts} and the numbers {[list(own) for own in numbers]}"
+    return run(program, counts, given), given
+
+
+def _largest(numbers: Numbers) -> float:
+    return max(max(own) for own in numbers if own)
+
+
+def _is_notice(row: Mapping[str, Any]) -> bool:
+    return "notify_join_context" in row["origin"]
+
+
+# ---- step 1
+
+
+def _notify(answer: Answer, numbers: Numbers) -> None:
+    timeline, given = _judged(answer, numbers, "none")
+    for rank, own in enumerate(numbers):
+        rows = [row for row in issued(timeline, rank) if _is_notice(row) or "join()" not in row["origin"]]
+        told = sum(map(_is_notice, rows))
+        if told != len(own):
+            raise Wrong(
+                f"with {given}, rank {rank} told Join {told} times that it still has an input; expected {len(own)}, "
+                "once per input."
+            )
+        follows = [not _is_notice(after) for before, after in pairwise(rows) if _is_notice(before)]
+        if not _is_notice(rows[0]) or not all(follows):
+            raise Wrong(
+                f"with {given}, rank {rank} made its own collective before it told Join. A rank that has joined asks "
+                "first who is left, so the two would meet: tell Join first."
+            )
+        compare(timeline.returns[rank], _largest(numbers), given, f"`largest` on rank {rank}")
+
+    def without_join(rank: int, inputs: Any) -> None:
+        answer()(torch.tensor([1.0]))
+
+    run(without_join, (1,) * len(numbers), "no Join around it")
+
+
+def _draw_even(rng: random.Random) -> Numbers:
+    count = rng.randint(1, 3)
+    return [[float(rng.randint(-99, 99)) for _ in range(count)] for _ in range(rng.randint(2, 3))]
+
+
+notify = Judge((((-5.0, -7.0), (-9.0, -3.0)), ((2.0,), (1.0,), (4.0,))), _draw_even, _notify)
+
+# ---- step 2
+
+
+def _main_hook(answer: Answer, numbers: Numbers) -> None:
+    _earlier(notify, answer, "step 1 (notify)")
+    timeline, given = _judged(answer, numbers, "main")
+    _alike(timeline, given)
+    for rank, own in enumerate(numbers):
+        if len(own) == max(map(len, numbers)):  # it was there to the end; the post hook tells the others
+            compare(timeline.returns[rank], _largest(numbers), given, f"`largest` on rank {rank}")
+
+
+def _alike(timeline: Timeline, given: str) -> None:
+    """Raise Wrong where a shadow differs from the call it shadows, even if the sizes happen to fit on this backend."""
+    for slot in match(timeline):
+        rows = {rank: timeline.call(rank, seq, slot.group) for rank, seq in slot.calls.items()}
+        for what in ("op", "dtype", "shape", "reduce_op"):
+            values = {rank: str(row[what]) for rank, row in rows.items()}
+            if len(set(values.values())) > 1:
+                said = ", ".join(f"{value} on rank {rank}" for rank, value in values.items())
+                raise Wrong(
+                    f"with {given}, calls that meet differ in {what}: {said}. The hook's must equal the others'."
+                )
+
+
+def _draw_uneven(rng: random.Random) -> Numbers:
+    ranks = rng.randint(2, 4)
+    while len(set(counts := [rng.randint(0, 4) for _ in range(ranks)])) == 1:
+        pass
+    numbers = [[float(rng.randint(-99, -9)) for _ in range(count)] for count in counts]
+    numbers[counts.index(max(counts))][-1] = -float(rng.randint(1, 8))  # the largest comes when others have joined
+    return numbers
+
+
+LOW = -3.4e38
+"""Nearly the lowest float32: only a hook that sends less changes nothing."""
+
+main_hook = Judge(
+    (((-9.0,), (-8.0, -7.0)), ((LOW,), (LOW, LOW, LOW)), ((-3.0, -2.0, -1.0), (), (-5.0,)), ((), (4.0, 5.0))),
+    _draw_uneven,
+    _main_hook,
+)
+
+# ---- step 3
+
+
+def _post_hook(answer: Answer, numbers: Numbers) -> None:
+    _earlier(main_hook, answer, "step 2 (main_hook)")
+    timeline, given = _judged(answer, numbers, "both")
+    _alike(timeline, given)
+    for rank in range(len(numbers)):
+        compare(timeline.returns[rank], _largest(numbers), given, f"`largest` on rank {rank}")
+
+
+def _earlier(judge: Judge, answer: Answer, step: str) -> None:
+    try:
+        for case in judge.known[:2]:
+            judge.hold(answer, case)
+    except Wrong as wrong:
+        raise Wrong(f"{step} is not right yet: {wrong}") from None
+
+
+post_hook = Judge(
+    (
+        ((-9.0,), (-8.0, -7.0)),  # each rank is once the one that has joined before the largest number comes
+        ((-8.0, -7.0), (-9.0,)),
+        ((-6.0, -1.0), (-9.0,), (-6.0, -2.0)),
+        ((-9.0,), (-6.0, -1.0), (-6.0, -2.0)),
+        ((-6.0, -2.0), (-6.0, -1.0), (-9.0,)),
+        ((5.0,), (6.0,)),
+        ((-5.0, -4.0), (-3.0, -2.0, -1.0), (), (-7.0,)),
+    ),
+    _draw_uneven,
+    _post_hook,
+)
