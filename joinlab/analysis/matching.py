@@ -129,8 +129,7 @@ def _match(
 def groups_of(timeline: Timeline) -> dict[str, tuple[int, ...]]:
     """Global ranks of every group: those that meta names, and any other rank that issued a call in it."""
     groups = {str(name): tuple(ranks) for name, ranks in timeline.meta.get("groups", {}).items()}
-    issued = zip(*(timeline.calls[name].to_list() for name in ("group", "rank")), strict=True)
-    for name, rank in sorted(set(issued)):
+    for name, rank in sorted(timeline.calls.select("group", "rank").unique().rows()):
         if rank not in groups.get(name, ()):
             groups[name] = (*groups.get(name, ()), rank)
     return groups

@@ -156,3 +156,70 @@ def _barrier(timeline: Timeline) -> str:
     byte = knobs.get("barrier_value")
     pad = f", and {knobs['pad']} as the undefined half of a line" if knobs.get("pad") else ""
     return f", with the barrier of PyTorch 1.9, an all-reduce of one byte that nobody set, here {byte}{pad}"
+
+
+# ---- what calls ask
+
+_ASKS: Mapping[str, str] = {  # by the part of a documented label in brackets; torch's function is in the details
+    "DDP forward() 1": "forward 1",
+    "DDP forward() 2": "forward 2",
+    "DDP backward()": "backward",
+    "DDP backward(), unused parameters": "unused parameters",
+    "DDP backward(), comm hook": "backward (comm hook)",
+    "DDP forward(), buffers": "buffers",
+    "DDP construction": "DDP's setup",
+    "DDP bucket rebuild": "bucket rebuild",
+    "notify_join_context()": "I have an input",
+    "throw check": "has any rank run out?",
+    "join() throw check": "I have run out",
+    "join() _get_num_nonjoined_procs()": "anyone left?",
+    "join() check bwd grad sync": "sync gradients?",
+    "join() hook": "shadow gradient",
+    "join() hook, unused parameters": "shadow unused parameters",
+    "join() hook, buffers": "shadow buffers",
+    "_find_common_rank()": "who is last?",
+    "_find_common_rank(), DDP forward(), buffers": "whose buffers?",
+    "_find_common_rank(), join() hook, buffers": "whose buffers?",
+    "sync final model params": "final parameters",
+    "barrier": "barrier",
+    "ZeRO": "ZeRO step",
+    "ZeRO join() hook": "shadow ZeRO step",
+}
+
+
+def asks(origin: str | None, op: str) -> str:
+    """What a call asks or does, in a few words for a learner. The documented label stays in `origin`.
+
+    >>> asks("all-reduce (join() _get_num_nonjoined_procs())", "all_reduce"), asks("all-reduce", "all_reduce")
+    ('anyone left?', 'all-reduce')
+    """
+    label = origin or op.replace("_", "-")
+    _, bracket, inner = label.partition(" (")
+    who = inner.removesuffix(")")
+    return _ASKS.get(who, who) if bracket else label
+
+
+def span_text(numbers: Sequence[int]) -> str:
+    """Numbers as short as they can be written.
+
+    >>> span_text([0, 1, 2, 3, 4, 6, 7]), span_text([5]), span_text([0, 1])
+    ('0-4, 6, 7', '5', '0, 1')
+    """
+    found: list[str] = []
+    run: list[int] = []
+    for number in [*sorted(numbers), None]:
+        if run and (number is None or number != run[-1] + 1):
+            found += [f"{run[0]}-{run[-1]}"] if len(run) > 2 else map(str, run)
+            run = []
+        if number is not None:
+            run.append(number)
+    return ", ".join(found)
+
+
+def lane_name(ranks: Sequence[int]) -> str:
+    """The name of a lane that stands for these ranks.
+
+    >>> lane_name([3]), lane_name([0, 1, 2, 4])
+    ('rank 3', 'ranks 0-2, 4')
+    """
+    return f"rank{'s' * (len(ranks) > 1)} {span_text(ranks)}"

@@ -1,0 +1,467 @@
+"""Folding: what agrees is told once, so that what is left is where the ranks part.
+
+Two folds, both of a Timeline alone. Ranks that did the same become one lane:
+
+    ranks 0-4, 6, 7   all-reduce  broadcast  barrier       7 ranks: same calls, same meetings, same endings
+    rank 5            all-reduce  broadcast  broadcast
+
+and rounds that repeat become one row: "5 x forward, backward, barrier". Terminal, page, figure and view all read
+these folds, so that they fold alike.
+
+Never folded into a row: calls that met what they should not, that never completed or failed, that met the same call
+from another line, that some rank of the group did not issue, the last call of every rank, and whatever is selected.
+Thus a folded row holds calls that matched, all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from joinlab.analysis.matching import SETUP, Matched, Slot, groups_of, is_setup
+from joinlab.analysis.wording import asks, lane_name
+from joinlab.ops import POINT_TO_POINT
+from joinlab.timeline import Timeline
+
+FEWEST = 3
+"""A round of rows is folded if that hides at least this many rows, or it is DDP's own setup."""
+
+MANY = 12
+"""A fold that opens shows at most about so many parts: of a thousand rounds, ten folds of a hundred."""
+
+_CANDIDATES = 64  # periods tried at one place: the distances to the next places where the same row comes again
+
+_SETUP = {asks(f"broadcast ({name})", "broadcast") for name in SETUP}
+
+Codes = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Neighbouring rows that all matched, told as one: `times` rounds.
+
+    begin, end  the rows: those with begin <= index < end of Folding.slots
+    times       how often the pattern is repeated; 1 for a stretch of DDP's own setup, or for one round
+    parts       what it shows when it opens: rows by index, and smaller folds, in order; together the same rows
+    """
+
+    begin: int
+    end: int
+    times: int
+    parts: tuple[Part, ...]
+
+    def __len__(self) -> int:
+        return self.end - self.begin
+
+
+Part = int | Fold
+"""A row of its own, by index of its slot, or a fold of several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folding:
+    """A Timeline folded.
+
+    classes  ranks that did the same, one tuple a lane; every rank is in exactly one
+    matched  the calls of the first rank of every class, matched. Their slots are the rows; `Slot.lost` names the
+             ranks that issued the same call and are not shown
+    parts    the rows from first to last, each of them once: by index of its slot, or within a Fold
+    """
+
+    classes: tuple[tuple[int, ...], ...]
+    matched: Matched
+    parts: tuple[Part, ...]
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """The rows."""
+        return self.matched.slots
+
+    @property
+    def lanes(self) -> dict[int, tuple[int, ...]]:
+        """The ranks of each lane, by the rank that stands for them."""
+        return {ranks[0]: ranks for ranks in self.classes}
+
+    def label(self, part: Fold, rank: int | None = None) -> str:
+        """What a fold holds, in words; of one lane, or of all of them.
+
+        folding.label(folding.parts[0])         # "5 x forward, backward, barrier"
+        """
+        words = []
+        for index in range(part.begin, part.end):
+            slot = self.slots[index]
+            for of in slot.calls if rank is None else slot.calls.keys() & {rank}:
+                row = self.matched.row_of[of, slot.group, slot.calls[of]]
+                words.append(_gathered(asks(row["origin"], row["op"])))
+        setup = [word for word in dict.fromkeys(words) if word in _SETUP]
+        pattern = [word for word in dict.fromkeys(words) if word not in _SETUP]
+        said = ", ".join(pattern or setup)
+        said += f", and {' and '.join(setup)}" if pattern and setup else ""
+        return f"{part.times} × {said}" if part.times > 1 else said
+
+    def name(self, rank: int) -> str:
+        """The name of the lane that this rank stands for: "ranks 0-4, 6, 7"."""
+        return lane_name(self.lanes[rank])
+
+
+def fold(timeline: Timeline, keep: Collection[int] = (), ranks: bool = True) -> Folding:
+    """Fold a Timeline.
+
+    keep   rows that stay rows of their own, by index of Folding.slots: what is selected
+    ranks  False gives every rank a lane of its own
+
+        [part for part in fold(timeline).parts if isinstance(part, int)]        # rows that stand by themselves
+    """
+    classes = rank_classes(timeline) if ranks else tuple((rank,) for rank in range(timeline.world_size))
+    matched = _shown(timeline, classes)
+    return Folding(classes, matched, fold_rows(matched, keep))
+
+
+# ---------------------------------------------------------------- ranks
+
+
+def rank_classes(timeline: Timeline) -> tuple[tuple[int, ...], ...]:
+    """Ranks with the same calls, meetings and endings, in order of their first rank. One or two ranks stay apart.
+
+    A rank's own number counts as the same: ranks that each send to the next are alike, and so are ranks of groups
+    that did the same. It works on columns, not on rows: two million calls take about a second.
+    """
+    world = timeline.world_size
+    if world < 3:
+        return tuple((rank,) for rank in range(world))
+    signatures, groups = _signatures(timeline)
+    found: dict[tuple[int, object], list[int]] = {}
+    for rank, end in enumerate(timeline.ends):
+        text = end.text.replace(f"rank {rank}", "this rank").replace(f"Rank {rank}", "This rank")
+        group = groups.get((rank, end.group), -1)
+        found.setdefault(
+            (int(signatures[rank]), (end.kind, end.pending, end.call, group, text, end.proven)), []
+        ).append(rank)
+    return tuple(map(tuple, found.values()))
+
+
+def _signatures(timeline: Timeline) -> tuple[Codes, dict[tuple[int, str | None], int]]:
+    """A number a rank: the same for ranks whose calls are alike, one after the other, and met in the same way.
+
+    Also the groups of each rank, numbered in the order in which the rank first used them.
+    """
+    calls, world = timeline.calls, timeline.world_size
+    if calls.is_empty():
+        return np.zeros(world, np.uint64), {}
+    ranks = calls["rank"].to_numpy()
+    members = groups_of(timeline)
+    local, groups = _local_groups(calls)
+    names = calls["group"].unique().to_list()
+    root = pl.lit(-1)
+    for name in names:  # a root by its place in the group
+        at = {rank: place for place, rank in enumerate(members[name])}
+        placed = pl.col("root").replace_strict(at, default=-2, return_dtype=pl.Int64)
+        root = pl.when(pl.col("group") == name).then(placed).otherwise(root)
+    away = ((pl.col("peer") - pl.col("rank")) % world).fill_null(world)
+    waits = pl.col("host_wait_begin_ns").is_not_null() & pl.col("host_wait_end_ns").is_null()
+    done = pl.col("completed_ns").is_not_null()
+    derived = calls.select(root=root, away=away, done=done, waits=waits).with_columns(local=local)
+    kinds = _mixed(_hashed(calls, "op", "origin", "dtype", "shape", "reduce_op", "tag", "call_site"))
+    kinds = _mixed(kinds + _hashed(derived, "root"))
+    mine = kinds + _mixed(_hashed(calls, "input", "error")) + _hashed(derived, "away", "done", "waits", "local")
+    places, odd = _places(timeline, kinds, derived["done"].to_numpy())
+    # Calls of an odd slot are alike only within that slot; all others wherever they are.
+    each = _mixed(mine + np.where(odd, _mixed(places), np.uint64(0)))
+    starts = np.searchsorted(ranks, np.arange(world + 1))
+    at = np.arange(len(ranks), dtype=np.uint64) - starts[ranks].astype(np.uint64)
+    summed = np.concatenate([np.zeros(1, np.uint64), np.cumsum(each * (_mixed(at) | np.uint64(1)), dtype=np.uint64)])
+    return np.asarray(summed[starts[1:]] - summed[starts[:-1]], np.uint64), groups
+
+
+def _local_groups(calls: pl.DataFrame) -> tuple[pl.Series, dict[tuple[int, str | None], int]]:
+    used = calls.select("rank", "group").unique(maintain_order=True)
+    used = used.with_columns(local=pl.int_range(pl.len(), dtype=pl.Int64).over("rank"))
+    groups = {(rank, group): number for rank, group, number in used.rows()}
+    if used["group"].n_unique() == 1:  # a join of two million rows takes 0.1 s
+        return pl.Series("local", [0]).new_from_index(0, calls.height), groups
+    joined = calls.select("rank", "group").join(used, on=["rank", "group"], how="left", maintain_order="left")
+    return joined["local"], groups
+
+
+def _places(timeline: Timeline, kinds: Codes, done: npt.NDArray[np.bool_]) -> tuple[Codes, npt.NDArray[np.bool_]]:
+    """Of every call its slot, as a number, and whether that slot is odd: not all ranks of its group issued the same
+    call from the same line there, and completed it.
+    """
+    calls = timeline.calls
+    pair, sends = pl.col("op").is_in(list(POINT_TO_POINT)), pl.col("op") == "send"
+    tag = pl.lit(-1) if timeline.meta.get("backend") == "nccl" else pl.col("tag").fill_null(0)
+    keys = calls.select(
+        "group",
+        "rank",
+        side=pl.when(pair).then(sends.cast(pl.Int8) + 1).otherwise(0),
+        source=pl.when(pair).then(pl.when(sends).then("rank").otherwise("peer")).otherwise(-1),
+        target=pl.when(pair).then(pl.when(sends).then("peer").otherwise("rank")).otherwise(-1),
+        tag=pl.when(pair).then(tag).otherwise(-1),
+    )
+    paired = calls.select(pair).to_series().to_numpy()
+    within = ["group", "rank", "side", "source", "target", "tag"] if paired.any() else ["group", "rank"]
+    numbered = keys.select(pl.int_range(pl.len(), dtype=pl.Int64).over(within)).to_series()
+    skipped = timeline.meta.get("skipped", {})
+    for group, ranks in skipped.items():  # the record of these ranks lost its beginning
+        for rank, count in ranks.items():
+            here = (keys["group"] == str(group)) & (keys["rank"] == rank) & (keys["side"] == 0)
+            numbered = numbered + count * here.cast(pl.Int64)
+    if paired.any():
+        hashed = _hashed(keys.with_columns(k=numbered), "group", "source", "target", "tag", "k")
+        _, slot_of = np.unique(hashed, return_inverse=True)
+    else:  # to number them by sorting two million hashes takes 0.5 s
+        names = keys["group"].unique()
+        number = keys["group"].replace_strict(names, list(range(len(names))), return_dtype=pl.Int64).to_numpy()
+        ks = numbered.to_numpy()
+        slot_of = ks + number * (ks.max() + 1)
+    first = np.zeros(int(slot_of.max()) + 1, np.int64)
+    first[slot_of] = np.arange(len(slot_of))  # any of its calls will do
+    sizes = {name: len(ranks) for name, ranks in groups_of(timeline).items()}
+    size = keys["group"].replace_strict(sizes, return_dtype=pl.Int64).to_numpy()[first]
+    same = np.where(paired, np.uint64(0), kinds)  # a send and its recv differ, as they should
+    unlike = (same != same[first][slot_of]) | ~done
+    odd = (np.bincount(slot_of, unlike) > 0) | (np.bincount(slot_of) < np.where(paired[first], 2, size))
+    return slot_of.astype(np.uint64), odd[slot_of]
+
+
+def _hashed(frame: pl.DataFrame, *names: str) -> Codes:
+    """One number a row, by the values of several columns. Column by column takes a fifth of hashing structs."""
+    found = np.zeros(frame.height, np.uint64)
+    for name in names:
+        found *= np.uint64(0x9E3779B97F4A7C15)
+        if frame[name].null_count() < frame.height:  # a column of nulls says nothing
+            found += frame[name].hash().to_numpy()
+    return found
+
+
+def _mixed(codes: Codes) -> Codes:
+    """Scramble numbers, so that sums of them tell different rows apart: the finalizer of SplitMix64."""
+    codes = codes + np.uint64(0x9E3779B97F4A7C15)
+    codes = (codes ^ (codes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    codes = (codes ^ (codes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(codes ^ (codes >> np.uint64(31)), np.uint64)
+
+
+# ---------------------------------------------------------------- rows
+
+
+def _shown(timeline: Timeline, classes: Sequence[Sequence[int]]) -> Matched:
+    """The calls of the first rank of each class, matched; the other ranks are `lost` in the slots they took part in."""
+    shown = [ranks[0] for ranks in classes]
+    if len(shown) == timeline.world_size:
+        return Matched(timeline)
+    hidden = timeline.calls.filter(~pl.col("rank").is_in(shown))
+    counts = hidden.filter(~pl.col("op").is_in(list(POINT_TO_POINT))).group_by("group", "rank").len().rows()
+    skipped: dict[str, dict[int, int]] = {
+        str(group): dict(ranks) for group, ranks in timeline.meta.get("skipped", {}).items()
+    }
+    for group, rank, count in counts:
+        of = skipped.setdefault(group, {})
+        of[rank] = of.get(rank, 0) + count
+    matched = Matched(
+        Timeline(
+            timeline.calls.filter(pl.col("rank").is_in(shown)),
+            timeline.spans,
+            timeline.ends,
+            {**timeline.meta, "groups": groups_of(timeline), "skipped": skipped},
+        )
+    )
+    partners = _pairs(hidden)
+    own = _pairs(matched.timeline.calls)
+    matched.slots = tuple(_with_partner(slot, matched, own, partners) for slot in matched.slots)
+    return matched
+
+
+Pairs = Mapping[tuple[str, int, int], int]
+"""How many calls a rank exchanges with another one in a group: by group, rank and peer."""
+
+
+def _pairs(calls: pl.DataFrame) -> Pairs:
+    pairs = calls.filter(pl.col("op").is_in(list(POINT_TO_POINT)), pl.col("peer").is_not_null())
+    return {
+        (group, rank, peer): count for group, rank, peer, count in pairs.group_by("group", "rank", "peer").len().rows()
+    }
+
+
+def _with_partner(slot: Slot, matched: Matched, own: Pairs, hidden: Pairs) -> Slot:
+    """A send or recv whose other side is not shown has met it, if it completed and there is one for each."""
+    if len(slot.calls) != 1:
+        return slot
+    ((rank, seq),) = slot.calls.items()
+    row = matched.row_of[rank, slot.group, seq]
+    if row["op"] not in POINT_TO_POINT or row["peer"] is None or row["completed_ns"] is None:
+        return slot
+    peer = row["peer"]
+    there = hidden.get((slot.group, peer, rank), 0)
+    return replace(slot, met=True, lost=(peer,)) if there >= own[slot.group, rank, peer] else slot
+
+
+def fold_rows(matched: Matched, keep: Collection[int] = ()) -> tuple[Part, ...]:
+    """The rows of a matched Timeline, those that agree and repeat folded. `keep`: these stay rows of their own."""
+    last = {row["rank"]: (row["group"], row["seq"]) for row in matched.rows}  # calls are in order of issue
+    ends = {(rank, group, seq) for rank, (group, seq) in last.items()}
+    ends |= {
+        (rank, matched.timeline.default_group if end.group is None else end.group, end.call)
+        for rank, end in enumerate(matched.timeline.ends)
+        if end.call is not None
+    }
+    kept, names = set(keep), dict[object, int]()
+    tokens: list[int | None] = []  # None: stays a row of its own
+    setup: list[bool] = []
+    for index, slot in enumerate(matched.slots):
+        rows = [matched.row_of[rank, slot.group, seq] for rank, seq in slot.calls.items()]
+        plain = index not in kept and _matched_fully(slot, rows, matched.groups[slot.group])
+        plain = plain and ends.isdisjoint((row["rank"], row["group"], row["seq"]) for row in rows)
+        tokens.append(names.setdefault(_look(rows), len(names)) if plain else None)
+        setup.append(all(is_setup(row["origin"] or "") for row in rows))
+    inputs = [slot.input for slot in matched.slots]
+    found: list[Part] = []
+    begin = 0
+    while begin < len(tokens):
+        if tokens[begin] is None:
+            found.append(begin)
+            begin += 1
+            continue
+        end = next((at for at in range(begin, len(tokens)) if tokens[at] is None), len(tokens))
+        found += _stretch(begin, end, tokens, setup, inputs)
+        begin = end
+    return tuple(found)
+
+
+def _matched_fully(slot: Slot, rows: Sequence[Mapping[str, Any]], members: Sequence[int]) -> bool:
+    """Whether all ranks of the group met here as meant, and every call completed and let its host go."""
+    pair = rows[0]["op"] in POINT_TO_POINT
+    whole = len(rows) + len(slot.lost) >= (2 if pair else len(members))
+    done = all(
+        row["completed_ns"] is not None
+        and row["error"] is None
+        and (row["host_wait_begin_ns"] is None or row["host_wait_end_ns"] is not None)
+        for row in rows
+    )
+    lines = {(row["op"], row["origin"]): row["call_site"] for row in rows}
+    one_line = all(lines[row["op"], row["origin"]] == row["call_site"] for row in rows)
+    return slot.expected and (slot.met or len(members) == 1) and whole and done and one_line
+
+
+def _look(rows: Sequence[Mapping[str, Any]]) -> object:
+    """What must be the same for two rows to be the same step of a round. Values may differ."""
+    names = ("rank", "group", "op", "origin", "dtype", "reduce_op", "root", "peer", "tag", "call_site")
+    return tuple((*(row[name] for name in names), str(row["shape"])) for row in rows)
+
+
+def _stretch(
+    begin: int, end: int, tokens: Sequence[int | None], setup: Sequence[bool], inputs: Sequence[int | None]
+) -> Iterator[Part]:
+    """The rows from begin to end, which all matched, folded.
+
+    DDP's own setup comes in the middle of a round (the bucket rebuild, in the second one). It counts as no part of
+    the round's pattern, and goes into the fold of its round.
+
+        setup | input 0 a b | input 1 a setup b | input 2 a b      ->      setup | 3 x a, b
+    """
+    units: list[tuple[int, int]] = []  # the rounds, if the program marks inputs, else single rows; setup goes along
+    words: list[tuple[int | None, ...]] = []
+    at = begin
+    while at < end and setup[at]:
+        at += 1
+    if at > begin:
+        yield _setup_fold(begin, at)
+    marked = any(number is not None for number in inputs)
+    while at < end:
+        behind = at + 1
+        while behind < end and (inputs[behind] == inputs[at] if marked else setup[behind]):
+            behind += 1
+        units.append((at, behind))
+        words.append(tuple(tokens[index] for index in range(at, behind) if not setup[index]))
+        at = behind
+    yield from _repeats(units, words, tokens if marked else None)
+
+
+def _setup_fold(begin: int, end: int) -> Part:
+    return begin if end - begin == 1 else Fold(begin, end, 1, tuple(range(begin, end)))
+
+
+def _repeats(
+    units: Sequence[tuple[int, int]], words: Sequence[tuple[int | None, ...]], tokens: Sequence[int | None] | None
+) -> Iterator[Part]:
+    """Units of rows, with runs of the same few words folded. `tokens`: to look for repeats within a unit, too."""
+    names: dict[tuple[int | None, ...], int] = {}
+    codes = np.array([names.setdefault(word, len(names)) for word in words], np.int64)
+    at = 0
+    while at < len(units):
+        period, times = _best_repeat(codes, at)
+        rows = units[at + period * times - 1][1] - units[at][0]
+        if times > 1 and rows >= FEWEST:
+            edges = [units[at + period * number][0] for number in range(times)] + [units[at + period * times - 1][1]]
+            inner = [
+                _opened(units[at + k : at + k + period], words[at + k : at + k + period], tokens)
+                for k in range(0, period * times, period)
+            ]
+            yield _stacked(edges, inner)
+            at += period * times
+        else:
+            yield from _opened(units[at : at + 1], words[at : at + 1], tokens)
+            at += 1
+
+
+def _best_repeat(codes: npt.NDArray[np.int64], at: int) -> tuple[int, int]:
+    """The period and the number of repeats that cover most of what follows; the shortest period of several."""
+    rest = codes[at:]
+    best = (1, 1)
+    for period in (np.flatnonzero(rest[1:] == rest[0])[:_CANDIDATES] + 1).tolist():
+        same = rest[period:] == rest[:-period]
+        length = len(same) if same.all() else int(np.argmin(same))
+        times = length // period + 1
+        if times > 1 and period * times > (best[0] * best[1] if best[1] > 1 else 0):
+            best = (period, times)
+    return best
+
+
+def _opened(
+    units: Sequence[tuple[int, int]], words: Sequence[tuple[int | None, ...]], tokens: Sequence[int | None] | None
+) -> tuple[Part, ...]:
+    """The rows of one round, with what repeats in it folded."""
+    if len(units) > 1:
+        return tuple(_repeats(units, words, tokens))
+    begin, end = units[0]
+    if tokens is None or end - begin < FEWEST:
+        return tuple(range(begin, end))
+    singles = [(index, index + 1) for index in range(begin, end)]
+    return tuple(_repeats(singles, [(tokens[index],) for index in range(begin, end)], None))
+
+
+def _stacked(edges: Sequence[int], inner: Sequence[tuple[Part, ...]]) -> Fold:
+    """Rounds as one fold, which opens to at most MANY parts or so: rounds, or folds of several rounds."""
+    times = len(inner)
+    if times <= MANY:
+        rounds = [part if len(part) == 1 else (Fold(edges[k], edges[k + 1], 1, part),) for k, part in enumerate(inner)]
+        parts = tuple(part for of in (inner if times * len(inner[0]) <= 2 * MANY else rounds) for part in of)
+        return Fold(edges[0], edges[-1], times, parts)
+    each = 10 ** (len(str(times - 1)) - 1)  # 13 to 100 rounds: tens; 101 to 1,000: hundreds
+    parts = tuple(
+        _stacked(edges[k : min(k + each, times) + 1], inner[k : min(k + each, times)]) for k in range(0, times, each)
+    )
+    return Fold(edges[0], edges[-1], times, parts)
+
+
+def rows_of(parts: Sequence[Part]) -> Iterator[int]:
+    """Every row that these parts stand for, by index of its slot.
+
+    >>> list(rows_of([0, Fold(1, 5, 2, (Fold(1, 3, 1, (1, 2)), 3, 4))]))
+    [0, 1, 2, 3, 4]
+    """
+    for part in parts:
+        if isinstance(part, int):
+            yield part
+        else:
+            yield from rows_of(part.parts)
+
+
+def _gathered(word: str) -> str:
+    """The two collectives of a forward pass are one thing to who reads what a fold holds."""
+    return "forward" if word in ("forward 1", "forward 2") else word

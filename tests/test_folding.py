@@ -1,0 +1,192 @@
+"""Folding: what agrees is told once, nothing that went wrong is hidden, and every call can be found again."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+from drawn import timelines
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from timelines import Writer, case_timeline
+
+from joinlab.analysis.folding import Fold, Folding, Part, fold, rank_classes, rows_of
+from joinlab.analysis.matching import match
+from joinlab.timeline import Ending, Timeline
+
+DONE = Ending("finished")
+
+
+def folds(parts: tuple[Part, ...]) -> list[Fold]:
+    """All folds, those within others, too."""
+    found = [part for part in parts if isinstance(part, Fold)]
+    return found + [inner for part in found for inner in folds(part.parts)]
+
+
+def labels(folding: Folding) -> list[str]:
+    return [folding.label(part) if isinstance(part, Fold) else f"row {part}" for part in folding.parts]
+
+
+def rounds(
+    times: int, ranks: int = 2, ops: tuple[str, ...] = ("all_reduce", "barrier"), marked: bool = True, odd: int = -1
+) -> Timeline:
+    """`times` rounds of calls on every rank; rank `odd` ends with one more broadcast, which never completes."""
+    writer = Writer(ranks, "nccl")
+    for rank in range(ranks):
+        for number in range(times):
+            for op in ops:
+                writer.call(rank, op, input=number if marked else None, line=ops.index(op))
+        if rank == odd:
+            writer.call(rank, "broadcast", root=0, done=False, line=99)
+    ends = [
+        Ending("hung", call=times * len(ops), group="0", proven=True) if rank == odd else DONE for rank in range(ranks)
+    ]
+    return writer.timeline(ends)
+
+
+@st.composite
+def looping(draw: st.DrawFn) -> Timeline:
+    """Ranks in a loop, of which some break out of it, or issue another call once; rounds may hold smaller rounds."""
+    ranks = draw(st.integers(1, 4))
+    writer = Writer(ranks, draw(st.sampled_from(["gloo", "nccl"])))
+    marked = draw(st.booleans())
+    pattern = draw(st.lists(st.sampled_from(["all_reduce", "barrier", "broadcast"]), min_size=1, max_size=3))
+    pattern = pattern * draw(st.integers(1, 3)) + draw(st.sampled_from([[], ["barrier"]]))
+    for rank in range(ranks):
+        times = draw(st.sampled_from([0, 3, 7, 7, 7, 30]))
+        fault = draw(st.none() | st.integers(0, 40))
+        issued = 0
+        for number in range(times):
+            for line, op in enumerate(pattern):
+                wrong = issued == fault
+                columns = {"root": 0} if op == "broadcast" else {}
+                done = not wrong or draw(st.booleans())
+                writer.call(
+                    rank, op, input=number if marked else None, line=line + 50 * wrong, done=done, error=None, **columns
+                )
+                issued += 1
+    ends = [draw(st.sampled_from([DONE, Ending("hung", proven=False)])) for _ in range(ranks)]
+    return writer.timeline(ends)
+
+
+ANY = looping() | timelines()
+
+
+@settings(max_examples=60)
+@given(ANY, st.booleans())
+def test_unfolding_gives_back_every_call_exactly_once(timeline, ranks):
+    folding = fold(timeline, ranks=ranks)
+    assert sorted(rank for some in folding.classes for rank in some) == list(range(timeline.world_size))
+    found = list(rows_of(folding.parts))
+    assert found == list(range(len(folding.slots)))
+    shown = [(rank, slot.group, slot.calls[rank]) for slot in folding.slots for rank in slot.calls]
+    first = {some[0] for some in folding.classes}
+    calls = timeline.calls.filter(pl.col("rank").is_in(first)).select("rank", "group", "seq").rows()
+    assert sorted(shown) == sorted(calls)
+    for part in folds(folding.parts):
+        assert list(rows_of([part])) == list(range(part.begin, part.end))
+
+
+@settings(max_examples=60)
+@given(ANY, st.booleans(), st.integers(0, 5))
+def test_nothing_abnormal_is_inside_a_fold(timeline, ranks, selected):
+    folding = fold(timeline, keep=[selected], ranks=ranks)
+    last = {row["rank"]: row["seq"] for row in folding.matched.rows if row["group"] == "0"}
+    for part in folds(folding.parts):
+        for index in range(part.begin, part.end):
+            slot = folding.slots[index]
+            rows = [folding.matched.row_of[rank, slot.group, seq] for rank, seq in slot.calls.items()]
+            assert index != selected
+            assert slot.expected and (slot.met or len(folding.matched.groups[slot.group]) == 1)
+            assert all(row["completed_ns"] is not None and row["error"] is None for row in rows)
+            assert len({row["call_site"] for row in rows if row["origin"] == rows[0]["origin"]}) == 1
+            assert set(slot.calls) | set(slot.lost) >= set(folding.matched.groups[slot.group])
+            if slot.group == "0" and len(folding.matched.groups) == 1:
+                assert all(seq != last[rank] for rank, seq in slot.calls.items())
+
+
+@settings(max_examples=60)
+@given(ANY)
+def test_ranks_in_one_lane_did_the_same(timeline):
+    names = ["op", "origin", "dtype", "shape", "reduce_op", "call_site", "input", "error", "group", "seq"]
+    done = pl.col("completed_ns").is_not_null()
+    slots = match(timeline)
+    odd = {(slot.group, r, s) for slot in slots if not slot.expected for r, s in slot.calls.items()}
+    for some in rank_classes(timeline):
+        told = [timeline.calls.filter(pl.col("rank") == rank).select(*names, done=done).rows() for rank in some]
+        ends = [timeline.ends[rank].kind for rank in some]
+        assert all(one == told[0] for one in told) and len(set(ends)) == 1
+        wrong = [[key[2] for key in sorted(odd) if key[1] == rank] for rank in some]
+        assert all(one == wrong[0] for one in wrong)
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_rounds_fold_with_and_without_marked_inputs(marked):
+    folding = fold(rounds(9, marked=marked))
+    assert labels(folding) == ["8 × all-reduce, barrier", "row 16", "row 17"]  # the last call ends the last round
+
+
+def test_rounds_in_rounds_fold_twice():
+    folding = fold(rounds(5, ops=("all_reduce",) * 4 + ("barrier",), marked=True))
+    inner = [part for part in folds(folding.parts) if part.times == 4 and len(part) == 4]
+    assert len(inner) >= 4 and folding.label(inner[0]) == "4 × all-reduce"
+
+
+def test_a_thousand_rounds_open_to_a_few_parts_at_a_time():
+    folding = fold(rounds(1001, ops=("all_reduce", "barrier")))
+    (big,) = [part for part in folding.parts if isinstance(part, Fold)]
+    assert big.times == 1000 and len(big.parts) == 10
+    assert max(len(part.parts) for part in folds(folding.parts)) <= 30
+
+
+def test_ranks_that_did_the_same_share_a_lane():
+    folding = fold(rounds(9, ranks=8, odd=5))
+    assert folding.classes == ((0, 1, 2, 3, 4, 6, 7), (5,))
+    assert folding.name(0) == "ranks 0-4, 6, 7"
+    assert set(folding.slots[-1].calls) == {5}
+
+
+def test_what_is_selected_is_not_folded():
+    assert 4 in fold(rounds(9), keep=[4]).parts
+    assert 4 not in fold(rounds(9)).parts
+
+
+def test_ranks_that_each_send_to_the_next_are_alike():
+    writer = Writer(6)
+    for rank in range(6):
+        writer.call(rank, "send", peer=(rank + 1) % 6, line=1)
+        writer.call(rank, "recv", peer=(rank - 1) % 6, line=2)
+    folding = fold(writer.timeline([DONE] * 6))
+    assert folding.classes == ((0, 1, 2, 3, 4, 5),)
+    assert all(slot.met for slot in folding.slots)
+
+
+def test_groups_that_did_the_same_are_alike():
+    writer = Writer(4, groups={"0": [0, 1, 2, 3], "a": [0, 1], "b": [2, 3]})
+    for rank, group in enumerate("aabb"):
+        writer.call(rank, "broadcast", group=group, root=rank // 2 * 2, line=1)
+        writer.call(rank, "all_reduce", line=2)
+    assert fold(writer.timeline([DONE] * 4)).classes == ((0, 1, 2, 3),)
+
+
+def test_a_group_in_which_something_else_met_is_not_alike():
+    writer = Writer(6, "nccl", groups={"0": list(range(6)), "a": [0, 1], "b": [2, 3], "c": [4, 5]})
+    for rank, group in enumerate("aabbcc"):
+        writer.call(rank, "barrier" if rank == 3 else "all_reduce", group=group, line=1)
+    assert fold(writer.timeline([DONE] * 6)).classes == ((0, 1, 4, 5), (2,), (3,))
+
+
+def test_a_call_met_from_another_line_is_never_folded():
+    writer = Writer(2)
+    for rank in range(2):
+        for number in range(9):
+            writer.call(rank, "barrier", input=number, line=7 if (rank, number) == (1, 4) else 3)
+    parts = fold(writer.timeline([DONE] * 2)).parts
+    assert 4 in parts and [part.times for part in folds(parts) if len(part) > 2] == [4, 3]
+
+
+def test_case_4_is_left_with_what_went_wrong():
+    assert labels(fold(case_timeline(4, 5, "nccl"))) == [
+        "DDP's setup",
+        "5 × forward, backward, barrier, and bucket rebuild",
+        *[f"row {row}" for row in range(23, 29)],
+    ]
