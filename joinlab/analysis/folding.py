@@ -257,18 +257,17 @@ def _shown(timeline: Timeline, classes: Sequence[Sequence[int]]) -> Matched:
         return Matched(timeline)
     hidden = timeline.calls.filter(~pl.col("rank").is_in(shown))
     counts = hidden.filter(~pl.col("op").is_in(list(POINT_TO_POINT))).group_by("group", "rank").len().rows()
-    skipped: dict[str, dict[int, int]] = {
-        str(group): dict(ranks) for group, ranks in timeline.meta.get("skipped", {}).items()
-    }
+    skipped = {group: dict(ranks) for group, ranks in timeline.meta.get("skipped", {}).items()}
     for group, rank, count in counts:
         of = skipped.setdefault(group, {})
         of[rank] = of.get(rank, 0) + count
+    groups = {name: list(ranks) for name, ranks in groups_of(timeline).items()}
     matched = Matched(
         Timeline(
             timeline.calls.filter(pl.col("rank").is_in(shown)),
             timeline.spans,
             timeline.ends,
-            {**timeline.meta, "groups": groups_of(timeline), "skipped": skipped},
+            {**timeline.meta, "groups": groups, "skipped": skipped},
         )
     )
     partners = _pairs(hidden)
