@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from joinlab import cases as cases
     from joinlab import errors as errors
     from joinlab import scenarios as scenarios
+    from joinlab.analysis.blame import Blame as Blame
+    from joinlab.analysis.blame import blame as blame
     from joinlab.analysis.diagnosis import Diagnosis as Diagnosis
     from joinlab.analysis.diagnosis import diagnose as diagnose
     from joinlab.analysis.matching import Slot as Slot
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from joinlab.errors import ProgramError as ProgramError
     from joinlab.errors import RankError as RankError
     from joinlab.errors import TimelineFileError as TimelineFileError
+    from joinlab.importers.load import load as load
     from joinlab.launcher.launcher import launch as launch
     from joinlab.notebook.bench import bench as bench
     from joinlab.notebook.side_by_side import compare as compare
@@ -47,11 +50,13 @@ if TYPE_CHECKING:
     from joinlab.picture.page import write_html as write_html
     from joinlab.timeline import Ending as Ending
     from joinlab.timeline import Timeline as Timeline
-    from joinlab.timeline import load as load
+
 
 _HOME = {
+    "Blame": "joinlab.analysis.blame",
     "bench": "joinlab.notebook.bench",
     "cases": "joinlab.cases",
+    "blame": "joinlab.analysis.blame",
     "check": "joinlab.course.exercises",
     "compare": "joinlab.notebook.side_by_side",
     "Diagnosis": "joinlab.analysis.diagnosis",
@@ -60,7 +65,7 @@ _HOME = {
     "endings": "joinlab.emulator.outcomes",
     "errors": "joinlab.errors",
     "figure": "joinlab.picture.figures",
-    "load": "joinlab.timeline",
+    "load": "joinlab.importers.load",
     "launch": "joinlab.launcher.launcher",
     "match": "joinlab.analysis.matching",
     "scenarios": "joinlab.scenarios",

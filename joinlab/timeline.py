@@ -78,6 +78,14 @@ class Clock(TypedDict, total=False):
     domain: Required[str]
     origin_ns: int
     hosts: dict[str, int]
+    completed: str  # what a completion time means where it is not when the call completed
+
+
+class Progress(TypedDict):
+    """How many collectives of one group a rank had enqueued and completed when its record was written."""
+
+    enqueued: int
+    completed: int
 
 
 class Meta(TypedDict, total=False):
@@ -96,7 +104,12 @@ class Meta(TypedDict, total=False):
     clock: Clock
     emulation: Emulation
     verdict_ns: int | None
+    format: str
+    group_names: dict[str, str]
     skipped: dict[str, dict[int, int]]
+    progress: dict[str, dict[int, Progress]]
+    missing_ranks: list[int]
+    problems: list[str]
 
 
 class EndKind(StrEnum):
@@ -181,7 +194,9 @@ class Timeline:
     output   what each rank printed, stdout and stderr in the order written
     meta     program, source, engine ("launched", "emulated" or "imported"), backend, world_size, inputs,
              groups {name: [global ranks]}, versions, clock {"domain", ...}; for records that lost their beginning
-             also skipped {group: {rank: collectives that the rank issued in it before the first of its rows}}
+             also skipped {group: {rank: collectives that the rank issued in it before the first of its rows}},
+            progress {group: {rank: how many it enqueued and completed}}, missing_ranks, and problems, sentences
+            about what could not be read; group_names {name: the program's own description of it}
 
         timeline.calls.filter(pl.col("completed_ns").is_null())     # what never completed
         timeline.ends[1].kind                                       # "hung"

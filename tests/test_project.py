@@ -115,6 +115,7 @@ def test_import_joinlab_returns_at_once(statement: str) -> None:
 def test_exports() -> None:
     assert joinlab.__all__ == [
         "__version__",
+        "Blame",
         "Diagnosis",
         "Ending",
         "JoinlabError",
@@ -129,6 +130,7 @@ def test_exports() -> None:
         "TimelineFileError",
         "View",
         "bench",
+        "blame",
         "cases",
         "check",
         "compare",

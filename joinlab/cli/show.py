@@ -16,7 +16,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from joinlab.cli import report
-    from joinlab.timeline import load
+    from joinlab.importers.load import load
 
     timeline = load(options.file)
     report.Screen().print(report.calls_table(timeline, options.setup), report.endings(timeline))

@@ -1,0 +1,1 @@
+"""Timelines of runs that others recorded: PyTorch's flight recorder and profiler."""

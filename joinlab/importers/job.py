@@ -1,0 +1,235 @@
+"""The dumps of one job's ranks, as one Timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import polars as pl
+
+from joinlab.errors import TimelineFileError
+from joinlab.importers.dump import Dump, Group, Texts
+from joinlab.ops import Op
+from joinlab.program.labels import call_site, label
+from joinlab.timeline import CALL_COLUMNS, SPAN_COLUMNS, Clock, Ending, EndKind, Meta, Progress, Timeline
+
+NOTHING_RECORDED = 1 << 40
+"""`meta["skipped"]` of a rank without a dump: all of its calls are unknown."""
+
+
+def timeline_of(dumps: Sequence[Dump], texts: Texts, problems: Iterable[str] = ()) -> Timeline:
+    """One Timeline of the dumps of one job, at most one a rank. Raises TimelineFileError where there is none.
+
+    texts     those that the dumps were read with
+
+    problems  sentences about files that were left out; with those found here they are meta["problems"]
+    """
+    told = list(problems)
+    dumps = _of_one_job(sorted(dumps, key=lambda one: one.rank), told)
+    groups = _all_groups(dumps)
+    world = {rank for _, ranks in groups.values() for rank in ranks} | {dump.rank for dump in dumps}
+    told += [problem for dump in dumps for problem in dump.problems]
+    rows = pl.concat([_renamed(dump, groups) for dump in dumps])
+    if rows.is_empty() and not any(dump.status for dump in dumps):
+        raise TimelineFileError(
+            f"cannot open {dumps[0].file!r}: no rank's dump holds a call. "
+            "Set TORCH_FR_BUFFER_SIZE (TORCH_NCCL_TRACE_BUFFER_SIZE before 2.10) above 0 before the run."
+        )
+    origin = int(rows["enqueued_ns"].min() or 0)  # type: ignore[arg-type]
+    times = [pl.col(name) - origin for name in ("enqueued_ns", "started_ns", "completed_ns")]
+    calls = _written(rows, texts).with_columns(times)
+    missing = sorted(world - {dump.rank for dump in dumps})
+    if missing:
+        told.append(f"there is no dump of {_ranks(missing)}: what they did is unknown")
+    size = max(world) + 1
+    backend = _backend(rows)
+    clock: Clock = {"domain": "wall", "origin_ns": origin}
+    if rows["bound"].any():
+        clock["completed"] = "a lower bound: the dump says that a call completed, not when"
+    meta: Meta = {
+        "program": "a recorded job",
+        "engine": "imported",
+        "format": f"flight recorder {dumps[0].version}",
+        "backend": backend,
+        "world_size": size,
+        "groups": {name: list(ranks) for name, (_, ranks) in groups.items()},
+        "group_names": {name: words for name, (words, _) in groups.items() if words},
+        "versions": {backend: library} if (library := dumps[0].library) else {},
+        "clock": clock,
+        "skipped": _skipped(rows, dumps, groups, missing, told),
+        "progress": _progress(dumps),
+        "missing_ranks": missing,
+        "problems": told,
+    }
+    return Timeline(
+        calls=calls.select(list(CALL_COLUMNS)),
+        spans=pl.DataFrame(schema=dict(SPAN_COLUMNS)),
+        ends=_ends(calls, size, missing),
+        meta=meta,
+    )
+
+
+def _of_one_job(dumps: Sequence[Dump], told: list[str]) -> list[Dump]:
+    """The dumps of one job: one a rank, and those whose default group is the one that most dumps have."""
+    sizes = [max(map(len, (ranks for _, ranks in dump.groups.values())), default=0) for dump in dumps]
+    most = max(sizes, key=lambda size: (sizes.count(size), size))
+    kept: dict[int, Dump] = {}
+    for dump, size in zip(dumps, sizes, strict=True):
+        if size != most:
+            told.append(f"{dump.file!r} is of another job: its largest group has {size} ranks, not {most}")
+        elif dump.rank in kept:
+            told.append(f"{dump.file!r} is another dump of rank {dump.rank}: {kept[dump.rank].file!r} was read")
+        else:
+            kept[dump.rank] = dump
+    return list(kept.values())
+
+
+def _all_groups(dumps: Sequence[Dump]) -> dict[str, Group]:
+    """Every group that a dump names, the largest first; groups of one name are told apart by their ranks."""
+    found: dict[str, Group] = {}
+    everyone = tuple(dump.rank for dump in dumps)
+    for dump in dumps:
+        for name, (words, ranks) in dump.groups.items():
+            found.setdefault(_key(name, ranks or everyone, found), (words, ranks or everyone))
+    return dict(sorted(found.items(), key=lambda item: (-len(item[1][1]), len(item[0]), item[0])))
+
+
+def _renamed(dump: Dump, groups: Mapping[str, Group]) -> pl.DataFrame:
+    """The calls of a dump, under the names of `_all_groups`."""
+    names = {name: _key(name, ranks, groups) for name, (_, ranks) in dump.groups.items() if ranks}
+    changed = {name: key for name, key in names.items() if name != key}
+    return dump.rows.with_columns(pl.col("group").replace(changed)) if changed else dump.rows
+
+
+def _key(name: str, ranks: tuple[int, ...], known: Mapping[str, Group]) -> str:
+    return name if name not in known or known[name][1] == ranks else f"{name}:{','.join(map(str, ranks))}"
+
+
+def _written(rows: pl.DataFrame, texts: Texts) -> pl.DataFrame:
+    """`rows` with the columns of a Timeline: shapes and stacks themselves, and the labels that stacks tell."""
+    shapes = pl.DataFrame(
+        {
+            "shape": range(len(texts.shapes)),
+            "sizes": pl.Series([list(map(list, one)) for one in texts.shapes], dtype=CALL_COLUMNS["shape"]),
+        },
+        schema_overrides={"shape": pl.Int64()},
+    )
+    stacks = pl.DataFrame(
+        {
+            "stack": range(len(texts.frames)),
+            "lines": pl.Series([list(map(str, reversed(one))) for one in texts.frames], dtype=CALL_COLUMNS["stack"]),
+            "call_site": pl.Series(list(map(call_site, texts.frames)), dtype=pl.String()),
+        },
+        schema_overrides={"stack": pl.Int64()},
+    )
+    told_by = ["op", "stack", "dtype", "backend"]
+    labels = rows.select(told_by).unique()
+    labels = labels.with_columns(
+        pl.Series(
+            "origin",
+            [
+                label(
+                    Op(op),
+                    () if stack is None else texts.frames[stack],
+                    asynchronous=True,
+                    dtype=dtype,
+                    all_reduce_barrier=backend == "nccl",
+                )
+                for op, stack, dtype, backend in labels.iter_rows()
+            ],
+            dtype=pl.String(),
+        ),
+    )
+    joined = (
+        rows.join(labels, on=["op", "stack", "dtype", "backend"], how="left", nulls_equal=True, maintain_order="left")
+        .join(shapes, on="shape", how="left", maintain_order="left")
+        .join(stacks, on="stack", how="left", maintain_order="left")
+        .with_columns(shape="sizes", stack="lines")
+    )
+    absent = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in CALL_COLUMNS.items() if name not in joined]
+    return joined.with_columns(absent)
+
+
+def _backend(rows: pl.DataFrame) -> str:
+    """The backend that most calls name; a job of two backends has groups of both."""
+    return str(rows["backend"].mode().sort().first()) if rows.height else "nccl"
+
+
+def _skipped(
+    rows: pl.DataFrame,
+    dumps: Sequence[Dump],
+    groups: Mapping[str, Group],
+    missing: Sequence[int],
+    told: list[str],
+) -> dict[str, dict[int, int]]:
+    """Per group and rank: the collectives before the first one that its dump still holds."""
+    progress = _progress(dumps)
+    found = {
+        name: {
+            rank: NOTHING_RECORDED if rank in missing else progress.get(name, {}).get(rank, _NONE)["enqueued"]
+            for rank in ranks
+        }
+        for name, (_, ranks) in groups.items()
+    }
+    collectives = rows.filter(~pl.col("op").is_in([Op.SEND, Op.RECV]))
+    spans = collectives.group_by("group", "rank").agg(
+        pl.col("number").min().alias("first"), pl.col("number").max().alias("last"), pl.len().alias("count")
+    )
+    for group, rank, first, last, count in spans.sort("group", "rank").iter_rows():
+        found[group][rank] = first - 1
+        if last - first + 1 != count:
+            told.append(f"rank {rank} has {count} calls under the numbers {first} to {last} of group {group!r}")
+    return found
+
+
+_NONE: Progress = {"enqueued": 0, "completed": 0}
+
+
+def _progress(dumps: Sequence[Dump]) -> dict[str, dict[int, Progress]]:
+    """Per group and rank: how many collectives were enqueued and completed, as pg_status counts them."""
+    found: dict[str, dict[int, Progress]] = {}
+    for dump in dumps:
+        names = _status_names(dump)
+        for number, status in dump.status.items():
+            if number in names:
+                enqueued, completed = (status.get(f"last_{what}_collective", 0) for what in ("enqueued", "completed"))
+                found.setdefault(names[number], {})[dump.rank] = {
+                    "enqueued": max(enqueued, 0),
+                    "completed": max(completed, 0),
+                }
+    return found
+
+
+def _status_names(dump: Dump) -> dict[str, str]:
+    """Names of groups by the number that the process gave them.
+
+    An entry has both. Numbers and names both count in the order in which groups were made, so that where there are as
+    many of the one as of the other, they pair up in order; a pairing that an entry contradicts is not used.
+    """
+    known = dump.numbers
+    names, numbers = list(dump.groups), list(dump.status)
+    if len(names) == len(numbers) and all(one.isdigit() for one in (*names, *numbers)):
+        paired = dict(zip(sorted(numbers, key=int), sorted(names, key=int), strict=True))
+        if all(paired.get(number, name) == name for number, name in known.items()):
+            return paired
+    return known
+
+
+def _ends(calls: pl.DataFrame, size: int, missing: Sequence[int]) -> tuple[Ending, ...]:
+    first = (
+        calls.filter(pl.col("completed_ns").is_null())
+        .sort("enqueued_ns")
+        .group_by("rank", maintain_order=True)
+        .agg(pl.col("group").first(), pl.col("seq").first())
+    )
+    pending = {rank: (group, seq) for rank, group, seq in first.iter_rows()}
+    ends = []
+    for rank in range(size):
+        group, seq = pending.get(rank, (None, None))
+        text = "there is no dump of it" if rank in missing else "its dump was written before it ended"
+        ends.append(Ending(EndKind.UNKNOWN, call=seq, group=group, text=text))
+    return tuple(ends)
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"

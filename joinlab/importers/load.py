@@ -1,0 +1,128 @@
+"""`load`: open a file or a folder, whatever recorded it, and find out from its first bytes what it is.
+
+a file that Timeline.save wrote                           a zip with a header of ours
+flight recorder dumps, one per rank: a folder, or one     a pickle, or JSON with "entries"
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+from joinlab.errors import TimelineFileError
+from joinlab.importers import dump, job
+from joinlab.timeline import Timeline
+from joinlab.timeline import load as load_saved
+
+MAX_FILES = 100_000
+"""A folder with more files than this is refused: it is not the folder of one job's dumps."""
+
+_HEAD_BYTES = 64
+
+
+def load(path: str | os.PathLike[str]) -> Timeline:
+    """Open a Timeline, or what others recorded as one.
+
+    path  a file that `Timeline.save` wrote; a flight recorder dump of PyTorch, or a folder with one per rank
+
+    What a folder holds besides is named in `meta["problems"]` and in a warning; the rest is read. Raises
+    TimelineFileError, which names the file and says what is wrong with it, and OSError where there is no such file or
+    it cannot be read.
+
+        joinlab.load("run.joinlab")
+        joinlab.load("dumps/")              # nccl_trace_rank_0, nccl_trace_rank_1, ...
+    """
+    place = Path(path)
+    if place.is_dir():
+        return _told(_folder(place))
+    head = _head(place)
+    if dump.looks_like_dump(head) or head.lstrip()[:1] == b"{":
+        texts = dump.Texts()
+        return _told(job.timeline_of([_dump(place, texts)], texts))
+    return load_saved(place)
+
+
+def _folder(folder: Path) -> Timeline:
+    files = sorted(one for one in folder.iterdir() if not one.name.startswith(".") and not one.is_dir())
+    if len(files) > MAX_FILES:
+        raise TimelineFileError(
+            f"cannot open {str(folder)!r}: it holds {len(files):,} files. Name the folder of one job."
+        )
+    problems: list[str] = []
+    candidates = [one for one in files if _may_be_dump(one, problems)]
+    chosen = _one_series(candidates, problems)
+    dumps: list[dump.Dump] = []
+    texts = dump.Texts()
+    for one in chosen:
+        try:
+            dumps.append(_dump(one, texts))
+        except (TimelineFileError, OSError) as error:
+            problems.append(str(error))
+    if not dumps:
+        why = f" {problems[0]}" if problems else ""
+        raise TimelineFileError(
+            f"cannot open {str(folder)!r}: it holds no flight recorder dump.{why} "
+            "joinlab.load opens files of Timeline.save, and folders with one dump per rank."
+        )
+    return job.timeline_of(dumps, texts, problems)
+
+
+def _may_be_dump(file: Path, problems: list[str]) -> bool:
+    try:
+        head = _head(file)
+    except (TimelineFileError, OSError) as error:
+        problems.append(str(error))
+        return False
+    if dump.looks_like_dump(head) or head.lstrip()[:1] == b"{":
+        return True
+    problems.append(f"{str(file)!r} is no flight recorder dump")
+    return False
+
+
+def _one_series(files: Sequence[Path], problems: list[str]) -> list[Path]:
+    """The files whose names differ in the rank alone: of several such series the longest, pickles before JSON."""
+    series: dict[tuple[str, str], list[Path]] = {}
+    for one in files:
+        series.setdefault(dump.around_rank(one.name), []).append(one)
+    best = max(series, key=lambda key: (len(series[key]), "json" not in key[1], key), default=None)
+    for key, those in series.items():
+        if key != best:
+            problems.append(f"{len(those)} files such as {str(those[0])!r} were left out: they are of another series")
+    return series[best] if best is not None else []
+
+
+def _dump(file: Path, texts: dump.Texts) -> dump.Dump:
+    return dump.read(file, _bytes(file), texts)
+
+
+def _status(file: Path) -> os.stat_result:
+    """What the system says of a file. A pipe or a device is refused: reading it might never end."""
+    status = file.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise TimelineFileError(f"cannot open {str(file)!r}: it is no regular file. Name a file or a folder.")
+    return status
+
+
+def _head(file: Path) -> bytes:
+    _status(file)
+    with file.open("rb") as opened:
+        return opened.read(_HEAD_BYTES)
+
+
+def _bytes(file: Path) -> bytes:
+    size = _status(file).st_size
+    if size > dump.MAX_BYTES:
+        raise TimelineFileError(
+            f"cannot open {str(file)!r}: it has {size:,} bytes, and at most {dump.MAX_BYTES:,} of a dump "
+            "are read. Set TORCH_FR_BUFFER_SIZE lower for the next run."
+        )
+    return file.read_bytes()
+
+
+def _told(timeline: Timeline) -> Timeline:
+    for problem in timeline.meta.get("problems", ()):
+        warnings.warn(problem, UserWarning, stacklevel=3)
+    return timeline

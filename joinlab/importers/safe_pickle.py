@@ -1,0 +1,74 @@
+"""Reads the pickle of a flight recorder dump without letting it run anything.
+
+A pickle is a program for a small stack machine: by naming a global it can call any function of this process.
+A genuine dump holds dicts, lists, tuples, strings and numbers only, so every global is refused.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+MEMORY_PER_BYTE = 64
+"""A dump of the real jobs tried takes at most 20 times its size in memory once it is read."""
+
+LEAST_MEMORY = 1 << 30
+"""Bytes that reading may take however small the file is, so that the limit never hits what other threads do."""
+
+UNREADABLE = (
+    pickle.UnpicklingError,
+    AttributeError,
+    EOFError,
+    ImportError,
+    IndexError,
+    KeyError,
+    MemoryError,
+    OverflowError,
+    RecursionError,
+    TypeError,
+    UnicodeDecodeError,
+    ValueError,
+)
+"""What a damaged or hostile pickle raises."""
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> NoReturn:
+        raise pickle.UnpicklingError(f"it names {module}.{name}, and a dump holds plain data only")
+
+    def persistent_load(self, pid: Any) -> NoReturn:
+        raise pickle.UnpicklingError("it refers to an object outside of itself, and a dump holds plain data only")
+
+
+def load(data: bytes) -> Any:
+    """The plain data in a pickle. Raises one of UNREADABLE for anything else, and runs nothing."""
+    with _bounded(LEAST_MEMORY + MEMORY_PER_BYTE * len(data)):
+        return _Unpickler(io.BytesIO(data)).load()
+
+
+@contextmanager
+def _bounded(more: int) -> Iterator[None]:
+    """Let this process grow by at most `more` bytes meanwhile.
+
+    A pickle of 10 bytes can ask for a memo table of 64 GiB. Then this limit makes Python raise MemoryError, instead of
+    the system ending the process. Where there are no such limits (not on Linux), reading is unbounded.
+    """
+    try:
+        import resource
+
+        with open("/proc/self/statm", "rb") as file:
+            now = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        before = resource.getrlimit(resource.RLIMIT_AS)
+        most = now + more if before[0] == resource.RLIM_INFINITY else min(before[0], now + more)
+        resource.setrlimit(resource.RLIMIT_AS, (most, before[1]))
+    except (ImportError, OSError, ValueError):
+        yield
+        return
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)

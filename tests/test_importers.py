@@ -1,0 +1,268 @@
+"""Flight recorder dumps: what they say comes back, what is damaged or hostile is refused, and the rest is read."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import struct
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from dumps import Job, draw, dumps, write
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import joinlab
+from joinlab.analysis.matching import match
+from joinlab.errors import TimelineFileError
+from joinlab.importers import safe_pickle
+from joinlab.importers.dump import Texts, check, rank_in
+from joinlab.timeline import EndKind
+
+JOB = Job(
+    groups={"0": (0, 1, 2, 3), "1": (0, 1), "2": (2, 3)},
+    calls=(("0", "nccl:all_reduce"), ("1", "nccl:_all_gather_base"), ("2", "nccl:_all_gather_base")) * 3,
+    culprit=3,
+    fault="host",
+    at=5,
+    ahead=2,
+)
+
+
+def quietly(path: Path) -> tuple[joinlab.Timeline, list[str]]:
+    """The Timeline of `path`, and what `load` warned of."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        timeline = joinlab.load(path)
+    return timeline, [str(one.message) for one in caught]
+
+
+def test_a_folder_of_dumps_is_a_timeline(tmp_path: Path) -> None:
+    timeline, told = quietly(write(tmp_path, dumps(JOB)))
+    assert told == []
+    assert timeline.meta["groups"] == {"0": [0, 1, 2, 3], "1": [0, 1], "2": [2, 3]}
+    assert timeline.meta["group_names"]["1"] == "GROUP_1"
+    assert {end.kind for end in timeline.ends} == {EndKind.UNKNOWN}
+    row = timeline.call(0, 0, "1")
+    assert (row["op"], row["dtype"], row["shape"]) == ("all_gather", "float32", [[4, 2]])
+    assert (row["call_site"], row["stack"]) == ("train.py:11", ["train.py:11 step"])
+    assert row["completed_ns"] - row["enqueued_ns"] > 0
+    assert joinlab.blame(timeline).ranks == (3,)
+    assert "rank 3" in str(joinlab.diagnose(timeline))
+
+
+def test_it_is_saved_and_drawn_like_any_other(tmp_path: Path) -> None:
+    timeline, _ = quietly(write(tmp_path / "dumps", dumps(JOB)))
+    again = joinlab.load(timeline.save(tmp_path / "job.joinlab"))
+    assert again.equals(timeline)
+    assert joinlab.blame(again) == joinlab.blame(timeline)
+    assert joinlab.write_html({"job": again}, tmp_path / "job.html").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("form", [{"whole": False}, {"ring": 4}])
+def test_calls_are_matched_by_their_number_when_the_beginning_is_lost(tmp_path: Path, form: dict[str, Any]) -> None:
+    whole, _ = quietly(write(tmp_path / "whole", dumps(JOB)))
+    part, _ = quietly(write(tmp_path / "part", dumps(JOB, **form)))
+
+    def stacks(timeline: joinlab.Timeline) -> dict[tuple[str, int], set[int]]:
+        return {(slot.group, seq): set(slot.calls) for slot in match(timeline) for seq in slot.calls.values()}
+
+    for place, ranks in stacks(part).items():
+        assert ranks <= stacks(whole)[place]
+    assert all(slot.expected for slot in match(part))
+
+
+def test_json_and_pickle_say_the_same_but_for_the_stacks(tmp_path: Path) -> None:
+    pickled, _ = quietly(write(tmp_path / "pickle", dumps(JOB)))
+    (tmp_path / "json").mkdir()
+    for rank, one in dumps(JOB).items():
+        for entry in one["entries"]:
+            del entry["frames"]
+            for name in ("time_discovered_started_ns", "time_discovered_completed_ns"):
+                entry[name] = entry[name] or 0
+        (tmp_path / "json" / f"fr_{rank}.json").write_text(json.dumps(one))
+    text, _ = quietly(tmp_path / "json")
+    without = ["stack", "call_site", "origin"]
+    assert text.calls.drop(without).equals(pickled.calls.drop(without))
+    assert text.ends == pickled.ends
+
+
+def test_a_retired_gloo_call_is_complete_at_a_time_that_is_not_known(tmp_path: Path) -> None:
+    found = dumps(JOB)
+    for one in found.values():
+        for entry in one["entries"]:
+            entry["profiling_name"] = entry["profiling_name"].replace("nccl:", "gloo:")
+            entry.update(state="scheduled", time_discovered_completed_ns=None)
+    timeline, _ = quietly(write(tmp_path, found))
+    assert timeline.meta["backend"] == "gloo"
+    assert "lower bound" in timeline.meta["clock"]["completed"]
+    retired = sum(entry["retired"] for one in found.values() for entry in one["entries"])
+    assert timeline.calls["completed_ns"].drop_nulls().len() == retired
+
+
+@pytest.mark.parametrize("version", ["2.1", "2.4", "2.10"])
+def test_fields_that_a_version_lacks_are_null(tmp_path: Path, version: str) -> None:
+    found = dumps(JOB)
+    for one in found.values():
+        one["version"] = version
+        for entry in one["entries"]:
+            for name in ("input_dtypes", "op_id", "time_discovered_started_ns", "retired"):
+                del entry[name]
+    timeline, _ = quietly(write(tmp_path, found))
+    assert timeline.calls["dtype"].is_null().all()
+    assert joinlab.blame(timeline).ranks == (3,)
+
+
+def test_sends_and_recvs_name_their_peers_by_global_rank(tmp_path: Path) -> None:
+    found = dumps(JOB)
+    for rank, title in ((2, "nccl:send 0->1"), (3, "nccl:recv 1<-0")):
+        entry = dict(found[rank]["entries"][-1], op_id=90, collective_seq_id=0, p2p_seq_id=1, is_p2p=True)
+        entry.update(profiling_name=title, process_group=("2", "GROUP_2"), pg_id=1, state="scheduled", retired=False)
+        entry["time_discovered_completed_ns"] = None
+        found[rank]["entries"].append(entry)
+    timeline, _ = quietly(write(tmp_path, found))
+    pairs = timeline.calls.filter(pl.col("op").is_in(["send", "recv"])).select("rank", "op", "peer").rows()
+    assert pairs == [(2, "send", 3), (3, "recv", 2)]
+
+
+# ---- what is missing, doubled, foreign
+
+
+def test_a_missing_rank_is_named_and_not_blamed(tmp_path: Path) -> None:
+    folder = write(tmp_path, dumps(JOB))
+    (folder / "nccl_trace_rank_2").unlink()
+    timeline, told = quietly(folder)
+    assert told == ["there is no dump of rank 2: what they did is unknown"]
+    assert timeline.meta["missing_ranks"] == [2]
+    found = joinlab.blame(timeline)
+    assert 2 not in found.ranks
+    assert "there is no record" in str(found)
+
+
+def test_what_is_no_dump_of_this_job_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
+    folder = write(tmp_path, dumps(JOB))
+    other = {rank + 10: one for rank, one in dumps(draw(0)).items()}
+    write(folder, {10: other[10]})
+    (folder / "notes.txt").write_text("restarted at 2:14")
+    (folder / "nccl_trace_rank_11").write_bytes(b"\x80\x02}garbage")
+    (folder / "nccl_trace_rank_03").write_bytes((folder / "nccl_trace_rank_3").read_bytes())
+    os.mkfifo(folder / "pipe_1")
+    timeline, told = quietly(folder)
+    assert timeline.world_size == 4
+    for name in ("nccl_trace_rank_10", "notes.txt", "nccl_trace_rank_11", "nccl_trace_rank_3", "pipe_1"):
+        assert [one for one in told if name in one], name
+    assert joinlab.blame(timeline).ranks == (3,)
+
+
+def test_a_folder_without_a_dump_says_what_it_could_open(tmp_path: Path) -> None:
+    with pytest.raises(TimelineFileError, match=r"it holds no flight recorder dump"):
+        joinlab.load(tmp_path)
+
+
+def test_an_unknown_kind_of_call_is_told_of(tmp_path: Path) -> None:
+    found = dumps(JOB)
+    found[0]["entries"][0]["profiling_name"] = "nccl:teleport"
+    _, told = quietly(write(tmp_path, found))
+    assert any("1 calls of the unknown kind 'nccl:teleport'" in one for one in told)
+
+
+def test_ranks_in_names() -> None:
+    assert [rank_in(name) for name in ("nccl_trace_rank_12", "fr_0.json", "host3_rank_4.pkl", "dump")] == [
+        12,
+        0,
+        4,
+        None,
+    ]
+
+
+# ---- damaged and hostile files
+
+
+class Evil:
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return os.mkdir, ("evil",)
+
+
+def test_a_pickle_that_names_a_function_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "trace_0"
+    file.write_bytes(pickle.dumps({"version": "2.10", "pg_config": {}, "entries": [Evil()]}, protocol=2))
+    with pytest.raises(TimelineFileError, match="mkdir"):
+        joinlab.load(file)
+    assert [one.name for one in tmp_path.iterdir()] == ["trace_0"]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        "__import__('os').mkdir('evil')",
+        "[1 for _ in range(10**9)]",
+        "(" * 100_000,
+        {"0": {"ranks": "print(1)"}},
+        7,
+        [1],
+    ],
+)
+def test_a_process_group_that_is_a_program_runs_nothing(tmp_path: Path, monkeypatch: Any, config: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "trace_0"
+    file.write_bytes(pickle.dumps({"version": "2.10", "pg_config": config, "entries": []}, protocol=2))
+    with pytest.raises(TimelineFileError, match="trace_0"):
+        joinlab.load(file)
+    assert [one.name for one in tmp_path.iterdir()] == ["trace_0"]
+
+
+def test_a_process_group_given_as_text_is_parsed() -> None:
+    config = str({"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}})
+    found = check(Path("trace_0"), {"version": "2.10", "pg_config": config, "entries": []}, Texts())
+    assert found.groups == {"0": ("default_pg", (0, 1))}
+
+
+@pytest.mark.parametrize("place", ["before", "within"])
+def test_a_pickle_cannot_ask_for_more_memory_than_there_is(place: str) -> None:
+    bomb = b"\x80\x02}r" + struct.pack("<I", 2**32 - 1) + b"."
+    with pytest.raises(safe_pickle.UNREADABLE):
+        safe_pickle.load(bomb if place == "before" else b"\x80\x02]" + bomb[2:])
+    assert safe_pickle.load(pickle.dumps([1, 2], protocol=2)) == [1, 2]  # the limit is gone again
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_a_damaged_dump_is_read_or_refused_by_name(tmp_path: Path, data: st.DataObject) -> None:
+    whole = bytearray(pickle.dumps(dumps(JOB)[0], protocol=2))
+    for _ in range(data.draw(st.integers(1, 4))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    file = tmp_path / "trace_0"
+    file.write_bytes(whole[: data.draw(st.integers(1, len(whole)))])
+    try:
+        timeline, _ = quietly(file)
+    except TimelineFileError as error:
+        assert "trace_0" in str(error)
+    else:
+        str(joinlab.blame(timeline))
+
+
+@given(
+    st.fixed_dictionaries(
+        {"version": st.just("2.10")},
+        optional={
+            "pg_config": st.one_of(st.none(), st.text(), st.dictionaries(st.text(), st.integers() | st.text())),
+            "pg_status": st.one_of(
+                st.none(), st.text(), st.dictionaries(st.text(), st.dictionaries(st.text(), st.text()))
+            ),
+            "entries": st.lists(
+                st.dictionaries(st.sampled_from(["profiling_name", "process_group", "op_id"]), st.text())
+            ),
+        },
+    )
+)
+def test_any_json_is_read_or_refused_by_name(content: dict[str, Any]) -> None:
+    try:
+        check(Path("trace_0"), content, Texts())
+    except TimelineFileError as error:
+        assert "trace_0" in str(error)
