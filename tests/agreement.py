@@ -19,6 +19,9 @@ NO_MEMORY = re.compile(r"CUDA out of memory|can't allocate memory")
 NETWORK = re.compile(r"remote process exit")
 FOLDERS = re.compile(r"(?<![\w./])(?:/[\w.+-]+)*/(?=[\w+-]+\.)")
 
+GLOG = re.compile(r"\[rank\d+\]:\[F\d+ [\d:.]+ ")
+AFTER = re.compile(r"Pair is not connected \(.*| This could be because.*", re.DOTALL)
+
 PEER_GONE = "the peer is gone"
 ABORTED = "aborted"
 
@@ -85,7 +88,7 @@ def what(text: str | None) -> str | None:
         return text.partition("Invoked with: <")[0]
     if text and "op.preamble.length" in text:
         return ABORTED
-    return text and FOLDERS.sub("", text)
+    return text and AFTER.sub("", GLOG.sub("[", FOLDERS.sub("", text)))
 
 
 def differences(emulated: Timeline, launched: Timeline, unknown: Set[tuple[int, int]] = frozenset()) -> list[str]:

@@ -33,10 +33,11 @@ from typing import Any
 
 import torch
 
-from joinlab.emulator import gloo_algorithms
+from joinlab.emulator import gloo_algorithms, gloo_checks
 from joinlab.emulator.gloo_algorithms import Buffer, Network
+from joinlab.emulator.gloo_jobs import Job, jobs_of
 from joinlab.emulator.model import EmulatedCall, Machine
-from joinlab.emulator.payload import Part, Summing, agree, len_of, read, run, waits_for, write
+from joinlab.emulator.payload import Part, agree, len_of, look, move, read, waits_for, write
 from joinlab.ops import FACTS, POINT_TO_POINT, Op
 
 WORKERS = 2
@@ -46,19 +47,12 @@ Source: Options::threads in ProcessGroupGloo.cpp, PyTorch v2.13.0: two per devic
 collective waits for one of the two before it, and a rank whose workers both wait for a peer makes no progress.
 """
 
-# Where the ranks agree, the sums are made in the order of the ring (allreduce.cc): the sum of chunk c begins with what
-# rank c - 1 has and goes down from rank to rank, so that rank c adds its own last. AVG divides the finished sum.
-SUMMING = Summing(
-    order=lambda chunk, size: [(chunk - 1 - turn) % size for turn in range(size)],
-    chunk_bytes=gloo_algorithms.chunk,
-    scales_first=False,
-)
-
 
 class Task:
     """One collective of one rank, as a worker thread carries it out: a call, or one part of a coalesced one.
 
-    op         what gloo makes of the call: a reduce_scatter is all-reduces
+    job        what PyTorch makes of the call (`gloo_jobs`), and `op` what gloo runs of it
+    part       the memory, once a worker has begun with it
     number     among the collectives of the group, from 0: gloo's tag
     at_ns      how far its rank's worker has come with it, on the virtual clock
     program    its messages, once it runs message by message
@@ -66,12 +60,13 @@ class Task:
     undefined  its result holds memory that was never set
     """
 
-    __slots__ = ("at_ns", "buffers", "call", "done", "number", "op", "part", "program", "undefined", "waits_on")
+    __slots__ = ("at_ns", "buffers", "call", "done", "job", "number", "op", "part", "program", "undefined", "waits_on")
 
-    def __init__(self, call: EmulatedCall, op: Op, part: Part, number: int) -> None:
+    def __init__(self, call: EmulatedCall, job: Job, number: int) -> None:
         self.call = call
-        self.op = op
-        self.part = part
+        self.job = job
+        self.op = job.op
+        self.part = Part([], [])
         self.undefined = False
         self.number = number
         self.done = False
@@ -105,16 +100,7 @@ class GlooFabric:
 
     def check(self, call: EmulatedCall) -> None:
         """Raise what gloo refuses when it is handed the call."""
-        for part in call.parts:
-            if call.reduce_op in ("band", "bor", "bxor") and (part.dtype.is_floating_point or part.dtype.is_complex):
-                raise RuntimeError(f"Cannot use ReduceOp.{call.reduce_op.upper()} with non-integral dtype")
-            if call.op is Op.ALL_GATHER and len(part.outs) == self.size > 1:
-                for index, out in enumerate(part.outs):
-                    if out.numel() != part.ins[0].numel():
-                        raise RuntimeError(
-                            f"ProcessGroupGloo::allgather: invalid tensor size at index {index} "
-                            f"(expected {_sizes(part.ins[0])}, got {_sizes(out)})"
-                        )
+        gloo_checks.check(call)
 
     def submit(self, calls: Sequence[EmulatedCall]) -> None:
         """A rank issues these."""
@@ -157,18 +143,9 @@ class GlooFabric:
 
     def _tasks(self, call: EmulatedCall) -> list[Task]:
         """The collectives that PyTorch makes of a call, each with a number of its own."""
-        parts, op = call.parts, call.op
-        if op is Op.BARRIER:
-            parts = [Part([], [])]
-        elif op is Op.ALL_REDUCE and len(parts) > 1:  # it flattens them into one
-            parts = [Part([t for part in parts for t in part.ins], [t for part in parts for t in part.outs])]
-        elif op is Op.REDUCE_SCATTER:  # all-reduces of copies: of each tensor of a list, or of the whole tensor
-            copies = [tensor.detach().clone() for part in parts for tensor in part.ins]
-            parts, op = [Part([copy], [copy]) for copy in copies], Op.ALL_REDUCE
-            call.when_waited = lambda: _scatter(call, copies)
         tasks = []
-        for part in parts:
-            tasks.append(Task(call, op, part, self._counters[call.place]))
+        for job in jobs_of(call):
+            tasks.append(Task(call, job, self._counters[call.place]))
             self._counters[call.place] += 1
         return tasks
 
@@ -182,7 +159,10 @@ class GlooFabric:
             queue.popleft()
             working.append(task)
             task.at_ns = max(task.call.ready_ns, at_ns)
-            self._start(task)
+            if task.job.refusal:
+                self._fail(task, task.job.refusal, at_once=True)
+            else:
+                self._start(task)
 
     def _start(self, task: Task) -> None:
         """A worker begins with `task`: put it into its slot, and carry that out if it is complete and agrees.
@@ -197,6 +177,7 @@ class GlooFabric:
                 self._fail(task, late)
                 return
         call.begin(task.at_ns)
+        task.part = task.job.prepare()
         if _is_empty(task) or self.size == 1:
             run_alone(task, self.size)
             self._finish(task)
@@ -218,6 +199,8 @@ class GlooFabric:
     def _agree(self, tasks: Sequence[Task]) -> bool:
         """Whether these tasks, one of each rank, do what they would do in a program without a mistake."""
         one = tasks[0].call
+        if len({_sparsity(task.job.sparse) for task in tasks}) > 1:
+            return False
         if FACTS[one.op].one_size and all(task.call.look == one.look for task in tasks):
             return True
         return all(
@@ -232,8 +215,15 @@ class GlooFabric:
         """Carry out a slot whose ranks agree; `tasks` by place. A rank is done when all that it needs had started."""
         one = tasks[0].call
         op = tasks[0].op
-        if op is not Op.BARRIER and not _cannot_divide(tasks[0]):
-            run(op, [task.part for task in tasks], one.root, one.reduce_op, SUMMING)
+        parts = [task.part for task in tasks]
+        if tasks[0].job.sparse is not None:
+            self._sum_sparse(tasks)
+        elif op in (Op.ALL_REDUCE, Op.REDUCE):
+            total = gloo_algorithms.summed(parts[0].dtype, tasks[0].job.reduce_op, [look(part.ins) for part in parts])
+            for part in parts if op is Op.ALL_REDUCE else parts[one.root : one.root + 1]:
+                write(part.outs, total)
+        elif op is not Op.BARRIER:
+            move(op, parts, one.root)
         starts = [task.at_ns for task in tasks]
         latest = max(starts)
         for place, task in enumerate(tasks):
@@ -245,14 +235,22 @@ class GlooFabric:
         for task in tasks:
             self._finish(task)
 
+    def _sum_sparse(self, tasks: Sequence[Task]) -> None:
+        """Carry out an all_reduce of sparse tensors of one shape."""
+        tensors = [task.job.sparse for task in tasks if task.job.sparse is not None]
+        with torch.no_grad():
+            total = gloo_algorithms.summed_sparse([tensor.detach().coalesce() for tensor in tensors])
+            for tensor in tensors:
+                tensor.copy_(total)
+
     def _finish(self, task: Task) -> None:
         """`task` has succeeded. Its call completes with the last of its tasks; the worker takes the next one."""
         if task.done:
             return
-        if _cannot_divide(task):
-            name = str(task.part.dtype)[6:]
-            kind = _DTYPE_NAMES.get(name, name)
-            self._fail(task, f"result type Float can't be cast to the desired output type {kind}")
+        try:
+            task.job.end()
+        except RuntimeError as error:
+            self._fail(task, str(error))
             return
         task.done = True
         place = task.call.place
@@ -269,11 +267,11 @@ class GlooFabric:
             call.complete(at)
         self._start_next(place, at)
 
-    def _fail(self, task: Task, text: str) -> None:
+    def _fail(self, task: Task, text: str, at_once: bool = False) -> None:
         """`task` has raised: its call fails with `text`, and the worker takes the next one."""
         place = task.call.place
         self._forget(task)
-        at = task.at_ns + self._run.costs.call_ns(task.call.nbytes())
+        at = task.at_ns + (0 if at_once else self._run.costs.call_ns(task.call.nbytes()))
         self._failures[place].append((at, text))
         task.call.fail(text, at)
         self._start_next(place)
@@ -411,33 +409,14 @@ def run_alone(task: Task, size: int) -> None:
         write(part.outs, read(part.ins))
 
 
+def _sparsity(tensor: torch.Tensor | None) -> tuple[Any, ...]:
+    return () if tensor is None else (tensor.shape, tensor.sparse_dim(), tensor.dense_dim())
+
+
 def _is_empty(task: Task) -> bool:
     part, op = task.part, task.op
+    if task.job.sparse is not None:
+        return False
     if op in (Op.ALL_REDUCE, Op.REDUCE):
         return not sum(map(len_of, part.ins))
     return op is Op.ALL_GATHER and not sum(map(len_of, part.outs))
-
-
-def _scatter(call: EmulatedCall, copies: Sequence[torch.Tensor]) -> None:
-    """What a reduce_scatter does when it is waited for (LambdaWork): each output takes its share of the sums."""
-    at = 0
-    for part in call.parts:
-        sums = copies[at : at + len(part.ins)]
-        at += len(part.ins)
-        mine = read(sums)
-        share = len(mine) // len(call.group.ranks)
-        write(part.outs, mine[call.place * share : (call.place + 1) * share])
-
-
-_DTYPE_NAMES = {"int64": "Long", "int32": "Int", "int16": "Short", "int8": "Char", "uint8": "Byte", "bool": "Bool"}
-
-
-def _cannot_divide(task: Task) -> bool:
-    """AVG on gloo is the sum, divided in place. Dividing integers so raises, after the summing (AsyncAllreduceWork)."""
-    if task.call.reduce_op != "avg" or task.op not in (Op.ALL_REDUCE, Op.REDUCE):
-        return False
-    return not (task.part.dtype.is_floating_point or task.part.dtype.is_complex)
-
-
-def _sizes(tensor: Any) -> str:
-    return f"({', '.join(map(str, tensor.shape))})"

@@ -22,13 +22,16 @@ torch/csrc/distributed/c10d/ProcessGroupGloo.cpp: see `gloo`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from typing import Any, Protocol, assert_never
 
 import numpy as np
+import torch
 
+from joinlab.emulator.gloo_jobs import Job
+from joinlab.emulator.gloo_sums import combine
 from joinlab.emulator.model import EmulatedCall
-from joinlab.emulator.payload import Bytes, Part, combine, divide, len_of, read, write
+from joinlab.emulator.payload import Bytes, Part, len_of, read, write
 from joinlab.ops import Op
 from joinlab.rules import gloo as gloo_rule
 
@@ -44,6 +47,7 @@ class Task(Protocol):
 
     call: EmulatedCall
     op: Op
+    job: Job
     part: Part
     number: int
     undefined: bool
@@ -257,7 +261,7 @@ def chunk(nbytes: int, item: int, size: int) -> int:
 def program(network: Network, task: Task, size: int) -> Waits:
     """This rank's part of the collective, to be run message by message."""
     call, part = task.call, task.part
-    slot = (gloo_rule.kind(task.op), task.number)
+    slot = (gloo_rule.kind(Op.ALL_GATHER if task.job.sparse is not None else task.op), task.number)
     me, root = call.place, call.root
     match task.op:
         case Op.BARRIER:
@@ -266,19 +270,17 @@ def program(network: Network, task: Task, size: int) -> Waits:
             work = Buffer(task, read(part.ins))
             yield from _broadcast(network, work, slot, me, root, size)
             write(part.outs, work.data)
+        case Op.ALL_REDUCE if task.job.sparse is not None:
+            yield from _all_reduce_sparse(network, task, task.job.sparse, slot, me, size)
         case Op.ALL_REDUCE:
             work = Buffer(task, read(part.ins))
             yield from _all_reduce(network, task, work, slot, me, size)
-            if call.reduce_op == "avg" and part.dtype.is_floating_point:
-                work.data = divide(part.dtype, work.data, size)
             task.undefined = work.undefined
             write(part.outs, work.data)
         case Op.REDUCE:
             work = Buffer(task, read(part.ins))
             yield from _reduce(network, task, work, slot, me, root, size)
             task.undefined = work.undefined
-            if call.reduce_op == "avg" and part.dtype.is_floating_point:  # on every rank, though only the root's counts
-                work.data = divide(part.dtype, work.data, size)
             write(part.outs, work.data)
         case Op.ALL_GATHER:
             own = read(part.ins)
@@ -417,7 +419,7 @@ def _ring(
                 at = turn % 2 * each
                 own = work.data[into : into + came]
                 work.undefined |= arrived.undefined
-                own[:] = combine(task.part.dtype, _op(task), own, arrived.data[at : at + came])
+                own[:] = combine(task.part.dtype, task.job.reduce_op, own, arrived.data[at : at + came])
             if sent > 0:
                 yield work, "send"
         if turn < turns:
@@ -428,9 +430,32 @@ def _ring(
                 network.send(me, (me - 1) % size, slot, work, out, sent)
 
 
-def _op(task: Task) -> str:
-    """What is done on the way: for AVG PyTorch has gloo sum, and divides afterwards (AsyncAllreduceWork)."""
-    return "sum" if task.call.reduce_op == "avg" else task.call.reduce_op
+def summed(dtype: torch.dtype, reduce_op: str, each: Sequence[Bytes]) -> Bytes:
+    """What an all_reduce of ranks that agree gives: `each` by place.
+
+    Chunk c is summed as the ring does it: it begins with what rank c - 1 has and goes from rank to rank - 1, so that
+    rank c adds its own last. With 2 ranks the order makes no difference to a sum, but it does to min and max with a
+    NaN, and so it is kept.
+    """
+    size, nbytes = len(each), len(each[0])
+    whole = chunk(nbytes, dtype.itemsize, size)
+    if size == 2 and reduce_op in ("sum", "product"):
+        whole = nbytes  # one numpy call instead of two for the small tensors that most programs send
+    pieces = []
+    for index, at in enumerate(range(0, nbytes, max(1, whole))):
+        total = each[(index - 1) % size][at : at + whole]
+        for turn in range(1, size):
+            total = combine(dtype, reduce_op, each[(index - 1 - turn) % size][at : at + whole], total)
+        pieces.append(total)
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+
+def summed_sparse(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The sum of coalesced sparse tensors, in the order of the ranks: AsyncSparseAllreduceWork::allreduce()."""
+    total = tensors[0]
+    for tensor in tensors[1:]:
+        total = total + tensor
+    return total.coalesce()
 
 
 def _all_reduce(network: Network, task: Task, work: Buffer, slot: Slot, me: int, size: int) -> Waits:
@@ -463,6 +488,67 @@ def _all_reduce(network: Network, task: Task, work: Buffer, slot: Slot, me: int,
                 network.recv(me, (me + 1) % size, slot, work, into, came)
             if sent > 0:
                 network.send(me, (me - 1) % size, slot, work, out, sent)
+
+
+def _all_reduce_sparse(network: Network, task: Task, tensor: torch.Tensor, slot: Slot, me: int, size: int) -> Waits:
+    """Three all-gathers under one slot: what each rank has, the indices, the values. Then everyone sums for itself.
+
+    The sizes go first, as 9 int64 (SparseTensorMetadata), since ranks may have different numbers of values. Where ranks
+    differ in shape each of them raises. Every rank's tensor is known here, so only the waiting is left to model: the
+    contents of these messages are not.
+
+    Source: AsyncSparseAllreduceWork in ProcessGroupGlooDetail.hpp, gloo/allgatherv.cc, PyTorch v2.13.0.
+    """
+    mine = tensor.detach().coalesce()
+    sizes = Buffer(task, np.zeros(_SPARSE_SIZES_BYTES * size, np.uint8), scratch=True)
+    header = np.zeros(_SPARSE_SIZES_BYTES // 8, np.int64)
+    header[:2] = mine.sparse_dim(), mine.dense_dim()
+    header[2] = mine._nnz()
+    header[3 : 3 + mine.dim()] = mine.shape
+    at = me * _SPARSE_SIZES_BYTES
+    sizes.data[at : at + _SPARSE_SIZES_BYTES] = header.view(np.uint8)
+    yield from _all_gather(network, sizes, slot, me, size)
+    headers = sizes.data.view(np.int64).reshape(size, -1)
+    if any((other[:2] != header[:2]).any() or (other[3:] != header[3:]).any() for other in headers):
+        raise ConnectionError("Sparse dimensions do not match")
+    counts = [int(other[2]) for other in headers]
+    found = []
+    for part in (mine.indices().t().contiguous(), mine.values().contiguous()):  # one row for each value
+        width = len_of(part) // max(1, part.shape[0]) if part.shape[0] else _row_bytes(part)
+        lengths = [count * width for count in counts]
+        work = Buffer(task, np.zeros(sum(lengths), np.uint8), scratch=True)
+        work.data[sum(lengths[:me]) : sum(lengths[: me + 1])] = read([part])
+        yield from _all_gather_v(network, work, slot, me, lengths)
+        rows = np.split(work.data, np.cumsum(lengths)[:-1])
+        found.append([torch.from_numpy(row.copy()).view(part.dtype).view(-1, *part.shape[1:]) for row in rows])
+    each = [torch.sparse_coo_tensor(rows.t(), values, mine.shape) for rows, values in zip(*found, strict=True)]
+    with torch.no_grad():
+        tensor.copy_(summed_sparse([one.coalesce() for one in each]))
+
+
+_SPARSE_SIZES_BYTES = 9 * 8
+"""SparseTensorMetadata::dim int64 numbers, ProcessGroupGlooDetail.hpp, PyTorch v2.13.0."""
+
+
+def _row_bytes(part: torch.Tensor) -> int:
+    return part.element_size() * int(np.prod(part.shape[1:]))
+
+
+def _all_gather_v(network: Network, work: Buffer, slot: Slot, me: int, lengths: Sequence[int]) -> Waits:
+    """gloo/allgatherv.cc: each rank's share goes around the ring in one piece, and may be of any length."""
+    size = len(lengths)
+    if not sum(lengths):
+        return
+    starts = [sum(lengths[:place]) for place in range(size)]
+    for turn in range(size - 1):
+        out, into = (me - turn) % size, (me - turn - 1) % size
+        if turn:
+            yield work, "send"
+            yield work, "recv"
+        network.send(me, (me + 1) % size, slot, work, starts[out], lengths[out])
+        network.recv(me, (me - 1) % size, slot, work, starts[into], lengths[into])
+    yield work, "send"
+    yield work, "recv"
 
 
 def _reduce(network: Network, task: Task, work: Buffer, slot: Slot, me: int, root: int, size: int) -> Waits:

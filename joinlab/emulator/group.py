@@ -18,6 +18,7 @@ import torch.distributed as dist
 from joinlab.emulator.futures import outputs
 from joinlab.emulator.host import Host
 from joinlab.emulator.model import EmulatedCall, Fabric
+from joinlab.ops import Op
 from joinlab.program.process_group import METHODS
 
 BACKEND = "joinlab-emulated"
@@ -153,11 +154,22 @@ class EmulatedWork(dist.Work):
         return True
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """A future that is fulfilled in this rank's thread, when it waits."""
+        """A future that is fulfilled in this rank's thread, when it waits. On gloo not every Work has one."""
+        if self._without_future:
+            raise RuntimeError("Work::getFuture not implemented.")
         return self.host.reducer.future_of(self.calls[-1])
 
+    @property
+    def _without_future(self) -> bool:
+        """Whether it is gloo's LambdaWork, SendWork or RecvWork (ProcessGroupGloo.cpp, PyTorch v2.13.0)."""
+        ops = (Op.REDUCE_SCATTER, Op.SEND, Op.RECV)
+        return any(call.op in ops and not call.group.fabric.streams for call in self.calls)
+
     def is_completed(self) -> bool:
-        return self.host.waits.poll(self.calls)
+        completed = self.host.waits.poll(self.calls)
+        if any(call.op is Op.REDUCE_SCATTER and not call.group.fabric.streams for call in self.calls):
+            return False  # gloo's LambdaWork never says so
+        return completed
 
     def is_success(self) -> bool:
         return all(call.done and call.error is None for call in self.calls)
@@ -166,6 +178,11 @@ class EmulatedWork(dist.Work):
         return next((RuntimeError(call.error) for call in self.calls if call.error is not None), None)
 
     def result(self) -> list[torch.Tensor]:
+        for call in self.calls:
+            if not call.group.fabric.streams and not (call.done and call.ended_ns <= self.host.waits.now):
+                raise RuntimeError(
+                    "Work needs to be completed before calling result(). Should call wait() before result()."
+                )
         return [tensor for call in self.calls for tensor in outputs(call)]
 
     def synchronize(self) -> None:

@@ -138,7 +138,7 @@ class Host:
             ins = tensors_in(args[method.ins]) if method.ins is not None else []
             same = method.outs == method.ins
             outs = ins if same else tensors_in(args[method.outs]) if method.outs is not None else []
-            parts = parts_of(name, args, len(group.ranks))
+            parts = parts_of(name, args, len(group.ranks), streams)
         kind = (ON_STREAMS if streams else ON_HOSTS).of(group, name, args, ins, outs, frame)
         row: CallRow = {
             **kind.columns,
@@ -148,7 +148,7 @@ class Host:
             "value_in": values(ins) if kind.small and ins and not waits.stuck else None,
             "enqueued_ns": waits.now,
         }
-        call = EmulatedCall(self._weak, group, kind, row, parts)
+        call = EmulatedCall(self._weak, group, kind, row, parts, name, args)
         if kind.small:
             call.tensors_out = outs
         call.inflight = self.open_calls > 0

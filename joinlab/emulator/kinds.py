@@ -138,7 +138,7 @@ ON_STREAMS, ON_HOSTS = Kinds(streams=True), Kinds(streams=False)
 """The kinds of calls on NCCL, and on gloo."""
 
 
-def parts_of(name: str, args: Sequence[Any], size: int) -> list[Part]:
+def parts_of(name: str, args: Sequence[Any], size: int, streams: bool) -> list[Part]:
     """The collectives that one call of the method `name` in a group of `size` ranks consists of."""
     method = METHODS[name]
     if method.op is Op.BARRIER:
@@ -146,6 +146,10 @@ def parts_of(name: str, args: Sequence[Any], size: int) -> list[Part]:
     if method.op in POINT_TO_POINT:
         tensors = tensors_in(args[0])
         return [Part(tensors, [])] if method.op is Op.SEND else [Part([], tensors)]
+    if name in ("alltoall_base", "all_to_all_single") and not streams:  # gloo's workers split it, or fail to
+        return [Part([args[1]], [args[0]])]
+    if name in ("_allgather_base", "all_gather_single") and not streams:
+        return [Part([args[1]], list(torch.chunk(args[0], size)))]
     if name in ("alltoall_base", "all_to_all_single"):
         return [Part(_split(args[1], args[3], size), _split(args[0], args[2], size))]
     if name == "alltoall":

@@ -145,6 +145,7 @@ class EmulatedCall:
     """
 
     __slots__ = (
+        "args",
         "done",
         "ended_ns",
         "error",
@@ -155,6 +156,7 @@ class EmulatedCall:
         "inflight",
         "kind",
         "look",
+        "method",
         "op",
         "parts",
         "place",
@@ -168,7 +170,18 @@ class EmulatedCall:
         "when_waited",
     )
 
-    def __init__(self, host: Rank, group: Group, kind: CallKind, row: CallRow, parts: list[Part]) -> None:
+    def __init__(
+        self,
+        host: Rank,
+        group: Group,
+        kind: CallKind,
+        row: CallRow,
+        parts: list[Part],
+        method: str = "",
+        args: tuple[Any, ...] = (),
+    ) -> None:
+        self.method = method  # of ProcessGroup, and what the program gave it
+        self.args = args
         self.host = host
         self.group = group
         self.kind = kind

@@ -222,13 +222,24 @@ def run(op: Op, parts: Sequence[Part], root: int, reduce_op: str, summing: Summi
             total = summing.total(parts[0].dtype, reduce_op, [look(part.ins) for part in parts])
             for part in parts:
                 write(part.outs, total)
+        case Op.REDUCE:
+            write(parts[root].outs, summing.total(parts[0].dtype, reduce_op, [look(part.ins) for part in parts]))
+        case Op.REDUCE_SCATTER:
+            each = [np.split(read(part.ins), size) for part in parts]
+            for place, part in enumerate(parts):
+                write(part.outs, summing.chunk(parts[0].dtype, reduce_op, [data[place] for data in each], place))
+        case _:
+            move(op, parts, root)
+
+
+def move(op: Op, parts: Sequence[Part], root: int) -> None:
+    """Carry out one collective that sums nothing and whose ranks agree; `parts` by place."""
+    match op:
         case Op.BROADCAST:
             data = look(parts[root].ins)
             for place, part in enumerate(parts):
                 if place != root:
                     write(part.outs, data)
-        case Op.REDUCE:
-            write(parts[root].outs, summing.total(parts[0].dtype, reduce_op, [look(part.ins) for part in parts]))
         case Op.ALL_GATHER:
             data = np.concatenate([read(part.ins) for part in parts])
             for part in parts:
@@ -238,17 +249,13 @@ def run(op: Op, parts: Sequence[Part], root: int, reduce_op: str, summing: Summi
         case Op.SCATTER:
             for part, source in zip(parts, [read([tensor]) for tensor in parts[root].ins], strict=True):
                 write(part.outs, source)
-        case Op.REDUCE_SCATTER:
-            each = [np.split(read(part.ins), size) for part in parts]
-            for place, part in enumerate(parts):
-                write(part.outs, summing.chunk(parts[0].dtype, reduce_op, [data[place] for data in each], place))
         case Op.ALL_TO_ALL:
             sent = [[read([tensor]) for tensor in part.ins] for part in parts]
             for place, part in enumerate(parts):
                 for source_place, tensor in enumerate(part.outs):
                     write([tensor], sent[source_place][place])
-        case Op.BARRIER | Op.SEND | Op.RECV:
-            raise ValueError(f"a {op} moves no bytes between all ranks")
+        case Op.ALL_REDUCE | Op.REDUCE | Op.REDUCE_SCATTER | Op.BARRIER | Op.SEND | Op.RECV:
+            raise ValueError(f"a {op} does more, or less, than to move bytes between all ranks")
         case _:
             assert_never(op)
 

@@ -23,6 +23,15 @@ from joinlab.emulator.payload import elements
 from joinlab.emulator.waits import Wait, Waits
 
 
+def future_with(tensors: list[torch.Tensor]) -> Any:
+    """A future that holds these tensors, of a type that C++ can read, too (of no tensors it has none to read)."""
+    if tensors:
+        return torch._C.fork(lambda: tensors)
+    future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+    future.set_result([])
+    return future
+
+
 class Reducer:
     """The Reducer of one rank, as far as it waits for calls and reads what they bring."""
 
@@ -59,8 +68,7 @@ class Reducer:
             if streams or past or self.typed_futures or self._in_finalize():
                 if not streams:
                     waits.for_host([call])
-                tensors = outputs(call)
-                call.future = torch._C.fork(lambda: tensors)  # of a type that C++ can read, too
+                call.future = future_with(outputs(call))
                 self._handed_out.append(call)
             else:
                 self._futures.add(call)

@@ -1,0 +1,183 @@
+"""What PyTorch refuses when it hands gloo a call, before any worker sees it, in PyTorch's own words.
+
+Sources: the functions of the same names in torch/csrc/distributed/c10d/ProcessGroupGloo.cpp, assertTypeAndSizesMatch
+and its siblings in Utils.hpp, PyTorch v2.13.0. What a worker refuses later, at wait(), is in `gloo_jobs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from joinlab.emulator.gloo_jobs import WHOLE
+from joinlab.emulator.model import EmulatedCall
+from joinlab.ops import FACTS, Op
+from joinlab.program.process_group import METHODS, tensors_in
+
+_C_NAMES = {
+    torch.float32: "float",
+    torch.float64: "double",
+    torch.float16: "c10::Half",
+    torch.bfloat16: "c10::BFloat16",
+    torch.int64: "long int",
+    torch.int32: "int",
+    torch.int16: "short int",
+    torch.int8: "signed char",
+    torch.uint8: "unsigned char",
+    torch.bool: "bool",
+}
+
+_C_OPS = {"_allgather_base": "allgather", "all_gather_single": "allgather"}
+
+
+def check(call: EmulatedCall) -> None:
+    """Raise what PyTorch raises at once for this call."""
+    name, args, size = call.method, call.args, len(call.group.ranks)
+    op = METHODS[name].op
+    told = _C_OPS.get(name, name)
+    if op in (Op.SEND, Op.RECV):
+        _check_pair(call)
+        return
+    tensors = [tensor for arg in args for tensor in tensors_in(arg)]
+    if op is not Op.ALL_REDUCE and any(tensor.is_sparse for tensor in tensors):
+        raise NotImplementedError(f"Could not run 'c10d::{told}_' with arguments from the 'SparseCPU' backend.")
+    if FACTS[op].rooted and call.root < 0:
+        raise _refused(told, f"invalid root rank: {getattr(args[-1], 'rootRank', call.root)}")
+    match op:
+        case Op.ALL_REDUCE:
+            _check_all_reduce(told, tensors, call.reduce_op)
+        case Op.ALL_GATHER if "coalesced" in name:
+            _check_coalesced_gather(args, size)
+        case Op.ALL_GATHER:
+            (one,) = tensors_in(args[1])
+            outs = tensors_in(args[0])
+            outs = list(torch.chunk(outs[0], size)) if name in WHOLE else outs
+            if len(outs) != size:
+                raise _refused(told, f"invalid output tensor list at index 0 (expected length {size}, got {len(outs)})")
+            _check_alike(told, outs, one)
+        case Op.GATHER | Op.SCATTER if call.place == call.root:
+            many, side = (args[0], "output") if op is Op.GATHER else (args[1], "input")
+            (one,) = tensors_in(args[1] if op is Op.GATHER else args[0])
+            _check_list(told, tensors_in(many), one, side, size)
+        case Op.REDUCE_SCATTER:
+            _check_reduce_scatter(name, tensors_in(args[0]), tensors_in(args[1]), call)
+        case Op.ALL_TO_ALL if name == "alltoall":
+            outs, ins = tensors_in(args[0]), tensors_in(args[1])
+            for side, list_ in (("input", ins), ("output", outs)):
+                if len(list_) != size:
+                    raise _refused(told, f"{side} tensor list size {len(list_)} does not match world size {size}")
+            _check_alike(told, ins, ins[0])
+            _check_alike(told, outs, ins[0])
+        case Op.ALL_TO_ALL if not all(tensor.is_contiguous() for tensor in tensors):
+            raise ValueError("Tensors must be contiguous")
+        case _:
+            pass
+
+
+def _refused(name: str, text: str) -> RuntimeError:
+    return RuntimeError(f"ProcessGroupGloo::{name}: {text}")
+
+
+def _check_pair(call: EmulatedCall) -> None:
+    """checkSingleTensor() and checkTag()."""
+    (tensor,) = tensors_in(call.args[0])
+    if not tensor.is_sparse and not tensor.is_contiguous():
+        raise RuntimeError("input tensor has to be contiguous")
+    if tensor.is_sparse:
+        raise RuntimeError("input tensor has to be dense")
+    if (call.row.get("tag") or 0) < 0:
+        raise RuntimeError("Tag must be nonnegative")
+    if call.row.get("peer") == call.group.ranks[call.place]:  # gloo connects no rank with itself (Context.cc)
+        raise RuntimeError("[enforce fail at pair.cc:801] state_ >= CONNECTED. 1 vs 4. ")
+
+
+def _check_all_reduce(name: str, tensors: Sequence[torch.Tensor], reduce_op: str) -> None:
+    if any(tensor.layout != tensors[0].layout for tensor in tensors):
+        raise _refused(name, "requires tensors with the same layout")
+    if tensors[0].is_sparse and reduce_op != "sum":
+        raise _refused(
+            name, "unsupported reduction operation (allreduce of sparse tensors only works with ReduceOp.SUM)"
+        )
+    if any(tensor.dtype != tensors[0].dtype for tensor in tensors):
+        raise _refused(name, "tensors must all have the same type")
+
+
+def _check_alike(name: str, tensors: Sequence[torch.Tensor], one: torch.Tensor) -> None:
+    """assertTypeAndSizesMatch()."""
+    for index, tensor in enumerate(tensors):
+        if tensor.dtype != one.dtype:
+            expected, got = (_options(each) for each in (one, tensor))
+            raise _refused(name, f"invalid tensor type at index {index} (expected {expected}, got {got})")
+        if tensor.shape != one.shape:
+            expected, got = (_sizes(each) for each in (one, tensor))
+            raise _refused(name, f"invalid tensor size at index {index} (expected {expected}, got {got})")
+
+
+def _check_list(name: str, tensors: Sequence[torch.Tensor], one: torch.Tensor, side: str, size: int) -> None:
+    if len(tensors) != size:
+        raise _refused(
+            name,
+            f"Incorrect {side} list size {len(tensors)}. {side.capitalize()} list size should be {size}, "
+            "same as size of the process group.",
+        )
+    _check_alike(name, tensors, one)
+
+
+def _check_coalesced_gather(args: Sequence[Any], size: int) -> None:
+    ins = tensors_in(args[1])
+    chunked: Callable[[Any], list[torch.Tensor]] = lambda outs: [t for out in outs for t in torch.chunk(out, size)]  # noqa: E731
+    per_input = (
+        chunked(args[0]) if isinstance(args[0][0], torch.Tensor) else tensors_in(list(zip(*args[0], strict=True)))
+    )
+    for index, one in enumerate(ins):
+        for out in per_input[index * size : (index + 1) * size]:
+            if out.shape != one.shape:
+                raise _refused(
+                    "allgather_coalesced",
+                    f"invalid size of output tensor at index {index} "
+                    f"(expected length {_sizes(one)}, got {_sizes(out)})",
+                )
+
+
+def _check_reduce_scatter(
+    name: str, outs: Sequence[torch.Tensor], ins: Sequence[torch.Tensor], call: EmulatedCall
+) -> None:
+    size = len(call.group.ranks)
+    if name == "reduce_scatter":
+        if len(ins) != size:
+            raise RuntimeError("invalid input tensor list size, must be world size")
+        if outs[0].shape != ins[call.place].shape:
+            raise _failed(
+                2216,
+                "outputs[0].sizes().vec() == inputs[0][i].sizes().vec()",
+                *(" ".join(map(str, tensor.shape)) for tensor in (outs[0], ins[call.place])),
+            )
+        return
+    for out, one in zip(outs, ins, strict=True):
+        if out.dtype != one.dtype:
+            raise _failed(
+                1536, "outputTensors[i].dtype() == inputTensors[i].dtype()", *(_C_NAMES[t.dtype] for t in (out, one))
+            )
+        if out.size(0) * size != one.size(0):
+            raise _failed(1537, "outputShape[0] * worldSize == inputShape[0]", out.size(0) * size, one.size(0))
+        for mine, other in zip(out.shape[1:], one.shape[1:], strict=False):
+            if mine != other:
+                raise _failed(1539, "outputShape[i] == inputShape[i]", mine, other)
+
+
+def _failed(line: int, check: str, *sides: object) -> RuntimeError:
+    return RuntimeError(f"[ProcessGroupGloo.cpp:{line}] Check failed: {check} ({sides[0]} vs. {sides[1]}). \n")
+
+
+def _sizes(tensor: torch.Tensor) -> str:
+    return f"({', '.join(map(str, tensor.shape))})"
+
+
+def _options(tensor: torch.Tensor) -> str:
+    name = _C_NAMES.get(tensor.dtype, str(tensor.dtype)[6:])
+    return (
+        f"TensorOptions(dtype={name}, device=cpu, layout=Strided, requires_grad=false (default), "
+        "pinned_memory=false (default), memory_format=(nullopt))"
+    )

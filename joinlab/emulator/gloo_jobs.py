@@ -1,0 +1,250 @@
+"""What PyTorch makes of a call before gloo runs it, and of gloo's result after.
+
+Gloo knows memory: a pointer and a number of elements. ProcessGroupGloo hands it either the tensor's own memory, from
+its first element on and whatever its strides (`flat`), or a packed copy that it unpacks afterwards:
+
+    base = arange(6).view(3, 2);  all_reduce(base[:, 0])
+
+    base          0 1 2 3 4 5
+    the column    ^   ^   ^         what the program means
+    what is sent  ^ ^ ^             three elements in a row
+
+A `Job` is one such collective: the memory, what a worker refuses before it sends anything, and what it does with the
+result. Sources are functions of torch/csrc/distributed/c10d/ProcessGroupGloo.cpp, PyTorch v2.13.0; all of it was
+measured too (tests/test_gloo_agreement.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, assert_never
+
+import torch
+
+from joinlab.emulator.gloo_sums import DTYPES
+from joinlab.emulator.model import EmulatedCall
+from joinlab.emulator.payload import Part
+from joinlab.ops import Op
+from joinlab.program.process_group import METHODS, tensors_in
+
+SPLIT = ("alltoall_base", "all_to_all_single")
+"""Methods that split one tensor."""
+
+WHOLE = ("_allgather_base", "all_gather_single")
+"""Methods that gather into one tensor."""
+
+_BITWISE = ("band", "bor", "bxor")
+_NUMBERS = {"product": 2, "min": 3, "max": 4, "band": 5, "bor": 6, "bxor": 7}  # RedOpType in Types.hpp
+_ENFORCE = "[enforce fail at {}] {}. "
+
+
+@dataclass(slots=True)
+class Job:
+    """One collective for gloo.
+
+    op         what gloo runs: a reduce_scatter is all-reduces
+    prepare    gives the memory that it reads and writes, when a worker begins with it
+    reduce_op  what gloo does with two elements: for AVG it sums
+    refusal    what the worker raises instead of running it; "" for nothing
+    finish     what the worker does when gloo is done; a RuntimeError from it is the call's
+    sparse     the tensor of an all_reduce of sparse tensors: it runs as all-gathers of indices and values
+    grad       whether the program had gradients enabled when it issued the call: `finish` runs as it would have there
+    """
+
+    op: Op
+    prepare: Callable[[], Part]
+    reduce_op: str = "sum"
+    refusal: str = ""
+    finish: Callable[[], Any] | None = None
+    sparse: torch.Tensor | None = None
+    grad: bool = field(default_factory=torch.is_grad_enabled)
+
+    def end(self) -> None:
+        """Run `finish`."""
+        if self.finish is not None:
+            with torch.set_grad_enabled(self.grad):
+                self.finish()
+
+
+def flat(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory that gloo takes for a tensor's: its first element, and as many after it as it has elements.
+
+    A complex element is two real ones to gloo (at::view_as_real).
+    """
+    tensor = tensor.detach()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor if tensor.is_contiguous() else tensor.as_strided((tensor.numel(),), (1,)))
+    return tensor if tensor.is_contiguous() else tensor.as_strided((tensor.numel(),), (1,))
+
+
+def jobs_of(call: EmulatedCall) -> list[Job]:
+    """The collectives that gloo runs for a call, in order. A call that has several has as many numbers."""
+    args, size = call.args, len(call.group.ranks)
+    op = METHODS[call.method].op
+    match op:
+        case Op.BARRIER:
+            return [Job(op, lambda: Part([], []))]
+        case Op.ALL_REDUCE | Op.REDUCE:
+            return [_reducing(op, tensors_in(args[0]), call.reduce_op, size)]
+        case Op.REDUCE_SCATTER:
+            copies = [tensor.detach().clone() for tensor in tensors_in(args[1])]
+            call.when_waited = partial(_share_out, call, copies)
+            return [_reducing(Op.ALL_REDUCE, [copy], call.reduce_op, size) for copy in copies]
+        case Op.BROADCAST:
+            tensor = tensors_in(args[0])[0]
+            return [Job(op, lambda: Part([flat(tensor)], [flat(tensor)]), refusal=_unknown(tensor))]
+        case Op.ALL_GATHER:
+            return [_all_gather(call.method, args, size)]
+        case Op.GATHER:
+            (one,) = tensors_in(args[1])
+            return [_collecting(op, one, tensors_in(args[0]), _unknown(one, split=False))]
+        case Op.SCATTER:
+            outs, ins = tensors_in(args[0]), tensors_in(args[1])
+            return [Job(op, lambda: Part([*map(flat, ins)], [*map(flat, outs)]), refusal=_unknown(outs[0]))]
+        case Op.ALL_TO_ALL:
+            return [_splitting(args, size, call.place) if call.method in SPLIT else _all_to_all(args)]
+        case Op.SEND | Op.RECV:
+            raise ValueError(f"{op} is no collective")
+        case _:
+            assert_never(op)
+
+
+def _unknown(tensor: torch.Tensor, split: bool = True) -> str:
+    """Why a worker cannot send elements of this dtype. `split`: it sends a complex number as two floats."""
+    return "" if tensor.dtype in DTYPES and (split or not tensor.is_complex()) else "Invalid scalar type"
+
+
+def _reducing(op: Op, tensors: Sequence[torch.Tensor], asked: str, size: int) -> Job:
+    """AsyncAllreduceWork, AsyncAllreduceCoalescedWork, AsyncSparseAllreduceWork and AsyncReduceWork."""
+    one = tensors[0]
+    if one.is_sparse:
+        return Job(op, lambda: Part([], []), sparse=one)
+    reduce_op = "sum" if asked == "avg" else asked
+    refusal = _unknown(one)
+    if one.is_complex() and asked in _NUMBERS:  # PyTorch prints the op's number as a character
+        refusal = f"{op} does not support{chr(_NUMBERS[asked])}on complex tensors"
+    elif not refusal and asked in _BITWISE and one.is_floating_point():
+        refusal = f"Cannot use ReduceOp.{asked.upper()} with non-integral dtype"
+    elif not refusal and reduce_op != "sum" and asked not in _NUMBERS:
+        refusal = f"Cannot use ReduceOp.{asked.upper()} with Gloo"
+    packed = [] if len(tensors) == 1 else [torch.empty(0)]
+
+    def prepare() -> Part:
+        if not packed:
+            return Part([flat(one)], [flat(one)])
+        packed[0] = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+        return Part(packed, packed)
+
+    def finish() -> None:  # AVG divides the tensor, not the memory that was summed: with strides they are not the same
+        if asked == "avg":
+            (packed[0] if packed else one).div_(size)
+        if packed:
+            _unpack(packed[0], tensors)
+
+    return Job(op, prepare, reduce_op, refusal, finish if packed or asked == "avg" else None)
+
+
+def _unpack(packed: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
+    """Copy a run of elements into tensors, one after the other."""
+    parts = torch.split(packed, [tensor.numel() for tensor in tensors])
+    for tensor, part in zip(tensors, parts, strict=True):
+        tensor.copy_(part.view(tensor.shape))
+
+
+def _share_out(call: EmulatedCall, copies: Sequence[torch.Tensor]) -> None:
+    """What a reduce_scatter does when it is waited for (LambdaWork): each output takes its share of the sums."""
+    outs = tensors_in(call.args[0])
+    if call.method == "reduce_scatter":  # of a list, whose tensors may differ in length
+        outs[0].copy_(copies[call.place])
+        return
+    for out, copy in zip(outs, copies, strict=True):
+        out.copy_(torch.chunk(copy, len(call.group.ranks))[call.place])
+
+
+def _all_gather(name: str, args: Sequence[Any], size: int) -> Job:
+    """AsyncAllgatherWork and AsyncAllgatherCoalescedWork."""
+    if "coalesced" not in name:
+        (one,) = tensors_in(args[1])
+        outs = tensors_in(args[0])
+        return _collecting(Op.ALL_GATHER, one, torch.chunk(outs[0], size) if name in WHOLE else outs, _unknown(one))
+    ins = tensors_in(args[1])
+    if name == "allgather_coalesced":  # one list per rank
+        lists = [list(tensors) for tensors in args[0]]
+    else:
+        lists = [list(tensors) for tensors in zip(*[torch.chunk(out, size) for out in args[0]], strict=True)]
+    packed = torch.zeros(sum(tensor.numel() for tensor in ins) * size, dtype=ins[0].dtype)
+    return Job(
+        Op.ALL_GATHER,
+        lambda: Part([torch.cat([tensor.detach().reshape(-1) for tensor in ins])], [packed]),
+        refusal=_unknown(ins[0]),
+        finish=lambda: _unpack(packed, [tensor for tensors in lists for tensor in tensors]),
+    )
+
+
+def _collecting(op: Op, one: torch.Tensor, outs: Sequence[torch.Tensor], refusal: str) -> Job:
+    """AsyncAllgatherWork and AsyncGatherWork: a packed input, and packed outputs that are copied where they belong."""
+    if all(out.is_contiguous() for out in outs):
+        return Job(op, lambda: Part([one.detach().contiguous()], [out.detach() for out in outs]), refusal=refusal)
+    packed = torch.zeros(sum(out.numel() for out in outs), dtype=one.dtype)
+    return Job(
+        op,
+        lambda: Part([one.detach().contiguous()], [packed]),
+        refusal=refusal,
+        finish=lambda: _unpack(packed, outs),
+    )
+
+
+def _all_to_all(args: Sequence[Any]) -> Job:
+    """alltoall() packs both lists."""
+    outs, ins = tensors_in(args[0]), tensors_in(args[1])
+    packed = [torch.zeros(out.shape, dtype=out.dtype) for out in outs]
+
+    def finish() -> None:
+        for out, copy in zip(outs, packed, strict=True):
+            out.copy_(copy)
+
+    return Job(
+        Op.ALL_TO_ALL,
+        lambda: Part([tensor.detach().contiguous() for tensor in ins], packed),
+        refusal=_unknown(outs[0]),
+        finish=finish,
+    )
+
+
+def _splitting(args: Sequence[Any], size: int, place: int) -> Job:
+    """AsyncAlltoallWork: gloo::alltoall of equal shares of the bytes, or gloo::alltoallv of so many rows each."""
+    out, one = args[0], args[1]
+    rows: list[list[int]] = [list(args[3] or ()), list(args[2] or ())]
+    refusal = _unknown(out)
+    shares: list[list[int]] = []  # bytes for each rank, of the input and of the output
+    if not any(rows):
+        lengths = [tensor.numel() * tensor.element_size() for tensor in (one, out)]
+        shares = [[length // size] * size for length in lengths]
+        if lengths[0] % size:
+            refusal = refusal or _ENFORCE.format("alltoall.cc:29", "in->size % context->size == 0")
+        elif lengths[0] != lengths[1]:
+            refusal = refusal or _ENFORCE.format("alltoall.cc:30", "in->size == out->size")
+    else:
+        for tensor, counts in zip((one, out), rows, strict=True):
+            if not counts and tensor.size(0) % size:
+                refusal = refusal or "Tensor's dim 0 does not divide equally across group size"
+            elif counts and sum(counts) != tensor.size(0):
+                refusal = refusal or "Split sizes doesn't match total dim 0 size"
+            width = tensor.numel() // max(1, tensor.size(0)) * tensor.element_size()
+            shares.append([count * width for count in counts or [tensor.size(0) // size] * size])
+        if shares[0][place] != shares[1][place]:
+            condition = "inLengthPerRank[myRank] == outLengthPerRank[myRank]"
+            refusal = refusal or _ENFORCE.format("alltoallv.cc:138", condition)
+
+    def prepare() -> Part:
+        ins, outs = (
+            list(torch.split(flat(tensor).reshape(-1).view(torch.uint8), lengths))
+            if tensor.numel()
+            else [torch.empty(0, dtype=torch.uint8) for _ in lengths]
+            for tensor, lengths in zip((one, out), shares, strict=True)
+        )
+        return Part(ins, outs)
+
+    return Job(Op.ALL_TO_ALL, prepare, refusal=refusal)
