@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from joinlab.notebook.sweep import Sweep as Sweep
     from joinlab.notebook.sweep import sweep as sweep
     from joinlab.notebook.view import View as View
+    from joinlab.picture.chrome import write_chrome as write_chrome
     from joinlab.picture.figures import figure as figure
     from joinlab.picture.holdings import who_holds as who_holds
     from joinlab.picture.page import write_html as write_html
@@ -73,6 +74,7 @@ _HOME = {
     "sweep": "joinlab.notebook.sweep",
     "who_holds": "joinlab.picture.holdings",
     "write_handout": "joinlab.course.handout",
+    "write_chrome": "joinlab.picture.chrome",
     "write_html": "joinlab.picture.page",
     "Ending": "joinlab.timeline",
     "JoinlabError": "joinlab.errors",

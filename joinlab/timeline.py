@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, Required, TypedDict, overload
 
@@ -280,6 +281,12 @@ class Timeline:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one file that `joinlab.load` opens, also on a machine without torch; returns its path."""
         return archive.save(self, path)
+
+    def to_chrome(self, path: str | os.PathLike[str]) -> Path:
+        """Write a Chrome trace, which Perfetto opens, with flows between calls that met; returns its path."""
+        # By name, as the package's own exports are: reading a Timeline loads nothing that draws one.
+        written: Path = import_module("joinlab.picture.chrome").write_chrome(self, path)
+        return written
 
     def __repr__(self) -> str:
         ends = ", ".join(f"{rank}: {end}" for rank, end in enumerate(self.ends))

@@ -146,6 +146,7 @@ def test_exports() -> None:
         "solution",
         "sweep",
         "who_holds",
+        "write_chrome",
         "write_handout",
         "write_html",
     ]

@@ -1,0 +1,141 @@
+"""A Timeline as a Chrome trace, which Perfetto (https://ui.perfetto.dev) and chrome://tracing open.
+
+The form is the JSON of the "Trace Event Format" (Google, 2016). A rank is a process; its host and each of its groups
+are threads of it:
+
+    process "rank 0"    thread "host"       forward, backward, optimizer, and the waits of the host
+                        thread "group 0"    one slice per call, from its enqueueing to its completion
+
+Calls that met are joined by flows: an arrow from each rank's call to that of the next rank in the slot. A call that
+never completed lasts to the end of the record and says so in its arguments.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from joinlab.analysis.matching import Matched
+from joinlab.timeline import CallRow, Timeline
+
+Event = dict[str, Any]
+HOST = 0
+"""Thread of a rank's host; its groups are the threads from 1 on."""
+
+_TIMES = ("enqueued_ns", "started_ns", "completed_ns", "host_wait_begin_ns", "host_wait_end_ns")
+
+
+def write_chrome(timeline: Timeline, path: str | os.PathLike[str]) -> Path:
+    """Write `timeline` as a Chrome trace; returns its path. Raises OSError where it cannot be written.
+
+    joinlab.write_chrome(timeline, "run.json")          # drop it on https://ui.perfetto.dev
+    """
+    target = Path(path)
+    content = {
+        "displayTimeUnit": "ns",
+        "otherData": {
+            "program": str(timeline.meta.get("program")),
+            "engine": str(timeline.meta.get("engine")),
+            "backend": str(timeline.meta.get("backend")),
+            "clock": str(timeline.meta.get("clock", {}).get("domain")),
+        },
+        "traceEvents": list(events(timeline)),
+    }
+    target.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
+    return target
+
+
+def events(timeline: Timeline) -> Iterator[Event]:
+    """Every event of the trace; `ts` and `dur` are microseconds, as the format wants them."""
+    matched = Matched(timeline)
+    thread = {group: number for number, group in enumerate(matched.groups, HOST + 1)}
+    yield from _names(timeline, thread)
+    last = _last_ns(timeline)
+    for row in matched.rows:
+        yield _call(row, thread[row["group"]], last)
+        if (begin := row["host_wait_begin_ns"]) is not None:
+            end = row["host_wait_end_ns"]
+            yield _slice(row["rank"], HOST, f"wait: {row['op']}", "wait", begin, last if end is None else end)
+    for span in timeline.rows("spans"):
+        end = span["end_ns"]
+        yield _slice(span["rank"], HOST, span["name"], "span", span["begin_ns"], last if end is None else end)
+    number = 0
+    for slot in matched.slots:
+        if not slot.met:
+            continue
+        together = [matched.row_of[rank, slot.group, seq] for rank, seq in sorted(slot.calls.items())]
+        for one, other in pairwise(together):
+            number += 1
+            kind = "met" if slot.expected else "met, and should not have"
+            for phase, row in (("s", one), ("f", other)):
+                yield {
+                    "ph": phase,
+                    **({"bp": "e"} if phase == "f" else {}),  # it binds to the slice around it, not to the next one
+                    "id": number,
+                    "name": kind,
+                    "cat": "met",
+                    "pid": row["rank"],
+                    "tid": thread[slot.group],
+                    "ts": _begin(row) / 1000,
+                }
+
+
+def _names(timeline: Timeline, thread: dict[str, int]) -> Iterator[Event]:
+    words = timeline.meta.get("group_names", {})
+    ranks = timeline.meta.get("groups", {})
+    for rank in range(timeline.world_size):
+        yield _named("process_name", rank, HOST, f"rank {rank}: {timeline.ends[rank]}")
+        yield {"ph": "M", "name": "process_sort_index", "pid": rank, "args": {"sort_index": rank}}
+        yield _named("thread_name", rank, HOST, "host")
+        for group, number in thread.items():
+            if rank in ranks.get(group, ()):
+                yield _named("thread_name", rank, number, f"group {group} {words.get(group, '')}".strip())
+
+
+def _named(what: str, rank: int, thread: int, name: str) -> Event:
+    return {"ph": "M", "name": what, "pid": rank, "tid": thread, "args": {"name": name}}
+
+
+def _call(row: CallRow, thread: int, last: int) -> Event:
+    end = row["completed_ns"]
+    event = _slice(
+        row["rank"], thread, row["origin"] or row["op"], row["op"], _begin(row), last if end is None else end
+    )
+    told = (
+        "seq",
+        "input",
+        "dtype",
+        "shape",
+        "reduce_op",
+        "root",
+        "peer",
+        "value_in",
+        "value_out",
+        "call_site",
+        "error",
+    )
+    event["args"] = {name: value for name in told if (value := row[name]) is not None}  # type: ignore[literal-required]
+    event["args"]["completed"] = end is not None
+    return event
+
+
+def _slice(rank: int, thread: int, name: str, category: str, begin: int, end: int) -> Event:
+    duration = max(end - begin, 0) / 1000
+    return {"ph": "X", "pid": rank, "tid": thread, "name": name, "cat": category, "ts": begin / 1000, "dur": duration}
+
+
+def _begin(row: CallRow) -> int:
+    """When the call was enqueued; 0 where a record does not say."""
+    return row["enqueued_ns"] or 0
+
+
+def _last_ns(timeline: Timeline) -> int:
+    latest = timeline.calls.select(pl.max_horizontal(pl.col(name).max() for name in _TIMES)).item()
+    ended = timeline.spans.select(pl.max_horizontal(pl.col("begin_ns").max(), pl.col("end_ns").max())).item()
+    return max(latest or 0, ended or 0)
