@@ -1,0 +1,328 @@
+"""Faults in a run, in its processes and in what surrounds them: bounded, cleaned up after, and said rightly."""
+
+from __future__ import annotations
+
+import atexit
+import linecache
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing import shared_memory
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+
+import joinlab
+from joinlab.errors import LaunchError, LaunchInterrupted
+from joinlab.launcher import launcher, monitor
+from joinlab.launcher.forkclient import ForkServer
+from joinlab.launcher.run_files import KEPT
+from joinlab.program.program import source_of
+from joinlab.timeline import EndKind, Timeline
+from tests.leftovers import assert_nothing_left
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(program: Callable[..., Any], inputs: tuple[int, ...] = (1, 1), **options: Any) -> Timeline:
+    return joinlab.launch(program, inputs, **{"backend": "gloo", "on_output": None, "progress": False, **options})
+
+
+def plain(rank: int, inputs: Any) -> None:
+    dist.all_reduce(torch.ones(1))
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    yield
+    assert_nothing_left()
+
+
+# ------------------------------------------------------------------------------------------ deadlines
+
+
+@pytest.mark.parametrize("option", ["timeout", "no_progress", "stop"])
+def test_a_rank_that_has_returned_but_does_not_exit_is_ended_in_time(option: str) -> None:
+    def program(rank: int, inputs: Any) -> int:
+        if rank == 0:
+            atexit.register(time.sleep, 600)
+        print("here", flush=True)
+        return rank
+
+    heard = threading.Event()
+    options: dict[str, Any] = {"timeout": 1.0} if option == "timeout" else {"no_progress": 0.5}
+    if option == "stop":
+        options = {"stop": heard.is_set, "on_output": lambda rank, line: heard.set() if rank == 0 else None}
+    timeline = run(program, **{"timeout": 60.0, "no_progress": 60.0, **options})
+    if option != "stop":  # else the other rank may have been stopped before it returned
+        assert [str(end) for end in timeline.ends] == ["finished", "finished"]
+        assert timeline.returns == (0, 1)
+        assert f"its process did not end; {'ended by' if option == 'timeout' else 'nothing'}" in timeline.ends[0].text
+        assert timeline.ends[1].text == ""
+
+
+def test_a_child_that_multiprocessing_waits_for_at_exit_is_bounded_too() -> None:
+    def program(rank: int, inputs: Any) -> None:
+        import multiprocessing
+
+        multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,)).start()
+
+    assert {end.kind for end in run(program, timeout=1.0).ends} == {EndKind.FINISHED}
+
+
+# ------------------------------------------------------------------------------------------ what a rank starts
+
+
+def test_what_a_rank_starts_in_a_session_of_its_own_ends_with_the_run() -> None:
+    def program(rank: int, inputs: Any) -> int:
+        return subprocess.Popen(["sleep", "600"], start_new_session=True).pid
+
+    for pid in run(program).returns:
+        assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="shared memory is seen here as files")
+def test_shared_memory_goes_with_the_run() -> None:
+    def program(rank: int, inputs: Any) -> list[str]:
+        mine = shared_memory.SharedMemory(create=True, size=4096)
+        mine.close()  # never unlinked
+        tensor = torch.ones(10).share_memory_()
+        return [mine.name, str(tensor.data_ptr() != 0)]
+
+    before = set(os.listdir("/dev/shm"))
+    names = [value[0] for value in run(program).returns]
+    assert len(set(names)) == 2
+    assert set(os.listdir("/dev/shm")) <= before
+
+
+def test_the_folder_of_a_dead_launcher_is_swept_by_the_next_launch() -> None:
+    with subprocess.Popen(["true"]) as dead:
+        dead.wait()
+    left = Path(tempfile.mkdtemp(prefix=f"joinlab-{dead.pid}-"))
+    mine = Path(tempfile.mkdtemp(prefix=f"joinlab-{os.getppid()}-"))
+    run(plain)
+    assert not left.exists()
+    assert mine.exists()  # its process lives
+    mine.rmdir()
+
+
+# ------------------------------------------------------------------------------------------ the fork server
+
+
+def test_a_lost_fork_server_leaks_no_descriptor() -> None:
+    run(plain)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        server = ForkServer.get().process
+        server.kill()
+        server.wait()
+        run(plain)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.fixture
+def stopped_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    run(plain)
+    monkeypatch.setattr(monitor, "ANSWER_S", 0.5)
+    pid = ForkServer.get().process.pid
+    os.kill(pid, signal.SIGSTOP)
+    yield pid
+    if psutil.pid_exists(pid):
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_a_stopped_fork_server_costs_a_bounded_time(stopped_server: int) -> None:
+    try:
+        ends = run(plain, timeout=0.5).ends
+    except LaunchError as error:
+        assert "did not answer" in str(error)
+    else:
+        assert {end.text for end in ends} == {"not started within 0.5 s"}
+    assert [str(end) for end in run(plain).ends] == ["finished", "finished"]
+
+
+def test_an_interrupt_ends_a_launch_on_a_stopped_fork_server(stopped_server: int) -> None:
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises((LaunchInterrupted, LaunchError)):
+        run(plain)
+    timer.join()
+
+
+def test_a_child_of_the_launcher_holds_none_of_its_sockets() -> None:
+    run(plain)
+    control = ForkServer.get().control.fileno()
+    inode = os.readlink(f"/proc/self/fd/{control}")
+    pid = os.fork()
+    if pid == 0:
+        held = True
+        try:
+            links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+            held = inode in [os.readlink(link) for link in links if os.path.lexists(link)]
+        finally:
+            os._exit(held)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert ForkServer.get().control.fileno() == control  # ours is untouched
+
+
+HOLDING = """
+import os, subprocess
+import joinlab, joinlab.cases
+from joinlab.launcher.forkclient import ForkServer
+joinlab.launch(joinlab.cases.case_2, (1, 1), "gloo", on_output=None)
+server = ForkServer.get()
+fds = [server.control.fileno()]
+holder = subprocess.Popen(["sleep", "600"], pass_fds=fds, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+print(server.process.pid, holder.pid, flush=True)
+os._exit(0)
+"""
+
+
+def test_the_fork_server_ends_with_its_launcher_although_its_socket_is_held() -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    said = subprocess.run([sys.executable, "-c", HOLDING], env=env, capture_output=True, text=True, check=True).stdout
+    server, holder = (int(word) for word in said.split())
+    try:
+        if psutil.pid_exists(server):
+            psutil.wait_procs([psutil.Process(server)], timeout=20)
+        assert not psutil.pid_exists(server) or psutil.Process(server).status() == psutil.STATUS_ZOMBIE
+    finally:
+        os.kill(holder, signal.SIGKILL)
+
+
+# ------------------------------------------------------------------------------------------ output
+
+
+def test_long_output_keeps_its_beginning_and_end_and_says_what_is_missing() -> None:
+    def program(rank: int, inputs: Any) -> None:
+        if rank == 0:
+            print("first line")
+            for _ in range(12):
+                print("x" * (1 << 20))
+            print("last line")
+
+    output, other = run(program).output
+    assert output.startswith("first line\n")
+    assert output.endswith("x\nlast line\n")
+    assert other == ""
+    total = 12 * ((1 << 20) + 1) + len("first line\nlast line\n")
+    assert f"[joinlab left out {total - 2 * KEPT:,} bytes of {total:,} here]" in output
+    assert len(output) < 2 * KEPT + 100
+
+
+# ------------------------------------------------------------------------------------------ surroundings
+
+
+def test_a_disk_that_fills_up_is_said_to_have() -> None:
+    def program(rank: int, inputs: Any) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 19, 1 << 19))  # no file may grow beyond half a megabyte
+        while True:
+            dist.all_reduce(torch.ones(1))
+
+    with pytest.raises(LaunchError, match=r"rank \d could not go on recording: OSError"):
+        run(program)
+
+
+def test_a_deleted_current_folder_is_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(LaunchError, match="current folder"):
+        run(plain)
+
+
+def test_a_folder_that_ranks_cannot_enter_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getcwd", lambda: "/no such folder")
+    with pytest.raises(LaunchError, match=r"rank \d could not be set up: FileNotFoundError.*/no such folder"):
+        run(plain)
+
+
+def test_an_exception_that_cannot_be_printed_ends_the_rank_as_itself() -> None:
+    class Unprintable(Exception):
+        def __str__(self) -> str:
+            raise ZeroDivisionError
+
+    def program(rank: int, inputs: Any) -> None:
+        raise Unprintable
+
+    ends = run(program).ends
+    assert [str(end) for end in ends] == ["raised", "raised"]
+    assert ends[0].text.startswith("Unprintable")
+
+
+def test_a_path_in_sys_path_does_no_harm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path, tmp_path])
+    run(plain).raise_for_ending()
+
+
+def test_an_environment_that_no_process_can_be_given_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    ForkServer.get().close()
+    monkeypatch.setenv("HUGE", "x" * 20_000_000)
+    with pytest.raises(LaunchError, match="environment has 20,0"):
+        run(plain)
+
+
+def test_a_missing_temporary_folder_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    run(plain)
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", "/no such folder")
+        with pytest.raises(LaunchError, match="TMPDIR"):
+            run(plain)
+        ForkServer.get().close()
+        with pytest.raises(LaunchError, match="TMPDIR"):
+            run(plain)
+
+
+def test_a_program_whose_file_has_changed_since_has_no_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "changed.py"
+    file.write_text("def program(rank, inputs):\n    return (\n        rank)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import changed  # type: ignore[import-not-found]
+
+    file.write_text('def program(rank, inputs):\n    return """\n')
+    linecache.clearcache()
+    assert source_of(changed.program) is None
+
+
+def test_an_interrupt_before_the_first_rank_runs_carries_a_timeline(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ForkServer, "get", interrupted)
+    with pytest.raises(LaunchInterrupted) as found:
+        run(plain)
+    assert [end.text for end in found.value.timeline.ends] == ["interrupted by the user"] * 2
+
+
+@pytest.mark.parametrize(("works", "address"), [("127.0.0.1", "127.0.0.1"), ("::1", "::1"), ("", None)])
+def test_the_loopback_interface_is_found_or_said_to_be_missing(
+    works: str, address: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Probe:
+        def __init__(self, family: int) -> None: ...
+        def __enter__(self) -> Probe:
+            return self
+
+        def __exit__(self, *_: Any) -> None: ...
+        def bind(self, at: tuple[str, int]) -> None:
+            if at[0] != works:
+                raise OSError("Cannot assign requested address")
+
+    monkeypatch.setattr(socket, "socket", Probe)
+    if address is None:
+        with pytest.raises(LaunchError, match="loopback"):
+            launcher.loopback()
+    else:
+        assert launcher.loopback() == address
