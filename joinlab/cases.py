@@ -1,12 +1,12 @@
-"""The six cases: one small DDP loop with and without `join()`, with and without a barrier.
+"""The cases: one small DDP loop with and without `join()`, with and without a barrier.
 
-They are the six loops of the forum thread "DDP join and uneven inputs" (https://discuss.pytorch.org), each a plain
-function of two arguments. `inputs` holds this rank's inputs, tensors of one float each, and rank 1 has one more than
-rank 0. Whoever calls a case has set up the process group and the default device before, so that one text serves CPU
+The six of them are the loops of the forum thread "DDP join and uneven inputs" (https://discuss.pytorch.org), each a
+plain function of two arguments. `inputs` holds this rank's inputs, tensors of one float each, and rank 1 has one more
+than rank 0. The process group and the default device are set up before a case is called, so that one text serves CPU
 and GPU.
 
     timeline = joinlab.launch(joinlab.cases.case_4, inputs=(5, 6))
-    joinlab.cases.CASES[4].asker          # how the thread's author saw it end: ("hangs", "finishes")
+    joinlab.cases.DOCUMENTED[4].asker     # how the thread's author saw it end: ("hangs", "finishes")
 
 This module needs PyTorch and nothing else of joinlab.
 """
@@ -14,7 +14,7 @@ This module needs PyTorch and nothing else of joinlab.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
@@ -101,10 +101,9 @@ def case_6(rank: int, inputs: Sequence[torch.Tensor]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """One case and how the thread documents its end: PyTorch 1.9.1, NCCL, two GPUs of one machine.
+class Documentation:
+    """How the thread documents the end of a case: PyTorch 1.9.1, NCCL, two GPUs of one machine.
 
-    program  the function above
     join     whether the loop is under `join()`
     barrier  None, "inside the loop" or "after the loop"
     asker    how rank 0 and rank 1 ended for the thread's author, with 5 and 6 inputs
@@ -112,12 +111,39 @@ class Case:
     gloo     why gloo ends it differently; "" where it does not
     """
 
-    program: Callable[[int, Sequence[torch.Tensor]], int]
     join: bool
     barrier: str | None
     asker: tuple[str, str]
     answer: Mapping[int, tuple[str, str]]
     gloo: str = ""
+
+
+ALL_KNOBS: Mapping[str, tuple[str, ...]] = {"today": ("pad",), "1.9": ("barrier_value", "pad")}
+"""By era of PyTorch: what can change a program on a modelled NCCL. The barrier of 1.9 reduces a byte that nothing has
+set; a pad is read where calls of different sizes meet."""
+
+_NO_KNOB: Mapping[str, tuple[str, ...]] = {"today": (), "1.9": ()}
+_OF_1_9: Mapping[str, tuple[str, ...]] = {"today": (), "1.9": ("barrier_value", "pad")}
+_NO_PAD: Mapping[str, tuple[str, ...]] = {"today": (), "1.9": ("barrier_value",)}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One case: a program, and what is known of it. To add one, write its function and its line in CASES.
+
+    program        the function, whose docstring is "Case N: what it does."
+    knobs          by era, which of ALL_KNOBS change how it ends or what it reads on a modelled NCCL
+    documentation  how the thread documents its end; None for a case that the thread does not have
+    """
+
+    program: Callable[[int, Sequence[torch.Tensor]], int]
+    knobs: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: ALL_KNOBS)
+    documentation: Documentation | None = None
+
+    @property
+    def title(self) -> str:
+        """The first line of its docstring, without the full stop."""
+        return (self.program.__doc__ or self.program.__name__).partition("\n")[0].rstrip(".")
 
 
 _PEER_GONE = (
@@ -129,48 +155,57 @@ _NEVER_MEET = (
     "of its own kind, which no all-reduce can meet: each rank waits for the other"
 )
 
+_BOTH_FINISH = ("finishes", "finishes")
+_RANK_1_HANGS = ("finishes", "hangs")
+
 CASES: Mapping[int, Case] = {
-    1: Case(case_1, True, None, ("finishes", "finishes"), {2: ("finishes", "finishes")}),
+    1: Case(case_1, _NO_KNOB, Documentation(True, None, _BOTH_FINISH, {2: _BOTH_FINISH})),
     2: Case(
         case_2,
-        False,
-        None,
-        ("finishes", "finishes"),
-        {
-            1: ("finishes", "hangs"),
-            2: ("finishes", "finishes its loop, then the program errors: NCCL process group destroyed"),
-        },
-        f"{_PEER_GONE}; and its gradient all-reduce waits on the GPU's stream, not on the host, so the loop ran on.",
+        _NO_KNOB,
+        Documentation(
+            False,
+            None,
+            _BOTH_FINISH,
+            {
+                1: _RANK_1_HANGS,
+                2: ("finishes", "finishes its loop, then the program errors: NCCL process group destroyed"),
+            },
+            f"{_PEER_GONE}; and its gradient all-reduce waits on the GPU's stream, not on the host, so the loop ran "
+            "on.",
+        ),
     ),
     3: Case(
         case_3,
-        False,
-        "inside the loop",
-        ("finishes", "hangs"),
-        {2: ("finishes", "hangs")},
-        f"{_PEER_GONE}, so rank 1 waited for ever.",
+        _NO_PAD,
+        Documentation(
+            False, "inside the loop", _RANK_1_HANGS, {2: _RANK_1_HANGS}, f"{_PEER_GONE}, so rank 1 waited for ever."
+        ),
     ),
     4: Case(
         case_4,
-        True,
-        "inside the loop",
-        ("hangs", "finishes"),
-        {
-            2: (
-                "hangs",
-                "error from a garbage authoritative rank, in the answer's own run; finishes, in the asker's",
-            )
-        },
-        f"{_NEVER_MEET}.",
+        ALL_KNOBS,
+        Documentation(
+            True,
+            "inside the loop",
+            ("hangs", "finishes"),
+            {
+                2: (
+                    "hangs",
+                    "error from a garbage authoritative rank, in the answer's own run; finishes, in the asker's",
+                )
+            },
+            f"{_NEVER_MEET}.",
+        ),
     ),
     5: Case(
         case_5,
-        False,
-        "after the loop",
-        ("finishes", "hangs"),
-        {1: ("finishes", "hangs")},
-        f"{_NEVER_MEET}.",
+        _OF_1_9,
+        Documentation(False, "after the loop", _RANK_1_HANGS, {1: _RANK_1_HANGS}, f"{_NEVER_MEET}."),
     ),
-    6: Case(case_6, True, "after the loop", ("finishes", "finishes"), {2: ("finishes", "finishes")}),
+    6: Case(case_6, _NO_PAD, Documentation(True, "after the loop", _BOTH_FINISH, {2: _BOTH_FINISH})),
 }
-"""The six cases by number."""
+"""The cases by number."""
+
+DOCUMENTED: Mapping[int, Documentation] = {n: case.documentation for n, case in CASES.items() if case.documentation}
+"""How the thread documents the cases that it has, by number."""

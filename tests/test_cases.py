@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import joinlab
 from joinlab import cases
 from joinlab.cases import CASES
 
@@ -16,7 +17,7 @@ DOCUMENTED = {
     case["case"]: case
     for case in json.loads((Path(__file__).parent.parent / "data" / "six_cases.json").read_text())["cases"]
 }
-NUMBERS = sorted(CASES)
+NUMBERS = sorted(cases.DOCUMENTED)
 
 
 def body(number: int) -> list[str]:
@@ -87,7 +88,7 @@ def test_each_program_is_a_plain_function_of_rank_and_inputs(number: int) -> Non
 
 @pytest.mark.parametrize("number", NUMBERS)
 def test_what_was_documented_is_what_the_record_says(number: int) -> None:
-    case, documented = CASES[number], DOCUMENTED[number]
+    case, documented = cases.DOCUMENTED[number], DOCUMENTED[number]
     assert (case.join, case.barrier) == (documented["join"], documented["barrier"])
     asker = documented["reported_by_asker_N5"]
     assert case.asker == (asker["r0"], asker["r1"])
@@ -97,12 +98,34 @@ def test_what_was_documented_is_what_the_record_says(number: int) -> None:
 
 @pytest.mark.parametrize("number", NUMBERS)
 def test_the_docstring_says_whether_there_is_join_and_where_the_barrier_is(number: int) -> None:
-    case = CASES[number]
-    text = case.program.__doc__ or ""
+    case, text = cases.DOCUMENTED[number], CASES[number].program.__doc__ or ""
+    assert CASES[number].title == text.rstrip(".")
     assert text.startswith(f"Case {number}: ")
     assert ("no join()" in text or "neither join()" in text) is not case.join
     assert (case.barrier or "barrier") in text
 
 
 def test_gloo_differs_where_it_was_seen_to_differ() -> None:
-    assert [number for number in NUMBERS if CASES[number].gloo] == [2, 3, 4, 5]
+    assert [number for number in NUMBERS if cases.DOCUMENTED[number].gloo] == [2, 3, 4, 5]
+
+
+ENDS = {  # how two ranks with 2 and 3 inputs end, emulated: on NCCL, on NCCL with the barrier of 1.9, on gloo
+    1: ("finished, finished", "finished, finished", "finished, finished"),
+    2: ("finished, finished (a call still pending)",) * 2 + ("finished, raised",),
+    3: ("finished, hung (proven)", "finished, hung (proven)", "finished, raised"),
+    4: ("finished, hung (proven)", "hung (proven), finished", "hung (proven), hung (proven)"),
+    5: ("finished, hung (proven)", "finished, hung (proven)", "hung (proven), hung (proven)"),
+    6: ("finished, finished", "finished, finished", "finished, finished"),
+}
+ENGINES = ({"backend": "nccl"}, {"backend": "nccl", "era": "1.9"}, {"backend": "gloo"})
+
+
+def test_every_case_has_its_endings_here() -> None:
+    assert sorted(ENDS) == sorted(CASES)
+
+
+@pytest.mark.parametrize("engine", range(3))
+@pytest.mark.parametrize("number", ENDS)
+def test_how_each_case_ends(number: int, engine: int) -> None:
+    timeline = joinlab.emulate(CASES[number].program, (2, 3), **ENGINES[engine])
+    assert ", ".join(map(str, timeline.ends)) == ENDS[number][engine]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from timelines import SIZES, Writer, case_timeline
 
 from joinlab.analysis.diagnosis import diagnose
+from joinlab.cases import DOCUMENTED
 from joinlab.timeline import Ending, EndKind, timeline_from_rows
 
 DONE = Ending(EndKind.FINISHED)
@@ -19,7 +20,7 @@ def hung(seq: int | None, text: str = "", proven: bool = True, group: str | None
 
 
 @pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("case", range(1, 7))
+@pytest.mark.parametrize("case", DOCUMENTED)
 @pytest.mark.parametrize(("backend", "era"), [("gloo", "today"), ("nccl", "today"), ("nccl", "1.9")])
 def test_the_six_cases(case, n, backend, era):
     timeline = case_timeline(case, n, backend, era)

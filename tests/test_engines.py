@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import joinlab
-from joinlab.cases import CASES
-from joinlab.notebook.engines import ENGINES, KNOBS, knobs, missing
+from joinlab.cases import CASES, DOCUMENTED
+from joinlab.notebook.engines import ENGINES, knobs, missing
 
 COUNTS = ((5, 6), (1, 2), (2, 3), (2, 2), (3, 1))
 
@@ -19,7 +19,7 @@ def outcome(case: int, era: str, **knob: int) -> list[object]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_exactly_the_knobs_that_matter_are_named(case):
-    for era, named in zip(("today", "1.9"), KNOBS[case], strict=True):
+    for era, named in CASES[case].knobs.items():
         base = outcome(case, era)
         changes = {
             "barrier_value": outcome(case, era, barrier_value=0) != base,
@@ -28,7 +28,8 @@ def test_exactly_the_knobs_that_matter_are_named(case):
                 for byte in (0, 7)
             ),
         }
-        assert named == tuple(name for name, changed in changes.items() if changed)
+        matter = {name for name, changed in changes.items() if changed}
+        assert matter == set(named) or (matter < set(named) and case not in DOCUMENTED)  # else all may be offered
 
 
 def test_a_program_of_ones_own_has_all_knobs_of_its_engine():

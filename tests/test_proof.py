@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from timelines import SIZES, case_timeline
 
+from joinlab.cases import DOCUMENTED
 from joinlab.rules.calls import Call, call_of
 from joinlab.rules.proof import Proof, Wait, prove
 from joinlab.timeline import EndKind
@@ -128,7 +129,7 @@ def test_nothing_is_shown_of_what_is_not_known():
 
 
 @pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("case", range(1, 7))
+@pytest.mark.parametrize("case", DOCUMENTED)
 @pytest.mark.parametrize(("backend", "era"), [("gloo", "today"), ("nccl", "today"), ("nccl", "1.9")])
 def test_the_six_cases_are_proven_where_they_hang_and_nowhere_else(case, n, backend, era):
     timeline = case_timeline(case, n, backend, era)

@@ -9,6 +9,7 @@ from timelines import SIZES, Writer, case_timeline
 
 from joinlab.analysis.matching import Matched, label_table
 from joinlab.analysis.wording import ranks_text, short_label
+from joinlab.cases import DOCUMENTED
 from joinlab.picture.rows import RowKind, fold, kind, plan, stretches
 from joinlab.timeline import Ending
 
@@ -57,7 +58,7 @@ def test_setup_that_went_wrong_is_not_folded():
 
 
 @pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("case", range(1, 7))
+@pytest.mark.parametrize("case", DOCUMENTED)
 def test_unfolded_rows_are_those_of_the_label_table(case, n):
     timeline = case_timeline(case, n, backend="nccl", era="1.9")
     calls = rows(timeline)

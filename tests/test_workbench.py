@@ -177,7 +177,7 @@ def test_a_program_that_never_ends_is_ended(monkeypatch):
     [
         ({"program": "train.py"}, "function worker"),
         ({"program": lambda: None}, "two arguments"),
-        ({"case": 7}, "case="),
+        ({"case": 99}, "case="),
         ({"case": 0}, "case="),
         ({"inputs": ()}, "empty"),
         ({"inputs": (1, 21)}, "at most 20"),

@@ -65,7 +65,9 @@ def cases_table(runs: Mapping[int, tuple[Case, Timeline]], n: int) -> Table:
     for name in ("case", "program", "rank 0", "rank 1", "NCCL, N=5:\nrank 0", "NCCL, N=5:\nrank 1"):
         table.add_column(name)
     for number, (case, run) in runs.items():
-        documented = [_beside(end, then, n) for end, then in zip(run.ends, case.asker, strict=True)]
+        documented = ["not documented"] * len(run.ends)
+        if case.documentation is not None:
+            documented = [_beside(end, then, n) for end, then in zip(run.ends, case.documentation.asker, strict=True)]
         table.add_row(str(number), _program(case), *map(_ending, run.ends), *documented)
     table.caption = "NCCL: documented by the thread's author; PyTorch 1.9.1, two GPUs of one machine, 5 and 6 inputs"
     return table
@@ -74,11 +76,13 @@ def cases_table(runs: Mapping[int, tuple[Case, Timeline]], n: int) -> Table:
 def case_notes(number: int, case: Case, run: Timeline) -> Group:
     """Why the ranks of one case ended so, and why not as documented."""
     n = run.meta["inputs"][0]
-    documented = [_documented("the thread's author", 5, case.asker)]
-    documented += [_documented("the answer", count, ends) for count, ends in case.answer.items()]
-    lines: list[RenderableType] = [endings(run), Text(f"Documented on NCCL by {'; '.join(documented)}.", style="dim")]
-    if case.gloo and run.meta["backend"] == "gloo":
-        lines.append(Text(f"Why gloo differs: {case.gloo}"))
+    lines: list[RenderableType] = [endings(run)]
+    if (told := case.documentation) is not None:
+        documented = [_documented("the thread's author", 5, told.asker)]
+        documented += [_documented("the answer", count, ends) for count, ends in told.answer.items()]
+        lines.append(Text(f"Documented on NCCL by {'; '.join(documented)}.", style="dim"))
+        if told.gloo and run.meta["backend"] == "gloo":
+            lines.append(Text(f"Why gloo differs: {told.gloo}"))
     title = Text(f"Case {number}: {_program(case)}; rank 0 has {_inputs(n)}, rank 1 {n + 1}", style="bold")
     return Group(title, *(Padding(line, (0, 0, 0, 2)) for line in lines), Text())
 
@@ -93,8 +97,10 @@ def _beside(end: Ending, documented: str, n: int) -> str:
 
 
 def _program(case: Case) -> str:
-    barrier = f"barrier {case.barrier}" if case.barrier else "no barrier"
-    return f"{'join()' if case.join else 'no join()'}, {barrier}"
+    if (told := case.documentation) is None:
+        return case.title.removeprefix("Case ").lstrip("0123456789: ")
+    barrier = f"barrier {told.barrier}" if told.barrier else "no barrier"
+    return f"{'join()' if told.join else 'no join()'}, {barrier}"
 
 
 def _documented(who: str, n: int, ends: Sequence[str]) -> str:

@@ -50,4 +50,4 @@ def _runs(most: int) -> Iterator[tuple[Position, Timeline]]:
 
 
 def _name(number: int) -> str:
-    return (CASES[number].program.__doc__ or f"Case {number}").partition("\n")[0]
+    return f"{CASES[number].title}."

@@ -104,7 +104,7 @@ class Bench:
         wrap = Layout(flex_flow="row wrap", grid_gap="0 8px")
         style = DescriptionStyle(description_width="initial")
         named: list[tuple[str, int]] = [] if program is None else [(program_name(program), 0)]
-        named += [(str(one.program.__doc__).rstrip("."), n) for n, one in CASES.items()]
+        named += [(one.title, n) for n, one in CASES.items()]
         known = [number for _, number in named]
         case = 0 if program is not None and case == 4 else case
         self._case = ipywidgets.Dropdown(

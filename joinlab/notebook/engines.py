@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from joinlab.cases import ALL_KNOBS, CASES
 from joinlab.errors import LaunchError
 
 
@@ -39,25 +40,12 @@ ENGINES: Mapping[str, Engine] = {
 }
 """By name."""
 
-KNOBS: Mapping[int, tuple[tuple[str, ...], tuple[str, ...]]] = {  # case: today, 1.9
-    1: ((), ()),
-    2: ((), ()),
-    3: ((), ("barrier_value",)),
-    4: (("pad",), ("barrier_value", "pad")),
-    5: ((), ("barrier_value", "pad")),
-    6: ((), ("barrier_value",)),
-}
-"""What can change a case on a modelled NCCL: the byte of 1.9's barrier where there is one, the pad of a line where
-calls of different sizes can meet."""
-
 
 def knobs(engine: Engine, case: int | None) -> tuple[str, ...]:
     """The knobs that matter: those of a case are known, for any other program (None) all that its engine has."""
     if engine.launched or engine.backend != "nccl":
         return ()
-    if case is None:
-        return ("barrier_value", "pad") if engine.era == "1.9" else ("pad",)
-    return KNOBS[case][engine.era == "1.9"]
+    return (ALL_KNOBS if case is None else CASES[case].knobs)[engine.era]
 
 
 def missing(engine: Engine, ranks: int) -> str:

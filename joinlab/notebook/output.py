@@ -12,7 +12,7 @@ from typing import Any
 
 import ipywidgets
 
-from joinlab.cases import CASES
+from joinlab.cases import DOCUMENTED
 from joinlab.notebook.engines import Engine
 from joinlab.timeline import Timeline
 
@@ -68,8 +68,10 @@ def under_way(seconds: int, done: int, inputs: int) -> str:
 
 
 def documented(number: int, counts: Sequence[int], engine: Engine) -> str:
-    """How the forum thread documents the ending of a case, as HTML, beside which engine shows what now."""
-    case = CASES[number]
+    """How the forum thread documents the ending of a case, as HTML, beside which engine shows what now; "" if not."""
+    case = DOCUMENTED.get(number)
+    if case is None:
+        return ""
     told = []
     if len(counts) == 2 and tuple(counts) == (5, 6):
         told.append(("the author saw", case.asker))
