@@ -24,15 +24,13 @@ if delay:
     threading.Timer(delay, _thread.interrupt_main).start()
 try:
     try:
-        first = joinlab.emulate(joinlab.cases.case_4, (2, 3), timeout=timeout)
+        joinlab.emulate(joinlab.cases.case_4, (2, 3), timeout=timeout)
     finally:
         while delay and threading.active_count() > 1:  # the interrupt may still be to come
             [thread.join() for thread in threading.enumerate() if thread is not threading.current_thread()]
 except KeyboardInterrupt:
-    first = None
+    pass
 second = joinlab.emulate(joinlab.cases.case_4, (2, 3))
-if not delay:
-    assert first.equals(second)
 print([str(end) for end in second.ends])
 """
 
@@ -56,13 +54,13 @@ def test_what_is_loaded_is_said_once_and_every_thread_waits_for_it():
         "loads = threading.Thread(target=warm_up, args=(said.append,))\n"
         "loads.start()\n"
         "import joinlab\n"
-        "timeline = joinlab.emulate(joinlab.cases.case_1, (1, 1))\n"
+        "timeline = joinlab.emulate(lambda rank, inputs: 'torch._dynamo' in sys.modules, (1, 1))\n"
         "loads.join()\n"
         "warm_up(said.append)\n"
-        "print(said, timeline.ends[0])"
+        "print(said, timeline.returns)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout == f"{[line for line, _ in STEPS]} finished\n", done.stderr
+    assert done.stdout == f"{[line for line, _ in STEPS]} (True, True)\n", done.stderr
 
 
 def test_an_import_that_fails_is_tried_again():
@@ -116,16 +114,17 @@ def endless(rank, inputs):
 
 @pytest.mark.parametrize("gap", [0.0, 0.01, 0.1, 0.3])
 def test_a_second_interrupt_leaves_no_rank_behind(gap):
-    def interrupt_twice():
-        _thread.interrupt_main()
+    def program(rank, inputs):
         second.start()
+        _thread.interrupt_main()
+        while True:
+            pass
 
     second = threading.Timer(gap, _thread.interrupt_main)
-    threading.Timer(0.2, interrupt_twice).start()
     caught = []
     with suppress(KeyboardInterrupt):  # the second one may come when the emulation is over
         try:
-            emulate(endless, (1, 1), timeout=20)
+            emulate(program, (1, 1), timeout=20)
         except LaunchInterrupted as error:
             caught.append(error)
         second.join()

@@ -24,9 +24,9 @@ from torch.distributed import distributed_c10d as c10d
 
 from joinlab.emulator.clock import ISSUE_NS
 from joinlab.emulator.futures import Futures
-from joinlab.emulator.isolation import Own
 from joinlab.emulator.kinds import ON_HOSTS, ON_STREAMS, parts_of
 from joinlab.emulator.model import EmulatedCall, Group, Knobs
+from joinlab.emulator.own import Own
 from joinlab.emulator.payload import Part, values
 from joinlab.emulator.progress import Progress
 from joinlab.emulator.reducer import Reducer

@@ -16,9 +16,10 @@ from joinlab.emulator.clock import EXIT_NS
 from joinlab.emulator.gloo import GlooFabric
 from joinlab.emulator.group import EmulatedGroup
 from joinlab.emulator.host import Host
-from joinlab.emulator.isolation import Isolation, Own
+from joinlab.emulator.isolation import Isolation
 from joinlab.emulator.model import EmulatedCall, Fabric, Knobs, Rank
 from joinlab.emulator.nccl import NcclFabric
+from joinlab.emulator.own import Own
 from joinlab.emulator.scheduler import Baton, RankEnded, one_at_a_time
 from joinlab.emulator.store import SharedStore
 from joinlab.errors import LaunchError, LaunchInterrupted
@@ -79,7 +80,8 @@ class Emulation:
         try:
             try:
                 self._open_default_group(host)
-                value = call_program(self.program, host.rank, Inputs(self.counts[host.rank], host.progress.mark_input))
+                inputs = Inputs(self.counts[host.rank], host.progress.mark_input)
+                value = self._isolation.call(lambda: call_program(self.program, host.rank, inputs))
                 self._returned(host, value)
             except RankEnded:
                 raise

@@ -104,9 +104,6 @@ class RankThread:
         self.thread: threading.Thread | None = None
 
 
-Lane = RankThread
-
-
 def current() -> Any:
     """The `host` of the rank whose thread this is; None in any other thread."""
     rank = getattr(_here, "rank", None)
@@ -127,9 +124,10 @@ def adopt(thread: Thread) -> None:
 
 
 def forget_ranks() -> None:
-    """In a process that a rank has forked: no thread of it is a rank's."""
+    """In a process that was forked while ranks ran: no thread of it is a rank's, and no emulation has its turn."""
     _here.__dict__.clear()
     _children.clear()
+    _turn._at_fork_reinit()  # type: ignore[attr-defined]
 
 
 @contextmanager

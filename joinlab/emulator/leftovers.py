@@ -1,0 +1,154 @@
+"""What a program changed in this process, put back when its emulation is over.
+
+The ranks of an emulation share this process with a notebook. A real rank's process ends and takes its settings with
+it; here they would stay. Restored are:
+
+- settings of Python: recursion limit, switch interval, garbage collection, locale, umask, resource limits, the hooks of
+  `sys` and `threading`, the import path and its finders, names in `builtins`, replaced entries of `sys.modules`
+- settings of torch and numpy: print options, matmul precision, `warn_always`, error handling of floats
+- functions and classes that the program replaced in torch, its common classes and some modules of Python (`_OWNERS`),
+  and functions of its own that it added there. Other attributes stay: torch caches in its modules as it runs.
+
+What is swapped between ranks (own.py) is restored there. Not restored: files, threads that a program started and that
+still run, descriptors that it closed or replaced (`os.close(1)`), modules that it imported.
+"""
+
+from __future__ import annotations
+
+import builtins
+import gc
+import json
+import locale
+import logging
+import math
+import os
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn.functional
+import torch.utils.data
+from torch import _tensor_str
+from torch.distributed import distributed_c10d as c10d
+from torch.nn.parallel import DistributedDataParallel
+
+from joinlab.program.labels import kind_of
+
+if sys.platform != "win32":
+    import resource
+
+_OWNERS: tuple[Any, ...] = (
+    *(torch, torch.Tensor, torch.autograd, torch.cuda, torch.optim, torch.optim.Optimizer, torch.utils.data),
+    *(torch.nn, torch.nn.functional, torch.nn.Module, torch.nn.Parameter, torch.nn.init, DistributedDataParallel),
+    *(value for value in vars(torch.nn).values() if isinstance(value, type)),
+    *(dist, c10d, builtins, os, sys, time, random, math, json, logging, threading, np, np.random),
+)
+"""Modules and classes in which a program's patches are undone."""
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+def _limits() -> dict[int, tuple[int, int]]:
+    if sys.platform == "win32":
+        return {}
+    return {number: resource.getrlimit(number) for name, number in vars(resource).items() if name[:7] == "RLIMIT_"}
+
+
+def _set_limits(limits: dict[int, tuple[int, int]]) -> None:
+    for number, limit in limits.items():
+        with suppress(ValueError, OSError):  # a hard limit that was lowered cannot be raised again
+            if resource.getrlimit(number) != limit:
+                resource.setrlimit(number, limit)
+
+
+_SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
+    (sys.getrecursionlimit, sys.setrecursionlimit),
+    (sys.getswitchinterval, sys.setswitchinterval),
+    (gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
+    (gc.get_threshold, lambda counts: gc.set_threshold(*counts)),
+    (lambda: locale.setlocale(locale.LC_ALL), lambda name: locale.setlocale(locale.LC_ALL, name)),
+    (_umask, os.umask),
+    (_limits, _set_limits),
+    (lambda: dict(vars(_tensor_str.PRINT_OPTS)), vars(_tensor_str.PRINT_OPTS).update),
+    (np.get_printoptions, lambda options: np.set_printoptions(**options)),
+    (np.geterr, lambda choices: np.seterr(**choices)),
+    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    (torch.is_warn_always_enabled, torch.set_warn_always),
+    (lambda: logging.root.manager.disable, lambda level: setattr(logging.root.manager, "disable", level)),
+)
+"""How each is read, and how it is set."""
+
+_HOOKS = (
+    *((sys, name) for name in ("excepthook", "displayhook", "unraisablehook", "breakpointhook", "meta_path")),
+    *((sys, name) for name in ("path_hooks", "stdin", "stdout", "stderr", "dont_write_bytecode")),
+    (threading, "excepthook"),
+)
+"""Attributes that are put back, and their items, where they are lists."""
+
+
+class Leftovers:
+    """Reads all of it when made; `restore` puts it back."""
+
+    def __init__(self) -> None:
+        self._settings = [read() for read, _ in _SETTINGS]
+        self._hooks = [(owner, name, _copied(getattr(owner, name))) for owner, name in _HOOKS]
+        self._modules = dict(sys.modules)
+        self._names = [(owner, dict(vars(owner))) for owner in _OWNERS]
+
+    def restore(self) -> None:
+        """Put back what has changed since."""
+        for (read, write), before in zip(_SETTINGS, self._settings, strict=True):
+            if read() != before:
+                write(before)
+        for owner, name, (value, items) in self._hooks:
+            if getattr(owner, name, None) is not value:
+                setattr(owner, name, value)
+            if items is not None and value != items:
+                value[:] = items
+        for name, module in self._modules.items():
+            if sys.modules.get(name) is not module:
+                sys.modules[name] = module
+        for owner, names in self._names:
+            for name, value in _changes(owner, names):
+                if value is None:
+                    delattr(owner, name)
+                else:
+                    setattr(owner, name, value)
+
+
+def _copied(value: Any) -> tuple[Any, list[Any] | None]:
+    return value, list(value) if isinstance(value, list) else None
+
+
+def _changes(owner: Any, before: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Names of `owner` to put back, each with the value that it had; None: it had none."""
+    now = vars(owner)
+    with suppress(Exception):  # an `==` of values that differ may raise; 5,700 names compare in 0.1 ms so, else 0.5
+        if now == before:
+            return
+    for name, value in before.items():
+        found = now.get(name)
+        if found is not value and callable(value) and not _from(found, "torch"):
+            yield name, value
+    for name in [name for name in now if name not in before]:
+        bases = owner.__mro__[1:] if isinstance(owner, type) else ()
+        hides = owner is builtins or any(name in vars(base) for base in bases)
+        if _from(now[name], "program") or (hides and not _from(now[name], "torch")):
+            yield name, None
+
+
+def _from(value: Any, place: str) -> bool:
+    """Whether it is a Python function whose text is torch's, or the program's. (torch._dynamo patches torch itself.)"""
+    return isinstance(value, FunctionType) and kind_of(value.__code__.co_filename) == place

@@ -1,0 +1,205 @@
+"""What each rank of an emulation has of its own, as a process would have it.
+
+Some of it can be told apart by thread: each access asks whose thread it is in (process groups, the environment, random
+numbers of Python and numpy, output, clocks). The rest is one value per process, so it is swapped whenever the baton
+passes (`SWAPPED`). Swapping costs 4 us for each pass of the baton.
+
+Ranks still share what cannot be told apart nor swapped: umask, resource limits, signal masks, open descriptors, flags
+of torch that are not named below (cudnn, mkldnn, autograd's own), classes and module globals of imported modules, and
+every object that a program reaches through a closure. Other threads of the process see the swapped values of the rank
+that runs, and random numbers that they draw from torch meanwhile come from its generator.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing.context
+import os
+import random
+import sys
+import warnings
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch.distributed import distributed_c10d as c10d
+
+from joinlab.emulator.scheduler import behind
+
+
+class World:
+    """What torch.distributed knows of process groups: one of these for every rank."""
+
+    def __init__(self) -> None:
+        self.default_pg: Any = None
+        self.pg_map: dict[Any, Any] = {}
+        self.pg_names: dict[Any, Any] = {}
+        self.pg_group_ranks: dict[Any, Any] = {}
+        self.pg_backend_config: dict[Any, Any] = {}
+        self.group_count = 0
+        self.tags_to_pg: dict[str, list[Any]] = {}
+        self.pg_to_tag: dict[Any, Any] = {}
+        self.pg_coalesce_state: dict[Any, list[Any]] = {}
+        self.comms: list[Any] = []
+
+    @property
+    def pg_config_info(self) -> Any:
+        """As torch's own World gives it."""
+        return vars(c10d._World)["pg_config_info"].fget(self)
+
+
+class Worlds:
+    """In a rank's thread, and in those that it starts, its World; in any other the one that was there before."""
+
+    def __init__(self, before: Any) -> None:
+        object.__setattr__(self, "_before", before)
+
+    def __getattr__(self, name: str) -> Any:
+        host = behind()
+        return getattr(self._before if host is None else host.own.world, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        host = behind()
+        setattr(self._before if host is None else host.own.world, name, value)
+
+
+class Environments(MutableMapping[bytes, bytes]):
+    """What stands behind os.environ: in a rank's thread, and in those that it starts, its own variables.
+
+    C code, and a child process that is started without `env=`, see those that were there before and what ranks set.
+    """
+
+    def __init__(self, before: dict[bytes, bytes]) -> None:
+        self.before = before
+
+    @property
+    def _mine(self) -> dict[bytes, bytes]:
+        host = behind()
+        return self.before if host is None else host.own.environ
+
+    def __getitem__(self, key: bytes) -> bytes:
+        return self._mine[key]
+
+    def __setitem__(self, key: bytes, value: bytes) -> None:
+        self._mine[key] = value
+
+    def __delitem__(self, key: bytes) -> None:
+        del self._mine[key]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._mine)
+
+    def __len__(self) -> int:
+        return len(self._mine)
+
+
+# ---------------------------------------------------------------------------------------- what is swapped
+
+Setting = tuple[Callable[[], Any], Callable[[Any], Any]]
+"""How a setting of the process is read, and how it is set."""
+
+
+def _attribute(owner: Any, name: str) -> Setting:
+    return lambda: getattr(owner, name), lambda value: setattr(owner, name, value)
+
+
+def _set_filters(filters: list[Any]) -> None:
+    changed = filters != warnings.filters
+    warnings.filters = filters
+    if changed:  # which makes Python forget what it has warned of
+        warnings._filters_mutated()  # type: ignore[attr-defined]
+
+
+def _set_level(level: int) -> None:
+    logging.root.level = level
+    logging.root.manager._clear_cache()  # type: ignore[attr-defined]
+
+
+def _deterministic() -> tuple[bool, bool]:
+    return torch._C._get_deterministic_algorithms(), torch._C._get_deterministic_algorithms_warn_only()
+
+
+SWAPPED: tuple[Setting, ...] = (
+    (torch.get_default_dtype, torch.set_default_dtype),
+    (_deterministic, lambda chosen: torch._C._set_deterministic_algorithms(chosen[0], warn_only=chosen[1])),
+    (torch.is_anomaly_enabled, lambda on: torch.set_anomaly_enabled(on, torch.is_anomaly_check_nan_enabled())),
+    (lambda: warnings.filters, _set_filters),
+    (lambda: logging.root.level, _set_level),
+    *(_attribute(sys, name) for name in ("stdin", "stdout", "stderr", "path", "argv")),
+    _attribute(logging.root, "handlers"),
+    _attribute(logging.root.manager, "loggerDict"),
+    _attribute(multiprocessing.context._default_context, "_actual_context"),
+)
+"""Lists and dicts are copied for each rank: it may change them in place."""
+
+
+def read_swapped() -> list[Any]:
+    """What they are now."""
+    return [read() for read, _ in SWAPPED]
+
+
+def write_swapped(now: list[Any], values: list[Any]) -> None:
+    """Make them `values`; `now` is what they are."""
+    for (_, write), found, value in zip(SWAPPED, now, values, strict=True):
+        if found is not value and (type(value) in (list, dict) or found != value):
+            write(value)
+
+
+def _methods_of(instance: Any, module: Any) -> tuple[str, ...]:
+    """Names of the functions of `module` that are methods of its hidden `instance`."""
+    found = (name for name, value in vars(module).items() if getattr(value, "__self__", None) is instance)
+    return tuple(name for name in found if not name.startswith("_"))
+
+
+DRAWING = {random: _methods_of(random._inst, random), np.random: _methods_of(np.random.mtrand._rand, np.random)}
+"""Modules that draw numbers from a hidden generator, and their functions that do."""
+
+
+class Own:
+    """What one rank has of its own.
+
+    world         its process groups
+    environ       its environment variables, as os.environ keeps them
+    swapped       values of SWAPPED while another rank runs
+    torch_random  state of torch's generator, likewise
+    cwd           its working directory
+    output        what it printed
+    at_exit       functions to call when its program is over, the last one first
+    handlers      its handlers of signals, by number
+    gpu           the GPU that it has chosen by torch.cuda.set_device
+    """
+
+    def __init__(self, rank: int, ranks: int, seed: int | None) -> None:
+        self.rank = rank
+        self.ranks = ranks
+        self.world = World()
+        self._seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
+        self._drawing: dict[Any, Any] = {}
+        self.environ: dict[bytes, bytes] = {}
+        self.swapped: list[Any] = []
+        self.torch_random: Any = None
+        self.cwd = ""
+        self.output: list[str] = []
+        self.at_exit: list[Callable[[], Any]] = []
+        self.handlers: dict[int, Any] = {}
+        self.gpu = 0
+
+    def begin(self, environ: dict[bytes, bytes], cwd: str) -> None:
+        """The emulation begins: from here on the rank has its own copy of what the process has now."""
+        generator = torch.Generator()
+        generator.manual_seed(self._seed)
+        self.torch_random = generator.get_state()
+        self.swapped = [value.copy() if isinstance(value, (list, dict)) else value for value in read_swapped()]
+        self.cwd = cwd
+        self.environ = dict(environ)
+        for name, number in {"RANK": self.rank, "LOCAL_RANK": self.rank, "WORLD_SIZE": self.ranks}.items():
+            self.environ[os.fsencode(name)] = os.fsencode(str(number))
+
+    def drawing(self, module: Any) -> Any:
+        """This rank's generator in place of the hidden one of `random` or `numpy.random`."""
+        found = self._drawing.get(module)
+        if found is None:
+            made = random.Random(self._seed) if module is random else np.random.RandomState(self._seed % 2**32)
+            found = self._drawing[module] = made
+        return found

@@ -1,0 +1,68 @@
+"""Functions that are replaced while an emulation runs: ranks get another one, all other threads the original."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from joinlab.emulator.scheduler import current
+from joinlab.program.labels import kind_of
+
+_MISSING = object()
+
+Make = Callable[[Any], Callable[..., Any]]
+"""Given the host of the rank that calls: the function that stands there for it."""
+
+
+class Patches:
+    """Sets attributes, and puts back what was there, last first."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], Any]] = []
+
+    def on_undo(self, action: Callable[[], Any]) -> None:
+        """Something else to do on `undo`."""
+        self._undo.append(action)
+
+    def undo(self) -> None:
+        """Put everything back."""
+        while self._undo:
+            self._undo.pop()()
+
+    def set(self, owner: Any, name: str, value: Any) -> None:
+        """Set an attribute of a module or class."""
+        before = vars(owner).get(name, _MISSING)
+        if before is _MISSING:
+            self._undo.append(lambda: delattr(owner, name))
+        else:
+            self._undo.append(lambda: setattr(owner, name, before))
+        setattr(owner, name, value)
+
+    def for_ranks(self, owner: Any, name: str, make: Make) -> None:
+        """Replace a function in the threads of ranks: make(host) returns what stands there."""
+        self.set(owner, name, chosen(getattr(owner, name), name, make))
+
+    def for_programs(self, owner: Any, name: str, make: Make) -> None:
+        """Likewise, where the program itself calls it: torch and other libraries get the original."""
+        before = getattr(owner, name)
+
+        def chosen(*args: Any, **kwargs: Any) -> Any:
+            host = current()
+            if host is None or kind_of(sys._getframe(1).f_code.co_filename) != "program":
+                return before(*args, **kwargs)
+            return make(host)(*args, **kwargs)
+
+        chosen.__name__ = name
+        self.set(owner, name, chosen)
+
+
+def chosen(before: Callable[..., Any], name: str, make: Make) -> Callable[..., Any]:
+    """A function that is make(host) in the threads of ranks, and `before` in all others."""
+
+    def chosen(*args: Any, **kwargs: Any) -> Any:
+        host = current()
+        return before(*args, **kwargs) if host is None else make(host)(*args, **kwargs)
+
+    chosen.__name__ = name
+    return chosen

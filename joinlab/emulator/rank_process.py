@@ -1,0 +1,194 @@
+"""What would end, delay or outlive a rank's process does so to the rank, not to the process that all ranks share.
+
+Signals that a rank sends itself go to the handler it has set, or do to it what they would do to a process. Clocks show
+its virtual time. What needs a process or real time of its own raises, and says what to write instead.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+
+from joinlab.emulator.patches import Patches
+from joinlab.emulator.scheduler import Thread, adopt
+
+EPOCH_NS = 1_635_724_800_000_000_000
+"""What time.time_ns() starts with: 1 November 2021, 0:00 UTC. Always the same, so that a run can be repeated."""
+
+CLOCK_NS = 1_000
+"""What it costs a rank to read a clock, so that a loop that waits for a time comes to an end."""
+
+PID_STEP = 2**22
+"""Distance of the ranks' process ids: above PID_MAX_LIMIT of Linux (include/linux/threads.h, v6.12), so that no other
+process has one of them."""
+
+_IGNORED = {"SIGCHLD", "SIGCONT", "SIGURG", "SIGWINCH"}
+"""Signals that do nothing to a process without a handler."""
+
+
+def patch_process(patches: Patches, pid: int) -> None:
+    """Replace what concerns the process; `pid` is that of this one."""
+    patches.for_ranks(time, "sleep", lambda host: host.waits.sleep)
+    patches.for_ranks(os, "_exit", lambda host: host.exit_process)
+    patches.for_ranks(os, "abort", lambda host: lambda: _signal(host, signal.SIGABRT))
+    patches.for_programs(os, "getpid", lambda host: lambda: _pid(host, pid))
+    patches.for_ranks(os, "kill", lambda host, kill=os.kill: _kill(host, pid, kill))  # type: ignore[misc]
+    patches.for_ranks(os, "chdir", lambda host, chdir=os.chdir: _chdir(host, chdir))  # type: ignore[misc]
+    patches.for_ranks(atexit, "register", lambda host: _register(host.own.at_exit))
+    _patch_signals(patches)
+    _patch_clocks(patches)
+    _patch_leaving(patches)
+    _patch_threads(patches)
+    for owner in (torch.autograd.profiler.profile, torch.profiler.profiler._KinetoProfile):
+        patches.for_ranks(owner, "__init__", lambda host: _no_profiler)
+    for name in ("spawn", "start_processes"):
+        patches.for_ranks(torch.multiprocessing, name, lambda host: _no_spawn)
+
+
+# ---------------------------------------------------------------------------------------- signals and process ids
+
+
+def _pid(host: Any, pid: int) -> int:
+    return int(pid + PID_STEP * (host.rank + 1))
+
+
+def _kill(host: Any, pid: int, kill: Callable[[int, int], None]) -> Callable[[int, int], None]:
+    def kill_rank(target: int, number: int) -> None:
+        if target not in (pid, _pid(host, pid)):
+            kill(target, number)
+        elif number:
+            _signal(host, number)
+
+    return kill_rank
+
+
+def _signal(host: Any, number: int) -> None:
+    """What the signal does to this rank."""
+    found = signal.Signals(number)
+    handler = host.own.handlers.get(found, signal.SIG_DFL)
+    if callable(handler):
+        handler(int(found), sys._getframe(2))
+    elif handler is not signal.SIG_IGN and found.name not in _IGNORED:
+        if found is signal.SIGINT:
+            raise KeyboardInterrupt
+        host.die_of(found)
+
+
+def _patch_signals(patches: Patches) -> None:
+    def set_handler(host: Any) -> Callable[[int, Any], Any]:
+        def set_here(number: int, handler: Any) -> Any:
+            found = signal.Signals(number)
+            if found in (signal.SIGKILL, signal.SIGSTOP):
+                raise OSError(22, "Invalid argument")
+            if not callable(handler) and handler not in (signal.SIG_IGN, signal.SIG_DFL):
+                raise TypeError("signal handler must be signal.SIG_IGN, signal.SIG_DFL, or a callable object")
+            before = host.own.handlers.get(found, signal.SIG_DFL)
+            host.own.handlers[found] = handler
+            return before
+
+        return set_here
+
+    patches.for_ranks(signal, "signal", set_handler)
+    patches.for_ranks(signal, "getsignal", lambda host: lambda number: host.own.handlers.get(number, signal.SIG_DFL))
+    patches.for_ranks(signal, "raise_signal", lambda host: lambda number: _signal(host, number))
+    for name in ("alarm", "setitimer"):
+        if hasattr(signal, name):
+            patches.for_ranks(signal, name, lambda host, name=name: _no_timer(name))  # type: ignore[misc]
+
+
+def _no_timer(name: str) -> Callable[..., Any]:
+    def refuse(*args: Any) -> Any:
+        if any(args[name == "setitimer" :]):  # setitimer's first argument says which timer; zeros take one back
+            raise RuntimeError(
+                f"signal.{name} counts real seconds, and its signal would reach all ranks of an emulation: they share "
+                "one process. Leave it out, or use joinlab.launch."
+            )
+        return 0 if name == "alarm" else (0.0, 0.0)
+
+    return refuse
+
+
+# ---------------------------------------------------------------------------------------- clocks
+
+
+def _patch_clocks(patches: Patches) -> None:
+    def reads(start_ns: int, whole: bool) -> Callable[[Any], Callable[[], float]]:
+        def of(host: Any) -> Callable[[], float]:
+            host.waits.work_for(CLOCK_NS)
+            ns: int = start_ns + host.waits.now
+            return lambda: ns if whole else ns / 1e9
+
+        return of
+
+    for name, start_ns in (("time", EPOCH_NS), ("perf_counter", 0), ("monotonic", 0)):
+        patches.for_programs(time, name, reads(start_ns, whole=False))
+        patches.for_programs(time, f"{name}_ns", reads(start_ns, whole=True))
+
+
+# ---------------------------------------------------------------------------------------- leaving, and what is left
+
+
+def _chdir(host: Any, chdir: Callable[[Any], None]) -> Callable[[Any], None]:
+    def change(path: Any) -> None:
+        chdir(path)
+        host.own.cwd = os.getcwd()
+
+    return change
+
+
+def _register(at_exit: list[Callable[[], Any]]) -> Callable[..., Any]:
+    def register_here(function: Any, *args: Any, **kwargs: Any) -> Any:
+        at_exit.append(lambda: function(*args, **kwargs))
+        return function
+
+    return register_here
+
+
+def _patch_leaving(patches: Patches) -> None:
+    """quit() and exit() end the rank. IPython's own would end the kernel."""
+    for name in ("quit", "exit"):
+        if hasattr(builtins, name):
+            patches.for_ranks(builtins, name, lambda host: _leave)
+    for name in ("ExitAutocall", "ZMQExitAutocall"):
+        owner = getattr(sys.modules.get("IPython.core.autocall"), name, None)
+        if owner is not None and "__call__" in vars(owner):
+            patches.for_ranks(owner, "__call__", lambda host: lambda caller, *args: _leave(*args))
+
+
+def _leave(code: Any = None) -> NoReturn:
+    raise SystemExit(code)
+
+
+def _patch_threads(patches: Patches) -> None:
+    start = Thread.start
+
+    def started(thread: Thread) -> None:
+        adopt(thread)
+        start(thread)
+
+    patches.set(Thread, "start", started)
+
+
+# ---------------------------------------------------------------------------------------- what cannot be
+
+
+def _no_profiler(*args: Any, **kwargs: Any) -> NoReturn:
+    raise RuntimeError(
+        "torch's profiler records a whole process, and all ranks of an emulation share one. Take the profiler out of "
+        "the program, or use joinlab.launch."
+    )
+
+
+def _no_spawn(*args: Any, **kwargs: Any) -> NoReturn:
+    raise RuntimeError(
+        "joinlab starts the ranks itself, so the program cannot start them by mp.spawn. Emulate the function that "
+        "mp.spawn was given: joinlab.emulate(lambda rank, inputs: worker(rank, *args), inputs=(5, 6))."
+    )

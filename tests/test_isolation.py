@@ -1,0 +1,382 @@
+"""What a program does to its process happens to its rank, and is gone when the emulation is over."""
+
+from __future__ import annotations
+
+import builtins
+import gc
+import io
+import json
+import locale
+import logging
+import multiprocessing
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from contextlib import redirect_stdout
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.utils.data import DataLoader, TensorDataset
+
+from joinlab import cases, emulate
+from joinlab.emulator.rank_process import EPOCH_NS
+from joinlab.emulator.warm_up import warm_up
+from joinlab.timeline import EndKind
+
+# ---------------------------------------------------------------------------------------- put back at the end
+
+
+def change_python():
+    sys.setrecursionlimit(sys.getrecursionlimit() + 7)
+    sys.setswitchinterval(0.5)
+    gc.disable()
+    gc.set_threshold(1, 2, 3)
+    locale.setlocale(locale.LC_ALL, "C.UTF-8" if locale.setlocale(locale.LC_ALL) == "C" else "C")
+    os.umask(0o011)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    sys.excepthook = print
+    threading.excepthook = print
+    logging.disable(logging.CRITICAL)
+
+
+def change_imports():
+    sys.path.insert(0, "/nowhere")
+    sys.argv.append("--more")
+    sys.meta_path.clear()
+    sys.modules["json"] = None
+    sys.modules.pop("random", None)
+    builtins.breakpoint = print
+    builtins.mine = len
+    warnings.simplefilter("error")
+
+
+def change_torch():
+    torch.set_printoptions(precision=1)
+    torch.use_deterministic_algorithms(True)
+    torch.autograd.set_detect_anomaly(True)
+    torch.set_default_dtype(torch.float64)
+    torch.set_float32_matmul_precision("medium")
+    np.set_printoptions(precision=1)
+    np.seterr(all="raise")
+    torch.relu = torch.nn.Linear.forward = torch.Tensor.add = dist.all_reduce = None
+    torch.Tensor.mine = torch.mine = lambda self: 0
+
+
+def change_output():
+    sys.stdout.close()
+    sys.stderr.close()
+    sys.stdin.close()
+    logging.basicConfig(level=logging.DEBUG, force=True)
+    multiprocessing.set_start_method("spawn", force=True)
+
+
+def state():
+    return {
+        "python": (sys.getrecursionlimit(), sys.getswitchinterval(), gc.isenabled(), gc.get_threshold()),
+        "locale": locale.setlocale(locale.LC_ALL),
+        "umask": (os.umask(0o022), os.umask(0o022)),
+        "limits": resource.getrlimit(resource.RLIMIT_CORE)[0],
+        "hooks": (sys.excepthook, threading.excepthook, logging.root.manager.disable),
+        "path": (list(sys.path), list(sys.argv), list(sys.meta_path), sys.modules["json"], sys.modules["random"]),
+        "builtins": (breakpoint, getattr(builtins, "mine", None)),
+        "filters": list(warnings.filters),
+        "print": (torch._tensor_str.PRINT_OPTS.precision, np.get_printoptions()["precision"], np.geterr()),
+        "torch": (torch.are_deterministic_algorithms_enabled(), torch.is_anomaly_enabled(), torch.get_default_dtype()),
+        "matmul": torch.get_float32_matmul_precision(),
+        "patched": (torch.relu, torch.nn.Linear.forward, torch.Tensor.add, dist.all_reduce),
+        "added": (hasattr(torch.Tensor, "mine"), hasattr(torch, "mine")),
+        "streams": (sys.stdout, sys.stderr, sys.stdin, sys.stdout.closed, sys.stdin.closed),
+        "logging": (logging.root.level, list(logging.root.handlers)),
+        "processes": multiprocessing.get_start_method(allow_none=True),
+        "environ": dict(os.environ),
+        "cwd": os.getcwd(),
+    }
+
+
+@pytest.mark.parametrize("change", [change_python, change_imports, change_torch, change_output])
+def test_nothing_that_a_program_changes_is_left_behind(change):
+    warm_up()  # imports change some of it, for good
+    mask = os.umask(0o022)
+    before = state()
+    timeline = emulate(lambda rank, inputs: change(), (1, 1))
+    after = state()
+    os.umask(mask)
+    assert [str(end) for end in timeline.ends] == ["finished"] * 2
+    assert [name for name in before if before[name] != after[name]] == []
+    assert emulate(cases.case_1, (1, 2)).returns == (1, 2)
+
+
+@pytest.mark.parametrize("leave", [quit, sys.exit, exit])
+def test_a_program_that_quits_ends_its_rank_alone(leave):
+    def program(rank, inputs):
+        if rank:
+            leave()
+        return "went on"
+
+    timeline = emulate(program, (1, 1))
+    assert [str(end) for end in timeline.ends] == ["finished"] * 2
+    assert timeline.returns == ("went on", None)
+    assert not sys.stdin.closed
+
+
+def test_an_exception_that_cannot_be_printed_ends_the_rank_as_itself():
+    class UnprintableError(Exception):
+        def __str__(self):
+            return 1 / 0
+
+    def program(rank, inputs):
+        raise UnprintableError
+
+    for backend in ("nccl", "gloo"):
+        for end in emulate(program, (1, 1), backend).ends:
+            assert (end.kind, end.text) == (
+                EndKind.RAISED,
+                "UnprintableError: <its str() raises>",
+            )
+
+
+# ---------------------------------------------------------------------------------------- each rank has its own
+
+
+def both(program, **options):
+    """What the program returns in rank 0 and in rank 1, which meet in the middle."""
+    timeline = emulate(program, (1, 1), **options)
+    assert [str(end) for end in timeline.ends] == ["finished"] * 2, [end.text for end in timeline.ends]
+    return timeline.returns
+
+
+def test_what_one_rank_sets_the_other_does_not_see(tmp_path):
+    def program(rank, inputs):
+        if rank == 0:
+            torch.use_deterministic_algorithms(True)
+            torch.set_default_dtype(torch.float64)
+            torch.autograd.set_detect_anomaly(True)
+            sys.path.append("of rank 0")
+            sys.argv[:] = ["of rank 0"]
+            warnings.simplefilter("once")
+            os.chdir(tmp_path)
+            os.environ["OF_RANK"] = "0"
+            multiprocessing.set_start_method("spawn", force=True)
+        dist.barrier()
+        return (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.get_default_dtype() is torch.float64,
+            torch.is_anomaly_enabled(),
+            "of rank 0" in sys.path,
+            sys.argv == ["of rank 0"],
+            warnings.filters[0][0] == "once",
+            os.getcwd() == str(tmp_path),
+            "OF_RANK" in os.environ,
+            multiprocessing.get_start_method(allow_none=True) == "spawn",
+        )
+
+    first, second = both(program)
+    assert first == (True,) * 9
+    assert second == (False,) * 9
+
+
+def test_a_rank_that_redirects_its_output_redirects_its_own():
+    def program(rank, inputs):
+        text = io.StringIO()
+        if rank:
+            print("rank", rank)
+            dist.barrier()
+            print("again", rank)
+        else:
+            with redirect_stdout(text):
+                print("rank", rank)
+                dist.barrier()
+                print("again", rank)
+        return text.getvalue()
+
+    timeline = emulate(program, (1, 1))
+    assert timeline.returns == ("rank 0\nagain 0\n", "")
+    assert timeline.output == ("", "rank 1\nagain 1\n")
+
+
+def test_each_rank_configures_logging_for_itself():
+    def program(rank, inputs):
+        logging.basicConfig(force=True, level=logging.INFO, format=f"[{rank}] %(message)s")
+        logger = logging.getLogger("training")
+        logger.addHandler(logging.StreamHandler())
+        dist.barrier()
+        logger.info("step of rank %d", rank)
+        return len(logger.handlers)
+
+    timeline = emulate(program, (1, 1))
+    assert timeline.returns == (1, 1)
+    assert timeline.output == tuple(f"step of rank {rank}\n[{rank}] step of rank {rank}\n" for rank in (0, 1))
+    assert "training" not in logging.root.manager.loggerDict
+
+
+def test_ranks_have_process_ids_and_signals_of_their_own():
+    def program(rank, inputs):
+        caught = []
+        if rank:
+            signal.signal(signal.SIGTERM, lambda number, frame: caught.append(number))
+        dist.barrier()
+        os.kill(os.getpid(), signal.SIGTERM)
+        return caught, os.getpid()
+
+    timeline = emulate(program, (1, 1))
+    assert [end.kind for end in timeline.ends] == [EndKind.KILLED, EndKind.FINISHED]
+    assert "SIGTERM" in timeline.ends[0].text
+    assert timeline.returns[1][0] == [signal.SIGTERM]
+    first, second = both(lambda rank, inputs: os.getpid())
+    assert len({first, second, os.getpid()}) == 3
+
+
+@pytest.mark.parametrize("start", [lambda: signal.alarm(1), lambda: signal.setitimer(signal.ITIMER_REAL, 1)])
+def test_an_alarm_is_refused(start):
+    for end in emulate(lambda rank, inputs: start(), (1, 1)).ends:
+        assert end.kind == EndKind.RAISED and "real seconds" in end.text and "joinlab.launch" in end.text
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0 or signal.getitimer(signal.ITIMER_REAL)[0] > 2  # pytest's own
+    assert both(lambda rank, inputs: signal.alarm(0)) == (0, 0)
+
+
+def test_clocks_follow_the_virtual_time():
+    def program(rank, inputs):
+        began = time.time(), time.perf_counter(), time.monotonic_ns()
+        time.sleep(100)
+        return time.time() - began[0], time.perf_counter() - began[1], (time.monotonic_ns() - began[2]) / 1e9
+
+    for found in both(program):
+        assert found == pytest.approx((100, 100, 100), abs=0.001)
+    assert both(lambda rank, inputs: time.time_ns() // 10**9) == (EPOCH_NS // 10**9,) * 2
+
+    def waits(rank, inputs):
+        until = time.time() + 0.01
+        while time.time() < until:
+            pass
+
+    assert both(waits) == (None, None)
+
+
+def test_another_thread_keeps_its_environment_and_its_clock():
+    stop, seen = threading.Event(), set()
+
+    def watch():
+        while not stop.is_set():
+            seen.add(("RANK" in os.environ, time.time() > EPOCH_NS / 1e9 + 1, os.getpid() == pid))
+
+    pid = os.getpid()
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        emulate(cases.case_1, (5, 5))
+    finally:
+        stop.set()
+        watcher.join()
+    assert seen == {(False, True, True)}
+
+
+# ---------------------------------------------------------------------------------------- children
+
+
+def test_a_data_loader_has_workers():
+    def program(rank, inputs):
+        batches = DataLoader(TensorDataset(torch.arange(4.0)), num_workers=2, batch_size=2)
+        found = [batch[0].tolist() for batch in batches]
+        dist.barrier()
+        return found
+
+    began = time.monotonic()
+    assert both(program) == ([[0.0, 1.0], [2.0, 3.0]],) * 2
+    assert time.monotonic() - began < 30
+
+
+def in_child(queue):
+    queue.put((os.environ["RANK"], time.sleep is REAL[0], os.getpid() == REAL[1](), dist.is_initialized()))
+    queue.put(type(sys.stdout).__name__)
+
+
+REAL = time.sleep, os.getpid
+
+
+def test_in_a_forked_child_every_function_is_the_original():
+    def program(rank, inputs):
+        queue = multiprocessing.get_context("fork").SimpleQueue()
+        child = multiprocessing.get_context("fork").Process(target=in_child, args=(queue,))
+        child.start()
+        child.join()
+        return child.exitcode, queue.get(), queue.get()
+
+    stream = type(sys.stdout).__name__
+    assert both(program) == tuple((0, (str(rank), True, True, False), stream) for rank in (0, 1))
+
+
+def test_a_child_that_comes_to_the_end_of_the_program_ends_there():
+    def program(rank, inputs):
+        child = os.fork()
+        if child == 0:
+            if rank:
+                raise SystemExit(3)
+            return "the child"
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    assert both(program) == (0, 1)
+
+
+def test_a_child_inherits_no_descriptor_of_joinlab(tmp_path):
+    code = (
+        "import os, joinlab\n"
+        "def program(rank, inputs):\n"
+        "    child = os.fork()\n"
+        "    if child == 0:\n"
+        "        kinds = [os.readlink(f'/proc/self/fd/{fd}') for fd in os.listdir('/proc/self/fd') if int(fd) > 2\n"
+        "                 and os.path.exists(f'/proc/self/fd/{fd}')]\n"
+        "        os.write(1, repr([kind for kind in kinds if not kind.startswith('/')]).encode())\n"
+        "        os._exit(0)\n"
+        "    os.waitpid(child, 0)\n"
+        "joinlab.launch(joinlab.cases.case_1, (1, 1), 'gloo', on_output=None, progress=False)\n"
+        "joinlab.emulate(program, (1,))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "[]", done.stderr
+
+
+# ---------------------------------------------------------------------------------------- what cannot be
+
+
+def by_torch():
+    with torch.profiler.profile():
+        dist.barrier()
+
+
+def by_autograd():
+    with torch.autograd.profiler.profile():
+        dist.barrier()
+
+
+@pytest.mark.parametrize("program", [by_torch, by_autograd])
+def test_a_profiler_is_refused(program):
+    for end in emulate(lambda rank, inputs: program(), (1, 1)).ends:
+        assert end.kind == EndKind.RAISED and "profiler" in end.text and "joinlab.launch" in end.text
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        torch.ones(1)
+
+
+def test_a_program_that_spawns_ranks_is_told_what_to_emulate():
+    def main(rank, inputs):
+        mp.spawn(print, nprocs=2)
+
+    for end in emulate(main, (1, 1)).ends:
+        assert end.kind == EndKind.RAISED and "joinlab.emulate(lambda rank, inputs: worker(rank" in end.text
+
+
+def test_random_numbers_and_modules_used_elsewhere_are_as_before():
+    random.seed(3)
+    expected = random.random()
+    random.seed(3)
+    emulate(lambda rank, inputs: random.seed(7), (1, 1))
+    assert random.random() == expected
+    assert json.loads("[1]") == [1]
