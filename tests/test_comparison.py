@@ -94,7 +94,7 @@ def test_case_4_of_1_9_and_of_today_part_after_what_rank_0_read():
         "They part after the last input: on the left rank 0 issues all-reduce (join() check bwd grad sync)"
         in found.sentence
     )
-    assert "and read 0 and took it that all ranks have joined on the right" in found.sentence
+    assert "and read 0 and concluded that all ranks have joined on the right" in found.sentence
     assert "What is carried differs at inputs[0]: rank 0's all-reduce (barrier) is uint8[1], sum" in found.sentence
     rows = [row for row in found.rows if "read" in row.differs]
     assert len(rows) == 1 and found.rows.index(rows[0]) == found.parting - 1

@@ -45,7 +45,7 @@ def test_a_completed_call_tells_every_column():
         "reduced by": "sum",
         "value in": "0.0",
         "value out": "0.0",
-        "what the rank made of it": "it read 0 and took it that all ranks have joined",
+        "what the rank made of it": "it read 0 and concluded that all ranks have joined",
         "enqueued": "1.000 ms",
         "started": "the backend does not say when it began",
         "completed": "1.500 ms (500 µs after it was enqueued)",

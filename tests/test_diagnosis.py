@@ -63,7 +63,7 @@ def test_case_4_on_nccl_says_what_each_took_the_value_to_mean():
     assert told.ranks[0].sentence == (
         "Rank 0 finished: its program returned. Its all-reduce (join() _get_num_nonjoined_procs()) "
         "[call 14, train.py:28] met rank 1's all-reduce (barrier) [call 14, train.py:33], which was not meant for it: "
-        "rank 0 read 0 and took it that all ranks have joined; rank 1 discarded the value."
+        "rank 0 read 0 and concluded that all ranks have joined; rank 1 discarded the value."
     )
     assert "hangs in all-reduce (_find_common_rank()) [call 16, train.py:28]" in told.ranks[1].sentence
 
@@ -247,7 +247,7 @@ def test_values_that_crossed_on_three_ranks_are_told_once():
     told = diagnose(writer.timeline([DONE] * 3))
     assert (
         "met ranks 1 and 2's all-reduce (barrier) [call 0, train.py:5], which was not meant for it: rank 0 read 0 and "
-        "took it that all ranks have joined; ranks 1 and 2 discarded the value."
+        "concluded that all ranks have joined; ranks 1 and 2 discarded the value."
     ) in told.ranks[0].sentence
 
 

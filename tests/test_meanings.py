@@ -10,35 +10,39 @@ from joinlab.analysis.conclusions import conclusion, number
 @pytest.mark.parametrize(
     ("origin", "value", "text"),
     [
-        ("all-reduce (join() _get_num_nonjoined_procs())", "[[0.0]]", "read 0 and took it that all ranks have joined"),
+        (
+            "all-reduce (join() _get_num_nonjoined_procs())",
+            "[[0.0]]",
+            "read 0 and concluded that all ranks have joined",
+        ),
         (
             "all-reduce (join() _get_num_nonjoined_procs())",
             "[[1.0]]",
-            "read 1 and took it that 1 rank has not joined yet",
+            "read 1 and concluded that 1 rank has not joined yet",
         ),
         (
             "all-reduce (join() _get_num_nonjoined_procs())",
             "[[3.0]]",
-            "read 3 and took it that 3 ranks have not joined yet",
+            "read 3 and concluded that 3 ranks have not joined yet",
         ),
         (
             "all-reduce (join() _get_num_nonjoined_procs())",
             "[[9.8e-45]]",
-            "read 9.8e-45 and took it that not all have joined",
+            "read 9.8e-45 and concluded that not all have joined",
         ),
         (
             "all-reduce (join() check bwd grad sync)",
             "[[0.0]]",
-            "read 0 and took it that no rank will synchronise gradients in this iteration",
+            "read 0 and concluded that no rank will synchronise gradients in this iteration",
         ),
         (
             "all-reduce (join() check bwd grad sync)",
             "[[0.25]]",
-            "read 0.25 and took it that the other ranks will synchronise gradients in this iteration",
+            "read 0.25 and concluded that the other ranks will synchronise gradients in this iteration",
         ),
-        ("all-reduce (_find_common_rank())", "[[1]]", "read 1 and took it that rank 1 has the final parameters"),
-        ("all-reduce (_find_common_rank())", "[[-1]]", "read -1 and took it that no rank has the final parameters"),
-        ("all-reduce (throw check)", "[[1.0]]", "read 1 and took it that a rank has run out of inputs"),
+        ("all-reduce (_find_common_rank())", "[[1]]", "read 1 and concluded that rank 1 has the final parameters"),
+        ("all-reduce (_find_common_rank())", "[[-1]]", "read -1 and concluded that no rank has the final parameters"),
+        ("all-reduce (throw check)", "[[1.0]]", "read 1 and concluded that a rank has run out of inputs"),
         ("all-reduce (DDP backward())", "[[1.0,2.5]]", "took 1, 2.5 for the sum of all ranks' gradients"),
         (
             "all-reduce (DDP backward())",

@@ -84,7 +84,7 @@ def test_a_wrong_meeting_says_what_each_rank_made_of_it():
     assert steps[0].met
     assert steps[0].text == (
         "≠ Met, but should not have: rank 0 issued all-reduce (join() _get_num_nonjoined_procs()) of float32[1] and "
-        "read 9.8e-45 and took it that not all have joined; rank 1 issued all-reduce (barrier) of uint8[1] and "
+        "read 9.8e-45 and concluded that not all have joined; rank 1 issued all-reduce (barrier) of uint8[1] and "
         "discarded the value."
     )
 

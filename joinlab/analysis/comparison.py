@@ -159,7 +159,7 @@ def _fate(call: Call) -> str:
 def _read(call: Call) -> str | None:
     """What a rank concluded, where it concluded anything; the numbers alone are values."""
     said = conclusion(call["origin"], call["value_out"]) if call["completed_ns"] is not None else None
-    return said if said and " took it that " in said else None
+    return said if said and " concluded that " in said else None
 
 
 def _data(call: Call) -> tuple[Any, ...] | None:

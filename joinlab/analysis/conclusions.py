@@ -68,7 +68,7 @@ def conclusion(origin: str | None, value_out: str | None) -> str | None:
     value_out  as in Timeline.calls
 
     >>> conclusion("all-reduce (join() _get_num_nonjoined_procs())", "[[0.0]]")
-    'read 0 and took it that all ranks have joined'
+    'read 0 and concluded that all ranks have joined'
     >>> conclusion("all-reduce (barrier)", "[[0.0]]")
     'discarded the value'
     """
@@ -79,7 +79,7 @@ def conclusion(origin: str | None, value_out: str | None) -> str | None:
     if not values or any(not isinstance(value, int | float) for value in values):
         return None
     if who in _CONCLUSIONS and len(values) == 1:
-        return f"read {number(values[0])} and took it that {_CONCLUSIONS[who](values[0])}"
+        return f"read {number(values[0])} and concluded that {_CONCLUSIONS[who](values[0])}"
     if taken := _TAKEN.get(who) or _TAKEN.get(origin or ""):
         return f"took {', '.join(map(number, values))} for {taken}"
     return f"got {', '.join(map(number, values))}"
