@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from joinlab.importers.load import load as load
     from joinlab.launcher.launcher import launch as launch
     from joinlab.notebook.bench import bench as bench
+    from joinlab.notebook.quiz import quiz as quiz
     from joinlab.notebook.side_by_side import compare as compare
     from joinlab.notebook.sweep import Sweep as Sweep
     from joinlab.notebook.sweep import sweep as sweep
@@ -69,6 +70,7 @@ _HOME = {
     "load": "joinlab.importers.load",
     "launch": "joinlab.launcher.launcher",
     "match": "joinlab.analysis.matching",
+    "quiz": "joinlab.notebook.quiz",
     "scenarios": "joinlab.scenarios",
     "solution": "joinlab.course.exercises",
     "sweep": "joinlab.notebook.sweep",

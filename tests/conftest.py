@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 
 # No deadlines: a test machine is shared and slow at times. The same examples every time, so that CI is no lottery.
+os.environ["JOINLAB_PROGRESS"] = "off"  # no test reads or writes how far the user is in the course
 settings.register_profile("joinlab", deadline=None, derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "joinlab"))
 

@@ -142,6 +142,7 @@ def test_exports() -> None:
         "launch",
         "load",
         "match",
+        "quiz",
         "scenarios",
         "solution",
         "sweep",

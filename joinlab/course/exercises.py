@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 
-from joinlab.course import joinables, judges, solutions
+from joinlab.course import joinables, judges, progress, solutions
 from joinlab.course.judge import Answer, Judge, Wrong
 from joinlab.picture.theme import RIGHT, WRONG
 
@@ -24,8 +24,9 @@ TRIALS = 4
 
 @dataclass(frozen=True, slots=True)
 class Exercise:
-    """What is asked, who judges it, and which parts of solutions.py show a solution."""
+    """In which notebook, what is asked, who judges it, and which parts of solutions.py show a solution."""
 
+    notebook: int
     asked: str
     judge: Judge
     shown: tuple[str, ...]
@@ -33,50 +34,54 @@ class Exercise:
 
 EXERCISES: Mapping[str, Exercise] = {
     "gather_list": Exercise(
+        2,
         "gather_list(tensors): return all ranks' lists of tensors as one list, rank 0's first, with one collective.",
         judges.gather_list,
         ("gather_list",),
     ),
     "accumulate": Exercise(
+        3,
         "accumulate(model, inputs): one backward per input, and DDP reduces the sum of the gradients once.",
         judges.accumulate,
         ("accumulate",),
     ),
     "safe_loop": Exercise(
+        5,
         "safe_loop(rank, inputs): the loop of case 4, with join() and with a barrier that hangs nothing.",
         judges.safe_loop,
         ("safe_loop",),
     ),
     "gradient": Exercise(
+        6,
         "gradient(own, world_size, divide_by_initial_world_size): what DDP makes of the gradients of the ranks left.",
         judges.gradient,
         ("gradient",),
     ),
     "last_joiner": Exercise(
+        6,
         "last_joiner(counts): the rank whose parameters all ranks have after join().",
         judges.last_joiner,
         ("last_joiner",),
     ),
-    "notify": Exercise("A Joinable that tells Join once per input that it has one.", joinables.notify, ("Largest",)),
+    "notify": Exercise(7, "A Joinable that tells Join once per input that it has one.", joinables.notify, ("Largest",)),
     "main_hook": Exercise(
-        "The others finish though a rank has joined.", joinables.main_hook, ("Largest", "LargestHook")
+        7, "The others finish though a rank has joined.", joinables.main_hook, ("Largest", "LargestHook")
     ),
-    "post_hook": Exercise("Every rank ends with the right number.", joinables.post_hook, ("Largest", "LargestHook")),
+    "post_hook": Exercise(7, "Every rank ends with the right number.", joinables.post_hook, ("Largest", "LargestHook")),
     "in_order": Exercise(
+        8,
         "in_order(ready, reduce): reduce buckets in the order of their numbers, each as soon as it is its turn.",
         judges.in_order,
         ("in_order",),
     ),
     "shadows": Exercise(
+        9,
         "shadows(counts): how many collectives each rank makes under join() only to shadow the others.",
         judges.shadows,
         ("shadows",),
     ),
 }
 """All exercises by name, in the order of the course."""
-
-PASSED: dict[str, bool] = {}
-"""The last verdict on each exercise that was checked in this process: True if it was right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +131,7 @@ def check(exercise: str, answer: Answer, *, seed: int | None = None) -> Verdict:
     """
     judge = _exercise(exercise).judge
     verdict = _judge(exercise, judge, answer, random.Random(seed))
-    PASSED[exercise] = verdict.right
+    progress.record("exercises", exercise, verdict.right)
     return verdict
 
 

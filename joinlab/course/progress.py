@@ -1,0 +1,77 @@
+"""How far a learner is: which questions and exercises of the course were answered, kept from one notebook to the next.
+
+The state is one small JSON file: `$JOINLAB_PROGRESS`, or joinlab/progress.json in the user's state folder
+(`$XDG_STATE_HOME`, by default ~/.local/state). With JOINLAB_PROGRESS=off, or where the file cannot be written, it is
+kept for this process only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+Kind = Literal["questions", "exercises"]
+
+_state: dict[str, dict[str, bool]] | None = None
+
+
+def path() -> Path | None:
+    """Where the state is kept; None: nowhere."""
+    if os.environ.get("JOINLAB_PROGRESS") == "off":
+        return None
+    if named := os.environ.get("JOINLAB_PROGRESS"):
+        return Path(named)
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "joinlab" / "progress.json"
+
+
+def state() -> dict[str, dict[str, bool]]:
+    """By kind and name whether the answer was right: the first answer to a question, the last to an exercise."""
+    global _state
+    if _state is None:
+        _state = _read()
+    return _state
+
+
+def record(kind: Kind, name: str, right: bool) -> None:
+    """Keep an answer. Of a question the first one counts, so that it is a prediction; of an exercise the last one."""
+    known = state()[kind]
+    if kind == "questions":
+        known.setdefault(name, right)
+    else:
+        known[name] = right
+    place = path()
+    if place is None or (place.exists() and not place.is_file()):  # never replace a device such as /dev/null
+        return
+    with suppress(OSError):  # a read-only home: the notebook goes on, with what is in memory
+        place.parent.mkdir(parents=True, exist_ok=True)
+        part = place.with_name(f"{place.name}.{os.getpid()}")
+        part.write_text(json.dumps(_state, indent=1, sort_keys=True), "utf-8")
+        part.replace(place)  # another notebook never reads half a file
+
+
+def forget() -> None:
+    """Begin the course again: every answer is forgotten."""
+    global _state
+    _state = {"questions": {}, "exercises": {}}
+    if (place := path()) is not None and place.is_file():
+        with suppress(OSError):
+            place.unlink()
+
+
+def _read() -> dict[str, dict[str, bool]]:
+    found: dict[str, dict[str, bool]] = {"questions": {}, "exercises": {}}
+    place = path()
+    if place is None or not place.is_file():
+        return found
+    try:
+        read = json.loads(place.read_text("utf-8"))
+    except (OSError, ValueError):
+        return found
+    for kind, known in found.items():
+        answers = read.get(kind) if isinstance(read, dict) else None
+        if isinstance(answers, dict):
+            known.update({str(name): right is True for name, right in answers.items()})
+    return found

@@ -1,0 +1,143 @@
+"""A question with a place to answer: choose, press Show, and only then see the answer and the run.
+
+    joinlab.quiz("5-barrier", joinlab.View(run))      # a prediction; the view appears with the answer
+    joinlab.quiz(5)                                   # the end of notebook 5: its questions, and how far one is
+
+Where no widget can live (nbmake, a page, a terminal), a quiz is its question as text; it asserts nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+import ipywidgets
+from IPython.display import display
+
+from joinlab.course import progress
+from joinlab.course.exercises import EXERCISES
+from joinlab.course.questions import Question, of_the_end, questions
+from joinlab.picture.theme import RIGHT, WRONG
+
+LINE = "line-height:1.4;margin:4px 0"
+
+
+class Quiz:
+    """Some questions, each with its own Show; show it at the end of a cell.
+
+    Everything that the mouse can do can be done from Python: `quiz.parts[0].choose("hangs")` and `.show()`.
+    """
+
+    def __init__(self, asked: Sequence[Question], then: object = None, notebook: int | None = None) -> None:
+        self.parts = tuple(Part(one, then, self._score) for one in asked)
+        self._notebook = notebook
+        self._standing = ipywidgets.HTML()
+        self._score()
+        self.widget = ipywidgets.VBox([*(part.widget for part in self.parts), self._standing])
+
+    def __str__(self) -> str:
+        return "\n\n".join(str(part.question) for part in self.parts)
+
+    __repr__ = __str__
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
+        bundle = dict(self.widget._repr_mimebundle_(**options) or {})
+        html = "".join(f"<pre>{escape(str(part.question))}</pre>" for part in self.parts)
+        return {**bundle, "text/plain": str(self), "text/html": html}
+
+    def _score(self) -> None:
+        if self._notebook is not None:
+            lines = standing(self._notebook)
+            self._standing.value = "".join(f'<p role="status" style="{LINE}">{escape(line)}</p>' for line in lines)
+
+
+class Part:
+    """One question on the screen."""
+
+    def __init__(self, question: Question, then: object, told: Any) -> None:
+        self.question = question
+        self._then, self._told = then, told
+        self._radio = ipywidgets.RadioButtons(
+            options=question.choices, value=None, layout=ipywidgets.Layout(width="auto")
+        )
+        self._radio.add_class("jl-quiz")
+        self._button = ipywidgets.Button(description="Show", tooltip="Show the answer: choose first")
+        self._button.on_click(lambda button: self.show())
+        self._verdict = ipywidgets.HTML()
+        self._output = ipywidgets.Output()
+        code = f"<pre>{escape(question.code)}</pre>" if question.code else ""
+        ask = ipywidgets.HTML(f'<p style="{LINE}"><b>{marked(question.ask)}</b></p>{code}')
+        self.widget = ipywidgets.VBox([ask, self._radio, self._button, self._verdict, self._output])
+
+    @property
+    def verdict(self) -> str:
+        """What is said of the answer, as HTML; "" before Show."""
+        return str(self._verdict.value)
+
+    def choose(self, choice: str) -> None:
+        """Choose an answer, as a click does."""
+        self._radio.value = choice
+
+    def show(self) -> None:
+        """Say whether the chosen answer is right, why, and show what the question is about; once."""
+        said = self._radio.value
+        if said is None:
+            self._verdict.value = f'<p role="status" style="{LINE}">Choose an answer first.</p>'
+            return
+        right = said == self.question.answer
+        progress.record("questions", self.question.name, right)
+        self._radio.disabled = self._button.disabled = True
+        mark = "✓ Right." if right else f"✕ No: {self.question.answer}."
+        self._verdict.value = (
+            f'<p role="status" style="border-left:.4em solid {RIGHT if right else WRONG};padding:.2em .8em;{LINE}">'
+            f"{marked(mark)} {marked(self.question.why)}</p>"
+        )
+        if self._then is not None:
+            with self._output:
+                display(self._then)  # type: ignore[no-untyped-call]
+        self._told()
+
+
+def quiz(what: str | int, then: object = None) -> Quiz:
+    """A prediction by its name, or, by the number of a notebook, the questions at its end.
+
+    then  shown with the answer, such as a View of the run that the question is about
+
+    Raises ValueError for an unknown name or number.
+    """
+    if isinstance(what, int):
+        asked = of_the_end(what)
+        if not asked:
+            raise ValueError(f"there is no notebook {what} with questions at its end")
+        return Quiz(asked, notebook=what)
+    if what not in questions():
+        raise ValueError(f"there is no question {what!r}; there are {', '.join(questions())}")
+    return Quiz([questions()[what]], then)
+
+
+def standing(notebook: int) -> list[str]:
+    """The exercises of a notebook, and one line of progress through the course."""
+    known = progress.state()
+    here = [name for name, one in EXERCISES.items() if one.notebook == notebook]
+    marks = {True: "✓", False: "✕ not yet", None: "○ not tried"}
+    told = ", ".join(f"{name} {marks[known['exercises'].get(name)]}" for name in here)
+    lines = [f"Exercises here: {told}."] if here else []
+    right = sum(known["questions"].get(name, False) for name in questions())
+    done = sum(known["exercises"].get(name, False) for name in EXERCISES)
+    asked = sum(name in known["questions"] for name in questions())
+    return [
+        *lines,
+        f"The course so far: {right} of {asked} answered questions right ({len(questions())} in all), "
+        f"{done} of {len(EXERCISES)} exercises solved.",
+    ]
+
+
+def marked(text: str) -> str:
+    """Text as HTML, words in backticks as code.
+
+    >>> marked("`join()` & co")
+    '<code>join()</code> &amp; co'
+    """
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))

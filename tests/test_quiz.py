@@ -1,0 +1,248 @@
+"""joinlab.quiz: choosing, Show and the score; the questions' answers, as far as a run can say; and progress."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import joinlab
+from joinlab import scenarios
+from joinlab.cases import CASES
+from joinlab.course import progress
+from joinlab.course.exercises import EXERCISES, check
+from joinlab.course.questions import of_the_end, questions
+from joinlab.timeline import Timeline
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A state file of the test's own."""
+    monkeypatch.setenv("JOINLAB_PROGRESS", str(tmp_path / "state" / "progress.json"))
+    monkeypatch.setattr(progress, "_state", None)
+    return tmp_path / "state" / "progress.json"
+
+
+# ---- one question
+
+
+def test_the_answer_is_told_only_after_one_was_chosen():
+    (part,) = joinlab.quiz("5-meets").parts
+    part.show()
+    assert "Choose an answer first" in part.verdict
+    assert part.question.why not in part.verdict
+    part.choose("a barrier")
+    part.show()
+    assert "✕ No: how many have not joined?" in part.verdict and "its circle begins again" in part.verdict
+
+
+def test_a_right_answer_is_praised_and_the_run_appears(capsys):
+    (part,) = joinlab.quiz("5-meets", "the run").parts
+    assert "the run" not in capsys.readouterr().out
+    part.choose(part.question.answer)
+    part.show()
+    assert "✓ Right." in part.verdict
+    assert "the run" in capsys.readouterr().out
+
+
+def test_without_a_browser_a_quiz_is_its_question_and_no_answer_stands_in_it():
+    quiz = joinlab.quiz("6-disabled", object())
+    bundle = quiz._repr_mimebundle_()
+    assert str(quiz) == repr(quiz) == bundle["text/plain"]
+    for text in (bundle["text/plain"], bundle["text/html"]):
+        assert questions()["6-disabled"].ask.split("`")[0].strip() in text
+        assert questions()["6-disabled"].why not in text
+    assert "application/vnd.jupyter.widget-view+json" in bundle
+
+
+@pytest.mark.parametrize("what", ["5-nothing", 77])
+def test_an_unknown_question_is_refused(what):
+    with pytest.raises(ValueError, match="there is no"):
+        joinlab.quiz(what)
+
+
+# ---- progress
+
+
+def test_the_first_answer_to_a_question_counts_and_the_last_to_an_exercise(fresh):
+    progress.record("questions", "5-meets", False)
+    progress.record("questions", "5-meets", True)
+    assert not check("shadows", lambda counts: 0) and check("shadows", lambda c: [3 * (max(c) - n) for n in c])
+    assert json.loads(fresh.read_text()) == {"questions": {"5-meets": False}, "exercises": {"shadows": True}}
+
+
+def test_the_end_of_a_notebook_shows_its_exercises_and_the_way_through_the_course(monkeypatch):
+    quiz = joinlab.quiz(9)
+    assert [part.question for part in quiz.parts] == list(of_the_end(9))
+    assert "shadows ○ not tried" in quiz._standing.value
+    check("shadows", lambda counts: 0)
+    quiz.parts[0].choose("6")
+    quiz.parts[0].show()
+    assert "shadows ✕ not yet" in quiz._standing.value
+    assert f"1 of 1 answered questions right ({len(questions())} in all)" in quiz._standing.value
+    monkeypatch.setattr(progress, "_state", None)  # as in another notebook
+    assert "1 of 1 answered questions right" in joinlab.quiz(1)._standing.value
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"questions": 3}', '{"questions": {"a": "yes"}, "x": {}}'])
+def test_a_damaged_state_is_no_state(fresh, text):
+    fresh.parent.mkdir()
+    fresh.write_text(text)
+    assert progress.state() in (
+        {"questions": {}, "exercises": {}},
+        {"questions": {"a": False}, "exercises": {}},
+    )
+
+
+def test_a_device_is_never_replaced(monkeypatch, tmp_path):
+    (tmp_path / "folder").mkdir()
+    monkeypatch.setenv("JOINLAB_PROGRESS", str(tmp_path / "folder"))
+    progress.record("questions", "5-meets", True)
+    assert (tmp_path / "folder").is_dir() and progress.state()["questions"] == {"5-meets": True}
+    progress.forget()
+    assert progress.state()["questions"] == {}
+
+
+# ---- the bank
+
+
+@pytest.mark.parametrize("name", questions())
+def test_a_question_can_be_answered(name):
+    one = questions()[name]
+    assert 2 <= len(one.choices) <= 4 and len(set(one.choices)) == len(one.choices)
+    assert one.ask.rstrip().endswith(("?", ")", ".")) and len(one.why) > 15
+    if one.code:
+        compile(one.code, name, "exec")
+
+
+def test_each_notebook_ends_with_five_questions_and_asks_for_predictions():
+    for notebook in range(1, 11):
+        assert len(of_the_end(notebook)) >= 5
+        assert [name for name in questions() if name.startswith(f"{notebook}-")]
+    assert {one.notebook for one in EXERCISES.values()} <= set(range(1, 11))
+
+
+# ---- the answers that a run can support
+
+
+def ends(program: Callable[..., Any], inputs: Sequence[int], **options: Any) -> str:
+    """Who hangs and who raises, in the words of the choices."""
+    run = joinlab.emulate(program, inputs, **options)
+    kinds = [end.kind.value for end in run.ends]
+    return ", ".join(f"rank {rank} {kind}" for rank, kind in enumerate(kinds) if kind != "finished") or "all finish"
+
+
+def case(number: int, *inputs: int, **options: Any) -> str:
+    return ends(CASES[number].program, inputs, **options)
+
+
+def metric_in_the_loop(rank: int, inputs: Any) -> None:
+    model = DDP(torch.nn.Linear(1, 1))
+    with model.join():
+        for input in inputs:
+            model(input).backward()
+            dist.all_reduce(torch.ones(1))
+
+
+def crossed(run: Timeline) -> int:
+    return sum(slot.met and not slot.expected for slot in joinlab.match(run))
+
+
+def of_code(name: str) -> Callable[..., Any]:
+    names: dict[str, Any] = {"torch": torch, "dist": dist}
+    exec(questions()[name].code, names)
+    return names["worker"]
+
+
+def two_of_one_size(rank: int, inputs: Any) -> list[float]:
+    buckets = [torch.tensor([2.0]), torch.tensor([5.0])]
+    works = [dist.all_reduce(buckets[i], async_op=True) for i in ([0, 1] if rank == 0 else [1, 0])]
+    for work in works:
+        work.wait()
+    return [bucket.item() for bucket in buckets]
+
+
+def largest_of_four(rank: int, inputs: Any) -> float:
+    x = torch.tensor([rank + 1.0])
+    dist.all_reduce(x, op=dist.ReduceOp.MAX)
+    return x.item()
+
+
+def second_input(by_all: bool) -> float:
+    def program(rank: int, inputs: Any) -> list[float]:
+        scaled = [4.0 * input for input in inputs]  # the scenario multiplies by rank + 1: 4 and 8
+        return scenarios.gradients(rank, scaled, divide_by_initial_world_size=by_all)
+
+    return joinlab.emulate(program, (1, 2)).returns[1][1]
+
+
+def four_buckets(rank: int, inputs: Any) -> None:
+    layers = [torch.nn.Linear(1, 20), torch.nn.Linear(20, 20), torch.nn.Linear(20, 20), torch.nn.Linear(20, 1)]
+    model = DDP(torch.nn.Sequential(*layers), bucket_cap_mb=0.0015)
+    with model.join():
+        for input in inputs:
+            model(input).sum().backward()
+
+
+def calls_per_input(program: Callable[..., Any]) -> tuple[int, int]:
+    """How many of the third input's calls are gradients, and how many there are in all."""
+    calls = joinlab.emulate(program, (3, 3)).calls
+    rows = calls.filter(calls["rank"] == 0, calls["input"] == 2)["origin"].to_list()
+    return sum("backward" in origin for origin in rows), len(rows)
+
+
+EVIDENCE: dict[str, Callable[[], bool]] = {
+    "1-even": lambda: case(4, 2, 2) == "all finish",
+    "1-without": lambda: case(1, 2, 3) == "all finish",
+    "1.1": lambda: case(4, 3, 3) == "all finish",
+    "1.2": lambda: case(4, 3, 2) == "rank 0 hung, rank 1 raised" and case(4, 2, 3) == "rank 1 hung",
+    "1.3": lambda: case(1, 0, 4) == "all finish",
+    "1.4": lambda: case(4, 2, 3, backend="gloo") == "rank 0 hung, rank 1 hung",
+    "2-broadcast": lambda: joinlab.emulate(scenarios.broadcast, (1, 1, 1)).returns[0].tolist() == [20, 21],
+    "2-barrier": lambda: joinlab.emulate(scenarios.barrier, (1, 1)).calls["op"][0] == "all_reduce",
+    "2.1": lambda: joinlab.emulate(largest_of_four, (1,) * 4).returns == (4.0,) * 4,
+    "2.3": lambda: ends(of_code("2.3"), (1, 1)) == "rank 0 hung",
+    "4-today": lambda: [n for n in CASES if case(n, 5, 6) != case(n, 5, 6, era="1.9")] == [4],
+    "4-gloo": lambda: [n for n in CASES if case(n, 5, 6, backend="gloo") != case(n, 5, 6)] == [2, 3, 4, 5],
+    "4.1": lambda: case(5, 6, 5) == case(5, 6, 5, era="1.9") == "rank 0 hung",
+    "4.2": lambda: case(3, 5, 7) == case(3, 5, 7, era="1.9") == "rank 1 hung",
+    "4.3": lambda: case(6, 0, 3) == "all finish",
+    "4.4": lambda: case(2, 2, 3, backend="gloo") == "rank 1 raised",
+    "5.2": lambda: crossed(joinlab.emulate(metric_in_the_loop, (2, 3))) > 0,
+    "5.3": lambda: not any(end.pending for end in joinlab.emulate(CASES[2].program, (3, 3)).ends),
+    "5.4": lambda: case(4, 2, 3) == "rank 1 hung",
+    "5.5": lambda: (
+        case(4, 2, 5, era="1.9") == "all finish" and crossed(joinlab.emulate(CASES[4].program, (2, 5), era="1.9")) > 0
+    ),
+    "6-disabled": lambda: ends(scenarios.join_disabled, (2, 3)) == "rank 1 hung" and case(2, 2, 3) == "all finish",
+    "6-final": lambda: joinlab.emulate(scenarios.own_parameters_at_the_end, (4, 2, 4)).returns == (2.0,) * 3,
+    "6.1": lambda: second_input(by_all=True) == 4.0,
+    "6.2": lambda: second_input(by_all=False) == 8.0,
+    "6.3": lambda: joinlab.emulate(scenarios.own_parameters_at_the_end, (3, 5, 5, 2)).returns == (2.0,) * 4,
+    "6.4": lambda: ends(scenarios.exception, (2, 3)) == "rank 0 hung, rank 1 raised",
+    "6.5": lambda: ends(scenarios.throw_early, (2, 3)) == "rank 0 raised, rank 1 raised",
+    "7-alone": lambda: ends(scenarios.no_hook, (1, 2)) == "rank 1 hung",
+    "7-count": lambda: joinlab.emulate(scenarios.count_inputs, (1, 3, 2)).returns == (6.0,) * 3,
+    "7-forgetful": lambda: (
+        ends(scenarios.forgetful_hook, (2, 2)) == "all finish" != ends(scenarios.forgetful_hook, (1, 3))
+    ),
+    "7.5": lambda: "raised" in ends(scenarios.two_process_groups, (1, 1)),
+    "8-same": lambda: joinlab.emulate(scenarios.two_buckets_of_one_size, (1, 1)).returns[0] == [[11.0], [11.0]],
+    "8-named": lambda: ends(scenarios.matched_by_name, (1, 1), backend="gloo") == "all finish",
+    "8.1": lambda: joinlab.emulate(two_of_one_size, (1, 1)).returns == ([7.0, 7.0],) * 2,
+    "8.4": lambda: ends(scenarios.destroy_behind_a_call, (1, 1)) == "rank 1 hung",
+    "9.1": lambda: (lambda gradients, all_calls: all_calls == gradients + 2)(*calls_per_input(four_buckets)),
+    "10.1": lambda: ends(of_code("10.1"), (3, 3)) == "rank 0 hung",
+}
+
+
+@pytest.mark.parametrize("name", EVIDENCE)
+def test_the_answer_is_what_a_run_shows(name):
+    assert name in questions()
+    assert EVIDENCE[name]()
