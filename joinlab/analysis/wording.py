@@ -40,7 +40,7 @@ def upper(text: str) -> str:
 def short_site(site: str) -> str:
     """A call site without the folders.
 
-    >>> short_site("/home/me/train.py:12")
+    >>> short_site("project/train.py:12")
     'train.py:12'
     """
     return site.replace("\\", "/").rpartition("/")[2]
