@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import pickle
@@ -137,7 +138,7 @@ def test_a_missing_rank_is_named_and_not_blamed(tmp_path: Path) -> None:
     folder = write(tmp_path, dumps(JOB))
     (folder / "nccl_trace_rank_2").unlink()
     timeline, told = quietly(folder)
-    assert told == ["there is no dump of rank 2: what they did is unknown"]
+    assert told == ["there is no record of rank 2: what happened there is unknown"]
     assert timeline.meta["missing_ranks"] == [2]
     found = joinlab.blame(timeline)
     assert 2 not in found.ranks
@@ -160,7 +161,7 @@ def test_what_is_no_dump_of_this_job_is_named_and_the_rest_is_read(tmp_path: Pat
 
 
 def test_a_folder_without_a_dump_says_what_it_could_open(tmp_path: Path) -> None:
-    with pytest.raises(TimelineFileError, match=r"it holds no flight recorder dump"):
+    with pytest.raises(TimelineFileError, match=r"it holds no flight recorder dump and no profiler's trace"):
         joinlab.load(tmp_path)
 
 
@@ -178,6 +179,75 @@ def test_ranks_in_names() -> None:
         4,
         None,
     ]
+
+
+# ---- traces of the profiler
+
+
+def nccl_trace(rank: int, seqs: tuple[int, ...]) -> dict[str, Any]:
+    """A trace as libkineto writes it for NCCL: a call of the host, and the kernel that carried it out."""
+    events: list[dict[str, Any]] = [{"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "python"}}]
+    for number, seq in enumerate(seqs):
+        told = {"Collective name": "_allgather_base", "dtype": "BFloat16", "In msg nelems": 12, "Group size": 2}
+        told |= {"Process Group Name": "7", "Process Group Description": "mesh_dp", "Process Group Ranks": "[0, 1]"}
+        told |= {"Seq": seq, "External id": number}
+        host = {"ph": "X", "cat": "cpu_op", "name": "record_param_comms", "ts": 100.5 + seq, "dur": 3, "args": told}
+        ran = {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllGather_RING_LL", "ts": 101.5 + seq, "dur": 2.25}
+        events += [host, ran | {"args": {"External id": number, "stream": 20}}]
+    wait = {"Collective name": "wait", "Process Group Name": "7", "External id": 99}
+    events.append({"ph": "X", "cat": "cpu_op", "name": "record_param_comms", "ts": 999, "dur": 1, "args": wait})
+    info = {"backend": "nccl", "rank": rank, "world_size": 2, "nccl_version": "2.29.7"}
+    return {"schemaVersion": 1, "distributedInfo": info, "baseTimeNanoseconds": 10**18, "traceEvents": events}
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_traces_of_nccl_are_matched_by_their_numbers(tmp_path: Path, zipped: bool) -> None:
+    for rank, seqs in ((0, (4, 5, 6)), (1, (5, 6))):
+        text = json.dumps(nccl_trace(rank, seqs)).encode()
+        name = f"host_{rank}_17.pt.trace.json" + ".gz" * zipped
+        (tmp_path / name).write_bytes(gzip.compress(text) if zipped else text)
+    timeline, told = quietly(tmp_path)
+    assert told == []
+    assert timeline.meta["group_names"] == {"7": "mesh_dp"}
+    found = [(slot.calls, slot.lost) for slot in match(timeline)]
+    assert found == [({0: 0}, (1,)), ({0: 1, 1: 0}, ()), ({0: 2, 1: 1}, ())]
+    row = timeline.call(1, 1)
+    assert (row["op"], row["dtype"], row["shape"]) == ("all_gather", "bfloat16", [[12]])
+    assert (row["started_ns"] - row["enqueued_ns"], row["completed_ns"] - row["started_ns"]) == (1000, 2250)
+
+
+def profiled(rank, inputs):  # type: ignore[no-untyped-def]
+    import torch
+    import torch.distributed as dist
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as made:
+        dist.all_reduce(torch.ones(4, 2))
+        dist.broadcast(torch.ones(3), 0)
+        dist.barrier()
+    made.export_chrome_trace(f"trace_{rank}.json")
+
+
+def test_a_real_trace_of_gloo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    joinlab.launch(profiled, inputs=(1, 1), backend="gloo").raise_for_ending()
+    timeline, told = quietly(tmp_path)
+    assert told == []
+    calls = timeline.calls.filter(pl.col("rank") == 1).select("op", "shape").rows()
+    assert calls[:2] == [("all_reduce", [[8]]), ("broadcast", [[3]])]
+    assert [op for op, _ in calls] == ["all_reduce", "broadcast", "barrier"]
+    assert "lower bound" in timeline.meta["clock"]["completed"]
+    assert all(slot.expected for slot in match(timeline))
+
+
+def test_a_zip_bomb_is_refused_by_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("joinlab.importers.kineto.MAX_BYTES", 1000)
+    (tmp_path / "trace_0.json.gz").write_bytes(gzip.compress(b"{" + b" " * 10_000 + b"}"))
+    with pytest.raises(TimelineFileError, match=r"trace_0.json.gz.* unpacks to more than 1,000 bytes"):
+        joinlab.load(tmp_path / "trace_0.json.gz")
+    (tmp_path / "trace_1.json.gz").write_bytes(gzip.compress(b"{}")[:-6])
+    with pytest.raises(TimelineFileError, match="cut short"):
+        joinlab.load(tmp_path / "trace_1.json.gz")
 
 
 # ---- damaged and hostile files

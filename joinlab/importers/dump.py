@@ -36,10 +36,10 @@ from joinlab.importers import safe_pickle
 from joinlab.ops import Op
 from joinlab.program.labels import Frame
 
-MAX_BYTES = 1 << 30
+MAX_BYTES = 1 << 29
 """A larger file is refused unread. A ring buffer of 20,000 entries with their stacks takes about 100 MB."""
 
-_OPS: Mapping[str, Op] = {
+OPS: Mapping[str, Op] = {
     "all_reduce": Op.ALL_REDUCE,
     "allreduce_coalesced": Op.ALL_REDUCE,
     "all_reduce_sparse": Op.ALL_REDUCE,
@@ -74,7 +74,7 @@ _OPS: Mapping[str, Op] = {
 _BRACKETS = frozenset({"coalesced", "split", "new_window"})
 """Entries that move no data: the end of a batch whose calls have entries of their own, and the making of a group."""
 
-_DTYPES: Mapping[str, str] = {
+DTYPES: Mapping[str, str] = {
     "Bool": "bool",
     "Byte": "uint8",
     "Char": "int8",
@@ -122,6 +122,7 @@ Group = tuple[str, tuple[int, ...]]
 class Dump:
     """One rank's dump, checked.
 
+    form      what wrote it, and its version
     library   version of NCCL; "" where the dump does not say
     rows      its calls, oldest first: columns ROWS
     groups    every group that the dump describes, by name; that of a group which only entries name has no ranks
@@ -132,7 +133,7 @@ class Dump:
 
     rank: int
     file: str
-    version: str
+    form: str
     library: str
     rows: pl.DataFrame
     groups: dict[str, Group]
@@ -166,14 +167,8 @@ def around_rank(name: str) -> tuple[str, str]:
     return (name[: found.start(1)], name[found.end(1) :]) if found else (name, "")
 
 
-def read(path: Path, data: bytes, texts: Texts) -> Dump:
-    """The dump in `data`, the bytes of `path`. Raises TimelineFileError, which names the file."""
-    with _no_collection():
-        return _read(path, data, texts)
-
-
 @contextmanager
-def _no_collection() -> Iterator[None]:
+def no_collection() -> Iterator[None]:
     """No garbage collection meanwhile: with it, 256 dumps of 2,000 entries took four times as long to read."""
     collects = gc.isenabled()
     gc.disable()
@@ -184,13 +179,13 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _read(path: Path, data: bytes, texts: Texts) -> Dump:
+def parsed(path: Path, data: bytes) -> object:
+    """The plain data in `data`, the bytes of `path`. Raises TimelineFileError, which names the file."""
     try:
-        content = safe_pickle.load(data) if looks_like_dump(data) else json.loads(data)
+        return safe_pickle.load(data) if looks_like_dump(data) else json.loads(data)
     except safe_pickle.UNREADABLE as error:
         detail = str(error).partition("\n")[0] or type(error).__name__
         raise _refused(path, f"it cannot be read ({detail})", "Copy it again from where it was written.") from error
-    return check(path, content, texts)
 
 
 def check(path: Path, content: object, texts: Texts) -> Dump:
@@ -218,7 +213,7 @@ def check(path: Path, content: object, texts: Texts) -> Dump:
         raise _refused(path, f"it is not of the known form ({detail})", "Copy it again.") from error
     library = str(content.get("comm_lib_version") or content.get("nccl_version") or "")
     named = tuple(f"{str(path)!r}: {problem}" for problem in problems)
-    return Dump(rank, str(path), version, library, rows, groups, status, numbers, named)
+    return Dump(rank, str(path), f"flight recorder {version}", library, rows, groups, status, numbers, named)
 
 
 _MALFORMED = (
@@ -352,7 +347,7 @@ def _kind(title: str) -> tuple[str, str | None, int | None]:
     """
     found = _NAME.match(title)
     name = found["op"] if found else title
-    op = _OPS.get(name)
+    op = OPS.get(name)
     if found is None or op is None:
         return name, None, None
     return found["backend"] or "nccl", op.value, int(found["peer"]) if found["peer"] else None
@@ -392,7 +387,7 @@ class Texts:
     def dtype(self, names: Sequence[str] | str) -> str | None:
         key = (names,) if isinstance(names, str) else tuple(names)
         if key not in self._dtypes:
-            words = [_DTYPES.get(name, name.lower()) for name in key if name]
+            words = [DTYPES.get(name, name.lower()) for name in key if name]
             self._dtypes[key] = (words[0] if len(set(words)) == 1 else ",".join(words)) if words else None
         return self._dtypes[key]
 

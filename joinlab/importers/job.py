@@ -30,25 +30,26 @@ def timeline_of(dumps: Sequence[Dump], texts: Texts, problems: Iterable[str] = (
     told += [problem for dump in dumps for problem in dump.problems]
     rows = pl.concat([_renamed(dump, groups) for dump in dumps])
     if rows.is_empty() and not any(dump.status for dump in dumps):
+        why = f" {told[0]}." if told else ""
         raise TimelineFileError(
-            f"cannot open {dumps[0].file!r}: no rank's dump holds a call. "
-            "Set TORCH_FR_BUFFER_SIZE (TORCH_NCCL_TRACE_BUFFER_SIZE before 2.10) above 0 before the run."
+            f"cannot open {dumps[0].file!r}: it holds no call.{why} "
+            "For dumps, set TORCH_FR_BUFFER_SIZE (TORCH_NCCL_TRACE_BUFFER_SIZE before 2.10) above 0 before the run."
         )
     origin = int(rows["enqueued_ns"].min() or 0)  # type: ignore[arg-type]
     times = [pl.col(name) - origin for name in ("enqueued_ns", "started_ns", "completed_ns")]
     calls = _written(rows, texts).with_columns(times)
     missing = sorted(world - {dump.rank for dump in dumps})
     if missing:
-        told.append(f"there is no dump of {_ranks(missing)}: what they did is unknown")
+        told.append(f"there is no record of {_ranks(missing)}: what happened there is unknown")
     size = max(world) + 1
     backend = _backend(rows)
     clock: Clock = {"domain": "wall", "origin_ns": origin}
     if rows["bound"].any():
-        clock["completed"] = "a lower bound: the dump says that a call completed, not when"
+        clock["completed"] = "a lower bound: the record says that a call completed, not when"
     meta: Meta = {
         "program": "a recorded job",
         "engine": "imported",
-        "format": f"flight recorder {dumps[0].version}",
+        "format": dumps[0].form,
         "backend": backend,
         "world_size": size,
         "groups": {name: list(ranks) for name, (_, ranks) in groups.items()},
@@ -225,7 +226,7 @@ def _ends(calls: pl.DataFrame, size: int, missing: Sequence[int]) -> tuple[Endin
     ends = []
     for rank in range(size):
         group, seq = pending.get(rank, (None, None))
-        text = "there is no dump of it" if rank in missing else "its dump was written before it ended"
+        text = "there is no record of it" if rank in missing else "its record was written before it ended"
         ends.append(Ending(EndKind.UNKNOWN, call=seq, group=group, text=text))
     return tuple(ends)
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from joinlab.errors import TimelineFileError
-from joinlab.importers import dump, job
+from joinlab.importers import dump, job, kineto
 from joinlab.timeline import Timeline
 from joinlab.timeline import load as load_saved
 
@@ -26,7 +26,8 @@ _HEAD_BYTES = 64
 def load(path: str | os.PathLike[str]) -> Timeline:
     """Open a Timeline, or what others recorded as one.
 
-    path  a file that `Timeline.save` wrote; a flight recorder dump of PyTorch, or a folder with one per rank
+    path  a file that `Timeline.save` wrote; PyTorch's flight recorder dump or profiler's trace, or a folder with one
+          per rank
 
     What a folder holds besides is named in `meta["problems"]` and in a warning; the rest is read. Raises
     TimelineFileError, which names the file and says what is wrong with it, and OSError where there is no such file or
@@ -39,7 +40,7 @@ def load(path: str | os.PathLike[str]) -> Timeline:
     if place.is_dir():
         return _told(_folder(place))
     head = _head(place)
-    if dump.looks_like_dump(head) or head.lstrip()[:1] == b"{":
+    if _is_record(head):
         texts = dump.Texts()
         return _told(job.timeline_of([_dump(place, texts)], texts))
     return load_saved(place)
@@ -64,8 +65,8 @@ def _folder(folder: Path) -> Timeline:
     if not dumps:
         why = f" {problems[0]}" if problems else ""
         raise TimelineFileError(
-            f"cannot open {str(folder)!r}: it holds no flight recorder dump.{why} "
-            "joinlab.load opens files of Timeline.save, and folders with one dump per rank."
+            f"cannot open {str(folder)!r}: it holds no flight recorder dump and no profiler's trace.{why} "
+            "joinlab.load opens files of Timeline.save, and folders with one such file per rank."
         )
     return job.timeline_of(dumps, texts, problems)
 
@@ -76,17 +77,24 @@ def _may_be_dump(file: Path, problems: list[str]) -> bool:
     except (TimelineFileError, OSError) as error:
         problems.append(str(error))
         return False
-    if dump.looks_like_dump(head) or head.lstrip()[:1] == b"{":
-        return True
-    problems.append(f"{str(file)!r} is no flight recorder dump")
-    return False
+    if not _is_record(head):
+        problems.append(f"{str(file)!r} is neither a flight recorder dump nor a profiler's trace")
+    return _is_record(head)
+
+
+def _is_record(head: bytes) -> bool:
+    return dump.looks_like_dump(head) or kineto.looks_zipped(head) or head.lstrip()[:1] == b"{"
 
 
 def _one_series(files: Sequence[Path], problems: list[str]) -> list[Path]:
-    """The files whose names differ in the rank alone: of several such series the longest, pickles before JSON."""
+    """The files of one kind: of several series the longest, pickles before JSON.
+
+    Dumps are a series if their names differ in the rank alone. A trace says itself of which rank it is.
+    """
     series: dict[tuple[str, str], list[Path]] = {}
     for one in files:
-        series.setdefault(dump.around_rank(one.name), []).append(one)
+        trace = kineto.looks_zipped(_head(one)) or b"schemaVersion" in _head(one)
+        series.setdefault(("", "trace") if trace else dump.around_rank(one.name), []).append(one)
     best = max(series, key=lambda key: (len(series[key]), "json" not in key[1], key), default=None)
     for key, those in series.items():
         if key != best:
@@ -95,7 +103,10 @@ def _one_series(files: Sequence[Path], problems: list[str]) -> list[Path]:
 
 
 def _dump(file: Path, texts: dump.Texts) -> dump.Dump:
-    return dump.read(file, _bytes(file), texts)
+    with dump.no_collection():
+        data = _bytes(file)
+        content = dump.parsed(file, kineto.unzipped(file, data) if kineto.looks_zipped(data) else data)
+        return kineto.check(file, content, texts) if kineto.is_trace(content) else dump.check(file, content, texts)
 
 
 def _status(file: Path) -> os.stat_result:
