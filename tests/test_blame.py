@@ -15,6 +15,7 @@ from timelines import Writer, case_timeline
 import joinlab
 from joinlab import Timeline
 from joinlab.analysis.blame import blame
+from joinlab.analysis.verdict import judge
 from joinlab.importers.dump import Texts, check
 from joinlab.importers.job import timeline_of
 from joinlab.timeline import Ending, EndKind
@@ -64,7 +65,7 @@ def test_ranks_that_wait_for_each_other_in_two_groups_are_named_together() -> No
     writer.call(1, "all_reduce", group="1", done=False)
     found = blame(writer.timeline([Ending(EndKind.UNKNOWN)] * 2, backend="nccl"))
     assert [one.ranks for one in found.culprits] == [(0, 1)]
-    assert "Ranks 0-1 wait for each other" in str(found)
+    assert "Ranks 0, 1 wait for each other" in str(found)
 
 
 def test_a_rank_that_ended_is_named_with_its_ending() -> None:
@@ -102,3 +103,13 @@ def test_a_send_without_its_recv_waits_for_the_receiver() -> None:
 def test_nobody_is_blamed_in_a_run_that_finished(case: int) -> None:
     found = joinlab.blame(case_timeline(case, n=2))
     assert (found.culprits, found.innocent, str(found)) == ((), (), "No rank keeps another waiting.")
+
+
+def test_the_verdict_and_the_diagnosis_name_the_culprit_of_a_record_without_endings() -> None:
+    job = next(job for job in map(draw, range(100)) if job.fault == "host" and stands_still(job))
+    found = timeline(job)
+    verdict = judge(found)
+    assert verdict.odd == (job.culprit,)
+    assert verdict.headline.startswith(f"Rank {job.culprit} keeps")
+    assert f"for rank {job.culprit} in" in verdict.steps[0]
+    assert verdict.steps[0] in joinlab.diagnose(found).sentence

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
+from joinlab.analysis.wording import lane_name, upper
 from joinlab.ops import Op
 from joinlab.timeline import EndKind, Timeline
 
@@ -93,7 +94,7 @@ class Blame:
         if self.culprits and self.innocent:
             plural = "s" if len(self.innocent) == 1 else ""
             lines.append(
-                f"{ranks_text(self.innocent)} wait{plural} for them and did nothing wrong that the record shows."
+                f"{upper(lane_name(self.innocent))} wait{plural} for them and did nothing wrong that the record shows."
             )
         return "\n".join([*lines, *self.unclear]) or "No rank keeps another waiting."
 
@@ -260,10 +261,10 @@ def _reason(
         else f"collective {first.number} ({first.op}) of group {group_text(timeline, first.group)}"
     )
     if len(circle) > 1:
-        return f"{ranks_text(circle)} wait for each other, first in {call}."
+        return f"{upper(lane_name(circle))} wait for each other, first in {call}."
     (rank,) = circle
     waiting = sorted({one.rank for one in edges})
-    who = f"{ranks_text(waiting)} wait{'s' if len(waiting) == 1 else ''} for rank {rank}"
+    who = f"{upper(lane_name(waiting))} wait{'s' if len(waiting) == 1 else ''} for rank {rank}"
     ended = _ENDED.get(timeline.ends[rank].kind)
     if ended:
         return f"{who} in {call}, but {ended}."
@@ -271,7 +272,7 @@ def _reason(
         group, number, others = stands
         return (
             f"{who} in {call}. Its stream stands still in collective {number} of group {group_text(timeline, group)}, "
-            f"which {ranks_text(others).lower()} completed, and it waits for no other rank. Look at its GPU."
+            f"which {lane_name(others)} completed, and it waits for no other rank. Look at its GPU."
         )
     if first.number is None:
         return (
@@ -339,7 +340,7 @@ def _unclear(
         absent = sorted(unknown & set(ranks))
         if stuck and absent:
             yield (
-                f"{ranks_text(stuck)} may wait for {ranks_text(absent)} in group {group_text(timeline, group)}: "
+                f"{upper(lane_name(stuck))} may wait for {lane_name(absent)} in group {group_text(timeline, group)}: "
                 "there is no record of what happened there."
             )
         ops: dict[str, list[int]] = {}
@@ -347,7 +348,7 @@ def _unclear(
         for rank in stuck:
             ops.setdefault(places[group, rank].op, []).append(rank)
         if len(last) == 1 and len(ops) > 1:
-            issued = "; ".join(f"{ranks_text(those).lower()} {op}" for op, those in ops.items())
+            issued = "; ".join(f"{lane_name(those)} {op}" for op, those in ops.items())
             call = f"collective {last.pop() + 1} of group {group_text(timeline, group)}"
             yield f"In {call} the ranks issued different calls: {issued}."
             return
@@ -357,13 +358,13 @@ def _unclear(
             group, number, others = stands
             yield (
                 f"Collective {number} of group {group_text(timeline, group)} is not complete on rank {rank} although "
-                f"{ranks_text(others).lower()} completed it: its GPU stands still, or its record is older than theirs."
+                f"{lane_name(others)} completed it: its GPU stands still, or its record is older than theirs."
             )
     standing = {rank for (_, rank), place in places.items() if place.waits} - blocked - waited
     standing -= {rank for rank, stands in alone.items() if stands}
     if standing and waits:
         plural = "s" if len(standing) == 1 else ""
-        yield f"{ranks_text(sorted(standing))} wait{plural} in calls that all peers have reached."
+        yield f"{upper(lane_name(sorted(standing)))} wait{plural} in calls that all peers have reached."
     elif standing:
         yield "Every rank got to the same calls, and none completes: the record does not tell the ranks apart."
 
@@ -372,19 +373,3 @@ def group_text(timeline: Timeline, group: str) -> str:
     """A group as people know it: its name, and the description that the program gave it."""
     words = timeline.meta.get("group_names", {}).get(group)
     return f"{group} ({words})" if words else group
-
-
-def ranks_text(ranks: Sequence[int]) -> str:
-    """Ranks in words, neighbours as a range.
-
-    >>> ranks_text([3]), ranks_text([0, 1, 2, 5])
-    ('Rank 3', 'Ranks 0-2, 5')
-    """
-    parts: list[list[int]] = []
-    for rank in sorted(ranks):
-        if parts and rank == parts[-1][-1] + 1:
-            parts[-1].append(rank)
-        else:
-            parts.append([rank])
-    words = [str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts]
-    return f"Rank{'' if len(ranks) == 1 else 's'} {', '.join(words)}"

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from joinlab.analysis.blame import blame
 from joinlab.analysis.conclusions import conclusion
 from joinlab.analysis.matching import Matched, Slot, shadows
 from joinlab.analysis.wording import listed, ranks_text, short_site, upper
@@ -99,6 +100,7 @@ class _Case:
 
     def __init__(self, matched: Matched) -> None:
         timeline, rows = matched.timeline, matched.rows
+        self.timeline = timeline
         self.ends = timeline.ends
         self.backend = str(timeline.meta.get("backend"))
         self.groups = matched.groups
@@ -307,6 +309,8 @@ class _Case:
             said = f"{'The one rank' if count == 1 else 'Both ranks' if count == 2 else f'All {count} ranks'}: {text}."
         else:
             said = upper("; ".join(f"{ranks_text(ranks)}: {text}" for text, ranks in by_end.items())) + "."
+        if any(end.kind is EndKind.UNKNOWN for end in self.ends):
+            return f"{said}\n{blame(self.timeline)}"
         return said if self.parting is None else f"{said} {self._parting(self.parting)}"
 
     def _parts(self, slot: Slot) -> bool:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from joinlab.analysis.blame import Blame, blame
 from joinlab.analysis.conclusions import conclusion
 from joinlab.analysis.folding import Folding, fold
 from joinlab.analysis.matching import Slot, shadows
@@ -152,6 +153,10 @@ class _Judge:
         for rank, end in enumerate(self.ends):
             ended.setdefault((end.kind, end.pending), []).append(rank)
         endings = tuple(Ended(tuple(ranks), self.ends[ranks[0]]) for ranks in ended.values())
+        if any(end.kind is EndKind.UNKNOWN for end in self.ends):
+            blamed = blame(self.timeline)
+            if blamed.culprits:
+                return self._blamed(blamed, endings)
         if self.clash is None:
             return Verdict(self._undivided(), endings, tuple(self._fates()), advice=self._advice())
         first = self.clash if self.shift is None else self._row_of(self.shift)
@@ -159,6 +164,26 @@ class _Judge:
         return Verdict(
             self._headline(), endings, tuple(told[:3]), tuple(self._lines(first)), first, self._odd(), self._advice()
         )
+
+    def _blamed(self, blamed: Blame, endings: tuple[Ended, ...]) -> Verdict:
+        """The verdict on a record that does not say how ranks ended: who keeps the others waiting."""
+        several = len(blamed.ranks) > 1
+        waiting = {rank for culprit in blamed.culprits for rank in culprit.waiting}
+        headline = (
+            f"{upper(lane_name(sorted(blamed.ranks)))} {'keep' if several else 'keeps'} {lane_name(sorted(waiting))} "
+            f"waiting, and {'wait' if several else 'waits'} for no other rank."
+        )
+        steps = tuple(culprit.reason for culprit in blamed.culprits[:3])
+        where = {(one.rank, one.group) for one in blamed.waits if one.on in blamed.ranks}
+        stuck = (
+            at
+            for at, slot in enumerate(self.slots)
+            if any((rank, slot.group) in where for rank in slot.calls)
+            and any(self._call(slot, rank)["completed_ns"] is None for rank in slot.calls)
+        )
+        first = next(stuck, None)
+        lines = () if first is None else tuple(self._lines(first))
+        return Verdict(headline, endings, steps, lines, first, tuple(sorted(blamed.ranks)))
 
     # ---------------------------------------------------------------- where they part
 
