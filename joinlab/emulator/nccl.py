@@ -16,32 +16,13 @@ from collections.abc import Sequence
 from typing import assert_never
 
 import numpy as np
+import torch
 
 from joinlab.emulator.model import EmulatedCall, Machine
-from joinlab.emulator.payload import (
-    Bytes,
-    Part,
-    Summing,
-    agree,
-    combine,
-    divide,
-    len_of,
-    read,
-    run,
-    waits_for,
-    write,
-)
+from joinlab.emulator.nccl_kernels import Kernels, Memory
+from joinlab.emulator.payload import Bytes, Part, agree, len_of, look, move, read, waits_for, write
 from joinlab.ops import FACTS, POINT_TO_POINT, Op
 from joinlab.rules.nccl import LINE_BYTES, Ring, Step, Transfer, chunk_bytes, lines_of, steps
-
-
-def summing(align: int) -> Summing:
-    """The order in which the ring sums: a chunk starts at the rank after the one where it ends."""
-    return Summing(
-        order=lambda chunk, size: [(chunk + 1 + turn) % size for turn in range(size)],
-        chunk_bytes=lambda nbytes, item, size: chunk_bytes(nbytes, size, align),
-        scales_first=True,
-    )
 
 
 class Communicator:
@@ -60,7 +41,7 @@ class Communicator:
         self._running: list[deque[_Motion]] = [deque() for _ in ranks]  # on the ring, by place
         self._ring_done = [0] * self.size  # of them, how many are popped
         self.align = 512 if run.knobs.era == "1.9" else 16
-        self._summing = summing(self.align)
+        self.kernels = Kernels(run.knobs.era == "1.9", run.knobs.pad)
 
     def join(self, place: int, calls: Sequence[EmulatedCall]) -> None:
         """The first call of a rank: the host waits until every rank is there."""
@@ -128,7 +109,11 @@ class Communicator:
         for call, start in zip(calls, starts, strict=True):
             call.begin(start)
         for index in range(len(one.parts)):
-            run(one.op, [call.parts[index] for call in calls], one.root, _reducing(one), self._summing)
+            parts = [call.parts[index] for call in calls]
+            if FACTS[one.op].reduces:
+                self._reduce(one.op, parts, one.root, _reducing(one))
+            else:
+                move(one.op, parts, one.root)
         cost = self.run.costs.call_ns(one.nbytes())
         latest = max(starts)
         for place, call in enumerate(calls):
@@ -136,6 +121,33 @@ class Communicator:
             start = latest if len(needed) == self.size else max(starts[place], *(starts[other] for other in needed))
             self._free_ns[place] = start + cost
             call.complete(start + cost)
+
+    def _reduce(self, op: Op, parts: Sequence[Part], root: int, reduce_op: str) -> None:
+        """Reduce what the ranks put in, each chunk in the order in which the ring passes it on.
+
+        Chunk c of an all_reduce, and the part of rank c in a reduce_scatter, start at rank c + 1 and are whole at c:
+
+            n = 3, chunk 0    rank 1 sends x1    rank 2 sends x1 + x2    rank 0 has (x1 + x2) + x0, and hands it out
+
+        A reduce has one chain, whatever its size, from the rank after the root to the root.
+        """
+        size, dtype = self.size, parts[0].dtype
+        each = [look(part.ins) for part in parts]
+        if op is Op.REDUCE:
+            write(parts[root].outs, self._chain(dtype, reduce_op, each, root))
+            return
+        chunk = chunk_bytes(len(each[0]), size, self.align) if op is Op.ALL_REDUCE else len(each[0]) // size
+        if op is Op.ALL_REDUCE and len(each[0]) <= chunk:
+            totals = [self._chain(dtype, reduce_op, each, 0)]
+        else:
+            spans = [slice(place * chunk, (place + 1) * chunk) for place in range(size)]
+            totals = [self._chain(dtype, reduce_op, [data[span] for data in each], c) for c, span in enumerate(spans)]
+        whole = totals[0] if len(totals) == 1 else np.concatenate(totals)
+        for place, part in enumerate(parts):
+            write(part.outs, whole if op is Op.ALL_REDUCE else totals[place])
+
+    def _chain(self, dtype: torch.dtype, reduce_op: str, each: Sequence[Bytes], last: int) -> Bytes:
+        return self.kernels.chain(dtype, reduce_op, each, [(last + 1 + turn) % self.size for turn in range(self.size)])
 
     def _to_ring(self) -> None:
         self._ring = Ring(self.size)
@@ -248,13 +260,15 @@ class _Piece:
         self._part = part
         self._place = place
         self._size = communicator.size
-        self._pad = communicator.run.knobs.pad
+        self._kernels = communicator.kernels
+        self._dtype = self._kernels.element(call.op, part.dtype)
         self._op = call.op
         self._reduce_op = _reducing(call)
         nbytes = sum(map(len_of, part.ins))
         self._chunk = nbytes
         align = communicator.align
-        self._data: Bytes | None = None
+        self._memory: Memory | None = None
+        self._lines: dict[int, Bytes] = {}  # by chunk: this rank's own
         self._result: Bytes | None = None
         match call.op:
             case Op.SEND | Op.RECV:
@@ -303,29 +317,35 @@ class _Piece:
         if incoming is None:
             moved = self._own(0 if op is Op.ALL_GATHER else chunk)[low:high]
         elif reduces:
-            moved = combine(self._part.dtype, self._reduce_op, self._own(chunk)[low:high], incoming)
+            moved = self._kernels.reduce(self._dtype, self._reduce_op, incoming, self._own(chunk)[low:high])
+            if step == self._last_reduction:
+                moved = self._kernels.finish(self._dtype, self._reduce_op, moved, size)
         else:
             moved = incoming
         if keeps:
-            self._keep(0 if op is Op.REDUCE_SCATTER else chunk * self._chunk, low, moved, chunk)
+            self._keep(0 if op is Op.REDUCE_SCATTER else chunk * self._chunk, low, moved)
         return moved
 
-    def _own(self, chunk: int) -> Bytes:
-        """This rank's own bytes of a chunk, as lines: what lies past the end is undefined, or zero."""
-        if self._data is None:
-            self._data = read(self._part.ins)
-            if self._reduce_op == "avg" and (self._part.dtype.is_floating_point or self._part.dtype.is_complex):
-                self._data = divide(self._part.dtype, self._data, self._size, by_factor=True)
-        data = self._data[chunk * self._chunk : (chunk + 1) * self._chunk]
-        rest = -len(data) % LINE_BYTES
-        if not rest:
-            return data
-        # An op that reduces moves elements: a line's bytes past the end are undefined. The others move bytes.
-        pad = self._pad << 32 if FACTS[self._op].reduces else 0
-        undefined = np.frombuffer(pad.to_bytes(LINE_BYTES, "little"), np.uint8)
-        return np.concatenate([data, undefined[LINE_BYTES - rest :]])
+    @property
+    def _last_reduction(self) -> int:
+        """The step in which a chunk's reduction ends here, if one does; a sum that goes on is not divided yet."""
+        if self._op is Op.REDUCE:
+            return 0 if self._place == self.call.root else -1
+        return self._size - 1
 
-    def _keep(self, offset: int, low: int, data: Bytes, chunk: int) -> None:
+    def _own(self, chunk: int) -> Bytes:
+        """This rank's own bytes of a chunk, as lines."""
+        if self._memory is None:
+            self._memory = self._kernels.memory(self._part.ins)
+        lines = self._lines.get(chunk)
+        if lines is None:
+            at = chunk * self._chunk
+            nbytes = min(self._chunk, len(self._memory.own) - at)
+            loaded = self._kernels.load(self._memory, at, nbytes, self._dtype)
+            lines = self._lines[chunk] = self._kernels.scale(self._dtype, self._reduce_op, loaded, self._size)
+        return lines
+
+    def _keep(self, offset: int, low: int, data: Bytes) -> None:
         outs = self._part.outs
         if self._result is None:
             self._result = read(outs)
@@ -333,8 +353,6 @@ class _Piece:
         if self._op in (Op.BROADCAST, Op.REDUCE):
             end = len(self._result)
         room = self._result[offset + low : end][: len(data)]
-        if self._reduce_op == "avg" and not (self._part.dtype.is_floating_point or self._part.dtype.is_complex):
-            data = divide(self._part.dtype, data, self._size)
         room[:] = data[: len(room)]
         write(outs, self._result)
 
@@ -347,8 +365,8 @@ class _Piece:
         part, root = self._part, self.call.root
         if incoming is None:
             whole = self._op in (Op.SEND, Op.GATHER)
-            data = read(part.ins if whole else [part.ins[peer]])
-            data = np.concatenate([data, np.zeros(-len(data) % LINE_BYTES, np.uint8)])
+            memory = self._kernels.memory(part.ins if whole else [part.ins[peer]])
+            data = self._kernels.load(memory, 0, len(memory.own), torch.uint8)
             if self._op is Op.ALL_TO_ALL:
                 write([part.outs[self._place]], read([part.ins[self._place]]))
             elif self._op is Op.SCATTER:

@@ -5,6 +5,7 @@ Memory is read and written as flat arrays of bytes, as a backend does: without a
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
@@ -70,10 +71,16 @@ def elements(tensor: torch.Tensor) -> list[Any]:
 
 def memory(tensor: torch.Tensor) -> Bytes:
     """The bytes of a tensor: a view that can be written to, or, if it is not contiguous, a copy."""
-    tensor = tensor.detach()
-    if tensor.dtype in _NUMPY and tensor.is_contiguous():
-        return _numpy(tensor).reshape(-1).view(np.uint8)
-    return _numpy(tensor.reshape(-1).view(torch.uint8))
+    if tensor.is_contiguous():
+        nbytes = len_of(tensor)
+        if not nbytes:
+            return np.empty(0, np.uint8)
+        # Not Tensor.numpy(), behind which a storage can never again be resized, as FSDP does (tensor_to_numpy in
+        # torch/csrc/utils/tensor_numpy.cpp, v2.13.0). This window does not keep the tensor alive: use it at once.
+        window: Any = (ctypes.c_ubyte * nbytes).from_address(tensor.data_ptr())
+        found: Bytes = np.frombuffer(window, np.uint8)
+        return found
+    return _numpy(tensor.detach().reshape(-1).view(torch.uint8))
 
 
 def look(tensors: Sequence[torch.Tensor]) -> Bytes:

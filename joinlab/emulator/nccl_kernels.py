@@ -1,0 +1,228 @@
+"""What NCCL's kernels make of bytes: the lines that a thread loads, and the arithmetic on them.
+
+A line of the LL protocol carries 8 bytes, whole elements of the kernel's type T. A thread that loads the last line of a
+tensor loads more than the tensor holds; what it loads then, it scales, sends and reduces like the rest:
+
+    today, T of 1 or 2 bytes    u8[5]   line 0   b0 b1 b2 b3 | b4 n5 n6 n7      n: the tensor's neighbours in memory,
+                                f16[1]           b0 b1 n2 n3 |  0  0  0  0      up to a multiple of 4 bytes
+    today, T of 4 bytes         f32[1]           b0 b1 b2 b3 |  p  p  p  p      p: a register that nothing has set
+    2.7.8, any T                f32[1]           b0 b1 b2 b3 | n4 n5 n6 n7      always 8 bytes of memory
+
+Only elements that the receiver asked for are stored. So neighbours show where two ranks disagree in size or dtype.
+
+Neighbours are read from the tensor's storage. What lies beyond the storage, on a GPU some older data, and the register
+are the knob `pad`, 32 bits that repeat every 4 bytes.
+
+Sources: v2.29.7-1, src/device/prims_ll.h (DataLoader, LLGenericOp) and src/device/reduce_kernel.h (Apply_Reduce,
+FuncPreMulSum, FuncSumPostDiv); v2.7.8-1, src/collectives/device/prims_ll.h (readAL, LLGenericOp), reduce_kernel.h and
+common_kernel.h (MULTI). Held to those kernels, compiled for a CPU, by tests/test_nccl_kernels.py; not to a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from joinlab.emulator.payload import Bytes, read
+from joinlab.ops import FACTS, Op
+from joinlab.rules.nccl import LINE_BYTES
+
+_INTEGERS: dict[torch.dtype, Any] = {
+    torch.int64: np.int64,
+    torch.int32: np.int32,
+    torch.int8: np.int8,
+    torch.uint8: np.uint8,
+    torch.bool: np.uint8,  # ncclUint8
+}
+_FLOATS: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.float64, torch.float16: np.float16}
+
+DTYPES = frozenset({*_INTEGERS, *_FLOATS, torch.bfloat16})
+"""What NCCL can reduce, under the names of torch.
+
+Source: ncclDataType in torch/csrc/distributed/c10d/NCCLUtils.cpp, v2.13.0, without the float8 types.
+"""
+
+_NAN: dict[torch.dtype, int] = {torch.float32: 0x7FFFFFFF, torch.float16: 0x7FFF, torch.bfloat16: 0x7FFF}
+"""The one NaN that a GPU's arithmetic on these types gives (PTX ISA 8.7, "Floating-Point Instructions", on NaN).
+
+float64 keeps the payload of an operand instead.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """The kernels of one version of NCCL.
+
+    old  2.7.8, as with PyTorch 1.9, instead of 2.29.7
+    pad  32 bits: what no one has set
+    """
+
+    old: bool
+    pad: int
+
+    def element(self, op: Op, dtype: torch.dtype) -> torch.dtype:
+        """The type T of the kernel: what does not reduce is moved as bytes (ncclInt8; src/enqueue.cc, taskAppend)."""
+        return dtype if FACTS[op].reduces else torch.uint8
+
+    # ------------------------------------------------------------------------------------ loading
+
+    def memory(self, tensors: Sequence[torch.Tensor]) -> Memory:
+        """What a kernel finds at these tensors, and behind them.
+
+        Several tensors are one in a buffer of the backend's own (newLikeFlat in ProcessGroupNCCL.cpp): its neighbours
+        are unknown.
+        """
+        own = read(tensors)
+        if len(tensors) != 1:
+            return Memory(own, np.empty(0, np.uint8), 0, self.pad)
+        tensor = tensors[0].detach()
+        begin = int(tensor.storage_offset()) * tensor.element_size()
+        storage = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
+        end = begin + len(own)
+        return Memory(own, read([storage[end : end + LINE_BYTES]]), begin, self.pad)
+
+    def load(self, memory: Memory, at: int, nbytes: int, dtype: torch.dtype) -> Bytes:
+        """`nbytes` from byte `at` on, as whole lines of elements of `dtype`."""
+        rest = nbytes % LINE_BYTES
+        if not rest:
+            return memory.take(at, nbytes)
+        whole = nbytes - rest
+        address = (memory.address + at + whole) % 4
+        if self.old:
+            held = LINE_BYTES
+        elif dtype.itemsize <= 2:  # words of 4 bytes are loaded, as many as the elements lie in
+            held = min(LINE_BYTES, -(-(address + rest) // 4) * 4 - address)
+        else:
+            held = rest
+        line = np.zeros(LINE_BYTES, np.uint8)
+        line[:held] = memory.take(at + whole, held)
+        if dtype.itemsize == 4 and not self.old:
+            line[4:] = np.frombuffer(self.pad.to_bytes(4, "little"), np.uint8)
+        return np.concatenate([memory.take(at, whole), line])
+
+    # ------------------------------------------------------------------------------------ arithmetic
+
+    def scale(self, dtype: torch.dtype, reduce_op: str, data: Bytes, size: int) -> Bytes:
+        """AVG of floats scales what each rank puts in, by 1 / size in their dtype (FuncPreMulSum, hostToDevRedOp)."""
+        if reduce_op != "avg" or dtype in _INTEGERS:
+            return data
+        factor = torch.tensor([1.0 / size], dtype=torch.float64 if dtype is torch.float64 else torch.float32).to(dtype)
+        return self._floats(dtype, "product", data, np.resize(read([factor]), len(data)))
+
+    def reduce(self, dtype: torch.dtype, reduce_op: str, incoming: Bytes, own: Bytes) -> Bytes:
+        """What has come in, and this rank's own, element by element; both are whole elements."""
+        if dtype in _INTEGERS:
+            one, other = incoming.view(_INTEGERS[dtype]), own.view(_INTEGERS[dtype])
+            with np.errstate(all="ignore"):
+                return _bytes(_INTEGER_OPS[reduce_op](one, other))
+        return self._floats(dtype, reduce_op, incoming, own)
+
+    def finish(self, dtype: torch.dtype, reduce_op: str, data: Bytes, size: int) -> Bytes:
+        """AVG of integers divides the whole sum, towards zero, before it goes on (FuncSumPostDiv)."""
+        if reduce_op != "avg" or dtype not in _INTEGERS:
+            return data
+        negative, bits = data.view(_INTEGERS[dtype]) < 0, data.view(f"u{dtype.itemsize}")
+        quotient = np.where(negative, -bits, bits) // bits.dtype.type(size)  # of the absolute value, which is unsigned
+        return _bytes(np.where(negative, -quotient, quotient))
+
+    def chain(self, dtype: torch.dtype, reduce_op: str, each: Sequence[Bytes], order: Sequence[int]) -> Bytes:
+        """The reduction of a chunk that goes through the places of `order`; `each` by place."""
+        size = len(each)
+        total = self.scale(dtype, reduce_op, each[order[0]], size)
+        for place in order[1:]:
+            total = self.reduce(dtype, reduce_op, total, self.scale(dtype, reduce_op, each[place], size))
+        return self.finish(dtype, reduce_op, total, size)
+
+    def _floats(self, dtype: torch.dtype, reduce_op: str, incoming: Bytes, own: Bytes) -> Bytes:
+        """Computed in float32 where the dtype is smaller: one rounding of an exact result, as the hardware's."""
+        if dtype is torch.bfloat16:
+            one, other = (_from_bfloat16(data) for data in (incoming, own))
+        else:
+            one, other = incoming.view(_FLOATS[dtype]), own.view(_FLOATS[dtype])
+        with np.errstate(all="ignore"):
+            match reduce_op:
+                case "sum" | "avg":
+                    found = one + other
+                case "product":
+                    found = one * other
+                case _ if self.old and dtype.itemsize >= 4:  # (x < y) ? ... : ..., which takes a NaN as it comes
+                    less = one < other
+                    found = np.where(less, one, other) if reduce_op == "min" else np.where(less, other, one)
+                    return _bytes(found)
+                case _:
+                    found = _extreme(one, other, reduce_op == "min")
+        nans = np.isnan(found)
+        found = _to_bfloat16(found) if dtype is torch.bfloat16 else found
+        if nans.any():
+            if dtype is torch.float64:
+                found = np.where(nans, _quiet(one, other), found)
+            else:
+                found.view(f"u{dtype.itemsize}")[nans] = _NAN[dtype]
+        return _bytes(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of a tensor, those that follow it in its storage, and then `pad`, again and again.
+
+    address  of its first byte, as far as alignment goes: an allocation begins at a multiple of 512
+    """
+
+    own: Bytes
+    behind: Bytes
+    address: int
+    pad: int
+
+    def take(self, at: int, nbytes: int) -> Bytes:
+        """`nbytes` from byte `at` of the tensor on."""
+        if at + nbytes <= len(self.own):
+            return self.own[at : at + nbytes]
+        known = np.concatenate([self.own, self.behind])[at : at + nbytes]
+        beyond = [self.pad >> 8 * ((self.address + place) % 4) & 0xFF for place in range(at + len(known), at + nbytes)]
+        return np.concatenate([known, np.array(beyond, np.uint8)])
+
+
+_INTEGER_OPS: dict[str, Any] = {
+    "sum": np.add,
+    "avg": np.add,
+    "product": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+}
+
+
+def _bytes(values: Any) -> Bytes:
+    found: Bytes = values.view(np.uint8)
+    return found
+
+
+def _extreme(one: Any, other: Any, least: bool) -> Any:
+    """fmin or fmax: a number rather than a NaN, and -0 is less than +0 (PTX ISA, `min` and `max`)."""
+    found = np.fmin(one, other) if least else np.fmax(one, other)
+    zeros = (one == 0) & (other == 0)
+    if zeros.any():
+        negative = np.signbit(one) | np.signbit(other) if least else np.signbit(one) & np.signbit(other)
+        found = np.where(zeros, np.copysign(np.zeros_like(found), np.where(negative, -1, 1).astype(found.dtype)), found)
+    return found
+
+
+def _quiet(one: Any, other: Any) -> Any:
+    """The NaN of float64 arithmetic: the first operand's, quiet, if it is one; else the second's; else a fresh one."""
+    quiet = np.uint64(0x0008000000000000)
+    found = np.where(np.isnan(one), one.view(np.uint64) | quiet, other.view(np.uint64) | quiet)
+    fresh = np.uint64(0xFFF8000000000000)
+    return np.where(np.isnan(one) | np.isnan(other), found, fresh).view(np.float64)
+
+
+def _from_bfloat16(data: Bytes) -> Any:
+    return (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+
+
+def _to_bfloat16(values: Any) -> Any:
+    """Rounded to the nearest, ties to even. A NaN comes out as any NaN, or worse: the caller sets it."""
+    bits = values.astype(np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
