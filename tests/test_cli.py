@@ -11,8 +11,12 @@ from pathlib import Path
 
 import cloudpickle
 import pytest
+from drawn import timelines
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import joinlab
+from joinlab.analysis.verdict import judge
 from joinlab.cases import CASES, DOCUMENTED
 from joinlab.cli import keeping, report
 from joinlab.cli import machine as doctor
@@ -100,26 +104,25 @@ def test_cases_runs_each_case_and_says_how_it_ended(launches, capsys) -> None:
         (CASES[number].program, (5, 6)) for number in CASES
     ]
     out = flat(capsys.readouterr().out)
-    assert "Rank 0 has 5 inputs, rank 1 has 6 inputs: on gloo, run here" in out
-    assert out.count("hung (proven)") >= 2 * len(CASES)
-    for number in CASES:
-        assert f"Case {number}: " in out
+    assert "rank 0: 5 inputs, rank 1: 6 · gloo, run here" in out
+    assert out.count("hangs, hangs") == len(CASES)
 
 
-def test_cases_says_beside_each_ending_whether_it_is_as_documented(launches, capsys) -> None:
+def test_cases_is_one_line_a_case_with_each_footnote_once(launches, capsys) -> None:
     launches(timeline())
-    cli.main(["cases", "--only", "4"])
-    out = flat(capsys.readouterr().out)
-    assert "= hangs ≠ finishes" in out
-    assert "by the thread's author, N = 5: rank 0 hangs, rank 1 finishes" in out
-    assert "the answer, N = 2: rank 0 hangs, rank 1 error from a garbage authoritative rank" in out
-    assert "Why gloo differs: On NCCL the barrier is an all-reduce like any other" in out
+    cli.main(["cases"])
+    lines = capsys.readouterr().out.splitlines()
+    assert "4  join(), barrier inside the loop   hangs, hangs       ≠ hangs, finishes [3]" in lines
+    assert "5  no join(), barrier after the loop hangs, hangs       ≠ finishes, hangs [3]" in lines
+    assert sum(line.startswith("[3] On NCCL the barrier is an all-reduce like any other") for line in lines) == 1
+    assert [line[0] for line in lines if line[:1].isdigit()] == [str(number) for number in CASES]
+    assert all(len(line) <= 80 and line == line.rstrip() for line in lines)
 
 
 def test_cases_on_nccl_does_not_explain_gloo(launches, capsys) -> None:
     launches(timeline(meta={"backend": "nccl"}))
     cli.main(["cases", "--only", "4", "--backend", "nccl"])
-    assert "Why gloo differs" not in capsys.readouterr().out
+    assert "On gloo" not in capsys.readouterr().out
 
 
 def test_cases_takes_several_n_and_some_cases(launches, pages, capsys, tmp_path: Path) -> None:
@@ -137,8 +140,8 @@ def test_cases_takes_several_n_and_some_cases(launches, pages, capsys, tmp_path:
     assert path == page
     assert page.parent.is_dir()
     out = capsys.readouterr().out
-    assert "Rank 0 has 1 input, rank 1 has 2 inputs" in out
-    assert "≠" not in out  # the documented endings are of 5 and 6 inputs
+    assert "rank 0: 1 input, rank 1: 2" in out and "rank 0: 2 inputs, rank 1: 3" in out
+    assert "6  join(), barrier after the loop    hangs, hangs       not documented" in out  # for one input
     assert f"wrote {page}" in out
 
 
@@ -222,8 +225,9 @@ def test_run_tells_scripts_whether_every_rank_finished(launches, program, capsys
     launches(timeline(ends))
     assert cli.main(["run", "train.py:worker"]) == code
     out = flat(capsys.readouterr().out)
-    assert f"rank 0 {ends[0]} " in out
-    assert f"rank 1 {str(ends[1]).split()[0]}" in out
+    for rank, end in enumerate(ends):
+        assert end.text in out
+        assert f"rank {rank} " in out or "ranks 0, 1 " in out
 
 
 def test_run_hands_its_options_to_launch(launches, program) -> None:
@@ -308,48 +312,57 @@ def test_a_program_with_a_neighbour_runs_in_real_processes(program, capfd) -> No
 def test_the_six_cases_run_here_and_a_hang_is_no_failure_of_the_command(monkeypatch, capfd) -> None:
     monkeypatch.setenv("COLUMNS", "200")  # so that no cell is broken
     assert cli.main(["cases", "--n", "1", "--backend", "gloo", "--only", *map(str, DOCUMENTED)]) == 0
-    rows = [re.split(r"\s{2,}", line.strip()) for line in capfd.readouterr().out.splitlines() if line[2:3].isdigit()]
-    assert {int(number): (rank_0, rank_1) for number, _, rank_0, rank_1, *_ in rows} == {
-        1: ("finished", "finished"),
-        2: ("finished", "raised"),
-        3: ("finished", "raised"),
-        4: ("hung (proven)", "hung (proven)"),
-        5: ("hung (proven)", "hung (proven)"),
-        6: ("finished", "finished"),
+    rows = [line for line in capfd.readouterr().out.splitlines() if line[:1].isdigit()]
+    assert {int(row[0]): row[37:56].strip() for row in rows} == {
+        1: "finishes, finishes",
+        2: "finishes, raises",
+        3: "finishes, raises",
+        4: "hangs, hangs",
+        5: "hangs, hangs",
+        6: "finishes, finishes",
     }
 
 
 # ---- show
 
 
-def test_show_prints_which_calls_met_and_why_each_rank_ended(tmp_path: Path, capsys) -> None:
+def shown(run: Timeline, everything: bool = False) -> list[str]:
+    return str(report.run_report(run, everything)).splitlines()
+
+
+def test_show_says_first_what_happened_why_and_where(tmp_path: Path, capsys) -> None:
     path = timeline().save(tmp_path / "run.joinlab")
     assert cli.main(["show", str(path)]) == 0
-    out = flat(capsys.readouterr().out)
-    assert "case_4 on gloo, inputs 5, 6" in out
-    assert "never completed" in out
-    for one in joinlab.diagnose(timeline()).ranks:
-        why = " ".join(one.sentence.split()[:4])
-        assert f"rank {one.rank} hung (proven) {why}" in out
-    assert "DDP construction)" not in out
-    assert "left out: 1 row of DDP's construction" in out
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("case_4 · launched gloo · inputs 5, 6") and lines[0].endswith("  BOTH HANG")
+    verdict = judge(timeline())
+    assert lines[1] == verdict.headline
+    assert " ".join(" ".join(lines).split()).count(verdict.steps[0]) == 1
+    assert lines[-1] == "ENDED  ranks 0, 1 hang: proven: no issued call can end the wait"
+    assert all(len(line) <= 80 and line == line.rstrip() for line in lines)
 
 
-@pytest.mark.parametrize(
-    ("backend", "remark"),
-    [("gloo", "did not meet: they differ in op, origin"), ("nccl", "met, but differ in op, origin")],
-)
+@pytest.mark.parametrize(("backend", "remark"), [("gloo", "can never meet, never ends"), ("nccl", "never ends")])
 def test_a_row_says_whether_its_calls_met(backend: str, remark: str) -> None:
-    table = report.calls_table(timeline(meta={"backend": backend}))
-    assert [str(cell) for cell in table.columns[-1].cells] == ["", "", remark]
+    lines = shown(timeline(meta={"backend": backend}))
+    at = next(k for k, line in enumerate(lines) if line.startswith(">"))
+    assert " ".join(lines[at].split()).startswith("> 3 forward 1 != barrier")
+    assert " ".join(lines[at : at + 2]).split("barrier")[1].strip() == remark or lines[at + 1].strip() == remark
 
 
-def test_show_setup_shows_the_calls_of_construction(tmp_path: Path, capsys) -> None:
-    path = timeline().save(tmp_path / "run.joinlab")
-    cli.main(["show", str(path), "--setup"])
-    out = flat(capsys.readouterr().out)
-    assert "construction)" in out
-    assert "left out" not in out
+def test_show_all_lists_what_matched(tmp_path: Path, capsys) -> None:
+    run = timeline_from_rows(
+        [call(rank, seq, "all-reduce", input=seq, host_wait_begin_ns=None) for rank in (0, 1) for seq in range(100)],
+        (FINISHED, FINISHED),
+        {},
+    )
+    path = run.save(tmp_path / "run.joinlab")
+    cli.main(["show", str(path)])
+    short = capsys.readouterr().out
+    assert "99 × all-reduce: all matched" in short and "--all lists the rows that matched" in short
+    cli.main(["show", str(path), "--all"])
+    out = capsys.readouterr().out
+    assert sum(line.strip()[:2].strip().isdigit() for line in out.splitlines()) == 100 and "--all" not in out
 
 
 def test_show_draws_a_page(tmp_path: Path, pages) -> None:
@@ -358,20 +371,27 @@ def test_show_draws_a_page(tmp_path: Path, pages) -> None:
     assert [(list(given), page) for given, page in pages] == [(["case_4"], tmp_path / "run.html")]
 
 
-def test_many_ranks_share_a_column(tmp_path: Path) -> None:
-    table = report.calls_table(timeline(ends=(HUNG,) * 16, ranks=16, meta={"inputs": [1] * 16}))
-    assert [column.header for column in table.columns] == ["input", "all ranks", ""]
-    cells = [str(cell) for cell in table.columns[1].cells]
-    assert cells[0] == "0-15: all-reduce (DDP forward() 1)"
-    assert cells[-1] == "0: all-reduce (DDP forward() 1) - never completed\n1-15: barrier - never completed"
+def test_64_ranks_fit_on_one_screen() -> None:
+    lines = shown(timeline(ends=(HUNG,) * 64, ranks=64, meta={"inputs": [1] * 64}))
+    assert len(lines) <= 24
+    assert lines[0].endswith("ALL 64 HANG")
+    assert "   call  rank 0                     ranks 1-63" in lines
 
 
-def test_a_call_that_a_rank_never_issued_is_named(tmp_path: Path) -> None:
+def test_a_call_that_a_rank_never_issued_is_named() -> None:
     rows = [call(1, 0, "all-reduce (DDP backward())", input=2, completed_ns=None, error="Connection closed by peer")]
     ends = (FINISHED, Ending(EndKind.RAISED, call=0, group="0", text="RuntimeError: Connection closed by peer"))
-    table = report.calls_table(timeline_from_rows(rows, ends, {"backend": "gloo"}))
-    cells = [[str(cell) for cell in column.cells] for column in table.columns]
-    assert cells == [["2"], ["-"], ["all-reduce (DDP backward()) - raised"], ["no such call on rank 0"]]
+    lines = shown(timeline_from_rows(rows, ends, {"backend": "gloo"}))
+    assert lines[1] == "Rank 0 finished; nothing meets rank 1's backward."
+    at = next(k for k, line in enumerate(lines) if line.startswith(">"))
+    assert " ".join(lines[at].split()) == "> 0 - backward no call of rank 0, failed"
+
+
+@settings(max_examples=40)
+@given(timelines(), st.booleans())
+def test_any_run_is_told_at_80_columns(run: Timeline, everything: bool) -> None:
+    lines = shown(run, everything)
+    assert all(len(line) <= 80 or everything for line in lines)
 
 
 def test_what_a_run_says_is_no_markup(launches, program, capsys) -> None:
@@ -379,7 +399,7 @@ def test_what_a_run_says_is_no_markup(launches, program, capsys) -> None:
     cli.main(["run", "train.py:worker", "--save", "run.joinlab"])
     capsys.readouterr()
     cli.main(["show", "run.joinlab"])
-    assert "[bold]worker[/bold] :boom: on gloo" in capsys.readouterr().out
+    assert "[bold]worker[/bold] :boom: · launched gloo" in capsys.readouterr().out
 
 
 # ---- errors

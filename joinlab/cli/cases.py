@@ -43,9 +43,7 @@ def _run(options: argparse.Namespace) -> int:
                 )
             runs[number] = case, timeline
             pages[f"Case {number}, inputs {n} and {n + 1}"] = timeline
-        screen.print(report.cases_table(runs, n))
-        if n == counts[-1]:
-            screen.print(*(report.case_notes(number, *run) for number, run in runs.items()), sep="\n")
+        screen.print(report.cases_report(runs, n))
     if options.html:
         keeping.write_html(pages, Path(options.html))
     return 0

@@ -1,23 +1,24 @@
-"""What the command line prints: tables of endings and of calls, and the sentences beside them.
+"""What the command line prints: the verdict first, then the calls, folded, at 80 columns.
 
 Every text from a run (an error of the backend, a label) goes to the screen as it is, never as markup.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from textwrap import wrap
+from typing import TYPE_CHECKING
 
-from rich import box
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from joinlab.analysis.diagnosis import diagnose
-from joinlab.analysis.matching import Matched, Slot, is_setup
+from joinlab.analysis.folding import Fold, Folding, Part, fold, rows_of
+from joinlab.analysis.matching import Slot
+from joinlab.analysis.verdict import Verdict, judge
+from joinlab.analysis.wording import asks, good, lane_name, short_site, span_text
 from joinlab.cli.machine import Fact
+from joinlab.ops import POINT_TO_POINT
 from joinlab.timeline import Ending, EndKind, Timeline
 
 if TYPE_CHECKING:
@@ -28,20 +29,21 @@ IN_A_TRACE = {
     EndKind.HUNG: "hangs",
     EndKind.RAISED: "raises",
     EndKind.KILLED: "is killed",
-    EndKind.UNKNOWN: "has no known ending",
+    EndKind.UNKNOWN: "unknown",
 }
 """Endings in the words of the documented traces."""
 
-STYLES = {
-    EndKind.FINISHED: "green",
-    EndKind.HUNG: "bold red",
-    EndKind.RAISED: "bold red",
-    EndKind.KILLED: "bold red",
-    EndKind.UNKNOWN: "yellow",
-}
+WIDTH = 80
+"""Characters a line. A terminal may be wider; what is pasted into a mail or an issue is not."""
 
-WIDE = 4
-"""With more ranks than this, a table has one column for all of them."""
+LANES = 3
+"""So many lanes have a column of their own; of more, those that did otherwise are shown."""
+
+REMARK, GAP = 16, 4
+"""Characters kept for what is said of a row, and between two lanes, where the sign of inequality stands."""
+
+BEFORE, AFTER = 4, 12
+"""So many rows are shown before the first difference, and from it on; `--all` lists the rest."""
 
 
 class Screen(Console):
@@ -58,42 +60,36 @@ class Screen(Console):
 # ---- the six cases
 
 
-def cases_table(runs: Mapping[int, tuple[Case, Timeline]], n: int) -> Table:
-    """How each case, by its number, ended with `n` and n + 1 inputs, beside the documented endings."""
+def cases_report(runs: Mapping[int, tuple[Case, Timeline]], n: int) -> Text:
+    """How each case, by its number, ended with `n` and n + 1 inputs: one line a case, footnotes once."""
     backends = " and ".join(sorted({str(run.meta["backend"]) for _, run in runs.values()}))
-    table = _table(f"Rank 0 has {_inputs(n)}, rank 1 has {_inputs(n + 1)}: on {backends}, run here")
-    for name in ("case", "program", "rank 0", "rank 1", "NCCL, N=5:\nrank 0", "NCCL, N=5:\nrank 1"):
-        table.add_column(name)
+    lines = [
+        f"rank 0: {n} input{'s' * (n != 1)}, rank 1: {n + 1} · {backends}, run here",
+        f"{'':37}{'rank 0, rank 1':19}documented: NCCL, 1.9",
+    ]
+    notes: list[str] = []
+
+    def noted(text: str) -> str:
+        if text not in notes:
+            notes.append(text)
+        return f" [{notes.index(text) + 1}]"
+
     for number, (case, run) in runs.items():
-        documented = ["not documented"] * len(run.ends)
-        if case.documentation is not None:
-            documented = [_beside(end, then, n) for end, then in zip(run.ends, case.documentation.asker, strict=True)]
-        table.add_row(str(number), _program(case), *map(_ending, run.ends), *documented)
-    table.caption = "NCCL: documented by the thread's author; PyTorch 1.9.1, two GPUs of one machine, 5 and 6 inputs"
-    return table
-
-
-def case_notes(number: int, case: Case, run: Timeline) -> Group:
-    """Why the ranks of one case ended so, and why not as documented."""
-    n = run.meta["inputs"][0]
-    lines: list[RenderableType] = [endings(run)]
-    if (told := case.documentation) is not None:
-        documented = [_documented("the thread's author", 5, told.asker)]
-        documented += [_documented("the answer", count, ends) for count, ends in told.answer.items()]
-        lines.append(Text(f"Documented on NCCL by {'; '.join(documented)}.", style="dim"))
-        if told.gloo and run.meta["backend"] == "gloo":
-            lines.append(Text(f"Why gloo differs: {told.gloo}"))
-    title = Text(f"Case {number}: {_program(case)}; rank 0 has {_inputs(n)}, rank 1 {n + 1}", style="bold")
-    return Group(title, *(Padding(line, (0, 0, 0, 2)) for line in lines), Text())
-
-
-def _inputs(n: int) -> str:
-    return f"{n} input{'' if n == 1 else 's'}"
-
-
-def _beside(end: Ending, documented: str, n: int) -> str:
-    mark = "= " if IN_A_TRACE[end.kind] == documented else "≠ "
-    return (mark if n == 5 else "") + documented  # what was documented for 5 inputs says nothing of another N
+        here = ", ".join(IN_A_TRACE[end.kind] + "!" * end.pending for end in run.ends)
+        told, then, mark = case.documentation, "not documented", ""
+        if told is not None and (known := told.asker if n == 5 else told.answer.get(n)) is not None:
+            kinds = set(IN_A_TRACE.values())
+            then = ", ".join(end if end in kinds else f"see{noted(end)}" for end in known)
+            same = [IN_A_TRACE[end.kind] for end in run.ends] == list(known)
+            mark = "= " if same else "≠ "
+            if not same and told.gloo and run.meta["backend"] == "gloo":
+                then += noted(told.gloo)
+        if any(end.pending for end in run.ends):
+            noted("!: it finished, and left a call pending.")
+        lines.append(f"{number:<3}{_program(case):34}{here:19}{mark}{then}")
+    for at, note in enumerate(notes, 1):
+        lines += _wrapped(note if note.startswith("!") else f"[{at}] {note}", "    ")
+    return Text("\n".join(line.rstrip() for line in lines))
 
 
 def _program(case: Case) -> str:
@@ -103,90 +99,169 @@ def _program(case: Case) -> str:
     return f"{'join()' if told.join else 'no join()'}, {barrier}"
 
 
-def _documented(who: str, n: int, ends: Sequence[str]) -> str:
-    return f"{who}, N = {n}: " + ", ".join(f"rank {rank} {end}" for rank, end in enumerate(ends))
-
-
 # ---- one run
 
 
-def calls_table(run: Timeline, setup: bool = False) -> Table:
-    """Which calls met, one row a slot; `setup`: with those of DDP's construction and bucket rebuild."""
-    matched = Matched(run)
-    table = _table(f"{run.meta.get('program')} on {run.meta.get('backend')}, inputs {_listed(run.meta.get('inputs'))}")
-    table.add_column("input", justify="right")
-    for rank in range(run.world_size) if run.world_size <= WIDE else ["all ranks"]:
-        table.add_column(f"rank {rank}" if isinstance(rank, int) else rank, overflow="fold")
-    table.add_column("")
-    hidden = 0
-    groups = len({slot.group for slot in matched.slots})
-    for slot in matched.slots:
-        calls = {rank: matched.row_of[rank, slot.group, seq] for rank, seq in slot.calls.items()}
-        if not setup and _is_dull(slot, calls.values()):
-            hidden += 1
-            continue
-        cells = [Text(_call(calls[rank])) if rank in calls else Text("-") for rank in range(run.world_size)]
-        if run.world_size > WIDE:
-            cells = [_together(cells)]
-        remark = _remark(slot, calls, run)
-        where = f"group {slot.group}" if groups > 1 else ""
-        table.add_row(
-            "" if slot.input is None else str(slot.input),
-            *cells,
-            Text(", ".join(filter(None, (where, remark))), style="bold red" if remark else "dim"),
-        )
-    if hidden:
-        table.caption = (
-            f"left out: {hidden} row{'s' * (hidden > 1)} of DDP's construction and bucket rebuild (--setup shows them)"
-        )
-    return table
+def run_report(run: Timeline, everything: bool = False) -> Text:
+    """One run on one screen: what happened, why, what to do, and the calls, folded.
+
+    everything  lists every row and every line of the output's tables, however long
+    """
+    folding = fold(run)
+    verdict = judge(run, folding)
+    lines = [_title(run, verdict), *_wrapped(verdict.headline, "")]
+    for number, step in enumerate(verdict.steps):
+        lines += _wrapped(f"{'WHY' if not number else '   '}  {step}", " " * 5)
+    for number, line in enumerate(verdict.lines[:LANES]):
+        who = f"{'AT' if not number else '  '}   {lane_name(line.ranks)}"
+        lines.append(_cut(f"{who}  {short_site(line.site)}  {line.text}"))
+    if verdict.advice:
+        lines += _wrapped(f"FIX  {verdict.advice.do} {verdict.advice.reason}", " " * 5)
+    lines += ["", *_Calls(run, folding, verdict, everything).lines(), ""]
+    for number, one in enumerate(verdict.endings):
+        lines += _wrapped(f"{'ENDED' if not number else '     '}  {one.text}{_reason(run, one.ranks)}", " " * 7)
+    found = Text("\n".join(line.rstrip() for line in lines))
+    ill = not all(map(good, run.ends))
+    begin = lines[0].rfind("  ")
+    found.stylize("bold red" if ill else "bold green", max(begin, 0), len(lines[0]))
+    return found
 
 
-def endings(run: Timeline) -> Group:
-    """How each rank ended, and why."""
-    diagnosis = diagnose(run)
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    for one in diagnosis.ranks:
-        grid.add_row(Text(f"rank {one.rank}", style="bold"), _ending(one.ending), Text(one.sentence))
-    return Group(Text(diagnosis.sentence), grid)
+def _title(run: Timeline, verdict: Verdict) -> str:
+    meta = run.meta
+    counts = list(meta.get("inputs") or [])
+    size = f"inputs {', '.join(map(str, counts))}" if 0 < len(counts) <= 8 else f"{run.world_size} ranks"
+    left = f"{meta.get('program', 'program')} · {meta.get('engine', 'recorded')} {meta.get('backend', '')} · {size}"
+    bad = [one for one in verdict.endings if not good(one.ending)]
+    if len(verdict.endings) > 1:
+        right = " · ".join(one.text for one in bad[:2])
+    elif run.world_size == 1:
+        right = verdict.endings[0].text
+    else:
+        right = f"{'both' if run.world_size == 2 else f'all {run.world_size}'} {_verb(verdict.endings[0].ending)}"
+    right = _cut(right.upper(), WIDTH - 2)
+    left = _cut(left, max(WIDTH - len(right) - 2, 12))
+    return f"{left}{right:>{max(WIDTH - len(left), len(right) + 2)}}"
 
 
-def _ending(end: Ending) -> Text:
-    return Text(str(end), style=STYLES[end.kind])
+def _verb(end: Ending) -> str:
+    words = {EndKind.FINISHED: "finished", EndKind.HUNG: "hang", EndKind.RAISED: "raised an error"}
+    return words.get(end.kind, str(end.kind)) + ", a call still pending" * end.pending
 
 
-def _call(row: Mapping[str, Any]) -> str:
-    label = row["origin"] or row["op"]
-    if row["error"]:
-        return f"{label} - raised"
-    return label if row["completed_ns"] is not None else f"{label} - never completed"
+def _reason(run: Timeline, ranks: Sequence[int]) -> str:
+    """The text of an exception, or of what ended the process; nothing where the steps have told it."""
+    told = set()
+    for rank in ranks:
+        end = run.ends[rank]
+        if end.kind is EndKind.HUNG:
+            told.add("proven: no issued call can end the wait" if end.proven else "suspected: no progress was seen")
+        elif end.kind is not EndKind.FINISHED:
+            told.add(end.text.strip().partition("\n")[0])
+    said = told.pop() if len(told) == 1 else ""
+    return f": {said}" if said else ""
 
 
-def _is_dull(slot: Slot, calls: Iterable[Mapping[str, Any]]) -> bool:
-    return slot.expected and all(is_setup(row["origin"] or "") and row["completed_ns"] is not None for row in calls)
+class _Calls:
+    """The rows of one run as lines: matched rounds folded, the rows around the first difference in full."""
+
+    def __init__(self, run: Timeline, folding: Folding, verdict: Verdict, everything: bool) -> None:
+        self.run, self.folding, self.verdict, self.everything = run, folding, verdict, everything
+        odd = [ranks[0] for ranks in folding.classes if ranks[0] in verdict.odd]
+        lanes = [ranks[0] for ranks in folding.classes]
+        first = [rank for line in verdict.lines for rank in line.ranks if rank in lanes]
+        chosen = list(dict.fromkeys([*odd, *first, *sorted(lanes, key=lambda rank: -len(folding.lanes[rank]))]))
+        self.shown = sorted(lanes if everything else chosen[:LANES])
+        self.left_out = len(lanes) - len(self.shown)
+        self.width = (WIDTH - 9 - REMARK) // max(min(len(self.shown), LANES), 1) - GAP
+        sites = {(row["call_site"] or "").rpartition(":")[0] for row in folding.matched.rows}
+        self.one_file = len(sites) == 1
+        self.groups = len({slot.group for slot in folding.slots}) > 1
+
+    def lines(self) -> Iterator[str]:
+        if not self.folding.slots:
+            yield "No call was recorded."
+            return
+        parts: list[Part] = list(rows_of(self.folding.parts)) if self.everything else list(self.folding.parts)
+        first = self.verdict.first
+        at = next((k for k, part in enumerate(parts) if first is not None and part == first), len(parts) - 1)
+        few = sum(isinstance(part, int) for part in parts) <= BEFORE + AFTER
+        begin, end = (0, len(parts)) if self.everything or few else (max(at - BEFORE, 0), at + AFTER)
+        yield "   call  " + self._columns([self.folding.name(rank) for rank in self.shown])
+        folded = False
+        for k, part in enumerate(parts):
+            if isinstance(part, Fold):
+                folded = True
+                yield f"{self._numbers(part):>7}  {_cut(self.folding.label(part), WIDTH - 24)}: all matched"
+            elif begin <= k < end:
+                yield self._row(part)
+        hidden = sum(1 for k, part in enumerate(parts) if isinstance(part, int) and not begin <= k < end)
+        told = [
+            f"{count} more {what}{'s' * (count > 1)}"
+            for count, what in ((hidden, "row"), (self.left_out, "lane"))
+            if count
+        ]
+        told += ["the rows that matched"] * folded
+        if told:
+            yield f"         --all lists {' and '.join(told)}."
+
+    def _numbers(self, part: Fold) -> str:
+        slots = self.folding.slots
+        seqs = [next(iter(slots[index].calls.values())) for index in (part.begin, part.end - 1)]
+        return f"{seqs[0]}-{seqs[1]}"
+
+    def _row(self, index: int) -> str:
+        slot = self.folding.slots[index]
+        seqs = sorted(set(slot.calls.values()))
+        cells = [self._cell(slot, rank) for rank in self.shown]
+        mark = ">" if index == self.verdict.first else " "
+        sign = "!=" if slot.differs else "(!)" if self._other_lines(slot) else ""
+        line = f"{mark}{seqs[0]:>6}  {self._columns(cells, sign)}".rstrip()
+        remark = ", ".join(filter(None, (self._remark(slot), f"group {slot.group}" if self.groups else "")))
+        if not remark:
+            return line
+        return f"{line}  {remark}" if len(line) + len(remark) + 2 <= WIDTH else f"{line}\n         {remark}"
+
+    def _columns(self, cells: Sequence[str], sign: str = "") -> str:
+        return f"{sign:^{GAP}}".join(f"{_cut(cell, self.width):{self.width}}" for cell in cells)
+
+    def _cell(self, slot: Slot, rank: int) -> str:
+        if rank not in slot.calls:
+            return "-"
+        row = self.folding.matched.row_of[rank, slot.group, slot.calls[rank]]
+        site = row["call_site"] or ""
+        where = f":{site.rpartition(':')[2]}" if self.one_file and site else short_site(site)
+        return f"{asks(row['origin'], row['op'])} {where}".rstrip()
+
+    def _other_lines(self, slot: Slot) -> bool:
+        rows = [self.folding.matched.row_of[rank, slot.group, seq] for rank, seq in slot.calls.items()]
+        return len({(row["origin"], row["call_site"]) for row in rows}) > len({row["origin"] for row in rows})
+
+    def _remark(self, slot: Slot) -> str:
+        rows = {rank: self.folding.matched.row_of[rank, slot.group, seq] for rank, seq in slot.calls.items()}
+        pair = any(row["op"] in POINT_TO_POINT for row in rows.values())
+        told = []
+        if slot.differs and not slot.met:
+            told.append("can never meet")
+        absent = sorted(set(self.folding.matched.groups[slot.group]) - slot.calls.keys() - set(slot.lost))
+        if pair and not slot.met:
+            told.append("nothing meets it")
+        elif absent and not pair:
+            told.append(f"no call of rank{'s' * (len(absent) > 1)} {span_text(absent)}")
+        for how, wanted in (("failed", True), ("never ends", False)):
+            ranks = [rank for rank, row in rows.items() if row["completed_ns"] is None and bool(row["error"]) is wanted]
+            all_of = len(ranks) == len(rows)
+            who = "" if all_of else f"{lane_name([one for rank in ranks for one in self.folding.lanes[rank]])} "
+            told += [f"{who}{how}"] if ranks else []
+        return ", ".join(told)
 
 
-def _remark(slot: Slot, calls: Mapping[int, Mapping[str, Any]], run: Timeline) -> str:
-    """What is wrong with a slot; "" if nothing is."""
-    if slot.differs:
-        return f"{'met, but differ' if slot.met else 'did not meet: they differ'} in {', '.join(slot.differs)}"
-    if any(row["op"] in ("send", "recv") for row in calls.values()):
-        return "" if slot.met else "nobody at the other side"
-    missing = [rank for rank in run.meta["groups"].get(slot.group, ()) if rank not in calls]
-    return f"no such call on rank {_listed(missing)}" if missing else ""
+def _wrapped(text: str, indent: str) -> list[str]:
+    return wrap(text, WIDTH, subsequent_indent=indent) or [""]
 
 
-def _together(cells: Sequence[Text]) -> Text:
-    """Neighbouring ranks with the same call as one line: "0-14: all-reduce (barrier)"."""
-    lines = []
-    for text, group in groupby(enumerate(cells), key=lambda cell: cell[1].plain):
-        ranks = [rank for rank, _ in group]
-        lines.append(f"{ranks[0]}-{ranks[-1]}: {text}" if len(ranks) > 1 else f"{ranks[0]}: {text}")
-    return Text("\n".join(lines))
-
-
-def _listed(values: Iterable[Any] | None) -> str:
-    return ", ".join(map(str, values or ())) or "not recorded"
+def _cut(text: str, most: int = WIDTH) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 # ---- the machine
@@ -202,9 +277,3 @@ def facts_table(facts: Sequence[Fact]) -> Table:
         mark = {True: Text("ok", style="green"), False: Text("--", style="bold red"), None: Text("")}[fact.works]
         table.add_row(fact.name, mark, Text(fact.text))
     return table
-
-
-def _table(title: str) -> Table:
-    return Table(
-        title=Text(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", caption_justify="left"
-    )

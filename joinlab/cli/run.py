@@ -43,7 +43,7 @@ def _run(options: argparse.Namespace) -> int:
     except LaunchInterrupted as interrupted:
         keeping.keep(interrupted.timeline, options.save, options.html)
         raise
-    report.Screen().print(report.endings(timeline))
+    report.Screen().print(report.run_report(timeline))
     keeping.keep(timeline, options.save, options.html)
     return 0 if all(end.kind == "finished" for end in timeline.ends) else 1
 

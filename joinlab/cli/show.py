@@ -10,7 +10,7 @@ from joinlab.cli.command import Command, add_html
 
 def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="written by `run --save` or Timeline.save")
-    parser.add_argument("--setup", action="store_true", help="with the calls of DDP's construction and bucket rebuild")
+    parser.add_argument("--all", action="store_true", help="list every row and every lane, those that matched, too")
     add_html(parser)
 
 
@@ -19,14 +19,14 @@ def _run(options: argparse.Namespace) -> int:
     from joinlab.importers.load import load
 
     timeline = load(options.file)
-    report.Screen().print(report.calls_table(timeline, options.setup), report.endings(timeline))
+    report.Screen().print(report.run_report(timeline, options.all))
     keeping.keep(timeline, None, options.html)
     return 0
 
 
 COMMAND = Command(
     "show",
-    "print a saved run: which calls met, how each rank ended, and why",
+    "print a saved run: what happened, why, where, and what to do",
     _options,
     _run,
     (("run.joinlab", "what met what, and why each rank ended as it did"),),
