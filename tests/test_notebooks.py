@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from joinlab.course.exercises import EXERCISES
+from joinlab.course.questions import questions
 from tests.test_scenarios import PROGRAMS
 
 FOLDER = Path(__file__).parent.parent / "notebooks"
@@ -127,12 +128,22 @@ def test_links_lead_to_notebooks_of_the_course(path):
 
 
 @every_notebook
-def test_the_last_cell_asserts_from_what_was_run(path):
-    last = ast.parse(cells(path, "code")[-1])
-    asserts = [node for node in last.body if isinstance(node, ast.Assert)]
-    assert len(asserts) >= 3
-    for node in asserts:  # each looks at something that an earlier cell made
-        assert any(isinstance(inner, ast.Name) for inner in ast.walk(node)), ast.unparse(node)
+def test_it_ends_with_its_questions_and_asserts_nothing(path):
+    assert cells(path, "code")[-1] == f"joinlab.quiz({COURSE.index(path.stem) + 1})"
+    assert "assert " not in "\n".join(cells(path, "code"))
+
+
+@every_notebook
+def test_its_predictions_are_asked_where_they_can_be_answered(path):
+    number = COURSE.index(path.stem) + 1
+    asked = re.findall(r'joinlab\.quiz\("([\w-]+)"|ask="([\w-]+)"', "\n".join(cells(path, "code")))
+    names = [first or second for first, second in asked]
+    assert names == [name for name in questions() if name.startswith(f"{number}-")]
+
+
+@every_notebook
+def test_it_reads_no_file_beside_it(path):
+    assert not re.search(r"\.\./|data/", "\n".join(cells(path, "code")))
 
 
 @every_notebook
