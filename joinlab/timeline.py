@@ -107,10 +107,20 @@ class Meta(TypedDict, total=False):
     verdict_ns: int | None
     format: str
     group_names: dict[str, str]
+    group_backends: dict[str, str]
     skipped: dict[str, dict[int, int]]
     progress: dict[str, dict[int, Progress]]
     missing_ranks: list[int]
     problems: list[str]
+
+
+def backend_of(meta: Mapping[str, Any], group: str) -> Any:
+    """The backend of a process group: its own, where meta says so, or that of the run.
+
+    >>> backend_of({"backend": "nccl", "group_backends": {"1": "gloo"}}, "1")
+    'gloo'
+    """
+    return meta.get("group_backends", {}).get(group, meta.get("backend"))
 
 
 class EndKind(StrEnum):
@@ -197,7 +207,8 @@ class Timeline:
              groups {name: [global ranks]}, versions, clock {"domain", ...}; for records that lost their beginning
              also skipped {group: {rank: collectives that the rank issued in it before the first of its rows}},
             progress {group: {rank: how many it enqueued and completed}}, missing_ranks, and problems, sentences
-            about what could not be read; group_names {name: the program's own description of it}
+            about what could not be read; group_names {name: the program's own description of it},
+            group_backends {name: its backend}, where that is another than `backend`
 
         timeline.calls.filter(pl.col("completed_ns").is_null())     # what never completed
         timeline.ends[1].kind                                       # "hung"

@@ -20,7 +20,9 @@ NETWORK = re.compile(r"remote process exit")
 FOLDERS = re.compile(r"(?<![\w./])(?:/[\w.+-]+)*/(?=[\w+-]+\.)")
 
 GLOG = re.compile(r"\[rank\d+\]:\[F\d+ [\d:.]+ ")
-AFTER = re.compile(r"Pair is not connected \(.*| This could be because.*", re.DOTALL)
+AFTER = re.compile(r"\s*Pair is not connected \(.*| This could be because.*", re.DOTALL)
+
+TIMED_OUT = re.compile(r"\[[^\]]*\] Timed out waiting \d+ms")
 
 PEER_GONE = "the peer is gone"
 ABORTED = "aborted"
@@ -88,7 +90,7 @@ def what(text: str | None) -> str | None:
         return text.partition("Invoked with: <")[0]
     if text and "op.preamble.length" in text:
         return ABORTED
-    return text and AFTER.sub("", GLOG.sub("[", FOLDERS.sub("", text)))
+    return text and AFTER.sub("", GLOG.sub("[", FOLDERS.sub("", TIMED_OUT.sub("Timed out", text))))
 
 
 def differences(emulated: Timeline, launched: Timeline, unknown: Set[tuple[int, int]] = frozenset()) -> list[str]:

@@ -645,8 +645,19 @@ def result_too_early(rank: int, size: int) -> Any:
         work.wait()
 
 
+def monitored(rank: int, size: int) -> Any:
+    dist.monitored_barrier()
+    return "passed"
+
+
+def collective_after_monitored(rank: int, size: int) -> Any:
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    return tensor.item()
+
+
 WORKS: tuple[Probe, ...] = (
     work_of_reduce_scatter, work_of_reduce_scatter_list, future_of_a_barrier, future_of_an_open_barrier,
     future_of_a_gather, future_of_a_scatter, future_of_an_all_gather, future_of_a_coalesced_all_gather,
-    future_of_an_all_to_all, work_of_a_send, result_too_early,
+    future_of_an_all_to_all, work_of_a_send, result_too_early, monitored, collective_after_monitored,
 )  # fmt: skip

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 import joinlab
 from joinlab import Timeline, emulate
@@ -52,3 +58,119 @@ def test_every_probe_is_asked() -> None:
     asked = {probe for asked in SETS.values() for probe in asked}
     helpers = {probes.answers}
     assert {one.__name__ for one in written - asked - helpers if not one.__name__.startswith("_")} == set()
+
+
+# ------------------------------------------------------------------------------------------ programs of their own
+
+
+def a_wait_that_times_out_and_a_call_that_does_not(rank: int, inputs: Any) -> Any:
+    tensor = torch.ones(1)
+    if rank:
+        time.sleep(0.5)
+        dist.all_reduce(tensor)
+        return tensor.item()
+    work = dist.all_reduce(tensor, async_op=True)
+    with contextlib.suppress(RuntimeError):
+        work.wait(timedelta(milliseconds=100))
+    late = work.is_completed()
+    return late, work.wait(), tensor.item()
+
+
+def a_wait_that_is_given_up_for_good(rank: int, inputs: Any) -> Any:
+    if rank == 0:
+        try:
+            dist.all_reduce(torch.ones(1), async_op=True).wait(timedelta(milliseconds=100))
+        except RuntimeError as error:
+            return str(error)
+    else:
+        time.sleep(0.5)
+        dist.all_reduce(torch.ones(1))  # rank 0 has ended
+
+
+def a_recv_that_times_out_closes_the_connections(rank: int, inputs: Any) -> Any:
+    found = []
+    if rank:
+        time.sleep(0.5)
+    for call in (lambda: dist.irecv(torch.ones(1), 1).wait(timedelta(milliseconds=100)), dist.barrier):
+        if rank == 0:
+            found.append(_error_of(call))
+    if rank == 0:
+        time.sleep(1)
+        return found
+    return [_error_of(lambda: dist.send(torch.ones(1), 0)), _error_of(dist.barrier)]
+
+
+def a_late_rank_in_a_monitored_barrier(rank: int, inputs: Any) -> Any:
+    if rank:
+        time.sleep(0.5)
+    found = _error_of(lambda: dist.monitored_barrier(timeout=timedelta(milliseconds=100)))
+    if rank == 0:
+        time.sleep(1)  # so that the others meet a closed connection, not an ended process
+    return found
+
+
+def late_ranks_in_a_monitored_barrier(rank: int, inputs: Any) -> Any:
+    if rank:
+        time.sleep(0.5)
+    found = _error_of(lambda: dist.monitored_barrier(timeout=timedelta(milliseconds=100), wait_all_ranks=True))
+    if rank == 0:
+        time.sleep(1)
+    return found
+
+
+def the_call_that_raised_is_named(rank: int, inputs: Any) -> Any:
+    if rank:
+        first, _ = dist.irecv(torch.zeros(1), 0, tag=1), dist.irecv(torch.zeros(1), 0, tag=2)
+        first.wait()
+
+
+def sends_that_nobody_waits_for(rank: int, inputs: Any) -> Any:
+    work = dist.isend(torch.ones(1), 1) if rank == 0 else dist.irecv(torch.zeros(1), 0) if rank == 1 else None
+    dist.barrier()
+    return work is not None and work.is_completed()
+
+
+def a_reduce_scatter_that_nobody_waits_for(rank: int, inputs: Any) -> Any:
+    dist.reduce_scatter_tensor(torch.zeros(1), torch.ones(dist.get_world_size()), async_op=True)
+    dist.barrier()
+
+
+def recv_from_any_when_all_are_gone(rank: int, inputs: Any) -> Any:
+    if rank == 0:
+        dist.recv(torch.zeros(1))
+
+
+def embedding(rank: int, inputs: Any) -> Any:
+    model = DDP(torch.nn.EmbeddingBag(10, 4, sparse=True))
+    for step in range(3):
+        model(torch.tensor([[1, 2], [3, rank + step]])).sum().backward()
+    return model.module.weight.grad.coalesce().to_dense().tolist()
+
+
+def _error_of(call: Any) -> str | None:
+    try:
+        call()
+    except RuntimeError as error:
+        return what(str(error))
+    return None
+
+
+ALONE = [
+    a_wait_that_times_out_and_a_call_that_does_not,
+    a_wait_that_is_given_up_for_good,
+    a_recv_that_times_out_closes_the_connections,
+    a_late_rank_in_a_monitored_barrier,
+    late_ranks_in_a_monitored_barrier,
+    the_call_that_raised_is_named,
+    sends_that_nobody_waits_for,
+    a_reduce_scatter_that_nobody_waits_for,
+    recv_from_any_when_all_are_gone,
+    embedding,
+]
+
+
+@pytest.mark.parametrize("program", ALONE)
+def test_it_ends_as_real_processes_do(program: Any) -> None:
+    launched, emulated = launch(program, 2), emulate(program, (1, 1), "gloo")
+    assert repr(emulated.returns) == repr(launched.returns)
+    assert differences(emulated, launched) == []

@@ -19,7 +19,7 @@ from joinlab.analysis.wording import listed, ranks_text, short_site, upper
 from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.rules.calls import Blocked, Blocker, by_group
 from joinlab.rules.proof import RULES, Wait, prove
-from joinlab.timeline import CallRow, Ending, EndKind, Timeline
+from joinlab.timeline import CallRow, Ending, EndKind, Timeline, backend_of
 
 PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Read error", "Broken pipe")
 """What gloo says when the process at the other end is gone."""
@@ -102,19 +102,22 @@ class _Case:
         timeline, rows = matched.timeline, matched.rows
         self.timeline = timeline
         self.ends = timeline.ends
-        self.backend = str(timeline.meta.get("backend"))
+        self.meta = timeline.meta
+        backend = str(timeline.meta.get("backend"))
         self.groups = matched.groups
         self.default = next(iter(self.groups), "")
         self.rows: Mapping[Key, Row] = matched.row_of
         self.slots = matched.slots
         self.slot_of = {(rank, slot.group, seq): slot for slot in self.slots for rank, seq in slot.calls.items()}
         gone = [rank for rank, end in enumerate(self.ends) if end.kind not in (EndKind.HUNG, EndKind.UNKNOWN)]
-        rule = RULES.get(self.backend)
         lanes = by_group(matched.calls, self.groups)
-        self.blocked: dict[str, Blocked] = {name: rule(one, gone) if rule else {} for name, one in lanes.items()}
+        rules = {name: RULES.get(str(backend_of(self.meta, name))) for name in lanes}
+        self.blocked: dict[str, Blocked] = {
+            name: rule(lanes[name], gone) if rule else {} for name, rule in rules.items()
+        }
         transport = timeline.meta.get("transport")
         waits = _waits(timeline, rows)
-        self.proof = prove(matched.calls, self.groups, self.backend, waits, gone, transport, self.blocked)
+        self.proof = prove(matched.calls, self.groups, backend, waits, gone, transport, self.blocked)
         self.crossed = tuple(slot for slot in self.slots if slot.met and not slot.expected)
         self.parting = next((slot for slot in self.slots if self._parts(slot)), None)
 
@@ -167,12 +170,15 @@ class _Case:
         why = self._because(awaited) or self._beside(awaited)
         return f"waits in {self._call(awaited)}{why}. A hang is only suspected: {seen}."
 
+    def _on_gloo(self, key: Key) -> bool:
+        return bool(backend_of(self.meta, key[1]) == "gloo")
+
     def _raised(self, rank: int, awaited: Key | None) -> str:
         text = self.ends[rank].text.strip().partition("\n")[0]
         if awaited is None:
             return f"raised {_cut(text)}."
         error = self.rows[awaited]["error"]
-        if self.backend == "gloo" and any(words in f"{error} {text}" for words in PEER_GONE):
+        if self._on_gloo(awaited) and any(words in f"{error} {text}" for words in PEER_GONE):
             return (
                 f"raised an error in {self._call(awaited)}, because {self._left(awaited)}. On gloo a process that ends "
                 f"closes its connections, and whoever waits for it gets an error: {_cut(text)}."
@@ -185,7 +191,7 @@ class _Case:
         if awaited is None:
             return f"{how}."
         said = f"{how}, in {self._call(awaited)}{self._beside(awaited)}."
-        if self.backend == "gloo" and "SIGABRT" in text and {"dtype", "shape"} & set(self.slot_of[awaited].differs):
+        if self._on_gloo(awaited) and "SIGABRT" in text and {"dtype", "shape"} & set(self.slot_of[awaited].differs):
             said += " Gloo aborts a process that is sent more bytes than its call has room for."
         return said
 
@@ -234,7 +240,7 @@ class _Case:
         if slot is not self.slot_of[theirs]:
             return f"does not get there, since it waits in {self._call(theirs)}"
         issued = f"issued {self._call(theirs)} in its place"
-        if self.backend == "gloo" and row["op"] != mine["op"]:
+        if self._on_gloo(theirs) and row["op"] != mine["op"]:
             return f"{issued}, and on gloo calls of different kinds never meet"
         if row["root"] != mine["root"] and row["op"] == mine["op"]:
             return f"{issued}, with root {row['root']} where rank {rank} has root {mine['root']}"

@@ -22,7 +22,7 @@ import polars as pl
 from joinlab.ops import FACTS, POINT_TO_POINT
 from joinlab.rules import gloo as gloo_rule
 from joinlab.rules.calls import ANY_SOURCE, Call, by_group, call_of, elements_of
-from joinlab.timeline import CallRow, Timeline
+from joinlab.timeline import CallRow, Timeline, backend_of
 
 SHADOWS: Mapping[str, frozenset[str]] = {
     "(join() _get_num_nonjoined_procs())": frozenset({"(DDP forward() 1)", "(notify_join_context())"}),
@@ -99,11 +99,10 @@ def match(timeline: Timeline) -> tuple[Slot, ...]:
 def _match(
     rows: Sequence[Row], calls: Sequence[Call], groups: Mapping[str, Sequence[int]], meta: Mapping[str, Any]
 ) -> tuple[Slot, ...]:
-    backend = meta.get("backend")
     slots: list[Slot] = []
     counts: dict[str, int] = {}
     input: int | None = None
-    found = _slots(rows, calls, groups, backend, meta.get("skipped", {}))
+    found = _slots(rows, calls, groups, meta)
     for at in _in_order([members for members, _ in found], rows):
         members, lost = found[at]
         group = members[0]["group"]
@@ -116,7 +115,7 @@ def _match(
                 index=counts.setdefault(group, 0),
                 calls={row["rank"]: row["seq"] for row in members},
                 input=input,
-                met=_meet(members, backend, lost),
+                met=_meet(members, backend_of(meta, group), lost),
                 differs=differs,
                 expected=not differs,
                 lost=lost,
@@ -178,13 +177,13 @@ def _slots(
     rows: Sequence[Row],
     calls: Sequence[Call],
     groups: Mapping[str, Sequence[int]],
-    backend: object,
-    skipped: Mapping[str, Mapping[int, int]],
+    meta: Mapping[str, Any],
 ) -> list[tuple[list[Row], tuple[int, ...]]]:
     """The rows of each slot and the ranks whose call in it is lost: slots of one group in order, group by group.
 
     A rank that skipped 3 collectives has its first recorded one in slot 3, and is lost in slots 0 to 2.
     """
+    skipped: Mapping[str, Mapping[int, int]] = meta.get("skipped", {})
     row_of = {(row["group"], row["rank"], row["seq"]): row for row in rows}
     found: list[tuple[list[Row], tuple[int, ...]]] = []
     for name, group in by_group(calls, groups).items():
@@ -197,7 +196,7 @@ def _slots(
             lost = tuple(rank for rank in group.ranks if first[rank] > k)
             found += [([row_of[name, call.rank, call.seq] for call in met], lost)] if met else []
         together: list[list[Call]] = []
-        sends, recvs = (_per_pair(pairs, backend) for pairs in (group.sends, group.recvs))
+        sends, recvs = (_per_pair(pairs, backend_of(meta, name)) for pairs in (group.sends, group.recvs))
         for pair in sorted(sends.keys() | recvs.keys()):
             out, into = sends.get(pair, []), recvs.get(pair, [])
             if pair[0] == pair[1]:  # to itself: no backend takes that, and a slot holds one call a rank

@@ -96,11 +96,22 @@ class GlooFabric:
         self._working: list[list[Task]] = [[] for _ in ranks]  # by place: what its workers carry out
         self._slots: dict[int, dict[int, Task]] = {}  # by number: the tasks that are started, by place
         self._left: set[int] = set()
+        self._cut: set[int] = set()  # places that have closed their connections after a wait that timed out
         self._failures: list[list[tuple[int, str]]] = [[] for _ in ranks]  # by place: when a task of it failed, and how
 
     def check(self, call: EmulatedCall) -> None:
         """Raise what gloo refuses when it is handed the call."""
         gloo_checks.check(call)
+        self.check_connection(call)
+
+    def check_connection(self, call: EmulatedCall) -> None:
+        """Raise what a send or recv raises at once if the connection to its peer is closed."""
+        peer = call.row.get("peer")
+        if call.op in POINT_TO_POINT and peer is not None:
+            try:
+                self._network.check(call.place, self._ranks.index(peer))
+            except ConnectionError as error:
+                raise RuntimeError(str(error)) from None
 
     def submit(self, calls: Sequence[EmulatedCall]) -> None:
         """A rank issues these."""
@@ -138,6 +149,32 @@ class GlooFabric:
             self._advance_owner(buffer)
         for other in range(self.size):
             self._start_next(other)
+
+    def timed_out(self, call: EmulatedCall, ms: int) -> str:
+        """The host waits no longer for `call`.
+
+        A collective goes on without it (Work::wait). A send or recv is waited for in gloo itself (SendWork::wait),
+        which then closes all connections of the rank in this group (UnboundBuffer::waitSend).
+        """
+        if call.op not in POINT_TO_POINT:
+            return "Operation timed out!"
+        self.cut(call.place)
+        return f"[unbound_buffer.cc:78] Timed out waiting {ms}ms for {call.op} operation to complete"
+
+    def cut(self, place: int) -> None:
+        """The rank at `place` closes its connections; its process lives on."""
+        self._cut.add(place)
+        for slot in list(self._slots.values()):
+            for task in list(slot.values()):
+                self._begin(task)
+        for buffer in self._network.cut(place):
+            self._advance_owner(buffer)
+
+    def next_numbers(self, place: int, count: int) -> list[int]:
+        """Take so many numbers for a rank, as its collectives do."""
+        first = self._counters[place]
+        self._counters[place] += count
+        return list(range(first, first + count))
 
     # ------------------------------------------------------------------------------------ collectives
 
@@ -185,7 +222,7 @@ class GlooFabric:
         slot = self._slots.setdefault(task.number, {})
         slot[call.place] = task
         others = list(slot.values())
-        if any(other.program is not None for other in others) or self._left or task.op is Op.REDUCE:
+        if any(other.program is not None for other in others) or self._left or self._cut or task.op is Op.REDUCE:
             for other in others:
                 if other.program is None:
                     self._begin(other)
@@ -368,6 +405,7 @@ class Pair:
     def post(self) -> None:
         """Hand the message to the network."""
         call, network = self.call, self.fabric._network
+        call.when_waited = lambda: None  # a Work of a send or recv learns only in wait() that it is complete, or failed
         call.begin(self.at_ns)
         peer = call.row.get("peer")
         tag = ("tag", call.row.get("tag") or 0)

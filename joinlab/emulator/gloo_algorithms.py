@@ -124,13 +124,14 @@ class Network:
         self._recvs: dict[tuple[int, int, Slot], deque[_Post]] = {}
         self._any: dict[tuple[int, Slot], deque[_Post]] = {}
         self._closed: set[int] = set()
+        self._cut: set[int] = set()  # places whose process lives on without connections
         self._woken: list[Buffer] = []
         self._aborts: list[tuple[int, str]] = []
         self._size = size
 
     def send(self, place: int, peer: int, slot: Slot, buffer: Buffer, low: int, size: int) -> None:
         """Post a send. ConnectionError if the peer has ended."""
-        self._check(peer)
+        self.check(place, peer)
         post = _Post(place, buffer, low, size)
         buffer.task.buffers.append(buffer)
         waiting = self._recvs.get((place, peer, slot)) or self._any.get((peer, slot))
@@ -141,7 +142,7 @@ class Network:
 
     def recv(self, place: int, peer: int, slot: Slot, buffer: Buffer, low: int, size: int) -> None:
         """Post a recv. ConnectionError if the peer has ended."""
-        self._check(peer)
+        self.check(place, peer)
         post = _Post(place, buffer, low, size)
         buffer.task.buffers.append(buffer)
         waiting = self._sends.get((peer, place, slot))
@@ -158,8 +159,11 @@ class Network:
                 return
         self._any.setdefault((place, slot), deque()).append(_Post(place, buffer, 0, len(buffer.data)))
 
-    def _check(self, peer: int) -> None:
-        if peer in self._closed:
+    def check(self, place: int, peer: int) -> None:
+        """ConnectionError if these two are no longer connected."""
+        if place in self._cut:
+            raise ConnectionError(CUT_TEXT)
+        if peer in self._closed or peer in self._cut:
             raise ConnectionError(closed_text(peer))
 
     def _meet(self, send: _Post, recv: _Post) -> None:
@@ -203,8 +207,20 @@ class Network:
                 posts.remove(post)
 
     def close(self, place: int) -> list[Buffer]:
-        """The process at `place` has ended. Return the buffers whose posted messages now fail."""
+        """The process at `place` has ended. Return the buffers whose posted messages now fail.
+
+        A recv from any peer stays as it is: it is no message of one connection, and so is never told.
+        """
         self._closed.add(place)
+        return self._drop(place)
+
+    def cut(self, place: int) -> list[Buffer]:
+        """The rank at `place` closes its connections, though its process lives on. Return the buffers that fail."""
+        self._cut.add(place)
+        return self._drop(place)
+
+    def _drop(self, place: int) -> list[Buffer]:
+        """The connections of `place` are closed."""
         failed = []
         for table in (self._sends, self._recvs):
             for (source, target, _), posts in table.items():
@@ -213,14 +229,18 @@ class Network:
                         if post.place != place:
                             post.buffer.error = closed_text(place)
                             failed.append(post.buffer)
+                        elif place in self._cut:
+                            post.buffer.error = CUT_TEXT
+                            failed.append(post.buffer)
                     posts.clear()
         for (target, _), posts in self._any.items():
-            for post in posts:
-                if target != place:
-                    post.buffer.error = closed_text(place)
-                    failed.append(post.buffer)
-            posts.clear()
+            if target in self._closed:
+                posts.clear()
         return list(dict.fromkeys(failed))
+
+
+CUT_TEXT = "Application timeout caused pair closure"
+"""UnboundBuffer::waitRecv() in gloo/transport/tcp/unbound_buffer.cc: one wait that times out closes all connections."""
 
 
 def closed_text(place: int) -> str:

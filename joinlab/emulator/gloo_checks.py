@@ -90,7 +90,7 @@ def _check_pair(call: EmulatedCall) -> None:
     if (call.row.get("tag") or 0) < 0:
         raise RuntimeError("Tag must be nonnegative")
     if call.row.get("peer") == call.group.ranks[call.place]:  # gloo connects no rank with itself (Context.cc)
-        raise RuntimeError("[enforce fail at pair.cc:801] state_ >= CONNECTED. 1 vs 4. ")
+        raise RuntimeError("[enforce fail at pair.cc:801] state_ >= CONNECTED. 1 vs 4.")
 
 
 def _check_all_reduce(name: str, tensors: Sequence[torch.Tensor], reduce_op: str) -> None:

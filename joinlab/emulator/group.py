@@ -16,6 +16,8 @@ import torch
 import torch.distributed as dist
 
 from joinlab.emulator.futures import outputs
+from joinlab.emulator.gloo import GlooFabric
+from joinlab.emulator.gloo_monitored import DEFAULT_TIMEOUT, monitored_barrier
 from joinlab.emulator.host import Host
 from joinlab.emulator.model import EmulatedCall, Fabric
 from joinlab.ops import Op
@@ -114,8 +116,11 @@ class EmulatedGroup(dist.ProcessGroup):
         return self.issued
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """Not modelled: it reports late ranks by a timeout."""
-        raise NotImplementedError("monitored_barrier needs real time; use joinlab.launch for it")
+        """Only gloo has one; torch.distributed refuses it for others."""
+        fabric = self.fabric
+        assert isinstance(fabric, GlooFabric)
+        limit = DEFAULT_TIMEOUT if timeout is None else timeout
+        monitored_barrier(fabric, self.host, self, round(limit.total_seconds() * 1e9), wait_all_ranks)
 
 
 class EmulatedBackend:
@@ -150,7 +155,7 @@ class EmulatedWork(dist.Work):
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Make the host wait (gloo, a barrier, an explicit timeout), or the stream (NCCL)."""
-        self.host.wait(self.calls, explicit=bool(timeout))
+        self.host.wait(self.calls, explicit=bool(timeout), timeout_ns=round(timeout.total_seconds() * 1e9))
         return True
 
     def get_future(self) -> torch.futures.Future[Any]:
@@ -167,8 +172,8 @@ class EmulatedWork(dist.Work):
 
     def is_completed(self) -> bool:
         completed = self.host.waits.poll(self.calls)
-        if any(call.op is Op.REDUCE_SCATTER and not call.group.fabric.streams for call in self.calls):
-            return False  # gloo's LambdaWork never says so
+        if self._without_future:  # a LambdaWork never says so, a SendWork or RecvWork when it has been waited for
+            return all(call.op is not Op.REDUCE_SCATTER and call.settled for call in self.calls)
         return completed
 
     def is_success(self) -> bool:

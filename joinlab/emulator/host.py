@@ -81,6 +81,7 @@ class Host:
         self.gone = False
         self.closing = ""  # what is said of a rank that waits though its program is over
         self.calls: list[EmulatedCall] = []
+        self.asked_backend: Any = None  # of a group that torch.distributed is making for it
         self.open_calls = 0  # of them, how many are neither complete nor failed
         self._works: list[Any] = []  # kept, since a Work that was collected makes C++ wait for ever
         self._weak: Host = weakref.proxy(self)
@@ -114,7 +115,7 @@ class Host:
 
     def submit(self, group: Group, calls: Sequence[EmulatedCall]) -> None:
         """Hand calls to the fabric that are issued as one."""
-        if calls and not self.waits.stuck:
+        if calls and not (self.waits.stuck and group.fabric.streams):
             try:
                 group.fabric.submit(calls)
             except Exception as error:  # no backend raises here: what it refuses, `check` has refused
@@ -199,8 +200,11 @@ class Host:
 
     # ------------------------------------------------------------------------------------ waiting
 
-    def wait(self, calls: Sequence[EmulatedCall], explicit: bool = False) -> None:
+    def wait(self, calls: Sequence[EmulatedCall], explicit: bool = False, timeout_ns: int = 0) -> None:
         """Work.wait(): the host waits, or its stream; raises what the backend raises."""
+        if timeout_ns and not calls[0].group.fabric.streams:
+            self._wait_briefly(calls, timeout_ns)
+            return
         self.reducer.wait(calls, explicit)
         if calls[0].kind.rebuilds:
             wrong = self.reducer.disbelief(calls[0])
@@ -208,6 +212,15 @@ class Host:
                 told = f"DDP's Reducer took another call's data for {wrong}; what a process then does is undefined"
                 self.orders.kill(self, told, calls)
                 raise RankEnded
+
+    def _wait_briefly(self, calls: Sequence[EmulatedCall], timeout_ns: int) -> None:
+        """Work.wait(timeout) on gloo: virtual time passes, up to the timeout."""
+        until = self.waits.now + timeout_ns
+        for call in calls:
+            if not self.waits.for_host_until(call, until):
+                text = call.group.fabric.timed_out(call, timeout_ns // 1_000_000)
+                call.expire(text)
+                raise RuntimeError(text)
 
     def flush(self, group: Group) -> None:
         """destroy_process_group: the host waits for all that is pending in the group."""
@@ -226,7 +239,8 @@ class Host:
         self.closing = closing
         for call in self.calls:
             of_group = group is None or call.group is group
-            if of_group and not call.done and call.op not in POINT_TO_POINT and not call.group.fabric.streams:
+            worker = call.op not in POINT_TO_POINT and not call.group.fabric.streams  # one carries it out
+            if of_group and worker and not call.settled and not call.expired:
                 with suppress(RuntimeError):  # the destructor tells no one that it has failed
                     self.waits.for_host([call])
 

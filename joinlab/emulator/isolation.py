@@ -61,14 +61,12 @@ class Isolation:
     """Installs everything on entering, restores everything on leaving. One at a time per process.
 
     owns     what each rank has of its own
-    streams  some waits of the host are waits for a stream
     """
 
     _installed: Isolation | None = None
 
-    def __init__(self, owns: Sequence[Own], streams: bool) -> None:
+    def __init__(self, owns: Sequence[Own]) -> None:
         self._owns = owns
-        self._streams = streams
         self._patches = Patches()
         self._restore: Callable[[], None] = lambda: None
         self._environ: dict[bytes, bytes] = {}
@@ -186,6 +184,7 @@ class Isolation:
         for module in (c10d, dist):
             patches.for_ranks(module, "init_process_group", lambda host: _refuse_init)
             patches.for_ranks(module, "batch_isend_irecv", lambda host: host.batch_isend_irecv)
+        patches.for_ranks(c10d, "_new_group_with_tag", _naming_its_backend(c10d._new_group_with_tag))
         patches.for_ranks(c10d, "_get_default_timeout", lambda host: lambda backend: timedelta(minutes=10))  # of NCCL
         patches.for_ranks(c10d_logger, "_get_msg_dict", lambda host: lambda *args, **kwargs: {})  # asks NCCL's version
         for name in ("empty", "empty_like"):  # whatever happens to lie in memory would differ from run to run
@@ -245,12 +244,26 @@ class Isolation:
             return wait(future, *args, **kwargs)
 
         self._patches.set(torch._C.Future, "wait", pumped)
-        if not self._streams:
-            return
-        for name in _HOST_SYNCS:
+        for name in _HOST_SYNCS:  # on gloo too: a program may make a group on NCCL there
             self._patches.set(torch.Tensor, name, _synced(getattr(torch.Tensor, name)))
         self._patches.set(torch, "equal", _synced(torch.equal))
         self._patches.for_ranks(torch.cuda, "synchronize", lambda host: lambda device=None: host.waits.sync())
+
+
+def _naming_its_backend(make: Callable[..., Any]) -> Callable[[Any], Callable[..., Any]]:
+    """torch.distributed tells our default group to make a group, but not with which backend: so it is noted here."""
+
+    def of(host: Any) -> Callable[..., Any]:
+        def noted(ranks: Any = None, timeout: Any = None, backend: Any = None, *args: Any, **kwargs: Any) -> Any:
+            host.asked_backend, before = backend, host.asked_backend
+            try:
+                return make(ranks, timeout, backend, *args, **kwargs)
+            finally:
+                host.asked_backend = before
+
+        return noted
+
+    return of
 
 
 def _synced(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -136,6 +136,9 @@ class Fabric(Protocol):
     def leave(self, place: int) -> None:
         """The rank at `place` has ended."""
 
+    def timed_out(self, call: EmulatedCall, ms: int) -> str:
+        """The host waits no longer for `call`, after so many ms: what the backend does, and what it says."""
+
 
 class EmulatedCall:
     """One call of one rank, from its issue to its end. `row` becomes its row of the Timeline; times are virtual, in ns.
@@ -149,6 +152,7 @@ class EmulatedCall:
         "done",
         "ended_ns",
         "error",
+        "expired",
         "future",
         "group",
         "host",
@@ -197,6 +201,7 @@ class EmulatedCall:
         self.done = False
         self.error: str | None = None
         self.future: Any = None
+        self.expired = False  # the host has given up waiting for it, so its end is not written down any more
         self.inflight = False  # it was issued behind a call that was still open: its input may not have been there
         self.tensors_out: list[torch.Tensor] = []
         self.ready_ns = 0  # when the backend can begin with it
@@ -207,6 +212,11 @@ class EmulatedCall:
     def nbytes(self) -> int:
         """Bytes that it moves, for the clock."""
         return self.kind.nbytes
+
+    @property
+    def settled(self) -> bool:
+        """Whether its row says that it completed, or failed."""
+        return self.row.get("completed_ns") is not None or bool(self.row.get("error"))
 
     def begin(self, at_ns: int) -> None:
         """The backend carries it out now; whatever it reads is there."""
@@ -237,6 +247,8 @@ class EmulatedCall:
                 raise
         elif self.row.get("completed_ns") is not None:
             return
+        if self.expired:
+            return
         self.row["completed_ns"] = self.ended_ns
         if self.small and self.tensors_out:
             self.row["value_out"] = values(self.tensors_out)
@@ -255,8 +267,14 @@ class EmulatedCall:
             self.when_waited = late
         else:
             self.error = text
-            self.row["error"] = f"RuntimeError: {text}"
+            if not self.expired:
+                self.row["error"] = f"RuntimeError: {text}"
         self.host.completed(self)
+
+    def expire(self, text: str) -> None:
+        """The host has given up waiting for it: that is what its row says of it from now on."""
+        self.expired = True
+        self.row["error"] = f"RuntimeError: {text}"
 
     def refuse(self, error: Exception) -> None:
         """The backend has raised when it was handed the call."""

@@ -46,13 +46,14 @@ class Emulation:
         self.printed_lines: list[tuple[int, str]] = []
         self.judged = False  # every rank that still lives is being ended
         owns = [Own(rank, len(counts), seed) for rank, seed in enumerate(seeds)]
-        self._isolation = Isolation(owns, knobs.streams)
+        self._isolation = Isolation(owns)
         self._weak: Emulation = weakref.proxy(self)
         self.baton = Baton(self._isolation.switched, lambda final, weak=self._weak: weak.stalled(final))  # type: ignore[misc]
         self.hosts = [Host(self._weak, rank, own) for rank, own in enumerate(owns)]
         self._store = SharedStore()
         self._fabrics: dict[str, Fabric] = {}
         self._ranks_of: dict[str, tuple[int, ...]] = {}
+        self._backend_of: dict[str, str] = {}
         self._opened: dict[str, list[Host]] = {}
         self._returns: list[Any] = [None] * len(counts)
         self._broken: LaunchError | None = None
@@ -160,7 +161,7 @@ class Emulation:
 
     def _open_default_group(self, host: Host) -> None:
         ranks = tuple(range(len(self.hosts)))
-        group = self._new_group(host, DEFAULT_GROUP, ranks, "default_pg")
+        group = self._new_group(host, DEFAULT_GROUP, ranks, "default_pg", self.knobs.backend)
         host.own.world.group_count = 1
         c10d._register_pg_in_world(
             group,
@@ -174,8 +175,10 @@ class Emulation:
         c10d._update_default_pg(group)
 
     def open_group(self, host: Host, name: str, ranks: tuple[int, ...], desc: str | None) -> EmulatedGroup:
-        """A further group of `host`. On gloo its ranks connect first: they wait for each other."""
-        group = self._new_group(host, name, ranks, desc)
+        """A further group of `host`, on the backend that it asks for. On gloo its ranks connect first, and so wait."""
+        asked = str(host.asked_backend or "").lower()
+        backend = asked if asked in ("gloo", "nccl") else self.knobs.backend
+        group = self._new_group(host, name, ranks, desc, backend)
         here = self._opened.setdefault(group.label, [])
         here.append(host)
         if not group.fabric.streams:
@@ -187,12 +190,18 @@ class Emulation:
             host.reach(max(other.waits.now for other in here))
         return group
 
-    def _new_group(self, host: Host, name: str, ranks: tuple[int, ...], desc: str | None) -> EmulatedGroup:
+    def _new_group(
+        self, host: Host, name: str, ranks: tuple[int, ...], desc: str | None, backend: str
+    ) -> EmulatedGroup:
         if self._ranks_of.get(name, ranks) != ranks:
             name = f"{name} of {list(ranks)}"  # the ranks made their groups in different orders
+        if self._backend_of.get(name, backend) != backend:
+            name = f"{name} on {backend}"  # or asked for different backends
         if name not in self._fabrics:
             self._ranks_of[name] = ranks
-            self._fabrics[name] = NcclFabric(self._weak, ranks) if self.knobs.streams else GlooFabric(self._weak, ranks)
+            self._backend_of[name] = backend
+            make: type[NcclFabric] | type[GlooFabric] = NcclFabric if backend == "nccl" else GlooFabric
+            self._fabrics[name] = make(self._weak, ranks)
         return EmulatedGroup(host, name, desc or "undefined", ranks, self._fabrics[name])
 
     # ------------------------------------------------------------------------------------ when no rank can go on
@@ -230,7 +239,8 @@ class Emulation:
             return False
         calls = [call_of(call.row) for host in self.hosts for call in host.calls]
         gone = [host.rank for host in self.hosts if host.gone]
-        return prove(calls, self._ranks_of, self.knobs.backend, waits, gone) is not None
+        backends = self._backend_of
+        return prove(calls, self._ranks_of, self.knobs.backend, waits, gone, backends=backends) is not None
 
     def overtaken(self, host: Host, call: EmulatedCall) -> None:
         """The stream of a rank that was let go would have moved on after all, and its host has computed without it."""
@@ -299,6 +309,9 @@ class Emulation:
             },
             "clock": {"domain": "virtual"},
         }
+        others = {name: own for name, own in self._backend_of.items() if own != knobs.backend}
+        if others:
+            meta["group_backends"] = others
         return timeline_from_rows(
             calls=[call.row for host in self.hosts for call in host.calls],
             spans=[span for host in self.hosts for span in host.progress.spans],

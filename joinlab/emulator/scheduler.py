@@ -86,10 +86,11 @@ class RankThread:
     doomed   it is to end where it next waits
     over     it has ended, or is no longer waited for
     queued   it is runnable
+    until    when its wait ends by itself, on its virtual clock; None: it does not
     gate     closed (acquired) unless `_hand` has just given it the baton
     """
 
-    __slots__ = ("body", "doomed", "gate", "host", "index", "now", "over", "queued", "thread")
+    __slots__ = ("body", "doomed", "gate", "host", "index", "now", "over", "queued", "thread", "until")
 
     def __init__(self, index: int, host: Any, body: Callable[[], None]) -> None:
         self.index = index
@@ -99,6 +100,7 @@ class RankThread:
         self.doomed = False
         self.over = False
         self.queued = False
+        self.until: int | None = None
         self.gate = threading.Lock()
         self.gate.acquire()
         self.thread: threading.Thread | None = None
@@ -150,23 +152,29 @@ class Baton:
         self._stalled = stalled
         self._ranks: list[RankThread] = []
         self._ready: list[tuple[int, int]] = []  # a heap of (virtual clock, index)
+        self._timers: list[tuple[int, int]] = []  # a heap of (virtual clock, index): waits that end by themselves
         self._holder: RankThread | None = None
         self._all_over = threading.Event()
         self._ending = False
 
     # ------------------------------------------------------------------------------------ called by ranks
 
-    def wait(self, rank: RankThread) -> None:
+    def wait(self, rank: RankThread, until: int | None = None) -> None:
         """Hand the baton on, and return when this rank has been woken and it is its turn again.
 
+        With `until` it returns at that virtual time at the latest, and then with its clock there.
         The next rank may be this one (`stalled` has just woken it): it then keeps the baton, and no gate moves.
         """
         if rank.doomed:
             raise RankEnded
+        rank.until = until
+        if until is not None:
+            heapq.heappush(self._timers, (until, rank.index))
         following = self._next()
         if following is not rank:
             self._hand(following)
             rank.gate.acquire()  # opened by the rank that hands the baton back
+        rank.until = None
         if rank.doomed:
             raise RankEnded
 
@@ -203,6 +211,9 @@ class Baton:
         A rank that was ended while it was on the heap is still there, and is passed over.
         """
         while True:
+            timed_out = self._timer_due()
+            if timed_out is not None:
+                return timed_out
             if not self._ready:
                 self._stalled(True)
             _, index = heapq.heappop(self._ready)
@@ -210,6 +221,26 @@ class Baton:
             rank.queued = False
             if not rank.over:
                 return rank
+
+    def _timer_due(self) -> RankThread | None:
+        """The rank whose wait with a time limit ends before any runnable rank has its turn; its clock is set to then.
+
+        Ranks that are not there yet may hold messages back that others do not need: `stalled` lets those go first.
+        """
+        while self._timers:
+            until, index = self._timers[0]
+            rank = self._ranks[index]
+            if rank.over or rank.queued or rank.until != until:  # it has been woken meanwhile
+                heapq.heappop(self._timers)
+            elif self._ready and self._ready[0][0] <= until:
+                return None
+            else:
+                self._stalled(False)
+                if not rank.queued and not (self._ready and self._ready[0][0] <= until):
+                    heapq.heappop(self._timers)
+                    rank.now = max(rank.now, until)
+                    return rank
+        return None
 
     def _hand(self, rank: RankThread) -> None:
         """Give the baton to `rank`. From `release` on this thread and that one both run: touch nothing after it."""

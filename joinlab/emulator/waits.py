@@ -75,14 +75,14 @@ class Waits:
 
     # ------------------------------------------------------------------------------------ standing still
 
-    def stand_still(self, wait: Wait) -> None:
-        """Stop this thread until the wait is over (never, if the stream is stuck before it)."""
+    def stand_still(self, wait: Wait, until: int | None = None) -> None:
+        """Stop this thread until the wait is over (never, if the stream is stuck before it), or until that time."""
         if self.thread.doomed:
             self.died_at = wait.calls
         elif wait.over:
             return
         self.standing = wait
-        self._baton.wait(self.thread)
+        self._baton.wait(self.thread, until)
         self.standing = None
         if wait.let_go:
             self.stuck = True
@@ -133,6 +133,18 @@ class Waits:
                 raise RuntimeError(call.error)
         for call in calls:
             call.settle()
+
+    def for_host_until(self, call: EmulatedCall, until: int) -> bool:
+        """The host waits for `call`, but not longer than until then. False if it was not complete in time."""
+        call.row.setdefault("host_wait_begin_ns", self.now)
+        if not call.done:
+            self.stand_still(Wait([call]), until)
+        if call.done and call.ended_ns <= until:
+            self.for_host([call])
+            return True
+        self.reach(until)
+        call.row.setdefault("host_wait_end_ns", self.now)
+        return False
 
     def for_stream(self, calls: Sequence[EmulatedCall]) -> None:
         """The stream waits until all of `calls` are complete."""

@@ -58,6 +58,7 @@ def prove(
     gone: Collection[int] = (),
     transport: str | None = None,
     known: Mapping[str, Blocked] | None = None,
+    backends: Mapping[str, str] | None = None,
 ) -> Proof | None:
     """Show that no living rank can ever go on; None if that cannot be shown.
 
@@ -68,6 +69,7 @@ def prove(
     gone     ranks whose process has ended
     transport  meta["transport"]: over "sockets" NCCL notices that a peer has ended, and raises instead of hanging
     known    what the backend's rule says of each group, where it was asked before
+    backends  the backend of each group that has another one
 
         prove(calls, {"0": [0, 1]}, "gloo", [Wait(0, (("0", 7),)), Wait(1, (("0", 7),))])
     """
@@ -85,7 +87,8 @@ def prove(
     for wait in waits:
         for group, seq in wait.calls:
             if group not in answers:
-                answers[group] = rule(lanes[group], gone) if group in lanes else {}
+                own = RULES.get((backends or {}).get(group, backend))
+                answers[group] = own(lanes[group], gone) if own and group in lanes else {}
             why = answers[group].get((wait.rank, seq))
             if why:
                 stuck.append(Stuck(wait.rank, group, seq, why))

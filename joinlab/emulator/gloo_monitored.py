@@ -1,0 +1,101 @@
+"""monitored_barrier of gloo: rank 0 hears from every rank in turn, and says who has not come in time.
+
+    every other rank   send(t1) to rank 0, recv(t2) from it
+    rank 0             recv(t1) from each, waiting for one after the other; then send(t2) to each, likewise
+
+t1 and t2 are numbers of the group's collectives, used as tags of sends and recvs. No other rank has a time limit, so
+that rank 0 is the one to report. A wait of it that times out closes its connections, which is what the others see.
+
+Source: ProcessGroupGloo::monitoredBarrier in torch/csrc/distributed/c10d/ProcessGroupGloo.cpp, PyTorch v2.13.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, cast
+
+import torch
+
+from joinlab.emulator.gloo import GlooFabric
+from joinlab.emulator.model import CallKind, EmulatedCall, Group
+from joinlab.emulator.payload import Part
+from joinlab.ops import Op
+from joinlab.timeline import CallRow
+
+DEFAULT_TIMEOUT = timedelta(minutes=30)
+"""default_pg_timeout in torch/distributed/constants.py, PyTorch v2.13.0."""
+
+
+def monitored_barrier(fabric: GlooFabric, host: Any, group: Group, timeout_ns: int, all_ranks: bool) -> None:
+    """Run this rank's part of it. RuntimeError says who has not come, or what the others see of that."""
+    arrived, leave = fabric.next_numbers(group.place, 2)
+    limit_ms = timeout_ns // 1_000_000
+    if group.place:
+        sent = _post(fabric, host, group, Op.SEND, 0, arrived)
+        told = _post(fabric, host, group, Op.RECV, 0, leave)
+        try:
+            host.waits.for_host([sent])
+            host.waits.for_host([told])
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"Rank {group.place} successfully reached monitoredBarrier, but received errors while waiting for "
+                f"send/recv from rank 0. Please check rank 0 logs for faulty rank.\n Original exception: \n{error}"
+            ) from None
+        return
+    begin = host.waits.now
+    for op, tag in ((Op.RECV, arrived), (Op.SEND, leave)):
+        calls = [_post(fabric, host, group, op, place, tag) for place in range(1, len(group.ranks))]
+        _wait_for_each(calls, host, begin, timeout_ns, limit_ms, all_ranks)
+
+
+def _wait_for_each(
+    calls: Sequence[EmulatedCall], host: Any, begin: int, timeout_ns: int, limit_ms: int, all_ranks: bool
+) -> None:
+    come: list[int] = []
+    missing: list[int] = []
+    for place, call in enumerate(calls, 1):
+        left = timeout_ns if all_ranks else begin + timeout_ns - host.waits.now
+        if left <= 0:
+            said = (
+                f"Successfully processed ranks: {', '.join(map(str, come))}"
+                if come
+                else ("No ranks successfully processed in monitoredBarrier.")
+            )
+            raise RuntimeError(f"Rank 0 timed out in monitoredBarrier after {limit_ms} ms.\n{said}")
+        try:
+            host.wait([call], timeout_ns=left)
+            come.append(place)
+        except RuntimeError as error:
+            if not all_ranks:
+                said = f"[Rank 0]: Rank {place} failed to pass monitoredBarrier in {limit_ms} ms"
+                raise RuntimeError(f"{said}\n Original exception: \n{error}") from None
+            missing.append(place)
+    if missing:
+        ranks = ", ".join(map(str, missing))
+        raise RuntimeError(f"[Rank 0]: Ranks {ranks} failed to pass monitoredBarrier in {limit_ms} ms")
+
+
+def _post(fabric: GlooFabric, host: Any, group: Group, op: Op, peer: int, tag: int) -> EmulatedCall:
+    """A send or recv of 8 bytes that is no call of the program, and so not in its Timeline."""
+    part = Part([torch.zeros(1, dtype=torch.int64)], [torch.zeros(1, dtype=torch.int64)])
+    row = cast(CallRow, {"rank": host.rank, "group": group.label, "seq": -1, "peer": group.ranks[peer], "tag": tag})
+    kind = CallKind(
+        op=op,
+        columns=row,
+        look=(),
+        root=-1,
+        reduce_op="sum",
+        nbytes=8,
+        small=False,
+        host_waits=True,
+        in_backward=False,
+        bucket=False,
+        rebuilds=False,
+    )
+    call = EmulatedCall(host._weak, group, kind, row, [part])
+    fabric.check_connection(call)
+    host.open_calls += 1
+    call.ready_ns = host.waits.now
+    fabric.submit([call])
+    return call
