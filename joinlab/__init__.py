@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from joinlab.course.exercises import check as check
     from joinlab.course.exercises import solution as solution
     from joinlab.course.handout import write_handout as write_handout
+    from joinlab.debug_server import debug_handler as debug_handler
     from joinlab.emulator.emulate import emulate as emulate
     from joinlab.emulator.outcomes import Outcome as Outcome
     from joinlab.emulator.outcomes import endings as endings
@@ -61,6 +62,7 @@ _HOME = {
     "blame": "joinlab.analysis.blame",
     "check": "joinlab.course.exercises",
     "compare": "joinlab.notebook.side_by_side",
+    "debug_handler": "joinlab.debug_server",
     "Diagnosis": "joinlab.analysis.diagnosis",
     "diagnose": "joinlab.analysis.diagnosis",
     "emulate": "joinlab.emulator.emulate",

@@ -134,6 +134,7 @@ def test_exports() -> None:
         "cases",
         "check",
         "compare",
+        "debug_handler",
         "diagnose",
         "emulate",
         "endings",

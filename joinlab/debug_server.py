@@ -1,0 +1,112 @@
+"""A tab in PyTorch's own debug server: the swimlanes and the verdict of a job that still runs, or hangs.
+
+    from torch.distributed.debug import start_debug_server
+    from torch.distributed.debug._debug_handlers import default_handlers
+
+    start_debug_server(handlers=[*default_handlers(), joinlab.debug_handler()], start_method="spawn")
+
+on every rank, after init_process_group, with TORCH_FR_BUFFER_SIZE=2000 in the environment. Then open port 25999 of
+rank 0's machine, "joinlab". The server asks every rank for its flight recorder; no rank has to answer for itself.
+
+torch.distributed.debug is experimental and the classes used here are private: tried with torch 2.13.0 alone. All that
+joinlab knows of them is in this file. The server needs jinja2, tabulate and requests: pip install 'joinlab[debug]'.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from joinlab.errors import LaunchError, TimelineFileError
+
+if TYPE_CHECKING:
+    from joinlab.timeline import Timeline
+
+try:
+    from torch.distributed.debug._frontend import DebugHandler, HTTPRequestHandler, NavLink, Response, Route, fetch_all
+except ImportError as error:
+    raise LaunchError(
+        f"PyTorch's debug server cannot be used here: {error}. It came with torch 2.10; "
+        "what it needs comes with pip install 'joinlab[debug]'."
+    ) from error
+
+ENDPOINTS = ("fr_trace_json", "dump_nccl_trace_json")
+"""Where a rank hands out its flight recorder: that of the CPU's backends, and NCCL's."""
+
+
+class JoinlabHandler(DebugHandler):
+    """Answers /joinlab with one page about the job as it stands."""
+
+    def routes(self) -> list[Route]:
+        return [Route("/joinlab", self._page)]
+
+    def nav_links(self) -> list[NavLink]:
+        return [NavLink("/joinlab", "joinlab")]
+
+    def dump(self) -> str | None:
+        """What the server writes into its dump_dir: the verdict as text."""
+        from joinlab.analysis.diagnosis import diagnose
+
+        try:
+            return str(diagnose(self._timeline()))
+        except TimelineFileError as error:
+            return str(error)
+
+    def dump_filename(self) -> str:
+        return "joinlab"
+
+    def _page(self, request: HTTPRequestHandler) -> bytes:
+        from joinlab.picture.page import page
+
+        try:
+            text = page([("The job as it stands", self._timeline())])
+        except TimelineFileError as error:
+            text = f"<!doctype html><meta charset='utf-8'><title>joinlab</title><p>{escape(str(error))}</p>"
+        return text.encode("utf-8", "backslashreplace")
+
+    def _timeline(self) -> Timeline:
+        """What the ranks' flight recorders hold now. Raises TimelineFileError where none holds a call."""
+        answers = {name: fetch_all(name, timeout=self.fetch_timeout)[1] for name in ENDPOINTS}
+        return timeline_of_answers(answers)
+
+
+def timeline_of_answers(answers: dict[str, list[Response]]) -> Timeline:
+    """The Timeline of what the ranks answered, by endpoint, in the order of the ranks.
+
+    A rank that did not answer is missing, and meta["problems"] says so. Raises TimelineFileError where no rank's
+    recorder holds a call.
+    """
+    from joinlab.importers.dump import Dump, Texts, check, parsed
+    from joinlab.importers.job import timeline_of
+
+    texts = Texts()
+    best: list[Dump] = []
+    problems: list[str] = []
+    for endpoint, responses in answers.items():
+        dumps: list[Dump] = []
+        for rank, answer in enumerate(responses):
+            name = Path(f"{endpoint} of rank {rank}")
+            if answer.status_code != 200:
+                problems.append(f"{str(name)!r} could not be had: {answer.text[:200]}")
+                continue
+            try:
+                dumps.append(check(name, parsed(name, answer.text.encode()), texts))
+            except TimelineFileError as error:
+                problems.append(str(error))
+        if sum(one.rows.height for one in dumps) > sum(one.rows.height for one in best):
+            best = dumps
+    if not best:
+        why = f" {problems[0]}" if problems else ""
+        raise TimelineFileError(
+            f"no rank's flight recorder holds a call.{why} Set TORCH_FR_BUFFER_SIZE=2000 before the job starts."
+        )
+    return timeline_of(best, texts, problems)
+
+
+def debug_handler() -> DebugHandler:
+    """The handler to give to torch.distributed.debug.start_debug_server: see this module's text.
+
+    Raises LaunchError where PyTorch has no such server, or what the server needs is not installed.
+    """
+    return JoinlabHandler()

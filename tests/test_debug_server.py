@@ -1,0 +1,102 @@
+"""The tab in PyTorch's debug server: a real job of two ranks hung in case 4, asked while it hangs."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from dumps import draw, dumps
+
+from joinlab.errors import TimelineFileError
+
+pytest.importorskip("tabulate")
+
+from torch.distributed.debug._frontend import Response
+
+from joinlab.debug_server import ENDPOINTS, timeline_of_answers
+
+ROOT = Path(__file__).parent.parent
+JOB = """
+import sys, torch, torch.distributed as dist, joinlab
+from torch.distributed.debug import start_debug_server
+from torch.distributed.debug._debug_handlers import default_handlers
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+if __name__ == "__main__":
+    dist.init_process_group("gloo")
+    handlers = [*default_handlers(), joinlab.debug_handler()]
+    start_debug_server(port=int(sys.argv[1]), handlers=handlers, start_method="spawn")
+    model = DDP(torch.nn.Linear(4, 4))
+    with model.join():
+        for _ in range(3 + dist.get_rank()):
+            model(torch.ones(2, 4)).sum().backward()
+            dist.barrier()
+"""
+
+
+@pytest.fixture
+def port() -> int:
+    try:
+        with socket.socket(socket.AF_INET6) as free:
+            free.bind(("::", 0))
+            return int(free.getsockname()[1])
+    except OSError:
+        pytest.skip("PyTorch's debug server listens on IPv6, which is not here")
+
+
+@pytest.fixture
+def job(tmp_path: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    (tmp_path / "job.py").write_text(JOB)
+    environment = {**os.environ, "TORCH_FR_BUFFER_SIZE": "2000", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    with subprocess.Popen(
+        [*command, "job.py", str(port)], cwd=tmp_path, env=environment, stderr=subprocess.PIPE
+    ) as process:
+        try:
+            yield process
+        finally:
+            for one in [*psutil.Process(process.pid).children(recursive=True), process]:  # torchrun's have own sessions
+                one.kill()
+
+
+@pytest.mark.slow
+def test_a_job_that_hangs_says_so_in_its_tab(job: subprocess.Popen[bytes], port: int) -> None:
+    text = ""
+    while "different calls" not in text:  # until the server is there and the job hangs; pytest's timeout ends it
+        assert job.poll() is None, job.stderr and job.stderr.read()
+        try:
+            with urllib.request.urlopen(f"http://[::1]:{port}/joinlab", timeout=60) as answer:
+                text = answer.read().decode()
+        except (urllib.error.URLError, ConnectionError):
+            continue
+    assert "rank 0 all_reduce; rank 1 barrier" in text
+    with urllib.request.urlopen(f"http://[::1]:{port}/", timeout=60) as answer:
+        assert '<a href="/joinlab">joinlab</a>' in answer.read().decode()
+
+
+def answers(content: dict[int, object]) -> list[Response]:
+    return [Response(200, json.dumps(content[rank])) for rank in sorted(content)]
+
+
+def test_the_recorder_that_holds_more_calls_is_read_and_a_rank_that_does_not_answer_is_named() -> None:
+    found = answers(dict(dumps(draw(3))))
+    empty = [Response(200, json.dumps({"version": "2.10", "pg_config": {}, "entries": []}))] * len(found)
+    found[1] = Response(408, "Timeout: no answer in 60 s")
+    timeline = timeline_of_answers({ENDPOINTS[0]: empty, ENDPOINTS[1]: found})
+    assert timeline.meta["missing_ranks"] == [1]
+    assert any("Timeout: no answer in 60 s" in problem for problem in timeline.meta["problems"])
+    assert timeline.calls.height > 0
+
+
+def test_recorders_that_are_switched_off_say_what_to_set() -> None:
+    with pytest.raises(TimelineFileError, match="TORCH_FR_BUFFER_SIZE=2000"):
+        timeline_of_answers({ENDPOINTS[0]: [Response(404, "not found")] * 2})
