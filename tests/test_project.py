@@ -72,6 +72,15 @@ def test_every_room_has_a_floor() -> None:
     assert {rooms.room_of(module) for module in rooms.modules()} - {rooms.TOP} == set(rooms.floors())
 
 
+def test_no_import_points_upward() -> None:
+    assert [str(item) for item in rooms.upward()] == []
+
+
+def test_neither_rooms_nor_modules_import_each_other_in_a_circle() -> None:
+    assert rooms.circles(of_rooms=True) == []
+    assert rooms.circles(of_rooms=False) == []
+
+
 @pytest.mark.parametrize("room", ["cases", "scenarios"])
 def test_teaching_programs_import_pytorch_and_nothing_of_joinlab(room: str) -> None:
     assert not [item for item in rooms.imports() if rooms.room_of(item.importer) == room]

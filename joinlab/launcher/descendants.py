@@ -21,6 +21,9 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 """From linux/prctl.h."""
 
+SEGMENTS = "segments"
+"""In the run's folder: names of the shared memory segments that ranks have made, one a line."""
+
 GIVE_UP_S = 10.0
 """A killed process that has not ended by then is stuck in the kernel, which waiting cannot change."""
 

@@ -30,8 +30,6 @@ LOOK_S = 0.2
 """How often the keeper looks whether the fork server still lives."""
 
 SHARED_MEMORY = Path("/dev/shm")
-SEGMENTS = "segments"
-"""In the run's folder: names of the shared memory segments that ranks have made, one a line."""
 
 
 class Keeper:
@@ -171,7 +169,7 @@ class Keeper:
         descendants.kill_all()
         if self.folder:
             with suppress(OSError):
-                self.segments |= set((Path(self.folder) / SEGMENTS).read_text().splitlines())
+                self.segments |= set((Path(self.folder) / descendants.SEGMENTS).read_text().splitlines())
         for name in self.segments:
             if "/" not in name and name not in ("", ".", ".."):
                 with suppress(OSError):

@@ -27,7 +27,6 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from joinlab.launcher import descendants
-from joinlab.launcher.keeper import SEGMENTS
 from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text
 from joinlab.program.plain_data import encode
 from joinlab.program.program import Inputs, call_program
@@ -92,7 +91,7 @@ def _own_process(folder: Path, rank: int, request: Mapping[str, Any]) -> None:
     sys.argv[:] = [request["program"]]
     os.chdir(request["cwd"])
     atexit._clear()
-    _note_shared_memory(folder / SEGMENTS)
+    _note_shared_memory(folder / descendants.SEGMENTS)
 
 
 def _note_shared_memory(path: Path) -> None:
