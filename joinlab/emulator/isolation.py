@@ -6,6 +6,7 @@ runs in, and any other thread gets the original.
     Isolation       installs and restores everything, swaps what ranks have of their own, lets go of forked children
     own.py          what each rank has of its own
     patches.py      how a function is replaced
+    devices.py      the lines of a program that name a GPU
     rank_process.py what would end, delay or outlive a rank's process
     output.py       sys.stdout, stderr and stdin
     leftovers.py    what a program changed in the process, put back at the end
@@ -29,12 +30,14 @@ from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from joinlab.emulator.devices import patch_devices
 from joinlab.emulator.leftovers import Leftovers
 from joinlab.emulator.output import RankInput, RankOutput
 from joinlab.emulator.own import DRAWING, Environments, Own, Worlds, read_swapped, write_swapped
 from joinlab.emulator.patches import Patches, chosen
 from joinlab.emulator.rank_process import patch_process
 from joinlab.emulator.scheduler import behind, current, forget_ranks
+from joinlab.program.process_group import check_begin
 
 _chdir = os.chdir  # the original: ranks get another one
 
@@ -61,12 +64,14 @@ class Isolation:
     """Installs everything on entering, restores everything on leaving. One at a time per process.
 
     owns     what each rank has of its own
+    backend  of the default group
     """
 
     _installed: Isolation | None = None
 
-    def __init__(self, owns: Sequence[Own]) -> None:
+    def __init__(self, owns: Sequence[Own], backend: str) -> None:
         self._owns = owns
+        self._backend = backend
         self._patches = Patches()
         self._restore: Callable[[], None] = lambda: None
         self._environ: dict[bytes, bytes] = {}
@@ -151,12 +156,12 @@ class Isolation:
             write_swapped(read_swapped(), swapped)
             for value, items in inside:
                 _refill(value, items)
+            for names, before in functions:
+                names.update({name: before[name] for name in before if names.get(name) is not before[name]})
             leftovers.restore()
             torch.default_generator.set_state(state)
             if torch.get_num_threads() != threads:
                 torch.set_num_threads(threads)
-            for names, before in functions:
-                names.update({name: before[name] for name in before if names.get(name) is not before[name]})
             random.setstate(python)
             np.random.set_state(legacy)
             if os.getcwd() != cwd:
@@ -182,11 +187,13 @@ class Isolation:
         patches.on_undo(lambda: isolate(False))
         isolate(True)
         for module in (c10d, dist):
-            patches.for_ranks(module, "init_process_group", lambda host: _refuse_init)
+            patches.for_ranks(module, "init_process_group", lambda host: _begin(host, self._backend))
             patches.for_ranks(module, "batch_isend_irecv", lambda host: host.batch_isend_irecv)
         patches.for_ranks(c10d, "_new_group_with_tag", _naming_its_backend(c10d._new_group_with_tag))
         patches.for_ranks(c10d, "_get_default_timeout", lambda host: lambda backend: timedelta(minutes=10))  # of NCCL
         patches.for_ranks(c10d_logger, "_get_msg_dict", lambda host: lambda *args, **kwargs: {})  # asks NCCL's version
+        if self._backend == "nccl":
+            patch_devices(patches)
         for name in ("empty", "empty_like"):  # whatever happens to lie in memory would differ from run to run
             patches.for_ranks(torch, name, _zeroed(getattr(torch, name)))
         self._patch_spans()
@@ -247,7 +254,6 @@ class Isolation:
         for name in _HOST_SYNCS:  # on gloo too: a program may make a group on NCCL there
             self._patches.set(torch.Tensor, name, _synced(getattr(torch.Tensor, name)))
         self._patches.set(torch, "equal", _synced(torch.equal))
-        self._patches.for_ranks(torch.cuda, "synchronize", lambda host: lambda device=None: host.waits.sync())
 
 
 def _naming_its_backend(make: Callable[..., Any]) -> Callable[[Any], Callable[..., Any]]:
@@ -294,11 +300,16 @@ def _zeroed(make: Callable[..., torch.Tensor]) -> Callable[[Any], Callable[..., 
     return of
 
 
-def _refuse_init(*args: Any, **kwargs: Any) -> NoReturn:
-    raise RuntimeError(
-        "joinlab has already initialised the default process group of this rank. Remove the call of "
-        "init_process_group from the program; dist.new_group() makes further groups."
-    )
+def _begin(host: Any, own_backend: str) -> Callable[..., None]:
+    """init_process_group: the group is there already, so a rank's first call says that it knows of it."""
+
+    def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> None:
+        world_size = kwargs.get("world_size", args[2] if len(args) > 2 else -1)
+        rank = kwargs.get("rank", args[3] if len(args) > 3 else -1)
+        check_begin(backend, world_size, rank, (own_backend, host.own.ranks, host.rank), begun=host.own.begun)
+        host.own.begun = True
+
+    return init_process_group
 
 
 def _undo_environ(before: dict[bytes, bytes], after: dict[bytes, bytes]) -> None:

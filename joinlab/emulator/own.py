@@ -168,6 +168,7 @@ class Own:
     at_exit       functions to call when its program is over, the last one first
     handlers      its handlers of signals, by number
     gpu           the GPU that it has chosen by torch.cuda.set_device
+    begun         it has called init_process_group
     """
 
     def __init__(self, rank: int, ranks: int, seed: int | None) -> None:
@@ -183,7 +184,8 @@ class Own:
         self.output: list[str] = []
         self.at_exit: list[Callable[[], Any]] = []
         self.handlers: dict[int, Any] = {}
-        self.gpu = 0
+        self.gpu = rank
+        self.begun = False
 
     def begin(self, environ: dict[bytes, bytes], cwd: str) -> None:
         """The emulation begins: from here on the rank has its own copy of what the process has now."""

@@ -46,7 +46,7 @@ class Emulation:
         self.printed_lines: list[tuple[int, str]] = []
         self.judged = False  # every rank that still lives is being ended
         owns = [Own(rank, len(counts), seed) for rank, seed in enumerate(seeds)]
-        self._isolation = Isolation(owns)
+        self._isolation = Isolation(owns, knobs.backend)
         self._weak: Emulation = weakref.proxy(self)
         self.baton = Baton(self._isolation.switched, lambda final, weak=self._weak: weak.stalled(final))  # type: ignore[misc]
         self.hosts = [Host(self._weak, rank, own) for rank, own in enumerate(owns)]

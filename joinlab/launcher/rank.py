@@ -29,6 +29,7 @@ from torch.distributed import distributed_c10d as c10d
 from joinlab.launcher import descendants
 from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text
 from joinlab.program.plain_data import encode
+from joinlab.program.process_group import check_begin
 from joinlab.program.program import Inputs, call_program
 from joinlab.recorder.events import PROGRAM, EventLog, log_name, output_name, return_name
 from joinlab.recorder.install import install
@@ -173,13 +174,15 @@ def _init_process_group(recorder: Recorder, rank: int, request: Mapping[str, Any
     while store.add("connected", 0) < n and time.monotonic() < give_up:
         time.sleep(0.0005)
 
-    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
-        raise RuntimeError(
-            "joinlab has already initialised the default process group of this rank. Remove the call of "
-            "init_process_group from the program; dist.new_group() makes further groups."
-        )
+    begun: list[bool] = []
 
-    c10d.init_process_group = dist.init_process_group = refuse
+    def begin(backend: Any = None, *args: Any, **kwargs: Any) -> None:
+        size = kwargs.get("world_size", args[2] if len(args) > 2 else -1)
+        asked = kwargs.get("rank", args[3] if len(args) > 3 else -1)
+        check_begin(backend, size, asked, (request["backend"], n, rank), begun=bool(begun))
+        begun.append(True)
+
+    c10d.init_process_group = dist.init_process_group = begin
 
 
 def _keep(path: Path, value: Any) -> None:

@@ -59,6 +59,34 @@ _REDUCE_OPS = {
 }
 
 
+def check_begin(backend: Any, world_size: int, rank: int, own: tuple[str, int, int], *, begun: bool) -> None:
+    """Raise unless a program may call init_process_group with these arguments.
+
+    The group of a rank is there when its program begins, so that a program need not make it. One that does, as the
+    texts of tutorials do, has to ask for what is there.
+
+    own    the backend of the run, its number of ranks, and this rank
+    begun  the program has called it before
+    """
+    own_backend, size, own_rank = own
+    if begun:
+        raise ValueError(
+            "trying to initialize the default process group twice! joinlab keeps one default group per run, also after "
+            "destroy_process_group(); dist.new_group() makes further groups."
+        )
+    asked = str(backend or own_backend).lower()
+    if own_backend not in {part.rpartition(":")[2] for part in asked.split(",")}:
+        raise RuntimeError(
+            f"the program asks init_process_group for backend {asked!r}, and this run is on {own_backend!r}. Give "
+            f"backend={asked!r} to joinlab, or leave the backend out in the program."
+        )
+    if world_size not in (-1, size) or rank not in (-1, own_rank):
+        raise RuntimeError(
+            f"the program asks init_process_group to be rank {rank} of {world_size}, and it is rank {own_rank} of "
+            f"{size}: inputs= has one count per rank."
+        )
+
+
 def tensors_in(value: Any) -> list[torch.Tensor]:
     """All tensors in an argument, which may be one, a list, or a list of lists."""
     if isinstance(value, torch.Tensor):

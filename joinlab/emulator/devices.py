@@ -1,0 +1,311 @@
+"""The lines of a program that name a GPU. Emulated on NCCL they work: rank r has GPU r, tensors stay in host memory.
+
+    model = Net().to(rank)                    the module itself: nothing moves
+    DDP(model, device_ids=[rank])             DDP without device_ids
+    torch.zeros(1, device="cuda")             a tensor in the host's memory
+    torch.cuda.set_device(rank)               remembered, for torch.cuda.current_device()
+    torch.cuda.synchronize(), x.to("cpu")     the host waits for its stream, as `.item()` and `.cpu()` do
+    torch.cuda.is_available()                 True where the program asks; torch itself sees the machine as it is
+    torch.cuda.Event                          reads the stream's virtual clock
+
+`x.device` says "cpu", and `x.to(rank)` returns `x` itself, not a copy. A program that makes streams of its own cannot
+be emulated, since a rank has one: `torch.cuda.Stream` raises, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._device import DeviceContext
+
+from joinlab.emulator.patches import Patches
+from joinlab.emulator.scheduler import current
+
+NAME = "a GPU that joinlab emulates"
+MEMORY_BYTES = 80 * 2**30
+CAPABILITY = (9, 0)
+"""What the program is told of its GPU: those of an H100 (NVIDIA H100 data sheet), since programs ask for such numbers
+to choose between code paths."""
+
+_FACTORIES = (
+    "tensor", "as_tensor", "scalar_tensor", "zeros", "ones", "full", "empty", "empty_strided", "rand", "randn",
+    "randint", "randperm", "arange", "linspace", "logspace", "eye", "normal", "zeros_like", "ones_like", "full_like",
+    "empty_like", "rand_like", "randn_like", "randint_like",
+)  # fmt: skip
+_METHODS = ("new_tensor", "new_zeros", "new_ones", "new_full", "new_empty")
+"""Functions of torch, and methods of a tensor, that take `device=`."""
+
+
+def is_gpu(device: object) -> bool:
+    """Whether `device` names a GPU, in any of the ways that torch allows.
+
+    >>> [is_gpu(device) for device in (0, "cuda", "cuda:1", torch.device("cuda", 1), "cpu", None, True)]
+    [True, True, True, True, False, False, False]
+    """
+    if isinstance(device, torch.device):
+        return device.type == "cuda"
+    if isinstance(device, str):
+        return device == "cuda" or device.startswith("cuda:")
+    return isinstance(device, int) and not isinstance(device, bool)
+
+
+def index_of(host: Any, device: Any) -> int:
+    """The number of the GPU that `device` names. Raises what stands for CUDA's "invalid device ordinal"."""
+    if device is None or device == "cuda":
+        return int(host.own.gpu)
+    index = device if isinstance(device, int) else torch.device(device).index
+    if index is None:
+        return int(host.own.gpu)
+    if not 0 <= index < host.own.ranks:
+        raise RuntimeError(
+            f"CUDA error: invalid device ordinal. The program asks for GPU {index}; an emulation of {host.own.ranks} "
+            f"ranks has GPUs 0 to {host.own.ranks - 1}, one for each."
+        )
+    return int(index)
+
+
+def in_host_memory(host: Any, device: Any) -> Any:
+    """`device`, or the host's memory where it names a GPU."""
+    if not is_gpu(device):
+        return device
+    index_of(host, device)
+    return "cpu"
+
+
+def patch_devices(patches: Patches) -> None:
+    """Make those lines work in ranks."""
+    for place, names in ((torch, _FACTORIES), (torch.Tensor, _METHODS)):
+        for name in names:
+            patches.set(place, name, _made(getattr(place, name)))
+    patches.set(torch.Tensor, "to", _moved(torch.Tensor.to, synced=True))
+    patches.set(torch.nn.Module, "to", _moved(torch.nn.Module.to, synced=False))
+    owners: tuple[Any, ...] = (torch.Tensor, torch.nn.Module)
+    for owner in owners:
+        patches.for_ranks(
+            owner, "cuda", lambda host: lambda value, device=None, *args, **kwargs: _stay(host, value, device)
+        )
+    patches.for_ranks(torch.Tensor, "pin_memory", lambda host: lambda value, *args: value)
+    patches.for_ranks(torch.Tensor, "record_stream", lambda host: lambda value, stream: None)
+    patches.set(DeviceContext, "__init__", _with_device(DeviceContext.__init__))
+    patches.set(torch, "load", _loaded(torch.load))
+    patches.set(DistributedDataParallel, "__init__", _wrapped(DistributedDataParallel.__init__))
+    patches.set(torch.amp.autocast_mode.autocast, "__init__", _autocast(torch.amp.autocast_mode.autocast.__init__))
+    patches.set(torch.amp.grad_scaler.GradScaler, "__init__", _scaler(torch.amp.grad_scaler.GradScaler.__init__))
+    _patch_cuda(patches)
+
+
+# ---------------------------------------------------------------------------------------- tensors and modules
+
+
+def _made(make: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that takes `device=`."""
+
+    def made(*args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device")
+        if device is not None:
+            host = current()
+            if host is not None:
+                kwargs["device"] = in_host_memory(host, device)
+        return make(*args, **kwargs)
+
+    made.__name__ = make.__name__
+    return made
+
+
+def _moved(move: Callable[..., Any], synced: bool) -> Callable[..., Any]:
+    """`.to()` of a tensor or module: its device comes first, if it comes at all."""
+
+    def to(value: Any, *args: Any, **kwargs: Any) -> Any:
+        host = current()
+        if host is None:
+            return move(value, *args, **kwargs)
+        device = args[0] if args else kwargs.get("device")
+        if is_gpu(device):
+            index_of(host, device)
+            if args:
+                args = ("cpu", *args[1:])
+            else:
+                kwargs["device"] = "cpu"
+        elif synced and isinstance(device, (str, torch.device)) and torch.device(device).type == "cpu":
+            host.waits.sync()  # a copy from GPU to host
+        return move(value, *args, **kwargs)
+
+    return to
+
+
+def _stay(host: Any, value: Any, device: Any) -> Any:
+    index_of(host, device)
+    return value
+
+
+def _with_device(init: Callable[..., None]) -> Callable[..., None]:
+    def with_device(context: Any, device: Any) -> None:
+        host = current()
+        init(context, device if host is None else in_host_memory(host, device))
+
+    return with_device
+
+
+def _loaded(load: Callable[..., Any]) -> Callable[..., Any]:
+    def loaded(file: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        host = current()
+        if host is not None and not callable(map_location):
+            if isinstance(map_location, Mapping):
+                map_location = {place: in_host_memory(host, device) for place, device in map_location.items()}
+            else:
+                map_location = in_host_memory(host, map_location)
+        return load(file, map_location, *args, **kwargs)
+
+    return loaded
+
+
+def _wrapped(init: Callable[..., None]) -> Callable[..., None]:
+    """DDP: a module in the host's memory takes neither device_ids nor output_device."""
+
+    def wrapped(
+        model: Any, module: Any, device_ids: Any = None, output_device: Any = None, *args: Any, **kwargs: Any
+    ) -> None:
+        host = current()
+        if host is not None and device_ids is not None and len(device_ids) == 1 and is_gpu(device_ids[0]):
+            index_of(host, device_ids[0])
+            device_ids = None
+        if host is not None and is_gpu(output_device):
+            output_device = None
+        init(model, module, device_ids, output_device, *args, **kwargs)
+
+    return wrapped
+
+
+def _autocast(init: Callable[..., None]) -> Callable[..., None]:
+    """Mixed precision: on the host with the type that a GPU would take."""
+
+    def autocast(context: Any, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any) -> None:
+        if current() is not None and device_type == "cuda":
+            device_type, dtype = "cpu", dtype or torch.get_autocast_dtype("cuda")
+        init(context, device_type, dtype, *args, **kwargs)
+
+    return autocast
+
+
+def _scaler(init: Callable[..., None]) -> Callable[..., None]:
+    def scaler(made: Any, device: str = "cuda", *args: Any, **kwargs: Any) -> None:
+        if current() is not None and device == "cuda":
+            device = "cpu"
+        init(made, device, *args, **kwargs)
+
+    return scaler
+
+
+# ---------------------------------------------------------------------------------------- torch.cuda
+
+
+def _patch_cuda(patches: Patches) -> None:
+    cuda = torch.cuda
+    patches.for_ranks(cuda, "set_device", lambda host: lambda device: _set_gpu(host, index_of(host, device)))
+    patches.for_ranks(cuda, "synchronize", lambda host: lambda device=None: host.waits.sync())
+    patches.for_ranks(cuda.device, "__enter__", lambda host: lambda context: _enter(host, context))
+    patches.for_ranks(cuda.device, "__exit__", lambda host: lambda context, *_: _set_gpu(host, context.prev_idx))
+    told: dict[str, Callable[[Any], Any]] = {
+        "is_available": lambda host: True,
+        "is_initialized": lambda host: True,
+        "is_bf16_supported": lambda host: True,
+        "device_count": lambda host: host.own.ranks,
+        "current_device": lambda host: host.own.gpu,
+        "get_device_name": lambda host: NAME,
+        "get_device_capability": lambda host: CAPABILITY,
+        "get_device_properties": lambda host: _properties(),
+        "mem_get_info": lambda host: (MEMORY_BYTES, MEMORY_BYTES),
+        "current_stream": Stream,
+        "default_stream": Stream,
+        **{name: lambda host: 0 for name in ("memory_allocated", "max_memory_allocated", "memory_reserved")},
+        **{name: lambda host: None for name in ("init", "empty_cache", "ipc_collect", "reset_peak_memory_stats")},
+    }
+    for name, tell in told.items():  # only to the program: torch must not take a GPU for real
+        patches.for_programs(cuda, name, lambda host, tell=tell: lambda *args, **kwargs: tell(host))  # type: ignore[misc]
+    for name in ("Stream", "stream"):
+        patches.for_programs(cuda, name, lambda host: _no_streams)
+    patches.for_programs(cuda, "Event", lambda host: lambda *args, **kwargs: Event(host))
+    for name in ("range_push", "range_pop", "mark"):
+        patches.for_ranks(cuda.nvtx, name, lambda host: lambda *args: None)
+
+
+def _set_gpu(host: Any, index: int) -> None:
+    host.own.gpu = index
+
+
+def _enter(host: Any, context: Any) -> None:
+    context.prev_idx, host.own.gpu = host.own.gpu, index_of(host, context.idx)
+
+
+def _properties() -> SimpleNamespace:
+    major, minor = CAPABILITY
+    return SimpleNamespace(
+        name=NAME, total_memory=MEMORY_BYTES, major=major, minor=minor, multi_processor_count=132, warp_size=32
+    )
+
+
+def _no_streams(*args: Any, **kwargs: Any) -> NoReturn:
+    raise RuntimeError(
+        "an emulated rank has one stream for its computation, so torch.cuda.Stream is not modelled. Leave the stream "
+        "out, or run the program with joinlab.launch on GPUs."
+    )
+
+
+class Stream:
+    """The one stream of an emulated rank."""
+
+    def __init__(self, host: Any) -> None:
+        self._host = host
+
+    def synchronize(self) -> None:
+        """The host waits for it."""
+        self._host.waits.sync()
+
+    def query(self) -> bool:
+        """Whether all that was queued on it is done."""
+        return bool(self._host.waits.stream_ns <= self._host.waits.now)
+
+    def wait_stream(self, stream: Any) -> None:
+        """There is no other."""
+
+    def wait_event(self, event: Any) -> None:
+        """What is recorded on this stream has come before."""
+
+    def record_event(self, event: Event | None = None) -> Event:
+        """Record `event`, or a new one."""
+        event = event or Event(self._host)
+        event.record()
+        return event
+
+
+class Event:
+    """torch.cuda.Event on virtual time."""
+
+    def __init__(self, host: Any) -> None:
+        self._host = host
+        self._ns: int | None = None
+
+    def record(self, stream: Any = None) -> None:
+        """It happens when the stream has done all that is queued on it now."""
+        self._ns = max(self._host.waits.now, self._host.waits.stream_ns)
+
+    def wait(self, stream: Any = None) -> None:
+        """The stream that it was recorded on is the only one."""
+
+    def synchronize(self) -> None:
+        """The host waits for it."""
+        self._host.waits.sync()
+
+    def query(self) -> bool:
+        """Whether it has happened."""
+        return self._ns is None or bool(self._ns <= self._host.waits.now)
+
+    def elapsed_time(self, end: Event) -> float:
+        """Milliseconds from this event to `end`."""
+        if self._ns is None or end._ns is None:
+            raise RuntimeError("Both events must be recorded before calculating elapsed time.")
+        return (end._ns - self._ns) / 1e6
