@@ -14,25 +14,29 @@ import pytest
 
 import joinlab
 from joinlab import cases
+from joinlab.emulator import emulate as emulator
 from joinlab.errors import LaunchInterrupted, ProgramError
+from joinlab.launcher import launcher
 from joinlab.notebook import bench as workbench
+from joinlab.notebook import session
 from joinlab.notebook.bench import Bench, bench
-from joinlab.notebook.output import LINES, documented
+from joinlab.notebook.output import LINES
+from joinlab.notebook.verdict_card import documented
 from joinlab.timeline import Ending, EndKind, timeline_from_rows
-from tests.leftovers import assert_nothing_left, rank_processes
+from tests.leftovers import assert_nothing_left
 
 
 @pytest.fixture
 def emulated(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """What was emulated, in order."""
     asked: list[tuple[Any, ...]] = []
-    real = workbench.emulate
+    real = emulator.emulate
 
     def noted(program: Any, counts: Any, backend: str, **options: Any) -> Any:
         asked.append((program.__name__, counts, backend, options["era"]))
         return real(program, counts, backend, **options)
 
-    monkeypatch.setattr(workbench, "emulate", noted)
+    monkeypatch.setattr(emulator, "emulate", noted)
     return asked
 
 
@@ -53,10 +57,13 @@ def on_the_wire(made: Bench) -> str:
     return "\n".join(told)
 
 
-def shown(made: Bench, *names: str) -> tuple[bool, ...]:
-    """Whether the controls of these names are among those that are shown."""
-    there = (*made._choices.children, *made._buttons.children)
-    return tuple(getattr(made, name) in there for name in names)
+def press(made: Bench, **message: Any) -> None:
+    """What the browser sends when something is pressed."""
+    made.panel._handle_custom_msg(message, [])
+
+
+def status(made: Bench) -> str:
+    return made.panel.status["text"]
 
 
 # ---- emulated runs follow
@@ -67,19 +74,30 @@ def test_a_bench_opens_with_case_4_emulated():
     assert (made.case, made.counts, made.engine) == (4, (5, 6), "emulated nccl")
     assert made.timeline is not None and made.view.timeline is made.timeline
     assert [str(end) for end in made.timeline.ends] == ["finished", "hung (proven)"]
-    assert "Documented" in made._said.value and "hangs" in made._said.value
+    assert "Documented" in made.panel.verdict["documented"] and "hangs" in made.panel.verdict["documented"]
+    assert [one["text"] for one in made.panel.verdict["ends"]] == ["rank 0 finished", "rank 1 hangs"]
     assert "Rank 0 has exhausted all 5" in made._output.widget.value
-    assert shown(made, "_go", "_halt", "_keep") == (False, False, True)
+    assert (made.panel.go, made.panel.launches, made.panel.can_compare) == ("", False, True)
+
+
+def test_the_first_mismatch_is_selected():
+    made = bench()
+    assert set(made.view.calls["origin"].to_list()) == {
+        "all-reduce (join() _get_num_nonjoined_procs())",
+        "all-reduce (barrier)",
+    }
+    made.counts = (5, 5)
+    assert made.view.selected is None
 
 
 def test_a_slider_is_followed_at_once(emulated):
     made = bench(case=1)
-    made.ranks.counts = [5, 7]
+    made.view.counts = [5, 7]
     assert made.timeline.meta["inputs"] == [5, 7] and made.view.timeline is made.timeline
-    made.ranks.counts = [5, 7, 1]
+    made.view.counts = [5, 7, 1]
     assert made.timeline.world_size == 3
-    made._case.value = 2
-    made._engine.value = "emulated gloo"
+    made.panel.case = 2
+    made.panel.engine = "emulated gloo"
     assert [asked[:3] for asked in emulated] == [
         ("case_1", (5, 6), "nccl"),
         ("case_1", (5, 7), "nccl"),
@@ -104,7 +122,7 @@ def test_a_program_of_ones_own_is_emulated_each_time(emulated):
 
     flag = True
     made = bench(mine, inputs=(1, 1))
-    assert made.case == 0 and made.program is mine and made._said.value == ""
+    assert made.case == 0 and made.program is mine and made.panel.verdict["documented"] == ""
     assert made.timeline.output == ("I have 1\n", "I have 1\n")
     flag = False
     made.counts = (2, 1)
@@ -136,7 +154,7 @@ def test_several_changes_from_python_are_one_emulation(emulated):
 )
 def test_knobs_are_shown_where_they_matter(engine, case, byte, pad):
     made = bench(case=case, engine=engine, inputs=(1, 2))
-    assert shown(made, "_byte", "_pad") == (byte, pad)
+    assert ["barrier_value" in made.panel.knobs, "pad" in made.panel.knobs] == [byte, pad]
 
 
 def test_the_knobs_reach_the_emulation():
@@ -161,7 +179,7 @@ def test_a_program_that_raises_shows_its_ending():
 
 
 def test_a_program_that_never_ends_is_ended(monkeypatch):
-    monkeypatch.setattr(workbench, "EMULATION_S", 0.05)
+    monkeypatch.setattr(session, "EMULATION_S", 0.05)
 
     def endless(rank, inputs):
         while True:
@@ -207,24 +225,22 @@ def interrupt(*_: Any, **__: Any) -> Any:
 
 def test_an_interrupt_reaches_the_cell_but_not_a_control(monkeypatch):
     made = bench(case=1)
-    monkeypatch.setattr(workbench, "emulate", interrupt)
+    monkeypatch.setattr(emulator, "emulate", interrupt)
     with pytest.raises(KeyboardInterrupt):
         made.counts = (1, 2)
-    made.ranks.counts = [1, 3]
-    assert "Interrupted" in made._status.value
+    made.view.counts = [1, 3]
+    assert "Interrupted" in status(made)
     monkeypatch.undo()
     made.counts = (1, 4)
-    assert made.timeline.meta["inputs"] == [1, 4] and "Interrupted" not in made._status.value
+    assert made.timeline.meta["inputs"] == [1, 4] and "Interrupted" not in status(made)
 
 
-def test_what_a_bench_shows_first_travels_with_its_widgets(monkeypatch):
+def test_a_move_sends_its_picture_and_its_verdict(monkeypatch):
     later: list[str] = []
     monkeypatch.setattr(ipywidgets.Widget, "send_state", lambda widget, key=None: later.append(f"{key}"))
     made = bench(engine="emulated nccl 1.9")
-    assert "Documented" in made._said.widget.value and "exhausted" in made._output.widget.value
-    assert not any("value" in key or "_packed" in key or "covered" in key for key in later)
     made.counts = (1, 2)
-    assert any("value" in key for key in later) and any("_packed" in key for key in later)
+    assert any("verdict" in key for key in later) and any("_packed" in key for key in later)
 
 
 # ---- predict first
@@ -245,22 +261,22 @@ def test_what_is_covered_has_not_been_sent():
 
 def test_a_prediction_is_judged_and_every_change_covers_again():
     made = bench(predict=True)
-    assert made._go.disabled and "Predict first" in made._status.value
-    made.ranks.said = ["finishes", ""]
+    assert not made.panel.can_go and "Predict first" in status(made)
+    made.view.said = ["finishes", ""]
     with pytest.raises(ProgramError, match="say of each rank"):
         made.run()
     assert made.timeline is None and made.covered
-    made.ranks.said = ["finishes", "raises"]
-    assert not made._go.disabled and made._go.description == "Show"
-    made._go.click()
+    made.view.said = ["finishes", "raises"]
+    assert made.panel.can_go and made.panel.go == "Show"
+    press(made, press="go")
     assert not made.covered and made.view.covered == [] and made.timeline is not None
     (found,) = made.scores
     assert (found.said, found.ended, found.right) == (("finishes", "raises"), ("finishes", "hangs"), (True, False))
-    assert made.ranks.results == ["✓ it finishes", "✗ it hangs"]
-    assert "1 of 2 right" in made._status.value
+    assert made.view.results == ["✓ it finishes", "✗ it hangs"]
+    assert "1 of 2 right" in status(made)
     for name, value in (("counts", (1, 1)), ("case", 2), ("engine", "emulated gloo"), ("pad", 1)):
         setattr(made, name, value)
-        assert made.covered and made.timeline is None and made.said == ("", "") and made.ranks.results == []
+        assert made.covered and made.timeline is None and made.said == ("", "") and made.view.results == []
         assert made.view.covered == [0, 1] and made.view.timeline.calls.height == 0
         made.said = ("finishes", "finishes")
         made.run()
@@ -295,13 +311,15 @@ def test_said_can_be_only_one_of_three_words():
 def test_a_launched_case_4_shows_its_proven_hang():
     made = bench(engine="launched gloo", inputs=(1, 2))
     assert made.timeline is None and made.view.timeline.calls.height == 0
-    assert shown(made, "_go", "_halt") == (True, True)
-    assert "Not run yet" in made._status.value
+    assert (made.panel.go, made.panel.launches) == ("▶ Run", True)
+    assert "Not run yet" in status(made)
     timeline = made.run()
     assert made.timeline is timeline and [str(end) for end in timeline.ends] == ["hung (proven)"] * 2
-    assert "never meet" not in made._status.value and "On gloo it is a call of its own kind" in made._said.value
+    assert (
+        "never meet" not in status(made) and "On gloo it is a call of its own kind" in made.panel.verdict["documented"]
+    )
     made.counts = (2, 3)
-    assert made.timeline is None and "Not run yet" in made._status.value
+    assert made.timeline is None and "Not run yet" in status(made)
     assert_nothing_left()
 
 
@@ -315,15 +333,15 @@ def test_a_run_under_way_prints_and_is_stopped_midway():
     made._output.widget.observe(
         lambda change: heard.set() if "rank 1 &lt;waits&gt;" in change["new"] else None, "value"
     )
-    made._go.click()
-    assert made.running and made.ranks.busy and made._go.disabled and not made._halt.disabled
-    made._go.click()  # a second click changes nothing
+    press(made, press="go")
+    assert made.running and made.view.busy and not made.panel.can_go and made.panel.running
+    press(made, press="go")  # a second click changes nothing
     with pytest.raises(ProgramError, match="under way"):
         made.counts = (2, 2)
     assert heard.wait(30)
-    assert "Running" in made._status.value and made.timeline is None
+    assert "Running" in status(made) and made.timeline is None
     made.stop()
-    assert not made.running and not made.ranks.busy and made._halt.disabled
+    assert not made.running and not made.view.busy and not made.panel.running
     assert [(end.kind, end.text) for end in made.timeline.ends] == [(EndKind.KILLED, "stopped on request")] * 2
     made.stop()
     assert_nothing_left()
@@ -339,8 +357,6 @@ def test_an_interrupted_cell_ends_the_run(monkeypatch):
         monkeypatch.undo()
         raise KeyboardInterrupt
 
-    real = made._launch
-    monkeypatch.setattr(made, "_launch", real)
     monkeypatch.setattr(threading.Thread, "join", interrupted)
     with pytest.raises(LaunchInterrupted):
         made.run()
@@ -351,32 +367,32 @@ def test_an_interrupted_cell_ends_the_run(monkeypatch):
 def test_a_stopped_run_is_not_counted_as_a_prediction(monkeypatch):
     ended = [Ending("killed", text="stopped on request"), Ending("finished")]
     stopped = timeline_from_rows([], ended, {"program": "case_4", "backend": "gloo", "inputs": [5, 6]})
-    monkeypatch.setattr(workbench, "launch", lambda *_, **__: stopped)
+    monkeypatch.setattr(launcher, "launch", lambda *_, **__: stopped)
     made = bench(predict=True, engine="launched gloo")
     made.said = ("hangs", "finishes")
     made.run()
-    assert made.ranks.results == ["we ended it: not counted", "✓ it finishes"]
-    assert "1 of 1 right" in made._status.value
+    assert made.view.results == ["we ended it: not counted", "✓ it finishes"]
+    assert "1 of 1 right" in status(made)
 
 
 def test_a_launch_that_fails_says_why_and_the_bench_lives_on(monkeypatch):
     def refuse(*_: Any, **__: Any) -> Any:
         raise joinlab.errors.LaunchError("no <fork> today")
 
-    monkeypatch.setattr(workbench, "launch", refuse)
+    monkeypatch.setattr(launcher, "launch", refuse)
     made = bench(engine="launched gloo")
     with pytest.raises(joinlab.errors.LaunchError, match="today"):
         made.run()
-    assert "no &lt;fork&gt; today" in made._status.value and not made.running
+    assert "no <fork> today" in status(made) and not made.running
     made.engine = "emulated nccl"
-    assert made.timeline is not None and "fork" not in made._status.value
+    assert made.timeline is not None and "fork" not in status(made)
 
 
 def test_what_a_machine_lacks_is_said_and_cannot_be_started(monkeypatch):
     monkeypatch.setattr(workbench, "missing", lambda engine, ranks: "No GPU." if engine.name == "launched nccl" else "")
     made = bench(engine="launched nccl")
-    assert "No GPU." in made._status.value and made._go.disabled
-    assert ("launched: NCCL, on GPUs (not on this machine)", "launched nccl") in made._engine.options
+    assert "No GPU." in status(made) and not made.panel.can_go
+    assert {"name": "launched nccl", "label": "▶ really, on NCCL", "missing": "No GPU."} in made.panel.engines
     with pytest.raises(ProgramError, match="No GPU"):
         made.run()
 
@@ -387,7 +403,7 @@ def test_what_a_machine_lacks_is_said_and_cannot_be_started(monkeypatch):
 def test_what_is_kept_stands_beside_what_comes_next():
     made = bench(case=4, inputs=(2, 3), engine="emulated nccl 1.9")
     old = made.timeline
-    made._keep.value = True
+    made.panel.comparing = True
     assert made.comparison.left.timeline is old and made.comparison.right is made.view
     assert made.comparison.comparison.parting is None
     made.engine = "emulated nccl"
@@ -403,7 +419,6 @@ def test_what_is_kept_stands_beside_what_comes_next():
     made.keep()
     assert made.comparison is None and made.view.mark == {} and made.view.rows == [] and made.view.heading == ""
     assert made.view in made.widget.children
-    assert made.view.sentences is True
 
 
 def test_compare_alone():
@@ -411,8 +426,8 @@ def test_compare_alone():
     made = joinlab.compare(left, right)
     assert "They part after the last input" in made._said.value
     assert made.left.timeline is left and made.right.timeline is right
-    assert made.left.heading == "left: rank 0 hung (proven), rank 1 finished"
-    assert made.right.heading == "right: rank 0 finished, rank 1 hung (proven)"
+    assert made.left.heading == "1.9: rank 0 hung (proven), rank 1 finished"
+    assert made.right.heading == "today: rank 0 finished, rank 1 hung (proven)"
     assert "rank 0 read" in made._columns[0].children[1].value
     for side, view in (("left", made.left), ("right", made.right)):
         assert view.rows == [getattr(row, side) for row in made.comparison.rows]
@@ -447,7 +462,7 @@ def waiting(monkeypatch, cell: str, run: str) -> Bench:
     heard = threading.Event()
     made._output.widget.observe(lambda change: heard.set() if change["new"].count("here") == 2 else None, "value")
     made.start()
-    assert heard.wait(30) and len(rank_processes()) == 2
+    assert heard.wait(30) and made.running  # both ranks have said so
     return made
 
 
@@ -472,7 +487,7 @@ def test_a_cell_that_runs_again_stops_what_its_old_bench_launched(monkeypatch):
 @pytest.mark.parametrize("close", [Bench.close, lambda made: made.widget.close()], ids=["bench", "widget"])
 def test_a_bench_that_is_closed_stops_what_it_launched(monkeypatch, close):
     made = waiting(monkeypatch, "one", "first")
-    thread = made._thread
+    thread = made._session._thread
     close(made)
     thread.join(30)
     assert not made.running
@@ -492,7 +507,7 @@ def test_a_closed_bench_has_stopped_and_answers_no_more(emulated):
     made = bench(case=1)
     made.close()
     assert made.widget.comm is None
-    made.ranks.counts = [1, 1]
+    made.view.counts = [1, 1]
     assert len(emulated) == 1
 
 

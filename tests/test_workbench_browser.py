@@ -10,6 +10,8 @@ pytestmark = pytest.mark.browser
 pytest.importorskip("playwright.sync_api")
 from browser import Notebook, chromium, lab, watched, write_notebook  # noqa: E402
 
+from joinlab.notebook.ending_map import TRIES  # noqa: E402
+
 CELLS = (
     """import threading, time
 import joinlab
@@ -20,7 +22,9 @@ seen = []
 def slow(rank, inputs):
     if rank == 0:
         seen.append(len(inputs))
-        time.sleep(0.2)
+        began = time.thread_time()
+        while time.thread_time() < began + 0.2:  # a sleep would be modelled
+            pass
 
 def patient(rank, inputs):
     print(f"rank {rank} waits", flush=True)
@@ -58,7 +62,9 @@ def cell(notebook, number):
 
 def drawn(where):
     """How often each call is drawn, as a screen reader is told: "rank 0: all-reduce (DDP backward())"."""
-    said = where.locator('[role="gridcell"]').evaluate_all("(all) => all.map((one) => one.getAttribute('aria-label'))")
+    said = where.locator('.jl-svg [role="gridcell"]').evaluate_all(
+        "(all) => all.map((one) => one.getAttribute('aria-label'))"
+    )
     return Counter(one.partition(",")[0] for one in said)
 
 
@@ -99,7 +105,7 @@ def test_positions_that_come_while_one_is_emulated_are_left_out(notebook):
     press(notebook, where.get_by_label("rank 0: inputs"), "ArrowRight", times=12)
     where.locator(".jl-title", has_text="inputs (13, 1)").wait_for()
     seen = notebook.ask("seen")
-    assert seen[0] == 1 and seen[-1] == 13 and len(seen) < 10
+    assert seen[0] == 1 and 13 in seen and len(seen) - TRIES < 10
 
 
 def test_predict_covers_until_all_is_said_and_again_after_a_change(notebook):
@@ -134,12 +140,12 @@ def test_a_run_is_stopped_midway_and_a_launched_case_4_shows_its_proven_hang(not
     press(notebook, where.get_by_role("button", name="Stop"), "Enter")
     where.locator(".jl-cap", has_text="stopped on request").first.wait_for()
     assert notebook.ask("[str(end) for end in runs.timeline.ends]") == ["killed", "killed"]
-    where.get_by_label("Program").first.select_option(label="Case 4: join(), and a barrier inside the loop")
+    where.get_by_role("combobox", name="Program").select_option(label="Case 4: join(), and a barrier inside the loop")
     where.locator(".jl-title", has_text="case_4").wait_for()
     press(notebook, where.get_by_role("button", name="Run"), "Enter")
     where.locator(".jl-cap", has_text="hung (proven)").first.wait_for()
     assert where.locator(".jl-cap", has_text="hung (proven)").count() == 2
-    assert "Proven: no call that was issued can ever end this wait" in where.locator(".jl-told").text_content()
+    assert "✕ ranks 0, 1 hang" in where.locator(".jlb-verdict").text_content()
 
 
 def test_a_cell_that_is_run_again_stops_what_its_old_bench_launched(notebook):
@@ -158,7 +164,7 @@ def test_what_is_kept_stands_beside_what_comes_next_and_the_parting_is_marked(no
     where = cell(notebook, KEPT)
     press(notebook, where.get_by_role("button", name="Compare with this"), "Enter")
     where.get_by_text("Both runs issue the same calls").wait_for()
-    where.get_by_label("Run it").select_option(label="emulated: NCCL, PyTorch of today")
+    press(notebook, where.get_by_role("button", name="NCCL today"), "Enter")
     where.get_by_text("They part after the last input").wait_for()
     notebook.page.wait_for_function(
         "(at) => document.querySelectorAll('.jp-CodeCell')[at].querySelectorAll('.jl-mark').length === 2", arg=KEPT

@@ -1,9 +1,10 @@
 """The bench: choose a case, give each rank its inputs, predict, look, and then run it for real and compare.
 
-ipywidgets around one live view. Emulated runs follow every slider at once; the browser holds back the positions that
-come while one is emulated, and then sends the newest alone. A launched run goes on in a thread of its own, which is
-the only one besides the kernel's that touches the widgets, and holds the lock while it does. A cell that is run again
-leaves its old bench behind, where nobody sees it: what that one launched is stopped when the cell makes a new one.
+A `Panel` of controls above a `Board`, the live view with a slider per rank; a `Session` runs what they ask for.
+Emulated runs follow every slider at once; the browser holds back the positions that come while one is emulated, and
+then sends the newest alone. A launched run goes on in a thread of its own, which is the only one besides the kernel's
+that touches the widgets, and holds the lock while it does. In a fresh kernel a recorded emulation is shown while torch
+is loaded. A cell that is run again leaves its old bench behind, out of sight: the new one stops what that one launched.
 
 Everything that can be done with the mouse can be done from Python too, so that a notebook can be checked without a
 browser:
@@ -17,37 +18,30 @@ browser:
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
-import time
-from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from typing import Any
 
 import ipywidgets
-from ipywidgets.widgets.widget_description import DescriptionStyle
-from ipywidgets.widgets.widget_string import HTMLStyle
 
-from joinlab.cases import CASES
-from joinlab.emulator.emulate import emulate
+from joinlab.emulator.warm_up import warm_up
 from joinlab.errors import JoinlabError, LaunchInterrupted, ProgramError
-from joinlab.launcher.launcher import launch
+from joinlab.notebook.board import Board, check_counts
+from joinlab.notebook.ending_map import EndingMap
 from joinlab.notebook.engines import ENGINES, Engine, knobs, missing
-from joinlab.notebook.output import Layout, Output, Words, documented, paragraph, under_way
+from joinlab.notebook.opening import CASE, COUNTS, ENGINE, opening, torch_is_loaded
+from joinlab.notebook.output import Layout, Output
+from joinlab.notebook.panel import Panel
 from joinlab.notebook.predictions import Score, blank, score, tally
-from joinlab.notebook.rank_controls import Ranks, check_counts
+from joinlab.notebook.saving import saved
+from joinlab.notebook.session import Session, Setting
 from joinlab.notebook.side_by_side import Beside
-from joinlab.notebook.view import View
+from joinlab.notebook.verdict_card import card, documented
 from joinlab.program.program import Program, check_program, program_name, source_of
 from joinlab.timeline import Timeline
-
-RECENT = 64
-"""So many Timelines of the six cases are kept. Those of any other program are not: what it calls may be redefined."""
-
-EMULATION_S = 5.0
-"""A program that computes longer than this under the emulator is ended: the notebook waits for it."""
 
 _UNDER_WAY: set[Bench] = set()
 """The benches of which a launched run goes on."""
@@ -56,17 +50,15 @@ _UNDER_WAY: set[Bench] = set()
 class Bench:
     """Where a learner plays; show it at the end of a cell.
 
-    program   a function worker(rank, inputs) of your own; None: the six cases
+    program   a function worker(rank, inputs) of your own; None: the cases
     case      the case to begin with
     inputs    the counts to begin with
     engine    "emulated nccl" (today's PyTorch), "emulated nccl 1.9", "emulated gloo", "launched gloo", "launched nccl"
-    predict   cover how it ends until it has been said, for each rank, what it will do
+    predict   cover how it ends until the learner has said, for each rank, what it will do
     timeout   seconds after which a launched run is ended
 
     Raises ProgramError for what is no program, or no such case, counts or engine.
     """
-
-    view: View
 
     def __init__(
         self,
@@ -84,80 +76,51 @@ class Bench:
         _stop_what_was_left_behind(self._made_by)
         self.own = program
         self.predict = bool(predict)
-        self.timeout = timeout
         self.scores: list[Score] = []
-        self.timeline: Timeline | None = None
+        self._timeline: Timeline | None = None
+        self._session = Session(timeout)
         self._lock = threading.RLock()
         self._held = True
-        self._recent: OrderedDict[tuple[Any, ...], Timeline] = OrderedDict()
-        self._thread: threading.Thread | None = None
-        self._stop = threading.Event()
+        self._verdict: dict[str, Any] = {}
         self._failed: BaseException | None = None
         self._beside: Beside | None = None
         self._closed = False
+        self._loop = None if torch_is_loaded() else _event_loop()  # while torch is loaded: where its end is told
 
-        # A widget takes 1 kB on the wire and its layout another, so these are shared, what does not matter now is taken
-        # out of its box, and the buttons of a launched run are made when there is one. What is said first, and the
-        # view, are made with what they show: to say it later would take a message more.
-        self._plain = plain = Layout()
-        wide, small = Layout(width="min(440px, 100%)"), Layout(width="210px")
-        wrap = Layout(flex_flow="row wrap", grid_gap="0 8px")
-        style = DescriptionStyle(description_width="initial")
-        named: list[tuple[str, int]] = [] if program is None else [(program_name(program), 0)]
-        named += [(one.title, n) for n, one in CASES.items()]
-        known = [number for _, number in named]
-        case = 0 if program is not None and case == 4 else case
-        self._case = ipywidgets.Dropdown(
-            options=named, value=_one_of("case", case, known), description="Program", style=style, layout=wide
-        )
-        labels = [one.label + " (not on this machine)" * bool(missing(one, 2)) for one in ENGINES.values()]
-        self._engine = ipywidgets.Dropdown(
-            options=list(zip(labels, ENGINES, strict=True)),
-            value=_one_of("engine", engine, ENGINES),
-            description="Run it",
-            style=style,
-            layout=wide,
-        )
-        self._byte = ipywidgets.BoundedIntText(
-            7,
-            0,
-            255,
-            description="barrier's byte",
-            tooltip="PyTorch 1.9's barrier all-reduces one byte that nobody had set",
-            style=style,
-            layout=small,
-        )
-        self._pad = ipywidgets.BoundedIntText(
-            0,
-            0,
-            2**32 - 1,
-            description="pad of a line",
-            tooltip="The upper 32 bits of an NCCL line that holds 4 bytes of data: undefined on a GPU",
-            style=style,
-            layout=small,
-        )
-        self._keep = ipywidgets.ToggleButton(
-            description="Compare with this",
-            tooltip="Keep what is shown on the left, and show what comes next beside it",
-            layout=plain,
-        )
-        letters = HTMLStyle()
-        self._status = Words(layout=plain, style=letters)
-        self._said = Words(layout=plain, style=letters)
-        self._output = Output(layout=plain, style=letters)
         counts = list(check_counts(inputs))
-        self.ranks = Ranks(counts=counts, said=[""] * len(counts), predict=self.predict, layout=plain)
-        self._choices = ipywidgets.HBox(self._to_choose(), layout=wrap)
-        self._buttons = ipywidgets.HBox([self._keep], layout=wrap)
-        self._refresh()
-        self.widget = ipywidgets.VBox(self._parts(), layout=plain)
+        programs = [] if program is None else [(0, program_name(program))]
+        programs += sorted((opening().titles if self.loading else _titles()).items())
+        chosen = 0 if program is not None and case == 4 else case
+        self.panel = Panel(
+            programs=programs,
+            case=_one_of("case", chosen, [number for number, _ in programs]),
+            engine=_one_of("engine", engine, ENGINES),
+            counts=counts,
+        )
+        self.view = Board(
+            timeline=self._blank(counts),
+            covered=list(range(len(counts))),
+            counts=counts,
+            said=[""] * len(counts),
+            predict=self.predict,
+            sentences=False,  # the panel says them
+            layout=Layout(),
+        )
+        self._output = Output(layout=Layout())
+        self._map = EndingMap(self._session, self._show_map)
+        self.widget = ipywidgets.VBox(self._parts(), layout=Layout())
+        if self.loading:
+            self._open()
+        else:
+            self._refresh()
 
-        for control in (self._case, self._engine, self._byte, self._pad):
-            control.observe(self._changed, "value")
-        self.ranks.observe(self._changed, "counts")
-        self.ranks.observe(self._spoken, "said")
-        self.widget.observe(lambda _: self._stop.set(), "comm")  # it was closed, by whomever
-        self._keep.observe(self._kept, "value")
+        self.panel.observe(self._changed, ["case", "engine", "barrier_value", "pad"])
+        self.view.observe(self._changed, "counts")
+        self.view.observe(self._spoken, "said")
+        self.panel.observe(self._kept, "comparing")
+        self.panel.on_msg(self._pressed)
+        self.view.on_msg(self._asked_to_save)
+        self.widget.observe(lambda _: self._session.ask_to_stop(), "comm")  # closed, by Python or by the browser
         self._held = False
 
     # ---------------------------------------------------------------- what Python can ask and set
@@ -165,54 +128,54 @@ class Bench:
     @property
     def counts(self) -> tuple[int, ...]:
         """Number of inputs per rank: 1 to 8 ranks, at most 20 each. Settable."""
-        return tuple(self.ranks.counts)
+        return tuple(self.view.counts)
 
     @counts.setter
     def counts(self, counts: Sequence[int]) -> None:
-        self._set(lambda: setattr(self.ranks, "counts", list(check_counts(counts))))
+        self._set(lambda: setattr(self.view, "counts", list(check_counts(counts))))
 
     @property
     def case(self) -> int:
         """Number of the case; 0 is the program that the bench was given. Settable."""
-        return int(self._case.value)
+        return self.panel.case
 
     @case.setter
     def case(self, case: int) -> None:
-        _one_of("case", case, [number for _, number in self._case.options])
-        self._set(lambda: setattr(self._case, "value", case))
+        _one_of("case", case, [number for number, _ in self.panel.programs])
+        self._set(lambda: setattr(self.panel, "case", case))
 
     @property
     def engine(self) -> str:
         """On what the program runs, as `joinlab.notebook.engines.ENGINES` names it. Settable."""
-        return str(self._engine.value)
+        return str(self.panel.engine)
 
     @engine.setter
     def engine(self, engine: str) -> None:
         _one_of("engine", engine, ENGINES)
-        self._set(lambda: setattr(self._engine, "value", engine))
+        self._set(lambda: setattr(self.panel, "engine", engine))
 
     @property
     def barrier_value(self) -> int:
         """The byte that PyTorch 1.9's barrier all-reduces. Settable."""
-        return int(self._byte.value)
+        return self.panel.barrier_value
 
     @barrier_value.setter
     def barrier_value(self, value: int) -> None:
-        self._set(lambda: setattr(self._byte, "value", value))
+        self._set(lambda: setattr(self.panel, "barrier_value", value))
 
     @property
     def pad(self) -> int:
         """The upper half of an NCCL line that holds 4 bytes. Settable."""
-        return int(self._pad.value)
+        return self.panel.pad
 
     @pad.setter
     def pad(self, value: int) -> None:
-        self._set(lambda: setattr(self._pad, "value", value))
+        self._set(lambda: setattr(self.panel, "pad", value))
 
     @property
     def said(self) -> tuple[str, ...]:
-        """What is said of each rank's ending: "finishes", "hangs", "raises", "" where nothing is yet. Settable."""
-        return tuple(self.ranks.said)
+        """What the learner says of each rank: "finishes", "hangs", "raises", or "" for nothing yet. Settable."""
+        return tuple(self.view.said)
 
     @said.setter
     def said(self, said: Sequence[str]) -> None:
@@ -220,17 +183,29 @@ class Bench:
             raise ProgramError(
                 "nothing is covered that could still be predicted; joinlab.bench(predict=True) asks first"
             )
-        self.ranks.said = list(said)
+        self.view.said = list(said)
 
     @property
     def covered(self) -> bool:
         """Whether the ending is still to be predicted."""
-        return bool(self.ranks.covered)
+        return self.predict and bool(self.view.covered)
 
     @property
     def running(self) -> bool:
         """Whether a launched run is under way."""
-        return self._thread is not None
+        return self._session.running
+
+    @property
+    def loading(self) -> bool:
+        """Whether torch is still being loaded; a recorded emulation is shown meanwhile."""
+        return self._loop is not None
+
+    @property
+    def timeline(self) -> Timeline | None:
+        """What is shown; None while it is covered or not run yet. While torch is loaded, it is waited for."""
+        if self.loading and self._timeline is None:
+            self._wait_until_loaded()
+        return self._timeline
 
     @property
     def comparison(self) -> Beside | None:
@@ -240,11 +215,15 @@ class Bench:
     @property
     def program(self) -> Program:
         """The function that is run."""
-        return CASES[self.case].program if self.case or self.own is None else self.own
+        if not self.case and self.own is not None:
+            return self.own
+        from joinlab.cases import CASES  # it takes torch with it
+
+        return CASES[self.case].program
 
     def keep(self) -> None:
         """Keep what is shown on the left, to compare what comes next with it; again: put it away."""
-        self._keep.value = not self._keep.value
+        self.panel.comparing = not self.panel.comparing
 
     def run(self) -> Timeline:
         """Run what is chosen, show it, and return the Timeline: what the button does, but waited for.
@@ -253,10 +232,9 @@ class Bench:
         LaunchInterrupted, with nothing left running, when the cell is interrupted.
         """
         self.start()
-        thread = self._thread
         try:
-            while thread is not None and thread.is_alive():
-                thread.join(0.1)
+            while not self._session.wait(0.1):
+                pass
         except KeyboardInterrupt:
             self.stop()
             assert self.timeline is not None
@@ -275,62 +253,99 @@ class Bench:
                 return
             if self.covered and "" in self.said:
                 raise ProgramError("say of each rank first whether it finishes, hangs or raises: bench.said = (...)")
-            self._failed = None
+            self._failed, self._loop = None, None
             if not self._now.launched:
                 self._emulate(again=True)
                 return
             if reason := missing(self._now, len(self.counts)):
                 raise ProgramError(reason)
-            self._stop.clear()
             self._output.clear()
-            self._thread = threading.Thread(target=self._launch, args=self._chosen(), name="joinlab bench", daemon=True)
-            self._arrange()
+            self._tell(f"Starting {len(self.counts)} processes …")
+            setting = self._setting()
             _UNDER_WAY.add(self)
-            self._thread.start()
+            self._session.start(
+                setting,
+                on_output=self._output,
+                goes_on=self._goes_on,
+                ended=lambda found: self._ended(setting, found),
+            )
+            self._arrange()
 
     def stop(self) -> None:
         """End the launched run that is under way, if any, and wait until it is gone."""
-        self._stop.set()
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
+        self._session.ask_to_stop()
+        self._session.wait()
 
     def close(self) -> None:
         """Stop what runs and take the bench out of the notebook."""
         self.stop()
         self._closed = True
+        self._map.stop()
         if self._beside is not None:
             self._beside.close()
-        for widget in (self._case, self._engine, self._byte, self._pad, self._go, self._halt, self._keep):
-            widget.close()
-        _close(self.widget)
+        for widget in (self.panel, self.view, self._output.widget, self.widget):
+            _close(widget)
 
     def __repr__(self) -> str:
-        shown = "covered" if self.covered else repr(self.timeline)
-        return f"<Bench: {program_name(self.program)}, inputs {self.counts}, {self.engine}; {shown}>"
+        name = program_name(self.own) if not self.case and self.own else f"case_{self.case}"
+        shown = "covered" if self.covered else repr(self._timeline)
+        return f"<Bench: {name}, inputs {self.counts}, {self.engine}; {shown}>"
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         return self.widget._repr_mimebundle_(**options)
 
+    # ---------------------------------------------------------------- a fresh kernel
+
+    def _open(self) -> None:
+        """Show what is recorded, if it is what was asked for, and load torch meanwhile."""
+        recorded = (self.own, self.case, self.counts, self.engine) == (None, CASE, COUNTS, ENGINE)
+        if recorded and not self.predict:
+            self._show(opening().timeline)
+        self._arrange()
+        self._tell("Loading PyTorch …")
+        threading.Thread(target=self._load, name="joinlab loads torch", daemon=True).start()
+
+    def _load(self) -> None:
+        loop = self._loop
+        assert loop is not None
+
+        def say(line: str) -> None:
+            loop.call_soon_threadsafe(self._tell, f"{line[:1].upper()}{line[1:]} …")
+
+        try:
+            warm_up(say)
+        except BaseException as error:  # what is missing, the first emulation says
+            loop.call_soon_threadsafe(self._tell, f"{error}", True)
+        loop.call_soon_threadsafe(self._loaded)
+
+    def _loaded(self) -> None:
+        """torch is there: show what was asked for meanwhile."""
+        if not self.loading:
+            return
+        self._loop = None
+        if self._closed:
+            return
+        timeline = self._timeline
+        if timeline is not None and timeline.meta.get("inputs") == list(self.counts) and self._is_recorded():
+            self._tell("")
+            self._arrange()
+            self._follow_map()
+        else:
+            self._refresh()
+
+    def _is_recorded(self) -> bool:
+        return (self.case, self.engine, self.barrier_value, self.pad) == (CASE, ENGINE, 7, 0)
+
     # ---------------------------------------------------------------- what a change leads to
-
-    @cached_property
-    def _go(self) -> ipywidgets.Button:
-        made = ipywidgets.Button(button_style="primary", layout=self._plain)
-        made.on_click(lambda _: self._clicked())
-        return made
-
-    @cached_property
-    def _halt(self) -> ipywidgets.Button:
-        made = ipywidgets.Button(description="Stop", disabled=True, style=self._go.style, layout=self._plain)
-        made.on_click(lambda _: self._stop.set())
-        return made
 
     @property
     def _now(self) -> Engine:
         return ENGINES[self.engine]
 
-    def _set(self, change: Any) -> None:
+    def _setting(self) -> Setting:
+        return Setting(self.program, self.case, self.counts, self._now, self.barrier_value, self.pad)
+
+    def _set(self, change: Callable[[], None]) -> None:
         """Make a change from Python: what it leads to is done once, and an interrupt goes to the cell."""
         if self.running:
             raise ProgramError("a run is under way; bench.stop() ends it")
@@ -345,29 +360,59 @@ class Bench:
         finally:
             self._held = outer
         if not outer:
+            self._loop = None  # Python asked: what it gets is emulated, and torch waited for
             self._refresh()
 
-    def _changed(self, _: Mapping[str, Any]) -> None:
+    def _wait_until_loaded(self) -> None:
+        """Python asks: wait for torch here and now, instead of in the background."""
+        self._loop = None
+        warm_up()
+        self._refresh()
+
+    def _changed(self, change: Mapping[str, Any]) -> None:
+        if change["name"] == "counts":
+            self.panel.counts = list(change["new"])
         if self._held or self._closed or self.running:
+            return
+        if self.loading:
+            self._wait_for_torch()
             return
         try:
             self._refresh()
         except KeyboardInterrupt:  # not in a cell, but in what a control has started: there is nobody to raise to
             self._tell("Interrupted.")
 
+    def _wait_for_torch(self) -> None:
+        """The browser asked for what needs torch: cover the picture, which shows something else, until then."""
+        self._timeline = None
+        self._cover()
+        self._arrange()
+        self._tell(f"Loading PyTorch …; inputs {self.counts} are next.")
+
     def _refresh(self) -> None:
         """Something was chosen: cover or forget what was shown before, and emulate what can be emulated at once."""
         with self._lock:
-            self.timeline, self._failed = None, None
-            self.ranks.said = [""] * len(self.counts)
-            self.ranks.results = []
-            self.ranks.covered = self.predict
+            self._timeline, self._failed = None, None
+            self.panel.counts = list(self.counts)
+            self.view.said = [""] * len(self.counts)
+            self.view.results = []
             if self.predict or self._now.launched:
                 self._cover()
                 self._tell(self._next_step())
             else:
                 self._emulate()
             self._arrange()
+            self._follow_map()
+
+    def _follow_map(self) -> None:
+        if self.predict or self._now.launched or self._failed is not None:
+            self._map.follow(None)
+        else:
+            self._map.follow(self._setting())
+
+    def _show_map(self, told: dict[str, Any]) -> None:
+        if not self._closed and self.panel.map != told:
+            self.panel.map = told
 
     def _spoken(self, _: Mapping[str, Any]) -> None:
         if not self._held and self.covered:
@@ -383,75 +428,87 @@ class Bench:
             return "Everything is said. Press Show."
         return "Not run yet. Press Run: each rank becomes a process of its own."
 
+    def _pressed(self, _: Any, message: Mapping[str, Any], __: Any) -> None:
+        """What the browser sends: a button, or a cell of the map."""
+        match message:
+            case {"press": "shown"}:
+                self._map.watch()
+            case {"press": "go"}:
+                self._clicked()
+            case {"press": "stop"}:
+                self._tell("Stopping …")
+                self._session.ask_to_stop()
+            case {"press": "eras"} if not self.running:
+                self._compare_eras()
+            case {"counts": counts} if not self.running:
+                self.view.counts = list(check_counts(counts))
+            case _:
+                pass
+
+    def _compare_eras(self) -> None:
+        """Keep this run on the left, and show what the other era of NCCL does beside it."""
+        other = "emulated nccl" if self._now.era == "1.9" else "emulated nccl 1.9"
+        self.panel.comparing = True
+        self.panel.engine = other
+
     def _clicked(self) -> None:
         try:
             self.start()
         except (JoinlabError, KeyboardInterrupt) as error:
             self._tell(str(error) or "Interrupted.", bad=True)
 
+    def _asked_to_save(self, _: Any, message: Mapping[str, Any], __: Any) -> None:
+        if "save" in message and self._timeline is not None and not self.covered:
+            self.view.send(saved(message["save"], self._timeline, self.case))
+
     def _kept(self, change: Mapping[str, Any]) -> None:
         with self._lock:
-            if change["new"] and self.timeline is not None:
-                self.view.sentences = False  # they stand below both pictures, so that these begin at one height
-                self._beside = Beside(self.timeline, self.view)
+            if change["new"] and self._timeline is not None:
+                self._beside = Beside(self._timeline, self.view)
                 _fill(self.widget, self._parts())
             elif self._beside is not None:
                 beside, self._beside = self._beside, None
                 _fill(self.widget, self._parts())
                 beside.close()
-                self.view.sentences = self.timeline is not None or self.predict
             self._arrange()
 
     def _arrange(self) -> None:
         """Show the controls that matter now, and no others."""
-        launched, running = self._now.launched, self.running
-        reason = missing(self._now, len(self.counts))
-        _fill(self._choices, self._to_choose())
-        for control in (self._case, self._engine, self._byte, self._pad):
-            control.disabled = running
-        self.ranks.busy = running
-        first = [self._go, self._halt] if launched else [self._go] if self.covered else []
-        if first:
-            self._go.description = "Run" if launched else "Show"
-            self._go.disabled = running or bool(reason) or (self.covered and "" in self.said)
-        if launched:
-            self._halt.disabled = not running
-        _fill(self._buttons, [*first, self._keep])
-        self._keep.disabled = running or (self.timeline is None and not self._keep.value)
-        told = self.case and self.timeline is not None
-        self._said.value = documented(self.case, self.counts, self._now) if told else ""
+        launched, running, panel = self._now.launched, self.running, self.panel
+        reason = "" if self.loading else missing(self._now, len(self.counts))
+        with panel.hold_sync():
+            panel.engines = self._engines()
+            panel.knobs = [] if self.loading else list(knobs(self._now, self.case or None))
+            panel.go = "▶ Run" if launched else "Show" if self.covered else ""
+            panel.can_go = not (running or self.loading or reason or (self.covered and "" in self.said))
+            panel.launches, panel.running = launched, running
+            panel.can_compare = self._timeline is not None
+            if self._timeline is None:
+                panel.verdict = {}
+            else:
+                told = documented(self.case, self.counts, self._now) if self.case and not self.loading else ""
+                panel.verdict = self._verdict | {"documented": told, "eras": bool(told) and not launched}
+        self.view.busy = running
+
+    def _engines(self) -> list[dict[str, str]]:
+        """What the switch offers: NCCL on GPUs only where there are some, or where it was asked for."""
+        found = []
+        for one in ENGINES.values():
+            reason = "" if self.loading else missing(one, 2)
+            if one.name != "launched nccl" or one.name == self.engine or not (self.loading or reason):
+                found.append({"name": one.name, "label": one.label, "missing": reason})
+        return found
 
     def _parts(self) -> list[ipywidgets.Widget]:
         picture = self.view if self._beside is None else self._beside.widget
-        said = (self._status.widget, self._said.widget)
-        return [self._choices, self.ranks, self._buttons, *said, picture, self._output.widget]
-
-    def _to_choose(self) -> list[ipywidgets.Widget]:
-        named = knobs(self._now, self.case or None)
-        wanted = [knob for knob, name in ((self._byte, "barrier_value"), (self._pad, "pad")) if name in named]
-        return [self._case, self._engine, *wanted]
+        return [self.panel, picture, self._output.widget]
 
     # ---------------------------------------------------------------- running
 
     def _emulate(self, again: bool = False) -> None:
-        """Emulate what is chosen, or take it from those kept, and show it."""
-        key = (self.case, self.counts, self.engine, self.barrier_value, self.pad)
+        """Emulate what is chosen, or take it from what is kept, and show it."""
         try:
-            timeline = None if again or not self.case else self._recent.get(key)
-            if timeline is None:
-                timeline = emulate(
-                    self.program,
-                    self.counts,
-                    self._now.backend,
-                    era=self._now.era,
-                    barrier_value=self.barrier_value,
-                    pad=self.pad,
-                    timeout=EMULATION_S,
-                )
-                if self.case:
-                    self._recent[key] = timeline
-                    if len(self._recent) > RECENT:
-                        self._recent.popitem(last=False)
+            timeline = self._session.emulate(self._setting(), again)
         except LaunchInterrupted as interrupted:
             self._show(interrupted.timeline)
             raise
@@ -460,91 +517,68 @@ class Bench:
             return
         self._show(timeline)
 
-    def _chosen(self) -> tuple[Program, tuple[int, ...], Engine]:
-        return self.program, self.counts, self._now
+    def _goes_on(self, seconds: int, done: int) -> None:
+        """Called by the run, in its thread, all the time: say how far it is."""
+        total = sum(self.counts)
+        told = {"text": f"Running for {seconds} s; {done} of {total} inputs done.", "done": done, "of": total}
+        if self.panel.status != told and not self._session.stopping:
+            self.panel.status = told
+        self._output.flush()
 
-    def _launch(self, program: Program, counts: tuple[int, ...], engine: Engine) -> None:
-        """Run by the thread: one launched run, from its first process to what is shown of it."""
-        began = time.monotonic()
-        told = (-1, -1)
-        done = 0
-
-        def asked_to_stop() -> bool:  # the run asks this all the time: a good place to say that it goes on
-            nonlocal told
-            if told != (now := (int(time.monotonic() - began), done)):
-                told = now
-                self._status.value = under_way(*now, sum(counts))
-            self._output.flush()
-            return self._stop.is_set()
-
-        def progress(inputs: int) -> None:
-            nonlocal done
-            done = inputs
-
-        try:
-            timeline: Timeline | BaseException = launch(
-                program,
-                counts,
-                engine.backend,
-                timeout=self.timeout,
-                on_output=self._output,
-                progress=progress,
-                stop=asked_to_stop,
-            )
-        except BaseException as error:  # whatever it is, the bench must come out of it
-            timeline = error
+    def _ended(self, setting: Setting, found: Timeline | BaseException) -> None:
+        """Called by the run, in its thread, when it is over."""
         with self._lock:
-            self._thread = None
             _UNDER_WAY.discard(self)
             if self._closed:
                 return
-            if self._chosen() != (program, counts, engine):  # a control was faster than its being switched off
+            if self._setting() != setting:  # a control was faster than its being switched off
                 self._refresh()
-            elif isinstance(timeline, Timeline):
-                self._show(timeline)
+            elif isinstance(found, Timeline):
+                self._show(found)
             else:
-                self._fail(timeline)
+                self._fail(found)
 
     # ---------------------------------------------------------------- showing
 
-    def _blank(self) -> Timeline:
-        return blank(program_name(self.program), source_of(self.program), self.counts, self._now)
+    def _blank(self, counts: Sequence[int]) -> Timeline:
+        """A Timeline with nothing in it, of what is chosen."""
+        if self.loading:
+            meta = opening().timeline.meta
+            return blank(meta["program"], meta["source"], counts, ENGINES[ENGINE])
+        return blank(program_name(self.program), source_of(self.program), counts, self._now)
 
     def _cover(self) -> None:
         """Show the program and the ranks, and nothing of what they do."""
-        timeline = self._blank()
-        self._draw(timeline, selected=None, covered=list(range(timeline.world_size)), sentences=self.predict)
+        timeline = self._blank(self.counts)
+        self._draw(timeline, selected=None, covered=list(range(timeline.world_size)))
         self._output.clear()
         if self._beside is not None:
             self._beside.compare()
 
     def _show(self, timeline: Timeline) -> None:
-        self._draw(timeline, covered=[])
-        self.timeline = timeline
+        asked = self.covered
+        self._verdict, first = card(timeline)
+        self._draw(timeline, covered=[], selected=first)
+        self._timeline = timeline
         self._output.show(timeline)
         self._tell("")
-        if self.covered:
+        if asked:
             self._judge(timeline)
         if self._beside is not None:
             self._beside.compare()
         self._arrange()
 
-    def _draw(self, timeline: Timeline, sentences: bool = True, **seen: Any) -> None:
-        """Show this in the view, which is made when there is something to show for the first time."""
-        seen |= {"sentences": sentences and self._beside is None, "timeline": timeline}
-        if hasattr(self, "view"):
-            with self.view.hold_sync():
-                for name, value in seen.items():
-                    setattr(self.view, name, value)
-        else:
-            self.view = View(**seen, layout=self._plain)
+    def _draw(self, timeline: Timeline, **seen: Any) -> None:
+        with self.view.hold_sync():
+            self.view.timeline = timeline
+            for name, value in seen.items():
+                setattr(self.view, name, value)
 
     def _judge(self, timeline: Timeline) -> None:
-        """Hold what was said against what came, and say what was right."""
+        """Compare what was said with what came, and say what was right."""
         found = score(timeline, self._now, self.said)
         self.scores.append(found)
-        self.ranks.covered = False
-        self.ranks.results = [
+        self.view.results = [
             "we ended it: not counted" if ended is None else f"✓ it {ended}" if right else f"✗ it {ended}"
             for ended, right in zip(found.ended, found.right, strict=True)
         ]
@@ -559,7 +593,7 @@ class Bench:
         self._arrange()
 
     def _tell(self, text: str, bad: bool = False) -> None:
-        self._status.value = paragraph(text, bad)
+        self.panel.tell(text, bad)
 
 
 def bench(
@@ -573,11 +607,26 @@ def bench(
 ) -> Bench:
     """A bench to play on: choose a case, or bring a program, and move a slider per rank. See `Bench`.
 
-    joinlab.bench()                             # the six cases
+    joinlab.bench()                             # the cases
     joinlab.bench(my_program, inputs=(2, 3))    # your own
     joinlab.bench(predict=True)                 # say first, then look
     """
     return Bench(program, case=case, inputs=inputs, engine=engine, predict=predict, timeout=timeout)
+
+
+def _titles() -> dict[int, str]:
+    """What each case is called, by number."""
+    from joinlab.cases import CASES  # it takes torch with it
+
+    return {number: one.title for number, one in CASES.items()}
+
+
+def _event_loop() -> asyncio.AbstractEventLoop | None:
+    """The loop that runs here, as in a notebook's kernel; None in a script."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _cell() -> tuple[str, str] | None:
@@ -612,4 +661,7 @@ def _one_of(name: str, value: Any, known: Collection[Any]) -> Any:
 def _close(widget: Any) -> None:
     for child in getattr(widget, "children", ()):
         _close(child)
+    layout = getattr(widget, "layout", None)
     widget.close()
+    if layout is not None:
+        layout.close()

@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from joinlab.cases import ALL_KNOBS, CASES
 from joinlab.errors import LaunchError
 
 
@@ -31,11 +30,11 @@ class Engine:
 ENGINES: Mapping[str, Engine] = {
     engine.name: engine
     for engine in (
-        Engine("emulated nccl", "emulated: NCCL, PyTorch of today", "nccl"),
-        Engine("emulated nccl 1.9", "emulated: NCCL, PyTorch 1.9", "nccl", era="1.9"),
-        Engine("emulated gloo", "emulated: gloo", "gloo"),
-        Engine("launched gloo", "launched: gloo, real processes", "gloo", launched=True),
-        Engine("launched nccl", "launched: NCCL, on GPUs", "nccl", launched=True),
+        Engine("emulated nccl", "NCCL today", "nccl"),
+        Engine("emulated nccl 1.9", "NCCL 1.9", "nccl", era="1.9"),
+        Engine("emulated gloo", "gloo", "gloo"),
+        Engine("launched gloo", "▶ really, on gloo", "gloo", launched=True),
+        Engine("launched nccl", "▶ really, on NCCL", "nccl", launched=True),
     )
 }
 """By name."""
@@ -45,6 +44,8 @@ def knobs(engine: Engine, case: int | None) -> tuple[str, ...]:
     """The knobs that matter: those of a case are known, for any other program (None) all that its engine has."""
     if engine.launched or engine.backend != "nccl":
         return ()
+    from joinlab.cases import ALL_KNOBS, CASES  # it takes torch with it
+
     return (ALL_KNOBS if case is None else CASES[case].knobs)[engine.era]
 
 

@@ -1,19 +1,16 @@
-"""What the bench says beside the picture: how a case is documented to end, and what each rank printed. And a layout."""
+"""What each rank printed, below the bench's picture."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
 from functools import cached_property
 from html import escape
 from typing import Any
 
 import ipywidgets
 
-from joinlab.cases import DOCUMENTED
-from joinlab.notebook.engines import Engine
 from joinlab.timeline import Timeline
 
 LINES = 200
@@ -53,39 +50,6 @@ class Words:
         self._value = html
         if "widget" in self.__dict__:
             self.widget.value = html
-
-
-def paragraph(text: str, bad: bool = False) -> str:
-    """One paragraph of HTML that a screen reader says when it changes; "" for no text."""
-    sign = "<b>✕</b> " if bad else ""
-    return f'<p role="status" style="line-height:1.4;margin:2px 0">{sign}{escape(text)}</p>' if text else ""
-
-
-def under_way(seconds: int, done: int, inputs: int) -> str:
-    """What is said of a launched run while it goes on, as HTML with a bar."""
-    bar = f'<progress aria-label="inputs done" max="{max(inputs, 1)}" value="{done}"></progress>'
-    return f'<p style="line-height:1.4;margin:2px 0">{bar} Running for {seconds} s; {done} of {inputs} inputs done.</p>'
-
-
-def documented(number: int, counts: Sequence[int], engine: Engine) -> str:
-    """How the forum thread documents the ending of a case, as HTML, beside which engine shows what now; "" if not."""
-    case = DOCUMENTED.get(number)
-    if case is None:
-        return ""
-    told = []
-    if len(counts) == 2 and tuple(counts) == (5, 6):
-        told.append(("the author saw", case.asker))
-    if len(counts) == 2 and counts[1] == counts[0] + 1 and counts[0] in case.answer:
-        told.append(("the answer explains", case.answer[counts[0]]))
-    if told:
-        lines = [f"{who}: rank 0 {escape(ends[0])}; rank 1 {escape(ends[1])}." for who, ends in told]
-        text = f"<b>Documented</b> (PyTorch 1.9, NCCL, two GPUs of one machine) {' '.join(lines)}"
-    else:
-        known = " and ".join(f"({n}, {n + 1})" for n in sorted({*case.answer, 5}))
-        text = f"<b>Documented</b> for inputs {known}, not for these."
-    if engine.backend == "gloo" and case.gloo:
-        text += f" {escape(case.gloo)}"
-    return f'<p style="line-height:1.4;margin:2px 0">{text}</p>'
 
 
 _PRE = "max-height:14em;overflow:auto;white-space:pre-wrap;line-height:1.35;margin:0"

@@ -54,6 +54,7 @@ class Beside:
             self._said.value = f'<p role="status" style="line-height:1.4">{escape(self.comparison.sentence)}</p>'
             if self.comparison.parting is not None:
                 parted = self.comparison.rows[self.comparison.parting :]
+        names = dict(zip(("left", "right"), told_apart(self.left.timeline, self.right.timeline), strict=True))
         for side, view in (("left", self.left), ("right", self.right)):
             there = [slot for row in parted if (slot := getattr(row, side)) is not None]
             here = bool(parted) and getattr(parted[0], side) is not None  # else the mark stands before what comes next
@@ -61,7 +62,7 @@ class Beside:
             ended = ", ".join(f"rank {rank} {end}" for rank, end in enumerate(view.timeline.ends))
             below.value = "" if view.covered else _sentences(view.timeline)
             with view.hold_sync():
-                view.heading = side if view.covered else f"{side}: {ended}"
+                view.heading = names[side] if view.covered else f"{names[side]}: {ended}"
                 view.mark = {"slot": there[0], "text": "they part" if here else "nothing here"} if there else {}
                 view.rows = [getattr(row, side) for row in self.comparison.rows] if self.comparison else []
 
@@ -101,6 +102,32 @@ class Beside:
 
     def __repr__(self) -> str:
         return f"<{self.left.timeline!r} beside {self.right.timeline!r}>"
+
+
+def told_apart(left: Timeline, right: Timeline) -> tuple[str, str]:
+    """What tells two runs apart, as names for them: the era, backend, engine, program or inputs of each.
+
+    >>> told_apart(emulate(case_4, era="today"), emulate(case_4, era="1.9"))
+    ('today', '1.9')
+    """
+
+    def told(timeline: Timeline) -> list[str]:
+        meta = timeline.meta
+        engine = "really" if meta.get("engine") == "launched" else str(meta.get("engine", "recorded"))
+        era = str((meta.get("emulation") or {}).get("era", "today"))
+        return [
+            era,
+            str(meta.get("backend", "?")),
+            engine,
+            str(meta.get("program", "program")),
+            f"inputs {tuple(meta.get('inputs') or ())}",
+        ]
+
+    pairs = [(one, other) for one, other in zip(told(left), told(right), strict=True) if one != other]
+    if not pairs:
+        return "left", "right"
+    ones, others = zip(*pairs, strict=True)
+    return ", ".join(ones), ", ".join(others)
 
 
 def _sentences(timeline: Timeline) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 import polars as pl
 
-from joinlab.analysis.matching import match
+from joinlab.analysis.matching import match as match_slots
 from joinlab.errors import ProgramError
 from joinlab.program.program import Program, check_inputs, check_program, program_name
 from joinlab.timeline import EndKind, Timeline
@@ -68,12 +68,9 @@ def overall_of(timeline: Timeline) -> Overall:
                 worst = Overall.RAISES
             case _:
                 assert_never(ending.kind)
-    if worst is Overall.FINISHES and any(slot.met and not slot.expected for slot in _slots(timeline)):
+    if worst is Overall.FINISHES and any(slot.met and not slot.expected for slot in match_slots(timeline)):
         return Overall.LUCK
     return worst
-
-
-_slots = match  # `match` is a statement above
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ class View(anywidget.AnyWidget):
         view.observe(lambda change: print(view.calls), "selected")
     """
 
-    _esm = script("view.js")
+    _esm = script("widget.js")
     _css = style("view.css")
 
     timeline = traitlets.Instance(Timeline)

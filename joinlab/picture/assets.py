@@ -12,13 +12,13 @@ _IMPORT = re.compile(r'(?m)^import \{[^}]*\} from "\./([\w.]+)";\n')
 
 
 @cache
-def script(name: str = "view.js") -> str:
+def script(name: str = "widget.js") -> str:
     """One of the modules and every module that it imports, as one: each once, and below those that it needs.
 
     Their top-level names differ, so that what one exports another can use.
 
-        script("view.js")       # the live view: exports mount, unpack and, for anywidget, a default
-        script("page.js")       # that, and what a page does with it
+        script("widget.js")     # the live view in a notebook: exports what anywidget asks for
+        script("page.js")       # the same on a page
     """
     return "\n".join(_parts(name, set()))
 

@@ -37,3 +37,11 @@ export function evenly(both) {
   const height = Math.max(...both.map((one) => one.offsetHeight));
   for (const one of both) one.style.minHeight = `${height}px`;
 }
+
+/** Let the pictures of two views begin at one height, whatever stands above each. @param {HTMLElement[]} frames */
+export function level(frames) {
+  const mains = frames.map((one) => /** @type {HTMLElement} */ (one.closest(".jl-main")));
+  for (const one of mains) one.style.marginTop = "";
+  const tops = frames.map((one) => one.getBoundingClientRect().top + /** @type {HTMLElement} */ (one.querySelector(".jl-canvas")).offsetTop);
+  mains.forEach((one, at) => { one.style.marginTop = `${Math.max(...tops) - tops[at]}px`; });
+}

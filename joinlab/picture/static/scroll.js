@@ -37,7 +37,9 @@ export function wheel(scroll, zoom) {
 /** Scroll the frame, never the page, until a place is in sight.
  * @param {HTMLElement} scroll @param {[number, number] | null} tops px, as [from, to] @param {[number, number] | null} lefts */
 export function reveal(scroll, tops, lefts) {
-  if (tops) scroll.scrollTop = nudged(scroll.scrollTop, scroll.clientHeight, tops, 40);
+  const heads = /** @type {HTMLElement | null} */ (scroll.querySelector(".jl-heads")); // they cover the first px
+  const covered = heads && !heads.classList.contains("jl-headcolumn") ? heads.offsetHeight : 0;
+  if (tops) scroll.scrollTop = nudged(scroll.scrollTop, scroll.clientHeight - covered, tops, 40);
   if (lefts) scroll.scrollLeft = nudged(scroll.scrollLeft, scroll.clientWidth, lefts, 70);
 }
 

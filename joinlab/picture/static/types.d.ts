@@ -66,9 +66,10 @@ interface Mark { slot?: number; text?: string }
 interface Model {
   get(name: string): any;
   set(name: string, value: any): void;
-  on(event: string, listener: () => void): void;
-  off(event: string, listener: () => void): void;
+  on(event: string, listener: (...args: any[]) => void): void;
+  off(event: string, listener: (...args: any[]) => void): void;
   save_changes(): void;
+  send?(message: unknown): void;
 }
 
 /** What a view lets the view beside it see. */

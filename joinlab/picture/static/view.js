@@ -1,7 +1,7 @@
 // The live view: what the reader sees, points at and presses. mount() fills an element with it, following a model: a
 // widget's, or a Store where there is no Python. Each part has a module of its own; joinlab/picture/assets.py joins them.
 
-import { align, evenly, neighbour } from "./align.js";
+import { align, evenly, level, neighbour } from "./align.js";
 import { drawDetails, factsOf } from "./details.js";
 import { element } from "./dom.js";
 import { layoutOf, unpack } from "./layout.js";
@@ -18,7 +18,7 @@ const ZOOMS = [0.5, 0.7, 1, 1.4, 2, 2.8, 4, 5.6, 8, 16, 32, 64];
 const FIT = ZOOMS.indexOf(1);
 const MOST_COLUMNS = 8; // more ranks than these are drawn as rows, unless the reader asks for columns
 
-class LiveView {
+export class LiveView {
   /** @param {HTMLElement} root @param {Model} model */
   constructor(root, model) {
     this.root = root;
@@ -211,6 +211,7 @@ class LiveView {
     const length = Math.max(this.picture.length, other.picture.length);
     this.render(gaps[0], length);
     other.render(gaps[1], length);
+    level([this.scroll, other.scroll]);
   }
 
   /** @param {[Gap[], number?]} room */
@@ -337,11 +338,3 @@ class LiveView {
 export function mount(root, model) {
   return new LiveView(root, model);
 }
-
-export default {
-  /** @param {{ model: Model, el: HTMLElement }} context */
-  render({ model, el }) {
-    const view = mount(el, model);
-    return () => view.close();
-  },
-};

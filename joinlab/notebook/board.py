@@ -1,6 +1,6 @@
-"""Ranks: a row of controls per rank, as one widget: its number of inputs, and what a learner says of its ending.
+"""Board: the bench's picture, a live view with a slider per rank at the heads of the lanes.
 
-Native controls of the browser, drawn by static/ranks.js: a slider of ipywidgets has no name that a screen reader
+Native controls of the browser, drawn by static/heads.js: a slider of ipywidgets has no name that a screen reader
 could say.
 """
 
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import anywidget
 import traitlets
 
 from joinlab.errors import ProgramError
 from joinlab.notebook.predictions import WORDS
+from joinlab.notebook.view import View
 from joinlab.picture.assets import script, style
 from joinlab.program.program import check_inputs
 
@@ -21,26 +21,24 @@ MAX_RANKS = 8
 MAX_INPUTS = 20
 
 
-class Ranks(anywidget.AnyWidget):
-    """One slider per rank.
+class Board(View):
+    """A View with one slider per rank.
 
     counts    number of inputs per rank: 1 to 8 ranks, 0 to 20 each; two-way
-    said      what is said of each rank's ending, "" where nothing is yet; two-way
+    said      what the learner says of each rank's ending, "" where nothing is said yet; two-way
     predict   whether to ask for that
-    covered   whether it can still be said
-    results   per rank, what came of it
+    results   per rank, whether that was right
     busy      nothing can be changed now
 
     Setting `counts` or `said` to anything else raises ProgramError.
     """
 
-    _esm = script("ranks.js")
-    _css = style("ranks.css")
+    _esm = script("board.js")
+    _css = style("view.css", "bench.css")
 
     counts = traitlets.List(traitlets.Int(), [5, 6]).tag(sync=True, echo_update=False)
     said = traitlets.List(traitlets.Unicode(), ["", ""]).tag(sync=True, echo_update=False)
     predict = traitlets.Bool(False).tag(sync=True)
-    covered = traitlets.Bool(False).tag(sync=True)
     results = traitlets.List(traitlets.Unicode()).tag(sync=True)
     busy = traitlets.Bool(False).tag(sync=True)
     ranks = traitlets.Int(MAX_RANKS).tag(sync=True)
@@ -56,7 +54,7 @@ class Ranks(anywidget.AnyWidget):
         said = list(proposal["value"])
         if len(said) != len(self.counts) or not set(said) <= {"", *WORDS}:
             raise ProgramError(
-                f"say {', '.join(WORDS[:-1])} or {WORDS[-1]} of each of {len(self.counts)} ranks: {said}"
+                f"say {', '.join(WORDS[:-1])} or {WORDS[-1]} of each of {len(self.counts)} ranks; got {said}"
             )
         return said
 

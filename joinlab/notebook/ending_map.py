@@ -1,0 +1,134 @@
+"""The bench's map of endings: the sweep over both ranks' inputs, one emulation at a time while the kernel is idle.
+
+The emulator takes over torch.distributed for the whole process while it runs, so the map is computed in the kernel's
+own thread, between the messages that it gets: a slider waits for one emulation (20 to 30 ms) at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from joinlab.errors import JoinlabError
+from joinlab.notebook.session import Session, Setting
+from joinlab.notebook.sweep import COLORS, COUNTS, SIGNS, Overall, overall_of
+
+SLOW_S, TRIES = 0.15, 3
+"""A program gets no map if so many emulations on end take more CPU time: the sliders would lag behind them."""
+
+EVERY_S = 0.2
+"""How often what is new goes to the browser."""
+
+REST_S = 0.005
+"""Between two emulations: time in which the kernel reads the messages that came."""
+
+KINDS = [{"name": str(how), "sign": SIGNS[how], "color": COLORS[how]} for how in Overall]
+
+
+class EndingMap:
+    """The map of one setting after another.
+
+    session  emulates, and keeps what it emulated: what is on the map, a slider shows at once
+    show     called with what the browser is to be told of it; {} for no map
+    """
+
+    def __init__(self, session: Session, show: Callable[[dict[str, Any]], None]) -> None:
+        self._session = session
+        self._show = show
+        self._base: Setting | None = None
+        self._cell: int | None = None
+        self._left: list[tuple[int, int]] = []
+        self._cells: dict[str, int] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._told = 0.0
+        self._slow = 0  # emulations on end that took long
+        self.watched = False
+
+    def follow(self, setting: Setting | None) -> None:
+        """Compute the map around this setting, if it is not the map there is; None: no map.
+
+        Nothing is computed until somebody watches, and outside an event loop `finish` computes it.
+        """
+        if setting is None or len(setting.counts) != 2:
+            self.stop()
+            self._base = None
+            self._show({})
+            return
+        base = replace(setting, counts=(0, 0))
+        cell = None if setting.case else self._session.cell  # any cell may redefine what a program of one's own calls
+        if (base, cell) != (self._base, self._cell):
+            self._base, self._cell, self._cells, self._slow = base, cell, {}, 0
+            self._left = _nearest_first(setting.counts)
+            self._tell("")
+        if self.watched:
+            self._schedule()
+
+    def watch(self) -> None:
+        """From now on somebody sees it."""
+        self.watched = True
+        if self._base is not None:
+            self._tell("")
+            self._schedule()
+
+    def finish(self) -> None:
+        """Compute what is left of it now."""
+        while self._left:
+            if not self._step():
+                return
+        self._tell("")
+
+    def stop(self) -> None:
+        """Compute no more of it."""
+        self._left = []
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _schedule(self) -> None:
+        if self._timer is None and self._left:
+            try:
+                loop = asyncio.get_running_loop()
+            except RuntimeError:  # no loop runs here: nothing goes on in the background
+                return
+            self._timer = loop.call_later(REST_S, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        if self._left and self._step():
+            if time.monotonic() - self._told > EVERY_S or not self._left:
+                self._tell("")
+            self._schedule()
+
+    def _step(self) -> bool:
+        """Emulate the next cell; False if there can be no map."""
+        assert self._base is not None
+        counts = self._left.pop(0)
+        began = time.process_time()  # of all threads: what other processes do does not make a program slow
+        try:
+            timeline = self._session.emulate(replace(self._base, counts=counts), timeout=1.0)
+        except (JoinlabError, KeyboardInterrupt) as error:
+            return self._give_up(f"No map: {str(error) or 'interrupted'}"[:160])
+        self._cells[f"{counts[0]},{counts[1]}"] = list(Overall).index(overall_of(timeline))
+        self._slow = self._slow + 1 if time.process_time() - began > SLOW_S else 0
+        if self._slow >= TRIES and self._left:
+            return self._give_up("This program is slow: joinlab.sweep(program) computes the rest.")
+        return True
+
+    def _give_up(self, note: str) -> bool:
+        self.stop()
+        self._tell(note)
+        return False
+
+    def _tell(self, note: str) -> None:
+        self._told = time.monotonic()
+        left = f"{len(self._left)} to go" if self._left else ""
+        self._show({"most": COUNTS[-1], "kinds": KINDS, "cells": dict(self._cells), "note": note or left})
+
+
+def _nearest_first(here: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Every cell, those around the sliders first: these are wanted next."""
+    cells = [(one, other) for one in COUNTS for other in COUNTS]
+    return sorted(cells, key=lambda cell: (abs(cell[0] - here[0]) + abs(cell[1] - here[1]), cell))

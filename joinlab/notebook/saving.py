@@ -1,0 +1,69 @@
+"""What the bench's buttons save: the picture, the calls as a table, and the Python call that gives the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from joinlab.analysis.wording import measured, title
+from joinlab.errors import ProgramError
+from joinlab.timeline import Timeline
+
+
+def saved(what: str, timeline: Timeline, case: int) -> dict[str, str]:
+    """What the browser saves: {"save", "name", "text"}. A PNG is drawn there, from the text of the SVG.
+
+    what  "PNG", "SVG", "CSV" or "call"
+    case  the number of the case; 0 for a program of one's own
+    """
+    meta = timeline.meta
+    counts = "-".join(map(str, meta["inputs"]))
+    name = f"{meta['program']}_{counts}_{meta['engine']}_{meta['backend']}.{what.lower()}"
+    if what in ("PNG", "SVG"):
+        return {"save": what, "name": name, "text": _picture(timeline)}
+    if what == "CSV":
+        return {"save": what, "name": name, "text": table(timeline)}
+    if what == "call":
+        return {"save": what, "name": "", "text": call(timeline, case)}
+    raise ProgramError(f"a PNG, SVG, CSV or call can be saved; got {what!r}")
+
+
+def table(timeline: Timeline) -> str:
+    """`timeline.calls` as CSV; shapes and stacks as text.
+
+    >>> table(timeline).splitlines()[0][:16]
+    'rank,group,seq,o'
+    """
+    calls = timeline.calls
+    nested = [name for name, kind in calls.schema.items() if isinstance(kind, pl.List)]
+    texts = [pl.Series(name, [None if one is None else str(one) for one in calls[name].to_list()]) for name in nested]
+    return calls.with_columns(texts).write_csv()
+
+
+def call(timeline: Timeline, case: int) -> str:
+    """The Python call that gives this run.
+
+    >>> call(timeline, 4)
+    'joinlab.emulate(joinlab.cases.case_4, inputs=(5, 6), backend="nccl")'
+    """
+    meta = timeline.meta
+    program = f"joinlab.cases.case_{case}" if case else str(meta["program"])
+    counts = tuple(meta["inputs"])
+    emulation: Mapping[str, Any] = {**(meta.get("emulation") or {})}
+    known = {"era": "today", "barrier_value": 7, "pad": 0}
+    options = "".join(
+        f", {name}={emulation[name]!r}".replace("'", '"')
+        for name, value in known.items()
+        if emulation.get(name, value) != value
+    )
+    verb = "launch" if meta["engine"] == "launched" else "emulate"
+    return f'joinlab.{verb}({program}, inputs={counts}, backend="{meta["backend"]}"{options})'
+
+
+def _picture(timeline: Timeline) -> str:
+    from joinlab.picture.lanes import lanes
+    from joinlab.picture.svg import svg
+
+    return svg(lanes(timeline), heading=f"{title(timeline)}. {measured(timeline)}")

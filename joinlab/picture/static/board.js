@@ -1,0 +1,75 @@
+// The bench's picture: the live view, with sliders as the heads of its lanes, an overview above, and what can be saved.
+
+import { neighbour } from "./align.js";
+import { button, element } from "./dom.js";
+import { Heads } from "./heads.js";
+import { save } from "./save.js";
+import { Strip } from "./strip.js";
+import { LiveView } from "./view.js";
+
+const TRAITS = ["counts", "said", "results", "busy", "predict", "covered"]; // those that the heads show
+
+class Board extends LiveView {
+  makeElements() {
+    super.makeElements();
+    this.view.classList.add("jl-board");
+    this.heads = new Heads(this.model, () => { this.waits.hidden = false; });
+    this.strip = new Strip(this.scroll);
+    this.waits = element("span", { class: "jl-waits", hidden: true }, "asking Python …");
+    this.frame.prepend(this.strip.whole);
+    this.scroll.prepend(this.heads.whole);
+    this.saves = ["PNG", "SVG", "CSV"].map((what) => button(what, `Save as ${what}`, () => this.model.send?.({ save: what })));
+    this.saves.push(button("copy call", "Copy the Python call that gives this run", () => this.model.send?.({ save: "call" })));
+    this.toolbar.bar.append(
+      element("div", { class: "jl-choice", role: "group", "aria-label": "Ranks" }, this.heads.fewer, this.heads.more),
+      element("div", { class: "jl-choice", role: "group", "aria-label": "Save" }, ...this.saves), this.waits);
+  }
+
+  listen() {
+    super.listen();
+    this.redraw = () => { this.heads.draw(); this.waits.hidden = true; };
+    for (const trait of TRAITS) this.model.on(`change:${trait}`, this.redraw);
+    this.saved = (/** @type {any} */ message) => { if (message?.save) save(message, (said) => this.announce(said)); };
+    this.model.on("msg:custom", this.saved);
+    this.heads.draw();
+  }
+
+  close() {
+    super.close();
+    for (const trait of TRAITS) this.model.off(`change:${trait}`, this.redraw);
+    this.model.off("msg:custom", this.saved);
+  }
+
+  /** @param {LaneData} data @param {RawRun} run */
+  show(data, run) {
+    super.show(data, run);
+    this.waits.hidden = true;
+    for (const one of this.saves) one.disabled = this.covered.length > 0 || !this.layout.calls.length;
+    this.centre();
+  }
+
+  /** Scroll the selected row to the middle of what the heads leave free. */
+  centre() {
+    const extent = this.selected === null ? null : this.picture.extent(this.selected);
+    if (!extent) return;
+    const middle = (extent[0] + extent[1]) / 2, { scroll, heads } = this;
+    if (this.picture.down) scroll.scrollTop = middle - (scroll.clientHeight - heads.whole.offsetHeight) / 2;
+    else scroll.scrollLeft = middle - (scroll.clientWidth - heads.whole.offsetWidth) / 2;
+    if (this.room.length > 1) neighbour(this.view)?.scroll.scrollTo({ top: scroll.scrollTop });
+  }
+
+  /** @param {[Gap[], number?]} room */
+  render(...room) {
+    super.render(...room);
+    this.heads.place(this.picture);
+    this.strip.draw(this.picture);
+  }
+}
+
+export default {
+  /** @param {{ model: Model, el: HTMLElement }} context */
+  render({ model, el }) {
+    const board = new Board(el, model);
+    return () => board.close();
+  },
+};

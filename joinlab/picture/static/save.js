@@ -1,0 +1,31 @@
+// Saves what Python wrote: as a file, or to the clipboard.
+
+/** @param {{ save: string, name: string, text: string }} message @param {(said: string) => void} announce */
+export async function save({ save: what, name, text }, announce) {
+  if (what === "call") {
+    await navigator.clipboard.writeText(text);
+    announce(`Copied: ${text}`);
+    return;
+  }
+  const type = what === "CSV" ? "text/csv" : "image/svg+xml";
+  const file = what === "PNG" ? await painted(text) : new Blob([text], { type });
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(file);
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000); // after the browser has read it
+  announce(`Saved ${name}`);
+}
+
+/** An SVG picture as a PNG, twice its size. @param {string} svg @returns {Promise<Blob>} */
+async function painted(svg) {
+  const image = new Image(), canvas = document.createElement("canvas");
+  image.src = `data:image/svg+xml,${encodeURIComponent(svg)}`;
+  await image.decode();
+  [canvas.width, canvas.height] = [2 * image.width, 2 * image.height];
+  const context = canvas.getContext("2d");
+  context.fillStyle = "#fff";
+  context.fillRect(0, 0, canvas.width, canvas.height);
+  context.drawImage(image, 0, 0, canvas.width, canvas.height);
+  return new Promise((done) => canvas.toBlob(done, "image/png"));
+}

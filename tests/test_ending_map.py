@@ -1,0 +1,96 @@
+"""The bench's map of endings: what it computes is what a slider shows."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from joinlab.emulator import emulate as emulator
+from joinlab.notebook.bench import Bench, bench
+from joinlab.notebook.ending_map import TRIES
+from joinlab.notebook.sweep import COUNTS, Overall
+
+
+def watched(made: Bench) -> Bench:
+    """As if a browser showed it; the map is finished."""
+    made.panel._handle_custom_msg({"press": "shown"}, [])
+    made._map.finish()
+    return made
+
+
+@pytest.fixture(scope="module")
+def made():
+    return watched(bench(inputs=(5, 6)))
+
+
+def test_it_says_how_every_cell_ends(made):
+    cells = made.panel.map["cells"]
+    names = [kind["name"] for kind in made.panel.map["kinds"]]
+    assert len(cells) == len(COUNTS) ** 2 and made.panel.map["note"] == ""
+    for counts, kind in cells.items():
+        one, other = counts.split(",")
+        assert names[kind] == (Overall.FINISHES if one == other else Overall.HANGS)
+
+
+def test_what_is_on_the_map_is_not_emulated_again(made, monkeypatch):
+    monkeypatch.setattr(emulator, "emulate", lambda *_, **__: pytest.fail("emulated again"))
+    made.panel._handle_custom_msg({"counts": [2, 2]}, [])
+    assert made.counts == (2, 2) and made.panel.counts == [2, 2]
+    assert [str(end) for end in made.timeline.ends] == ["finished", "finished"]
+
+
+def test_another_engine_has_another_map(made):
+    made.engine = "emulated gloo"
+    assert made.panel.map["cells"] == {}
+    made.engine = "emulated nccl"
+    watched(made)
+    assert len(made.panel.map["cells"]) == len(COUNTS) ** 2
+
+
+def test_it_is_computed_in_the_background_the_cells_around_first():
+    async def cell() -> list[str]:
+        opened = bench(case=1, inputs=(5, 6))
+        opened.panel._handle_custom_msg({"press": "shown"}, [])
+        while opened._map._left and len(opened._map._cells) < 5:
+            await asyncio.sleep(0)
+        opened.close()
+        return list(opened._map._cells)
+
+    assert set(asyncio.run(cell())[:5]) == {"5,6", "4,6", "5,5", "5,7", "6,6"}
+
+
+def test_nothing_is_computed_until_it_is_seen():
+    async def cell() -> int:
+        opened = bench(case=1)
+        for _ in range(3):
+            await asyncio.sleep(0.02)
+        return len(opened._map._cells)
+
+    assert asyncio.run(cell()) == 0
+
+
+@pytest.mark.parametrize("options", [{"predict": True}, {"engine": "launched gloo"}, {"inputs": (1, 1, 1)}])
+def test_there_is_no_map_where_it_would_tell_or_cannot_be(options):
+    assert bench(**options).panel.map == {}
+
+
+def test_a_slow_program_gets_no_map(monkeypatch):
+    def slow(rank, inputs):
+        began = time.thread_time()
+        while time.thread_time() < began + 0.2:
+            pass
+
+    opened = watched(bench(slow, inputs=(1,) * 2))
+    assert len(opened.panel.map["cells"]) == TRIES and "slow" in opened.panel.map["note"]
+
+
+def test_a_rank_that_raises_has_a_colour_of_its_own():
+    def third(rank, inputs):
+        if len(inputs) == 3:
+            raise RuntimeError("three")
+
+    opened = watched(bench(third, inputs=(1, 1)))
+    names = [kind["name"] for kind in opened.panel.map["kinds"]]
+    assert names[opened.panel.map["cells"]["3,1"]] == Overall.RAISES
