@@ -212,3 +212,97 @@ def test_values_that_are_not_known_are_not_shown():
     assert [row["value_in"] for row in rows] == ["[[1.0]]", "[[1.0]]", None]
     assert [row["value_out"] for row in rows] == ["[[2.0]]", None, None]
     assert math.isfinite(rows[0]["completed_ns"])
+
+
+def test_the_first_scatter_of_two_ranks_is_a_meeting_of_their_hosts():
+    def program(rank, inputs):
+        dist.all_reduce(torch.ones(1))
+        if rank == 0:
+            dist.scatter(torch.zeros(1), [torch.ones(1)] * 2, 0, async_op=True)
+            print("on")
+        elif len(inputs):
+            dist.scatter(torch.zeros(1), None, 0, async_op=True)
+
+    alone, both = emulate(program, (0, 0)), emulate(program, (0, 1))
+    assert (alone.ends[0].kind, alone.output[0], alone.ends[1].kind) == ("hung", "", "finished")
+    assert "to connect" in alone.ends[0].text or alone.ends[0].proven
+    assert [end.kind for end in both.ends] == ["finished", "finished"]
+    assert both.output[0] == "on\n"
+
+
+def test_once_two_ranks_are_connected_a_send_between_them_is_buffered():
+    def program(rank, inputs):
+        for _ in range(2 if rank == 0 else 1):
+            dist.scatter(torch.zeros(1), [torch.ones(1)] * 2 if rank == 0 else None, 0, async_op=True)
+        print("on")
+
+    timeline = emulate(program, (0, 0))
+    assert (timeline.output, [end.kind for end in timeline.ends]) == (("on\n", "on\n"), ["finished", "finished"])
+
+
+def test_hosts_connect_one_distance_after_the_other():
+    def program(rank, inputs):
+        dist.all_reduce(torch.ones(1))
+        if rank < 2:
+            parts = [torch.zeros(1) for _ in range(3)] if rank == 0 else None
+            dist.gather(torch.ones(1), parts, 0, async_op=True)
+            print("on")
+
+    timeline = emulate(program, (0, 0, 0))
+    assert [end.kind for end in timeline.ends] == ["hung", "hung", "finished"]
+    assert timeline.output == ("", "", "")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [("int16", "Short"), ("uint16", "UInt16"), ("complex64", "ComplexFloat"), ("complex128", "ComplexDouble")],
+)
+def test_dtypes_that_nccl_does_not_have_are_refused(dtype, name):
+    def program(rank, inputs):
+        x = torch.zeros(1, dtype=getattr(torch, dtype))
+        group = dist.distributed_c10d._get_default_group()  # torch.distributed itself views complex numbers as real
+        group.recv([x], 0, 0) if rank else group.send([x], 1, 0)
+
+    (end, _) = emulate(program, (0, 0)).ends
+    assert end.text == f"TypeError: Input tensor data type is not supported for NCCL process group: {name}"
+
+
+def test_1_9_refuses_what_it_did_not_have():
+    def refused(call):
+        def program(rank, inputs):
+            call(rank)
+
+        return emulate(program, (0, 0), era="1.9").ends[0].text
+
+    parts = [torch.zeros(1), torch.zeros(1)]
+    assert "does not support gather" in refused(lambda rank: dist.gather(torch.ones(1), None if rank else parts, 0))
+    assert "does not support scatter" in refused(lambda rank: dist.scatter(torch.ones(1), None if rank else parts, 0))
+    assert refused(lambda rank: dist.all_reduce(torch.ones(1), dist.ReduceOp.AVG)).startswith("AttributeError")
+    assert "process group: BFloat16" in refused(lambda rank: dist.all_reduce(torch.ones(1, dtype=torch.bfloat16)))
+
+
+def test_channels_last_is_moved_as_it_lies_and_other_strides_are_refused():
+    def program(rank, inputs):
+        x = torch.arange(16.0).reshape(1, 2, 2, 4).to(memory_format=torch.channels_last)
+        dist.all_reduce(x)
+        y = torch.zeros(1, 2, 2, 4).to(memory_format=torch.channels_last) + rank
+        dist.broadcast(y, 1)
+        try:
+            dist.all_reduce(torch.ones(2, 2)[:, 0])
+        except ValueError as error:
+            return x.flatten().tolist(), y.flatten().tolist(), str(error)
+
+    zero, one = emulate(program, (0, 0)).returns
+    assert zero == one == ([2.0 * i for i in range(16)], [1.0] * 16, "Tensors must be contiguous")
+
+
+def test_complex_numbers_are_reduced_as_pairs_of_real_ones():
+    def program(rank, inputs):
+        group = dist.distributed_c10d._get_default_group()
+        x = torch.tensor([1 + 2j, 3 - rank * 1j], dtype=torch.complex64)
+        group.allreduce([x]).wait()
+        group.broadcast([y := x + rank], dist.BroadcastOptions()).wait()
+        return x.tolist() + y.tolist()
+
+    sums = [2 + 4j, 6 - 1j]
+    assert emulate(program, (0, 0)).returns == ([*sums, *sums], [*sums, *sums])

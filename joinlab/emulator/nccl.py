@@ -19,6 +19,8 @@ import numpy as np
 import torch
 
 from joinlab.emulator.model import EmulatedCall, Machine
+from joinlab.emulator.nccl_checks import check
+from joinlab.emulator.nccl_connections import Connections
 from joinlab.emulator.nccl_kernels import Kernels, Memory
 from joinlab.emulator.payload import Bytes, Part, agree, len_of, look, move, read, waits_for, write
 from joinlab.ops import FACTS, POINT_TO_POINT, Op
@@ -33,6 +35,7 @@ class Communicator:
         self.ranks = ranks  # global ranks, by place
         self.size = len(ranks)
         self.joined: set[int] = set()
+        self._connections = Connections(self.size)
         self.born_ns = 0
         self._queues: list[deque[list[EmulatedCall]]] = [deque() for _ in ranks]
         self._filled = 0
@@ -61,6 +64,16 @@ class Communicator:
         host.reach(self.born_ns)
         for call in calls:
             call.ready_ns = max(call.ready_ns, self.born_ns)
+
+    def connect(self, place: int, calls: Sequence[EmulatedCall]) -> None:
+        """The host waits for the hosts of new peers, see `nccl_connections`."""
+        if self.size == 1 or not FACTS[calls[0].op].pairwise:
+            return
+        parts = [(call, part) for call in calls for part in call.parts]
+        steps = [step for call, part in parts for step in _steps_to_peers(call, part, place, self.size)]
+        sends = {step.peer for step in steps if step.peer is not None and step.send is not None}
+        recvs = {step.peer for step in steps if step.peer is not None and step.recv is not None}
+        self._connections.make(place, sends, recvs, calls)
 
     def submit(self, place: int, calls: list[EmulatedCall]) -> None:
         """A rank issues calls as one: run what can run."""
@@ -271,11 +284,8 @@ class _Piece:
         self._lines: dict[int, Bytes] = {}  # by chunk: this rank's own
         self._result: Bytes | None = None
         match call.op:
-            case Op.SEND | Op.RECV:
-                self.steps: list[Step] = _pair_steps(call, part, 1 - place if self._size == 2 else call.source_place)
-                return
-            case Op.GATHER | Op.SCATTER | Op.ALL_TO_ALL:
-                self.steps = _peer_steps(call, part, place, self._size)
+            case Op.SEND | Op.RECV | Op.GATHER | Op.SCATTER | Op.ALL_TO_ALL:
+                self.steps: list[Step] = _steps_to_peers(call, part, place, self._size)
                 if self._size == 1:
                     self._copy_own()
                 return
@@ -384,6 +394,13 @@ class _Piece:
         return incoming
 
 
+def _steps_to_peers(call: EmulatedCall, part: Part, place: int, size: int) -> list[Step]:
+    """The steps of a call that NCCL makes of sends and recvs."""
+    if call.op in POINT_TO_POINT:
+        return _pair_steps(call, part, 1 - place if size == 2 else call.source_place)
+    return _peer_steps(call, part, place, size)
+
+
 def _pair_steps(call: EmulatedCall, part: Part, peer: int) -> list[Step]:
     lines = lines_of(part.nbytes())
     return [Step(None, lines, peer) if call.op is Op.SEND else Step(lines, None, peer)]
@@ -419,14 +436,8 @@ class NcclFabric:
         self._pairs: dict[tuple[int, int], Communicator] = {}
 
     def check(self, call: EmulatedCall) -> None:
-        """Raise what NCCL refuses at once."""
-        if call.op is Op.RECV and call.row.get("peer") is None:
-            raise RuntimeError("ProcessGroupNCCL does not support recvAnysource")
-        for part in call.parts:
-            if call.op not in POINT_TO_POINT and not all(map(_contiguous, (*part.ins, *part.outs))):
-                raise ValueError("Tensors must be contiguous")
-        if call.reduce_op in ("band", "bor", "bxor"):
-            raise RuntimeError(f"Cannot use ReduceOp.{call.reduce_op.upper()} with NCCL")
+        """Raise what PyTorch's NCCL backend refuses at once."""
+        check(call, self._run.knobs.era)
 
     def timed_out(self, call: EmulatedCall, ms: int) -> str:
         """Not modelled: a wait with a timeout is one without."""
@@ -446,6 +457,8 @@ class NcclFabric:
                 communicator = self._pairs.setdefault((low, high), Communicator(self._run, pair))
                 place = int(call.place == high)
         communicator.join(place, calls)
+        if communicator is self._main:
+            communicator.connect(place, calls)
         if not calls[0].host.stuck:
             communicator.submit(place, calls)
 
@@ -455,9 +468,3 @@ class NcclFabric:
 
     def leave(self, place: int) -> None:
         """NCCL within one machine does not notice that a rank has ended."""
-
-
-def _contiguous(tensor: torch.Tensor) -> bool:
-    """As ProcessGroupNCCL takes it, which sends memory as it lies: channels_last will do. Of a send or recv it only
-    warns (check_gpu_single_tensor in ProcessGroupNCCL.cpp, PyTorch v2.13.0)."""
-    return tensor.is_contiguous() or (tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last))

@@ -1,0 +1,91 @@
+"""What PyTorch's NCCL backend refuses when it is handed a call, today and in PyTorch 1.9.
+
+Sources: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (check_gpu_single_tensor, getNcclReduceOp, recvAnysource) and
+NCCLUtils.cpp (ncclDataType, getNcclDataType), v2.13.0; ProcessGroupNCCL.cpp (ncclDataType, gather, scatter), v1.9.0.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from joinlab.emulator.model import EmulatedCall
+from joinlab.ops import FACTS, Op
+
+_THEN = frozenset(
+    (
+        *(torch.int8, torch.uint8, torch.bool, torch.int32, torch.int64),
+        *(torch.float16, torch.float32, torch.float64),
+    )
+)
+DTYPES = {"1.9": _THEN, "today": _THEN | {torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2}}
+"""By era: the dtypes that NCCL has a type for."""
+
+_NAMES = {
+    torch.int16: "Short",
+    torch.uint16: "UInt16",
+    torch.uint32: "UInt32",
+    torch.uint64: "UInt64",
+    torch.complex32: "ComplexHalf",
+    torch.complex64: "ComplexFloat",
+    torch.complex128: "ComplexDouble",
+    torch.bfloat16: "BFloat16",
+    torch.float8_e4m3fn: "Float8_e4m3fn",
+    torch.float8_e5m2: "Float8_e5m2",
+}
+"""How PyTorch's messages call a dtype (c10/core/ScalarType.h)."""
+
+
+_VIEWED = (Op.ALL_REDUCE, Op.REDUCE, Op.BROADCAST)
+"""Ops for which the backend takes a complex tensor for one of real numbers (at::view_as_real), today."""
+
+
+def check(call: EmulatedCall, era: str) -> None:
+    """Raise what the backend raises for such a call; where it takes complex tensors for real ones, do so, too."""
+    if era == "1.9" and call.op in (Op.GATHER, Op.SCATTER):
+        raise RuntimeError(f"ProcessGroupNCCL does not support {call.op}")
+    if call.op is Op.RECV and call.row.get("peer") is None:
+        raise RuntimeError("ProcessGroupNCCL does not support recvAnysource")
+    if not FACTS[call.op].point_to_point:  # those only warn
+        for part in call.parts:
+            if not all(map(_is_dense, (*part.ins, *part.outs))):
+                raise ValueError("Tensors must be contiguous")
+    if era == "today" and call.op in _VIEWED:
+        _view_as_real(call)
+    if FACTS[call.op].reduces:
+        _check_reduce_op(call, era)
+    for part in call.parts:
+        for tensor in (*part.ins, *part.outs):
+            if tensor.dtype not in DTYPES[era]:
+                name = _NAMES.get(tensor.dtype, str(tensor.dtype)[6:])
+                raise TypeError(f"Input tensor data type is not supported for NCCL process group: {name}")
+
+
+def _view_as_real(call: EmulatedCall) -> None:
+    if not any(part.dtype.is_complex for part in call.parts):
+        return
+    if FACTS[call.op].reduces and call.reduce_op not in ("sum", "avg"):
+        raise RuntimeError(f"{call.op} does not support{call.reduce_op.upper()}on complex tensors")
+    for part in call.parts:
+        same = part.ins is part.outs
+        part.ins = [torch.view_as_real(tensor) for tensor in part.ins]
+        part.outs = part.ins if same else [torch.view_as_real(tensor) for tensor in part.outs]
+
+
+def _check_reduce_op(call: EmulatedCall, era: str) -> None:
+    if call.reduce_op in ("band", "bor", "bxor"):
+        error = RuntimeError if era == "1.9" else ValueError
+        raise error(f"Cannot use ReduceOp.{call.reduce_op.upper()} with NCCL")
+    if call.reduce_op == "avg":
+        if era == "1.9":
+            raise AttributeError("PyTorch 1.9 has no ReduceOp.AVG")
+        if any(part.dtype is torch.bool for part in call.parts):
+            raise TypeError("Cannot use ReduceOp.AVG with boolean inputs")
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Contiguous, or so in a memory format of images (channels_last): it is moved as it lies in memory."""
+    return (
+        tensor.is_contiguous()
+        or (tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last))
+        or (tensor.dim() == 5 and tensor.is_contiguous(memory_format=torch.channels_last_3d))
+    )
