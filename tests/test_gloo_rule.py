@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joinlab.rules.calls import Blocker, Call, by_group
+from joinlab.rules.calls import Blocker, IssuedCall, by_group
 from joinlab.rules.gloo import blocked
 
 ROOTED = {"broadcast", "gather", "scatter", "reduce"}
@@ -86,9 +86,9 @@ def simulate(lanes: list[list[tuple[str, int]]]) -> set[tuple[int, int]]:
     return {key for key, (_, phases) in runs.items() if at[key] < len(phases)}
 
 
-def calls_of(lanes: list[list[tuple[str, int]]]) -> list[Call]:
+def calls_of(lanes: list[list[tuple[str, int]]]) -> list[IssuedCall]:
     return [
-        Call(rank, "0", k, op, None if op == "barrier" else "float32", None if op == "barrier" else [[1]],
+        IssuedCall(rank, "0", k, op, None if op == "barrier" else "float32", None if op == "barrier" else [[1]],
              root=root if op in ROOTED else None)
         for rank, lane in enumerate(lanes) for k, (op, root) in enumerate(lane)
     ]  # fmt: skip
@@ -159,8 +159,8 @@ def test_who_waits_for_a_process_that_ended_gets_an_error_and_does_not_hang():
 
 
 def test_differing_sizes_are_left_undecided():
-    def sized(rank: int, count: int) -> Call:
-        return Call(rank, "0", 0, "all_reduce", "float32", [[count]])
+    def sized(rank: int, count: int) -> IssuedCall:
+        return IssuedCall(rank, "0", 0, "all_reduce", "float32", [[count]])
 
     assert blocked(by_group([sized(0, 1), sized(1, 2)], {"0": (0, 1)})["0"]) == {}
     assert blocked(by_group([sized(0, 1), sized(1, 2)], {"0": (0, 1, 2)})["0"]) == {}
@@ -168,33 +168,39 @@ def test_differing_sizes_are_left_undecided():
 
 
 def test_an_empty_all_reduce_waits_for_nobody():
-    assert blocked(by_group([Call(0, "0", 0, "all_reduce", "float32", [[0]])], {"0": (0, 1)})["0"]) == {}
+    assert blocked(by_group([IssuedCall(0, "0", 0, "all_reduce", "float32", [[0]])], {"0": (0, 1)})["0"]) == {}
 
 
 def test_reduce_scatter_is_an_all_reduce_to_gloo():
-    ones = [Call(0, "0", 0, "reduce_scatter", "float32", [[2]]), Call(1, "0", 0, "all_reduce", "float32", [[2]])]
+    ones = [
+        IssuedCall(0, "0", 0, "reduce_scatter", "float32", [[2]]),
+        IssuedCall(1, "0", 0, "all_reduce", "float32", [[2]]),
+    ]
     assert blocked(by_group(ones, {"0": (0, 1)})["0"]) == {}
 
 
 def test_after_a_coalesced_reduce_scatter_the_count_is_not_known():
     several = [
-        Call(0, "0", 0, "reduce_scatter", "float32", [[2], [2]]),
-        Call(0, "0", 1, "all_reduce", "float32", [[1]]),
+        IssuedCall(0, "0", 0, "reduce_scatter", "float32", [[2], [2]]),
+        IssuedCall(0, "0", 1, "all_reduce", "float32", [[1]]),
     ]
     assert blocked(by_group(several, {"0": (0, 1)})["0"]) == {}
 
 
 def test_an_unrecorded_root_may_be_the_right_one():
-    ones = [Call(0, "0", 0, "broadcast", "float32", [[1]], root=1), Call(1, "0", 0, "broadcast", "float32", [[1]])]
+    ones = [
+        IssuedCall(0, "0", 0, "broadcast", "float32", [[1]], root=1),
+        IssuedCall(1, "0", 0, "broadcast", "float32", [[1]]),
+    ]
     assert blocked(by_group(ones, {"0": (0, 1)})["0"]) == {}
 
 
-def pair(rank: int, seq: int, op: str, peer: int | None, tag: int = 0, **rest) -> Call:
-    return Call(rank, "0", seq, op, "float32", [[1]], peer=peer, tag=tag, **rest)
+def pair(rank: int, seq: int, op: str, peer: int | None, tag: int = 0, **rest) -> IssuedCall:
+    return IssuedCall(rank, "0", seq, op, "float32", [[1]], peer=peer, tag=tag, **rest)
 
 
 def test_sends_and_recvs_meet_by_pair_and_tag():
-    def free(*calls: Call, gone: tuple[int, ...] = ()) -> set[tuple[int, int]]:
+    def free(*calls: IssuedCall, gone: tuple[int, ...] = ()) -> set[tuple[int, int]]:
         return {(call.rank, call.seq) for call in calls} - set(blocked(by_group(calls, {"0": (0, 1, 2)})["0"], gone))
 
     assert free(pair(0, 0, "send", 1), pair(1, 0, "recv", 0)) == {(0, 0), (1, 0)}
@@ -209,13 +215,13 @@ def test_sends_and_recvs_meet_by_pair_and_tag():
 
 def test_a_completed_call_that_the_rule_calls_stuck_silences_the_rule():
     ones = [
-        Call(0, "0", 0, "all_reduce", "float32", [[1]]),
-        Call(0, "0", 1, "all_reduce", "float32", [[1]], completed=True),
+        IssuedCall(0, "0", 0, "all_reduce", "float32", [[1]]),
+        IssuedCall(0, "0", 1, "all_reduce", "float32", [[1]], completed=True),
     ]
     assert blocked(by_group(ones, {"0": (0, 1)})["0"]) == {}
     assert blocked(by_group([pair(1, 0, "recv", 0, completed=True)], {"0": (0, 1)})["0"]) == {}
 
 
 def test_a_failed_call_silences_the_rule():
-    failed = [Call(0, "0", 0, "all_reduce", "float32", [[1]], failed=True), Call(0, "0", 1, "barrier")]
+    failed = [IssuedCall(0, "0", 0, "all_reduce", "float32", [[1]], failed=True), IssuedCall(0, "0", 1, "barrier")]
     assert blocked(by_group(failed, {"0": (0, 1)})["0"]) == {}

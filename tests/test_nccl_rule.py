@@ -6,14 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joinlab.rules.calls import Blocker, Call, by_group
+from joinlab.rules.calls import Blocker, IssuedCall, by_group
 from joinlab.rules.nccl import NCCL_STEPS, Ring, blocked, steps
 
 AR, BC, AG = "all_reduce", "broadcast", "all_gather"
 
 
-def call(rank: int, seq: int, op: str, count: int = 1, dtype: str = "float32", root: int | None = None, **rest) -> Call:
-    return Call(rank, "0", seq, op, dtype, [[count]], root=root, **rest)
+def call(
+    rank: int, seq: int, op: str, count: int = 1, dtype: str = "float32", root: int | None = None, **rest
+) -> IssuedCall:
+    return IssuedCall(rank, "0", seq, op, dtype, [[count]], root=root, **rest)
 
 
 def stuck(
@@ -101,30 +103,65 @@ def test_an_all_reduce_needs_every_rank(size, nbytes, data):
 def test_more_ranks_only_claim_what_every_algorithm_shares():
     same = [(AR, 1)]
     assert stuck([*same, (AR, 1)], [*same, (AR, 1)], same) == {(0, 1), (1, 1)}
-    assert stuck([(AR, 1)], [(AR, 3)], []) == set()  # they do not fit: nothing is known
-    assert stuck([(BC, 1, "float32", 0)], [(BC, 1, "float32", 0)], []) == set()
-    assert stuck([(BC, 1, "float32", 2)], [(BC, 1, "float32", 2)], []) == {(0, 0), (1, 0)}
-    assert stuck([("reduce", 1, "float32", 0)], [("reduce", 1, "float32", 0)], []) == {(0, 0)}
+    for root, found in ((0, set()), (2, {(0, 1), (1, 1)})):
+        assert stuck([*same, (BC, 1, "float32", root)], [*same, (BC, 1, "float32", root)], same) == found
+    reduce = ("reduce", 1, "float32", 0)
+    assert stuck([*same, reduce], [*same, reduce], same) == {(0, 1)}
+    assert stuck([(AR, 1)], [(AR, 3)], [(AR, 2)]) == set()  # they do not fit, and all are there: nothing is known
+
+
+@pytest.mark.parametrize("large", [1, 10**7])
+def test_a_slot_that_a_rank_never_reaches_completes_nowhere_that_needs_it(large):
+    same = [(AR, 1)]
+    assert stuck([*same, (AR, large)], [*same, (AG, 3)], same) == {(0, 1), (1, 1)}  # though they do not fit
+    assert stuck([*same, (AR, large)], [*same, (BC, 3, "float32", 1)], same) == set()  # its root may feed the other
+    assert stuck([*same, (AR, 0)], [*same, (AG, 3)], same) == set()
+
+
+@pytest.mark.parametrize("what", [(AR, 1), (AR, 10**7), (AR, 0), (BC, 1, "float32", 0), ("all_to_all", 5)])
+def test_a_communicator_whose_ranks_never_all_call_is_never_made(what):
+    assert stuck([what, (AR, 1)], []) == {(0, 0), (0, 1)}
+    assert stuck([what], [(AG, 3)], []) == {(0, 0), (1, 0)}
+
+
+@pytest.mark.parametrize(
+    ("calls", "hung"),
+    [
+        (([(AR, 1)], [(AR, 10**6)]), {(0, 0), (1, 0)}),  # flags on one side, a counter on the other
+        (([(AR, 1)], [(BC, 10**6, "float32", 1)]), {(0, 0)}),  # a root only sends
+        (([(BC, 10**6, "float32", 1)], [(AR, 1)]), {(0, 0), (1, 0)}),
+        (([(AR, 10**6)], [(AR, 2 * 10**6)]), set()),  # how far their chunks get is not modelled
+        (([(AR, 1), (AR, 10**6)], [(AR, 10**6), (AR, 10**6)]), {(0, 0), (1, 0)}),  # rank 0's second never begins
+        (([(BC, 1, "float32", 0), (AR, 10**6)], [(AR, 10**6), (AR, 10**6)]), set()),  # here it does, and feeds rank 1
+        (([(AR, 1)], [(AR, 10**5)]), set()),  # by LL or not: it depends on the GPU
+    ],
+)
+def test_a_large_message_never_meets_a_small_ones_lines(calls, hung):
+    common = [(AR, 1)]
+    found = stuck(*([*common, *lane] for lane in calls))
+    assert {(rank, seq - 1) for rank, seq in found if seq == 1} == hung
 
 
 def test_large_mismatched_messages_are_left_undecided():
-    assert stuck([(AR, 1000)], [(AR, 1001)]) == set()
-    assert stuck([(AR, 1), (AR, 1000)], [(AR, 3), (AR, 1000)]) == set()  # rank 0 reaches a call the ring cannot tell of
-    assert stuck([(AR, 1), (AR, 1000)], [(BC, 1, "float32", 0), (AR, 1000)]) == {(0, 0), (0, 1), (1, 0), (1, 1)}
+    assert stuck([(AR, 5000)], [(AR, 5001)]) == set()
+    assert stuck([(AR, 1), (AR, 5000)], [(AR, 3), (AR, 5000)]) == set()  # rank 0 reaches a call the ring cannot tell of
+    assert stuck([(AR, 1), (AR, 5000)], [(BC, 1, "float32", 0), (AR, 5000)]) == {(0, 0), (0, 1), (1, 0), (1, 1)}
     assert stuck([("all_to_all", 1)], [(AR, 1)]) == set()
 
 
 def test_empty_tensors_and_single_ranks_wait_for_nobody():
-    assert stuck([(AR, 0)], []) == set()
+    assert stuck([(AR, 1), (AR, 0)], [(AR, 1)]) == set()
     assert stuck([(AR, 1)]) == set()
 
 
 def test_recv_needs_its_send_whatever_the_tag():
-    recv = Call(1, "0", 0, "recv", "float32", [[1]], peer=0, tag=3)
-    send = Call(0, "0", 0, "send", "float32", [[1]], peer=1, tag=9)
+    recv = IssuedCall(1, "0", 0, "recv", "float32", [[1]], peer=0, tag=3)
+    send = IssuedCall(0, "0", 0, "send", "float32", [[1]], peer=1, tag=9)
     assert blocked(by_group([recv], {"0": (0, 1)})["0"]) == {(1, 0): (Blocker(0, None),)}
     assert blocked(by_group([recv, send], {"0": (0, 1)})["0"]) == {}
-    assert blocked(by_group([send], {"0": (0, 1)})["0"]) == {}
+    assert blocked(by_group([send], {"0": (0, 1)})["0"]) == {(0, 0): (Blocker(1, None),)}  # no communicator
+    other = recv._replace(peer=1, rank=0, seq=1)
+    assert blocked(by_group([send, other, send._replace(rank=1, peer=0)], {"0": (0, 1)})["0"]) == {}  # may be buffered
 
 
 def test_a_completed_call_that_the_rule_calls_stuck_silences_the_rule():

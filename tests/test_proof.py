@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from timelines import SIZES, case_timeline
 
 from joinlab.cases import DOCUMENTED
-from joinlab.rules.calls import Call, call_of
+from joinlab.rules.calls import IssuedCall, call_of
 from joinlab.rules.proof import Proof, Wait, prove
 from joinlab.timeline import EndKind
 
@@ -16,8 +16,8 @@ BACKENDS = ("gloo", "nccl")
 OPS = ["all_reduce", "all_gather", "all_to_all", "barrier", "broadcast", "gather", "scatter", "reduce", "pair"]
 
 
-def ar(rank: int, seq: int, group: str = "0", **rest) -> Call:
-    return Call(rank, group, seq, "all_reduce", "float32", [[1]], "sum", **rest)
+def ar(rank: int, seq: int, group: str = "0", **rest) -> IssuedCall:
+    return IssuedCall(rank, group, seq, "all_reduce", "float32", [[1]], "sum", **rest)
 
 
 def waits(*places: tuple[int, int]) -> list[Wait]:
@@ -42,7 +42,7 @@ def same_programs(draw):
     return groups, program, came
 
 
-def issue(groups, program, came) -> tuple[list[Call], list[list[tuple[str, int]]]]:
+def issue(groups, program, came) -> tuple[list[IssuedCall], list[list[tuple[str, int]]]]:
     calls, last = [], []
     for rank, far in enumerate(came):
         seqs = dict.fromkeys(groups, 0)
@@ -55,7 +55,7 @@ def issue(groups, program, came) -> tuple[list[Call], list[list[tuple[str, int]]
                 is_send = rank == members[0]
                 columns = {"peer": members[1] if is_send else members[0], "tag": tag}
                 op = "send" if is_send else "recv"
-            calls.append(Call(rank, name, seqs[name], op, "float32", [[count]], **columns))
+            calls.append(IssuedCall(rank, name, seqs[name], op, "float32", [[count]], **columns))
             mine.append((name, seqs[name]))
             seqs[name] += 1
         last.append(mine)
@@ -120,7 +120,7 @@ def test_a_wait_is_stuck_if_one_of_its_calls_is():
 
 
 def test_nothing_is_shown_of_what_is_not_known():
-    calls, stuck = [ar(0, 0), Call(1, "0", 0, "barrier")], waits((0, 0), (1, 0))
+    calls, stuck = [ar(0, 0), IssuedCall(1, "0", 0, "barrier")], waits((0, 0), (1, 0))
     assert isinstance(prove(calls, {"0": (0, 1)}, "gloo", stuck), Proof)
     assert prove(calls, {"0": (0, 1)}, "mpi", stuck) is None  # a backend without a rule
     assert prove(calls, {"other": (0, 1)}, "gloo", stuck) is None  # a group that was not named

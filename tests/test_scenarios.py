@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # what torch itself deprecate
 
 FINISH = "finished"
 HANG = "hung (proven)"
-STUCK = "hung (suspected)"  # gloo with messages of two sizes: the rule cannot decide
+STUCK = "hung (suspected)"  # launched on gloo with messages of two sizes: the rule cannot decide
 RAISE = "raised"
 
 NEVER_ENDING = {"own_collective_in_forward", "forgetful_hook", "two_buckets", "buckets_from_threads"}

@@ -105,6 +105,7 @@ class _Case:
         self.meta = timeline.meta
         backend = str(timeline.meta.get("backend"))
         self.groups = matched.groups
+        self.emulated = timeline.meta.get("engine") == "emulated"
         self.default = next(iter(self.groups), "")
         self.rows: Mapping[Key, Row] = matched.row_of
         self.slots = matched.slots
@@ -113,7 +114,9 @@ class _Case:
         lanes = by_group(matched.calls, self.groups)
         rules = {name: RULES.get(str(backend_of(self.meta, name))) for name in lanes}
         self.blocked: dict[str, Blocked] = {
-            name: rule(lanes[name], gone) if rule else {} for name, rule in rules.items()
+            # A record that lost its beginning does not say which ranks took part.
+            name: rule(lanes[name], gone) if rule and name not in timeline.meta.get("skipped", {}) else {}
+            for name, rule in rules.items()
         }
         transport = timeline.meta.get("transport")
         waits = _waits(timeline, rows)
@@ -146,7 +149,8 @@ class _Case:
         end = self.ends[rank]
         if end.kind is not EndKind.HUNG:
             return None
-        return bool(end.proven and self.proof and self.proof.of(rank))
+        # An emulation is over when its model can carry out no further call, whatever a rule can say of single calls.
+        return bool(end.proven and (self.emulated or (self.proof and self.proof.of(rank))))
 
     def _finished(self, rank: int, awaited: Key | None) -> str:
         if not self.ends[rank].pending:
@@ -160,6 +164,8 @@ class _Case:
 
     def _hung(self, rank: int, awaited: Key | None) -> str:
         seen = (self.ends[rank].text or "it made no progress").removeprefix("only suspected: ")
+        if awaited is None and self._proven(rank):
+            return f"hangs outside any recorded call: {seen}. Proven: in the model no rank can go on."
         if awaited is None:
             return f"made no progress outside any recorded call. A hang is only suspected: {seen}."
         if self._proven(rank):

@@ -21,7 +21,7 @@ import polars as pl
 
 from joinlab.ops import FACTS, POINT_TO_POINT
 from joinlab.rules import gloo as gloo_rule
-from joinlab.rules.calls import ANY_SOURCE, Call, by_group, call_of, elements_of
+from joinlab.rules.calls import ANY_SOURCE, IssuedCall, by_group, call_of, elements_of
 from joinlab.timeline import CallRow, Timeline, backend_of
 
 SHADOWS: Mapping[str, frozenset[str]] = {
@@ -97,7 +97,7 @@ def match(timeline: Timeline) -> tuple[Slot, ...]:
 
 
 def _match(
-    rows: Sequence[Row], calls: Sequence[Call], groups: Mapping[str, Sequence[int]], meta: Mapping[str, Any]
+    rows: Sequence[Row], calls: Sequence[IssuedCall], groups: Mapping[str, Sequence[int]], meta: Mapping[str, Any]
 ) -> tuple[Slot, ...]:
     slots: list[Slot] = []
     counts: dict[str, int] = {}
@@ -175,7 +175,7 @@ def _named(timeline: Timeline) -> list[dict[str, Any]]:
 
 def _slots(
     rows: Sequence[Row],
-    calls: Sequence[Call],
+    calls: Sequence[IssuedCall],
     groups: Mapping[str, Sequence[int]],
     meta: Mapping[str, Any],
 ) -> list[tuple[list[Row], tuple[int, ...]]]:
@@ -195,7 +195,7 @@ def _slots(
             met = [lane[k - first[rank]] for rank, lane in lanes.items() if 0 <= k - first[rank] < len(lane)]
             lost = tuple(rank for rank in group.ranks if first[rank] > k)
             found += [([row_of[name, call.rank, call.seq] for call in met], lost)] if met else []
-        together: list[list[Call]] = []
+        together: list[list[IssuedCall]] = []
         sends, recvs = (_per_pair(pairs, backend_of(meta, name)) for pairs in (group.sends, group.recvs))
         for pair in sorted(sends.keys() | recvs.keys()):
             out, into = sends.get(pair, []), recvs.get(pair, [])
@@ -208,10 +208,10 @@ def _slots(
 
 
 def _per_pair(
-    pairs: Mapping[tuple[int, int, int], Sequence[Call]], backend: object
-) -> dict[tuple[int, ...], list[Call]]:
+    pairs: Mapping[tuple[int, int, int], Sequence[IssuedCall]], backend: object
+) -> dict[tuple[int, ...], list[IssuedCall]]:
     """Sends, or recvs, by what the backend pairs them by. A recv from any source stays alone."""
-    found: dict[tuple[int, ...], list[Call]] = {}
+    found: dict[tuple[int, ...], list[IssuedCall]] = {}
     for (source, target, tag), calls in pairs.items():
         key = (source, target) if backend == "nccl" and source != ANY_SOURCE else (source, target, tag)
         found.setdefault(key, []).extend(calls)

@@ -221,13 +221,15 @@ class Emulation:
         if ahead or not final:
             return
         self.judged = True
-        proven = self._prove(living)
+        # Everything that the model could carry out is done and every rank waits: that proves the hang. What a rule can
+        # say of the calls alone is a shorter reason.
+        told = self._prove(living)
         for host in living:
             standing = host.waits.standing
             why = standing.why if standing is not None else ""
-            text = "" if proven else f"no rank can go on; this one waits {why or 'for a call'}"
+            text = "" if told and not why else f"no rank can go on; this one waits {why or 'for a call'}"
             text = "; ".join(filter(None, (host.closing, text)))
-            host.ending = Ending.at(EndKind.HUNG, _awaited(host), text, proven=proven)
+            host.ending = Ending.at(EndKind.HUNG, _awaited(host), text, proven=True)
             self.baton.doom(host.waits.thread)
 
     def _prove(self, living: Sequence[Host]) -> bool:

@@ -1,7 +1,7 @@
 """The calls that the ranks have issued so far, in the form in which the matching rules read them.
 
 A rule is asked one question: given these calls and no others, which of them can never complete? It is asked while
-the ranks still run, so the records are light: a `Call` is a plain tuple, and nothing here touches a DataFrame.
+the ranks still run, so the records are light: an `IssuedCall` is a plain tuple, and nothing here touches a DataFrame.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from joinlab.ops import POINT_TO_POINT, Op
+from joinlab.ops import POINT_TO_POINT, CallRow, Op
 
 ITEM_BYTES: Mapping[str, int] = {
     **dict.fromkeys(("bool", "uint8", "int8", "float8_e4m3fn", "float8_e5m2"), 1),
@@ -23,7 +23,7 @@ ITEM_BYTES: Mapping[str, int] = {
 """Bytes of one element, by dtype name."""
 
 
-class Call(NamedTuple):
+class IssuedCall(NamedTuple):
     """One issued call, as far as the rules care. `root` and `peer` are global ranks.
 
     completed  the backend is known to have completed it
@@ -66,26 +66,25 @@ def elements_of(shape: Sequence[Sequence[int]] | None) -> int | None:
     return None if shape is None else sum(map(prod, shape))
 
 
-def call_of(row: Mapping[str, Any]) -> Call:
-    """The Call of a row of `Timeline.calls`; columns that are absent count as null.
+def call_of(row: CallRow) -> IssuedCall:
+    """The IssuedCall of a row of `Timeline.calls`; columns that are absent count as null.
 
     >>> call_of({"rank": 0, "group": "0", "seq": 3, "op": "all_reduce", "dtype": "float32", "shape": [[2]]}).nbytes
     8
     """
-    get = row.get
-    return Call(
+    return IssuedCall(
         row["rank"],
         row["group"],
         row["seq"],
         row["op"],
-        get("dtype"),
-        get("shape"),
-        get("reduce_op"),
-        get("root"),
-        get("peer"),
-        get("tag"),
-        get("completed_ns") is not None,
-        get("error") is not None,
+        row.get("dtype"),
+        row.get("shape"),
+        row.get("reduce_op"),
+        row.get("root"),
+        row.get("peer"),
+        row.get("tag"),
+        row.get("completed_ns") is not None,
+        row.get("error") is not None,
     )
 
 
@@ -117,26 +116,26 @@ class GroupCalls:
 
     name: str
     ranks: tuple[int, ...]
-    collectives: dict[int, list[Call]]
-    sends: dict[Pair, list[Call]]
-    recvs: dict[Pair, list[Call]]
+    collectives: dict[int, list[IssuedCall]]
+    sends: dict[Pair, list[IssuedCall]]
+    recvs: dict[Pair, list[IssuedCall]]
     failed: bool
 
 
 ANY_SOURCE = -1
 
 
-def by_group(calls: Iterable[Call | Mapping[str, Any]], groups: Mapping[str, Iterable[int]]) -> dict[str, GroupCalls]:
+def by_group(calls: Iterable[IssuedCall | CallRow], groups: Mapping[str, Iterable[int]]) -> dict[str, GroupCalls]:
     """Sort `calls`, each rank's in its order of issue, into their groups.
 
     Calls of a group that `groups` does not name, or of a rank outside it, make that group unknown: it is left out.
     """
     found = {name: GroupCalls(name, tuple(ranks), {}, {}, {}, False) for name, ranks in groups.items()}
-    lanes = {name: {rank: list[Call]() for rank in one.ranks} for name, one in found.items()}
+    lanes = {name: {rank: list[IssuedCall]() for rank in one.ranks} for name, one in found.items()}
     failed: set[str] = set()
     foreign: set[str] = set()
     for call in calls:
-        if not isinstance(call, Call):
+        if not isinstance(call, IssuedCall):
             call = call_of(call)
         name = call.group
         if name not in lanes or call.rank not in lanes[name]:
@@ -155,7 +154,7 @@ def by_group(calls: Iterable[Call | Mapping[str, Any]], groups: Mapping[str, Ite
     }
 
 
-def _add_pair(group: GroupCalls, call: Call) -> None:
+def _add_pair(group: GroupCalls, call: IssuedCall) -> None:
     peer = ANY_SOURCE if call.peer is None else call.peer
     tag = call.tag or 0
     if call.op == Op.SEND:

@@ -26,9 +26,9 @@ from collections.abc import Collection, Sequence
 from typing import assert_never
 
 from joinlab.ops import FACTS, Op, op_of
-from joinlab.rules.calls import ANY_SOURCE, Blocked, Blocker, Call, GroupCalls
+from joinlab.rules.calls import ANY_SOURCE, Blocked, Blocker, GroupCalls, IssuedCall
 
-Slot = dict[int, Call]
+Slot = dict[int, IssuedCall]
 """The k-th collective of every rank of a group that issued so many."""
 
 
@@ -70,7 +70,7 @@ def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
     return {**found, **_pairs(group, gone)}
 
 
-def _first_open(lanes: Sequence[Sequence[Call]]) -> int:
+def _first_open(lanes: Sequence[Sequence[IssuedCall]]) -> int:
     """The first slot in which some rank has a call that is not complete: before it nothing can be blocked."""
     return min((next((k for k, call in enumerate(lane) if not call.completed), len(lane)) for lane in lanes), default=0)
 
@@ -120,7 +120,7 @@ def _needed(op: Op, rank: int, slot: Slot, there: set[int], ranks: Sequence[int]
             assert_never(op)
 
 
-def _broadcast_needs(call: Call, rank: int, slot: Slot, there: set[int], ranks: Sequence[int]) -> set[int]:
+def _broadcast_needs(call: IssuedCall, rank: int, slot: Slot, there: set[int], ranks: Sequence[int]) -> set[int]:
     """The first peer on the way from the root that did not issue this broadcast, or the children that did not."""
 
     def receives(child: int) -> bool:  # does it expect its data from `rank`?

@@ -21,12 +21,12 @@ communicator run in order, on one stream: behind a call that cannot complete, no
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, assert_never
 
 from joinlab.ops import FACTS, Needs, Op, op_of
-from joinlab.rules.calls import Blocked, Blocker, Call, GroupCalls
+from joinlab.rules.calls import Blocked, Blocker, GroupCalls, IssuedCall
 
 NCCL_STEPS = 8
 """Places of a FIFO: a send must wait once so many steps are unread."""
@@ -34,8 +34,14 @@ NCCL_STEPS = 8
 LINE_BYTES = 8
 """Bytes of data in one LL line."""
 
-SMALL_BYTES = 16
-"""Up to here a message of two ranks is one chunk, in old NCCL and new: the ring model decides."""
+SMALL_BYTES = 16 * 1024
+"""Below this a message runs on one channel, in one round of LL: the ring model decides what two ranks do."""
+
+LL_BYTES: Mapping[str, int] = {"V100": 512 * 1024, "A100": 1024 * 1024, "H100": 2 * 1024 * 1024}
+"""By GPU kind: up to about here two ranks of one node take LL; above, LL128 or Simple, whose buffers are others."""
+
+ALIGNS = (16, 512)
+"""A rank's part of an all_reduce is a multiple of this: since 2.22, and in 2.7.8 (PyTorch 1.9)."""
 
 
 class Step(NamedTuple):
@@ -48,6 +54,7 @@ class Step(NamedTuple):
     recv: int | None
     send: int | None
     peer: int | None = None
+    flags: bool = True  # the LL protocol: the receiver waits for its lines' flags; else for the sender's counter
 
 
 def lines_of(nbytes: int) -> int:
@@ -127,6 +134,7 @@ class _Edge:
     """A FIFO from one place to another, for as long as the communicator lives."""
 
     sent: list[int] = field(default_factory=list)  # lines of every step ever sent
+    flagged: list[bool] = field(default_factory=list)  # whether that step was one of the LL protocol
     senders: list[tuple[Transfer | None, int]] = field(default_factory=list)  # whose step that was, and which
     received: int = 0  # steps ever received
 
@@ -156,6 +164,8 @@ class Ring:
     def __init__(self, size: int) -> None:
         self._places = [_Place() for _ in range(size)]
         self._edges: dict[tuple[int, int, bool], _Edge] = {}
+        self.unsure = False
+        """Large messages of calls that do not fit have met: how far they get depends on chunks."""
 
     def issue(self, place: int, steps: Sequence[Step], transfer: Transfer | None = None) -> None:
         """The rank at `place` enqueues a call; then everything runs as far as it can."""
@@ -200,7 +210,7 @@ class Ring:
                 here.calls_done += 1
             if not here.todo:
                 return awake
-            (recv, send, peer), transfer, number = here.todo[0]
+            (recv, send, peer, flags), transfer, number = here.todo[0]
             on_ring = peer is None
             source = (index - 1) % size if peer is None else peer
             target = (index + 1) % size if peer is None else peer
@@ -209,12 +219,15 @@ class Ring:
                 if len(out.sent) - out.received >= NCCL_STEPS:
                     return awake  # the FIFO is full
                 out.sent.append(0)
+                out.flagged.append(flags)
                 out.senders.append((transfer, number))
                 here.begun = True
                 awake.add(target)
             arrived = 0
             sender: tuple[Transfer | None, int] = (None, 0)
-            if recv and into.received < len(into.sent):
+            if recv and not flags and True in map(False.__eq__, into.flagged[into.received :]):
+                self.unsure = True  # counters of other large messages count for this one, too
+            if recv and into.received < len(into.sent) and flags is into.flagged[into.received]:
                 arrived = min(recv, into.sent[into.received])
                 sender = into.senders[into.received]
             ready = arrived if recv else send or 0
@@ -238,6 +251,10 @@ class Ring:
             here.taken = 0
 
 
+First = dict[int, tuple[int, tuple[Blocker, ...]]]
+"""Per rank: place of its first call that cannot complete, and because of whom."""
+
+
 def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
     """The calls of `group` that can never complete, whatever is done with the calls issued so far.
 
@@ -248,7 +265,8 @@ def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
     if group.failed or len(group.ranks) < 2:
         return {}
     lanes = [group.collectives[rank] for rank in group.ranks]
-    first = _first_blocked(group.ranks, lanes)
+    absent = _absent(group)
+    first = _unmade(group, absent) if absent else _first_blocked(group.ranks, lanes)
     found: dict[tuple[int, int], tuple[Blocker, ...]] = {}
     for rank, (index, why) in first.items():
         lane = group.collectives[rank]
@@ -257,24 +275,36 @@ def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
         found[rank, lane[index].seq] = why
     if any((call.rank, call.seq) in found for lane in lanes for call in lane if call.completed):
         return {}
-    return {**found, **_recvs(group)}
+    return {**found, **_recvs(group, absent)}
 
 
-First = dict[int, tuple[int, tuple[Blocker, ...]]]
-"""Per rank: place of its first call that cannot complete, and because of whom."""
+def _absent(group: GroupCalls) -> list[int]:
+    """The ranks that have issued no call at all in this group."""
+    there = {rank for rank, lane in group.collectives.items() if lane}
+    there |= {source for source, _, _ in group.sends} | {target for _, target, _ in group.recvs}
+    return [rank for rank in group.ranks if rank not in there]
 
 
-def _first_blocked(ranks: Sequence[int], lanes: Sequence[Sequence[Call]]) -> First:
+def _unmade(group: GroupCalls, absent: Sequence[int]) -> First:
+    """A communicator is made in the first call on it, for which every rank waits: until then nothing runs on it."""
+    why = tuple(Blocker(rank, None) for rank in absent)
+    return {rank: (0, why) for rank, lane in group.collectives.items() if lane}
+
+
+def _first_blocked(ranks: Sequence[int], lanes: Sequence[Sequence[IssuedCall]]) -> First:
     first: First = {}
     common = min(len(lane) for lane in lanes)
     for k, calls in enumerate(zip(*lanes, strict=False)):
         if not _fit(calls):
-            return _replay(ranks, lanes, k) if len(ranks) == 2 else first
+            return _replay_all(ranks, lanes, k) if len(ranks) == 2 else first
     for k in range(common, max(len(lane) for lane in lanes)):
         calls = tuple(lane[k] for lane in lanes if k < len(lane))
-        if not _fit(calls):
-            return first
         missing = [rank for rank, lane in zip(ranks, lanes, strict=True) if k >= len(lane)]
+        if not _fit(calls):
+            if not first and all(map(_goes_round, calls)):
+                why = tuple(Blocker(rank, None) for rank in missing)
+                first = {call.rank: (k, why) for call in calls}
+            return first
         for call in calls:
             need = _needed(call, missing)
             if need and call.rank not in first:
@@ -282,7 +312,7 @@ def _first_blocked(ranks: Sequence[int], lanes: Sequence[Sequence[Call]]) -> Fir
     return first
 
 
-def _fit(calls: Sequence[Call]) -> bool:
+def _fit(calls: Sequence[IssuedCall]) -> bool:
     """Whether NCCL runs the same thing on all: then it completes once all have issued it, and leaves no trace."""
     one = calls[0]
     if all(call[3:6] == one[3:6] and call.root == one.root for call in calls):  # op, dtype, shape
@@ -295,7 +325,19 @@ def _fit(calls: Sequence[Call]) -> bool:
     return one.nbytes is not None and all(call.nbytes == one.nbytes for call in calls)
 
 
-def _needed(call: Call, missing: Sequence[int]) -> Sequence[int]:
+def _goes_round(call: IssuedCall) -> bool:
+    """Whether this call completes on no rank before every rank's data has passed, whatever sizes the others have.
+
+    On the ring of n ranks it receives at least n - 1 times, each time from the rank before it, and sends once before
+    it receives. So if one rank of the ring does nothing, the rank after it receives nothing and sends once, the next
+    one receives once and sends twice, ... and the last one receives n - 2 times. On a tree no sum comes down to
+    anybody before all have gone up.
+    """
+    op = op_of(call.op)
+    return op is not None and FACTS[op].needs is Needs.EVERYONE and FACTS[op].mixes and call.elements != 0
+
+
+def _needed(call: IssuedCall, missing: Sequence[int]) -> Sequence[int]:
     """Which of the missing ranks' data `call` cannot do without, whatever algorithm NCCL takes."""
     if call.elements == 0:
         return ()
@@ -315,18 +357,26 @@ def _needed(call: Call, missing: Sequence[int]) -> Sequence[int]:
             assert_never(never)
 
 
-def _replay(ranks: Sequence[int], lanes: Sequence[Sequence[Call]], start: int) -> First:
+def _replay_all(ranks: Sequence[int], lanes: Sequence[Sequence[IssuedCall]], start: int) -> First:
+    """What stays blocked in old NCCL and new."""
+    today, before = (_replay(ranks, lanes, start, align) for align in ALIGNS)
+    return {rank: today[rank] for rank in today if before.get(rank) == today[rank]}
+
+
+def _replay(ranks: Sequence[int], lanes: Sequence[Sequence[IssuedCall]], start: int, align: int) -> First:
     """Two ranks, whose calls no longer fit from `start` on: let them run on the ring."""
     ring = Ring(2)
     known = [0, 0]
     for place, lane in enumerate(lanes):
         for call in lane[start:]:
-            small = _steps_of(call, place, ranks)
+            small = _steps_of(call, place, ranks, align)
             if small is None:
                 break
             ring.issue(place, small)
             known[place] += 1
     done = ring.done
+    if ring.unsure:
+        return {}
     if any(done[place] == known[place] < len(lane) - start for place, lane in enumerate(lanes)):
         return {}  # one gets as far as a call that the ring cannot tell of: it may yet help the other
     first: First = {}
@@ -338,22 +388,26 @@ def _replay(ranks: Sequence[int], lanes: Sequence[Sequence[Call]], start: int) -
     return first
 
 
-def _steps_of(call: Call, place: int, ranks: Sequence[int]) -> tuple[Step, ...] | None:
+def _steps_of(call: IssuedCall, place: int, ranks: Sequence[int], align: int) -> tuple[Step, ...] | None:
     nbytes = 4 if call.op == Op.BARRIER else call.nbytes
     if nbytes is None:
         return None
     if call.op == Op.REDUCE_SCATTER:
         nbytes //= len(ranks)  # the call's tensors are the parts of all ranks
-    if nbytes > SMALL_BYTES or (call.op in {Op.BROADCAST, Op.REDUCE} and call.root not in ranks):
+    large = nbytes > max(LL_BYTES.values())  # beyond what any GPU kind sends by LL; in between it is not known
+    if (not large and nbytes >= SMALL_BYTES) or (call.op in {Op.BROADCAST, Op.REDUCE} and call.root not in ranks):
         return None
     root = ranks.index(call.root) if call.root in ranks else 0
-    return steps(call.op, place, len(ranks), root, nbytes)
+    found = steps(call.op, place, len(ranks), root, nbytes, align)
+    # A large call has more steps than these. That matters to other large ones alone, see Ring.unsure: a receiver of LL
+    # stands at the first of them for ever, since no flag comes.
+    return found if found is None or not large else tuple([step._replace(flags=False) for step in found])
 
 
-def _recvs(group: GroupCalls) -> Blocked:
-    """Recvs without a send. A send is not claimed: NCCL may buffer it."""
+def _recvs(group: GroupCalls, absent: Sequence[int]) -> Blocked:
+    """Recvs without a send. A send is claimed only to a rank that is `absent`: otherwise NCCL may buffer it."""
     sends: dict[tuple[int, int], int] = {}
-    recvs: dict[tuple[int, int], list[Call]] = {}
+    recvs: dict[tuple[int, int], list[IssuedCall]] = {}
     for (source, target, _), calls in group.sends.items():
         sends[source, target] = sends.get((source, target), 0) + len(calls)
     for (source, target, _), calls in group.recvs.items():
@@ -363,8 +417,15 @@ def _recvs(group: GroupCalls) -> Blocked:
         calls.sort(key=lambda call: call.seq)
         waiting = calls[sends.get((source, target), 0) :]
         found.update({(target, call.seq): (Blocker(source, None),) for call in waiting if call.elements != 0})
+    for (source, target, _), calls in group.sends.items():
+        if target in absent:  # their communicator is not made
+            found.update({(source, call.seq): (Blocker(target, None),) for call in calls if call.elements != 0})
     return (
         {}
-        if any(call.completed and (call.rank, call.seq) in found for one in recvs.values() for call in one)
+        if any(
+            call.completed and (call.rank, call.seq) in found
+            for one in (*recvs.values(), *group.sends.values())
+            for call in one
+        )
         else found
     )

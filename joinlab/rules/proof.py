@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from joinlab.ops import CallRow
 from joinlab.rules import gloo as gloo_rule
 from joinlab.rules import nccl as nccl_rule
-from joinlab.rules.calls import Blocked, Blocker, Call, GroupCalls, by_group
+from joinlab.rules.calls import Blocked, Blocker, GroupCalls, IssuedCall, by_group
 
 RULES: Mapping[str, Callable[[GroupCalls, Collection[int]], Blocked]] = {
     "gloo": gloo_rule.blocked,
@@ -51,7 +51,7 @@ class Proof:
 
 
 def prove(
-    calls: Iterable[Call | Mapping[str, Any]],
+    calls: Iterable[IssuedCall | CallRow],
     groups: Mapping[str, Sequence[int]],
     backend: str,
     waits: Iterable[Wait],
@@ -62,7 +62,7 @@ def prove(
 ) -> Proof | None:
     """Show that no living rank can ever go on; None if that cannot be shown.
 
-    calls    every call issued so far, each rank's in its order of issue; `Call`s are read faster than rows
+    calls    every call issued so far, each rank's in its order of issue; `IssuedCall`s are read faster than rows
     groups   global ranks by name of the process group
     backend  "gloo" or "nccl"; of any other nothing can be shown
     waits    all waiting host threads; a living rank without one may still go on
