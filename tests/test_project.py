@@ -11,6 +11,7 @@ import sys
 import tomllib
 import zipfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,11 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "joinlab"
 # ---- rooms
 
+MODULES = rooms.modules()
 
-def at_import(module: str) -> Iterator[str]:
+
+@cache
+def at_import(module: str) -> frozenset[str]:
     """Dotted names that importing `module` imports at once: not those inside functions, nor those for types."""
 
     def walk(nodes: list[ast.stmt]) -> Iterator[str]:
@@ -45,7 +49,7 @@ def at_import(module: str) -> Iterator[str]:
                 for branch in [*getattr(node, "handlers", []), *getattr(node, "cases", [])]:
                     yield from walk(branch.body)
 
-    yield from walk(ast.parse(rooms.modules()[module].read_text()).body)
+    return frozenset(walk(ast.parse(MODULES[module].read_text()).body))
 
 
 def packages(module: str) -> set[str]:
@@ -55,7 +59,7 @@ def packages(module: str) -> set[str]:
     todo = [module]
     while todo:
         name = todo.pop()
-        if name in done or name not in rooms.modules():
+        if name in done or name not in MODULES:
             continue
         done.add(name)
         names = set(at_import(name))
@@ -65,11 +69,11 @@ def packages(module: str) -> set[str]:
 
 
 def modules_in(*names: str) -> list[str]:
-    return [module for module in rooms.modules() if rooms.room_of(module) in names]
+    return [module for module in MODULES if rooms.room_of(module) in names]
 
 
 def test_every_room_has_a_floor() -> None:
-    assert {rooms.room_of(module) for module in rooms.modules()} - {rooms.TOP} == set(rooms.floors())
+    assert {rooms.room_of(module) for module in MODULES} - {rooms.TOP} == set(rooms.floors())
 
 
 def test_no_import_points_upward() -> None:
