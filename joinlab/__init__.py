@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from joinlab.picture.figures import figure as figure
     from joinlab.picture.holdings import who_holds as who_holds
     from joinlab.picture.page import write_html as write_html
+    from joinlab.recorder.record import record as record
     from joinlab.timeline import Ending as Ending
     from joinlab.timeline import Timeline as Timeline
 
@@ -71,6 +72,7 @@ _HOME = {
     "figure": "joinlab.picture.figures",
     "load": "joinlab.importers.load",
     "launch": "joinlab.launcher.launcher",
+    "record": "joinlab.recorder.record",
     "match": "joinlab.analysis.matching",
     "quiz": "joinlab.notebook.quiz",
     "scenarios": "joinlab.scenarios",

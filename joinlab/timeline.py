@@ -79,6 +79,7 @@ class Clock(TypedDict, total=False):
     domain: Required[str]
     origin_ns: int
     hosts: dict[str, int]
+    bounds_ns: dict[str, int | None]  # by host: how far off its offset can be; None: not known
     completed: str  # what a completion time means where it is not when the call completed
 
 
@@ -87,6 +88,15 @@ class Progress(TypedDict):
 
     enqueued: int
     completed: int
+
+
+class Process(TypedDict):
+    """Where a recorded rank ran, and what was run."""
+
+    host: str
+    pid: int | None
+    gpu: str | None
+    command: list[str]
 
 
 class Meta(TypedDict, total=False):
@@ -112,6 +122,7 @@ class Meta(TypedDict, total=False):
     progress: dict[str, dict[int, Progress]]
     missing_ranks: list[int]
     problems: list[str]
+    processes: dict[int, Process]
 
 
 def backend_of(meta: Mapping[str, Any], group: str) -> Any:
@@ -203,12 +214,13 @@ class Timeline:
     returns  what the program returned on each rank, as plain data (tensors become numpy arrays); None if it
              did not return
     output   what each rank printed, stdout and stderr in the order written
-    meta     program, source, engine ("launched", "emulated" or "imported"), backend, world_size, inputs,
+    meta     program, source, engine ("launched", "emulated", "recorded" or "imported"), backend, world_size, inputs,
              groups {name: [global ranks]}, versions, clock {"domain", ...}; for records that lost their beginning
              also skipped {group: {rank: collectives that the rank issued in it before the first of its rows}},
             progress {group: {rank: how many it enqueued and completed}}, missing_ranks, and problems, sentences
             about what could not be read; group_names {name: the program's own description of it},
-            group_backends {name: its backend}, where that is another than `backend`
+            group_backends {name: its backend}, where that is another than `backend`; processes {rank: host, pid, gpu,
+            command} of a recorded job
 
         timeline.calls.filter(pl.col("completed_ns").is_null())     # what never completed
         timeline.ends[1].kind                                       # "hung"

@@ -14,10 +14,10 @@ import sys
 from collections.abc import Sequence
 
 from joinlab._version import __version__
-from joinlab.cli import cases, doctor, handout, run, show
+from joinlab.cli import cases, doctor, handout, record, run, show, watch
 from joinlab.errors import JoinlabError, LaunchInterrupted
 
-COMMANDS = (cases.COMMAND, run.COMMAND, show.COMMAND, handout.COMMAND, doctor.COMMAND)
+COMMANDS = (cases.COMMAND, run.COMMAND, record.COMMAND, watch.COMMAND, show.COMMAND, handout.COMMAND, doctor.COMMAND)
 """In the order in which `--help` lists them."""
 
 INTERRUPTED = 130

@@ -1,6 +1,7 @@
 """`load`: open a file or a folder, whatever recorded it, and find out from its first bytes what it is.
 
 a file that Timeline.save wrote                           a zip with a header of ours
+a folder that ranks were recorded into                    files named rank-<rank>.<number>.jsonl
 flight recorder dumps, one per rank: a folder, or one     a pickle, or JSON with "entries"
 """
 
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from joinlab.errors import TimelineFileError
 from joinlab.importers import dump, job, kineto
+from joinlab.importers.recording import is_recording, load_recording
 from joinlab.timeline import Timeline
 from joinlab.timeline import load as load_saved
 
@@ -26,19 +28,20 @@ _HEAD_BYTES = 64
 def load(path: str | os.PathLike[str]) -> Timeline:
     """Open a Timeline, or what others recorded as one.
 
-    path  a file that `Timeline.save` wrote; PyTorch's flight recorder dump or profiler's trace, or a folder with one
-          per rank
+    path  a file that `Timeline.save` wrote; a folder of `joinlab.record`, also while the job runs; PyTorch's flight
+          recorder dump or profiler's trace, or a folder with one per rank
 
     What a folder holds besides is named in `meta["problems"]` and in a warning; the rest is read. Raises
     TimelineFileError, which names the file and says what is wrong with it, and OSError where there is no such file or
     it cannot be read.
 
         joinlab.load("run.joinlab")
+        joinlab.load("runs/today")
         joinlab.load("dumps/")              # nccl_trace_rank_0, nccl_trace_rank_1, ...
     """
     place = Path(path)
     if place.is_dir():
-        return _told(_folder(place))
+        return _told(load_recording(place) if is_recording(place) else _folder(place))
     head = _head(place)
     if _is_record(head):
         texts = dump.Texts()

@@ -29,7 +29,7 @@ import psutil
 from joinlab._version import __version__
 from joinlab.errors import LaunchError, LaunchInterrupted, ProgramError
 from joinlab.launcher.forkclient import ForkServer
-from joinlab.launcher.rank_ends import awaited, ended
+from joinlab.launcher.rank_ends import ended
 from joinlab.launcher.run_files import RunFiles
 from joinlab.launcher.terminal import Bar, Listener, Told
 from joinlab.recorder.events import now
@@ -212,7 +212,7 @@ class Watch:
         for log in self.logs:
             if log.rank not in gone:
                 said = "; ".join(filter(None, (log.over, "" if proven else why)))
-                self.verdict[log.rank] = Ending.at(kind, awaited(log), said, proven=proven)
+                self.verdict[log.rank] = Ending.at(kind, log.awaited(), said, proven=proven)
 
     # ---------------------------------------------------------------- the Timeline
 

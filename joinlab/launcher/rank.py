@@ -31,7 +31,7 @@ from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text
 from joinlab.program.plain_data import encode
 from joinlab.program.process_group import check_begin
 from joinlab.program.program import Inputs, call_program
-from joinlab.recorder.events import PROGRAM, EventLog, log_name, output_name, return_name
+from joinlab.recorder.events import PROGRAM, SEGMENTS, EventLog, log_name, output_name, return_name
 from joinlab.recorder.install import install
 from joinlab.recorder.recorder import Recorder
 
@@ -56,7 +56,8 @@ def run_rank(request: Mapping[str, Any], rank: int, trouble: int) -> NoReturn:
         try:
             _own_process(folder, rank, request)
             log = EventLog(folder / log_name(rank), lambda error: complain("could not go on recording", error))
-            recorder = install(log, rank, {"torch": torch.__version__, "nccl": request["nccl"]})
+            recorder = Recorder(log, rank)
+            install(recorder, {"torch": torch.__version__, "nccl": request["nccl"]})
         except Exception as error:
             complain("could not be set up", error)
         else:

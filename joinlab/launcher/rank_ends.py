@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from joinlab.launcher.run_files import Output
 from joinlab.recorder.rank_log import RankLog
-from joinlab.timeline import CallRow, Ending, EndKind
+from joinlab.timeline import Ending, EndKind
 
 
 def ended(log: RankLog, status: int, output: Output, cut_short: str = "") -> Ending:
@@ -19,14 +19,7 @@ def ended(log: RankLog, status: int, output: Output, cut_short: str = "") -> End
         return replace(end, text=text) if cut_short else end
     if log.raised is not None:
         return Ending.raised(log.calls.values(), log.raised["x"])
-    return Ending.at(EndKind.KILLED, awaited(log), _cause(status, output))
-
-
-def awaited(log: RankLog) -> CallRow | None:
-    """The call that the rank waits for: the first of those that its (latest) wait needs; None if it waits for none."""
-    for ids in reversed(log.waits.values()):
-        return next((log.calls[id] for id in ids if log.calls[id].get("completed_ns") is None), log.calls[ids[0]])
-    return None
+    return Ending.at(EndKind.KILLED, log.awaited(), _cause(status, output))
 
 
 def _cause(status: int, output: Output) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from joinlab.ops import Op
+from joinlab.recorder.bounded_log import KeptCall
 
 
 class RecordedCall:
@@ -20,6 +21,7 @@ class RecordedCall:
     __slots__ = (
         "done",
         "group",
+        "history",
         "host_waits",
         "id",
         "kept",
@@ -41,6 +43,7 @@ class RecordedCall:
         self.outs: list[torch.Tensor] | None = None  # the tensors to read at completion; only if small
         self.work: Any = None  # the backend's own Work
         self.kept: Any = None  # the RecordedWork, kept alive until the call is done; small ones longer: KEPT_WORKS
+        self.history: KeptCall | None = None  # its events, where the log is bounded
         self.done = False
         self.waited = False  # the program has made the stream (NCCL) or the host (gloo) wait for it
         self.host_waits = group.host_waits or op is Op.BARRIER
@@ -89,6 +92,8 @@ class RecordedGroup:
         self.host_waits = host_waits
         self.known: dict[tuple[Any, ...], Description] = {}
         """Descriptions by what they depend on: a loop issues the same few calls again and again."""
+        self.collectives = 0
+        """How many collectives this rank has issued in the group."""
         self._seq = itertools.count()
 
     def next_seq(self) -> int:

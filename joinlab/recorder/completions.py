@@ -11,8 +11,9 @@ import threading
 from contextlib import suppress
 from typing import Any
 
+from joinlab.program.outcome import text_of
 from joinlab.recorder.call import RecordedCall
-from joinlab.recorder.events import EventLog, now, values_field
+from joinlab.recorder.events import Log, now, to_json, values_field
 
 
 class _Thread(threading.local):
@@ -22,7 +23,7 @@ class _Thread(threading.local):
 class Completions:
     """The open calls of one rank."""
 
-    def __init__(self, log: EventLog) -> None:
+    def __init__(self, log: Log) -> None:
         self.log = log
         self._lock = threading.RLock()
         self._open: dict[int, RecordedCall] = {}
@@ -32,7 +33,9 @@ class Completions:
         """Write `line`, the event of a call that is about to be issued."""
         with self._lock:
             self._open[call.id] = call
-            self.log.write_text(line)
+            segment = self.log.write_text(line)
+            if call.history is not None:
+                call.history.call, call.history.segment = line, segment
 
     def open_calls(self) -> list[RecordedCall]:
         """Calls that have neither completed nor failed, in the order of issue."""
@@ -74,16 +77,20 @@ class Completions:
                 return
             at = now()
             values = values_field(call.group.reader.after(call)) if call.outs else ""
-            self.log.write_text(f'{{"e":"done","id":{call.id},"t":{at}{values}}}')
-            self.close(call)
+            self._end(call, f'{{"e":"done","id":{call.id},"t":{at}{values}}}')
 
     def fail(self, call: RecordedCall, error: BaseException) -> None:
         """Record that the backend raised instead of completing the call."""
         with self._lock:
             if call.done:
                 return
-            self.log.write({"e": "fail", "id": call.id, "t": now(), "x": f"{type(error).__name__}: {error}"})
-            self.close(call)
+            self._end(call, to_json({"e": "fail", "id": call.id, "t": now(), "x": text_of(error)}))
+
+    def _end(self, call: RecordedCall, line: str) -> None:
+        if call.history is not None:
+            call.history.end = line
+        self.log.write_text(line)
+        self.close(call)
 
     def close(self, call: RecordedCall) -> None:
         """Drop what an open call holds. Set `done` last: readers treat it as permission to overwrite the tensors."""

@@ -21,16 +21,24 @@ import mmap
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 CHUNK = 1 << 18
 """Bytes by which a log grows at least."""
+MOST_AHEAD = 1 << 20
+"""A log is longer than what is written by at most this much."""
 
 
 PROGRAM = "program.pickle"
 """Within a run's folder: the program, pickled. Beside it stand three files for each rank."""
+
+
+SEGMENTS = "segments"
+"""In the same place: names of the shared memory segments that ranks have made, one a line."""
 
 
 def log_name(rank: int) -> str:
@@ -48,10 +56,23 @@ def return_name(rank: int) -> str:
     return f"rank-{rank}.return.json"
 
 
+class Log(Protocol):
+    """Where events are appended: an EventLog, or a BoundedLog."""
+
+    @property
+    def failed(self) -> bool: ...
+
+    def write(self, event: Mapping[str, Any]) -> None: ...
+
+    def write_text(self, line: str) -> int: ...
+
+    def close(self) -> None: ...
+
+
 class EventLog:
     """Appends events to one rank's file. Safe to call from several threads."""
 
-    __slots__ = ("_at", "_fd", "_lock", "_map", "_on_failure", "_size", "failed")
+    __slots__ = ("__weakref__", "_at", "_fd", "_lock", "_map", "_on_failure", "_size", "failed")
 
     def __init__(self, path: Path, on_failure: Callable[[OSError], None]) -> None:
         """Create the file, or raise OSError. `on_failure` is called once if it cannot grow later (a full disk)."""
@@ -61,25 +82,38 @@ class EventLog:
         self.failed = False
         self._at = self._size = 0
         self._map = self._grown(CHUNK)
+        _LOGS.add(self)
 
     def write(self, event: Mapping[str, Any]) -> None:
         """Append one event."""
         self.write_text(to_json(event))
 
-    def write_text(self, line: str) -> None:
-        """Append one event that the caller has formatted itself: the hot path."""
+    def write_text(self, line: str) -> int:
+        """Append one event that the caller has formatted itself: the hot path. Returns 0, the number of the segment."""
         data = line.encode() + b"\n"
         with self._lock:
             end = self._at + len(data)
             if end >= self._size and not self.failed:  # one zero byte is left to end the text
                 try:
-                    self._map = self._grown(max(2 * self._size, end + CHUNK))
+                    self._map = self._grown(end + min(max(self._size, CHUNK), MOST_AHEAD))
                 except OSError as error:  # recording ends here; the program goes on
                     self.failed = True
                     self._on_failure(error)
             if not self.failed:
                 self._map[self._at : end] = data
                 self._at = end
+        return 0
+
+    def close(self) -> None:
+        """Cut the file behind its last event. What is written afterwards is lost."""
+        with self._lock:
+            if not self.failed:
+                self.failed = True
+                with suppress(OSError):
+                    os.ftruncate(self._fd, self._at)
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
 
     def _grown(self, size: int) -> mmap.mmap:
         if hasattr(os, "posix_fallocate"):  # a full disk is an error here, and not a SIGBUS at the next append
@@ -89,6 +123,18 @@ class EventLog:
         self._size = size
         return mmap.mmap(self._fd, size)
 
+
+_LOGS: weakref.WeakSet[EventLog] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    """In a forked child, such as a worker of a DataLoader: the mapping is shared, and the log is the parent's."""
+    for log in list(_LOGS):
+        log.failed = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)
 
 to_json = json.JSONEncoder(separators=(",", ":"), default=str).encode
 

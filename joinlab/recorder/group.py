@@ -113,7 +113,11 @@ def _method(name: str) -> Callable[..., RecordedWork]:
 
     def recorded(self: RecordingGroup, *args: Any, **kwargs: Any) -> RecordedWork:
         recorder = self.recorder
-        call = recorder.describe(self.record, method, args, kwargs, sys._getframe(1))
+        try:
+            call = recorder.describe(self.record, method, args, kwargs, sys._getframe(1))
+        except Exception as error:  # a call that the recorder cannot describe is issued all the same
+            recorder.give_up(error)
+            return getattr(self.real, name)(*args, **kwargs)  # type: ignore[no-any-return]
         try:
             call.work = getattr(self.real, name)(*args, **kwargs)
         except BaseException as error:

@@ -16,23 +16,20 @@ from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from joinlab.recorder.call import Reader
-from joinlab.recorder.events import EventLog
 from joinlab.recorder.group import BACKEND, RecordingGroup
 from joinlab.recorder.reader import HostReader
 from joinlab.recorder.recorder import Recorder
 
 
-def install(log: EventLog, rank: int, about: Mapping[str, Any]) -> Recorder:
+def install(recorder: Recorder, about: Mapping[str, Any]) -> None:
     """Record every process group that this process creates from now on. Call once, before init_process_group.
 
     `about` goes into the log's first event: versions, command and the like.
     """
-    recorder = Recorder(log, rank)
     recorder.begin(about)
     _patch_group_creation(recorder)
     _patch_spans(recorder)
     _patch_future_wait(recorder)
-    return recorder
 
 
 def _patch_group_creation(recorder: Recorder) -> None:

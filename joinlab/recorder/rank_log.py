@@ -30,6 +30,13 @@ class RankLog:
     returned: bool = False
     raised: dict[str, Any] | None = None
     refused: str | None = None
+    before: dict[int, int] = field(default_factory=dict)
+    """By id of a call: how many collectives the rank had issued before it in its group; of bounded logs."""
+    gpu: str | None = None
+    lost: str | None = None
+    """Why the recorder stopped before the rank did."""
+    damaged: int = 0
+    """Lines that are no events."""
     _stacks: dict[int, tuple[list[str], str | None]] = field(default_factory=dict)
     _rest: bytes = b""
 
@@ -39,7 +46,22 @@ class RankLog:
         self._rest = lines.pop()
         for line in lines:
             if line:
-                self._take(json.loads(line))
+                try:
+                    self._take(json.loads(line))
+                except (AttributeError, KeyError, TypeError, ValueError):  # not ours, or damaged
+                    self.damaged += 1
+
+    @property
+    def cut(self) -> bool:
+        """True if what was read ends within a line."""
+        return bool(self._rest)
+
+    def awaited(self) -> CallRow | None:
+        """The call that the rank waits for: the first that its latest wait needs; None if it waits for none."""
+        for ids in reversed(self.waits.values()):
+            calls = [self.calls[id] for id in ids]
+            return next((call for call in calls if call.get("completed_ns") is None), calls[0] if calls else None)
+        return None
 
     def _take(self, event: dict[str, Any]) -> None:
         at: Any = event.get("t")  # absent in an event that no clock was read for
@@ -47,6 +69,8 @@ class RankLog:
             at -= self.origin_ns
             self.last_ns = max(self.last_ns, at)
         match event["e"]:
+            case "call" if event["id"] in self.calls:
+                return  # a bounded log repeats it in its next segment
             case "call":
                 stack, site = self._stacks.get(event["st"], ([], None))
                 self.calls[event["id"]] = {
@@ -67,27 +91,33 @@ class RankLog:
                     "stack": stack,
                     "enqueued_ns": at,
                 }
+                if "k" in event:
+                    self.before[event["id"]] = event["k"]
             case "done":
-                call = self.calls[event["id"]]
-                call["completed_ns"] = at
-                if "v" in event:
-                    call["value_out"] = _values(event["v"])
+                done = self.calls.get(event["id"])  # a bounded log may have dropped the call
+                if done is not None:
+                    done["completed_ns"] = at
+                    if "v" in event:
+                        done["value_out"] = _values(event["v"])
             case "value":  # what a GPU's copy brought after the event of its call
-                call = self.calls[event["id"]]
-                if event["c"] == "value_in":
-                    call["value_in"] = _values(event["v"])
-                else:
-                    call["value_out"] = _values(event["v"])
+                late = self.calls.get(event["id"])
+                if late is not None and event["c"] == "value_in":
+                    late["value_in"] = _values(event["v"])
+                elif late is not None:
+                    late["value_out"] = _values(event["v"])
             case "fail":
-                self.calls[event["id"]].setdefault("error", event["x"])
+                if event["id"] in self.calls:
+                    self.calls[event["id"]].setdefault("error", event["x"])
             case "wait":
-                for id in event["id"]:
+                ids = tuple(id for id in event["id"] if id in self.calls)
+                for id in ids:
                     self.calls[id].setdefault("host_wait_begin_ns", at)
-                self.waits[event["th"]] = tuple(event["id"])
+                self.waits[event["th"]] = ids
                 self.threads = event["n"]
             case "wake":
                 for id in event["id"]:
-                    self.calls[id].setdefault("host_wait_end_ns", at)
+                    if id in self.calls:
+                        self.calls[id].setdefault("host_wait_end_ns", at)
                 self.waits.pop(event["th"], None)
             case "span+":
                 self.spans[event["id"]] = {
@@ -98,7 +128,8 @@ class RankLog:
                     "call_site": event.get("site"),
                 }
             case "span-":
-                self.spans[event["id"]]["end_ns"] = at
+                if event["id"] in self.spans:
+                    self.spans[event["id"]]["end_ns"] = at
             case "input":
                 self.inputs_done = event["k"]
             case "stack":
@@ -115,6 +146,10 @@ class RankLog:
                 self.raised = event
             case "refused":
                 self.refused = event["x"]
+            case "lost":
+                self.lost = event["x"]
+            case "gpu":
+                self.gpu = event["x"]
 
 
 def _values(tensors: Any) -> str | None:

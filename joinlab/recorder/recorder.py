@@ -16,17 +16,20 @@ from __future__ import annotations
 import itertools
 import os
 import socket
+import warnings
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from joinlab.ops import MAX_VALUES, POINT_TO_POINT, Op
 from joinlab.program.labels import Frame, Stacks, call_site, from_reducer, label
+from joinlab.program.outcome import text_of
 from joinlab.program.process_group import Method, dtype_of, options_key, options_of, tensors_in
+from joinlab.recorder.bounded_log import History
 from joinlab.recorder.call import Description, Reader, RecordedCall, RecordedGroup
 from joinlab.recorder.completions import Completions
-from joinlab.recorder.events import EventLog, now, to_json, values_field
+from joinlab.recorder.events import Log, now, to_json, values_field
 from joinlab.recorder.reducer import ReducerWaits
 from joinlab.recorder.spans import Spans
 from joinlab.recorder.waits import Waits
@@ -41,8 +44,10 @@ KEPT_WORKS = 65_536
 class Recorder:
     """Writes the events of one rank. One per process; the groups, works and patches of `install` share it."""
 
-    def __init__(self, log: EventLog, rank: int) -> None:
+    def __init__(self, log: Log, rank: int, history: History | None = None) -> None:
+        """`history` belongs to a log of bounded size, and fills its segments' preambles."""
         self.log = log
+        self.history = history
         self.rank = rank
         self.input: int | None = None
         self.completions = Completions(log)
@@ -53,6 +58,9 @@ class Recorder:
         """Calls of the join hook whose futures the program has not waited on yet, in the order of issue."""
         self._ids = itertools.count()
         self._stacks = Stacks()
+        self._stack_segments: dict[int, int] = {}  # by number of a stack: the last segment that has it
+        self._beginnings: list[str] = []  # the events of the rank and of its groups
+        self._input_event = ""
         self._works: deque[Any] = deque(maxlen=KEPT_WORKS)
         self._cuda_reader: Reader | None = None
 
@@ -60,18 +68,45 @@ class Recorder:
 
     def begin(self, about: Mapping[str, Any]) -> None:
         """Record who this rank is."""
-        self.log.write(
-            {"e": "begin", "rank": self.rank, "pid": os.getpid(), "host": socket.gethostname(), "t": now(), **about}
-        )
+        self._begin({"e": "begin", "rank": self.rank, "pid": os.getpid(), "host": socket.gethostname(), **about})
 
     def begin_group(self, group: RecordedGroup) -> None:
         """Record that this rank is in a new process group."""
-        self.log.write({"e": "group", "name": group.label, "ranks": group.ranks, "backend": group.backend, "t": now()})
+        self._begin({"e": "group", "name": group.label, "ranks": group.ranks, "backend": group.backend})
+
+    def _begin(self, event: dict[str, Any]) -> None:
+        line = to_json({**event, "t": now()})
+        self._beginnings.append(line)
+        self.log.write_text(line)
 
     def mark_input(self, index: int | None, done: int) -> None:
         """Record that the rank now processes input `index` (None: none), and has processed `done` inputs before."""
         self.input = index
-        self.log.write_text(f'{{"e":"input","i":{"null" if index is None else index},"k":{done},"t":{now()}}}')
+        self._input_event = f'{{"e":"input","i":{"null" if index is None else index},"k":{done},"t":{now()}}}'
+        self.log.write_text(self._input_event)
+
+    def preamble(self) -> Iterator[str]:
+        """What the next segment of a bounded log begins with, see bounded_log.py."""
+        assert self.history is not None
+        yield from self._beginnings
+        if self._input_event:
+            yield self._input_event
+        still_open = [call.history for call in self.completions.open_calls() if call.history is not None]
+        carried = self.history.carried(still_open)
+        for stack in {one.stack for one in carried}:
+            yield self._stack_event(stack)
+        for one in carried:
+            yield one.call
+            if one.end:
+                yield one.end
+        yield from list(self.waits.open.values())
+
+    def give_up(self, error: Exception) -> None:
+        """Stop recording: a call could not be described. What is written so far stays."""
+        if not self.log.failed:
+            self.log.write({"e": "lost", "x": text_of(error), "t": now()})
+            self.log.close()
+            warnings.warn(f"joinlab stops recording rank {self.rank}: {text_of(error)}", RuntimeWarning, stacklevel=3)
 
     def end_program(self, how: str) -> None:
         """The program is over; its process ends once nothing is in flight. The log says `how` if something is."""
@@ -109,11 +144,13 @@ class Recorder:
             self.reducer.bracket(call)
             if not frames and self.spans.backward_site is not None:  # an autograd thread of a GPU has no Python frame
                 text += f',"site":{to_json(self.spans.backward_site)}'
-        index = "null" if self.input is None else self.input
-        self.completions.issue(
-            call,
-            f'{{"e":"call","id":{call.id},"s":{group.next_seq()},"i":{index},"st":{stack},{text}{values},"t":{now()}}}',
-        )
+        place = f'"id":{call.id},"s":{group.next_seq()},"i":{"null" if self.input is None else self.input}'
+        if self.history is not None:
+            call.history = self.history.begin(group.label, stack)
+            place += f',"k":{group.collectives}'  # how many collectives came before: a reader may not have them all
+        if method.op not in POINT_TO_POINT:
+            group.collectives += 1
+        self.completions.issue(call, f'{{"e":"call",{place},"st":{stack},{text}{values},"t":{now()}}}')
         return call
 
     def track(self, call: RecordedCall, work: Any) -> None:
@@ -131,11 +168,14 @@ class Recorder:
 
     def _stack(self, frame: FrameType) -> tuple[int, tuple[Frame, ...]]:
         number, new = self._stacks.intern(frame)
+        if new or (self.history is not None and self._stack_segments.get(number) != self.history.segment):
+            self._stack_segments[number] = self.log.write_text(self._stack_event(number))
+        return number, self._stacks.frames[number]
+
+    def _stack_event(self, number: int) -> str:
         frames = self._stacks.frames[number]
-        if new:
-            outward = [str(f) for f in reversed(frames)]
-            self.log.write({"e": "stack", "id": number, "f": outward, "site": call_site(frames)})
-        return number, frames
+        outward = [str(frame) for frame in reversed(frames)]
+        return to_json({"e": "stack", "id": number, "f": outward, "site": call_site(frames)})
 
     # ---------------------------------------------------------------- what is in flight at the end
 

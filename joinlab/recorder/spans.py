@@ -6,13 +6,13 @@ import itertools
 from types import CodeType, FrameType
 
 from joinlab.program.labels import kind_of
-from joinlab.recorder.events import EventLog, now, to_json
+from joinlab.recorder.events import Log, now, to_json
 
 
 class Spans:
     """Writes the host spans of one rank."""
 
-    def __init__(self, log: EventLog) -> None:
+    def __init__(self, log: Log) -> None:
         self.log = log
         self.backward_site: str | None = None
         """"file:line" of the program that called the latest backward pass."""

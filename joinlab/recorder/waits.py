@@ -8,17 +8,19 @@ from contextlib import contextmanager
 
 from joinlab.recorder.call import RecordedCall
 from joinlab.recorder.completions import Completions
-from joinlab.recorder.events import EventLog, now
+from joinlab.recorder.events import Log, now
 
 
 class Waits:
     """Writes the waits of one rank's threads."""
 
-    def __init__(self, log: EventLog, completions: Completions) -> None:
+    def __init__(self, log: Log, completions: Completions) -> None:
         self.log = log
         self.completions = completions
         self.own_threads = 0
         """Threads that the recorder itself runs. They are not the program's: they issue nothing while another waits."""
+        self.open: dict[int, str] = {}
+        """The events of waits that have begun and not ended, by thread."""
 
     @contextmanager
     def waiting(self, calls: Sequence[RecordedCall]) -> Iterator[None]:
@@ -39,12 +41,16 @@ class Waits:
         """Record that the host begins to wait for all of `calls`."""
         ids = ",".join(str(call.id) for call in calls)
         thread, live = threading.get_ident(), threading.active_count() - self.own_threads
-        self.log.write_text(f'{{"e":"wait","id":[{ids}],"t":{now()},"th":{thread},"n":{live}}}')
+        line = f'{{"e":"wait","id":[{ids}],"t":{now()},"th":{thread},"n":{live}}}'
+        self.open[thread] = line
+        self.log.write_text(line)
 
     def end(self, calls: Sequence[RecordedCall]) -> None:
         """Record that the host was let go."""
         ids = ",".join(str(call.id) for call in calls)
-        self.log.write_text(f'{{"e":"wake","id":[{ids}],"t":{now()},"th":{threading.get_ident()}}}')
+        thread = threading.get_ident()
+        self.open.pop(thread, None)
+        self.log.write_text(f'{{"e":"wake","id":[{ids}],"t":{now()},"th":{thread}}}')
 
     def begin_expected(self, call: RecordedCall) -> None:
         """The program makes its host or its stream wait for `call`."""

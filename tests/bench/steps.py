@@ -69,6 +69,7 @@ def _blocks(folder: Path, rank: int, width: int, steps: int) -> dict[str, list[f
 
     from joinlab.recorder.events import EventLog, log_name
     from joinlab.recorder.install import install
+    from joinlab.recorder.recorder import Recorder
 
     torch.set_num_threads(1)
     bare_functions = _functions()
@@ -76,7 +77,7 @@ def _blocks(folder: Path, rank: int, width: int, steps: int) -> dict[str, list[f
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
     bare_group = dist.group.WORLD
     helper = c10d._new_process_group_helper
-    install(EventLog(folder / log_name(rank), print), rank, {})
+    install(Recorder(EventLog(folder / log_name(rank), print), rank), {})
     recorded_group = dist.new_group([0, 1])
     c10d._new_process_group_helper = helper
     recorded_functions = _functions()

@@ -1,0 +1,100 @@
+"""`watch`: follow a recorded job in the terminal, and say why it stands still."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from joinlab.cli.command import Command
+
+if TYPE_CHECKING:
+    from joinlab.importers.recording import RecordedFolder
+    from joinlab.timeline import Timeline
+
+EVERY_S = 1.0
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="that the job is recorded into")
+    parser.add_argument("--once", action="store_true", help="look once, and do not wait")
+    parser.add_argument(
+        "--still",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="a standstill, without a proof (default: 30)",
+    )
+    parser.add_argument(
+        "--exit-code", action="store_true", help="exit with 1 as soon as the job stands still, or a rank has failed"
+    )
+
+
+def _run(options: argparse.Namespace) -> int:
+    from rich.live import Live
+
+    from joinlab.cli import report
+    from joinlab.importers.recording import RecordedFolder
+
+    recorded = RecordedFolder(options.folder)
+    screen = report.Screen()
+    moved = time.monotonic()
+    said = ""
+    try:
+        recorded.refresh()
+        if options.once:
+            timeline = recorded.timeline()
+            screen.print("\n".join(_lines(recorded, timeline)), report.endings(timeline))
+            return _code(timeline, False) if options.exit_code else 0
+        with Live(console=screen, auto_refresh=False, transient=True) as live:
+            while True:
+                at = time.monotonic()
+                if recorded.refresh():
+                    moved = at
+                timeline = recorded.timeline()
+                still = at - moved >= options.still
+                live.update("\n".join(_lines(recorded, timeline, at - moved)), refresh=True)
+                stuck = any(end.kind == "hung" for end in timeline.ends)
+                if (stuck or still) and said != (said := str(timeline.ends)):
+                    screen.print("The job stands still.", report.endings(timeline))
+                over = all(end.kind in ("finished", "raised", "killed") for end in timeline.ends)
+                if over:
+                    screen.print(report.endings(timeline))
+                if over or (options.exit_code and _code(timeline, still)):
+                    return _code(timeline, still) if options.exit_code else 0
+                time.sleep(EVERY_S)
+    finally:
+        recorded.close()
+
+
+def _code(timeline: Timeline, still: bool) -> int:
+    """0 while the job goes on or has finished, 1 if it cannot finish any more."""
+    return int(still or any(end.kind in ("hung", "raised", "killed") for end in timeline.ends))
+
+
+def _lines(recorded: RecordedFolder, timeline: Timeline, quiet: float | None = None) -> Iterator[str]:
+    """Ranks that stand alike on one line, those that are ahead first."""
+    from joinlab.importers.recording import ranks_in_words
+
+    alike: dict[tuple[int, str], list[int]] = {}
+    for rank in range(timeline.world_size):
+        alike.setdefault(recorded.place(rank), []).append(rank)
+    since = "" if quiet is None else f"; last event {quiet:.0f} s ago"
+    yield f"{timeline.meta['program']}: {timeline.world_size} ranks on {timeline.meta['backend']}{since}"
+    for (issued, label), ranks in sorted(alike.items(), reverse=True):
+        ends = {str(timeline.ends[rank]) for rank in ranks} - {"unknown"}
+        state = f" ({', '.join(sorted(ends))})" if ends else ""
+        yield f"  {ranks_in_words(ranks)}: {issued:,} calls, the last is {label}{state}"
+    for problem in timeline.meta["problems"]:
+        yield f"  {problem}"
+
+
+COMMAND = Command(
+    "watch",
+    "follow a recorded job while it runs: who is ahead, and why it stands still",
+    _options,
+    _run,
+    (("runs/today --exit-code", "exits with 1 as soon as the job cannot finish"),),
+)

@@ -1,0 +1,89 @@
+"""Sets the clocks of several hosts right, from calls that met.
+
+Each host has a monotonic clock of its own. Of a call that needs the data of every rank (an all-reduce, say), no rank
+sees the completion before every rank has issued it. With `o` for the time that is to be added to a host's clock:
+
+    issued(a) + o(a)  <=  completed(b) + o(b)        so  o(a) - o(b)  <=  completed(b) - issued(a)
+    issued(b) + o(b)  <=  completed(a) + o(a)        so  o(b) - o(a)  <=  completed(a) - issued(b)
+
+Every such call bounds the difference from both sides; the tightest bounds count, also those over a third host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from joinlab.ops import CallRow, Op
+
+NEEDS_ALL = frozenset({Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_TO_ALL, Op.BARRIER})
+"""Collectives that complete on no rank before every rank of the group has issued them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """To be added to a host's times. It is right within `bound_ns`; None: no call met, wall clocks were compared."""
+
+    offset_ns: int
+    bound_ns: int | None
+
+
+def offsets(
+    calls: Iterable[CallRow],
+    host_of: Mapping[int, str],
+    groups: Mapping[str, list[int]],
+    wall: Mapping[str, int],
+    reference: str,
+) -> dict[str, Offset]:
+    """The offset of each host, by its name, to the clock of the host `reference`.
+
+    calls    rows with times of their own rank's host
+    host_of  by rank
+    wall     by host: wall time minus monotonic time, when its first rank began
+    """
+    hosts = sorted(wall)
+    found = {host: Offset(wall[host] - wall[reference], None) for host in hosts}
+    found[reference] = Offset(0, 0)
+    if len(hosts) == 1:
+        return found
+    at = {host: i for i, host in enumerate(hosts)}
+    most = _bounds(calls, host_of, groups, at)
+    zero = at[reference]
+    for host, i in at.items():
+        high, low = most[i, zero], -most[zero, i]  # o(host) - o(reference) lies between
+        if host != reference and np.isfinite(high) and np.isfinite(low):
+            found[host] = Offset(round((high + low) / 2), round(abs(high - low) / 2) + 1)
+    return found
+
+
+def _bounds(
+    calls: Iterable[CallRow], host_of: Mapping[int, str], groups: Mapping[str, list[int]], at: Mapping[str, int]
+) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    """most[a, b]: the most that o(a) - o(b) can be; inf where no call bounds it."""
+    met: dict[tuple[str, int], list[CallRow]] = {}
+    for call in calls:
+        if call["op"] in NEEDS_ALL and call.get("completed_ns") is not None and call["rank"] in host_of:
+            met.setdefault((call["group"], call["seq"]), []).append(call)
+    most = np.full((len(at), len(at)), np.inf)
+    np.fill_diagonal(most, 0.0)
+    for (group, _), rows in met.items():
+        if len(rows) < len(groups.get(group, ())) or len({row["op"] for row in rows}) > 1:
+            continue
+        issued: dict[int, int] = {}  # by host: the last to issue, the first to complete
+        completed: dict[int, int] = {}
+        for row in rows:
+            host = at[host_of[row["rank"]]]
+            began, done = row["enqueued_ns"], row["completed_ns"]
+            assert began is not None
+            assert done is not None
+            issued[host] = max(issued.get(host, began), began)
+            completed[host] = min(completed.get(host, done), done)
+        for a, last in issued.items():
+            for b, first in completed.items():
+                if a != b:
+                    most[a, b] = min(most[a, b], first - last)
+    for via in range(len(at)):  # Floyd and Warshall: a bound over a third host may be tighter
+        most = np.minimum(most, most[:, via, None] + most[None, via, :])
+    return most

@@ -1,0 +1,389 @@
+"""A folder of recorded ranks as a Timeline: also while the job runs, with ranks missing, and with lines cut off."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from joinlab.errors import TimelineFileError
+from joinlab.importers.clocks import Offset, offsets
+from joinlab.ops import CallRow, SpanRow
+from joinlab.recorder.bounded_log import parse_segment_name
+from joinlab.recorder.events import LogTail
+from joinlab.recorder.rank_log import RankLog
+from joinlab.rules.proof import Wait, prove
+from joinlab.timeline import Clock, Ending, EndKind, Meta, Process, Timeline, timeline_from_rows
+
+MOST_RANKS = 65_536
+MOST_FILE_BYTES = 4 << 30
+"""A larger file is not read: what a bounded log writes is a thousandth of it."""
+
+RUNNING = "still running when its record was read"
+NO_END = "its process is gone, and its record has no end: killed, or ended by os._exit"
+NO_WORD = "its record has no end, and it runs on another host: it may be running"
+
+
+def is_recording(folder: Path) -> bool:
+    """True if any rank was recorded into the folder, or into a folder in it."""
+    return next(_segments(folder), None) is not None
+
+
+class RecordedFolder:
+    """Reads the ranks recorded into one folder, and what they add while the job runs."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        self.ranks: dict[Path, RankFiles] = {}  # by the folder and name that all segments of one rank share
+        self.problems: list[str] = []
+
+    def refresh(self) -> bool:
+        """Read what is new; True if anything is."""
+        for path, rank, number in sorted(_segments(self.folder), key=lambda found: (found[1], found[2])):
+            files = self.ranks.setdefault(path.parent / f"rank-{rank}", RankFiles(rank))
+            files.add(path, number)
+        if not self.ranks:
+            raise TimelineFileError(
+                f"cannot open {str(self.folder)!r}: no rank was recorded into it. `python -m joinlab record` and "
+                "joinlab.record(folder) write rank-<rank>.<number>.jsonl."
+            )
+        news = [files.read() for files in self.ranks.values()]
+        return any(news)
+
+    def place(self, rank: int) -> tuple[int, str]:
+        """How many calls the rank has issued, and the label of the last."""
+        calls = [files.log.calls for files in self.ranks.values() if files.log.rank == rank and files.log.calls]
+        if not calls:
+            return 0, "none"
+        last = max(calls[-1])
+        return last + 1, str(calls[-1][last]["origin"])
+
+    def timeline(self) -> Timeline:
+        """What is known so far."""
+        return _timeline(self)
+
+    def close(self) -> None:
+        """Close the files."""
+        for files in self.ranks.values():
+            files.close()
+
+
+class RankFiles:
+    """The segments of one rank's log."""
+
+    def __init__(self, rank: int) -> None:
+        self.log = RankLog(rank)
+        self.problems: list[str] = []
+        self.path = Path()  # of the newest segment
+        self._tails: dict[int, LogTail] = {}
+
+    def add(self, path: Path, number: int) -> None:
+        """Read this segment, too, from now on."""
+        if number in self._tails:
+            return
+        status = path.lstat()
+        if not path.is_file() or status.st_size > MOST_FILE_BYTES:
+            self.problems.append(f"{str(path)!r} was left out: no regular file of at most {MOST_FILE_BYTES:,} bytes")
+            return
+        self.path = path
+        self._tails[number] = LogTail(path)
+
+    def read(self) -> bool:
+        """Take in what was appended; the segments in their order."""
+        news = False
+        for number in sorted(self._tails):
+            data = self._tails[number].read()
+            news = news or bool(data)
+            if data and self.log.cut:  # the segment before ended within a line
+                data = b"\n" + data if number != max(self._tails) else data
+            self.log.feed(data)
+        return news
+
+    def close(self) -> None:
+        """Close them."""
+        for tail in self._tails.values():
+            tail.close()
+
+
+def load_recording(folder: str | os.PathLike[str]) -> Timeline:
+    """The Timeline of the ranks recorded into `folder`, so far. Raises TimelineFileError if there are none.
+
+    What is missing is said in meta["problems"]: ranks without a record, lines cut off, files of another job.
+    """
+    recorded = RecordedFolder(folder)
+    try:
+        recorded.refresh()
+        return recorded.timeline()
+    finally:
+        recorded.close()
+
+
+def _segments(folder: Path) -> Iterator[tuple[Path, int, int]]:
+    """Every segment in the folder or in a folder in it: path, rank and number."""
+    with os.scandir(folder) as entries:
+        found = sorted(entries, key=lambda entry: entry.name)
+    for entry in found:
+        parsed = parse_segment_name(entry.name)
+        if parsed is not None and parsed[0] < MOST_RANKS:
+            yield (Path(entry.path), *parsed)
+    for entry in found:
+        if entry.is_dir():
+            for path in sorted(Path(entry.path).glob("rank-*.jsonl")):
+                parsed = parse_segment_name(path.name)
+                if parsed is not None and parsed[0] < MOST_RANKS:
+                    yield (path, *parsed)
+
+
+# ---------------------------------------------------------------- the Timeline
+
+
+def _timeline(recorded: RecordedFolder) -> Timeline:
+    problems = list(recorded.problems)
+    logs = _of_one_job(recorded, problems)
+    first = next(iter(logs.values()))
+    groups = _groups(logs)
+    world = max([log.begin.get("world") or 0 for log in logs.values()] + [len(ranks) for ranks in groups.values()])
+    size = max(world, max(logs) + 1)
+    groups = groups or {"0": list(range(size))}
+    backend = next((group["backend"] for log in logs.values() for group in log.groups.values()), "unknown")
+    missing = sorted(set(range(size)) - set(logs))
+    if missing:
+        problems.append(f"there is no record of {ranks_in_words(missing)}: what they did is unknown")
+    calls, skipped = _kept_calls(logs)
+    host_of = {rank: str(log.begin.get("host", "?")) for rank, log in logs.items()}
+    shifts = _shifts(logs, calls, host_of, groups, problems)
+    origin = min(
+        (log.begin["t"] + shifts[host_of[rank]].offset_ns for rank, log in logs.items() if "t" in log.begin), default=0
+    )
+    spans = [SpanRow(**span) for rank in sorted(logs) for span in logs[rank].spans.values()]
+    rows: list[CallRow | SpanRow] = [*calls, *spans]
+    for row in rows:
+        _shift(row, shifts[host_of[row["rank"]]].offset_ns - origin)
+    transport = "sockets" if backend == "gloo" else None
+    ends = _ends(logs, size, calls, groups, backend, transport)
+    if any(skips for by_rank in skipped.values() for skips in by_rank.values()):
+        keep = first.begin.get("keep")
+        problems.append(f"only the last {keep} calls of each group and rank were kept (keep={keep}); older are counted")
+    clock: Clock = {
+        "domain": "monotonic",
+        "origin_ns": origin,
+        "hosts": {host: shift.offset_ns for host, shift in shifts.items()},
+        "bounds_ns": {host: shift.bound_ns for host, shift in shifts.items()},
+    }
+    command = [str(word) for word in first.begin.get("command") or ()]
+    meta: Meta = {
+        "program": os.path.basename(command[0]) if command else "a recorded job",
+        "engine": "recorded",
+        "backend": backend,
+        "transport": transport,
+        "world_size": size,
+        "groups": groups,
+        "versions": {name: first.begin.get(name) for name in ("joinlab", "python", "torch", "nccl")},
+        "clock": clock,
+        "processes": {
+            rank: Process(
+                host=host_of[rank], pid=log.begin.get("pid"), gpu=log.gpu, command=list(log.begin.get("command") or ())
+            )
+            for rank, log in logs.items()
+        },
+        "skipped": skipped,
+        "missing_ranks": missing,
+        "problems": problems,
+    }
+    return timeline_from_rows(calls=calls, ends=ends, meta=meta, spans=spans)
+
+
+def _of_one_job(recorded: RecordedFolder, problems: list[str]) -> dict[int, RankLog]:
+    """By rank: the logs of the job that began last, one per rank."""
+    chosen: dict[int, RankFiles] = {}
+    newest = max(recorded.ranks.values(), key=lambda files: files.log.begin.get("wall", 0)).log.begin
+    for files in sorted(recorded.ranks.values(), key=lambda files: -files.log.begin.get("wall", 0)):
+        log, problem = files.log, ""
+        if not log.begin:
+            problem = "it has no beginning"
+        elif any(log.begin.get(name) != newest.get(name) for name in ("job", "world")):
+            problem = "it is of another job"
+        elif log.rank in chosen:
+            problem = f"it is a second record of rank {log.rank}"
+        if problem:
+            problems.append(f"{str(files.path)!r} was left out: {problem}")
+            continue
+        chosen[log.rank] = files
+        if log.damaged:
+            problems.append(f"{str(files.path)!r}: {log.damaged} damaged lines were left out")
+        if log.cut:
+            problems.append(f"{str(files.path)!r} ends within a line")
+        if log.lost is not None:
+            problems.append(f"the record of rank {log.rank} ends early: {log.lost}")
+        problems += files.problems
+    if not chosen:
+        raise TimelineFileError(f"cannot open {str(recorded.folder)!r}: {problems[0]}")
+    return {rank: chosen[rank].log for rank in sorted(chosen)}
+
+
+def _groups(logs: dict[int, RankLog]) -> dict[str, list[int]]:
+    """Ranks by name of the group. Two groups of one name, on ranks that do not share them, are told apart."""
+    found: dict[str, list[int]] = {}
+    for log in logs.values():
+        for name, group in list(log.groups.items()):
+            ranks = [int(rank) for rank in group["ranks"]]
+            if found.get(name, ranks) != ranks:
+                other = f"{name} of {ranks_in_words(ranks)}"
+                log.groups[other] = log.groups.pop(name)
+                for call in log.calls.values():
+                    if call["group"] == name:
+                        call["group"] = other
+                name = other
+            found.setdefault(name, ranks)
+    return found
+
+
+def _kept_calls(logs: dict[int, RankLog]) -> tuple[list[CallRow], dict[str, dict[int, int]]]:
+    """The last `keep` calls of each group and rank, and how many collectives came before them."""
+    calls: list[CallRow] = []
+    skipped: dict[str, dict[int, int]] = {}
+    for rank, log in logs.items():
+        by_group: dict[str, list[int]] = {}
+        for id in sorted(log.calls):
+            by_group.setdefault(log.calls[id]["group"], []).append(id)
+        keep = log.begin.get("keep")
+        for group, ids in by_group.items():
+            kept = ids[-keep:] if keep else ids
+            before = log.before.get(kept[0], 0)
+            if before:
+                skipped.setdefault(group, {})[rank] = before
+        wanted = {id for ids in by_group.values() for id in (ids[-keep:] if keep else ids)}
+        calls += [CallRow(**log.calls[id]) for id in sorted(wanted)]  # a copy: its times will be shifted
+    for group, by_rank in skipped.items():
+        for rank, log in logs.items():
+            if group in log.groups:
+                by_rank.setdefault(rank, 0)
+    return calls, skipped
+
+
+def _shifts(
+    logs: dict[int, RankLog],
+    calls: list[CallRow],
+    host_of: dict[int, str],
+    groups: dict[str, list[int]],
+    problems: list[str],
+) -> dict[str, Offset]:
+    wall: dict[str, int] = {}
+    for rank, log in logs.items():
+        wall.setdefault(host_of[rank], int(log.begin.get("wall", 0)) - int(log.begin.get("t", 0)))
+    found = offsets(calls, host_of, groups, wall, host_of[min(logs)])
+    for host, shift in found.items():
+        if shift.bound_ns is None:
+            problems.append(f"no call bounds the clock of host {host}: its times are set by its wall clock")
+    return found
+
+
+def _shift(row: CallRow | SpanRow, by: int) -> None:
+    times: Any = row
+    for name in ("enqueued_ns", "completed_ns", "host_wait_begin_ns", "host_wait_end_ns", "begin_ns", "end_ns"):
+        if times.get(name) is not None:
+            times[name] += by
+
+
+# ---------------------------------------------------------------- endings
+
+
+def _ends(
+    logs: dict[int, RankLog],
+    size: int,
+    calls: list[CallRow],
+    groups: dict[str, list[int]],
+    backend: str,
+    transport: str | None,
+) -> list[Ending]:
+    """How each rank ended, as far as its record and its process tell."""
+    over = {rank for rank, log in logs.items() if log.returned or log.raised is not None}
+    lives = {rank: _lives(log) for rank, log in logs.items() if rank not in over}
+    stuck = _stuck(logs, size, over, lives, calls, groups, backend, transport)
+    ends = []
+    for rank in range(size):
+        log = logs.get(rank)
+        mine = () if log is None else [call for call in calls if call["rank"] == rank]
+        if log is None:
+            ends.append(Ending(EndKind.UNKNOWN, text="there is no record of it"))
+        elif log.returned:
+            ends.append(Ending.finished(mine))
+        elif log.raised is not None:
+            ends.append(Ending.raised(mine, log.raised["x"]))
+        elif rank in stuck:
+            gone = "" if lives[rank] is not False else "its process has been ended since"
+            ends.append(Ending.at(EndKind.HUNG, stuck[rank], gone, proven=True))
+        elif lives[rank] is False:
+            ends.append(Ending.at(EndKind.KILLED, log.awaited(), NO_END))
+        else:
+            ends.append(Ending.at(EndKind.UNKNOWN, log.awaited(), RUNNING if lives[rank] else NO_WORD))
+    return ends
+
+
+def _stuck(
+    logs: dict[int, RankLog],
+    size: int,
+    over: set[int],
+    lives: dict[int, bool | None],
+    calls: list[CallRow],
+    groups: dict[str, list[int]],
+    backend: str,
+    transport: str | None,
+) -> dict[int, CallRow]:
+    """The call that each rank waits for, where the matching rule proves that none of them can ever complete.
+
+    A rank whose process has ended in the middle of a wait counts as waiting: it was in it before.
+    """
+    if len(logs) < size:
+        return {}
+    waits: list[Wait] = []
+    gone = set(over)
+    for rank, alive in lives.items():
+        log = logs[rank]
+        if log.waits and len(log.waits) >= log.threads and all(log.waits.values()):
+            for ids in log.waits.values():
+                waits.append(Wait(rank, tuple((log.calls[id]["group"], log.calls[id]["seq"]) for id in ids)))
+        elif alive is False:
+            gone.add(rank)
+        else:
+            return {}
+    proof = prove(calls, groups, backend, waits, gone, transport)
+    found: dict[int, CallRow] = {}
+    for wait in waits if proof is not None else ():
+        call = logs[wait.rank].awaited()
+        if call is not None:
+            found[wait.rank] = call
+    return found
+
+
+def _lives(log: RankLog) -> bool | None:
+    """Whether the rank's process is there; None if it ran on another host."""
+    if log.begin.get("host") != socket.gethostname():
+        return None
+    try:
+        process = psutil.Process(int(log.begin.get("pid") or 0))
+        same = abs(process.create_time() - float(log.begin.get("process", 0))) < 1
+        return same and bool(process.status() != psutil.STATUS_ZOMBIE)
+    except (psutil.Error, ValueError):
+        return False
+
+
+def ranks_in_words(ranks: list[int]) -> str:
+    """Ranks in words.
+
+    >>> ranks_in_words([3]), ranks_in_words([0, 1, 2, 5])
+    ('rank 3', 'ranks 0 to 2 and 5')
+    """
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and runs[-1][-1] == rank - 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    words = [str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs]
+    said = words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+    return f"rank{'s' * (len(ranks) > 1)} {said}"

@@ -1,0 +1,161 @@
+"""`record`: write down what this rank of a job of one's own does, whatever started it.
+
+Each rank writes into files of its own in the folder; importers/recording.py makes a Timeline of them. No collective is
+added and nothing waits. A job never fails because it is recorded: what goes wrong here is one warning.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from joinlab._version import __version__
+from joinlab.recorder.bounded_log import MOST_BYTES, BoundedLog, History
+from joinlab.recorder.events import EventLog, Log
+
+KEEP = 2000
+RANK_NAMES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+"""Environment variables in which a launcher tells a process its rank: torchrun, Open MPI, PMIx, MPICH, Slurm."""
+SIZE_NAMES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+JOB_NAMES = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
+"""Two records in one folder that differ in these are of two jobs."""
+
+_begun = threading.Lock()
+
+
+class Recording:
+    """What `record` has set up in this process."""
+
+    current: Recording | None = None
+
+    def __init__(self, folder: Path, rank: int, keep: int | None) -> None:
+        from joinlab.recorder.install import install
+        from joinlab.recorder.recorder import Recorder
+
+        self.rank = rank
+        self.pid = os.getpid()
+        folder.mkdir(parents=True, exist_ok=True)
+        log: Log
+        if keep is None:
+            log = EventLog(folder / f"rank-{rank}.0.jsonl", self._failed)
+            self.recorder = Recorder(log, rank)
+        else:
+            log = BoundedLog(folder, rank, self._failed)
+            self.recorder = Recorder(log, rank, History(log, keep))
+            log.preamble = self.recorder.preamble
+        self.log = log
+        self.over = False
+        install(self.recorder, {**_about(), "keep": keep, "most_bytes": None if keep is None else MOST_BYTES})
+        self._excepthook = sys.excepthook
+        sys.excepthook = self._raised
+        atexit.register(self._exits)
+
+    def end(self, text: str | None = None, trace: str = "") -> None:
+        """The program is over, by the exception `text` if there is one. The first word counts."""
+        if self.over or self.pid != os.getpid():  # a forked child has no part in it
+            return
+        self.over = True
+        self.recorder.completions.settle()
+        self.log.write({"e": "return"} if text is None else {"e": "raise", "x": text, "tb": trace})
+
+    def _exits(self) -> None:
+        self.end()
+        if self.pid == os.getpid():
+            self.log.close()
+
+    def _raised(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        from joinlab.program.outcome import text_of, traceback_text
+
+        self.end(text_of(error), traceback_text(error))
+        self._excepthook(kind, error, trace)
+
+    def _failed(self, error: OSError) -> None:
+        warn(self.rank, error)
+
+
+def record(folder: str | os.PathLike[str], *, keep: int | None = KEEP) -> None:
+    """Record this rank into `folder` from now on. Call it once in each rank, before init_process_group.
+
+    folder  shared by all ranks or not: files gathered from many hosts in one folder are as good
+    keep    calls kept per group and rank, the last ones, with their stacks; older ones are counted. A rank takes at
+            most 14 MB of disk (MOST_BYTES). None keeps all calls, without a bound
+
+    Nothing that goes wrong here is raised: there is one warning, and the job goes on unrecorded.
+
+        joinlab.record("runs/today")
+        dist.init_process_group("nccl")
+        ...
+        joinlab.load("runs/today")          # on any machine, also while the job runs
+    """
+    if keep is not None and (not isinstance(keep, int) or isinstance(keep, bool) or keep < 1):
+        raise ValueError(f"keep= is a number of calls of at least 1, or None for all; got {keep!r}")
+    rank = _number(RANK_NAMES)
+    with _begun:
+        try:
+            if Recording.current is not None:
+                warnings.warn(f"joinlab already records rank {Recording.current.rank}", stacklevel=2)
+            elif rank is not None:
+                Recording.current = Recording(Path(folder), rank, keep)
+            else:
+                _wait_for_rank(Path(folder), keep)
+        except Exception as error:
+            warn(rank, error)
+
+
+def warn(rank: int | None, error: BaseException) -> None:
+    """The one warning; where warnings are errors it is a line on stderr."""
+    name = "this rank" if rank is None else f"rank {rank}"
+    text = f"joinlab does not record {name} (any more): {type(error).__name__}: {error}. The job goes on without."
+    try:
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
+    except RuntimeWarning:
+        print(text, file=sys.stderr)
+
+
+def _wait_for_rank(folder: Path, keep: int | None) -> None:
+    """No launcher has told the rank, as under torch.multiprocessing.spawn: the first process group will."""
+    from torch.distributed import distributed_c10d as c10d
+
+    helper = c10d._new_process_group_helper
+
+    def first(*args: Any, **kwargs: Any) -> Any:
+        c10d._new_process_group_helper = helper
+        rank = int(kwargs["group_rank"] if "group_rank" in kwargs else args[1])
+        try:
+            Recording.current = Recording(folder, rank, keep)
+        except Exception as error:
+            warn(rank, error)
+        return c10d._new_process_group_helper(*args, **kwargs)
+
+    c10d._new_process_group_helper = first
+
+
+def _about() -> dict[str, Any]:
+    import psutil
+    import torch
+
+    nccl = torch.cuda.nccl.version() if torch.distributed.is_nccl_available() else None  # type: ignore[no-untyped-call]
+    return {
+        "joinlab": __version__,
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "torch": torch.__version__,
+        "nccl": ".".join(map(str, nccl)) if nccl else None,
+        "command": sys.argv,
+        "world": _number(SIZE_NAMES),
+        "job": [os.environ.get(name) for name in JOB_NAMES],
+        "wall": time.time_ns(),
+        "process": psutil.Process().create_time(),  # with the pid it names this process, also when the pid is reused
+    }
+
+
+def _number(names: tuple[str, ...], environ: Mapping[str, str] = os.environ) -> int | None:
+    found = (environ[name] for name in names if environ.get(name, "").isdecimal())
+    return next((int(text) for text in found), None)

@@ -1,0 +1,425 @@
+"""Jobs of one's own: recorded under torchrun, loaded while they run and afterwards, bounded, and never harmed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import psutil
+import pytest
+
+import joinlab
+from joinlab.errors import TimelineFileError
+from joinlab.importers.clocks import offsets
+from joinlab.importers.recording import RecordedFolder, load_recording, ranks_in_words
+from joinlab.ops import CallRow
+from joinlab.recorder import bounded_log, record
+from joinlab.recorder.bounded_log import MOST_BYTES, BoundedLog, parse_segment_name
+from joinlab.timeline import EndKind, Timeline
+
+ROOT = Path(__file__).parent.parent
+ENV = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+TRAIN = """
+import os, signal, sys, time
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+how = sys.argv[1]
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+model = DDP(torch.nn.Linear(4, 1))
+sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+with model.join(enable=how == "case 4"):
+    for i in range(4 + (rank if how == "case 4" else 0)):
+        if i == 3 and rank == 1:
+            if how == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if how == "raising":
+                raise ValueError("a bad batch")
+            if how == "sleeping":
+                time.sleep(600)
+        sgd.zero_grad()
+        model(torch.ones(2, 4)).sum().backward()
+        sgd.step()
+    if how == "case 4":
+        dist.barrier()
+"""
+
+
+@contextmanager
+def torchrun(folder: Path, how: str, ranks: int, *before: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A job of `ranks` that records itself into folder/runs; killed in the end."""
+    (folder / "train.py").write_text(TRAIN)
+    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    command = [*run, "-m", "joinlab", "record", "--into", "runs", *before, "train.py", how]
+    with subprocess.Popen(command, cwd=folder, env=ENV, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as job:
+        try:
+            yield job
+        finally:
+            for process in psutil.Process(job.pid).children(recursive=True) if job.poll() is None else []:
+                process.kill()
+            job.kill()
+
+
+def loaded(folder: Path) -> Timeline:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return joinlab.load(folder / "runs")
+
+
+def until(folder: Path, wanted: Any) -> Timeline:
+    """Load until the Timeline is as wanted; a bound, not a measure."""
+    give_up = time.monotonic() + 100
+    while time.monotonic() < give_up:
+        if any((folder / "runs").glob("*.jsonl")):
+            timeline = loaded(folder)
+            if wanted(timeline):
+                return timeline
+        time.sleep(0.2)
+    raise AssertionError(f"never so: {timeline}")
+
+
+def ends(timeline: Timeline) -> list[str]:
+    return [str(end) for end in timeline.ends]
+
+
+# ------------------------------------------------------------------------------------------ torchrun
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_a_healthy_job_is_recorded(tmp_path: Path, ranks: int) -> None:
+    with torchrun(tmp_path, "healthy", ranks) as job:
+        assert job.wait(200) == 0
+    timeline = loaded(tmp_path).raise_for_ending()
+    assert ends(timeline) == ["finished"] * ranks
+    assert (
+        timeline.calls.filter(pl.col("rank") == ranks - 1)["origin"].to_list().count("all-reduce (DDP backward())") == 4
+    )
+    assert timeline.calls["completed_ns"].null_count() == 0
+    assert set(timeline.spans["name"]) == {"forward", "backward", "optimizer"}
+    assert timeline.calls["call_site"].str.contains("train.py:").all()
+    meta = timeline.meta
+    assert (meta["engine"], meta["backend"], meta["program"]) == ("recorded", "gloo", "train.py")
+    assert meta["processes"][1]["command"] == ["train.py", "healthy"]
+    assert meta["versions"]["torch"]
+    assert meta["problems"] == []
+
+
+def test_a_hung_job_is_proven_hung_while_it_stands_and_after_it_was_killed(tmp_path: Path) -> None:
+    with torchrun(tmp_path, "case 4", 2) as job:
+        timeline = until(tmp_path, lambda timeline: timeline.ends[0].kind is EndKind.HUNG)
+        assert ends(timeline) == ["hung (proven)"] * 2
+        assert "barrier" in joinlab.diagnose(timeline).ranks[0].sentence
+        seen = subprocess.run(
+            [sys.executable, "-m", "joinlab", "watch", "runs", "--exit-code"],
+            cwd=tmp_path, env=ENV, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert seen.returncode == 1
+        assert "The job stands still." in seen.stdout
+        assert "hung (proven)" in seen.stdout
+        assert job.poll() is None
+    after = loaded(tmp_path)
+    assert ends(after) == ["hung (proven)"] * 2
+    assert after.ends[0].text == "its process has been ended since"
+
+
+def test_a_killed_rank_and_those_whom_it_leaves(tmp_path: Path) -> None:
+    with torchrun(tmp_path, "killed", 2) as job:
+        assert job.wait(200) != 0
+    timeline = loaded(tmp_path)
+    assert timeline.ends[1].kind is EndKind.KILLED
+    assert timeline.ends[0].kind in (EndKind.RAISED, EndKind.KILLED)
+    assert (
+        "rank 1 was killed" in joinlab.diagnose(timeline).ranks[0].sentence or timeline.ends[0].kind is EndKind.KILLED
+    )
+
+
+def test_a_rank_that_raises_is_named_with_its_error_and_torchrun_fails(tmp_path: Path) -> None:
+    with torchrun(tmp_path, "raising", 2) as job:
+        assert job.wait(200) != 0
+    timeline = loaded(tmp_path)
+    assert str(timeline.ends[1]) == "raised"
+    assert timeline.ends[1].text == "ValueError: a bad batch"
+
+
+def test_a_job_is_read_while_one_rank_sleeps(tmp_path: Path) -> None:
+    with torchrun(tmp_path, "sleeping", 8):
+        others_wait = [False, True, *[False] * 6]
+        timeline = until(tmp_path, lambda timeline: [end.call is None for end in timeline.ends] == others_wait)
+        assert {end.kind for end in timeline.ends} == {EndKind.UNKNOWN}
+        assert timeline.ends[1].text == "still running when its record was read"
+        assert timeline.call(0, timeline.ends[0].call)["completed_ns"] is None  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------------------------ one line
+
+SPAWNED = """
+import sys, warnings
+import joinlab, torch, torch.distributed as dist, torch.multiprocessing as mp
+
+def main(rank, folder, store):
+    joinlab.record(folder)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    x = torch.tensor([rank + 1.0])
+    if rank:
+        dist.send(x, 0)
+    else:
+        dist.recv(x, 1)
+    pair = dist.new_group([0, 1])
+    dist.all_reduce(x, group=pair)
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    mp.spawn(main, (sys.argv[1], sys.argv[2]), nprocs=2)
+"""
+
+
+def spawn(folder: Path) -> subprocess.CompletedProcess[str]:
+    script = folder / "spawned.py"
+    script.write_text(SPAWNED)
+    env = {name: value for name, value in ENV.items() if name not in record.RANK_NAMES}
+    command = [sys.executable, "spawned.py", str(folder / "runs"), str(folder / "store")]
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+
+def test_one_line_records_a_job_that_no_launcher_has_told_its_ranks(tmp_path: Path) -> None:
+    done = spawn(tmp_path)
+    assert done.returncode == 0, done.stderr
+    timeline = loaded(tmp_path)
+    assert timeline.world_size == 2
+    rows = timeline.calls.filter(pl.col("rank") == 0).select("op", "peer", "value_out").rows()
+    assert rows == [("recv", 1, "[[2.0]]"), ("all_reduce", None, "[[4.0]]")]
+    assert len(timeline.meta["groups"]) == 2
+
+
+def test_a_folder_that_cannot_be_written_is_one_warning_and_the_job_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file stands where the folder should be")
+    done = spawn(tmp_path)
+    assert done.returncode == 0
+    assert done.stderr.count("joinlab does not record rank 0") == 1
+
+
+def test_a_disk_that_fills_up_is_one_warning_and_the_job_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = BoundedLog(tmp_path, 0, lambda error: record.warn(0, error))
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for _ in range(20_000):
+            log.write_text("x" * 999)
+    (warning,) = [str(one.message) for one in found]
+    assert warning == (
+        "joinlab does not record rank 0 (any more): OSError: [Errno 28] No space left on device. "
+        "The job goes on without."
+    )
+    assert log.failed
+
+
+@pytest.mark.parametrize("keep", [0, -1, True, "all"])
+def test_keep_is_a_number_of_calls_or_none(keep: Any) -> None:
+    with pytest.raises(ValueError, match="keep="):
+        joinlab.record("runs", keep=keep)
+
+
+@pytest.mark.parametrize(
+    ("environ", "rank"),
+    [({"RANK": "3"}, 3), ({"OMPI_COMM_WORLD_RANK": "2"}, 2), ({"SLURM_PROCID": "5"}, 5), ({}, None)],
+)
+def test_the_rank_is_what_the_launcher_says(environ: dict[str, str], rank: int | None) -> None:
+    assert record._number(record.RANK_NAMES, environ) == rank
+
+
+# ------------------------------------------------------------------------------------------ bounds
+
+BUSY = """
+import sys
+import joinlab, torch, torch.distributed as dist
+from joinlab.recorder import bounded_log
+
+bounded_log.SEGMENT_BYTES = 20_000
+joinlab.record(sys.argv[1], keep=50)
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=int(sys.argv[3]), world_size=2)
+x = torch.ones(1)
+seldom = dist.new_group([0, 1])
+for i in range(60):
+    dist.all_reduce(x, group=seldom)
+for i in range(1000):
+    dist.broadcast(x, 0)
+"""
+
+
+def test_a_long_job_keeps_the_last_calls_of_each_group_and_counts_the_others(tmp_path: Path) -> None:
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", BUSY, str(tmp_path / "runs"), str(tmp_path / "store"), str(rank)],
+                         env={**ENV, "RANK": str(rank), "WORLD_SIZE": "2"})
+        for rank in (0, 1)
+    ]  # fmt: skip
+    assert [process.wait(100) for process in ranks] == [0, 0]
+    timeline = loaded(tmp_path).raise_for_ending()
+    for rank in (0, 1):
+        mine = timeline.calls.filter(pl.col("rank") == rank)
+        assert mine.filter(pl.col("op") == "broadcast")["seq"].to_list() == list(range(950, 1000))
+        assert mine.filter(pl.col("op") == "all_reduce")["seq"].to_list() == list(range(10, 60))
+        assert mine["stack"].list.len().min() > 0  # type: ignore[operator]
+        assert mine["completed_ns"].null_count() == 0
+    default, seldom = timeline.meta["groups"]
+    assert timeline.meta["skipped"] == {default: {0: 950, 1: 950}, seldom: {0: 10, 1: 10}}
+    assert any("keep=50" in problem for problem in timeline.meta["problems"])
+    written = [path for path in (tmp_path / "runs").iterdir() if (parse_segment_name(path.name) or (1,))[0] == 0]
+    assert len(written) == 2
+    assert all(slot.expected for slot in joinlab.match(timeline))
+
+
+def test_a_rank_never_takes_more_disk_than_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert MOST_BYTES <= 15e6  # what the docstring of record says
+    log = BoundedLog(tmp_path, 0, lambda error: pytest.fail(str(error)))
+    log.preamble = lambda: ["p" * bounded_log.CARRIED_BYTES]
+    most = 0
+    for _ in range(30_000):
+        log.write_text("x" * 999)
+        most = max(most, log.segment)
+        assert len(list(tmp_path.iterdir())) <= 2
+    assert most > 5
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= MOST_BYTES
+
+
+# ------------------------------------------------------------------------------------------ what is missing
+
+
+def begin(rank: int, world: int, **about: Any) -> str:
+    said = {
+        "e": "begin",
+        "rank": rank,
+        "t": 1000,
+        "pid": 1,
+        "host": f"host{rank}",
+        "world": world,
+        "wall": 5000,
+        **about,
+    }
+    group = {"e": "group", "name": "0", "ranks": list(range(world)), "backend": "gloo", "t": 1000}
+    return json.dumps(said) + "\n" + json.dumps(group) + "\n"
+
+
+def call(id: int, at: int, done: int | None, op: str = "all_reduce") -> str:
+    event = {"e": "call", "id": id, "g": "0", "s": id, "op": op, "o": op, "i": None, "d": "float32", "sh": [[1]],
+             "st": 0, "t": at}  # fmt: skip
+    end = "" if done is None else json.dumps({"e": "done", "id": id, "t": done}) + "\n"
+    return json.dumps(event) + "\n" + end
+
+
+def write(folder: Path, rank: int, text: str, name: str | None = None) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / (name or f"rank-{rank}.0.jsonl")).write_text(text)
+
+
+def test_missing_ranks_cut_lines_and_damage_are_named_and_the_rest_is_read(tmp_path: Path) -> None:
+    write(tmp_path, 0, begin(0, 4) + call(0, 1500, 2000) + '{"e":"call","id":1,"g"')
+    write(tmp_path, 1, begin(1, 4) + "no event\n" + call(0, 1500, 2000))
+    timeline = load_recording(tmp_path)
+    assert timeline.world_size == 4
+    assert timeline.calls.height == 2
+    problems = "\n".join(timeline.meta["problems"])
+    assert "there is no record of ranks 2 to 3" in problems
+    assert "rank-0.0.jsonl' ends within a line" in problems
+    assert "rank-1.0.jsonl': 1 damaged lines were left out" in problems
+    assert [end.kind for end in timeline.ends] == [EndKind.UNKNOWN] * 4
+    assert timeline.meta["missing_ranks"] == [2, 3]
+
+
+def test_a_record_of_another_job_or_a_second_one_of_a_rank_is_left_out(tmp_path: Path) -> None:
+    write(tmp_path, 0, begin(0, 2))
+    write(tmp_path, 1, begin(1, 2))
+    write(tmp_path, 7, begin(7, 8, wall=10))
+    write(tmp_path / "host", 1, begin(1, 2, wall=4000))
+    timeline = load_recording(tmp_path)
+    assert timeline.world_size == 2
+    problems = "\n".join(timeline.meta["problems"])
+    assert "rank-7.0.jsonl' was left out: it is of another job" in problems
+    assert "rank-1.0.jsonl' was left out: it is a second record of rank 1" in problems
+
+
+@pytest.mark.parametrize("text", ["", "\0\0\0", "no events\n", '{"e":5}\n[]\n7\n'])
+def test_a_folder_without_a_beginning_is_refused(tmp_path: Path, text: str) -> None:
+    write(tmp_path, 0, text)
+    with pytest.raises(TimelineFileError, match="it has no beginning"):
+        load_recording(tmp_path)
+
+
+def test_a_pipe_among_the_files_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "rank-0.0.jsonl")
+    write(tmp_path, 1, begin(1, 2))
+    assert "there is no record of rank 0" in "\n".join(load_recording(tmp_path).meta["problems"])
+
+
+def test_a_folder_grows_while_it_is_followed(tmp_path: Path) -> None:
+    write(tmp_path, 0, begin(0, 1) + call(0, 1500, 1600))
+    recorded = RecordedFolder(tmp_path)
+    assert recorded.refresh()
+    assert not recorded.refresh()
+    write(tmp_path, 0, begin(0, 1) + call(0, 1500, 1600) + call(1, 1700, 1800), "rank-0.1.jsonl")  # the next segment
+    assert recorded.refresh()
+    assert recorded.timeline().calls["seq"].to_list() == [0, 1]
+    assert recorded.place(0) == (2, "all_reduce")
+    recorded.close()
+
+
+# ------------------------------------------------------------------------------------------ clocks
+
+
+def test_clocks_that_are_3_s_apart_are_set_right_within_the_stated_bound(tmp_path: Path) -> None:
+    """Host 1's monotonic clock is 3 s ahead, and the wall clocks hide it."""
+    ahead, text = 3_000_000_000, {0: begin(0, 2), 1: begin(1, 2)}
+    for i in range(20):
+        issued = {0: 10_000_000 * i + 40_000 * (i % 3), 1: 10_000_000 * i + 30_000 * (i % 5)}
+        done = max(issued.values()) + 50_000
+        for rank in (0, 1):
+            shift = ahead * rank + 2000
+            text[rank] += call(i, issued[rank] + shift, done + 1000 * rank + shift)
+    for rank in (0, 1):
+        write(tmp_path, rank, text[rank])
+    clock = load_recording(tmp_path).meta["clock"]
+    bound = clock["bounds_ns"]["host1"]
+    assert bound is not None
+    assert bound < 100_000
+    assert abs(clock["hosts"]["host1"] + ahead) <= bound
+    assert clock["bounds_ns"]["host0"] == 0
+
+
+def test_a_bound_over_a_third_host_counts() -> None:
+    def row(rank: int, group: str, at: int, done: int) -> CallRow:
+        return {"rank": rank, "group": group, "seq": 0, "op": "barrier", "enqueued_ns": at, "completed_ns": done}
+
+    rows = [row(0, "a", 0, 10), row(1, "a", 100, 110), row(1, "b", 200, 210), row(2, "b", 5200, 5210)]
+    groups = {"a": [0, 1], "b": [1, 2]}
+    found = offsets(rows, {0: "x", 1: "y", 2: "z"}, groups, {"x": 0, "y": 0, "z": 0}, "x")
+    assert (found["y"].offset_ns, found["z"].offset_ns) == (-100, -5100)
+    assert found["z"].bound_ns == 21
+
+
+def test_without_a_call_that_met_wall_clocks_are_compared_and_it_is_said(tmp_path: Path) -> None:
+    write(tmp_path, 0, begin(0, 2))
+    write(tmp_path, 1, begin(1, 2, wall=9000))
+    timeline = load_recording(tmp_path)
+    assert timeline.meta["clock"]["hosts"] == {"host0": 0, "host1": 4000}
+    assert any("no call bounds the clock of host host1" in problem for problem in timeline.meta["problems"])
+
+
+def test_ranks_in_words() -> None:
+    assert ranks_in_words([4]) == "rank 4"
+    assert ranks_in_words([0, 1, 2, 4, 6, 7]) == "ranks 0 to 2, 4 and 6 to 7"
