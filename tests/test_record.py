@@ -126,7 +126,7 @@ def test_a_hung_job_is_proven_hung_while_it_stands_and_after_it_was_killed(tmp_p
         )  # fmt: skip
         assert seen.returncode == 1
         assert "The job stands still." in seen.stdout
-        assert "hung (proven)" in seen.stdout
+        assert "BOTH HANG" in seen.stdout
         assert job.poll() is None
     after = loaded(tmp_path)
     assert ends(after) == ["hung (proven)"] * 2

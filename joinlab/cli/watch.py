@@ -46,7 +46,7 @@ def _run(options: argparse.Namespace) -> int:
         recorded.refresh()
         if options.once:
             timeline = recorded.timeline()
-            screen.print("\n".join(_lines(recorded, timeline)), report.endings(timeline))
+            screen.print("\n".join(_lines(recorded, timeline)), report.run_report(timeline))
             return _code(timeline, False) if options.exit_code else 0
         with Live(console=screen, auto_refresh=False, transient=True) as live:
             while True:
@@ -58,10 +58,10 @@ def _run(options: argparse.Namespace) -> int:
                 live.update("\n".join(_lines(recorded, timeline, at - moved)), refresh=True)
                 stuck = any(end.kind == "hung" for end in timeline.ends)
                 if (stuck or still) and said != (said := str(timeline.ends)):
-                    screen.print("The job stands still.", report.endings(timeline))
+                    screen.print("The job stands still.", report.run_report(timeline))
                 over = all(end.kind in ("finished", "raised", "killed") for end in timeline.ends)
                 if over:
-                    screen.print(report.endings(timeline))
+                    screen.print(report.run_report(timeline))
                 if over or (options.exit_code and _code(timeline, still)):
                     return _code(timeline, still) if options.exit_code else 0
                 time.sleep(EVERY_S)

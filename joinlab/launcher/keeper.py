@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 from joinlab.launcher import descendants
-from joinlab.recorder.events import SEGMENTS
 
 LOOK_S = 0.2
 """How often the keeper looks whether the fork server still lives."""

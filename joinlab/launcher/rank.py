@@ -31,7 +31,7 @@ from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text
 from joinlab.program.plain_data import encode
 from joinlab.program.process_group import check_begin
 from joinlab.program.program import Inputs, call_program
-from joinlab.recorder.events import PROGRAM, SEGMENTS, EventLog, log_name, output_name, return_name
+from joinlab.recorder.events import PROGRAM, EventLog, log_name, output_name, return_name
 from joinlab.recorder.install import install
 from joinlab.recorder.recorder import Recorder
 

@@ -37,10 +37,6 @@ PROGRAM = "program.pickle"
 """Within a run's folder: the program, pickled. Beside it stand three files for each rank."""
 
 
-SEGMENTS = "segments"
-"""In the same place: names of the shared memory segments that ranks have made, one a line."""
-
-
 def log_name(rank: int) -> str:
     """File name of a rank's log within the run's folder."""
     return f"rank-{rank}.events.jsonl"
