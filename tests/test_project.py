@@ -157,6 +157,7 @@ def test_exports() -> None:
         "load",
         "match",
         "quiz",
+        "record",
         "scenarios",
         "solution",
         "sweep",
