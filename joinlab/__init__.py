@@ -112,6 +112,11 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """What `%load_ext joinlab` calls: makes the cell magic %%ranks known."""
+    import_whole("joinlab.notebook.magic").load_magic(shell)
+
+
 if "IPython" in sys.modules:  # a Timeline at the end of a notebook's cell shows its swimlanes
     from joinlab.notebook.display import register
 

@@ -1,0 +1,117 @@
+"""`%%ranks`: the body of a cell as a program, run by every rank, with its swimlanes below it.
+
+    %load_ext joinlab
+
+    %%ranks 5 6
+    model = DDP(torch.nn.Linear(1, 1))
+    for x in inputs:
+        model(x).sum().backward()
+    rank * 10
+
+`rank` and `inputs` are the program's arguments, and every name of the notebook is there to be read. What the body
+assigns stays with its rank. The value of its last expression comes back as `_ranks`, a list with one entry per rank,
+and the run as `_timeline`.
+"""
+
+from __future__ import annotations
+
+import ast
+import shlex
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from typing import Any, NoReturn, Protocol
+
+from IPython.core.error import UsageError
+
+from joinlab.errors import JoinlabError, LaunchInterrupted
+from joinlab.timeline import Timeline
+
+NAME = "cell"
+"""What tracebacks and Timelines call the program."""
+
+
+class Shell(Protocol):
+    """What is used of IPython's shell."""
+
+    user_ns: dict[str, Any]
+    execution_count: int
+    compile: Any
+
+    def transform_cell(self, raw: str) -> str: ...
+    def register_magic_function(self, func: Callable[..., Any], magic_kind: str, magic_name: str) -> None: ...
+
+
+class _Parser(ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"%%ranks: {message}. {self.format_usage().strip()}")
+
+
+def _parser() -> _Parser:
+    parser = _Parser(prog="%%ranks", add_help=False)
+    parser.add_argument("counts", nargs="*", type=int, default=[5, 6], help="inputs per rank")
+    parser.add_argument("--emulate", choices=["nccl", "gloo"], help="on a modelled backend; nccl is the default")
+    parser.add_argument("--launch", choices=["nccl", "gloo"], help="as real processes on this machine")
+    parser.add_argument("--era", choices=["today", "1.9"], help="whose barrier an emulated NCCL has")
+    parser.add_argument("--timeout", type=float, default=60.0, help="seconds after which the run is ended")
+    return parser
+
+
+def load_magic(shell: Shell) -> None:
+    """Make %%ranks known to a shell."""
+
+    def ranks(line: str, cell: str) -> Timeline:
+        """Run the cell on every rank and show what happened. Results: _ranks, and the run: _timeline."""
+        options = _parser().parse_args(shlex.split(line))
+        if options.emulate and options.launch:
+            raise UsageError("%%ranks takes --emulate or --launch, not both.")
+        if options.launch and options.era:
+            raise UsageError(
+                "%%ranks: --era is a knob of --emulate. A launch has the barrier of the installed PyTorch."
+            )
+        program = program_of(shell, cell)
+        try:
+            timeline = _run(program, options)
+        except LaunchInterrupted as stopped:
+            shell.user_ns["_timeline"] = stopped.timeline
+            raise
+        except JoinlabError as error:
+            raise UsageError(f"%%ranks: {error}") from error
+        shell.user_ns.update(_timeline=timeline, _ranks=list(timeline.returns))
+        return timeline
+
+    shell.register_magic_function(ranks, "cell", "ranks")
+
+
+def _run(program: Callable[..., Any], options: Namespace) -> Timeline:
+    if options.launch:
+        from joinlab.launcher.launcher import launch
+
+        return launch(program, options.counts, options.launch, timeout=options.timeout)
+    from joinlab.emulator.emulate import emulate
+
+    def told(rank: int, line: str) -> None:
+        print(f"rank {rank} | {line}")
+
+    knobs = {"timeout": options.timeout, "on_output": told, "era": options.era or "today"}
+    return emulate(program, options.counts, options.emulate or "nccl", **knobs)
+
+
+def program_of(shell: Shell, cell: str) -> Callable[..., Any]:
+    """The body of a cell as a function of rank and inputs. Raises SyntaxError, as the cell itself would.
+
+    Its lines keep their numbers in the cell, whose first line is %%ranks, so that a traceback and a call's line name
+    what the reader sees.
+    """
+    text = "\n" + shell.transform_cell(cell)
+    file = shell.compile.cache(text, shell.execution_count)
+    body = ast.parse(text, file).body
+    if body and isinstance(last := body[-1], ast.Expr):
+        body[-1] = ast.copy_location(ast.Return(last.value), last)
+    tree = ast.parse(f"def {NAME}(rank, inputs): pass", file)
+    function = tree.body[0]
+    assert isinstance(function, ast.FunctionDef)
+    function.body = body or function.body
+    local: dict[str, Any] = {}
+    exec(compile(tree, file, "exec"), shell.user_ns, local)
+    program: Callable[..., Any] = local[NAME]
+    return program
