@@ -68,6 +68,9 @@ class Emulation(TypedDict, total=False):
     era: str
     barrier_value: int
     pad: int
+    gpu: str  # left out: "A100"
+    independent_threads: bool  # left out: True
+    assumes: str  # what the model takes for granted where NCCL might choose otherwise
     seconds_per_input: list[float]
     latency: float
     bytes_per_second: float

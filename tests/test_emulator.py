@@ -121,7 +121,9 @@ def test_it_says_what_it_is():
     [
         {"backend": "mpi"},
         {"era": "2.0"},
-        {"barrier_value": 256},
+        {"barrier_value": 2**32},
+        {"gpu": "P100"},
+        {"independent_threads": 0},
         {"pad": -1},
         {"seed": -1},
         {"seconds_per_input": (1.0,)},

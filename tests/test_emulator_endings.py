@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+import torch
+import torch.distributed as dist
 
 import joinlab
 from joinlab import cases
@@ -16,7 +18,7 @@ def kinds(outcome) -> tuple[str, ...]:
 @pytest.mark.parametrize("number", [1, 2, 3, 5, 6])
 def test_what_is_undefined_decides_no_case_but_the_fourth(number):
     (only,) = joinlab.endings(cases.CASES[number].program, (2, 3))
-    assert len(only.knobs) == 18
+    assert len(only.knobs) == 35
 
 
 def test_case_4_has_five_endings():
@@ -42,10 +44,23 @@ def test_a_knob_that_is_given_is_not_varied():
     found = joinlab.endings(cases.case_4, (2, 3), pad=0)
     assert [kinds(one) for one in found] == [("finished", "hung (proven)"), ("hung (proven)", "finished")]
     assert {knobs["pad"] for one in found for knobs in one.knobs} == {0}
-    (only,) = joinlab.endings(cases.case_4, (2, 3), era="1.9", barrier_value=7, pad=1)
+    (only,) = joinlab.endings(cases.case_4, (2, 3), era="1.9", barrier_value=7, pad=1, independent_threads=True)
     assert only.knobs == ({"era": "1.9", "barrier_value": 7, "pad": 1},)
 
 
 def test_gloo_leaves_nothing_undefined():
     with pytest.raises(ProgramError, match="gloo"):
         joinlab.endings(cases.case_4, (2, 3), backend="gloo")
+
+
+def test_the_ending_on_pascal_is_named():
+    def program(rank, inputs):
+        dist.all_reduce(torch.ones(1))
+        dist.all_reduce(torch.ones(1 if rank else 3))
+        torch.zeros(1).item()
+
+    volta, pascal = joinlab.endings(program, (0, 0), era="today", pad=0)
+    assert [end.kind for end in volta.ends] == ["hung", "finished"]
+    assert [end.kind for end in pascal.ends] == ["hung", "hung"]
+    assert pascal.knobs == ({"era": "today", "pad": 0, "independent_threads": False},)
+    assert pascal.timeline.meta["emulation"]["independent_threads"] is False

@@ -8,8 +8,10 @@ from itertools import product
 import pytest
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from joinlab import emulate
+from joinlab.errors import LaunchError
 from joinlab.ops import decode_values
 
 F32, I64, U8 = torch.float32, torch.int64, torch.uint8
@@ -71,6 +73,12 @@ TABLE = [
 @pytest.mark.parametrize(("zero", "one", "first", "second"), TABLE, ids=[f"{a} with {b}" for a, b, *_ in TABLE])
 def test_two_calls_that_do_not_fit(zero, one, first, second):
     assert run([zero], [one]) == [(kind, [out]) for kind, out in (first, second)]
+
+
+def test_a_float_that_meets_the_barrier_of_1_9_reads_the_whole_word():
+    knobs = {"era": "1.9", "barrier_value": 0x3F800000}
+    (_, [[[read]]]), (_, [[[byte]]]) = run([("AR", [1], F32)], [("barrier", [0], F32)], **knobs)
+    assert (read, byte) == (2.0, 0)
 
 
 def test_the_barrier_of_1_9_is_one_byte():
@@ -306,3 +314,45 @@ def test_complex_numbers_are_reduced_as_pairs_of_real_ones():
 
     sums = [2 + 4j, 6 - 1j]
     assert emulate(program, (0, 0)).returns == ([*sums, *sums], [*sums, *sums])
+
+
+def test_a_large_message_never_meets_a_small_one():
+    def program(rank, inputs):
+        dist.all_reduce(torch.ones(1))
+        dist.all_reduce(torch.ones(1 if rank else 2**18 + 1))
+        torch.zeros(1).item()
+
+    assert [end.kind for end in emulate(program, (0, 0), gpu="A100").ends] == ["hung", "hung"]
+    assert [end.kind for end in emulate(program, (0, 0), gpu="V100").ends] == ["hung", "hung"]
+    assert [end.kind for end in emulate(program, (0, 0), gpu="H100").ends] == ["hung", "finished"]
+
+
+def test_buckets_of_25_mb_meet_each_other_but_no_small_call():
+    def program(rank, inputs):
+        model = DistributedDataParallel(torch.nn.Linear(2048, 3200, bias=False))  # one bucket of 25 MiB
+        for _ in inputs:
+            model(torch.ones(1, 2048)).sum().backward()
+            torch.zeros(1).item()
+        dist.all_reduce(torch.ones(1))
+        torch.zeros(1).item()
+
+    even, odd = emulate(program, (1, 1)), emulate(program, (1, 2))
+    assert [str(end) for end in even.ends] == ["finished", "finished"]
+    assert [end.kind for end in odd.ends] == ["hung", "hung"]
+
+
+def test_large_calls_that_do_not_fit_each_other_are_refused_with_a_sentence():
+    def program(rank, inputs):
+        dist.all_reduce(torch.ones(1))
+        dist.all_reduce(torch.ones(2**20 + rank))
+
+    with pytest.raises(LaunchError, match=r"could not model.*does not fit.*LL protocol"):
+        emulate(program, (0, 0))
+
+
+def test_beyond_16_ranks_a_timeline_says_what_the_model_assumes():
+    def program(rank, inputs):
+        dist.all_reduce(torch.ones(1))
+
+    assert "assumes" not in emulate(program, (0,) * 16).meta["emulation"]
+    assert "one node" in emulate(program, (0,) * 17).meta["emulation"]["assumes"]

@@ -90,6 +90,12 @@ def test_every_ending_and_every_byte_is_that_of_nccl(what):
         assert [each[: len(known)] for each, known in zip(outs, after, strict=True)] == after, program
 
 
+def test_on_pascal_the_threads_of_a_warp_wait_for_each_other():
+    for program in SHOWN["threads of one warp"]:
+        done, _ = run(program, independent_threads=False)
+        assert sum(done) < sum(program["done"]), program
+
+
 def bits(values, dtype):
     return torch.tensor(values, dtype=dtype).view(torch.uint8).numpy()
 

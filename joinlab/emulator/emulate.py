@@ -16,6 +16,7 @@ from joinlab.emulator.scheduler import current
 from joinlab.emulator.warm_up import warm_up
 from joinlab.errors import ProgramError
 from joinlab.program.program import Program, check_inputs, check_program, check_seed
+from joinlab.rules.nccl import LL_BYTES
 from joinlab.timeline import Timeline
 
 MAX_RANKS = 1024
@@ -32,6 +33,8 @@ def emulate(
     era: str = "today",
     barrier_value: int = 7,
     pad: int = 0,
+    gpu: str = "A100",
+    independent_threads: bool = True,
     seed: int | Sequence[int] | None = 0,
     seconds_per_input: float | Sequence[float] = 1e-3,
     latency: float = 20e-6,
@@ -44,9 +47,13 @@ def emulate(
     inputs             one count per rank, 1 to 1,024 ranks
     backend            "nccl" or "gloo": the fabric that is modelled. Tensors lie in the host's memory with both
     era                what NCCL's barrier is: "today" an all-reduce of a float zero; "1.9" (PyTorch 1.9) of one byte
-                       that nobody had set
-    barrier_value      that byte, 0 to 255
-    pad                the upper half, 32 bits, of an NCCL line that holds only 4 bytes of data: undefined on a GPU
+                       that no one had set
+    barrier_value      the 4-byte word that this byte is the lowest of, 0 to 2**32 - 1: a rank whose float meets the
+                       barrier reads all of it
+    pad                32 bits that no one had set: the upper half of an NCCL line that holds only 4 bytes of data, and
+                       memory beyond a tensor's storage
+    gpu                "V100", "A100" or "H100": from which size on NCCL leaves the LL protocol, see rules/nccl.py
+    independent_threads  the threads of a warp progress apart, as since Volta; False: as on Pascal
     seed               seeds torch, numpy and random on every rank: one int for all, one per rank, or None
     seconds_per_input  virtual time of one input's forward and backward pass: one number, or one per rank
     latency            virtual seconds of a collective, once its ranks are there; bytes_per_second comes on top
@@ -64,8 +71,11 @@ def emulate(
     counts = check_inputs(inputs, MAX_RANKS)
     backend = _choice("backend", backend, ("nccl", "gloo"))
     era = _choice("era", era, ERAS)
-    _whole("barrier_value", barrier_value, 255)
+    _whole("barrier_value", barrier_value, 2**32 - 1)
     _whole("pad", pad, 2**32 - 1)
+    gpu = _choice("gpu", gpu, tuple(LL_BYTES))
+    if not isinstance(independent_threads, bool):
+        raise ProgramError(f"independent_threads= is True or False; got {independent_threads!r}")
     seeds = check_seed(seed, len(counts))
     costs = check_costs(len(counts), seconds_per_input, latency, bytes_per_second)
     if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not timeout > 0:
@@ -75,7 +85,8 @@ def emulate(
     if current() is not None:
         raise ProgramError("a program that is being emulated cannot emulate another one")
     warm_up()
-    emulation = Emulation(program, counts, seeds, Knobs(backend, era, barrier_value, pad, costs, float(timeout)))
+    knobs = Knobs(backend, era, barrier_value, pad, costs, float(timeout), gpu, independent_threads)
+    emulation = Emulation(program, counts, seeds, knobs)
     timeline = emulation.go()
     if on_output is not None:
         emulation.tell(on_output)
@@ -83,9 +94,10 @@ def emulate(
 
 
 def _choice(name: str, value: object, choices: Sequence[str]) -> str:
-    if not isinstance(value, str) or value.lower() not in choices:
+    named = {choice.lower(): choice for choice in choices}
+    if not isinstance(value, str) or value.lower() not in named:
         raise ProgramError(f"{name}= is {' or '.join(map(repr, choices))}; got {value!r}")
-    return value.lower()
+    return named[value.lower()]
 
 
 def _whole(name: str, value: object, most: int) -> None:

@@ -167,7 +167,8 @@ class Host:
     def _barrier_element(self) -> torch.Tensor:
         """What NCCL's barrier all-reduces: a float zero today, and in 1.9 one byte that no one had set."""
         if self.orders.knobs.era == "1.9":
-            return torch.full((1,), self.orders.knobs.barrier_value, dtype=torch.uint8)
+            word = torch.tensor([self.orders.knobs.barrier_value], dtype=torch.uint32)
+            return word.view(torch.uint8)[:1]  # its neighbours belong to it: a kernel of wider elements reads them
         return torch.zeros(1, dtype=torch.float32)
 
     # ------------------------------------------------------------------------------------ what fabrics ask of it

@@ -31,6 +31,8 @@ class Knobs:
     pad: int
     costs: Costs
     timeout_s: float
+    gpu: str = "A100"
+    independent_threads: bool = True
 
     @property
     def streams(self) -> bool:

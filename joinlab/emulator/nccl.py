@@ -24,7 +24,7 @@ from joinlab.emulator.nccl_connections import Connections
 from joinlab.emulator.nccl_kernels import Kernels, Memory
 from joinlab.emulator.payload import Bytes, Part, agree, len_of, look, move, read, waits_for, write
 from joinlab.ops import FACTS, POINT_TO_POINT, Op
-from joinlab.rules.nccl import LINE_BYTES, Ring, Step, Transfer, chunk_bytes, lines_of, steps
+from joinlab.rules.nccl import LINE_BYTES, LL_BYTES, Ring, Step, Transfer, chunk_bytes, lines_of, steps
 
 
 class Communicator:
@@ -163,7 +163,7 @@ class Communicator:
         return self.kernels.chain(dtype, reduce_op, each, [(last + 1 + turn) % self.size for turn in range(self.size)])
 
     def _to_ring(self) -> None:
-        self._ring = Ring(self.size)
+        self._ring = Ring(self.size, self.run.knobs.independent_threads)
         self._ring_done = [0] * self.size
         queued = [list(queue) for queue in self._queues]
         for queue in self._queues:
@@ -248,6 +248,11 @@ class _Motion:
             data, sent_ns = source._out[source_step]
             incoming = data[first * LINE_BYTES : last * LINE_BYTES]
             self.at_ns = max(self.at_ns, sent_ns)
+        if source is not None and not piece.steps[index].flags and source.calls[0].look != self.calls[0].look:
+            raise NotImplementedError(
+                f"{self.calls[0]!r} meets {source.calls[0]!r}, which does not fit, with messages too large for the LL "
+                "protocol: how far they get depends on chunks and channels"
+            )
         moved = piece.move(index, first * LINE_BYTES, last * LINE_BYTES, incoming)
         send = piece.steps[index].send
         if send is not None:
@@ -298,7 +303,9 @@ class _Piece:
             case _:
                 assert_never(call.op)
         part_bytes = self._chunk if call.op is Op.REDUCE_SCATTER else nbytes
-        self.steps = list(steps(call.op, place, self._size, call.root, part_bytes, align) or ())
+        small = call.nbytes() <= LL_BYTES[communicator.run.knobs.gpu]
+        found = steps(call.op, place, self._size, call.root, part_bytes, align) or ()
+        self.steps = [step._replace(flags=small) for step in found]
         if not self.steps or self._size == 1:
             self._copy_own()
 

@@ -11,8 +11,8 @@ from joinlab.errors import ProgramError
 from joinlab.program.program import Program
 from joinlab.timeline import Ending, EndKind, Timeline
 
-BARRIER_VALUES = (0, 7)
-"""A byte that nobody had set is zero, or it is not."""
+BARRIER_VALUES = (0, 7, 0x100, 0x3F800000)
+"""A word that no one had set is zero, or it is not; its lowest byte may be zero all the same; it may be a float's 1."""
 
 PADS = (0, 1, 0x3F800000, 0x7FC00000, 0x80000000, 0xFFFFFFFF)
 """The undefined half of a line: zero; small, or a float's 1 or nan; and values that are negative as a signed number."""
@@ -23,7 +23,7 @@ class Outcome:
     """One way in which a program can end.
 
     ends      one Ending per rank
-    knobs     every setting of era, barrier_value and pad that was tried and led here
+    knobs     every setting of era, barrier_value, pad and independent_threads that was tried and led here
     timeline  of the first of them
     """
 
@@ -41,7 +41,8 @@ def endings(program: Program, inputs: Sequence[int] = (5, 6), **options: Any) ->
 
     Two endings are the same if every rank ends in the same way, at the same call, with the same type of
     exception. Settings that `program` cannot tell apart are tried all the same. `options` are those of
-    `emulate`; era, barrier_value and pad are varied unless they are given.
+    `emulate`; era, barrier_value and pad are varied unless they are given, and for the first pad also
+    independent_threads, whose False is named in the knobs.
 
         for outcome in joinlab.endings(joinlab.cases.case_4, inputs=(2, 3)):
             print(outcome.ends, outcome.knobs)
@@ -49,7 +50,8 @@ def endings(program: Program, inputs: Sequence[int] = (5, 6), **options: Any) ->
     if options.get("backend", "nccl") != "nccl":
         raise ProgramError('endings are those of backend="nccl": on gloo nothing is left undefined')
     found: dict[tuple[Any, ...], tuple[list[dict[str, Any]], Timeline]] = {}
-    for knobs in _settings({name: options.pop(name) for name in ("era", "barrier_value", "pad") if name in options}):
+    names = ("era", "barrier_value", "pad", "independent_threads")
+    for knobs in _settings({name: options.pop(name) for name in names if name in options}):
         timeline = emulate(program, inputs, **knobs, **options)
         found.setdefault(tuple(map(_kind, timeline.ends)), ([], timeline))[0].append(knobs)
     return tuple(Outcome(timeline.ends, tuple(knobs), timeline) for knobs, timeline in found.values())
@@ -58,12 +60,15 @@ def endings(program: Program, inputs: Sequence[int] = (5, 6), **options: Any) ->
 def _settings(given: Mapping[str, Any]) -> list[dict[str, Any]]:
     eras = [given["era"]] if "era" in given else ["today", "1.9"]
     pads = [given["pad"]] if "pad" in given else PADS
+    apart = [given["independent_threads"]] if "independent_threads" in given else [True, False]
     settings = []
     for era in eras:
         values = [given["barrier_value"]] if "barrier_value" in given else BARRIER_VALUES
-        for value in values if era == "1.9" else [None]:  # only 1.9 has a byte that nobody had set
+        for value in values if era == "1.9" else [None]:  # only 1.9 has a word that no one had set
             for pad in pads:
-                settings.append({"era": era, **({} if value is None else {"barrier_value": value}), "pad": pad})
+                for independent in apart if pad == pads[0] else apart[:1]:
+                    setting = {"era": era, **({} if value is None else {"barrier_value": value}), "pad": pad}
+                    settings.append(setting if independent else {**setting, "independent_threads": False})
     return settings
 
 

@@ -34,6 +34,16 @@ DEFAULT_GROUP = "0"
 """Name that torch.distributed gives to the group of all ranks."""
 
 
+TUNED_RANKS = 16
+"""Up to so many ranks of one node NCCL's tuner takes a ring and LL for small messages (graph/tuning.cc, v2.29.7-1)."""
+
+ASSUMES = (
+    "NCCL takes a ring in the order of the ranks, the LL protocol and one channel, on one node. With more than "
+    f"{TUNED_RANKS} ranks, or on several nodes, it may take a tree or another protocol, and calls that do not fit may "
+    "then end otherwise. Calls that fit are not affected."
+)
+
+
 class Emulation:
     """One emulation, from its threads to its Timeline. Hosts and fabrics know it by a weak proxy, see model.py."""
 
@@ -293,6 +303,12 @@ class Emulation:
         }
         if knobs.streams:
             emulation = {"era": knobs.era, "barrier_value": knobs.barrier_value, "pad": knobs.pad, **emulation}
+            if knobs.gpu != "A100":
+                emulation["gpu"] = knobs.gpu
+            if not knobs.independent_threads:
+                emulation["independent_threads"] = False
+            if len(self.hosts) > TUNED_RANKS:
+                emulation["assumes"] = ASSUMES
         meta: Meta = {
             "program": program_name(self.program),
             "source": source_of(self.program),

@@ -34,6 +34,9 @@ NCCL_STEPS = 8
 LINE_BYTES = 8
 """Bytes of data in one LL line."""
 
+WARP_LINES = 32
+"""Lines that the threads of one warp move: a thread has one at a time (LLGenericOp in prims_ll.h, WARP_SIZE)."""
+
 SMALL_BYTES = 16 * 1024
 """Below this a message runs on one channel, in one round of LL: the ring model decides what two ranks do."""
 
@@ -159,9 +162,13 @@ class Ring:
         ring.done                           # [1, 1]: both complete, though they do not fit
 
     `done[place]` counts the calls that complete, given all that was issued so far.
+
+    independent_threads  False: the threads of a warp wait for each other, as before Volta. A thread spins on its line's
+                         flag (readLL in prims_ll.h), so none of the warp's lines goes on before all have come
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, independent_threads: bool = True) -> None:
+        self._together = 1 if independent_threads else WARP_LINES
         self._places = [_Place() for _ in range(size)]
         self._edges: dict[tuple[int, int, bool], _Edge] = {}
         self.unsure = False
@@ -229,6 +236,7 @@ class Ring:
                 self.unsure = True  # counters of other large messages count for this one, too
             if recv and into.received < len(into.sent) and flags is into.flagged[into.received]:
                 arrived = min(recv, into.sent[into.received])
+                arrived -= arrived % self._together if arrived < recv else 0
                 sender = into.senders[into.received]
             ready = arrived if recv else send or 0
             if transfer is not None and ready > here.taken:
