@@ -15,6 +15,7 @@ import io
 import json
 import os
 import secrets
+import stat
 import struct
 import zipfile
 import zlib
@@ -29,6 +30,7 @@ import polars as pl
 
 from joinlab._version import __version__
 from joinlab.errors import TimelineFileError
+from joinlab.program import parquet_footer
 from joinlab.program.plain_data import decode, encode
 
 if TYPE_CHECKING:
@@ -115,13 +117,32 @@ def save(timeline: Saved, path: str | os.PathLike[str]) -> Path:
     return target
 
 
-def load(path: str | os.PathLike[str], build: Callable[[Parts], T]) -> T:
+MAX_BYTES = 1 << 30
+"""A file is not opened if it, or what it unpacks to, is larger: 1 GiB, some 5 million calls."""
+
+
+def load(path: str | os.PathLike[str], build: Callable[[Parts], T], max_bytes: int = MAX_BYTES) -> T:
     """Read a Timeline that `save` wrote; `build` makes it of its parts, and may refuse them by a ValueError.
 
-    Raises TimelineFileError, which names the file and says what is wrong with it, and OSError where there is no such
-    file or it cannot be read.
+    Nothing is read of what is no regular file or larger than `max_bytes`, and nothing is unpacked to more than that.
+    Raises TimelineFileError, which names the file and says what is wrong with it.
     """
-    return unpack(Path(path).read_bytes(), os.fspath(path), build)
+    name = os.fspath(path)
+    try:
+        # Without O_NONBLOCK, opening a FIFO waits for a writer.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
+            about = os.fstat(file.fileno())
+            if not stat.S_ISREG(about.st_mode):
+                _refuse(name, "it is no regular file", "open a file that Timeline.save wrote")
+            if about.st_size > max_bytes:
+                _too_large(name, f"it has {about.st_size:,} bytes", max_bytes)
+            data = file.read(about.st_size + 1)
+    except (OSError, ValueError) as error:
+        if isinstance(error, TimelineFileError):
+            raise
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        _refuse(name, f"it cannot be read ({why})", "check the path, and that you may read it")
+    return unpack(data, name, build, max_bytes)
 
 
 def pack(timeline: Saved) -> bytes:
@@ -160,14 +181,25 @@ def pack(timeline: Saved) -> bytes:
     return body + _seal(body)
 
 
-def unpack(data: bytes, name: str, build: Callable[[Parts], T]) -> T:
+def unpack(data: bytes, name: str, build: Callable[[Parts], T], max_bytes: int = MAX_BYTES) -> T:
     """What `build` makes of the bytes of a file; `name` is what an error calls it."""
+    left = max_bytes
+
+    def fetch(member: str) -> bytes:
+        nonlocal left  # of all reads together: a header may name one large array many times
+        left -= archive.getinfo(member).file_size  # zipfile reads no more than that, whatever the data unpacks to
+        if left < 0:
+            raise _Bomb(member)
+        return archive.read(member)
+
     # The header comes first, so that these bytes tell a file of ours even where the rest of it is gone.
     if not (data.startswith(b"PK\x03\x04") and data.startswith(HEADER.encode(), _FIRST_NAME_AT)):
         _refuse(name, "it is no Timeline file", "open a file that Timeline.save wrote")
     try:
         archive = zipfile.ZipFile(io.BytesIO(data))
-        header = json.loads(archive.read(HEADER))
+        header = json.loads(fetch(HEADER))
+    except _Bomb as bomb:
+        _too_large(name, f"it unpacks to more, at {bomb}", max_bytes)
     except _UNREADABLE:
         _refuse(name, *_DAMAGED)
     if not isinstance(header, dict) or header.get("format") != FORMAT:
@@ -180,21 +212,38 @@ def unpack(data: bytes, name: str, build: Callable[[Parts], T]) -> T:
     if data[-_SEAL_BYTES:] != _seal(data[:-_SEAL_BYTES]):
         _refuse(name, *_DAMAGED)
     try:
-        meta = decode(header["meta"], archive.read)
+        meta = decode(header["meta"], fetch)
         if not isinstance(meta, dict):
             raise ValueError(f"meta is {meta!r}")
         parts = Parts(
-            calls=pl.read_parquet(io.BytesIO(archive.read("calls.parquet"))),
-            spans=pl.read_parquet(io.BytesIO(archive.read("spans.parquet"))),
+            calls=_frame(fetch("calls.parquet"), max_bytes),
+            spans=_frame(fetch("spans.parquet"), max_bytes),
             ends=tuple(header["ends"]),
             meta=meta,
-            returns=tuple(decode(value, archive.read) for value in header["returns"]),
+            returns=tuple(decode(value, fetch) for value in header["returns"]),
             output=tuple(header["output"]),
         )
         return build(parts)
+    except _Bomb as bomb:
+        _too_large(name, f"it unpacks to more, at {bomb}", max_bytes)
     except _UNREADABLE as error:
         detail = f"{type(error).__name__}: {error}".partition("\n")[0]
         _refuse(name, f"its content is not that of a Timeline ({detail})", "save it again with Timeline.save")
+
+
+class _Bomb(Exception):
+    """Reading this member would take more room than allowed."""
+
+
+def _frame(parquet: bytes, max_bytes: int) -> pl.DataFrame:
+    """The frame in a parquet file, which says in its footer how many values it holds: each takes at least 8 bytes."""
+    if 8 * parquet_footer.values(parquet) > max_bytes:
+        raise _Bomb("a table's values")
+    return pl.read_parquet(io.BytesIO(parquet))
+
+
+def _too_large(name: str, what: str, max_bytes: int) -> NoReturn:
+    _refuse(name, f"{what}, and max_bytes={max_bytes:,}", "if you trust it, load it with a larger max_bytes")
 
 
 def _seal(body: bytes) -> bytes:

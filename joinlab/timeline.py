@@ -23,6 +23,7 @@ from joinlab.errors import RankError
 from joinlab.ops import CallRow as CallRow
 from joinlab.ops import Source as Source
 from joinlab.ops import SpanRow as SpanRow
+from joinlab.ops import decode_values
 
 CALL_COLUMNS: Mapping[str, pl.DataType] = {
     "rank": pl.Int64(),  # global rank that issued the call
@@ -322,21 +323,110 @@ class Timeline:
         )
 
 
-def load(path: str | os.PathLike[str]) -> Timeline:
-    """Open a file that `Timeline.save` wrote; TimelineFileError says what is wrong with any other."""
-    return archive.load(path, timeline_from_parts)
+def load(path: str | os.PathLike[str], max_bytes: int = archive.MAX_BYTES) -> Timeline:
+    """Open a file that `Timeline.save` wrote; TimelineFileError says what is wrong with any other.
+
+    max_bytes  a file is not opened if it, or what it unpacks to, is larger
+    """
+    return archive.load(path, timeline_from_parts, max_bytes)
 
 
 def timeline_from_parts(parts: archive.Parts) -> Timeline:
-    """The Timeline whose parts came from a file. ValueError or TypeError if they are none."""
-    return Timeline(
+    """The Timeline whose parts came from a file; ValueError or TypeError if no reader could trust them."""
+    for end in parts.ends:
+        if not isinstance(end, dict):
+            raise ValueError(f"an ending {end!r:.40}")
+        _check_types("an ending", end, _ENDING)
+    _check_types("meta", parts.meta, _META)
+    if not all(isinstance(text, str) for text in parts.output):
+        raise ValueError("output that is no text")
+    timeline = Timeline(
         calls=parts.calls,
         spans=parts.spans,
         ends=tuple(Ending(**end) for end in parts.ends),
-        meta=parts.meta,  # type: ignore[arg-type]  # plain data of a stranger
+        meta=parts.meta,  # type: ignore[arg-type]  # checked above
         returns=parts.returns,
         output=parts.output,
     )
+    _check_meta(timeline)
+    _check_rows(timeline)
+    return timeline
+
+
+_TEXT, _INT, _INTS = (str, type(None)), (int, type(None)), (list, tuple, type(None))
+_ENDING = {"kind": (str,), "pending": (bool,), "call": _INT, "group": _TEXT, "text": (str,)}
+_META = {"program": _TEXT, "engine": _TEXT, "backend": _TEXT, "transport": _TEXT, "verdict_ns": _INT, "inputs": _INTS}
+_META |= {"world_size": _INT, **dict.fromkeys(("source", "versions", "clock", "emulation"), (dict, type(None)))}
+_META |= {"problems": (list, tuple), "missing_ranks": (list, tuple)}
+_META |= dict.fromkeys(("skipped", "progress", "group_names", "group_backends"), (dict,))
+_SOURCE = {"file": (str,), "first_line": (int,), "text": (str,)}
+
+
+def _check_types(what: str, found: Mapping[str, object], types: Mapping[str, tuple[type, ...]]) -> None:
+    for name, allowed in types.items():
+        value = found.get(name)
+        wrong = isinstance(value, bool) and bool not in allowed
+        if name in found and (wrong or not isinstance(value, allowed)):
+            raise ValueError(f"{what} whose {name} is {value!r:.40}")
+
+
+def _check_meta(timeline: Timeline) -> None:
+    meta, ranks = timeline.meta, range(timeline.world_size)
+    if (source := meta.get("source")) is not None:
+        if source.keys() != _SOURCE.keys():
+            raise ValueError("meta whose source is of another form")
+        _check_types("a source", source, _SOURCE)
+    groups = meta.get("groups")
+    if not isinstance(groups, dict) or not groups:
+        raise ValueError("meta without groups")
+    for name, members in groups.items():
+        if not isinstance(name, str) or not isinstance(members, (list, tuple)):
+            raise ValueError(f"a group {name!r:.40} of another form")
+        if any(type(rank) is not int or rank not in ranks for rank in members) or len(set(members)) < len(members):
+            raise ValueError(f"group {name!r:.40} has ranks that there are not")
+    for name, counts in (meta.get("skipped", {}) or {}).items():
+        if not isinstance(counts, dict) or any(type(one) is not int for pair in counts.items() for one in pair):
+            raise ValueError(f"meta whose skipped calls of group {name!r:.40} are no numbers")
+    if any(type(count) is not int for count in meta.get("inputs") or ()):
+        raise ValueError("meta whose inputs are no numbers")
+
+
+def _check_rows(timeline: Timeline) -> None:
+    n = timeline.world_size
+    for name, needed in (("calls", ("rank", "group", "seq", "op")), ("spans", ("rank", "begin_ns"))):
+        frame: pl.DataFrame = getattr(timeline, name)
+        if any(frame[column].null_count() for column in needed):
+            raise ValueError(f"{name} that lack one of {', '.join(needed)}")
+        if frame.height and not (frame["rank"].is_between(0, n - 1).all()):
+            raise ValueError(f"{name} of ranks that there are not")
+        times = [column for column in frame.columns if column.endswith("_ns")]
+        if any(not frame[column].drop_nulls().is_between(-_LONG_NS, _LONG_NS).all() for column in times):
+            raise ValueError(f"{name} at times that no clock shows")
+    calls = timeline.calls
+    if calls.select("rank", "group", "seq").is_duplicated().any() or not (calls["seq"] >= 0).all():
+        raise ValueError("calls that are numbered alike")
+    if not calls["rank"].is_sorted():
+        raise ValueError("calls that are not sorted by rank")
+    for text in {*calls["value_in"].drop_nulls(), *calls["value_out"].drop_nulls()}:
+        if len(text) > _LONG_VALUES:
+            raise ValueError("values of more elements than are kept")
+        tensors = decode_values(text)
+        if not isinstance(tensors, list) or not all(isinstance(values, list) for values in tensors):
+            raise ValueError(f"values of another form: {text:.40}")
+        if any(isinstance(value, (list, dict)) for values in tensors for value in values):
+            raise ValueError(f"values of another form: {text:.40}")
+    shapes = calls["shape"].drop_nulls().explode()
+    if shapes.drop_nulls().len() < calls["shape"].drop_nulls().list.len().sum():
+        raise ValueError("a shape that is null")
+    sizes = shapes.drop_nulls().explode().drop_nulls()
+    if not sizes.is_between(0, _LONG_NS).all() or sizes.len() < shapes.drop_nulls().list.len().sum():
+        raise ValueError("a shape with a size that no tensor has")
+    if calls["stack"].drop_nulls().explode().drop_nulls().len() < calls["stack"].drop_nulls().list.len().sum():
+        raise ValueError("a stack with a frame that is null")
+
+
+_LONG_NS = 1 << 62  # 146 years
+_LONG_VALUES = 1 << 16  # characters of the values of one call; MAX_VALUES numbers take 500
 
 
 def _frame(rows: Sequence[CallRow] | Sequence[SpanRow], columns: Mapping[str, pl.DataType]) -> pl.DataFrame:

@@ -10,6 +10,7 @@ import os
 import pickle
 import subprocess
 import sys
+import tracemalloc
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,8 @@ import joinlab
 from joinlab import archive
 from joinlab.errors import TimelineFileError
 from joinlab.ops import Op
+from joinlab.picture.lanes import lanes
+from joinlab.picture.svg import svg
 from joinlab.program.plain_data import MAX_DEPTH, Repr, decode, encode
 from joinlab.timeline import (
     CALL_COLUMNS,
@@ -71,14 +74,16 @@ def opened(data: bytes, name: str = "x") -> Timeline:
     return archive.unpack(data, name, timeline_from_parts)
 
 
-def repacked(replace: dict[str, bytes | None], header: dict | None = None, data: bytes | None = None) -> bytes:
+def repacked(
+    replace: dict[str, bytes | None], header: dict | None = None, data: bytes | None = None, deflate: bool = False
+) -> bytes:
     """The file with members replaced (None: left out) or header keys changed, and sealed again."""
     old = zipfile.ZipFile(io.BytesIO(data or archive.pack(sample())))
     members = {name: old.read(name) for name in old.namelist()} | replace
     if header is not None:
         members[archive.HEADER] = json.dumps(json.loads(old.read(archive.HEADER)) | header).encode()
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as new:
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED if deflate else zipfile.ZIP_STORED) as new:
         for name, content in members.items():
             if content is not None:
                 new.writestr(name, content)
@@ -243,10 +248,15 @@ cells = {
 
 
 def rows(columns) -> st.SearchStrategy:
-    return st.fixed_dictionaries(
-        {"rank": st.integers(0, 1), "begin_ns": st.integers(0, 9)},
-        optional={n: cells[t] for n, t in columns.items() if n not in ("rank", "begin_ns")},
-    )
+    """Rows as producers write them: what no row can lack is there."""
+    needed = {"rank": st.integers(0, 1), "begin_ns": st.integers(0, 9)}
+    if "seq" in columns:
+        needed |= {"group": st.sampled_from(["0", "1"]), "seq": st.integers(0, 9), "op": st.text(max_size=9)}
+    values = st.sampled_from([None, "[]", "[[1.0]]", "[[NaN],[2,3]]"])
+    narrow = {"value_in": values, "value_out": values}
+    narrow |= {name: st.none() | st.integers(-(2**62), 2**62) for name in columns if name.endswith("_ns")}
+    every = {name: narrow.get(name, cells[dtype]) for name, dtype in columns.items() if name not in needed}
+    return st.fixed_dictionaries(needed, optional=every)
 
 
 endings = st.one_of(
@@ -258,7 +268,7 @@ endings = st.one_of(
 
 @settings(max_examples=50)
 @given(
-    calls=st.lists(rows(CALL_COLUMNS), max_size=5),
+    calls=st.lists(rows(CALL_COLUMNS), max_size=5, unique_by=lambda row: (row["rank"], row["group"], row["seq"])),
     spans=st.lists(rows(SPAN_COLUMNS), max_size=3),
     ends=st.tuples(endings, endings),
     meta=st.dictionaries(st.text(), plain, max_size=3),
@@ -393,11 +403,127 @@ def test_a_pickle_is_never_run() -> None:
     refusal(pickle.dumps(Bomb()))
 
 
-def test_a_missing_file_and_a_folder_stay_os_errors(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        joinlab.load(tmp_path / "none")
-    with pytest.raises(IsADirectoryError):
-        joinlab.load(tmp_path)
+def test_whatever_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name, why in (("none", "No such file"), (".", "cannot open"), ("pipe", "no regular file")):
+        with pytest.raises(TimelineFileError, match=why) as caught:
+            joinlab.load(tmp_path / name)
+        assert str(caught.value).startswith(f"cannot open {str(tmp_path / name)!r}: ")
+    for odd in ("none", "pipe", "."):
+        with pytest.raises(TimelineFileError):
+            archive.load(tmp_path / odd, timeline_from_parts)
+
+
+def test_a_file_larger_than_allowed_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(20 << 30)
+    with pytest.raises(TimelineFileError, match=r"sparse': it has 21,474,836,480 bytes, and max_bytes=1,073,741,824"):
+        joinlab.load(tmp_path / "sparse")
+    path = sample().save(tmp_path / "run.joinlab")
+    with pytest.raises(TimelineFileError, match="load it with a larger max_bytes"):
+        joinlab.load(path, max_bytes=1000)
+    assert joinlab.load(path, max_bytes=100_000).equals(sample())
+
+
+def peak_of(work) -> int:
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_member_that_unpacks_to_more_than_allowed_is_refused_unread() -> None:
+    data = archive.pack(sample(returns=(np.ones(2), None)))
+    bomb = repacked({"arrays/0.npy": bytes(64 << 20)}, data=data, deflate=True)
+    assert len(bomb) < 100_000
+
+    def refused() -> None:
+        with pytest.raises(TimelineFileError, match=r"unpacks to more, at arrays/0\.npy"):
+            archive.unpack(bomb, "x", timeline_from_parts, max_bytes=1 << 20)
+
+    assert peak_of(refused) < 2 << 20
+
+
+def test_an_array_that_is_named_many_times_counts_each_time() -> None:
+    data = archive.pack(sample(returns=(np.ones(10_000), None)))
+    many = [{"$": ["array", "arrays/0.npy"]}] * 50
+    with pytest.raises(TimelineFileError, match="unpacks to more"):
+        archive.unpack(repacked({}, header={"returns": [many, None]}, data=data), "x", timeline_from_parts, 1 << 20)
+
+
+def test_an_array_whose_header_claims_more_than_there_is_is_refused() -> None:
+    npy = io.BytesIO()
+    np.save(npy, np.ones(2))
+    lie = npy.getvalue().replace(b"(2,)", b"(9,)")
+    data = archive.pack(sample(returns=(np.ones(2), None)))
+    assert "an array of shape (9,)" in refusal(repacked({"arrays/0.npy": lie}, data=data))
+
+
+@pytest.mark.parametrize("column", ["seq", "stack"])
+def test_a_table_of_more_values_than_allowed_is_refused_unread(column: str) -> None:
+    rows = 1_000_000 if column == "seq" else 1
+    calls = sample().calls.head(1).select(pl.all().repeat_by(rows).explode()) if rows > 1 else sample().calls.head(1)
+    if column == "stack":
+        calls = calls.with_columns(pl.Series("stack", [["f"] * 1_000_000]))
+    parquet = io.BytesIO()
+    calls.write_parquet(parquet)
+    bomb = repacked({"calls.parquet": parquet.getvalue()})
+    assert len(bomb) < 200_000
+    with pytest.raises(TimelineFileError, match="unpacks to more, at a table's values"):
+        archive.unpack(bomb, "x", timeline_from_parts, max_bytes=4 << 20)
+
+
+HOSTILE_CALLS = {
+    "a rank that is not there": {"rank": 7},
+    "a rank that is null": {"rank": None},
+    "an op that is null": {"op": None},
+    "a number below 0": {"seq": -1},
+    "values that are no JSON": {"value_in": "[[1.0"},
+    "values that are an object": {"value_out": '{"a": 1}'},
+    "values nested deeper": {"value_in": "[[[1]]]"},
+    "a size below 0": {"shape": [[-1]]},
+    "a shape that is null": {"shape": [None]},
+    "a frame that is null": {"stack": [None]},
+    "a time that no clock shows": {"completed_ns": (1 << 63) - 1},
+}
+
+
+@pytest.mark.parametrize("change", HOSTILE_CALLS.values(), ids=HOSTILE_CALLS)
+def test_rows_that_make_no_sense_are_refused(change: dict) -> None:
+    first = sample().calls.head(1)
+    calls = first.with_columns(pl.Series(name, [value], dtype=CALL_COLUMNS[name]) for name, value in change.items())
+    parquet = io.BytesIO()
+    calls.write_parquet(parquet)
+    assert "content is not that of a Timeline" in refusal(repacked({"calls.parquet": parquet.getvalue()}))
+
+
+def test_calls_that_are_numbered_alike_are_refused() -> None:
+    parquet = io.BytesIO()
+    pl.concat([sample().calls.head(1)] * 2).write_parquet(parquet)
+    assert "numbered alike" in refusal(repacked({"calls.parquet": parquet.getvalue()}))
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.text(max_size=5) | st.floats(allow_nan=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+_META_KEYS = ["groups", "source", "inputs", "backend", "engine", "program", "world_size", "versions", "clock"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(key=st.sampled_from([*_META_KEYS, "skipped", "transport", "emulation", "verdict_ns"]), value=_JSON)
+def test_what_opens_can_be_read_to_the_end_whatever_its_meta(key: str, value: object) -> None:
+    header = json.loads(zipfile.ZipFile(io.BytesIO(archive.pack(sample()))).read(archive.HEADER))
+    data = repacked({}, header={"meta": header["meta"] | {key: value}})
+    try:
+        timeline = opened(data)
+    except TimelineFileError:
+        return
+    joinlab.diagnose(timeline)
+    repr(timeline), svg(lanes(timeline))
 
 
 def test_nan_and_infinity_are_no_bare_json() -> None:

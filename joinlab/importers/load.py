@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+from joinlab.archive import MAX_BYTES
 from joinlab.errors import TimelineFileError
 from joinlab.importers import dump, job, kineto
 from joinlab.importers.recording import is_recording, load_recording
@@ -25,28 +26,33 @@ MAX_FILES = 100_000
 _HEAD_BYTES = 64
 
 
-def load(path: str | os.PathLike[str]) -> Timeline:
+def load(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Timeline:
     """Open a Timeline, or what others recorded as one.
 
-    path  a file that `Timeline.save` wrote; a folder of `joinlab.record`, also while the job runs; PyTorch's flight
-          recorder dump or profiler's trace, or a folder with one per rank
+    path       a file that `Timeline.save` wrote; a folder of `joinlab.record`, also while the job runs; PyTorch's
+               flight recorder dump or profiler's trace, or a folder with one per rank
+    max_bytes  a file of `Timeline.save` is not opened if it, or what it unpacks to, is larger
 
     What a folder holds besides is named in `meta["problems"]` and in a warning; the rest is read. Raises
-    TimelineFileError, which names the file and says what is wrong with it, and OSError where there is no such file or
-    it cannot be read.
+    TimelineFileError, which names the file and says what is wrong with it.
 
         joinlab.load("run.joinlab")
         joinlab.load("runs/today")
         joinlab.load("dumps/")              # nccl_trace_rank_0, nccl_trace_rank_1, ...
     """
     place = Path(path)
-    if place.is_dir():
-        return _told(load_recording(place) if is_recording(place) else _folder(place))
-    head = _head(place)
-    if _is_record(head):
-        texts = dump.Texts()
-        return _told(job.timeline_of([_dump(place, texts)], texts))
-    return load_saved(place)
+    try:
+        if place.is_dir():
+            return _told(load_recording(place) if is_recording(place) else _folder(place))
+        if _is_record(_head(place)):
+            texts = dump.Texts()
+            return _told(job.timeline_of([_dump(place, texts)], texts))
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise TimelineFileError(
+            f"cannot open {str(place)!r}: it cannot be read ({why}). Check the path, and that you may read it."
+        ) from error
+    return load_saved(place, max_bytes)
 
 
 def _folder(folder: Path) -> Timeline:

@@ -75,7 +75,16 @@ def _encode_repr(value: Any) -> Any:
 
 
 def _array(npy: bytes) -> np.ndarray[Any, Any]:
-    # Not np.load, which also opens archives and, if let, pickles.
+    # Not np.load, which also opens archives and, if let, pickles. The size is checked first: numpy would make room for
+    # whatever shape the header claims.
+    file = io.BytesIO(npy)
+    header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    version = np.lib.format.read_magic(file)
+    if version not in header:
+        raise ValueError(f"an array in npy version {version}")
+    shape, _, dtype = header[version](file)
+    if not dtype.hasobject and math.prod(shape) * dtype.itemsize != len(npy) - file.tell():
+        raise ValueError(f"an array of shape {shape} and {dtype} in {len(npy)} bytes")
     return np.lib.format.read_array(io.BytesIO(npy), allow_pickle=False)
 
 
