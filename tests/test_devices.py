@@ -166,6 +166,46 @@ def test_a_default_device_and_mixed_precision():
     assert first == second and first[:2] == ("torch.bfloat16", True)
 
 
+def test_sync_batch_norm_normalises_over_all_ranks():
+    def net():
+        torch.manual_seed(0)
+        return torch.nn.Sequential(torch.nn.Conv1d(2, 3, 2), torch.nn.BatchNorm1d(3), torch.nn.Linear(4, 1))
+
+    data = torch.randn(5, 2, 5, generator=torch.Generator().manual_seed(1))
+
+    def program(rank, inputs):
+        model = DDP(torch.nn.SyncBatchNorm.convert_sync_batchnorm(net()).to(rank), device_ids=[rank])
+        mine = data[:2] if rank == 0 else data[2:]
+        for _ in range(2):
+            (model(mine).square().sum() * 2 / 15).backward()  # DDP divides by the 2 ranks
+        return [p.grad for p in model.parameters()] + list(model.buffers())
+
+    first, second = run(program)
+    alone = net()
+    for _ in range(2):
+        alone(data).square().mean().backward()
+    for mine, other, whole in zip(
+        first, second, [p.grad for p in alone.parameters()] + list(alone.buffers()), strict=True
+    ):
+        assert torch.equal(torch.as_tensor(mine), torch.as_tensor(other))
+        assert torch.allclose(torch.as_tensor(mine), whole, atol=1e-5)
+
+
+def test_sync_batch_norm_under_join_wants_throw_on_early_termination():
+    def program(rank, inputs):
+        net = torch.nn.SyncBatchNorm.convert_sync_batchnorm(
+            torch.nn.Sequential(torch.nn.Linear(1, 2), torch.nn.BatchNorm1d(2))
+        )
+        model = DDP(net.to(rank), device_ids=[rank])
+        with model.join(throw_on_early_termination=inputs is not None):
+            for input in inputs:
+                model(input.expand(3, 1)).sum().backward()
+
+    timeline = emulate(program, (2, 3))
+    assert [end.kind for end in timeline.ends] == [EndKind.RAISED] * 2
+    assert "exhausted inputs" in timeline.ends[1].text
+
+
 def test_a_checkpoint_is_loaded_to_a_gpu(tmp_path):
     def program(rank, inputs):
         model = torch.nn.Linear(1, 1).to(rank)

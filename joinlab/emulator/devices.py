@@ -19,11 +19,14 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FullyShardedDataParallel, _init_utils
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._device import DeviceContext
 
 from joinlab.emulator.patches import Patches
 from joinlab.emulator.scheduler import current
+from joinlab.emulator.sync_batch_norm import patch_sync_batch_norm
 
 NAME = "a GPU that joinlab emulates"
 MEMORY_BYTES = 80 * 2**30
@@ -93,23 +96,27 @@ def patch_devices(patches: Patches) -> None:
     patches.set(DeviceContext, "__init__", _with_device(DeviceContext.__init__))
     patches.set(torch, "load", _loaded(torch.load))
     patches.set(DistributedDataParallel, "__init__", _wrapped(DistributedDataParallel.__init__))
+    patches.set(_init_utils, "_init_device_handle", _sharded(_init_utils._init_device_handle))
+    patches.set(FullyShardedDataParallel, "__init__", _made(FullyShardedDataParallel.__init__, "device_id"))
+    patches.set(DeviceMesh, "__init__", _meshed(DeviceMesh.__init__))
     patches.set(torch.amp.autocast_mode.autocast, "__init__", _autocast(torch.amp.autocast_mode.autocast.__init__))
     patches.set(torch.amp.grad_scaler.GradScaler, "__init__", _scaler(torch.amp.grad_scaler.GradScaler.__init__))
+    patch_sync_batch_norm(patches)
     _patch_cuda(patches)
 
 
 # ---------------------------------------------------------------------------------------- tensors and modules
 
 
-def _made(make: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that takes `device=`."""
+def _made(make: Callable[..., Any], name: str = "device") -> Callable[..., Any]:
+    """A function that takes `device=`, or whatever it calls it."""
 
     def made(*args: Any, **kwargs: Any) -> Any:
-        device = kwargs.get("device")
+        device = kwargs.get(name)
         if device is not None:
             host = current()
-            if host is not None:
-                kwargs["device"] = in_host_memory(host, device)
+            if host is not None and is_gpu(device):
+                kwargs[name] = torch.device(in_host_memory(host, device))
         return make(*args, **kwargs)
 
     made.__name__ = make.__name__
@@ -178,6 +185,25 @@ def _wrapped(init: Callable[..., None]) -> Callable[..., None]:
         init(model, module, device_ids, output_device, *args, **kwargs)
 
     return wrapped
+
+
+def _sharded(choose: Callable[..., Any]) -> Callable[..., Any]:
+    """FSDP's choice of a device: without device_id it takes the machine's GPU, which is to be none here."""
+
+    def sharded(state: Any, module: Any, ignored: Any, device_id: Any) -> Any:
+        chosen = torch.device("cpu") if device_id is None and current() is not None else device_id
+        return choose(state, module, ignored, chosen)
+
+    return sharded
+
+
+def _meshed(init: Callable[..., None]) -> Callable[..., None]:
+    """A mesh of GPUs: what is sharded over it (fully_shard, DTensor) lies in the host's memory, too."""
+
+    def meshed(mesh: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
+        init(mesh, "cpu" if current() is not None and is_gpu(device_type) else device_type, *args, **kwargs)
+
+    return meshed
 
 
 def _autocast(init: Callable[..., None]) -> Callable[..., None]:
