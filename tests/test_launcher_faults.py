@@ -84,6 +84,24 @@ def test_a_child_that_multiprocessing_waits_for_at_exit_is_bounded_too() -> None
 # ------------------------------------------------------------------------------------------ what a rank starts
 
 
+def test_processes_below_one_that_is_a_zombie_are_found() -> None:
+    """A dead parent that has not been reaped: the child is below it, or below who adopts it."""
+    starts = "import os, subprocess; print(subprocess.Popen(['sleep', '600'], stdout=-3).pid, flush=True); os._exit(0)"
+    adopts = f"""if True:
+        import os, subprocess, sys
+        from joinlab.launcher import descendants
+        descendants.adopt()
+        parent = subprocess.Popen([sys.executable, "-c", {starts!r}], stdout=subprocess.PIPE)
+        child = int(parent.stdout.readline())
+        os.waitid(os.P_PID, parent.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and is not reaped
+        print(descendants.below(os.getpid()) == [child])
+        descendants.kill_all()
+        print(descendants.below(os.getpid()))"""
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", adopts], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n[]\n"
+
+
 def test_what_a_rank_starts_in_a_session_of_its_own_ends_with_the_run() -> None:
     def program(rank: int, inputs: Any) -> int:
         return subprocess.Popen(["sleep", "600"], start_new_session=True).pid

@@ -150,6 +150,8 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
     size = max(world, max(logs) + 1)
     groups = groups or {"0": list(range(size))}
     backend = next((group["backend"] for log in logs.values() for group in log.groups.values()), "unknown")
+    backends = {name: group["backend"] for log in logs.values() for name, group in log.groups.items()}
+    others = {name: other for name, other in backends.items() if other != backend}
     missing = sorted(set(range(size)) - set(logs))
     if missing:
         problems.append(f"there is no record of {ranks_in_words(missing)}: what they did is unknown")
@@ -164,7 +166,7 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
     for row in rows:
         _shift(row, shifts[host_of[row["rank"]]].offset_ns - origin)
     transport = "sockets" if backend == "gloo" else None
-    ends = _ends(logs, size, calls, groups, backend, transport)
+    ends = _ends(logs, size, calls, groups, backend, others, transport)
     if any(skips for by_rank in skipped.values() for skips in by_rank.values()):
         keep = first.begin.get("keep")
         problems.append(f"only the last {keep} calls of each group and rank were kept (keep={keep}); older are counted")
@@ -182,6 +184,7 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
         "transport": transport,
         "world_size": size,
         "groups": groups,
+        "group_backends": others,
         "versions": {name: first.begin.get(name) for name in ("joinlab", "python", "torch", "nccl")},
         "clock": clock,
         "processes": {
@@ -298,12 +301,13 @@ def _ends(
     calls: list[CallRow],
     groups: dict[str, list[int]],
     backend: str,
+    others: dict[str, str],
     transport: str | None,
 ) -> list[Ending]:
     """How each rank ended, as far as its record and its process tell."""
     over = {rank for rank, log in logs.items() if log.returned or log.raised is not None}
     lives = {rank: _lives(log) for rank, log in logs.items() if rank not in over}
-    stuck = _stuck(logs, size, over, lives, calls, groups, backend, transport)
+    stuck = _stuck(logs, size, over, lives, calls, groups, backend, others, transport)
     ends = []
     for rank in range(size):
         log = logs.get(rank)
@@ -332,6 +336,7 @@ def _stuck(
     calls: list[CallRow],
     groups: dict[str, list[int]],
     backend: str,
+    others: dict[str, str],
     transport: str | None,
 ) -> dict[int, CallRow]:
     """The call that each rank waits for, where the matching rule proves that none of them can ever complete.
@@ -351,7 +356,7 @@ def _stuck(
             gone.add(rank)
         else:
             return {}
-    proof = prove(calls, groups, backend, waits, gone, transport)
+    proof = prove(calls, groups, backend, waits, gone, transport, backends=others)
     found: dict[int, CallRow] = {}
     for wait in waits if proof is not None else ():
         call = logs[wait.rank].awaited()

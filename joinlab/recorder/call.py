@@ -75,8 +75,21 @@ class Reader(Protocol):
         """Write down what has completed by now and is not yet written."""
 
 
+class Numbering:
+    """Numbers the calls of this rank in one process group."""
+
+    def __init__(self) -> None:
+        self.collectives = 0
+        """How many of them were collectives."""
+        self._seq = itertools.count()
+
+    def next_seq(self) -> int:
+        """Number of the next call."""
+        return next(self._seq)
+
+
 class RecordedGroup:
-    """What the recorder knows of one process group.
+    """What the recorder knows of one process group, or of its part on one backend ("cpu:gloo,cuda:nccl" has two).
 
     label       its name in the log
     backend     "gloo" or "nccl"
@@ -84,7 +97,15 @@ class RecordedGroup:
     host_waits  a Work.wait() blocks the host (gloo, or NCCL with TORCH_NCCL_BLOCKING_WAIT=1), not only the stream
     """
 
-    def __init__(self, label: str, backend: str, ranks: list[int], reader: Reader, host_waits: bool) -> None:
+    def __init__(
+        self,
+        label: str,
+        backend: str,
+        ranks: list[int],
+        reader: Reader,
+        host_waits: bool,
+        numbering: Numbering | None = None,
+    ) -> None:
         self.label = label
         self.backend = backend
         self.ranks = ranks
@@ -92,13 +113,7 @@ class RecordedGroup:
         self.host_waits = host_waits
         self.known: dict[tuple[Any, ...], Description] = {}
         """Descriptions by what they depend on: a loop issues the same few calls again and again."""
-        self.collectives = 0
-        """How many collectives this rank has issued in the group."""
-        self._seq = itertools.count()
-
-    def next_seq(self) -> int:
-        """Number of the next call of this rank in this group."""
-        return next(self._seq)
+        self.numbering = numbering or Numbering()
 
 
 class Description:

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from joinlab.program.process_group import METHODS
-from joinlab.recorder.call import Reader, RecordedCall, RecordedGroup
+from joinlab.program.process_group import METHODS, Method, tensors_in
+from joinlab.recorder.call import Numbering, Reader, RecordedCall, RecordedGroup
 from joinlab.recorder.recorder import Recorder
 
 BACKEND = "joinlab"
@@ -81,16 +81,36 @@ class RecordingGroup(dist.ProcessGroup):
     """A process group that writes down every call and hands it to `real`, which does the work."""
 
     def __init__(
-        self, recorder: Recorder, real: dist.ProcessGroup, backend: str, label: str, ranks: list[int], reader: Reader
+        self,
+        recorder: Recorder,
+        real: dist.ProcessGroup,
+        label: str,
+        ranks: list[int],
+        readers: Mapping[str, tuple[str, Reader]],
     ) -> None:
+        """`readers`: by type of device, the backend that serves it and who reads its values."""
         super().__init__(real.rank(), real.size())  # type: ignore[call-arg]
         self.recorder = recorder
         self.real = real
-        self.backend = backend
-        # A Work.wait() of NCCL makes the stream wait, not the host, unless it is told to block.
-        host_waits = backend == "gloo" or os.environ.get("TORCH_NCCL_BLOCKING_WAIT", "0") == "1"
-        self.record = RecordedGroup(label, backend, ranks, reader, host_waits)
+        numbering = Numbering()
+        self.records: dict[str, RecordedGroup] = {}
+        for device, (backend, reader) in readers.items():
+            # A Work.wait() of NCCL makes the stream wait, not the host, unless it is told to block.
+            host_waits = backend == "gloo" or os.environ.get("TORCH_NCCL_BLOCKING_WAIT", "0") == "1"
+            self.records[device] = RecordedGroup(label, backend, ranks, reader, host_waits, numbering)
+        self.record = self.records.get("cuda") or self.records["cpu"]  # for calls without a tensor
+        self.backend = self.record.backend
         recorder.begin_group(self.record)
+
+    def record_of(self, method: Method, args: tuple[Any, ...]) -> RecordedGroup:
+        """The record of the backend that will serve this call: that of its tensors' device."""
+        if len(self.records) == 1:
+            return self.record
+        for at in (method.ins, method.outs):
+            tensors = tensors_in(args[at]) if at is not None else []
+            if tensors:
+                return self.records.get(tensors[0].device.type, self.record)
+        return self.record
 
     def getBackendName(self) -> str:
         """Asked by C++ (DDP's logger). Not "gloo" or "nccl": it would cast this group to that class."""
@@ -99,7 +119,8 @@ class RecordingGroup(dist.ProcessGroup):
     def shutdown(self) -> None:
         """destroy_process_group."""
         self.real.shutdown()
-        self.recorder.drain(self.record)
+        for record in self.records.values():
+            self.recorder.drain(record)
 
     def abort(self) -> None:
         self.real.abort()
@@ -114,7 +135,7 @@ def _method(name: str) -> Callable[..., RecordedWork]:
     def recorded(self: RecordingGroup, *args: Any, **kwargs: Any) -> RecordedWork:
         recorder = self.recorder
         try:
-            call = recorder.describe(self.record, method, args, kwargs, sys._getframe(1))
+            call = recorder.describe(self.record_of(method, args), method, args, kwargs, sys._getframe(1))
         except Exception as error:  # a call that the recorder cannot describe is issued all the same
             recorder.give_up(error)
             return getattr(self.real, name)(*args, **kwargs)  # type: ignore[no-any-return]

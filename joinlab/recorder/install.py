@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,28 +35,31 @@ def install(recorder: Recorder, about: Mapping[str, Any]) -> None:
 
 def _patch_group_creation(recorder: Recorder) -> None:
     helper = c10d._new_process_group_helper
-    requested: list[str] = []
+    requested: list[dict[str, str]] = []
+    default: list[dict[str, str]] = []  # the backends of the first group: new_group() without one takes them
 
     def recording_helper(*args: Any, **kwargs: Any) -> Any:
         # (group_size, group_rank, global_ranks_in_group, backend, store, ...)
         backend = str(kwargs["backend"] if "backend" in kwargs else args[3]).lower()
-        if backend != BACKEND:
-            requested.append(_real_backend(backend))
-        elif recorder_groups:
-            requested.append(recorder_groups[0].backend)
+        backends = default[0] if backend == BACKEND else _backends(backend)
+        if backends is None:
+            warnings.warn(
+                f"joinlab records gloo and nccl, not {backend!r}; this group goes on unrecorded", stacklevel=3
+            )
+            return helper(*args, **kwargs)
+        default.append(backends)
+        requested.append(backends)
         if "backend" in kwargs:
             kwargs["backend"] = dist.Backend(BACKEND)
         else:
             args = (*args[:3], dist.Backend(BACKEND), *args[4:])
-        return helper(*args, **kwargs)
-
-    recorder_groups: list[RecordingGroup] = []
+        try:
+            return helper(*args, **kwargs)
+        finally:
+            requested.clear()  # a rank that is not in the group made none
 
     def create(options: Any, backend_options: Any) -> RecordingGroup:
-        backend = requested.pop() if requested else "gloo"
-        group = _create_group(recorder, backend, options, backend_options)
-        recorder_groups.append(group)
-        return group
+        return _create_group(recorder, requested[-1], options, backend_options)
 
     get_backend = c10d.get_backend
 
@@ -68,41 +72,56 @@ def _patch_group_creation(recorder: Recorder) -> None:
     c10d.get_backend = dist.get_backend = real_get_backend
 
 
-def _real_backend(backend: str) -> str:
-    """ "gloo" or "nccl" out of what init_process_group may be given: "undefined", "cpu:gloo,cuda:nccl", ..."""
-    if "nccl" in backend:
-        return "nccl"
-    if "gloo" in backend:
-        return "gloo"
-    return "nccl" if torch.cuda.is_available() else "gloo"
+def _backends(backend: str) -> dict[str, str] | None:
+    """The backend of each type of device, for what init_process_group was given; None if one is neither gloo nor NCCL.
+
+    As torch reads it: "undefined" is gloo for the CPU and NCCL for GPUs, where they are there.
+    """
+    found: Mapping[str, str] = c10d.BackendConfig(dist.Backend(backend)).get_device_backend_map()
+    if not torch.cuda.is_available():
+        found = {device: name for device, name in found.items() if device != "cuda" or name == "nccl"}
+    known = {device: name for device, name in found.items() if device in ("cpu", "cuda")}
+    return known if known and set(known.values()) <= {"gloo", "nccl"} else None
 
 
-def _create_group(recorder: Recorder, backend: str, options: Any, backend_options: Any) -> RecordingGroup:
+def _create_group(
+    recorder: Recorder, backends: Mapping[str, str], options: Any, backend_options: Any
+) -> RecordingGroup:
     rank, size = options.group_rank, options.group_size
     ranks = list(options.global_ranks_in_group) or list(range(size))
     real = dist.ProcessGroup(options.store, rank, size)
     real._set_group_name(options.group_id)
-    inner: Any
-    reader: Reader
-    if backend == "gloo":
-        device, kind, reader = torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, HostReader()
+    inner: dict[str, Any] = {}  # by name of the backend
+    readers: dict[str, tuple[str, Reader]] = {}
+    for device, name in backends.items():
+        if name not in inner:
+            store = options.store if len(set(backends.values())) == 1 else c10d.PrefixStore(name, options.store)
+            inner[name] = _create_backend(name, store, ranks, options, backend_options)
+            inner[name]._set_sequence_number_for_group()
+        readers[device] = (name, recorder.cuda_reader() if name == "nccl" else HostReader())
+    group = RecordingGroup(recorder, real, str(options.group_id), ranks, readers)
+    real._set_default_backend(_KINDS[group.backend])
+    for device, name in backends.items():
+        for owner in (real, group):  # the second for what C++ asks of a group beside its collectives
+            owner._register_backend(torch.device(device), _KINDS[name], inner[name])
+    return group
+
+
+_KINDS = {"gloo": dist.ProcessGroup.BackendType.GLOO, "nccl": dist.ProcessGroup.BackendType.NCCL}
+
+
+def _create_backend(name: str, store: Any, ranks: list[int], options: Any, backend_options: Any) -> Any:
+    rank, size = options.group_rank, options.group_size
+    if name == "gloo":
         gloo = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         gloo._devices = [_gloo_device()]
         gloo._timeout = options.timeout
-        inner = dist.ProcessGroupGloo(options.store, rank, size, gloo)
-    else:
-        device, kind, reader = torch.device("cuda"), dist.ProcessGroup.BackendType.NCCL, recorder.cuda_reader()
-        nccl: Any = backend_options or dist.ProcessGroupNCCL.Options()
-        nccl._timeout = options.timeout
-        nccl.global_ranks_in_group = ranks
-        nccl.group_name = options.group_id
-        inner = dist.ProcessGroupNCCL(options.store, rank, size, nccl)
-    inner._set_sequence_number_for_group()
-    real._set_default_backend(kind)
-    real._register_backend(device, kind, inner)
-    group = RecordingGroup(recorder, real, backend, str(options.group_id), ranks, reader)
-    group._register_backend(device, kind, inner)  # for what C++ asks of a group beside its collectives
-    return group
+        return dist.ProcessGroupGloo(store, rank, size, gloo)
+    nccl: Any = backend_options or dist.ProcessGroupNCCL.Options()
+    nccl._timeout = options.timeout
+    nccl.global_ranks_in_group = ranks
+    nccl.group_name = options.group_id
+    return dist.ProcessGroupNCCL(store, rank, size, nccl)
 
 
 def _gloo_device() -> Any:

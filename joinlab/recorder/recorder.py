@@ -144,12 +144,12 @@ class Recorder:
             self.reducer.bracket(call)
             if not frames and self.spans.backward_site is not None:  # an autograd thread of a GPU has no Python frame
                 text += f',"site":{to_json(self.spans.backward_site)}'
-        place = f'"id":{call.id},"s":{group.next_seq()},"i":{"null" if self.input is None else self.input}'
+        place = f'"id":{call.id},"s":{group.numbering.next_seq()},"i":{"null" if self.input is None else self.input}'
         if self.history is not None:
             call.history = self.history.begin(group.label, stack)
-            place += f',"k":{group.collectives}'  # how many collectives came before: a reader may not have them all
+            place += f',"k":{group.numbering.collectives}'  # a reader may not have all collectives that came before
         if method.op not in POINT_TO_POINT:
-            group.collectives += 1
+            group.numbering.collectives += 1
         self.completions.issue(call, f'{{"e":"call",{place},"st":{stack},{text}{values},"t":{now()}}}')
         return call
 
