@@ -6,7 +6,9 @@ check: that is what is tested here, instead of a thousand seeds.
 
 from __future__ import annotations
 
+import ast
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from joinlab.course import exercises, solutions
 from joinlab.course.exercises import EXERCISES, check, solution
 from joinlab.course.judge import Wrong
 from tests.mutants import mutants
+from tests.test_notebooks import NOTEBOOKS, cells
 
 ANSWERS: dict[str, Any] = {
     **{name: getattr(solutions, name) for name in EXERCISES if hasattr(solutions, name)},
@@ -385,7 +388,7 @@ def join_that_is_off(rank, inputs):
 
 
 def leaves_inputs_out(rank, inputs):
-    solutions.safe_loop(rank, inputs[:1])
+    solutions.safe_loop(rank, list(inputs)[:1])
 
 
 def two_barriers(rank, inputs):
@@ -466,6 +469,82 @@ def with_a_list(ready, reduce):
                 done.append(following)
 
 
+# ---- the six programs of notebook 10
+
+
+def does_nothing(rank, inputs):
+    return None
+
+
+def only_trains(rank, inputs):
+    model = DDP(torch.nn.Linear(1, 1))
+    for input in inputs:
+        model(input).backward()
+    return len(inputs)
+
+
+def prints_its_own_loss(rank, inputs):
+    only_trains(rank, inputs)
+    if rank == 0:
+        print("mean loss", 1.0)
+
+
+def prints_on_every_rank(rank, inputs):
+    solutions.report(0, inputs)
+
+
+def all_print(rank, inputs):
+    only_trains(rank, inputs)
+    loss = torch.ones(1) * (rank + 1)
+    dist.all_reduce(loss)
+    print("mean loss", loss.item() / dist.get_world_size())
+
+
+def each_by_itself(rank, inputs):
+    return only_trains(rank, list(inputs)[: rank + 1])
+
+
+def after_two(rank, inputs):
+    return only_trains(rank, list(inputs)[:2]) + 1
+
+
+def skips_on_both(rank, inputs):
+    only_trains(rank, list(inputs)[1:])
+
+
+def drops_what_follows(rank, inputs):
+    only_trains(rank, list(inputs)[:1])
+
+
+def saves_its_own(rank, inputs):
+    only_trains(rank, inputs)
+    return [float(rank)] * dist.get_world_size()
+
+
+def saves_without_training(rank, inputs):
+    return solutions.save_all(rank, [])
+
+
+def saves_twice_on_rank_0(rank, inputs):
+    found = solutions.save_all(rank, inputs)
+    if rank == 0:
+        dist.barrier()
+    return found
+
+
+def never_reduces(rank, inputs):
+    model = DDP(torch.nn.Linear(1, 1))
+    with model.no_sync():
+        for input in inputs:
+            model(input).backward()
+
+
+def branches_without_the_option(rank, inputs):
+    model = DDP(solutions.Branches())
+    for input in inputs:
+        model(input).backward()
+
+
 WRONG: dict[str, list[Callable[..., Any]]] = {
     "gather_list": [
         one_call_a_tensor,
@@ -523,6 +602,12 @@ WRONG: dict[str, list[Callable[..., Any]]] = {
     ],
     "in_order": [as_they_get_ready, numbered, all_at_the_end, without_those_behind, from_the_back, twice],
     "shadows": [inputs_that_are_missing, all_calls, own_calls, with_the_last_question, in_one_number],
+    "report": [does_nothing, only_trains, prints_its_own_loss, prints_on_every_rank, all_print],
+    "stop_early": [does_nothing, only_trains, each_by_itself, after_two, drops_what_follows],
+    "skip_bad": [does_nothing, each_by_itself, skips_on_both, drops_what_follows, never_reduces],
+    "save_all": [does_nothing, only_trains, saves_its_own, saves_without_training, saves_twice_on_rank_0],
+    "every_second": [does_nothing, only_trains, never_reduces, each_by_itself, drops_what_follows],
+    "unused": [does_nothing, branches_without_the_option, never_reduces, each_by_itself, drops_what_follows],
 }
 """Plausible mistakes. The starters of the notebooks are tested beside them, as they stand there."""
 
@@ -537,8 +622,42 @@ RIGHT: dict[str, list[Callable[..., Any]]] = {
     "post_hook": [Informed, ending(broadcast_of_the_last)],
     "in_order": [with_a_list],
     "shadows": [lambda counts: tuple(3 * max(counts) - 3 * count for count in counts)],
+    "report": [],
+    "save_all": [],
+    "every_second": [],
+    "stop_early": [lambda rank, inputs: only_trains(rank, list(inputs)[:1])],
+    "skip_bad": [],
+    "unused": [only_trains],
 }
 """Right answers beside the solution, some of them odd."""
+
+
+def starters() -> list[tuple[str, str, Callable[..., Any]]]:
+    """The answers that stand in the notebooks, untouched: (notebook, exercise, answer)."""
+    found = []
+    for path in NOTEBOOKS:
+        imports, *rest = cells(path, "code")
+        names: dict[str, Any] = {"__name__": path.stem}
+        exec(imports, names)
+        for node in (node for code in rest for node in ast.parse(code).body):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                exec(compile(ast.Module([node], []), path.stem, "exec"), names)
+        for exercise, answer in re.findall(r'joinlab\.check\("(\w+)", (\w+)\)', "\n".join(rest)):
+            found.append((path.stem, exercise, names[answer]))
+    return found
+
+
+STARTERS = starters()
+
+
+def test_every_exercise_has_a_starter_in_a_notebook():
+    assert [exercise for _, exercise, _ in STARTERS] == list(EXERCISES)
+    assert [int(stem[:2]) for stem, _, _ in STARTERS] == [one.notebook for one in EXERCISES.values()]
+
+
+@pytest.mark.parametrize(("name", "answer"), [starter[1:] for starter in STARTERS])
+def test_an_untouched_starter_is_refused_whatever_the_seed(name, answer):
+    assert refusal(name, answer)
 
 
 def refusal(name: str, answer: Callable[..., Any]) -> str:
@@ -571,16 +690,22 @@ def test_each_exercise_has_wrong_answers_and_a_solution():
     assert all(len(answers) >= 5 for answers in WRONG.values())
 
 
-EQUIVALENT = ("'-1' became '+1'",)
-"""Changes that change nothing: the last of two dimensions is dimension 1."""
+BAD_INPUT = Path(solutions.__file__).read_text("utf-8").partition("rank == 1 and i == 1")[0].count("\n") + 1
+
+
+def is_equivalent(mutant: str) -> bool:
+    """The last of two dimensions is dimension 1; which input of which rank is the bad one is not asked."""
+    return mutant.endswith("'-1' became '+1'") or mutant.startswith(f"line {BAD_INPUT}: '1' became ")
+
 
 MUTATED = ("gather_list", "accumulate", "safe_loop", "gradient", "last_joiner", "in_order", "shadows")
+MUTATED += ("report", "stop_early", "skip_bad", "save_all", "every_second", "unused")
 
 
 @pytest.mark.parametrize("name", MUTATED)
 def test_every_mutant_of_a_solution_is_refused(name):
     survivors = [text for text, module in mutants(Path(solutions.__file__), name) if not refusal(name, module[name])]
-    assert [text for text in survivors if not text.endswith(EQUIVALENT)] == []
+    assert [text for text in survivors if not is_equivalent(text)] == []
 
 
 @pytest.mark.parametrize("part", ["Largest", "LargestHook"])

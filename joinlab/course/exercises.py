@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 
-from joinlab.course import joinables, judges, progress, solutions
+from joinlab.course import joinables, judges, progress, repairs, solutions
 from joinlab.course.judge import Answer, Judge, Wrong
 from joinlab.picture.theme import RIGHT, WRONG
 
@@ -80,6 +80,18 @@ EXERCISES: Mapping[str, Exercise] = {
         judges.shadows,
         ("shadows",),
     ),
+    "report": Exercise(
+        10, "Rank 0 prints the mean loss of all ranks in its second input.", repairs.report, ("report",)
+    ),
+    "stop_early": Exercise(
+        10, "The ranks stop when the first has learnt enough, or when all have.", repairs.stop_early, ("stop_early",)
+    ),
+    "skip_bad": Exercise(10, "Rank 1 skips a bad input, and trains on the others.", repairs.skip_bad, ("skip_bad",)),
+    "save_all": Exercise(10, "Rank 0 returns the parts of all ranks.", repairs.save_all, ("save_all",)),
+    "every_second": Exercise(
+        10, "Gradients are reduced in every second input.", repairs.every_second, ("every_second",)
+    ),
+    "unused": Exercise(10, "A model of which some ranks use only a part.", repairs.unused, ("Branches", "unused")),
 }
 """All exercises by name, in the order of the course."""
 

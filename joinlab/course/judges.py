@@ -16,9 +16,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from joinlab import scenarios
-from joinlab.analysis.matching import match
 from joinlab.course.judge import Answer, Judge, Wrong, call, compare, issued, run, uneven
-from joinlab.timeline import Timeline
+from joinlab.course.repairs import nothing_crosses
 
 # ---- gather_list: one collective for a list of tensors
 
@@ -185,7 +184,7 @@ def _safe_loop(answer: Answer, counts: tuple[int, ...]) -> None:
     for backend, era in (("nccl", "today"), ("nccl", "1.9"), ("gloo", "today")):
         given = f"inputs={counts} on {backend}" + (", as in PyTorch 1.9" if era == "1.9" else "")
         timeline = run(answer, counts, given, backend=backend, era=era)
-        _nothing_crosses(timeline, given)
+        nothing_crosses(timeline, given)
         for rank, count in enumerate(counts):
             origins = [row["origin"] for row in issued(timeline, rank)]
             if not any("_get_num_nonjoined_procs" in origin for origin in origins):
@@ -197,13 +196,6 @@ def _safe_loop(answer: Answer, counts: tuple[int, ...]) -> None:
                 raise Wrong(
                     f"with {given}, no barrier comes last on rank {rank}, so it goes on while others still train."
                 )
-
-
-def _nothing_crosses(timeline: Timeline, given: str) -> None:
-    for slot in match(timeline):
-        if slot.met and not slot.expected:
-            calls = (f"{timeline.call(rank, seq)['origin']} of rank {rank}" for rank, seq in slot.calls.items())
-            raise Wrong(f"with {given}, calls met that were not meant for each other: {' and '.join(calls)}.")
 
 
 safe_loop = Judge(((2, 2), (2, 3), (3, 1), (0, 2), (1, 2, 4)), lambda rng: uneven(rng), _safe_loop)

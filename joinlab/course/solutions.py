@@ -6,6 +6,7 @@ Each stands under the name of its exercise; exercises.py says what is asked, and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -99,3 +100,82 @@ def in_order(ready: Iterable[int], reduce: Callable[[int], None]) -> None:
         while following in waiting:
             reduce(following)
             following += 1
+
+
+# ---- the six programs of notebook 10, repaired
+
+
+def report(rank: int, inputs: Sequence[torch.Tensor]) -> None:
+    """Every rank takes part in the sum; one prints it."""
+    model = DDP(torch.nn.Linear(1, 1))
+    for i, input in enumerate(inputs):
+        model(input).backward()
+        if i == 1:
+            loss = torch.ones(1) * (rank + 1)
+            dist.reduce(loss, dst=0)
+            if rank == 0:
+                print("mean loss", loss.item() / dist.get_world_size())
+
+
+def stop_early(rank: int, inputs: Sequence[torch.Tensor]) -> int:
+    """All ranks decide together, by reducing the condition."""
+    model = DDP(torch.nn.Linear(1, 1))
+    steps = 0
+    for input in inputs:
+        model(input).backward()
+        steps += 1
+        enough = torch.tensor([float(steps > rank)])
+        dist.all_reduce(enough, op=dist.ReduceOp.MIN)
+        if enough.item():
+            break
+    return steps
+
+
+def skip_bad(rank: int, inputs: Sequence[torch.Tensor]) -> list[float]:
+    """A rank that skips an input still makes its collectives, with a loss of zero."""
+    model = DDP(torch.nn.Linear(1, 1))
+    for i, input in enumerate(inputs):
+        try:
+            if rank == 1 and i == 1:
+                raise ValueError("a bad input")
+            loss = model(input)
+        except ValueError:
+            loss = model(torch.zeros(1)) * 0
+        loss.backward()
+    return [parameter.grad.item() for parameter in model.parameters() if parameter.grad is not None]
+
+
+def save_all(rank: int, inputs: Sequence[torch.Tensor]) -> list[float] | None:
+    """Every rank gives its part; one writes the file."""
+    model = DDP(torch.nn.Linear(1, 1))
+    for input in inputs:
+        model(input).backward()
+    parts = [torch.zeros(1) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, torch.ones(1) * rank)
+    return [part.item() for part in parts] if rank == 0 else None
+
+
+def every_second(rank: int, inputs: Sequence[torch.Tensor]) -> None:
+    """The same inputs are left out on all ranks."""
+    model = DDP(torch.nn.Linear(1, 1))
+    for i, input in enumerate(inputs):
+        with model.no_sync() if i % 2 == 0 else nullcontext():
+            model(input).backward()
+
+
+class Branches(torch.nn.Module):
+    """Rank 0 uses both layers, the others use one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.a(x) + self.b(x) if dist.get_rank() == 0 else self.a(x)  # type: ignore[no-any-return]
+
+
+def unused(rank: int, inputs: Sequence[torch.Tensor]) -> None:
+    """DDP is told that a rank may leave parameters out."""
+    model = DDP(Branches(), find_unused_parameters=True)
+    for input in inputs:
+        model(input).backward()
