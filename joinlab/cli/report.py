@@ -5,6 +5,7 @@ Every text from a run (an error of the backend, a label) goes to the screen as i
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING
@@ -50,7 +51,9 @@ class Screen(Console):
     """stdout, on which every text stands as it is. A reader that leaves is a BrokenPipeError, as for print()."""
 
     def __init__(self) -> None:
-        super().__init__(markup=False, emoji=False, highlight=False)
+        # Jupyter tells rich to colour whatever a cell's child writes; a pipe gets plain text, and no moving lines.
+        terminal = None if sys.stdout.isatty() else False
+        super().__init__(markup=False, emoji=False, highlight=False, force_terminal=terminal)
 
     def on_broken_pipe(self) -> None:
         """Called while a BrokenPipeError is handled; rich itself would exit with 1."""

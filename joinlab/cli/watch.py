@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,14 +49,15 @@ def _run(options: argparse.Namespace) -> int:
             timeline = recorded.timeline()
             screen.print("\n".join(_lines(recorded, timeline)), report.run_report(timeline))
             return _code(timeline, False) if options.exit_code else 0
-        with Live(console=screen, auto_refresh=False, transient=True) as live:
+        with Live(console=screen, auto_refresh=False, transient=True) if screen.is_terminal else nullcontext() as live:
             while True:
                 at = time.monotonic()
                 if recorded.refresh():
                     moved = at
                 timeline = recorded.timeline()
                 still = at - moved >= options.still
-                live.update("\n".join(_lines(recorded, timeline, at - moved)), refresh=True)
+                if live is not None:
+                    live.update("\n".join(_lines(recorded, timeline, at - moved)), refresh=True)
                 stuck = any(end.kind == "hung" for end in timeline.ends)
                 if (stuck or still) and said != (said := str(timeline.ends)):
                     screen.print("The job stands still.", report.run_report(timeline))
