@@ -12,6 +12,9 @@ needs particular peers:
     scatter       the root sends to everyone; the others only receive from the root
     reduce        a ring and then a gather to the root; a small tensor leaves out the ring's unneeded parts
 
+Each is one file of gloo: gloo/allreduce.cc, allgather.cc, barrier.cc, alltoall.cc, broadcast.cc, gather.cc, scatter.cc
+and reduce.cc.
+
 A barrier begins only when all earlier collectives of its rank are complete. PyTorch makes reduce_scatter of an
 all-reduce, so the two meet. A send meets the recv of the same two ranks and the same tag, in order.
 

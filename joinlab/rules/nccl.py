@@ -29,22 +29,33 @@ from joinlab.ops import FACTS, Needs, Op, op_of
 from joinlab.rules.calls import Blocked, Blocker, GroupCalls, IssuedCall
 
 NCCL_STEPS = 8
-"""Places of a FIFO: a send must wait once so many steps are unread."""
+"""Places of a FIFO: a send must wait once so many steps are unread (NCCL v2.29.7-1, src/include/device.h)."""
 
 LINE_BYTES = 8
-"""Bytes of data in one LL line."""
+"""Bytes of data in one LL line: data1 and data2 of ncclLLFifoLine (NCCL v2.29.7-1, src/include/device.h)."""
 
 WARP_LINES = 32
 """Lines that the threads of one warp move: a thread has one at a time (LLGenericOp in prims_ll.h, WARP_SIZE)."""
 
 SMALL_BYTES = 16 * 1024
-"""Below this a message runs on one channel, in one round of LL: the ring model decides what two ranks do."""
+"""Below this a message runs on one channel, in one round of LL: the ring model decides what two ranks do.
+
+Our bound, on the safe side of NCCL_LL_THREAD_THRESHOLD, by which a message gets its channels and threads (NCCL
+v2.29.7-1, src/include/comm.h and src/graph/tuning.cc).
+"""
 
 LL_BYTES: Mapping[str, int] = {"V100": 512 * 1024, "A100": 1024 * 1024, "H100": 2 * 1024 * 1024}
-"""By GPU kind: up to about here two ranks of one node take LL; above, LL128 or Simple, whose buffers are others."""
+"""By GPU kind: up to about here two ranks of one node take LL; above, LL128 or Simple, whose buffers are others.
+
+Rounded from the times that the tuner compares, with its bandwidths llMaxBws (NCCL v2.29.7-1, src/graph/tuning.cc).
+"""
 
 ALIGNS = (16, 512)
-"""A rank's part of an all_reduce is a multiple of this: since 2.22, and in 2.7.8 (PyTorch 1.9)."""
+"""A rank's part of an all_reduce is a multiple of so many bytes: today, and in PyTorch 1.9.
+
+today  alignUp(divUp(remCount, nranks), 16/sizeof(T)) in runRing (NCCL v2.22.3-1 and v2.29.7-1, src/device/all_reduce.h)
+1.9    minChunkSize = nthreads * sizeof(uint64_t), with 64 threads (NCCL v2.7.8-1, src/collectives/device/all_reduce.h)
+"""
 
 
 class Step(NamedTuple):
