@@ -62,31 +62,33 @@ def test_one_bar_trace_a_kind_with_every_box():
 
 
 def test_ranks_stand_side_by_side_and_the_axis_runs_down():
-    made = figure(case_timeline(1, 2))
+    made = figure(case_timeline(1, 2), setup=True)
     assert made.layout.yaxis.range[0] > made.layout.yaxis.range[1]
     assert made.layout.xaxis.ticktext == ("host", "<b>rank 0</b>", "host", "<b>rank 1</b>")
     backward = bars(made, "DDP backward()")
-    assert {math.floor(x) for x in backward.x} == {0, 1} and set(backward.text) == {"all-reduce (DDP backward())"}
+    assert {math.floor(x) for x in backward.x} == {0, 1} and set(backward.text) == {"backward"}
 
 
 def test_sideways_the_axis_runs_to_the_right():
-    made = figure(case_timeline(1, 2), ranks_as="rows")
+    made = figure(case_timeline(1, 2), ranks_as="rows", setup=True)
     assert made.layout.xaxis.range[0] < made.layout.xaxis.range[1]
     assert bars(made, "DDP backward()").orientation == "h"
     assert {math.floor(y) for y in bars(made, "DDP backward()").y} == {0, 1}
 
 
-def test_many_ranks_get_the_short_labels():
+def test_ranks_that_did_the_same_share_a_column():
     writer = Writer(world_size=8)
     for rank in range(8):
-        writer.call(rank, "all_reduce", "all-reduce (DDP forward() 1)")
+        writer.call(rank, "all_reduce", "all-reduce (DDP forward() 1)", line=rank // 7)
     made = figure(writer.timeline([DONE] * 8))
-    assert set(bars(made, "DDP forward()").text) == {"forward() 1"}
+    assert [text for text in made.layout.xaxis.ticktext if text != "host"] == ["<b>ranks 0-6</b>", "<b>rank 7</b>"]
+    assert set(bars(made, "DDP forward()").text) == {"forward 1"}
     assert made.layout.width is None  # as wide as the page
 
 
 def test_still_more_ranks_get_a_wider_figure_that_scrolls():
-    timeline = timeline_from_rows([], [DONE] * 16, {"backend": "gloo"})
+    ends = [Ending("raised", text=f"error {'x' * rank}") for rank in range(16)]  # no two of them alike
+    timeline = timeline_from_rows([], ends, {"backend": "gloo"})
     assert figure(timeline).layout.width > 16 * 100
 
 
@@ -163,9 +165,9 @@ def test_a_timeline_without_calls_is_drawn():
 
 
 def test_setup_is_shown_on_demand():
-    assert "construction: 2 calls" in bars(figure(case_timeline(1, 2)), RowKind.SETUP.value).text
+    assert "DDP's setup" in bars(figure(case_timeline(1, 2)), RowKind.FOLD.value).text
     unfolded = bars(figure(case_timeline(1, 2), setup=True), RowKind.SETUP.value).text
-    assert "all-gather (DDP construction)" in unfolded
+    assert unfolded.count("DDP's setup") == 4
 
 
 def test_background_is_transparent_and_nothing_offers_a_cloud():

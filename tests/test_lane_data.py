@@ -82,7 +82,7 @@ def test_the_diagnosis_and_the_lines_of_the_program_arrive():
     assert run["ended"] == [28, 33] and run["sign"] == "✕✕" and run["good"] == [False, False]
     source = run["source"]
     assert (source["first_line"], text[source["name"]], text[source["text"]]) == (20, "train.py", "a\nb")
-    folded = [box["line"] for box in run["boxes"] if text[box["label"]].endswith("calls")]
+    folded = [box["line"] for box in run["boxes"] if data["looks"]["kinds"][box["kind"]]["fold"]]
     assert {26, 28, 31, 32, 33} <= {box["line"] for box in run["boxes"]} and set(folded) == {0}  # a fold has several
 
 

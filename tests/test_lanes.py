@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from timelines import Writer, case_timeline
 
+from joinlab.analysis.wording import asks
 from joinlab.picture.lanes import Box, Lane, lanes
 from joinlab.picture.rows import RowKind
 from joinlab.timeline import Ending, timeline_from_rows
@@ -32,7 +33,8 @@ def test_every_call_has_one_box_and_is_open_exactly_if_it_never_ended(timeline, 
     assert len(boxes) == len(calls)
     for call in calls:
         box = boxes[str(call["rank"]), f"{call['group']}, {call['seq']}"]
-        assert box.label == (call["origin"] or call["op"])
+        assert box.label == asks(call["origin"], call["op"])
+        assert dict(box.details)["call"] == (call["origin"] or call["op"])
         assert box.open == (call["completed_ns"] is None and call["error"] is None)
         assert box.failed == (call["error"] is not None)
 
@@ -119,10 +121,7 @@ def test_case_4_on_gloo_shows_one_pair_that_can_never_meet():
     picture = lanes(case_timeline(4, 2))
     (band,) = [band for band in picture.bands if band.bad]
     assert not band.met
-    assert [box.label for box in stream(picture) if box.bad] == [
-        "all-reduce (join() _get_num_nonjoined_procs())",
-        "barrier",
-    ]
+    assert [box.label for box in stream(picture) if box.bad] == ["anyone left?", "barrier"]
     (note,) = picture.notes
     assert note.bad and note.rank is None and note.text.startswith("≠ Face each other, but can never meet")
 
@@ -143,24 +142,65 @@ def test_only_calls_that_differ_are_joined_by_a_bad_band():
 
 
 @pytest.mark.parametrize("axis", ["logical", "time"])
-def test_setup_is_folded_unless_asked_for(axis):
+def test_what_matched_is_folded_unless_asked_for(axis):
     timeline = case_timeline(1, 2)
     first = stream(lanes(timeline, axis), 0)[0]
-    assert first.label == "construction: 2 calls" + ", earlier (not to scale)" * (axis == "time")
+    assert first.label == "DDP's setup" + ", earlier (not to scale)" * (axis == "time")
+    assert dict(first.details)["folded"] == "DDP's setup: 2 calls, all matched"
     assert dict(first.details)["calls"].splitlines()[0] == "seq 0: all-gather (DDP construction), int64[1]"
     assert len(stream(lanes(timeline, axis, setup=True))) == timeline.calls.height
 
 
 def test_a_fold_keeps_the_waits_of_its_calls():
-    waits = [
-        box for box in lanes(case_timeline(2, 2, backend="nccl")).boxes if box.kind is RowKind.WAIT and box.rank == 0
+    picture = lanes(case_timeline(2, 2, backend="nccl"))
+    waits = [box for box in picture.boxes if box.kind is RowKind.WAIT and box.rank == 0]
+    assert [box.label for box in waits] == ["waits for 2 calls of these", "waits for broadcast (DDP bucket rebuild)"]
+
+
+def test_rounds_that_matched_are_one_row():
+    picture = lanes(case_timeline(4, 5, "nccl"))
+    assert [box.label for box in stream(picture, 0)] == [
+        "DDP's setup",
+        "5 × forward, backward, barrier, and bucket rebuild",
+        "anyone left?",
+        "sync gradients?",
+        "shadow gradient",
+        "anyone left?",
+        "who is last?",
+        "final parameters",
     ]
-    assert [box.label for box in waits] == ["waits for 2 calls of these", "waits for 1 call of these"]
+    assert [group.label for group in picture.groups][1] == "inputs[0] to [4]"
+
+
+def test_ranks_that_did_the_same_share_a_lane():
+    writer = Writer(world_size=8)
+    for rank in range(8):
+        for number in range(5):
+            writer.call(rank, "all_reduce", input=number, line=1)
+        writer.call(rank, "barrier" if rank == 5 else "all_reduce", done=False, line=2)
+    picture = lanes(writer.timeline([Ending("hung", call=5, group="0", proven=True)] * 8))
+    assert picture.lanes == ("ranks 0-4, 6, 7", "rank 5")
+    assert {box.rank for box in picture.boxes} == {0, 1} and [cap.rank for cap in picture.caps] == [0, 1]
+    (note,) = picture.notes
+    assert "ranks 0-4, 6, 7 issued all-reduce; rank 5 issued barrier" in note.line
+
+
+def test_up_to_four_ranks_keep_their_lanes():
+    writer = Writer(world_size=4)
+    for rank in range(4):
+        writer.call(rank, "barrier")
+    assert lanes(writer.timeline([DONE] * 4)).lanes == ("rank 0", "rank 1", "rank 2", "rank 3")
 
 
 def test_groups_are_the_inputs():
     picture = lanes(case_timeline(4, 2))
-    assert [group.label for group in picture.groups] == ["before the first input", *(f"inputs[{i}]" for i in range(3))]
+    assert [group.label for group in picture.groups] == [
+        "before the first input",
+        "inputs[0] and inputs[1]",
+        "inputs[2]",
+    ]
+    every = lanes(case_timeline(4, 2), setup=True).groups
+    assert [group.label for group in every] == ["before the first input", *(f"inputs[{i}]" for i in range(3))]
     assert all(one.end == other.begin for one, other in pairwise(picture.groups))
     on_the_clock = lanes(case_timeline(4, 2), "time").groups
     assert [(group.rank, group.label) for group in on_the_clock] == [
@@ -178,7 +218,7 @@ def test_a_span_covers_the_calls_issued_in_it():
         {"rank": 0, "name": "backward", "begin_ns": 30, "end_ns": None},
     ]
     timeline = timeline_from_rows(rows, [Ending("killed")], {"backend": "gloo"}, spans)
-    picture = lanes(timeline)
+    picture = lanes(timeline, setup=True)
     calls = stream(picture)
     found = {box.label: box for box in picture.boxes if box.kind is RowKind.SPAN}
     assert (found["forward"].begin, found["forward"].end) == (calls[1].begin, calls[2].end)
@@ -195,7 +235,7 @@ def test_a_call_at_the_moment_between_two_spans_is_of_the_second():
         {"rank": 0, "name": "forward", "begin_ns": 10, "end_ns": 20},
         {"rank": 0, "name": "optimizer", "begin_ns": 20, "end_ns": 20},
     ]
-    picture = lanes(timeline_from_rows(rows, [DONE], {"backend": "nccl"}, spans))
+    picture = lanes(timeline_from_rows(rows, [DONE], {"backend": "nccl"}, spans), setup=True)
     found = {box.label: (box.begin, box.end) for box in picture.boxes if box.kind is RowKind.SPAN}
     assert [found[name] for name in ("backward", "forward", "optimizer")] == [
         (box.begin, box.end) for box in stream(picture)

@@ -6,11 +6,13 @@ import os
 import shutil
 import subprocess
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from timelines import Writer, case_timeline
 
+from joinlab.analysis.verdict import judge
 from joinlab.picture.page import Position, write_html, write_sliders
 from joinlab.timeline import Ending
 
@@ -88,7 +90,8 @@ def texts(view) -> list[str]:
 def test_both_pictures_are_drawn(opened):
     page = opened(viewport={"width": 1400, "height": 900})
     view = live(page)
-    assert texts(view).count("barrier") == 5 and "all-reduce (DDP backward())" in texts(view)
+    assert texts(view).count("barrier") == 1 and "forward 1" in texts(view)
+    assert texts(view).count("2 × forward, backward, barrier, and bucket rebuild") == 2
     assert view.locator(".jl-cap text").all_text_contents() == ["✕ hung (proven)"] * 2
     assert view.locator(".jl-miss title").first.text_content().startswith("≠ Face each other, but can never meet")
     assert page.locator("h2").first.text_content() == "Case 4 <b>"
@@ -111,18 +114,20 @@ def test_the_axis_is_switched_by_keyboard(opened):
 def test_arrow_keys_step_and_everything_is_said_of_the_call(opened):
     page = opened(viewport={"width": 1300, "height": 900})
     view = live(page)
+    view.get_by_role("button", name="unfold all").click()
     view.locator(".jl-svg").focus()
+    page.keyboard.press("Home")
     for _ in range(3):
         page.keyboard.press("ArrowDown")
-    assert view.locator(".jl-panel .jl-h").first.text_content().startswith("Row 3 of")
+    assert view.locator(".jl-panel .jl-h").first.text_content().startswith("Row 4 of")
     card = view.locator(".jl-card").first
     said = card.text_content()
-    for words in ("all-reduce (DDP forward() 2)", "float32", "value in1.0", "value out2.0", "discarded the value"):
+    for words in ("forward 2", "float32", "value in1.0", "value out2.0", "discarded the value"):
         assert words in said
     assert view.locator(".jl-line.jl-cited").text_content().strip().startswith("31model(x)◂ rank 0, rank 1")
-    assert "Row 3 of" in view.locator(".jl-live").text_content()
+    assert "Row 4 of" in view.locator(".jl-live").text_content()
     chosen = view.locator("[role=gridcell][aria-selected=true]")
-    assert chosen.get_attribute("aria-label") == "rank 0: all-reduce (DDP forward() 2)"
+    assert chosen.get_attribute("aria-label") == "rank 0: forward 2"
     assert view.locator(".jl-svg").get_attribute("aria-activedescendant") == chosen.get_attribute("id")
     page.keyboard.press("ArrowRight")
     assert chosen.get_attribute("aria-label").startswith("rank 1")
@@ -160,7 +165,8 @@ def test_no_word_of_the_picture_is_cut_off_at_its_edge(opened, sliders):
 def test_a_click_selects_and_the_stack_waits_to_be_asked_for(opened):
     page = opened(viewport={"width": 1300, "height": 900})
     view = live(page)
-    view.locator("[role=gridcell][aria-label='rank 1: all-reduce (DDP backward())']").nth(1).click()
+    view.get_by_role("button", name="unfold all").click()
+    view.locator("[role=gridcell][aria-label='rank 1: backward']").nth(1).click()
     assert "rank 1 took 1, 2 for the sum" in view.locator(".jl-card.jl-here").text_content()
     times = view.locator(".jl-card.jl-here details")
     assert not times.locator("dl").is_visible()
@@ -175,6 +181,9 @@ def test_play_steps_by_itself_until_a_key_is_pressed(opened):
     page = opened()
     view = live(page)
     page.clock.install()
+    view.get_by_role("button", name="unfold all").click()
+    view.locator(".jl-svg").focus()
+    page.keyboard.press("Escape")
     view.get_by_role("button", name="play").click()
     page.clock.run_for(2500)
     assert view.locator(".jl-panel .jl-h").first.text_content().startswith("Row 3 of")
@@ -187,6 +196,7 @@ def test_play_steps_by_itself_until_a_key_is_pressed(opened):
 def test_the_legend_hides_a_kind_and_brings_it_back(opened):
     page = opened()
     view = live(page)
+    view.get_by_role("button", name="unfold all").click()
     boxes = view.locator("[role=gridcell]")
     before, barriers = boxes.count(), view.locator("[role=gridcell][aria-label*=barrier]").count()
     button = view.locator(".jl-legend button", has_text="barrier")
@@ -198,13 +208,68 @@ def test_the_legend_hides_a_kind_and_brings_it_back(opened):
     assert boxes.count() == before
 
 
-def test_the_setup_is_unfolded_call_by_call(opened):
+def folds(view):
+    return view.get_by_role("gridcell", name="DDP's setup")
+
+
+def test_a_click_opens_a_fold_and_leaves_the_others(opened):
     page = opened()
     view = live(page)
     before = view.locator("[role=row]").count()
-    view.get_by_role("button", name="DDP's setup").click()
-    assert view.locator("[role=gridcell][aria-label*='DDP construction']").count() == 4
-    assert view.locator("[role=row]").count() == before + 1
+    view.locator("[role=gridcell][aria-label*='2 ×']").first.click()
+    assert view.locator("[role=gridcell][aria-label*='2 ×']").count() == 0
+    assert view.locator("[role=gridcell][aria-label$=': backward']").count() == 2 * 2 + 1
+    assert view.locator("[role=row]").count() == before - 1 + 9 and folds(view).count() == 2
+    tops = [box.bounding_box()["y"] for box in view.locator("[role=gridcell][id$='-0']").all()]
+    assert all(after - one >= 19 for one, after in pairwise(tops))  # no row lies on another
+    view.get_by_role("button", name="unfold all").click()
+    view.get_by_role("button", name="unfold all").click()
+    assert view.locator("[role=row]").count() == before
+
+
+def test_enter_opens_the_selected_fold(opened):
+    page = opened()
+    view = live(page)
+    view.locator(".jl-svg").focus()
+    for key in ("Home", "Enter"):
+        page.keyboard.press(key)
+    assert folds(view).count() == 4  # both calls of DDP's construction, on two ranks
+
+
+def test_the_first_mismatch_is_selected_and_in_sight_and_n_goes_on(opened, sliders):
+    page = opened(sliders, viewport={"width": 1300, "height": 900})
+    view = live(page)
+    chosen = view.locator("[role=gridcell][aria-selected=true]")
+    assert chosen.get_attribute("aria-label") == "rank 0: anyone left?, meets what it should not"
+    frame, box = view.locator(".jl-scroll").bounding_box(), chosen.bounding_box()
+    assert frame["y"] <= box["y"] and box["y"] + box["height"] <= frame["y"] + frame["height"]
+    view.locator(".jl-svg").focus()
+    seen = []
+    for _ in range(7):
+        page.keyboard.press("n")
+        seen.append(int(chosen.get_attribute("data-slot")))
+    assert seen[:-2] == sorted(set(seen[:-2])) and len(set(seen)) >= 4  # and from the last to the first
+
+
+def test_the_overview_shows_the_window_and_goes_where_it_is_clicked(opened, tmp_path):
+    path = write_html(case_timeline(4, 40), tmp_path / "long.html")
+    page = opened(path, viewport={"width": 1300, "height": 900})
+    view = live(page)
+    view.get_by_role("button", name="unfold all").click()
+    strip, window = view.locator(".jl-overview"), view.locator(".jl-window")
+    assert strip.locator(".jl-wrongmark").count() >= 1
+    box = strip.bounding_box()
+    page.mouse.click(box["x"] + 3, box["y"] + 4)
+    page.wait_for_function("() => parseFloat(document.querySelector('.jl-window').style.left) < 5")
+    assert "Row 1 of" in view.locator(".jl-panel .jl-h").first.text_content()
+    assert window.bounding_box()["width"] < box["width"] / 2
+
+
+def test_the_verdict_is_said_once_above_the_picture(opened):
+    view = live(opened(viewport={"width": 1300, "height": 900}))
+    assert view.locator(".jl-headline").text_content() == judge(case_timeline(4, 2)).headline
+    assert view.locator(".jl-chip").all_text_contents() == ["✕ ranks 0, 1 hang"]
+    assert view.locator(".jl-advice strong").text_content() == "Move the barrier behind the with block of join()."
 
 
 def test_the_names_of_the_rows_stay_in_sight_when_the_picture_is_drawn_anew(opened):
@@ -220,7 +285,7 @@ def test_the_names_of_the_rows_stay_in_sight_when_the_picture_is_drawn_anew(open
     )
     assert view.evaluate(places) == [90, "translate(90 0)"]
     rows = view.locator("[role=row]").count()
-    view.get_by_role("button", name="DDP's setup").click()  # draws it anew, without a scroll
+    view.get_by_role("button", name="unfold all").click()  # draws it anew, without a scroll
     assert view.locator("[role=row]").count() > rows
     assert view.evaluate(places) == [90, "translate(90 0)"]
 
@@ -239,7 +304,7 @@ def test_ranks_can_be_rows_and_the_picture_zoomed(opened):
     turned = picture.bounding_box()
     assert turned["width"] > turned["height"]
     page.locator(".jl-svg").first.focus()
-    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Home")
     page.keyboard.press("ArrowRight")
     assert view.locator(".jl-panel .jl-h").first.text_content().startswith("Row 2 of")
 
@@ -250,8 +315,9 @@ def test_a_slider_moved_by_keyboard_changes_exactly_the_boxes_of_that_run(opened
     assert view.locator(".jl-cap text").all_text_contents() == ["✕ hung (proven)", "✓ finished"]
 
     def backwards() -> int:
-        return view.locator("[role=gridcell][aria-label*='DDP backward()']").count()
+        return view.locator("[role=gridcell][aria-label$=': backward']").count()
 
+    view.get_by_role("button", name="unfold all").click()
     assert backwards() == 2 * 2 + 1
     page.get_by_role("slider", name="inputs of rank 0").focus()
     page.keyboard.press("ArrowRight")

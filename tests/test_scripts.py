@@ -70,7 +70,7 @@ def test_a_joined_module_parses(name, tmp_path):
 
 def test_the_types_name_what_python_writes():
     types = asset("types.d.ts")
-    for name in ("name", "color", "pattern", "lane", "white"):
+    for name in ("name", "color", "pattern", "lane", "fold"):
         assert f"{name}:" in types
-    assert set(LOOKS["kinds"][0]) == {"name", "color", "pattern", "lane", "white"}
+    assert set(LOOKS["kinds"][0]) == {"name", "color", "pattern", "lane", "fold"}
     assert set(LAYOUTS) == {axis + more for axis in ("logical", "time") for more in ("", " setup")}

@@ -7,6 +7,7 @@ from drawn import timelines
 from hypothesis import given, settings
 from timelines import SIZES, Writer, case_timeline
 
+from joinlab.analysis.folding import fold_rows
 from joinlab.analysis.matching import Matched, label_table
 from joinlab.analysis.wording import ranks_text, short_label
 from joinlab.cases import DOCUMENTED
@@ -34,13 +35,14 @@ def test_every_call_is_in_one_step_and_after_those_its_rank_issued_before(timeli
 @settings(max_examples=50)
 @given(timelines())
 def test_folding_loses_no_call_and_hides_nothing_that_went_wrong(timeline):
-    calls, steps = rows(timeline), plan(Matched(timeline))
-    folded = fold(calls, steps)
+    calls, matched = rows(timeline), Matched(timeline)
+    steps = plan(matched)
+    folded = fold(steps, fold_rows(matched), range(len(matched.slots)))
     assert [index for step in folded for index in step.calls] == [index for step in steps for index in step.calls]
     for step in folded:
-        if step.folded:
-            assert all(kind(calls[index]) is RowKind.SETUP for index in step.calls)
+        if step.fold is not None:
             rows_of = [calls[index] for index in step.calls]
+            assert not step.text and not step.bad
             assert all(row["completed_ns"] is not None for row in rows_of)
             assert all((row["host_wait_begin_ns"] is None) >= (row["host_wait_end_ns"] is None) for row in rows_of)
 
@@ -48,13 +50,11 @@ def test_folding_loses_no_call_and_hides_nothing_that_went_wrong(timeline):
 def test_setup_that_went_wrong_is_not_folded():
     writer = Writer(backend="nccl")
     for rank in (0, 1):
-        writer.call(rank, "broadcast", "broadcast (DDP construction)", root=0)
-        writer.call(rank, "broadcast", "broadcast (DDP construction)", root=rank)
-    timeline = writer.timeline([DONE, DONE])
-    assert [(step.folded, step.bad) for step in fold(rows(timeline), plan(Matched(timeline)))] == [
-        (True, False),
-        (False, True),
-    ]
+        for root in (0, 0, rank):
+            writer.call(rank, "broadcast", "broadcast (DDP construction)", root=root, line=1)
+    matched = Matched(writer.timeline([DONE, DONE]))
+    folded = fold(plan(matched), fold_rows(matched), range(3))
+    assert [(step.fold is not None, step.bad) for step in folded] == [(True, False), (False, True)]
 
 
 @pytest.mark.parametrize("n", SIZES)

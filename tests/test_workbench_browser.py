@@ -31,7 +31,7 @@ def patient(rank, inputs):
     threading.Event().wait()
 
 def labels(timeline):
-    return [f"rank {box.rank}: {box.label}" for box in lanes(timeline).boxes if box.lane == "stream"]""",
+    return [f"rank {box.rank}: {box.label}" for box in lanes(timeline, setup=True).boxes if box.lane == "stream"]""",
     "follows = joinlab.bench(case=1, inputs=(2, 2))\nfollows",
     "holds = joinlab.bench(slow, inputs=(1, 1))\nholds",
     "asks = joinlab.bench(predict=True, inputs=(1, 2))\nasks",
@@ -61,7 +61,7 @@ def cell(notebook, number):
 
 
 def drawn(where):
-    """How often each call is drawn, as a screen reader is told: "rank 0: all-reduce (DDP backward())"."""
+    """How often each call is drawn, as a screen reader is told: "rank 0: backward"."""
     said = where.locator('.jl-svg [role="gridcell"]').evaluate_all(
         "(all) => all.map((one) => one.getAttribute('aria-label'))"
     )
@@ -76,6 +76,7 @@ def press(notebook, where, key, times=1):
 
 def test_a_slider_changes_exactly_the_boxes_that_the_new_input_adds(notebook):
     where = cell(notebook, FOLLOWS)
+    where.get_by_role("button", name="unfold all").click()
     before = Counter(notebook.ask("labels(follows.timeline)"))
     assert drawn(where) == before
     press(notebook, where.get_by_label("rank 1: inputs"), "ArrowRight")
@@ -83,9 +84,9 @@ def test_a_slider_changes_exactly_the_boxes_that_the_new_input_adds(notebook):
     after = Counter(notebook.ask("labels(follows.timeline)"))
     assert drawn(where) == after
     # rank 1 goes through one input more, and rank 0, which has joined, shadows it
-    own = {f"rank 1: all-reduce (DDP {what})": 1 for what in ("forward() 1", "forward() 2", "backward()")}
-    shadow = ("join() _get_num_nonjoined_procs()", "join() check bwd grad sync", "join() hook")
-    assert after - before == Counter(own | {f"rank 0: all-reduce ({what})": 1 for what in shadow})
+    own = {f"rank 1: {what}": 1 for what in ("forward 1", "forward 2", "backward")}
+    shadow = ("anyone left?", "sync gradients?", "shadow gradient")
+    assert after - before == Counter(own | {f"rank 0: {what}": 1 for what in shadow})
     assert before - after == Counter()
     assert notebook.ask("follows.counts") == [2, 3]
 

@@ -87,6 +87,14 @@ class Folding:
         """The ranks of each lane, by the rank that stands for them."""
         return {ranks[0]: ranks for ranks in self.classes}
 
+    def numbers(self, matched: Matched) -> list[int]:
+        """The index of every row among the slots of the whole Timeline, matched: what joinlab.match counts."""
+        if matched is self.matched:
+            return list(range(len(self.slots)))
+        at = {(rank, slot.group, seq): k for k, slot in enumerate(matched.slots) for rank, seq in slot.calls.items()}
+        firsts = (next(iter(slot.calls.items())) for slot in self.slots)
+        return [at[rank, slot.group, seq] for slot, (rank, seq) in zip(self.slots, firsts, strict=True)]
+
     def label(self, part: Fold, rank: int | None = None) -> str:
         """What a fold holds, in words; of one lane, or of all of them.
 
@@ -109,16 +117,18 @@ class Folding:
         return lane_name(self.lanes[rank])
 
 
-def fold(timeline: Timeline, keep: Collection[int] = (), ranks: bool = True) -> Folding:
+def fold(timeline: Timeline, keep: Collection[int] = (), ranks: bool = True, matched: Matched | None = None) -> Folding:
     """Fold a Timeline.
 
-    keep   rows that stay rows of their own, by index of Folding.slots: what is selected
-    ranks  False gives every rank a lane of its own
+    keep     rows that stay rows of their own, by index of Folding.slots: what is selected
+    ranks    False gives every rank a lane of its own
+    matched  Matched(timeline), if it is at hand
 
         [part for part in fold(timeline).parts if isinstance(part, int)]        # rows that stand by themselves
     """
     classes = rank_classes(timeline) if ranks else tuple((rank,) for rank in range(timeline.world_size))
-    matched = _shown(timeline, classes)
+    if matched is None or len(classes) < timeline.world_size:
+        matched = _shown(timeline, classes)
     return Folding(classes, matched, fold_rows(matched, keep))
 
 

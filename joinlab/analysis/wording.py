@@ -29,6 +29,8 @@ def ranks_text(ranks: Sequence[int]) -> str:
         return f"rank {ranks[0]}"
     if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:
         return f"ranks {ranks[0]} to {ranks[-1]}"
+    if len(ranks) > 4:
+        return lane_name(ranks)
     return f"ranks {listed([str(rank) for rank in ranks])}"
 
 

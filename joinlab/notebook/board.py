@@ -36,6 +36,7 @@ class Board(View):
     _esm = script("board.js")
     _css = style("view.css", "bench.css")
 
+    alike = traitlets.Bool(False).tag(sync=True)  # every rank has a slider, and so a lane
     counts = traitlets.List(traitlets.Int(), [5, 6]).tag(sync=True, echo_update=False)
     said = traitlets.List(traitlets.Unicode(), ["", ""]).tag(sync=True, echo_update=False)
     predict = traitlets.Bool(False).tag(sync=True)

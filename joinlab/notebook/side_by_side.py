@@ -28,8 +28,8 @@ class Beside:
     """
 
     def __init__(self, left: Timeline, right: Timeline | View) -> None:
-        self.left = View(left, sentences=False)
-        self.right = View(right, sentences=False) if isinstance(right, Timeline) else right
+        self.left = View(left, sentences=False, alike=False)
+        self.right = View(right, sentences=False, alike=False) if isinstance(right, Timeline) else right
         self.comparison: Comparison | None = None
         self._following = False
         self._said = ipywidgets.HTML()

@@ -17,6 +17,7 @@ import traitlets
 from joinlab.analysis.matching import Slot, match
 from joinlab.picture.assets import script, style
 from joinlab.picture.lane_data import pack
+from joinlab.picture.lanes import NARROW
 from joinlab.picture.rows import RowKind
 from joinlab.timeline import Timeline
 
@@ -27,11 +28,12 @@ class View(anywidget.AnyWidget):
     timeline   what is shown; set another and it is drawn in place of this one
     selected   index into `joinlab.match(timeline)` of the selected slot, or None; two-way
     axis       "logical" (one row per set of calls that met) or "time"; two-way
-    setup      True shows the calls of DDP's construction and bucket rebuild one by one; two-way
+    setup      True shows every row; False folds rounds that matched, and DDP's own setup; two-way
     ranks_as   "columns", "rows", or "auto": rows from 9 ranks on; two-way
     hidden     kinds of boxes that are not drawn, as the legend names them ("host waits"); two-way
     covered    ranks whose lanes and endings are covered; while any is, nothing tells how the run ended
     sentences  whether the diagnosis is said above the lanes
+    alike      True: of more than four ranks, those that did the same share a lane, unless any is covered
     heading    what to say above the title
     mark       {"slot": 7, "text": "here they part"} marks a row; {} none
     rows       of two views that `Beside` puts side by side: the slot in each row of the axis that they share, None
@@ -54,6 +56,7 @@ class View(anywidget.AnyWidget):
     hidden = traitlets.List(traitlets.Enum([kind.value for kind in RowKind])).tag(sync=True)
     covered = traitlets.List(traitlets.Int(min=0)).tag(sync=True)
     sentences = traitlets.Bool(True).tag(sync=True)
+    alike = traitlets.Bool(True).tag(sync=True)
     heading = traitlets.Unicode("").tag(sync=True)
     mark = traitlets.Dict().tag(sync=True)
     rows = traitlets.List(traitlets.Int(allow_none=True)).tag(sync=True)
@@ -96,8 +99,16 @@ class View(anywidget.AnyWidget):
 
     @traitlets.observe("timeline")
     def _show(self, change: Mapping[str, Any]) -> None:
-        timeline: Timeline = change["new"]
         with self.hold_sync():
-            self._packed = pack(timeline)
+            self._pack()
             if self.selected is not None and self.selected >= len(self.slots):
                 self.selected = None
+
+    @traitlets.observe("alike", "covered")
+    def _fold(self, change: Mapping[str, Any]) -> None:
+        """What lanes there are can depend on these; a lane of several ranks would tell which of them end alike."""
+        if self._packed and self.timeline.world_size > NARROW:
+            self._pack()
+
+    def _pack(self) -> None:
+        self._packed = pack(self.timeline, ranks=self.alike and not self.covered)

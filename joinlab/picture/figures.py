@@ -151,7 +151,7 @@ class _Drawing:
 
     def _across_axis(self) -> dict[str, Any]:
         n = self.picture.world_size
-        ticks = [(rank + (sum(STREAM) / 2), f"<b>rank {rank}</b>") for rank in range(n)]
+        ticks = [(rank + (sum(STREAM) / 2), f"<b>{name}</b>") for rank, name in enumerate(self.picture.lanes)]
         if not self.narrow:
             ticks = sorted(ticks + [(rank + sum(HOST) / 2, "host") for rank in range(n)])
         axis = {
@@ -177,7 +177,7 @@ class _Drawing:
                 boxes,
                 [(box.begin, self._solid(box)) for box in boxes],
                 text=[self._text(box) for box in boxes],
-                textfont={"size": 11, "color": WHITE if kind is RowKind.FINAL else BLACK},
+                textfont={"size": 11, "color": BLACK},
                 insidetextanchor="middle",
                 name=kind.value,
                 marker={

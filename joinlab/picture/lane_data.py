@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from joinlab.analysis.diagnosis import diagnose_matched
-from joinlab.analysis.matching import Matched
+from joinlab.analysis.folding import Folding
+from joinlab.analysis.matching import Matched, Slot
+from joinlab.analysis.verdict import judge
 from joinlab.analysis.wording import good, measured, sign, title
 from joinlab.picture.details import MADE
-from joinlab.picture.lanes import Box, Lanes, every_lanes
+from joinlab.picture.lanes import Box, Lanes, every_lanes, folded
 from joinlab.picture.layout import HOST, SPAN, STREAM, WAIT
 from joinlab.picture.rows import RowKind
 from joinlab.picture.theme import BAND_NAMES, STYLES
@@ -40,7 +42,7 @@ LOOKS = {
             "color": color,
             "pattern": pattern,
             "lane": LANE_OF.get(kind, "stream"),
-            "white": kind is RowKind.FINAL,  # on this kind alone, text is white
+            "fold": kind is RowKind.FOLD,
         }
         for kind, (color, pattern) in STYLES.items()
     ],
@@ -82,9 +84,12 @@ class LaneData:
         self._told = Table()  # what is said of a box: several facts
         self._runs: list[dict[str, Any]] = []
 
-    def add(self, timeline: Timeline) -> int:
-        """Add a Timeline and return the number of its run: the same for what would look the same."""
-        run = self._run(timeline)
+    def add(self, timeline: Timeline, ranks: bool = True) -> int:
+        """Add a Timeline and return the number of its run: the same for what would look the same.
+
+        ranks  False gives every rank a lane of its own, however many there are
+        """
+        run = self._run(timeline, ranks)
         if run not in self._runs:
             self._runs.append(run)
         return self._runs.index(run)
@@ -100,9 +105,12 @@ class LaneData:
         }
         return gzip.compress(json.dumps(parts, ensure_ascii=False, separators=(",", ":")).encode(), 6, mtime=0)
 
-    def _run(self, timeline: Timeline) -> dict[str, Any]:
+    def _run(self, timeline: Timeline, ranks: bool) -> dict[str, Any]:
         matched, text = Matched(timeline), self._texts
-        said, layouts = diagnose_matched(matched), every_lanes(matched)
+        folding = folded(matched, ranks)
+        said, layouts = diagnose_matched(matched), every_lanes(matched, folding)
+        lanes = layouts["logical", False].lanes
+        first = [ranks[0] for ranks in folding.classes]
         caps = layouts["logical", False].caps
         source = Source.of(timeline)
         boxes = Table()
@@ -112,22 +120,38 @@ class LaneData:
             for name, at in LAYOUTS.items()
         }
         return {
-            "ranks": timeline.world_size,
+            "ranks": len(lanes),
+            "lanes": [text(name) for name in lanes],
             "title": text(title(timeline)),
             "measured": text(measured(timeline)),
             "modelled": layouts["logical", False].modelled,
             "said": text(said.sentence),
-            "why": [text(one.sentence) for one in said.ranks],
+            "why": [text(said.ranks[rank].sentence) for rank in first],
+            "verdict": self._verdict(timeline, folding, folding.numbers(matched)),
             "ends": [text(cap.text) for cap in caps],
             "good": [good(cap.ending) for cap in caps],
             "sign": "".join(sign(cap.ending) for cap in caps),
-            "ended": _ended(matched, source),
+            "ended": [_ended(matched, source)[rank] for rank in first],
             "source": {"name": text(source.name), "first_line": source.first_line, "text": text(source.text)}
             if source.text
             else None,
             "zero": round(zero),
             "boxes": [dict(items) for items in boxes.values],
             "layouts": places,
+        }
+
+    def _verdict(self, timeline: Timeline, folding: Folding, numbers: Sequence[int]) -> dict[str, Any]:
+        """The verdict; `first` and `wrong` are slots: the first difference, and all that did not go as meant."""
+        found, text = judge(timeline, folding), self._texts
+        wrong = [number for number, slot in zip(numbers, folding.slots, strict=True) if _went_wrong(folding, slot)]
+        first = None if found.first is None else numbers[found.first]
+        return {
+            "headline": text(found.headline),
+            "chips": [{"text": text(one.text), "good": good(one.ending)} for one in found.endings],
+            "steps": [text(step) for step in found.steps],
+            "advice": None if found.advice is None else [text(found.advice.do), text(found.advice.reason)],
+            "first": first,
+            "wrong": wrong if first is None or first in wrong else sorted([first, *wrong]),
         }
 
     def _box(self, box: Box, source: Source) -> tuple[tuple[str, int | bool | None], ...]:
@@ -215,14 +239,19 @@ class Source:
         return int(number) if self.text and file == self.file and number.isdecimal() else 0
 
 
-def pack(timeline: Timeline) -> bytes:
-    """The data of one Timeline.
+def pack(timeline: Timeline, ranks: bool = True) -> bytes:
+    """The data of one Timeline. `ranks`: as LaneData.add takes it.
 
     len(pack(timeline))         # bytes on the wire
     """
     data = LaneData()
-    data.add(timeline)
+    data.add(timeline, ranks)
     return data.packed()
+
+
+def _went_wrong(folding: Folding, slot: Slot) -> bool:
+    rows = (folding.matched.row_of[rank, slot.group, seq] for rank, seq in slot.calls.items())
+    return not slot.expected or any(row["completed_ns"] is None for row in rows)
 
 
 def _ended(matched: Matched, source: Source) -> list[int]:

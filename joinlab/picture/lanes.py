@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from itertools import groupby, pairwise
@@ -22,8 +22,10 @@ from math import inf
 from textwrap import wrap
 from typing import NamedTuple
 
+from joinlab.analysis.folding import Folding
+from joinlab.analysis.folding import fold as fold_timeline
 from joinlab.analysis.matching import Matched
-from joinlab.analysis.wording import short_label, tensor
+from joinlab.analysis.wording import asks, tensor
 from joinlab.picture.details import Details, call_details, moment, span_details, wait_details
 from joinlab.picture.mismatches import notes
 from joinlab.picture.rows import PictureRow, Row, RowKind, fold, kind, plan, stretches, unlike
@@ -133,10 +135,15 @@ class Cap:
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """The whole picture, from `begin` to `end`. `modelled`: its times are of an emulated clock."""
+    """The whole picture, from `begin` to `end`. `modelled`: its times are of an emulated clock.
+
+    lanes  their names: "rank 0", "ranks 1-7". The `rank` of a box, band, note, group or cap is an index of these
+    ranks  the ranks of each lane
+    """
 
     axis: str
-    world_size: int
+    lanes: tuple[str, ...]
+    ranks: tuple[tuple[int, ...], ...]
     begin: float
     end: float
     boxes: tuple[Box, ...]
@@ -145,6 +152,11 @@ class Lanes:
     groups: tuple[Group, ...]
     caps: tuple[Cap, ...]
     modelled: bool
+
+    @property
+    def world_size(self) -> int:
+        """Number of lanes."""
+        return len(self.lanes)
 
     @property
     def unit(self) -> str:
@@ -156,6 +168,7 @@ AXES = ("logical", "time")
 NO_CALL = "No call was recorded."
 NARROW = 4  # from so many ranks on, columns are too narrow for full labels
 GAP = 0.1  # free space above and below a box on the logical axis, in rows
+LISTED = 8  # a fold's details name so many calls at either end
 TAIL = 0.7  # by how much a call that never completes is drawn on, in rows
 NOTE = 0.75  # height of a line of a note, in rows
 LINE, SHORT_LINE = 120, 60  # its length across all ranks, and below one, in characters
@@ -166,8 +179,7 @@ def lanes(timeline: Timeline, axis: str = "logical", setup: bool = False) -> Lan
     """Lay out a Timeline.
 
     axis   "logical" (one row per slot) or "time" (the recorded clock)
-    setup  False folds the calls of DDP's construction and bucket rebuild, which the documented traces leave out,
-           into one box a stretch; one that went wrong is never folded
+    setup  False folds rounds that matched, and DDP's own setup, into one row each; True shows every row
 
     Raises ValueError for another axis.
 
@@ -178,12 +190,20 @@ def lanes(timeline: Timeline, axis: str = "logical", setup: bool = False) -> Lan
     return _lay_out(_Run(Matched(timeline)), axis, setup)
 
 
-def every_lanes(matched: Matched) -> dict[tuple[str, bool], Lanes]:
+def folded(matched: Matched, ranks: bool = True) -> Folding:
+    """What a picture shows of a matched Timeline: up to four ranks have a lane each, of more those alike share one.
+
+    ranks  False: every rank has a lane of its own
+    """
+    return fold_timeline(matched.timeline, ranks=ranks and matched.timeline.world_size > NARROW, matched=matched)
+
+
+def every_lanes(matched: Matched, folding: Folding | None = None) -> dict[tuple[str, bool], Lanes]:
     """The lanes of a Timeline by (axis, setup): what a view needs that lets its reader choose. Cheaper than one by one.
 
     every_lanes(Matched(timeline))["time", True]        # as lanes(timeline, "time", setup=True)
     """
-    run = _Run(matched)
+    run = _Run(matched, folding)
     return {(axis, setup): _lay_out(run, axis, setup) for axis in AXES for setup in (False, True)}
 
 
@@ -197,10 +217,14 @@ class _Run:
     call_times, span_times  the first and the last recorded time of each; () where there is none
     """
 
-    def __init__(self, matched: Matched) -> None:
+    def __init__(self, matched: Matched, folding: Folding | None = None) -> None:
         self.timeline = matched.timeline
-        self.calls, self.spans = matched.rows, matched.timeline.rows("spans")
-        self.steps = plan(matched)
+        self.folding = folding or folded(matched)
+        self.lane_of = {ranks[0]: lane for lane, ranks in enumerate(self.folding.classes)}
+        self.calls = self.folding.matched.rows
+        self.spans = [span for span in matched.timeline.rows("spans") if span["rank"] in self.lane_of]
+        self.numbers = self.folding.numbers(matched)
+        self.steps = plan(self.folding.matched, self.numbers, self.folding.lanes)
         tells_start = any(call["started_ns"] is not None for call in self.calls)
         self.call_boxes: dict[int, Box] = {}
         self.wait_boxes: dict[int, Box] = {}
@@ -211,7 +235,7 @@ class _Run:
                 if call["host_wait_begin_ns"] is not None:
                     self.wait_boxes[index] = _wait_box(call, slot)
         self.span_boxes = [_span_box(span) for span in self.spans]
-        self.issued: dict[int, list[tuple[int, int]]] = {rank: [] for rank in range(self.timeline.world_size)}
+        self.issued: dict[int, list[tuple[int, int]]] = {rank: [] for rank in self.lane_of}
         self.begun = [_begun(call) for call in self.calls]
         for index, call in enumerate(self.calls):
             at = self.begun[index] if call["enqueued_ns"] is None else call["enqueued_ns"]
@@ -221,11 +245,15 @@ class _Run:
         self.call_times = [_first_and_last(call, _CALL_TIMES) for call in self.calls]
         self.span_times = [_first_and_last(span, _SPAN_TIMES) for span in self.spans]
 
+    def lane(self, rank: int | None) -> int | None:
+        """The lane that a rank stands for; None for what is about all of them."""
+        return None if rank is None else self.lane_of[rank]
+
 
 def _lay_out(run: _Run, axis: str, setup: bool) -> Lanes:
     timeline, calls, steps = run.timeline, run.calls, run.steps
-    folded = steps if setup else fold(calls, steps)
-    ranks = range(timeline.world_size)
+    folded = steps if setup else fold(steps, run.folding.parts, run.numbers)
+    ranks = list(run.lane_of)
     if not calls:
         layout = _Layout(
             stops=dict.fromkeys(ranks, 1.0), notes=[Note(None, 0.1, 0.9, NO_CALL, False, line=NO_CALL, whole=NO_CALL)]
@@ -233,19 +261,20 @@ def _lay_out(run: _Run, axis: str, setup: bool) -> Lanes:
     elif axis == "logical":
         steps, layout = folded, _by_row(run, folded)
     else:  # a fold takes up no row here that is worth saving, unless it stands at the front
-        front = folded[0] if folded and folded[0].folded and len(folded) > 1 else None
+        front = folded[0] if folded and folded[0].fold is not None and len(folded) > 1 else None
         steps = steps if front is None else (front, *steps[len(front.slots) :])
         layout = _by_time(run, front)
     return Lanes(
         axis=axis,
-        world_size=timeline.world_size,
+        lanes=tuple(map(run.folding.name, ranks)),
+        ranks=run.folding.classes,
         begin=layout.begin,
         end=layout.end,
-        boxes=_side_by_side([*_span_boxes(run, layout), *_call_boxes(run, steps, layout)]),
-        bands=tuple(_bands(calls, steps, layout)),
-        notes=tuple(layout.notes),
-        groups=tuple(layout.groups),
-        caps=tuple(_cap(timeline, rank, layout.stops[rank]) for rank in ranks),
+        boxes=_in_lanes(run, _side_by_side([*_span_boxes(run, layout), *_call_boxes(run, steps, layout)])),
+        bands=tuple(_bands(run, steps, layout)),
+        notes=tuple(replace(one, rank=run.lane(one.rank)) for one in layout.notes),
+        groups=tuple(replace(one, rank=run.lane(one.rank)) for one in layout.groups),
+        caps=tuple(_cap(timeline, lane, rank, layout.stops[rank]) for lane, rank in enumerate(ranks)),
         modelled=timeline.meta.get("engine") == "emulated",
     )
 
@@ -271,6 +300,7 @@ class _Layout:
 def _by_row(run: _Run, steps: Sequence[PictureRow]) -> _Layout:
     calls, ranks = run.calls, run.issued.keys()
     layout = _Layout(stops=dict.fromkeys(ranks, 0.0))
+    inside = {call for step in steps if step.fold is not None for call in step.calls}
     y, tops = 0.0, []
     for step, (drawn, whole) in zip(steps, notes(calls, steps), strict=True):
         tops.append(y)
@@ -293,8 +323,8 @@ def _by_row(run: _Run, steps: Sequence[PictureRow]) -> _Layout:
         of_rank, stop = run.issued[span["rank"]], span["end_ns"]
         first = bisect_left(of_rank, (span["begin_ns"], 0))
         behind = len(of_rank) if stop is None else bisect_left(of_rank, (max(stop, span["begin_ns"] + 1), 0))
-        rows = [layout.calls[at] for _, at in of_rank[first:behind]]
-        if rows:  # a span that issued no call has no place in an order of calls
+        rows = [layout.calls[at] for _, at in of_rank[first:behind] if at not in inside]
+        if rows:  # a span that issued no call, or only folded ones, has no place of its own in an order of calls
             end = max(place[1] for place in rows) if stop is not None else layout.stops[span["rank"]]
             layout.spans[index] = (min(place[0] for place in rows), end)
     edges = zip(stretches(calls, steps), tops, [*tops[1:], y], strict=False)
@@ -380,14 +410,14 @@ _NOWHERE = (0.0, 0.0)
 
 
 def _call_box(call: Row, slot: int, bad: bool, tells_start: bool) -> Box:
-    label = str(call["origin"] or call["op"])
+    label = asks(call["origin"], call["op"])
     return Box(
         call["rank"],
         Lane.STREAM,
         kind(call),
         *_NOWHERE,
         label,
-        short_label(label),
+        label,
         open=_pending(call),
         bad=bad,
         failed=call["error"] is not None,
@@ -421,8 +451,8 @@ def _span_box(span: SpanRow) -> Box:
 
 def _call_boxes(run: _Run, steps: Sequence[PictureRow], layout: _Layout) -> Iterator[Box]:
     for step in steps:
-        if step.folded:
-            yield from _fold_boxes(run.calls, step, layout)
+        if step.fold is not None:
+            yield from _fold_boxes(run, step, layout)
             continue
         for index in step.calls:
             yield run.call_boxes[index].at(layout.calls[index])
@@ -430,27 +460,33 @@ def _call_boxes(run: _Run, steps: Sequence[PictureRow], layout: _Layout) -> Iter
                 yield run.wait_boxes[index].at(layout.waits[index])
 
 
-def _fold_boxes(calls: Sequence[Row], step: PictureRow, layout: _Layout) -> Iterator[Box]:
-    for rank, run in groupby(sorted(step.calls), lambda index: calls[index]["rank"]):
-        members = list(run)
+def _fold_boxes(run: _Run, step: PictureRow, layout: _Layout) -> Iterator[Box]:
+    calls, fold = run.calls, step.fold
+    assert fold is not None
+    for rank, members_of in groupby(sorted(step.calls), lambda index: calls[index]["rank"]):
+        members = list(members_of)
         begin, end = layout.calls[members[0]]
-        what = " and ".join(dict.fromkeys(short_label(str(calls[index]["origin"])) for index in members))
-        label = f"{what}: {_count(members)}" + (", earlier (not to scale)" if layout.earlier else "")
-        listed = "\n".join(f"seq {calls[i]['seq']}: {calls[i]['origin']}, {tensor(calls[i])}" for i in members)
+        what = run.folding.label(fold, rank)
+        label = what + (", earlier (not to scale)" if layout.earlier else "")
+        shown = members if len(members) <= 2 * LISTED else [*members[:LISTED], *members[-LISTED:]]
+        listed = [f"seq {calls[i]['seq']}: {calls[i]['origin']}, {tensor(calls[i])}" for i in shown]
+        if len(shown) < len(members):
+            listed.insert(LISTED, f"... {len(members) - len(shown)} more ...")
         first, last = calls[members[0]]["enqueued_ns"], max(calls[index]["completed_ns"] or 0 for index in members)
         known = "not known" if first is None else moment(first)
         details = (
-            ("folded", label),
+            ("folded", f"{what}: {_count(members)}, all matched"),
             ("rank", str(rank)),
-            ("calls", listed),
+            ("calls", "\n".join(listed)),
             ("enqueued, the first", known),
             ("completed, the last", moment(last)),
         )
-        yield Box(rank, Lane.STREAM, RowKind.SETUP, begin, end, label, label, details=details, slot=step.slots[0])
+        slot = step.slots[0]
+        yield Box(rank, Lane.STREAM, RowKind.FOLD, begin, end, label, label, details=details, slot=slot)
         if waited := [index for index in members if index in layout.waits]:
             said = f"waits for {_count(waited)} of these"
             of = (("host", said), ("rank", str(rank)))
-            yield Box(rank, Lane.HOST, RowKind.WAIT, begin, end, said, "waits", details=of, slot=step.slots[0])
+            yield Box(rank, Lane.HOST, RowKind.WAIT, begin, end, said, "waits", details=of, slot=slot)
 
 
 def _count(members: Sequence[int]) -> str:
@@ -493,19 +529,29 @@ def _give_tracks(boxes: list[Box], together: Sequence[int]) -> None:
         boxes[index] = boxes[index]._replace(track=track, tracks=len(busy))
 
 
-def _bands(calls: Sequence[Row], steps: Sequence[PictureRow], layout: _Layout) -> Iterator[Band]:
+def _in_lanes(run: _Run, boxes: Sequence[Box]) -> tuple[Box, ...]:
+    """The same boxes, each with the index of its lane in place of its rank."""
+    if all(lane == rank for rank, lane in run.lane_of.items()):
+        return tuple(boxes)
+    return tuple(box._replace(rank=run.lane_of[box.rank]) for box in boxes)
+
+
+def _bands(run: _Run, steps: Sequence[PictureRow], layout: _Layout) -> Iterator[Band]:
+    calls, lane_of = run.calls, run.lane_of
     for step in steps:
         first = {calls[index]["rank"]: index for index in sorted(step.calls, reverse=True)}
         for a, b in pairwise(sorted(first)):
             one, other = first[a], first[b]
             bad = step.bad and unlike(calls[one], calls[other], step.differs)
             at_a, at_b = layout.calls[one], layout.calls[other]
-            yield Band(step.slots[0], a, b, at_a, at_b, step.met or not bad, bad, step.text if bad else "")
+            yield Band(
+                step.slots[0], lane_of[a], lane_of[b], at_a, at_b, step.met or not bad, bad, step.text if bad else ""
+            )
 
 
-def _cap(timeline: Timeline, rank: int, at: float) -> Cap:
+def _cap(timeline: Timeline, lane: int, rank: int, at: float) -> Cap:
     ending = timeline.ends[rank]
     text = str(ending)
     if ending.kind in (EndKind.RAISED, EndKind.KILLED) and ending.text:
         text += ": " + ending.text.splitlines()[0]
-    return Cap(rank, at, ending, text)
+    return Cap(lane, at, ending, text)

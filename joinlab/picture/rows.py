@@ -1,18 +1,19 @@
-"""Steps: the rows of the picture. What each call is, which calls share a row, and in which order the rows come.
+"""The rows of the picture. What each call is, which calls share a row, and in which order the rows come.
 
-A step is a slot (a set of calls that met) or a fold: a stretch of DDP's own construction and bucket rebuild, which
-the documented traces leave out, standing as one row.
+A row is a slot (a set of calls that met) or a fold: neighbouring slots that all matched, as analysis.folding finds
+them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from itertools import groupby
 
 from joinlab.analysis.conclusions import conclusion
+from joinlab.analysis.folding import Fold, Part
 from joinlab.analysis.matching import Matched, Slot, is_setup, shadows
 from joinlab.analysis.wording import elements, ranks_text, tensor
 from joinlab.ops import POINT_TO_POINT, CallRow, Op
@@ -30,6 +31,7 @@ class RowKind(StrEnum):
     BARRIER = "barrier"
     SETUP = "DDP construction, bucket rebuild"
     OTHER = "other call"
+    FOLD = "folded: all matched"
     WAIT = "host waits"
     SPAN = "host works"
 
@@ -66,7 +68,7 @@ class PictureRow:
     met     they exchanged data, or would have
     bad     they do not belong together: they differ in `differs`, as in Slot
     text    what is wrong: what each rank issued, or who never came
-    folded  the row stands for several calls of a rank
+    fold    the fold that the row stands for; None: it is a slot of its own
     """
 
     calls: tuple[int, ...]
@@ -75,14 +77,19 @@ class PictureRow:
     bad: bool = False
     differs: tuple[str, ...] = ()
     text: str = ""
-    folded: bool = False
+    fold: Fold | None = None
 
 
-def plan(matched: Matched) -> tuple[PictureRow, ...]:
-    """One step a slot, in an order that keeps every rank's own order of issue.
+def plan(
+    matched: Matched, numbers: Sequence[int] | None = None, lanes: Mapping[int, Sequence[int]] | None = None
+) -> tuple[PictureRow, ...]:
+    """One row a slot, in an order that keeps every rank's own order of issue.
 
     Two ranks can issue calls of two groups crosswise, and then no such order exists: a slot that stands in the way
     is taken apart, and its calls get a row each.
+
+    numbers  what the slots are to be called; None: by their index in matched.slots
+    lanes    the ranks that each rank stands for; None: for itself
     """
     calls, groups = matched.rows, matched.groups
     at = {(call["rank"], call["group"], call["seq"]): index for index, call in enumerate(calls)}
@@ -92,10 +99,15 @@ def plan(matched: Matched) -> tuple[PictureRow, ...]:
         members = tuple(at[rank, slot.group, seq] for rank, seq in sorted(slot.calls.items()))
         rows = [calls[index] for index in members]
         bad = not slot.expected
-        text = clash(rows, slot) if bad else missing(rows, groups[slot.group])
+        text = (
+            clash(rows, slot, lanes)
+            if bad
+            else missing(rows, [one for one in groups[slot.group] if one not in slot.lost])
+        )
         text = text if bad or (slot.group, text) not in said else ""
         said.add((slot.group, text))
-        step_of.update(dict.fromkeys(members, PictureRow(members, (number,), slot.met, bad, slot.differs, text)))
+        called = number if numbers is None else numbers[number]
+        step_of.update(dict.fromkeys(members, PictureRow(members, (called,), slot.met, bad, slot.differs, text)))
     queues: dict[int, list[int]] = {}
     for index in range(len(calls) - 1, -1, -1):  # reversed: the next one is popped off the end
         queues.setdefault(calls[index]["rank"], []).append(index)
@@ -114,8 +126,11 @@ def plan(matched: Matched) -> tuple[PictureRow, ...]:
     return tuple(found)
 
 
-def clash(rows: Sequence[Row], slot: Slot) -> str:
-    """What stands at one place and does not belong together, and what each rank made of what it got."""
+def clash(rows: Sequence[Row], slot: Slot, lanes: Mapping[int, Sequence[int]] | None = None) -> str:
+    """What stands at one place and does not belong together, and what each rank made of what it got.
+
+    lanes  the ranks that each rank stands for; None: for itself
+    """
     told: dict[str, list[int]] = {}
     for row in rows:
         root = f", root {row['root']}" if "root" in slot.differs else ""
@@ -123,7 +138,9 @@ def clash(rows: Sequence[Row], slot: Slot) -> str:
         carried = f" of {tensor(row)}" if {"dtype", "shape"} & set(slot.differs) else ""
         what = f"issued {row['origin'] or row['op']}{carried}{reduced}{root}"
         made = conclusion(row["origin"], row["value_out"]) if row["completed_ns"] is not None else None
-        told.setdefault(f"{what} and {made}" if made else what, []).append(row["rank"])
+        told.setdefault(f"{what} and {made}" if made else what, []).extend(
+            [row["rank"]] if lanes is None else lanes[row["rank"]]
+        )
     said = "; ".join(f"{ranks_text(ranks)} {what}" for what, ranks in told.items())
     return f"≠ {'Met, but should not have' if slot.met else 'Face each other, but can never meet'}: {said}."
 
@@ -150,27 +167,21 @@ def missing(rows: Sequence[Row], members: Sequence[int]) -> str:
     return f"∅ Nothing meets this call: {ranks_text(absent)} never issued one."
 
 
-def fold(calls: Sequence[Row], steps: Sequence[PictureRow]) -> tuple[PictureRow, ...]:
-    """The same steps, each stretch of what the documented traces leave out made one step."""
+def fold(rows: Sequence[PictureRow], parts: Sequence[Part], numbers: Sequence[int]) -> tuple[PictureRow, ...]:
+    """The same rows, those of each fold made one row.
 
-    def foldable(step: PictureRow) -> bool:  # never fold away what went wrong
-        return not step.text and all(_done(calls[call]) and kind(calls[call]) is RowKind.SETUP for call in step.calls)
-
+    numbers  what the slots that the folds count are called in the rows
+    """
+    fold_of = {numbers[at]: part for part in parts if isinstance(part, Fold) for at in range(part.begin, part.end)}
     found: list[PictureRow] = []
-    for together, run in groupby(steps, foldable):
+    for part, run in groupby(rows, lambda row: fold_of.get(row.slots[0])):
         some = list(run)
-        if together:
-            members = tuple(call for step in some for call in step.calls)
-            found.append(PictureRow(members, tuple(slot for step in some for slot in step.slots), folded=True))
-        else:
+        if part is None:
             found += some
+        else:
+            members = tuple(call for row in some for call in row.calls)
+            found.append(PictureRow(members, tuple(slot for row in some for slot in row.slots), fold=part))
     return tuple(found)
-
-
-def _done(call: Row) -> bool:
-    """Whether a call completed and let its host go."""
-    waits = call["host_wait_begin_ns"] is not None and call["host_wait_end_ns"] is None
-    return call["completed_ns"] is not None and not waits
 
 
 def stretches(calls: Sequence[Row], steps: Sequence[PictureRow]) -> list[str]:
@@ -186,5 +197,7 @@ def stretches(calls: Sequence[Row], steps: Sequence[PictureRow]) -> list[str]:
         inputs = sorted({at for call in step.calls if (at := calls[call]["input"]) is not None})
         begun = begun or bool(inputs)
         outside = "after the last input" if begun else "before the first input"
-        found.append(" and ".join(f"inputs[{i}]" for i in inputs) or outside)
+        several = len(inputs) > 2 and inputs[-1] - inputs[0] == len(inputs) - 1
+        here = f"inputs[{inputs[0]}] to [{inputs[-1]}]" if several else " and ".join(f"inputs[{i}]" for i in inputs)
+        found.append(here or outside)
     return found

@@ -60,8 +60,8 @@ class _Picture:
         for cap in picture.caps:
             for (low, high), opacity in ((STREAM, 0.10), (HOST, 0.16)):
                 yield self._rect(cap.rank + low, cap.rank + high, picture.begin, cap.at, fill=INK, opacity=opacity)
-            middle = (cap.rank + sum(STREAM) / 2, self.top - 10)
-            yield f'<text x="{self._x(middle[0]):.1f}" y="{middle[1]}" text-anchor="middle">rank {cap.rank}</text>'
+            x, name = self._x(cap.rank + sum(STREAM) / 2), escape(picture.lanes[cap.rank])
+            yield f'<text x="{x:.1f}" y="{self.top - 10}" text-anchor="middle">{name}</text>'
         yield from self._groups()
         yield from self._bands()
         for box in picture.boxes:
@@ -143,7 +143,7 @@ class _Picture:
         if box.kind is not RowKind.WAIT and high and not (self.narrow and box.lane is Lane.HOST):
             label = box.label if len(box.label) <= room else box.short
             label = label if len(label) <= room else label[: max(room - 1, 0)] + "…"
-            ink = WHITE if box.kind is RowKind.FINAL else BLACK
+            ink = BLACK
             x = self._x((left + right) / 2)
             y = (self._y(box.begin) + min(self._y(box.end), self._y(box.begin) + (20 if box.open else 9e9))) / 2 + 4
             yield f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle" fill="{ink}">{escape(label)}</text>'

@@ -21,16 +21,17 @@ BAND = "#808080"  # joins calls that met; also rules and the ground of lanes
 CHIPS = ("#56B4E9", "#E69F00", "#5FC9A5", "#E3A8CB", "#F0E442", "#C9C9C9")
 """One a rank, light enough for black text; the seventh rank begins again."""
 
-STYLES: Mapping[RowKind, tuple[str, str]] = {  # colour and hatching
-    RowKind.FORWARD: ("#56B4E9", ""),
-    RowKind.BACKWARD: ("#009E73", ""),
-    RowKind.JOIN: ("#E69F00", "/"),
-    RowKind.FINAL: ("#0072B2", ""),
-    RowKind.BARRIER: ("#CC79A7", "x"),
-    RowKind.OTHER: ("#F0E442", ""),
-    RowKind.SETUP: ("#D9D9D9", "."),
+STYLES: Mapping[RowKind, tuple[str, str]] = {  # colour and hatching: pastel, so that what went wrong stands out
+    RowKind.FORWARD: ("#CFE3F3", ""),
+    RowKind.BACKWARD: ("#CFE9DF", ""),
+    RowKind.JOIN: ("#F6DFB4", ""),
+    RowKind.FINAL: ("#C7D6EA", ""),
+    RowKind.BARRIER: ("#E6DBE6", ""),
+    RowKind.OTHER: ("#EDEBC8", ""),
+    RowKind.SETUP: ("#E4E4E1", ""),
+    RowKind.FOLD: ("#F3F3F1", ""),
     RowKind.WAIT: ("#FFFFFF", "-"),
-    RowKind.SPAN: ("#BFBFBF", ""),
+    RowKind.SPAN: ("#D9D9D6", ""),
 }
 BAND_NAMES = {
     (False, True): "meet",
@@ -60,7 +61,7 @@ _DARK = {
     "right": "#4ed0a4",
     "mark": "#4a2a14",
 }
-_ALWAYS = {"clash": WRONG, "black": BLACK, "white": WHITE, "outline": OUTLINE}
+_ALWAYS = {"clash": WRONG, "black": BLACK, "white": WHITE, "outline": OUTLINE, "quiet": QUIET_EDGE}
 
 
 def variables() -> str:

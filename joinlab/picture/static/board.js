@@ -4,7 +4,6 @@ import { neighbour } from "./align.js";
 import { button, element } from "./dom.js";
 import { Heads } from "./heads.js";
 import { save } from "./save.js";
-import { Strip } from "./strip.js";
 import { LiveView } from "./view.js";
 
 const TRAITS = ["counts", "said", "results", "busy", "predict", "covered"]; // those that the heads show
@@ -14,9 +13,7 @@ class Board extends LiveView {
     super.makeElements();
     this.view.classList.add("jl-board");
     this.heads = new Heads(this.model, () => { this.waits.hidden = false; });
-    this.strip = new Strip(this.scroll);
     this.waits = element("span", { class: "jl-waits", hidden: true }, "asking Python …");
-    this.frame.prepend(this.strip.whole);
     this.scroll.prepend(this.heads.whole);
     this.saves = ["PNG", "SVG", "CSV"].map((what) => button(what, `Save as ${what}`, () => this.model.send?.({ save: what })));
     this.saves.push(button("copy call", "Copy the Python call that gives this run", () => this.model.send?.({ save: "call" })));
@@ -62,7 +59,6 @@ class Board extends LiveView {
   render(...room) {
     super.render(...room);
     this.heads.place(this.picture);
-    this.strip.draw(this.picture);
   }
 }
 

@@ -24,7 +24,7 @@ const listed = (facts) => `<dl>${facts.map(([named, said]) => `<div><dt>${esc(na
  * @param {HTMLElement} panel @param {import("./picture.js").Picture} picture @param {number} rank whose card it is
  * @param {Box | null} box @param {number[]} all the ranks that it speaks of @param {boolean} here */
 function card(panel, picture, rank, box, all, here) {
-  const who = all.length > 1 ? `ranks ${all.join(", ")}` : `rank ${rank}`;
+  const who = all.map((lane) => picture.laneName(lane)).join(", ");
   const article = element("article", { class: here ? "jl-card jl-here" : "jl-card", "aria-label": who });
   if (!picture.seen(rank) || !box) {
     article.innerHTML = `<p class="jl-h">${who}</p><p class="jl-soft">${picture.seen(rank) ? "issued no call here" : "covered"}</p>`;
@@ -38,9 +38,9 @@ function card(panel, picture, rank, box, all, here) {
   const known = first.length || made;
   article.innerHTML =
     `<p class="jl-h">${who}</p><p class="jl-call" style="border-color:${picture.looks.kinds[box.kind].color}">${esc(box.label)}${how ? ` <strong class="jl-how">${how}</strong>` : ""}</p>` +
-    (made ? `<p class="jl-made">${esc(made.replace(/^it /, all.length > 1 ? "each " : `rank ${rank} `))}</p>` : "") +
+    (made ? `<p class="jl-made">${esc(made.replace(/^it /, all.length > 1 ? "each " : `${who} `))}</p>` : "") +
     listed(known ? first : rest) +
-    (known ? fold(all.length > 1 ? `times and more, of rank ${rank}` : "times and more", listed(rest)) : "") +
+    (known ? fold(all.length > 1 ? `times and more, of ${picture.laneName(rank)}` : "times and more", listed(rest)) : "") +
     (stack ? fold("stack", `<pre tabindex="0">${esc(stack)}</pre>`) : "");
   return article;
 }
@@ -62,7 +62,7 @@ export function drawDetails(panel, picture, selected, rank, unfold) {
   }
   const parts = [element("p", { class: "jl-h" }, `Row ${layout.slots.indexOf(selected) + 1} of ${layout.slots.length}`)];
   const remark = [run.layouts.logical, run.layouts["logical setup"]].flatMap((one) => one.notes).find((note) => note.slot === selected);
-  if (remark && !picture.covered.length)
+  if (remark && !picture.covered.length && (picture.time || remark.line !== remark.whole)) // else it stands in the picture
     parts.push(element("p", { class: remark.bad ? "jl-remark jl-bad" : "jl-remark" }, data.texts[remark.whole]));
   if (boxes.some((box) => !factsOf(looks, box).first.length && !factsOf(looks, box).made))
     parts.push(button("show these call by call", "Show these call by call", unfold));

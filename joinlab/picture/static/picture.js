@@ -201,9 +201,14 @@ export class Picture {
     );
   }
 
+  /** @param {number} lane */
+  laneName(lane) {
+    return this.data.texts[this.run.lanes[lane]];
+  }
+
   label() {
     const what = this.time ? "down the time" : "one row for the calls that met";
-    return `Calls of ${this.n} rank${this.n === 1 ? "" : "s"}, ${what}. Arrow keys step through them.`;
+    return `Calls of ${this.n} lane${this.n === 1 ? "" : "s"}, ${what}. Arrow keys step through them.`;
   }
 
   /** The names of the ranks, which stay in sight while the rest scrolls. */
@@ -212,9 +217,9 @@ export class Picture {
     const { stream, host } = this.looks.lanes;
     for (let rank = 0; rank < this.n; rank++) {
       if (this.down) {
-        names.push(`<text x="${px(this.beside(rank, (stream[0] + stream[1]) / 2))}" y="15" text-anchor="middle" class="jl-name">rank ${rank}</text>`);
+        names.push(`<text x="${px(this.beside(rank, (stream[0] + stream[1]) / 2))}" y="15" text-anchor="middle" class="jl-name">${esc(this.laneName(rank))}</text>`);
         if (this.column > 150) names.push(`<text x="${px(this.beside(rank, (host[0] + host[1]) / 2))}" y="15" text-anchor="middle">host</text>`);
-      } else names.push(`<text x="4" y="${px(this.beside(rank, (stream[0] + stream[1]) / 2) + 4)}" class="jl-name">rank ${rank}</text>`);
+      } else names.push(`<text x="4" y="${px(this.beside(rank, (stream[0] + stream[1]) / 2) + 4)}" class="jl-name">${esc(this.laneName(rank))}</text>`);
     }
     const [width, height] = this.down ? [this.width, 21] : [56, this.height];
     return `<svg aria-hidden="true" viewBox="0 0 ${px(width)} ${px(height)}" width="${px(width)}" height="${px(height)}">${names.join("")}</svg>`;
@@ -345,7 +350,7 @@ export class Picture {
       const text = upright ? (widthOf(box.short, size) <= high_ - 2 ? box.short : "") : fit(box.host ? box.short : box.label, box.short, wide - 6, size);
       const [x, y] = this.down ? [(low + high) / 2, (from + (box.open ? Math.min(to, from + 26) : to)) / 2] : [(from + to) / 2, (low + high) / 2];
       const turned = upright ? ` transform="rotate(-90 ${px(x)} ${px(y)})"` : "";
-      if (text) label = `<text x="${px(x)}" y="${px(y + this.font * 0.36)}"${turned} text-anchor="middle" aria-hidden="true" font-size="${px(size)}" class="${this.looks.kinds[box.kind].white ? "jl-white" : "jl-black"}">${esc(text)}</text>`;
+      if (text) label = `<text x="${px(x)}" y="${px(y + this.font * 0.36)}"${turned} text-anchor="middle" aria-hidden="true" font-size="${px(size)}" class="jl-black">${esc(text)}</text>`;
     }
     const said = this.said(box);
     const tip = `<title>${esc(said)}</title>`, of = box.slot !== null ? ` data-slot="${box.slot}" data-rank="${box.rank}"` : "";
@@ -358,7 +363,7 @@ export class Picture {
   /** A box in words. @param {Box} box */
   said(box) {
     const how = box.failed ? ", failed" : box.open ? ", never completes" : "";
-    return `rank ${box.rank}: ${box.label}${box.host ? "" : how}${box.bad ? ", meets what it should not" : ""}`;
+    return `${this.laneName(box.rank)}: ${box.label}${box.host ? "" : how}${box.bad ? ", meets what it should not" : ""}`;
   }
 
   notes() {

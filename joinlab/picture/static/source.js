@@ -15,9 +15,9 @@ export function drawSource(source, picture, selected) {
     return;
   }
   const here = grouped(layout.calls.filter((box) => box.slot === selected && selected !== null && picture.seen(box.rank))
-    .map((box) => [box.line, `rank ${box.rank}`]));
+    .map((box) => [box.line, picture.laneName(box.rank)]));
   const ends = grouped(picture.covered.length ? [] : run.ended.map((line, rank) =>
-    [line, `${run.sign[rank]} rank ${rank} ${data.texts[run.ends[rank]].split(":")[0]}`]));
+    [line, `${run.sign[rank]} ${data.texts[run.lanes[rank]]} ${data.texts[run.ends[rank]].split(":")[0]}`]));
   const lines = data.texts[run.source.text].split("\n").map((line, i) => {
     const number = run.source.first_line + i, cited = here.get(number), ended = ends.get(number);
     return `<span class="jl-line${cited ? " jl-cited" : ""}"${cited ? ' aria-current="true"' : ""}><span class="jl-no">${number}</span>${esc(line) || " "}` +

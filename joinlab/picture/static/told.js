@@ -1,7 +1,6 @@
 // What is said above the picture: title, diagnosis, and how each rank ended.
 
 import { element } from "./dom.js";
-import { NARROW } from "./picture.js";
 import { esc } from "./text.js";
 
 /** @param {HTMLElement} told @param {LaneData} data @param {RawRun} run
@@ -13,13 +12,14 @@ export function drawTold(told, data, run, { heading, sentences, covered }) {
   const parts = [...(heading ? [element("p", { class: "jl-h" }, heading)] : []), title];
   if (sentences && covered) parts.push(element("p", {}, "Covered until you have said how each rank will end."));
   else if (sentences) {
-    const rows = run.why.map((said, rank) => {
-      const row = element("li", { class: run.good[rank] ? "jl-fine" : "jl-ill" });
-      row.innerHTML = `<strong>${run.sign[rank]} rank ${rank}: ${esc(text(run.ends[rank]))}</strong> ${esc(text(said))}`;
-      return row;
-    });
-    const many = run.ranks >= NARROW ? { class: "jl-many", tabindex: "0", "aria-label": "How each rank ended" } : {};
-    parts.push(element("p", {}, text(run.said)), element("ul", many, ...rows));
+    const { headline, chips, steps, advice } = run.verdict;
+    const verdict = element("div", { class: chips.every((one) => one.good) ? "jl-verdict" : "jl-verdict jl-ill" });
+    verdict.innerHTML =
+      `<div class="jl-chips">${chips.map((one) => `<span class="${one.good ? "jl-chip" : "jl-chip jl-bad"}">${one.good ? "✓" : "✕"} ${esc(text(one.text))}</span>`).join("")}</div>` +
+      `<div><p class="jl-headline">${esc(text(headline))}</p>` +
+      (steps.length ? `<ol>${steps.map((step) => `<li>${esc(text(step))}</li>`).join("")}</ol>` : "") +
+      (advice ? `<p class="jl-advice"><strong>${esc(text(advice[0]))}</strong> ${esc(text(advice[1]))}</p>` : "") + `</div>`;
+    parts.push(verdict);
   }
   told.replaceChildren(...parts);
 }
@@ -27,5 +27,5 @@ export function drawTold(told, data, run, { heading, sentences, covered }) {
 /** For a screen reader: how the run ended. @param {LaneData} data @param {RawRun} run @param {boolean} covered */
 export function ending(data, run, covered) {
   if (covered) return "The endings are covered.";
-  return `${data.texts[run.title]}. ${run.ends.map((said, rank) => `rank ${rank} ${data.texts[said]}`).join("; ")}.`;
+  return `${data.texts[run.title]}. ${run.ends.map((said, rank) => `${data.texts[run.lanes[rank]]} ${data.texts[said]}`).join("; ")}.`;
 }

@@ -13,7 +13,7 @@ export function toolbar(commands) {
     return button(name, title, () => commands.axis(axis), { "data-axis": axis });
   });
   const play = button("▶ play", "Step through the rows by themselves", () => commands.play(), { "aria-pressed": "false" });
-  const setup = button("DDP's setup", "Show DDP's own setup call by call", () => commands.setup());
+  const setup = button("unfold all", "Show every row", () => commands.setup());
   const bar = element("div", { class: "jl-bar", role: "toolbar", "aria-label": "Picture" },
     element("div", { role: "group", "aria-label": "Axis", class: "jl-choice" }, ...axes), play,
     element("div", { class: "jl-choice", role: "group", "aria-label": "Zoom" },

@@ -2,12 +2,18 @@
 
 /** Lane data of one run, as joinlab/picture/lane_data.py writes it: texts are numbers into `LaneData.texts`. */
 interface RawRun {
-  ranks: number; title: number; measured: number; modelled: boolean; said: number;
+  ranks: number; lanes: number[]; verdict: RawVerdict; title: number; measured: number; modelled: boolean; said: number;
   why: number[]; ends: number[]; good: boolean[]; sign: string; ended: number[];
   source: { name: number; first_line: number; text: number } | null;
   zero: number;
   boxes: RawBox[];
   layouts: Record<string, RawLayout>;
+}
+
+/** What happened, why, what to do; `first` and `wrong` are slots. */
+interface RawVerdict {
+  headline: number; chips: { text: number; good: boolean }[]; steps: number[]; advice: [number, number] | null;
+  first: number | null; wrong: number[];
 }
 
 interface RawBox {
@@ -25,7 +31,7 @@ interface RawLayout {
 }
 
 /** One look of a box: joinlab/picture/theme.py has the colours. */
-interface Kind { name: string; color: string; pattern: string; lane: "stream" | "span" | "wait"; white: boolean }
+interface Kind { name: string; color: string; pattern: string; lane: "stream" | "span" | "wait"; fold: boolean }
 
 interface Looks {
   kinds: Kind[];
@@ -42,7 +48,7 @@ interface LaneData { looks: Looks; texts: string[]; facts: [number, number][]; t
 /** A call, or what a host did: a box of the picture, placed along the axis. */
 interface Box {
   begin: number; end: number; track: number; tracks: number; rank: number; kind: number; label: string; short: string;
-  open: boolean; bad: boolean; failed: boolean; slot: number | null; line: number; facts: Fact[]; host: boolean;
+  open: boolean; bad: boolean; failed: boolean; slot: number | null; line: number; facts: Fact[]; host: boolean; fold: boolean;
 }
 
 interface Band { slot: number; a: Box; b: Box; met: boolean; bad: boolean; text: string }

@@ -4,8 +4,9 @@
 import { align, evenly, level, neighbour } from "./align.js";
 import { drawDetails, factsOf } from "./details.js";
 import { element } from "./dom.js";
-import { layoutOf, unpack } from "./layout.js";
+import { foldsOf, layoutOf, unpack } from "./layout.js";
 import { drawLegend } from "./legend.js";
+import { Overview } from "./overview.js";
 import { Picture } from "./picture.js";
 import { Player } from "./player.js";
 import { drag, reveal, wheel } from "./scroll.js";
@@ -34,6 +35,8 @@ export class LiveView {
     /** @type {Picture} */
     this.picture = null;
     this.rank = 0;
+    /** Folds that the reader opened, by their first slot. @type {Set<number>} */
+    this.opened = new Set();
     this.zoom = FIT;
     this.alive = true;
     /** What the picture was told to leave free, and its least length. @type {[Gap[], number?]} */
@@ -70,7 +73,10 @@ export class LiveView {
     this.toolbar = toolbar({
       axis: (axis) => this.set("axis", axis),
       turn: () => this.set("ranks_as", this.down ? "rows" : "columns"),
-      setup: () => this.set("setup", !this.get("setup")),
+      setup: () => {
+        this.opened.clear();
+        this.set("setup", !this.get("setup"));
+      },
       zoom: (by) => this.zoomTo(this.zoom + by),
       fit: () => this.zoomTo(FIT),
       play: () => this.play(),
@@ -84,7 +90,8 @@ export class LiveView {
     this.panel = element("section", { class: "jl-panel", "aria-label": "Selected row" });
     this.source = element("section", { class: "jl-source", "aria-label": "Program" });
     this.live = element("div", { class: "jl-live", role: "status", "aria-live": "polite" });
-    this.frame = element("div", { class: "jl-picture" }, this.scroll, this.legend);
+    this.overview = new Overview((slot) => this.select(slot));
+    this.frame = element("div", { class: "jl-picture" }, this.overview.root, this.scroll, this.legend);
     const main = element("div", { class: "jl-main" }, this.frame, element("div", { class: "jl-side" }, this.panel, this.source));
     this.view = element("div", { class: "jl", role: "group", "aria-label": "Swimlanes", "data-lm-suppress-shortcuts": "true" },
       this.told, this.toolbar.bar, main, this.live);
@@ -104,12 +111,13 @@ export class LiveView {
       const hit = /** @type {HTMLElement | null} */ (target.closest("[data-slot]"));
       if (!hit || !(Number(hit.dataset.slot) >= 0)) return;
       this.player.stop();
-      this.select(Number(hit.dataset.slot), Number(hit.dataset.rank ?? this.rank));
+      this.press(Number(hit.dataset.slot), Number(hit.dataset.rank ?? this.rank));
     });
     wheel(this.scroll, (by, x, y) => this.zoomTo(this.zoom + by, x, y));
     this.scroll.addEventListener("scroll", () => {
       this.sideways = this.scroll.scrollLeft;
       this.keepNames();
+      if (this.picture) this.overview.window(this.picture, this.scroll);
       if (this.room.length > 1 && this.scroll.matches(":hover, :focus-within")) neighbour(this.view)?.scroll.scrollTo({ top: this.scroll.scrollTop });
     });
     this.canvas.addEventListener("keydown", (event) => this.pressed(event));
@@ -164,12 +172,15 @@ export class LiveView {
     this.hideStill();
     const another = this.run !== null;
     [this.data, this.run] = [data, run];
+    this.opened.clear();
     if (another && !layoutOf(data, run, this.get("axis"), this.get("setup")).slots.includes(this.selected)) this.set("selected", null);
     this.rank = Math.min(this.rank, run.ranks - 1);
     this.player.stop();
     this.tell();
     this.draw();
     this.announce(ending(data, run, !!this.covered.length));
+    const { first } = run.verdict;
+    if (this.selected === null && first !== null && !this.covered.length && !(this.get("rows") ?? []).length) this.set("selected", first);
     this.root.dispatchEvent(new CustomEvent("joinlab:shown", { bubbles: true }));
   }
 
@@ -191,9 +202,12 @@ export class LiveView {
 
   draw() {
     if (!this.run) return;
-    this.layout = layoutOf(this.data, this.run, this.get("axis"), this.get("setup"));
-    if (this.selected !== null && !this.layout.slots.includes(this.selected) && !this.get("setup"))
-      this.layout = layoutOf(this.data, this.run, this.get("axis"), true); // it lies in a fold
+    const axis = this.get("axis");
+    this.layout = layoutOf(this.data, this.run, axis, this.get("setup"), this.opened);
+    if (this.selected !== null && !this.layout.slots.includes(this.selected) && !this.get("setup")) { // it lies in a fold
+      if (axis === "logical") this.openAt(this.selected);
+      this.layout = layoutOf(this.data, this.run, axis, axis === "time", this.opened);
+    }
     const width = Math.max(this.width || this.frame.clientWidth, 240) - 2;
     this.picture = new Picture(this.data, this.run, this.layout, this.name, {
       down: this.down, width: width - 12, zoom: ZOOMS[this.zoom], hidden: this.get("hidden") ?? [], covered: this.covered, mark: this.get("mark"),
@@ -225,6 +239,8 @@ export class LiveView {
     if (this.sideways) this.keepNames();
     if (focused) this.grid.focus({ preventScroll: true });
     this.toolbar.update(this.get("axis"), !!this.get("setup"));
+    this.overview.draw(layoutOf(this.data, this.run, "logical", true), this.data.looks, this.run.ranks, this.run.verdict.wrong, !!this.covered.length);
+    this.overview.window(this.picture, this.scroll);
     drawLegend(this.legend, this.picture, this.get("hidden") ?? [], (hidden) => this.set("hidden", hidden));
     this.pick(false);
   }
@@ -252,7 +268,9 @@ export class LiveView {
 
   selectionChanged() {
     if (!this.run) return;
-    if (this.selected !== null && !this.layout.slots.includes(this.selected)) this.draw();
+    if (this.selected !== null && !this.layout.slots.includes(this.selected)) {
+      this.draw();
+    }
     this.pick(true);
   }
 
@@ -266,13 +284,37 @@ export class LiveView {
     cell?.setAttribute("aria-selected", "true");
     if (cell) grid.setAttribute("aria-activedescendant", cell.id);
     else grid.removeAttribute("aria-activedescendant");
-    drawDetails(this.panel, this.picture, selected, this.rank, () => this.set("setup", true));
+    drawDetails(this.panel, this.picture, selected, this.rank, () => this.press(selected, this.rank));
     drawSource(this.source, this.picture, selected);
     const extent = scrolls && selected !== null ? this.picture.extent(selected) : null;
     if (!extent) return;
     const box = this.layout.at.get(`${selected},${this.rank}`), across = box ? this.picture.sides(box) : null;
     if (this.picture.down) reveal(this.scroll, extent, across);
     else reveal(this.scroll, across, extent);
+  }
+
+  /** Open the fold that a slot lies in. @param {number} slot */
+  openAt(slot) {
+    const whole = layoutOf(this.data, this.run, "logical", true), folded = layoutOf(this.data, this.run, "logical", false);
+    for (const [first, slots] of foldsOf(folded, whole)) if (slots.includes(slot)) this.opened.add(first);
+  }
+
+  /** What a click does: select; a fold opens. @param {number} slot @param {number} rank */
+  press(slot, rank) {
+    if (this.layout.at.get(`${slot},${rank}`)?.fold && this.get("axis") === "logical") {
+      this.opened.add(slot);
+      this.draw();
+    }
+    this.select(slot, rank);
+  }
+
+  /** Select the next row that did not go as meant, the first one after the last. */
+  nextWrong() {
+    const { wrong } = this.run.verdict;
+    if (!wrong.length || this.covered.length) return;
+    const order = wrong.filter((slot) => this.layout.slots.includes(slot));
+    const here = this.layout.slots.indexOf(this.selected);
+    this.select(order.find((slot) => this.layout.slots.indexOf(slot) > here) ?? order[0] ?? wrong[0]);
   }
 
   /** @param {number | null} slot @param {number} rank */
@@ -323,7 +365,8 @@ export class LiveView {
       [next]: () => this.step(1), [previous]: () => this.step(-1), [right]: () => this.across(1), [left]: () => this.across(-1),
       Home: () => this.step(-Infinity), End: () => this.step(Infinity), PageDown: () => this.step(5), PageUp: () => this.step(-5),
       Escape: () => this.select(null), "+": () => this.zoomTo(this.zoom + 1), "-": () => this.zoomTo(this.zoom - 1), 0: () => this.zoomTo(FIT),
-      " ": () => this.play(),
+      " ": () => this.play(), n: () => this.nextWrong(), f: () => this.zoomTo(FIT),
+      Enter: () => { if (this.selected !== null) this.press(this.selected, this.rank); },
     };
     const done = keys[event.key];
     if (!done) return;
