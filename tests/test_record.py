@@ -57,11 +57,11 @@ with model.join(enable=how == "case 4"):
 
 
 @contextmanager
-def torchrun(folder: Path, how: str, ranks: int, *before: str) -> Iterator[subprocess.Popen[bytes]]:
+def torchrun(folder: Path, how: str, ranks: int, script: str = TRAIN) -> Iterator[subprocess.Popen[bytes]]:
     """A job of `ranks` that records itself into folder/runs; killed in the end."""
-    (folder / "train.py").write_text(TRAIN)
+    (folder / "train.py").write_text(script)
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    command = [*run, "-m", "joinlab", "record", "--into", "runs", *before, "train.py", how]
+    command = [*run, "-m", "joinlab", "record", "--into", "runs", "train.py", how]
     with subprocess.Popen(command, cwd=folder, env=ENV, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as job:
         try:
             yield job
@@ -159,6 +159,43 @@ def test_a_job_is_read_while_one_rank_sleeps(tmp_path: Path) -> None:
         assert {end.kind for end in timeline.ends} == {EndKind.UNKNOWN}
         assert timeline.ends[1].text == "still running when its record was read"
         assert timeline.call(0, timeline.ends[0].call)["completed_ns"] is None  # type: ignore[arg-type]
+
+
+MANY_GROUPS = """
+import torch, torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group()
+rank = dist.get_rank()
+mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "pp"))
+net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+fully_shard(net, mesh=mesh["dp"])
+sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(2):
+    net(torch.ones(2, 8)).sum().backward()
+    sgd.step()
+first = mesh["pp"].get_local_rank() == 0
+x = torch.ones(4)
+dist.send(x, rank + 1) if first else dist.recv(x, rank - 1)
+dist.all_reduce(x, group=mesh["pp"].get_group())
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def test_fsdp2_a_device_mesh_and_send_and_recv_are_matched_by_group(tmp_path: Path) -> None:
+    with torchrun(tmp_path, "", 4, script=MANY_GROUPS) as job:
+        assert job.wait(200) == 0
+    timeline = loaded(tmp_path).raise_for_ending()
+    groups = {tuple(ranks): name for name, ranks in timeline.meta["groups"].items()}
+    assert set(groups) == {(0, 1, 2, 3), (0, 2), (1, 3), (0, 1), (2, 3)}
+    calls = timeline.calls.filter(pl.col("rank") == 3)
+    ops = {name: set(calls.filter(pl.col("group") == name)["op"]) for name in groups.values()}
+    assert ops[groups[1, 3]] == {"all_gather", "reduce_scatter"}
+    assert ops[groups[2, 3]] == {"all_reduce"}
+    assert ops[groups[0, 1, 2, 3]] == {"recv", "barrier"}
+    assert all(slot.met and slot.expected for slot in joinlab.match(timeline))
 
 
 # ------------------------------------------------------------------------------------------ one line

@@ -67,8 +67,9 @@ def _blocks(folder: Path, rank: int, width: int, steps: int) -> dict[str, list[f
     from torch.nn.parallel import DistributedDataParallel as DDP
     from torch.optim import optimizer
 
-    from joinlab.recorder.events import EventLog, log_name
+    from joinlab.recorder.bounded_log import BoundedLog, History
     from joinlab.recorder.install import install
+    from joinlab.recorder.record import KEEP
     from joinlab.recorder.recorder import Recorder
 
     torch.set_num_threads(1)
@@ -77,7 +78,10 @@ def _blocks(folder: Path, rank: int, width: int, steps: int) -> dict[str, list[f
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
     bare_group = dist.group.WORLD
     helper = c10d._new_process_group_helper
-    install(Recorder(EventLog(folder / log_name(rank), print), rank), {})
+    log = BoundedLog(folder, rank, print)  # as joinlab.record writes
+    recorder = Recorder(log, rank, History(log, KEEP))
+    log.preamble = recorder.preamble
+    install(recorder, {})
     recorded_group = dist.new_group([0, 1])
     c10d._new_process_group_helper = helper
     recorded_functions = _functions()
