@@ -11,6 +11,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from joinlab import emulate
+from joinlab.emulator.gloo import GlooFabric
+from joinlab.emulator.nccl import NcclFabric
 from joinlab.errors import LaunchError
 from joinlab.ops import decode_values
 
@@ -356,3 +358,38 @@ def test_beyond_16_ranks_a_timeline_says_what_the_model_assumes():
 
     assert "assumes" not in emulate(program, (0,) * 16).meta["emulation"]
     assert "one node" in emulate(program, (0,) * 17).meta["emulation"]["assumes"]
+
+
+def test_synchronize_waits_for_calls_that_no_stream_was_made_to_wait_for():
+    def program(rank, inputs):
+        dist.all_reduce(torch.ones(1))
+        if rank == 0:
+            dist.all_reduce(torch.ones(1), async_op=True)
+            print("issued")
+            torch.cuda.synchronize()
+            print("synchronized")
+
+    zero, one = emulate(program, (0, 0)).ends
+    assert (str(zero), zero.call, str(one)) == ("hung (proven)", 1, "finished")
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_a_fault_of_the_model_ends_the_run_at_once_and_is_never_the_programs_own(backend, monkeypatch):
+    went_on = []
+
+    def program(rank, inputs):
+        try:
+            dist.all_reduce(torch.ones(1))
+        except Exception as error:
+            went_on.append(error)
+        while rank == 0:
+            pass  # it would never end by itself
+
+    def fault(*args):
+        raise KeyError("no such thing")
+
+    for fabric in (NcclFabric, GlooFabric):
+        monkeypatch.setattr(fabric, "submit", fault)
+    with pytest.raises(LaunchError, match=r"joinlab could not model <all_reduce 0 of rank 0 in '0'> \(KeyError"):
+        emulate(program, (0, 0), backend)
+    assert went_on == []

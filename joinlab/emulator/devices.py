@@ -232,7 +232,7 @@ def _scaler(init: Callable[..., None]) -> Callable[..., None]:
 def _patch_cuda(patches: Patches) -> None:
     cuda = torch.cuda
     patches.for_ranks(cuda, "set_device", lambda host: lambda device: _set_gpu(host, index_of(host, device)))
-    patches.for_ranks(cuda, "synchronize", lambda host: lambda device=None: host.waits.sync())
+    patches.for_ranks(cuda, "synchronize", lambda host: lambda device=None: host.synchronize())
     patches.for_ranks(cuda.device, "__enter__", lambda host: lambda context: _enter(host, context))
     patches.for_ranks(cuda.device, "__exit__", lambda host: lambda context, *_: _set_gpu(host, context.prev_idx))
     told: dict[str, Callable[[Any], Any]] = {

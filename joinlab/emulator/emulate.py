@@ -19,8 +19,8 @@ from joinlab.program.program import Program, check_inputs, check_program, check_
 from joinlab.rules.nccl import LL_BYTES
 from joinlab.timeline import Timeline
 
-MAX_RANKS = 1024
-"""More threads than this one machine may not bear."""
+MAX_EMULATED_RANKS = 1024
+"""Ranks are threads of this process; more of them can exceed what a machine allows a process."""
 
 ERAS = ("today", "1.9")
 
@@ -68,7 +68,7 @@ def emulate(
         timeline = joinlab.emulate(joinlab.cases.case_4, inputs=(5, 6), era="1.9")
     """
     check_program(program)
-    counts = check_inputs(inputs, MAX_RANKS)
+    counts = check_inputs(inputs, MAX_EMULATED_RANKS)
     backend = _choice("backend", backend, ("nccl", "gloo"))
     era = _choice("era", era, ERAS)
     _whole("barrier_value", barrier_value, 2**32 - 1)

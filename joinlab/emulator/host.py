@@ -223,6 +223,14 @@ class Host:
                 call.expire(text)
                 raise RuntimeError(text)
 
+    def synchronize(self) -> None:
+        """torch.cuda.synchronize(): the host waits for all streams, so for every call on NCCL, awaited or not."""
+        on_streams = [call for call in self.calls if call.group.fabric.streams and call.error is None]
+        late = [call for call in on_streams if not (call.done and call.ended_ns <= self.waits.now)]
+        if late:
+            self.waits.for_host(late)
+        self.waits.sync()
+
     def flush(self, group: Group) -> None:
         """destroy_process_group: the host waits for all that is pending in the group."""
         if group.fabric.streams:

@@ -1,7 +1,7 @@
 """NCCL as a fabric: the k-th call of one rank meets the k-th of the others, whatever they are.
 
 While the calls of all ranks fit together, a slot is carried out as soon as the last rank has issued it. From the first
-slot that does not fit, and where nobody can go on otherwise, the calls run step by step on the ring of
+slot that does not fit, and where no rank can go on otherwise, the calls run step by step on the ring of
 `joinlab.rules.nccl`, with the bytes that its lines carry, until it is at rest again. So what the emulator does with
 calls that do not fit is what the rule proves of them.
 

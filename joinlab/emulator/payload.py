@@ -1,12 +1,13 @@
-"""What moves: the bytes of tensors, how they are summed, and what a collective does when its ranks agree.
+"""What moves: the bytes of tensors, and where they go when the ranks of a collective agree.
 
-Memory is read and written as flat arrays of bytes, as a backend does: without autograd, and whatever the dtype.
+Memory is read and written as flat arrays of bytes, as a backend does: without autograd, and whatever the dtype. Sums
+are each backend's own: see nccl_kernels.py and gloo_sums.py.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
@@ -16,40 +17,6 @@ import torch
 from joinlab.ops import FACTS, Needs, Op, encode_values
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-
-_NUMPY = {
-    torch.float32: np.float32,
-    torch.float64: np.float64,
-    torch.float16: np.float16,
-    torch.int64: np.int64,
-    torch.int32: np.int32,
-    torch.int16: np.int16,
-    torch.int8: np.int8,
-    torch.uint8: np.uint8,
-    torch.bool: np.uint8,  # backends know no bool
-    torch.complex64: np.complex64,
-    torch.complex128: np.complex128,
-}
-
-_NUMPY_OPS: dict[str, Callable[..., Any]] = {
-    "sum": np.add,
-    "avg": np.add,
-    "product": np.multiply,
-    "min": np.minimum,
-    "max": np.maximum,
-    "band": np.bitwise_and,
-    "bor": np.bitwise_or,
-    "bxor": np.bitwise_xor,
-}
-
-_TORCH_OPS: dict[str, Callable[..., torch.Tensor]] = {
-    "sum": torch.add,
-    "avg": torch.add,
-    "product": torch.mul,
-    "min": torch.minimum,
-    "max": torch.maximum,
-}
-
 
 _numpy = torch._C.TensorBase.numpy  # not those of torch.Tensor, which make a rank's host wait for its stream
 _tolist = torch._C.TensorBase.tolist
@@ -111,26 +78,6 @@ def write(tensors: Sequence[torch.Tensor], data: Bytes) -> None:
                 tensor.detach().copy_(torch.from_numpy(full).view(tensor.dtype).view(tensor.shape))
 
 
-def combine(dtype: torch.dtype, reduce_op: str, one: Bytes, other: Bytes) -> Bytes:
-    """Reduce two runs of elements of `dtype`; what is left over at the end of a line is not touched."""
-    numpy_type = _NUMPY.get(dtype)
-    if numpy_type is not None:
-        with np.errstate(all="ignore"):
-            return _NUMPY_OPS[reduce_op](one.view(numpy_type), other.view(numpy_type)).view(np.uint8)  # type: ignore[no-any-return]
-    left, right = (torch.from_numpy(np.ascontiguousarray(part)).view(dtype) for part in (one, other))
-    return _numpy(_TORCH_OPS[reduce_op](left, right).view(torch.uint8))
-
-
-def divide(dtype: torch.dtype, data: Bytes, size: int, by_factor: bool = False) -> Bytes:
-    """Every element divided by `size`, as AVG does it: gloo divides, NCCL multiplies floats by 1 / size."""
-    tensor = torch.from_numpy(np.ascontiguousarray(data)).view(dtype)
-    if dtype.is_floating_point or dtype.is_complex:
-        divided = tensor * (1 / size) if by_factor else tensor / size
-    else:
-        divided = torch.div(tensor, size, rounding_mode="trunc")
-    return _numpy(divided.to(dtype).view(torch.uint8))
-
-
 @dataclass(slots=True)
 class Part:
     """One collective of a call (a coalesced call has several): the tensors that this rank puts in and gets out."""
@@ -146,46 +93,6 @@ class Part:
     def nbytes(self) -> int:
         """Bytes of the larger side."""
         return max(sum(map(len_of, self.ins)), sum(map(len_of, self.outs)))
-
-
-@dataclass(frozen=True, slots=True)
-class Summing:
-    """How a backend sums: the order of the ranks, and what AVG means.
-
-    order         order(chunk, size): the places, first to last, in which that chunk is summed
-    chunk_bytes   chunk_bytes(nbytes, item bytes, size): how many bytes are summed in one and the same order
-    scales_first  AVG scales what each rank puts in (NCCL), not the sum (gloo)
-    """
-
-    order: Callable[[int, int], Sequence[int]]
-    chunk_bytes: Callable[[int, int, int], int]
-    scales_first: bool
-
-    def total(self, dtype: torch.dtype, reduce_op: str, each: Sequence[Bytes]) -> Bytes:
-        """The reduction over all ranks' bytes, chunk by chunk."""
-        size, nbytes = len(each), len(each[0])
-        chunk = self.chunk_bytes(nbytes, dtype.itemsize, size)
-        if nbytes <= chunk or size == 2:  # one chunk, or an order that makes no difference
-            return self.chunk(dtype, reduce_op, each, 0)
-        pieces = [
-            self.chunk(dtype, reduce_op, [data[at : at + chunk] for data in each], index % size)
-            for index, at in enumerate(range(0, nbytes, chunk))
-        ]
-        return np.concatenate(pieces)
-
-    def chunk(self, dtype: torch.dtype, reduce_op: str, each: Sequence[Bytes], index: int) -> Bytes:
-        """The reduction of chunk `index`."""
-        size = len(each)
-        first = self.scales_first and (dtype.is_floating_point or dtype.is_complex)
-        if reduce_op == "avg" and first:
-            each = [divide(dtype, data, size, by_factor=True) for data in each]
-        order = self.order(index, size)
-        total = each[order[0]]
-        for place in order[1:]:
-            total = combine(dtype, reduce_op, each[place], total)
-        if reduce_op == "avg" and not first:
-            total = divide(dtype, total, size)
-        return total
 
 
 def agree(op: Op, parts: Sequence[Part], root: int) -> bool:
@@ -221,24 +128,6 @@ def len_of(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def run(op: Op, parts: Sequence[Part], root: int, reduce_op: str, summing: Summing) -> None:
-    """Carry out one collective whose ranks agree; `parts` by place."""
-    size = len(parts)
-    match op:
-        case Op.ALL_REDUCE:
-            total = summing.total(parts[0].dtype, reduce_op, [look(part.ins) for part in parts])
-            for part in parts:
-                write(part.outs, total)
-        case Op.REDUCE:
-            write(parts[root].outs, summing.total(parts[0].dtype, reduce_op, [look(part.ins) for part in parts]))
-        case Op.REDUCE_SCATTER:
-            each = [np.split(read(part.ins), size) for part in parts]
-            for place, part in enumerate(parts):
-                write(part.outs, summing.chunk(parts[0].dtype, reduce_op, [data[place] for data in each], place))
-        case _:
-            move(op, parts, root)
-
-
 def move(op: Op, parts: Sequence[Part], root: int) -> None:
     """Carry out one collective that sums nothing and whose ranks agree; `parts` by place."""
     match op:
@@ -268,7 +157,7 @@ def move(op: Op, parts: Sequence[Part], root: int) -> None:
 
 
 def waits_for(op: Op, place: int, root: int, size: int) -> Sequence[int]:
-    """The places without which the result at `place` cannot be, whoever runs it."""
+    """Places whose input the result at `place` depends on, on any backend."""
     match FACTS[op].needs:
         case Needs.EVERYONE:
             return range(size)

@@ -141,7 +141,7 @@ class Emulation:
         if host.ending is None:
             host.ending = Ending.at(EndKind.KILLED, _awaited(host), "its thread was ended")
         if self.judged:
-            return  # it is we who end it: nobody is to take that for the end of a process
+            return  # joinlab ends it: the others must not take that for the end of a process
         for name, fabric in self._fabrics.items():
             if host.rank in self._ranks_of[name]:
                 try:
