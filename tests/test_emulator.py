@@ -9,12 +9,17 @@ import weakref
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
 
 import joinlab
 from joinlab import cases
 from joinlab.analysis.matching import label_table
 from joinlab.emulator.emulate import emulate
+from joinlab.emulator.gloo import GlooFabric
 from joinlab.emulator.host import Host
+from joinlab.emulator.nccl import Communicator, NcclFabric
+from joinlab.emulator.run import Emulation
 from joinlab.errors import ProgramError
 from joinlab.timeline import Timeline
 from tests.agreement import differences
@@ -159,21 +164,34 @@ def test_the_scheduler_alone_knows_threads():
     assert [path.stem for path in MODULES if uses_of_threading(path)] == ["scheduler"]
 
 
-@pytest.mark.parametrize(("number", "backend"), [(1, "nccl"), (4, "nccl"), (5, "nccl"), (3, "gloo"), (5, "gloo")])
-def test_an_emulation_is_freed_when_it_returns(number, backend, monkeypatch):
-    ranks = []
-    made = Host.__init__
+def skewed(rank, inputs):
+    dist.all_reduce(torch.ones(1))
+    dist.all_reduce(torch.ones(1 if rank else 3))
+    torch.zeros(1).item()
 
-    def noted(host, *args):
-        made(host, *args)
-        ranks.append(weakref.ref(host))
 
-    emulate(cases.CASES[number].program, (1, 2), backend)  # torch caches exceptions of its first imports
-    monkeypatch.setattr(Host, "__init__", noted)
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+@pytest.mark.parametrize("program", [cases.case_1, cases.case_3, cases.case_4, cases.case_5, skewed])
+def test_an_emulation_is_freed_when_it_returns(program, backend, monkeypatch):
+    parts = []
+
+    def noted(kind):
+        made = kind.__init__
+
+        def init(self, *args, **kwargs):
+            made(self, *args, **kwargs)
+            parts.append(weakref.ref(self))
+
+        monkeypatch.setattr(kind, "__init__", init)
+
+    emulate(program, (1, 2), backend)  # torch keeps exceptions of its first imports
+    for kind in (Emulation, Host, NcclFabric, Communicator, GlooFabric):
+        noted(kind)
     gc.collect()
     gc.disable()
     try:
-        emulate(cases.CASES[number].program, (1, 2), backend)
-        assert [ref() for ref in ranks] == [None, None]
+        emulate(program, (1, 2), backend)
+        assert len(parts) >= 4
+        assert {ref() for ref in parts} == {None}
     finally:
         gc.enable()

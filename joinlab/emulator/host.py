@@ -83,7 +83,7 @@ class Host:
         self.calls: list[EmulatedCall] = []
         self.asked_backend: Any = None  # of a group that torch.distributed is making for it
         self.open_calls = 0  # of them, how many are neither complete nor failed
-        self._works: list[Any] = []  # kept, since a Work that was collected makes C++ wait for ever
+        self._kept: list[Any] = []  # a Work that was collected makes C++ wait for ever; calls know their group weakly
         self._weak: Host = weakref.proxy(self)
         self.futures = Futures()
         self.waits = Waits(rank, self, orders.baton, lambda: orders.live(rank), self.futures)
@@ -126,9 +126,9 @@ class Host:
         """A further group of this rank."""
         return self.orders.open_group(self, name, ranks, desc)
 
-    def keep(self, work: Any) -> None:
-        """Keep a Work for as long as the rank lives."""
-        self._works.append(work)
+    def keep(self, kept: Any) -> None:
+        """Keep a Work or a group for as long as the rank lives."""
+        self._kept.append(kept)
 
     def _describe(self, group: Group, name: str, args: tuple[Any, ...], frame: FrameType) -> EmulatedCall:
         method, streams, waits = METHODS[name], group.fabric.streams, self.waits
@@ -234,7 +234,7 @@ class Host:
     def flush(self, group: Group) -> None:
         """destroy_process_group: the host waits for all that is pending in the group."""
         if group.fabric.streams:
-            pending = [call for call in self.calls if call.group is group and call.error is None]
+            pending = [call for call in self.calls if call.group.label == group.label and call.error is None]
             if pending:
                 self.waits.for_host(pending)
         else:
@@ -247,7 +247,7 @@ class Host:
         """
         self.closing = closing
         for call in self.calls:
-            of_group = group is None or call.group is group
+            of_group = group is None or call.group.label == group.label
             worker = call.op not in POINT_TO_POINT and not call.group.fabric.streams  # one carries it out
             if of_group and worker and not call.settled and not call.expired:
                 with suppress(RuntimeError):  # the destructor tells no one that it has failed

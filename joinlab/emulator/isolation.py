@@ -91,7 +91,8 @@ class Isolation:
     def __exit__(self, *_: object) -> None:
         Isolation._installed = None
         self._patches.undo()
-        self._restore()
+        restore, self._restore = self._restore, lambda: None  # which knows this Isolation, and so what its ranks own
+        restore()
 
     def switched(self, old: Any, new: Any) -> None:
         """The baton passes from one host to another (None: to or from no rank): swap what cannot tell threads apart."""

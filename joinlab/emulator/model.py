@@ -4,12 +4,13 @@ The other files of the emulator import this one; it imports none of them. At run
 
     Emulation -> Host -> EmulatedGroup -> Fabric -> EmulatedCall -> tensors
 
-Whatever must look up (a call to its host, a host or a fabric to the emulation) holds a weak proxy. So an emulation has
-no cycle of references, and its tensors are freed when `emulate` returns, not when the garbage collector comes.
+Whatever must look up (a call to its group and host, a host or a fabric to the emulation) holds a weak proxy. So an
+emulation has no cycle of references, and it is freed when `emulate` returns, not when the garbage collector comes.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -189,7 +190,7 @@ class EmulatedCall:
         self.method = method  # of ProcessGroup, and what the program gave it
         self.args = args
         self.host = host
-        self.group = group
+        self.group: Group = weakref.proxy(group)  # its host keeps it
         self.kind = kind
         self.op = kind.op
         self.look = kind.look

@@ -212,7 +212,9 @@ class Emulation:
             self._backend_of[name] = backend
             make: type[NcclFabric] | type[GlooFabric] = NcclFabric if backend == "nccl" else GlooFabric
             self._fabrics[name] = make(self._weak, ranks)
-        return EmulatedGroup(host, name, desc or "undefined", ranks, self._fabrics[name])
+        group = EmulatedGroup(host, name, desc or "undefined", ranks, self._fabrics[name])
+        host.keep(group)
+        return group
 
     # ------------------------------------------------------------------------------------ when no rank can go on
 

@@ -1,0 +1,298 @@
+"""How the bytes of calls move over the ring, line by line, once the ranks' calls do not fit.
+
+The ring (rules/nccl.py) decides which lines of which step can go on. A `Motion` carries out what one rank issued as
+one: it takes what the ring lets go on, reduces or copies it, and holds what it sends until the next rank takes it.
+
+    Ring.issue(place, motion.steps, motion)
+    Ring -> motion.take(step 1, lines 0 to 2, from another rank's motion, its step 0)
+                |  _Piece.move: incoming bytes, this rank's own bytes -> bytes that go on, bytes that are kept
+                v
+            motion._out[step 1], from which the next rank's motion takes them
+
+Above the LL protocol's range the lines of a step stand for the whole message. Calls that fit, and large messages that
+meet small ones, are modelled so; a send of that size is taken for buffered even where no rank receives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+import numpy as np
+import torch
+
+from joinlab.emulator.clock import Costs
+from joinlab.emulator.model import EmulatedCall
+from joinlab.emulator.nccl_kernels import Kernels, Memory
+from joinlab.emulator.payload import Bytes, Part, len_of, read, write
+from joinlab.ops import POINT_TO_POINT, Op
+from joinlab.rules.nccl import LINE_BYTES, LL_BYTES, Step, Transfer, chunk_bytes, lines_of, steps
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """What all motions of one communicator share.
+
+    align    a rank's part of an all_reduce is a multiple of this many bytes
+    gpu      the kind of GPU, which decides up to which size messages use the LL protocol
+    free_ns  by place: when its stream is done with what it has completed
+    """
+
+    size: int
+    align: int
+    kernels: Kernels
+    gpu: str
+    costs: Costs
+    free_ns: list[int]
+
+
+def reducing(call: EmulatedCall) -> str:
+    """What NCCL makes of the reduce op: of booleans it takes the maximum for their sum."""
+    if call.reduce_op == "sum" and call.row["dtype"] == "bool":
+        return "max"
+    return call.reduce_op
+
+
+class Motion:
+    """What the calls that a rank issued as one do on the ring: a `Transfer` of bytes, with the time they take."""
+
+    def __init__(self, wiring: Wiring, place: int, calls: Sequence[EmulatedCall], before: Motion | None) -> None:
+        self.calls = calls
+        self.at_ns = 0  # the latest of all that it had to wait for
+        self._wiring = wiring
+        self._place = place
+        self._before = before
+        self._begun = False
+        # Calls issued as one run one after the other here: several parts are several kernels' worth of steps.
+        pieces = [_Piece(wiring, call, part, place) for call in calls for part in call.parts]
+        if all(call.op in POINT_TO_POINT for call in calls):  # a batch: no send waits behind a recv
+            pieces.sort(key=lambda piece: piece.call.op is Op.RECV)
+        self._where = [(piece, index) for piece in pieces for index in range(len(piece.steps))]
+        self.steps = [step for piece in pieces for step in piece.steps]
+        self._out: dict[int, tuple[Bytes, int]] = {}  # per step: its lines, and when they were sent
+
+    def begin(self) -> None:
+        """Its kernel starts: whatever the rank issued before on this communicator is complete."""
+        if self._begun:
+            return
+        self._begun = True
+        self.at_ns = max(call.ready_ns for call in self.calls)
+        if self._before is not None:
+            self.at_ns = max(self.at_ns, self._before.finish_ns)
+        self._before = None
+        self.at_ns = max(self.at_ns, self._wiring.free_ns[self._place])
+        for call in self.calls:
+            call.begin(self.at_ns)
+
+    @property
+    def finish_ns(self) -> int:
+        """When it is complete, once it is."""
+        cost = self._wiring.costs.call_ns(sum(call.nbytes() for call in self.calls))
+        return self.at_ns + cost
+
+    def take(self, step: int, first: int, last: int, source: Transfer | None, source_step: int) -> None:
+        """Move lines on, see `Transfer`."""
+        self.begin()
+        piece, index = self._where[step]
+        incoming = None
+        if source is not None:
+            assert isinstance(source, Motion)
+            data, sent_ns = source._out[source_step]
+            incoming = data[first * LINE_BYTES : last * LINE_BYTES]
+            self.at_ns = max(self.at_ns, sent_ns)
+        if source is not None and not piece.steps[index].flags and source.calls[0].look != self.calls[0].look:
+            raise NotImplementedError(
+                f"{self.calls[0]!r} meets {source.calls[0]!r}, which does not fit, with messages too large for the LL "
+                "protocol: how far they get depends on chunks and channels"
+            )
+        moved = piece.move(index, first * LINE_BYTES, last * LINE_BYTES, incoming)
+        send = piece.steps[index].send
+        if send is not None:
+            lines = self._out[step][0] if step in self._out else np.zeros(send * LINE_BYTES, np.uint8)
+            room = lines[first * LINE_BYTES : last * LINE_BYTES]
+            room[:] = moved[: len(room)]
+            self._out[step] = lines, self.at_ns
+
+    def finish(self) -> int:
+        """All its steps are done; returns when that was."""
+        self.begin()
+        at = self.finish_ns
+        for call in self.calls:
+            call.complete(at)
+        return at
+
+
+class _Piece:
+    """One collective of one rank on the ring: its steps, and what each of them does with its lines."""
+
+    def __init__(self, wiring: Wiring, call: EmulatedCall, part: Part, place: int) -> None:
+        self.call = call
+        self._part = part
+        self._place = place
+        self._size = wiring.size
+        self._kernels = wiring.kernels
+        self._dtype = self._kernels.element(call.op, part.dtype)
+        self._op = call.op
+        self._reduce_op = reducing(call)
+        nbytes = sum(map(len_of, part.ins))
+        self._chunk = nbytes
+        align = wiring.align
+        self._memory: Memory | None = None
+        self._lines: dict[int, Bytes] = {}  # by chunk: this rank's own
+        self._result: Bytes | None = None
+        match call.op:
+            case Op.SEND | Op.RECV | Op.GATHER | Op.SCATTER | Op.ALL_TO_ALL:
+                self.steps: list[Step] = steps_to_peers(call, part, place, self._size)
+                if self._size == 1:
+                    self._copy_own()
+                return
+            case Op.REDUCE_SCATTER:
+                self._chunk = nbytes // self._size
+            case Op.ALL_REDUCE:
+                self._chunk = chunk_bytes(nbytes, self._size, align)
+            case Op.BROADCAST | Op.REDUCE | Op.ALL_GATHER | Op.BARRIER:
+                pass
+            case _:
+                assert_never(call.op)
+        part_bytes = self._chunk if call.op is Op.REDUCE_SCATTER else nbytes
+        small = call.nbytes() <= LL_BYTES[wiring.gpu]
+        found = steps(call.op, place, self._size, call.root, part_bytes, align) or ()
+        self.steps = [step._replace(flags=small) for step in found]
+        if not self.steps or self._size == 1:
+            self._copy_own()
+
+    def move(self, step: int, low: int, high: int, incoming: Bytes | None) -> Bytes:
+        """What goes on, as bytes `low` to `high` of the step's lines, given what came in for them.
+
+        The rank at place p of n, by step; a chunk's number is taken modulo n:
+
+            all_reduce      0: send p-1    1 to n-2: reduce and send p-1-step    n-1: reduce, keep and send p
+                            n to 2n-3: keep and send p-1-step                    2n-2: keep p+1
+            reduce_scatter  0: send p-1    1 to n-2: reduce and send p-1-step    n-1: reduce and keep p
+            all_gather      0: keep and send p    1 to n-2: keep and send p-step    n-1: keep p+1
+
+        Sources: runRing in src/device/all_reduce.h, reduce_scatter.h and all_gather.h, v2.29.7-1.
+        """
+        place, size, op = self._place, self._size, self._op
+        peer = self.steps[step].peer
+        if peer is not None:
+            return self._move_to_peer(step, peer, low, high, incoming)
+        chunk, reduces, keeps = 0, False, incoming is not None
+        match op:
+            case Op.ALL_REDUCE:
+                chunk, reduces, keeps = (place - 1 - step) % size, 1 <= step < size, step >= size - 1
+            case Op.REDUCE_SCATTER:
+                chunk, reduces, keeps = (place - 1 - step) % size, step >= 1, step == size - 1
+            case Op.REDUCE:
+                reduces, keeps = incoming is not None, place == self.call.root
+            case Op.ALL_GATHER:
+                chunk, keeps = (place - step) % size, True
+            case Op.BROADCAST:
+                pass
+            case Op.BARRIER | Op.GATHER | Op.SCATTER | Op.ALL_TO_ALL | Op.SEND | Op.RECV:
+                raise ValueError(f"a {op} does not run on the ring")
+            case _:
+                assert_never(op)
+        if incoming is None:
+            moved = self._own(0 if op is Op.ALL_GATHER else chunk)[low:high]
+        elif reduces:
+            moved = self._kernels.reduce(self._dtype, self._reduce_op, incoming, self._own(chunk)[low:high])
+            if step == self._last_reduction:
+                moved = self._kernels.finish(self._dtype, self._reduce_op, moved, size)
+        else:
+            moved = incoming
+        if keeps:
+            self._keep(0 if op is Op.REDUCE_SCATTER else chunk * self._chunk, low, moved)
+        return moved
+
+    @property
+    def _last_reduction(self) -> int:
+        """The step in which a chunk's reduction ends here, if one does; a sum that goes on is not divided yet."""
+        if self._op is Op.REDUCE:
+            return 0 if self._place == self.call.root else -1
+        return self._size - 1
+
+    def _own(self, chunk: int) -> Bytes:
+        """This rank's own bytes of a chunk, as lines."""
+        if self._memory is None:
+            self._memory = self._kernels.memory(self._part.ins)
+        lines = self._lines.get(chunk)
+        if lines is None:
+            at = chunk * self._chunk
+            nbytes = min(self._chunk, len(self._memory.own) - at)
+            loaded = self._kernels.load(self._memory, at, nbytes, self._dtype)
+            lines = self._lines[chunk] = self._kernels.scale(self._dtype, self._reduce_op, loaded, self._size)
+        return lines
+
+    def _keep(self, offset: int, low: int, data: Bytes) -> None:
+        """Store what of `data` lies inside the output; `offset` is where its chunk begins there, `low` where in it.
+
+        Only elements that this rank asked for are stored: the rest of a last line is dropped (storeData).
+        """
+        outs = self._part.outs
+        if self._result is None:
+            self._result = read(outs)
+        end = min(offset + self._chunk, len(self._result))
+        if self._op in (Op.BROADCAST, Op.REDUCE):
+            end = len(self._result)
+        room = self._result[offset + low : end][: len(data)]
+        room[:] = data[: len(room)]
+        write(outs, self._result)
+
+    def _copy_own(self) -> None:
+        """A single rank, or an empty tensor: nothing moves."""
+        if self._op is not Op.BROADCAST and self._part.ins and self._part.outs:
+            write(self._part.outs, read(self._part.ins))
+
+    def _move_to_peer(self, step: int, peer: int, low: int, high: int, incoming: Bytes | None) -> Bytes:
+        part, root = self._part, self.call.root
+        if incoming is None:
+            whole = self._op in (Op.SEND, Op.GATHER)
+            memory = self._kernels.memory(part.ins if whole else [part.ins[peer]])
+            data = self._kernels.load(memory, 0, len(memory.own), torch.uint8)
+            if self._op is Op.ALL_TO_ALL:
+                write([part.outs[self._place]], read([part.ins[self._place]]))
+            elif self._op is Op.SCATTER:
+                write(part.outs, read([part.ins[self._place]]))
+            return data[low:high]
+        outs = part.outs if self._op in (Op.RECV, Op.SCATTER) else [part.outs[peer]]
+        result = read(outs)
+        room = result[low:high]
+        room[:] = incoming[: len(room)]
+        write(outs, result)
+        if self._op is Op.GATHER and self._place == root:
+            write([part.outs[root]], read(part.ins))
+        elif self._op is Op.ALL_TO_ALL:
+            write([part.outs[self._place]], read([part.ins[self._place]]))
+        return incoming
+
+
+def steps_to_peers(call: EmulatedCall, part: Part, place: int, size: int) -> list[Step]:
+    """The steps of a call that NCCL makes of sends and recvs."""
+    if call.op in POINT_TO_POINT:
+        return _pair_steps(call, part, 1 - place if size == 2 else call.source_place)
+    return _peer_steps(call, part, place, size)
+
+
+def _pair_steps(call: EmulatedCall, part: Part, peer: int) -> list[Step]:
+    lines = lines_of(part.nbytes())
+    return [Step(None, lines, peer) if call.op is Op.SEND else Step(lines, None, peer)]
+
+
+def _peer_steps(call: EmulatedCall, part: Part, place: int, size: int) -> list[Step]:
+    """Sends first, then recvs: NCCL runs them side by side, and buffers small sends."""
+    others = [(place + turn) % size for turn in range(1, size)]
+    rooted = call.op is not Op.ALL_TO_ALL
+    sends: list[Step] = []
+    recvs: list[Step] = []
+    if call.op is Op.GATHER and place != call.root:
+        sends = [Step(None, lines_of(sum(map(len_of, part.ins))), call.root)]
+    elif call.op is Op.SCATTER and place != call.root:
+        recvs = [Step(lines_of(sum(map(len_of, part.outs))), None, call.root)]
+    if call.op is Op.ALL_TO_ALL or (call.op is Op.SCATTER and place == call.root):
+        sends = [Step(None, lines_of(len_of(part.ins[other])), other) for other in others]
+    if call.op is Op.ALL_TO_ALL or (call.op is Op.GATHER and place == call.root):
+        recvs = [Step(lines_of(len_of(part.outs[other])), None, other) for other in others]
+    assert rooted or len(sends) == len(recvs)
+    return [step for step in (*sends, *recvs) if step.recv or step.send]
