@@ -147,6 +147,32 @@ def embedding(rank: int, inputs: Any) -> Any:
     return model.module.weight.grad.coalesce().to_dense().tolist()
 
 
+def ddp_names_its_backend(rank: int, inputs: Any) -> Any:
+    model = DDP(torch.nn.Linear(1, 1))
+    model(torch.ones(1, 1)).sum().backward()
+    return model._get_ddp_logging_data()["backend_name"]
+
+
+class _EitherLayer(torch.nn.Module):
+    """Ranks use one of two layers in turn, so that each step leaves parameters unused that the other rank uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)])
+        self.last = torch.nn.Linear(2, 1)
+
+    def forward(self, data: torch.Tensor, which: int) -> torch.Tensor:
+        return self.last(self.layers[which](data))
+
+
+def a_builtin_hook_with_unused_parameters(rank: int, inputs: Any) -> Any:
+    model = DDP(_EitherLayer(), find_unused_parameters=True, bucket_cap_mb=1e-5)
+    model._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
+    for step in range(3):
+        model(torch.ones(1, 2) * (rank + 1), (rank + step) % 2).sum().backward()
+    return [parameter.grad.tolist() for parameter in model.parameters()]
+
+
 def _error_of(call: Any) -> str | None:
     try:
         call()
@@ -166,6 +192,8 @@ ALONE = [
     a_reduce_scatter_that_nobody_waits_for,
     recv_from_any_when_all_are_gone,
     embedding,
+    ddp_names_its_backend,
+    a_builtin_hook_with_unused_parameters,
 ]
 
 

@@ -225,6 +225,17 @@ class Isolation:
                 host.reducer.typed_futures = True
             return builtin(module, *args, **kwargs)  # type: ignore[no-untyped-call]
 
+        logged = DistributedDataParallel._get_ddp_logging_data
+
+        def named_logging_data(module: Any) -> Any:
+            data: Any = logged(module)  # type: ignore[no-untyped-call]
+            if (
+                current() is not None
+            ):  # C++ was told another name, since it casts groups that are called "gloo" or "nccl"
+                data["backend_name"] = str(c10d.get_backend(module.process_group))
+            return data
+
+        self._patches.set(DistributedDataParallel, "_get_ddp_logging_data", named_logging_data)
         self._patches.set(DistributedDataParallel, "forward", counted_forward)
         self._patches.set(DistributedDataParallel, "_register_builtin_comm_hook", noted_builtin)
         self._patches.set(torch.autograd, "backward", counted_backward)

@@ -152,6 +152,13 @@ def _patch_spans(recorder: Recorder) -> None:
         finally:
             recorder.spans.end(span)
 
+    logged: Any = DistributedDataParallel._get_ddp_logging_data
+
+    def named_logging_data(self: Any) -> Any:
+        data = logged(self)  # C++ was told another name, since it casts groups that are called "gloo" or "nccl"
+        return {**data, "backend_name": str(c10d.get_backend(self.process_group))}
+
+    DistributedDataParallel._get_ddp_logging_data = named_logging_data  # type: ignore[method-assign]
     DistributedDataParallel.forward = recorded_forward  # type: ignore[method-assign]
     torch.autograd.backward = recorded_backward
     steps: list[int] = []
