@@ -90,7 +90,7 @@ def what(text: str | None) -> str | None:
         return text.partition("Invoked with: <")[0]
     if text and "op.preamble.length" in text:
         return ABORTED
-    return text and AFTER.sub("", GLOG.sub("[", FOLDERS.sub("", TIMED_OUT.sub("Timed out", text))))
+    return text and AFTER.sub("", GLOG.sub("[", FOLDERS.sub("", TIMED_OUT.sub("Timed out", text)))).rstrip(" ")
 
 
 def differences(emulated: Timeline, launched: Timeline, unknown: Set[tuple[int, int]] = frozenset()) -> list[str]:

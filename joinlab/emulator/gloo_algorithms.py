@@ -286,20 +286,19 @@ def program(network: Network, task: Task, size: int) -> Waits:
     match task.op:
         case Op.BARRIER:
             yield from _barrier(network, task, slot, me, size)
-        case Op.BROADCAST:
-            work = Buffer(task, read(part.ins))
-            yield from _broadcast(network, work, slot, me, root, size)
-            write(part.outs, work.data)
         case Op.ALL_REDUCE if task.job.sparse is not None:
             yield from _all_reduce_sparse(network, task, task.job.sparse, slot, me, size)
-        case Op.ALL_REDUCE:
+        case Op.BROADCAST | Op.ALL_REDUCE | Op.REDUCE:
             work = Buffer(task, read(part.ins))
-            yield from _all_reduce(network, task, work, slot, me, size)
-            task.undefined = work.undefined
-            write(part.outs, work.data)
-        case Op.REDUCE:
-            work = Buffer(task, read(part.ins))
-            yield from _reduce(network, task, work, slot, me, root, size)
+            if task.op is Op.BROADCAST:
+                waits = _broadcast(network, work, slot, me, root, size)
+            elif task.op is Op.ALL_REDUCE:
+                waits = _all_reduce(network, task, work, slot, me, size)
+            else:
+                waits = _reduce(network, task, work, slot, me, root, size)
+            for wait in waits:  # gloo works in place: what has come is in the tensor even if the call never ends
+                write(part.outs, work.data)
+                yield wait
             task.undefined = work.undefined
             write(part.outs, work.data)
         case Op.ALL_GATHER:
@@ -633,11 +632,13 @@ def _all_to_all(network: Network, task: Task, slot: Slot, me: int, size: int) ->
     out_at = np.cumsum([0, *map(len_of, ins)]).tolist()
     in_at = np.cumsum([0, *map(len_of, outs)]).tolist()
     came.data[in_at[me] : in_at[me + 1]] = sent.data[out_at[me] : out_at[me + 1]][: in_at[me + 1] - in_at[me]]
+    write(outs, came.data)  # in place: a rank's own share is there even if the call fails
     for turn in range(1, size):
         target, source = (me + turn) % size, (me - turn) % size
         network.send(me, target, slot, sent, out_at[target], out_at[target + 1] - out_at[target])
         network.recv(me, source, slot, came, in_at[source], in_at[source + 1] - in_at[source])
     for _ in range(1, size):
         yield sent, "send"
+        write(outs, came.data)
         yield came, "recv"
     write(outs, came.data)

@@ -90,6 +90,9 @@ def jobs_of(call: EmulatedCall) -> list[Job]:
             return [_reducing(op, tensors_in(args[0]), call.reduce_op, size)]
         case Op.REDUCE_SCATTER:
             copies = [tensor.detach().clone() for tensor in tensors_in(args[1])]
+            if call.method == "reduce_scatter":  # this rank's share is summed where it belongs
+                (copies[call.place],) = tensors_in(args[0])
+                copies[call.place].copy_(tensors_in(args[1])[call.place])
             call.when_waited = partial(_share_out, call, copies)
             return [_reducing(Op.ALL_REDUCE, [copy], call.reduce_op, size) for copy in copies]
         case Op.BROADCAST:
@@ -155,10 +158,9 @@ def _unpack(packed: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
 
 def _share_out(call: EmulatedCall, copies: Sequence[torch.Tensor]) -> None:
     """What a reduce_scatter does when it is waited for (LambdaWork): each output takes its share of the sums."""
+    if call.method == "reduce_scatter":
+        return  # its share is in place
     outs = tensors_in(call.args[0])
-    if call.method == "reduce_scatter":  # of a list, whose tensors may differ in length
-        outs[0].copy_(copies[call.place])
-        return
     for out, copy in zip(outs, copies, strict=True):
         out.copy_(torch.chunk(copy, len(call.group.ranks))[call.place])
 

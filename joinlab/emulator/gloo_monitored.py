@@ -24,7 +24,10 @@ from joinlab.ops import Op
 from joinlab.timeline import CallRow
 
 DEFAULT_TIMEOUT = timedelta(minutes=30)
-"""default_pg_timeout in torch/distributed/constants.py, PyTorch v2.13.0."""
+"""default_pg_timeout in torch/distributed/constants.py, PyTorch v2.13.0.
+
+As everywhere in an emulation, a wait with that limit counts as one without: it is a hang.
+"""
 
 
 def monitored_barrier(fabric: GlooFabric, host: Any, group: Group, timeout_ns: int, all_ranks: bool) -> None:
@@ -43,6 +46,8 @@ def monitored_barrier(fabric: GlooFabric, host: Any, group: Group, timeout_ns: i
                 f"send/recv from rank 0. Please check rank 0 logs for faulty rank.\n Original exception: \n{error}"
             ) from None
         return
+    if timeout_ns >= DEFAULT_TIMEOUT.total_seconds() * 1e9:
+        timeout_ns = 0
     begin = host.waits.now
     for op, tag in ((Op.RECV, arrived), (Op.SEND, leave)):
         calls = [_post(fabric, host, group, op, place, tag) for place in range(1, len(group.ranks))]
@@ -55,8 +60,8 @@ def _wait_for_each(
     come: list[int] = []
     missing: list[int] = []
     for place, call in enumerate(calls, 1):
-        left = timeout_ns if all_ranks else begin + timeout_ns - host.waits.now
-        if left <= 0:
+        left = timeout_ns if all_ranks or not timeout_ns else begin + timeout_ns - host.waits.now
+        if left <= 0 < timeout_ns:
             said = (
                 f"Successfully processed ranks: {', '.join(map(str, come))}"
                 if come

@@ -355,4 +355,4 @@ class Emulation:
 
 def _awaited(host: Host) -> CallRow | None:
     """The first of the open calls that a rank stands still for."""
-    return next((call.row for call in host.waits.awaited), None)
+    return next((call.row for call in host.waits.awaited if call.row["seq"] >= 0), None)

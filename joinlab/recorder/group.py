@@ -42,7 +42,7 @@ class RecordedWork(dist.Work):
             return result
         if call.done:
             return bool(real.wait(timeout) if timeout else real.wait())
-        with self._recorder.waits.waiting((call,)):
+        with self._recorder.waits.waiting((call,), limited=bool(timeout)):
             return bool(real.wait(timeout) if timeout else real.wait())
 
     def get_future(self) -> torch.futures.Future[Any]:

@@ -23,9 +23,12 @@ class Waits:
         """The events of waits that have begun and not ended, by thread."""
 
     @contextmanager
-    def waiting(self, calls: Sequence[RecordedCall]) -> Iterator[None]:
-        """Record that the host waits for `calls` while the body runs; an error of the body is theirs."""
-        self.begin(calls)
+    def waiting(self, calls: Sequence[RecordedCall], limited: bool = False) -> Iterator[None]:
+        """Record that the host waits for `calls` while the body runs; an error of the body is theirs.
+
+        limited  the wait has a time limit, and so ends by itself
+        """
+        self.begin(calls, limited)
         try:
             yield
         except Exception as error:
@@ -37,10 +40,14 @@ class Waits:
             self.completions.finish(call)
         self.end(calls)
 
-    def begin(self, calls: Sequence[RecordedCall]) -> None:
-        """Record that the host begins to wait for all of `calls`."""
+    def begin(self, calls: Sequence[RecordedCall], limited: bool = False) -> None:
+        """Record that the host begins to wait for all of `calls`.
+
+        A rank is blocked when as many of its threads wait as it has. One in a `limited` wait will go on: it is counted
+        once more, as a thread that does not wait, so that no hang is proven from it.
+        """
         ids = ",".join(str(call.id) for call in calls)
-        thread, live = threading.get_ident(), threading.active_count() - self.own_threads
+        thread, live = threading.get_ident(), threading.active_count() - self.own_threads + limited
         line = f'{{"e":"wait","id":[{ids}],"t":{now()},"th":{thread},"n":{live}}}'
         self.open[thread] = line
         self.log.write_text(line)
