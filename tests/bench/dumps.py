@@ -1,0 +1,84 @@
+"""Reading flight recorder dumps of many ranks: joinlab beside PyTorch's own torchfrtrace, on the same files."""
+
+from __future__ import annotations
+
+import pickle
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.bench.figures import Figure
+
+RANKS, ENTRIES, ODD = 256, 2000, 77
+LOOK = """
+import sys, time, joinlab, joinlab.importers.load, joinlab.analysis.blame, joinlab.analysis.verdict
+begin = time.perf_counter()
+timeline = joinlab.load(sys.argv[1])
+found = joinlab.blame(timeline)
+read = time.perf_counter()
+joinlab.analysis.verdict.judge(timeline)
+print(read - begin, time.perf_counter() - read, *found.ranks)
+"""
+
+
+def measure() -> Iterator[Figure]:
+    """One job of 256 ranks with 2,000 calls each, in which one rank stops ten calls before the others."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for rank in range(RANKS):
+            (folder / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(dump(rank), protocol=2))
+        ours, peak, said = child([sys.executable, "-c", LOOK, name])
+        read, judged, *blamed = said.split()
+        assert [int(rank) for rank in blamed] == [ODD], said
+        theirs, their_peak, _ = child([sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", name])
+    ratio = f"{theirs / ours:.1f} times faster"
+    both = (
+        f"{float(read):.2f} s and {peak} MB; whole process {ours:.2f} s / torchfrtrace {theirs:.2f} s, {their_peak} MB"
+    )
+    yield Figure(f"dumps of {RANKS} x {ENTRIES}: load, match, blame", both, ratio, "2 s, 500 MB")
+    yield Figure(f"dumps of {RANKS} x {ENTRIES}: fold and verdict", f"{float(judged):.2f} s", "", "in the 2 s")
+
+
+def child(command: list[str]) -> tuple[float, int, str]:
+    """Seconds, peak memory in MB and the output of a process. The peak is of the largest child so far."""
+    begin = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    seconds = time.perf_counter() - begin
+    return seconds, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024, done.stdout
+
+
+def dump(rank: int) -> dict[str, Any]:
+    """One rank's dump: a ring buffer that lost its first 5,000 calls; the last ten never completed."""
+    files = [f"site-packages/torch/file_{number}.py" for number in range(8)]
+    inner = [{"name": f"f{number}", "filename": files[number % 8], "line": number} for number in range(60)]
+    outer = [{"name": "main", "filename": "train.py", "line": number} for number in range(20)]
+    stacks = [[inner[(number * 7 + depth) % 60] for depth in range(8)] + [outer[number % 20]] for number in range(40)]
+    entries = [
+        {
+            "record_id": at, "pg_id": 0, "process_group": ("0", "default_pg"), "collective_seq_id": 5001 + at,
+            "p2p_seq_id": 0, "op_id": 5001 + at, "profiling_name": "nccl:all_reduce", "duration_ms": 1.0,
+            "time_created_ns": 10**18 + at * 10**6 + rank, "input_sizes": [[1024, at % 7]], "input_dtypes": ["Float"],
+            "output_sizes": [[1024, at % 7]], "output_dtypes": ["Float"],
+            "state": "completed" if at < ENTRIES - 10 else "scheduled",
+            "time_discovered_started_ns": 10**18 + at * 10**6 + rank + 10 if at < ENTRIES - 10 else None,
+            "time_discovered_completed_ns": 10**18 + at * 10**6 + rank + 5000 if at < ENTRIES - 10 else None,
+            "retired": at < ENTRIES - 10, "timeout_ms": 600_000, "is_p2p": False, "thread_id": "1",
+            "thread_name": "python", "frames": stacks[at % 40],
+        }
+        for at in range(ENTRIES if rank != ODD else ENTRIES - 10)
+    ]  # fmt: skip
+    ranks = str(list(range(RANKS)))
+    last = entries[-1]["collective_seq_id"]
+    status = {"last_enqueued_collective": last, "last_started_collective": -1}
+    return {
+        "version": "2.10",
+        "comm_lib_version": "2.29.7",
+        "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": ranks}},
+        "pg_status": {"0": {**status, "last_completed_collective": 5000 + ENTRIES - 10}},
+        "entries": entries,
+    }
