@@ -21,7 +21,7 @@ from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import joinlab
-from joinlab import cases, emulate
+from joinlab import cases, emulate, launch
 from joinlab.errors import LaunchInterrupted, ProgramError
 from joinlab.timeline import EndKind
 
@@ -115,6 +115,7 @@ def test_an_interrupt_leaves_nothing_behind_and_gives_the_timeline():
             pass
         dist.barrier()
 
+    emulate(cases.case_1, (1, 1))  # imports what it needs
     before = state()
     with pytest.raises(LaunchInterrupted) as caught:
         emulate(interrupted, (1, 1), backend="gloo")
@@ -265,3 +266,16 @@ def test_output_is_kept_per_rank_and_told_line_by_line():
     timeline = emulate(speak, (0, 0), on_output=lambda rank, line: told.append((rank, line)))
     assert timeline.output == ("one\ntwo 0", "one\ntwo 1")
     assert sorted(told) == [(0, "one"), (0, "two 0"), (1, "one"), (1, "two 1")]
+
+
+def test_all_to_all_single_takes_one_tensor_in_emulations_and_launches_alike():
+    def program(rank, inputs):
+        ahead = dist.all_reduce(torch.ones(1), async_op=True)  # so that the other one waits in line
+        dist.all_to_all_single(torch.zeros(2), torch.arange(2.0) + rank)
+        ahead.wait()
+
+    launched = launch(program, (1, 1), "gloo", on_output=None, progress=False)
+    for backend in ("gloo", "nccl"):
+        found = emulate(program, (1, 1), backend).calls
+        assert found["value_in"].to_list() == launched.calls["value_in"].to_list()
+        assert found["value_out"].to_list() == launched.calls["value_out"].to_list()

@@ -151,7 +151,7 @@ class Host:
         }
         call = EmulatedCall(self._weak, group, kind, row, parts, name, args)
         if kind.small:
-            call.tensors_out = outs
+            call.tensors_in, call.tensors_out = ins, outs
         call.inflight = self.open_calls > 0
         self.open_calls += 1
         self.calls.append(call)

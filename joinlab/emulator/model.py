@@ -173,6 +173,7 @@ class EmulatedCall:
         "row",
         "small",
         "source_place",
+        "tensors_in",
         "tensors_out",
         "when_waited",
     )
@@ -206,6 +207,7 @@ class EmulatedCall:
         self.future: Any = None
         self.expired = False  # the host has given up waiting for it, so its end is not written down any more
         self.inflight = False  # it was issued behind a call that was still open: its input may not have been there
+        self.tensors_in: list[torch.Tensor] = []  # whole, as the program gave them; parts may be pieces of them
         self.tensors_out: list[torch.Tensor] = []
         self.ready_ns = 0  # when the backend can begin with it
         self.ended_ns = 0  # when it completed or failed, once it is done
@@ -224,7 +226,7 @@ class EmulatedCall:
     def begin(self, at_ns: int) -> None:
         """The backend carries it out now; whatever it reads is there."""
         if self.inflight and self.small and self.row["value_in"] is not None:
-            self.row["value_in"] = values([tensor for part in self.parts for tensor in part.ins])
+            self.row["value_in"] = values(self.tensors_in)
         if self.group.fabric.streams:
             self.row["started_ns"] = at_ns
 
