@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 import pytest
 from timelines import Writer, case_timeline
 
-from joinlab.analysis.wording import measured, sign
+from joinlab.analysis.wording import measured, sign, title
 from joinlab.cases import case_2
 from joinlab.emulator.emulate import emulate
 from joinlab.picture.lane_data import pack
@@ -231,3 +231,13 @@ def test_the_page_and_the_view_show_one_sign_of_an_ending():
         assert f"<strong>{one} rank {rank}: " in written
     packed = json.loads(gzip.decompress(pack(timeline)))
     assert packed["runs"][0]["sign"] == "".join(signs)
+
+
+def test_of_64_ranks_those_that_did_the_same_are_told_of_once():
+    writer = Writer(64)
+    for rank in range(64):
+        writer.call(rank, "barrier" if rank == 5 else "all_reduce", done=False, line=1)
+    hung = [Ending("hung", call=0, group="0", proven=True)] * 64
+    written = page([("64 ranks", writer.timeline(hung, inputs=[4] * 64))])
+    assert written.count("<li class=") == 2 and "ranks 0-4, 6-63: hung" in written
+    assert title(writer.timeline(hung, inputs=[4] * 64)) == "hand-made, 64 ranks with 4 inputs, launched on gloo"

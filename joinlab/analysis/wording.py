@@ -126,6 +126,9 @@ def title(timeline: Timeline) -> str:
     meta = timeline.meta
     inputs = meta.get("inputs")
     said = f", inputs ({', '.join(map(str, inputs))})" if inputs else ""
+    if inputs and len(inputs) > 8:
+        low, high = min(inputs), max(inputs)
+        said = f", {len(inputs)} ranks with {low if low == high else f'{low} to {high}'} inputs"
     return f"{meta.get('program', 'program')}{said}, {meta.get('engine', 'recorded')} on {meta.get('backend', '?')}"
 
 

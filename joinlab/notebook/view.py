@@ -29,7 +29,7 @@ class View(anywidget.AnyWidget):
     selected   index into `joinlab.match(timeline)` of the selected slot, or None; two-way
     axis       "logical" (one row per set of calls that met) or "time"; two-way
     setup      True shows every row; False folds rounds that matched, and DDP's own setup; two-way
-    ranks_as   "columns", "rows", or "auto": rows from 9 ranks on; two-way
+    ranks_as   "columns", "rows", or "auto": rows from 5 lanes on; two-way
     hidden     kinds of boxes that are not drawn, as the legend names them ("host waits"); two-way
     covered    ranks whose lanes and endings are covered; while any is, nothing tells how the run ended
     sentences  whether the diagnosis is said above the lanes

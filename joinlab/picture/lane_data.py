@@ -147,7 +147,9 @@ class LaneData:
         first = None if found.first is None else numbers[found.first]
         return {
             "headline": text(found.headline),
-            "chips": [{"text": text(one.text), "good": good(one.ending)} for one in found.endings],
+            "chips": [
+                {"text": text(one.text), "good": good(one.ending), "sign": sign(one.ending)} for one in found.endings
+            ],
             "steps": [text(step) for step in found.steps],
             "advice": None if found.advice is None else [text(found.advice.do), text(found.advice.reason)],
             "first": first,

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from joinlab.analysis.diagnosis import diagnose
+from joinlab.analysis.diagnosis import diagnose_matched
 from joinlab.analysis.matching import Matched
-from joinlab.analysis.wording import good, measured, sign, title
+from joinlab.analysis.verdict import judge
+from joinlab.analysis.wording import good, lane_name, measured, sign, title
 from joinlab.picture.assets import script, style
 from joinlab.picture.lane_data import LaneData
-from joinlab.picture.lanes import lanes
+from joinlab.picture.lanes import folded, lanes
 from joinlab.picture.rows import plan, stretches
 from joinlab.picture.svg import svg
 from joinlab.timeline import Timeline
@@ -186,13 +187,21 @@ def _document(heading: str, body: Iterable[str], data: LaneData) -> Iterator[str
 
 def _still(name: str, timeline: Timeline) -> Iterator[str]:
     """What the live view says, without a script: for readers who have none, and for paper."""
-    said = diagnose(timeline)
+    matched = Matched(timeline)
+    folding = folded(matched)
+    said, verdict = diagnose_matched(matched), judge(timeline, folding)
     yield f'<div class="still">\n<p class="soft">{escape(measured(timeline))}</p>\n<div class="beside">\n<div>\n'
-    yield f"<h3>How it ended, and why</h3>\n<p>{escape(said.sentence)}</p>\n<ul class='ranks'>\n"
-    for one in said.ranks:
+    yield f"<h3>{escape(verdict.headline)}</h3>\n"
+    if verdict.steps:
+        yield f"<ol>{''.join(f'<li>{escape(step)}</li>' for step in verdict.steps)}</ol>\n"
+    if verdict.advice:
+        yield f"<p><strong>{escape(verdict.advice.do)}</strong> {escape(verdict.advice.reason)}</p>\n"
+    yield "<ul class='ranks'>\n"
+    for ranks in folding.classes:  # those that did the same are told of once
+        one = said.ranks[ranks[0]]
         look = "fine" if good(one.ending) else "wrong"
         yield (
-            f'<li class="{look}"><strong>{sign(one.ending)} rank {one.rank}: {escape(str(one.ending))}</strong>'
+            f'<li class="{look}"><strong>{sign(one.ending)} {lane_name(ranks)}: {escape(str(one.ending))}</strong>'
             f"<br>{escape(one.sentence)}</li>\n"
         )
     yield "</ul>\n</div>\n"

@@ -15,7 +15,7 @@ export function drawTold(told, data, run, { heading, sentences, covered }) {
     const { headline, chips, steps, advice } = run.verdict;
     const verdict = element("div", { class: chips.every((one) => one.good) ? "jl-verdict" : "jl-verdict jl-ill" });
     verdict.innerHTML =
-      `<div class="jl-chips">${chips.map((one) => `<span class="${one.good ? "jl-chip" : "jl-chip jl-bad"}">${one.good ? "✓" : "✕"} ${esc(text(one.text))}</span>`).join("")}</div>` +
+      `<div class="jl-chips">${chips.map((one) => `<span class="${one.good ? "jl-chip" : "jl-chip jl-bad"}">${one.sign} ${esc(text(one.text))}</span>`).join("")}</div>` +
       `<div><p class="jl-headline">${esc(text(headline))}</p>` +
       (steps.length ? `<ol>${steps.map((step) => `<li>${esc(text(step))}</li>`).join("")}</ol>` : "") +
       (advice ? `<p class="jl-advice"><strong>${esc(text(advice[0]))}</strong> ${esc(text(advice[1]))}</p>` : "") + `</div>`;

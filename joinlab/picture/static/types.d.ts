@@ -12,7 +12,7 @@ interface RawRun {
 
 /** What happened, why, what to do; `first` and `wrong` are slots. */
 interface RawVerdict {
-  headline: number; chips: { text: number; good: boolean }[]; steps: number[]; advice: [number, number] | null;
+  headline: number; chips: { text: number; good: boolean; sign: string }[]; steps: number[]; advice: [number, number] | null;
   first: number | null; wrong: number[];
 }
 

@@ -17,7 +17,7 @@ import { toolbar } from "./toolbar.js";
 
 const ZOOMS = [0.5, 0.7, 1, 1.4, 2, 2.8, 4, 5.6, 8, 16, 32, 64];
 const FIT = ZOOMS.indexOf(1);
-const MOST_COLUMNS = 8; // more ranks than these are drawn as rows, unless the reader asks for columns
+const MOST_COLUMNS = 4; // more lanes than these are drawn as rows, unless the reader asks for columns
 
 export class LiveView {
   /** @param {HTMLElement} root @param {Model} model */
