@@ -15,12 +15,14 @@ be emulated, since a rank has one: `torch.cuda.Stream` raises, and says so.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FullyShardedDataParallel, _init_utils
+from torch.jit import _builtins
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._device import DeviceContext
 
@@ -108,8 +110,9 @@ def patch_devices(patches: Patches) -> None:
 # ---------------------------------------------------------------------------------------- tensors and modules
 
 
+@cache
 def _made(make: Callable[..., Any], name: str = "device") -> Callable[..., Any]:
-    """A function that takes `device=`, or whatever it calls it."""
+    """A function that takes `device=`, or whatever it calls it. Made once per process: see its last lines."""
 
     def made(*args: Any, **kwargs: Any) -> Any:
         device = kwargs.get(name)
@@ -120,6 +123,10 @@ def _made(make: Callable[..., Any], name: str = "device") -> Callable[..., Any]:
         return make(*args, **kwargs)
 
     made.__name__ = make.__name__
+    # torch.jit.script knows torch.zeros and its like by identity (torch/jit/_builtins.py, _builtin_table, v2.13.0), and
+    # ZeroRedundancyOptimizer's import scripts functions that call them. The table keeps ids, so `made` must live on.
+    if (builtin := _builtins._find_builtin(make)) is not None:  # type: ignore[no-untyped-call]
+        _builtins._register_builtin(made, builtin)
     return made
 
 
