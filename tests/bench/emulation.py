@@ -16,7 +16,7 @@ from torch.distributed import distributed_c10d as c10d
 
 import joinlab
 from joinlab import cases
-from joinlab.emulator.isolation import World
+from joinlab.emulator.own import World
 from tests.bench.figures import Figure, ms
 
 N = 5
