@@ -8,10 +8,11 @@ import signal
 import threading
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joinlab.recorder.events import CHUNK, EventLog, LogTail
+from joinlab.recorder.events import CHUNK, EventLog, LogTail, values_field
 from joinlab.recorder.rank_log import RankLog
 from joinlab.timeline import Ending, EndKind
 
@@ -129,3 +130,8 @@ def test_an_open_wait_says_for_what() -> None:
     log = read("".join(json.dumps(event) + "\n" for event in EVENTS[:7]).encode())
     assert log.waits == {7: (0,)}
     assert Ending.finished(log.calls.values()) == Ending(EndKind.FINISHED, pending=True, call=0, group="0")
+
+
+@pytest.mark.parametrize("value", [0j, 1 + 2j, True, float("nan"), float("-inf"), 3, 0.5])
+def test_values_of_any_dtype_are_written_as_json(value):
+    assert json.loads("{" + values_field([[value]])[1:] + "}")["v"][0]

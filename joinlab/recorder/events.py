@@ -140,7 +140,7 @@ def values_field(values: list[list[Any]] | None) -> str:
     if values is None:
         return ""
     text = repr(values)
-    plain = not any(letter in text for letter in "naTF(")  # nan, inf, True, False, complex
+    plain = not any(letter in text for letter in "naTFj")  # nan, inf, True, False, complex
     return f',"v":{text if plain else to_json(values)}'
 
 
