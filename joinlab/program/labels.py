@@ -4,7 +4,16 @@ The labels are those of the forum answer ("all-reduce (DDP forward() 1)"). They 
 functions of torch that stand between the learner's line and the call. What the C++ Reducer issues has no frame of
 its own: it is told by the innermost Python frame, through which the Reducer was entered.
 
-Recorder and emulator share this file. It imports nothing of torch: file names are enough.
+Recorder and emulator share this file. It imports nothing of torch: file names are enough. The names are those of torch
+v2.13.0, where each stands alone in its file:
+
+    torch/distributed/algorithms/join.py   notify_join_context, _notify_procs_to_terminate, _get_num_nonjoined_procs
+    torch/nn/parallel/distributed.py       _pre_forward, _post_forward, _lazy_init, _sync_buffers, _find_common_rank,
+                                           _check_global_requires_backward_grad_sync, _match_all_reduce_for_bwd_pass,
+                                           _match_unused_params_allreduce, _sync_final_model, main_hook, post_hook
+    torch/distributed/utils.py             _sync_params_and_buffers
+    torch/autograd/graph.py                _engine_run_backward: the way into the Reducer's hooks
+    torch/distributed/distributed_c10d.py  the functions for objects, which issue several calls each
 """
 
 from __future__ import annotations
@@ -175,8 +184,10 @@ def _who(frames: tuple[Frame, ...], asynchronous: bool, dtype: str | None) -> st
     return None
 
 
+# What stands between a call and the function that meant it: c10d_logger.py's wrapper, distributed_c10d.py's functions.
 _WRAPPERS = {"wrapper", "all_reduce", "broadcast", "_broadcast_coalesced", "_sync_params_and_buffers"}
 _DDP_FUNCTIONS = {"_pre_forward", "_post_forward", "main_hook", "post_hook", "__init__", "_lazy_init"}
+# Functions of distributed_c10d.py that issue several collectives for one call of the program.
 _COMPOSITE = {
     "all_gather_object",
     "gather_object",

@@ -12,8 +12,9 @@ needs particular peers:
     scatter       the root sends to everyone; the others only receive from the root
     reduce        a ring and then a gather to the root; a small tensor leaves out the ring's unneeded parts
 
-Each is one file of gloo: gloo/allreduce.cc, allgather.cc, barrier.cc, alltoall.cc, broadcast.cc, gather.cc, scatter.cc
-and reduce.cc.
+Each is one file of gloo at the commit that torch v2.13.0 pins (third_party/gloo): gloo/allreduce.cc, allgather.cc,
+barrier.cc, alltoall.cc, broadcast.cc, gather.cc, scatter.cc and reduce.cc. The number, the wait of a barrier and the
+reduce_scatter are of torch/csrc/distributed/c10d/ProcessGroupGloo.cpp, v2.13.0.
 
 A barrier begins only when all earlier collectives of its rank are complete. PyTorch makes reduce_scatter of an
 all-reduce, so the two meet. A send meets the recv of the same two ranks and the same tag, in order.
