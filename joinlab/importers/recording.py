@@ -15,11 +15,10 @@ from joinlab.importers.clocks import Offset, offsets
 from joinlab.ops import CallRow, SpanRow
 from joinlab.recorder.bounded_log import parse_segment_name
 from joinlab.recorder.events import LogTail
-from joinlab.recorder.rank_log import RankLog
+from joinlab.recorder.rank_log import MOST_RANKS, RankLog
 from joinlab.rules.proof import Wait, prove
 from joinlab.timeline import Clock, Ending, EndKind, Meta, Process, Timeline, timeline_from_rows
 
-MOST_RANKS = 65_536
 MOST_FILE_BYTES = 4 << 30
 """A larger file is not read: what a bounded log writes is a thousandth of it."""
 
@@ -147,7 +146,7 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
     first = next(iter(logs.values()))
     groups = _groups(logs)
     world = max([log.begin.get("world") or 0 for log in logs.values()] + [len(ranks) for ranks in groups.values()])
-    size = max(world, max(logs) + 1)
+    size = max(world, max(logs) + 1, *(rank + 1 for ranks in groups.values() for rank in ranks))
     groups = groups or {"0": list(range(size))}
     backend = next((group["backend"] for log in logs.values() for group in log.groups.values()), "unknown")
     backends = {name: group["backend"] for log in logs.values() for name, group in log.groups.items()}

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from joinlab.ops import CallRow, SpanRow, encode_values
+from joinlab.ops import CallRow, Op, SpanRow, encode_values
+
+MOST_RANKS = 65_536
 
 
 @dataclass(slots=True)
@@ -47,7 +50,7 @@ class RankLog:
         for line in lines:
             if line:
                 try:
-                    self._take(json.loads(line))
+                    self._take(_checked(json.loads(line)))
                 except (AttributeError, KeyError, TypeError, ValueError):  # not ours, or damaged
                     self.damaged += 1
 
@@ -150,6 +153,67 @@ class RankLog:
                 self.lost = event["x"]
             case "gpu":
                 self.gpu = event["x"]
+
+
+def _checked(event: dict[str, Any]) -> dict[str, Any]:
+    """The event, if its fields are of the documented types. A file may be damaged, or a stranger's."""
+    for name, right in _FORMS.get(event["e"], {}).items():
+        if not right(event.get(name)):
+            raise ValueError(f"{name!r} of {event['e']!r} is {event.get(name)!r}")
+    return event
+
+
+def _number(value: object) -> bool:
+    return type(value) is int and abs(value) < 2**62
+
+
+def _positive(value: object) -> bool:
+    return type(value) is int and value > 0
+
+
+def _text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _list(right: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, list) and all(map(right, value))
+
+
+def _or_none(right: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: value is None or right(value)
+
+
+def _rank(value: object) -> bool:
+    return type(value) is int and 0 <= value < MOST_RANKS
+
+
+def _flat(value: object) -> bool:
+    """A flat list: the elements of one tensor. Those of a complex one are texts."""
+    return isinstance(value, list) and all(isinstance(one, (int, float, str)) for one in value)
+
+
+_FORMS: Mapping[str, Mapping[str, Callable[[object], bool]]] = {
+    "begin": {"t": _number, "rank": _rank, "host": _or_none(_text), "pid": _or_none(_number), "world": _or_none(_rank),
+              "wall": _or_none(_number), "keep": _or_none(_positive), "command": _or_none(_list(_text)),
+              **dict.fromkeys(("joinlab", "python", "torch", "nccl"), _or_none(_text))},
+    "group": {"name": _text, "ranks": _list(_rank), "backend": _text},
+    "stack": {"id": _number, "f": _list(_text), "site": _or_none(_text)},
+    "call": {"t": _number, "id": _number, "g": _text, "s": _number, "op": {*Op}.__contains__, "o": _or_none(_text),
+             "i": _or_none(_number), "d": _or_none(_text), "sh": _list(_list(_number)), "st": _number,
+             "reduce_op": _or_none(_text), "root": _or_none(_number), "peer": _or_none(_number),
+             "tag": _or_none(_number), "v": _or_none(_list(_flat)), "site": _or_none(_text), "k": _or_none(_number)},
+    "done": {"t": _number, "id": _number, "v": _or_none(_list(_flat))},
+    "value": {"id": _number, "c": _text, "v": _or_none(_list(_flat))},
+    "fail": {"id": _number, "x": _text},
+    "wait": {"t": _number, "id": _list(_number), "th": _number, "n": _number},
+    "wake": {"t": _number, "id": _list(_number), "th": _number},
+    "span+": {"t": _number, "id": _number, "n": _text, "i": _or_none(_number), "site": _or_none(_text)},
+    "span-": {"t": _number, "id": _number},
+    "input": {"k": _number},
+    "raise": {"x": _text},
+    **{event: {"x": _text} for event in ("over", "refused", "lost", "gpu")},
+}  # fmt: skip
+"""By event: what its fields must be."""
 
 
 def _values(tensors: Any) -> str | None:
