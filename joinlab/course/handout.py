@@ -23,7 +23,7 @@ MOST = 8
 
 BARRIERS = {
     "today": "of today: an all-reduce of a float zero",
-    "1.9": "of PyTorch 1.9: an all-reduce of one byte that nobody set, here 7",
+    "1.9": "of PyTorch 1.9: an all-reduce of one byte that was never set, here 7",
 }
 
 

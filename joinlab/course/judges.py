@@ -208,7 +208,7 @@ def _shadows(answer: Answer, counts: tuple[int, ...]) -> None:
     made = []
     for rank in range(len(counts)):
         origins = [row["origin"] for row in issued(timeline, rank)]
-        rounds = sum("_get_num_nonjoined_procs" in origin for origin in origins) - 1  # the last one finds nobody left
+        rounds = sum("_get_num_nonjoined_procs" in origin for origin in origins) - 1  # in the last one no rank is left
         made.append(rounds + sum("check bwd grad sync" in origin or "join() hook" in origin for origin in origins))
     said = call(answer, (counts,), f"inputs={counts}")
     compare(said, made, f"inputs={counts}", "the list of each rank's shadow calls")
