@@ -5,9 +5,12 @@ numbers of Python and numpy, output, clocks). The rest is one value per process,
 passes (`SWAPPED`). Swapping costs 4 us for each pass of the baton.
 
 Ranks still share what cannot be told apart nor swapped: umask, resource limits, signal masks, open descriptors, flags
-of torch that are not named below (cudnn, mkldnn, autograd's own), classes and module globals of imported modules, and
-every object that a program reaches through a closure. Other threads of the process see the swapped values of the rank
-that runs, and random numbers that they draw from torch meanwhile come from its generator.
+of torch that are not named below (cudnn, mkldnn, autograd's own), module globals and class attributes, those of the
+program's own module among them, and every object that a program reaches through a closure. A name that was imported
+from a module before the emulation (`from time import sleep`) is the original, in ranks too.
+
+Other threads of the process see the swapped values of the rank that runs, and random numbers that they draw from torch
+meanwhile come from its generator.
 """
 
 from __future__ import annotations
