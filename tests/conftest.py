@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -12,6 +14,8 @@ from hypothesis import settings
 os.environ["JOINLAB_PROGRESS"] = "off"  # no test reads or writes how far the user is in the course
 settings.register_profile("joinlab", deadline=None, derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "joinlab"))
+
+AXE = "axe-core@4"
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -23,3 +27,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
         if not torch.cuda.is_available():
             pytest.skip("no NVIDIA GPU")
+
+
+@pytest.fixture(scope="session")
+def axe(tmp_path_factory) -> str:
+    """The script of axe-core, which looks for what hinders people who cannot see or point."""
+    if path := os.environ.get("AXE_CORE"):
+        return Path(path).read_text("utf-8")
+    if not shutil.which("npm"):
+        pytest.skip("no npm to get axe-core with, and AXE_CORE names no axe.min.js")
+    folder = tmp_path_factory.mktemp("npm")
+    options = ["--prefix", str(folder), "--no-audit", "--no-fund", "--ignore-scripts", "--cache", str(folder / "cache")]
+    done = subprocess.run(["npm", "install", *options, AXE], capture_output=True, text=True, timeout=90)
+    if done.returncode:
+        pytest.skip(f"npm could not get axe-core: {done.stderr.strip()[-200:]}")
+    return (folder / "node_modules" / "axe-core" / "axe.min.js").read_text("utf-8")

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from joinlab.emulator import emulate as emulator
+from joinlab.notebook import session
 from joinlab.notebook.bench import Bench, bench
 from joinlab.notebook.ending_map import TRIES
 from joinlab.notebook.sweep import COUNTS, Overall
@@ -94,3 +95,15 @@ def test_a_rank_that_raises_has_a_colour_of_its_own():
     opened = watched(bench(third, inputs=(1, 1)))
     names = [kind["name"] for kind in opened.panel.map["kinds"]]
     assert names[opened.panel.map["cells"]["3,1"]] == Overall.RAISES
+
+
+def test_a_program_that_was_cut_off_is_neither_on_the_map_nor_kept(monkeypatch):
+    monkeypatch.setattr(session, "EMULATION_S", 0.05)
+
+    def endless(rank, inputs):
+        while len(inputs) == 2:
+            pass
+
+    opened = watched(bench(endless, inputs=(1, 1)))
+    assert "slow" in opened.panel.map["note"] and all("2" not in counts for counts in opened.panel.map["cells"])
+    assert all(len(kept.counts) and 2 not in kept.counts for kept in opened._session._kept)

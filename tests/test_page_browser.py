@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +18,6 @@ pytest.importorskip("playwright.sync_api")
 from browser import chromium, watched  # noqa: E402
 
 SOURCE = {"file": "train.py", "first_line": 26, "text": "a\nb\nwith join():\n\n\nmodel(x)\nbackward()\nbarrier()\n"}
-AXE = "axe-core@4"
 
 
 @pytest.fixture(scope="module")
@@ -398,21 +394,6 @@ def test_without_scripts_the_static_picture_stands_there(opened, request, which)
     drawn = page.locator(".still svg").first
     assert drawn.is_visible() and drawn.locator("text").filter(has_text="hung (proven)").count() >= 1
     assert page.locator("#sliders").count() == 0 or not page.locator("#sliders").is_visible()
-
-
-@pytest.fixture(scope="module")
-def axe(tmp_path_factory) -> str:
-    """The script of axe-core, which looks for what hinders people who cannot see or point."""
-    if path := os.environ.get("AXE_CORE"):
-        return Path(path).read_text("utf-8")
-    if not shutil.which("npm"):
-        pytest.skip("no npm to get axe-core with, and AXE_CORE names no axe.min.js")
-    folder = tmp_path_factory.mktemp("npm")
-    options = ["--prefix", str(folder), "--no-audit", "--no-fund", "--ignore-scripts", "--cache", str(folder / "cache")]
-    done = subprocess.run(["npm", "install", *options, AXE], capture_output=True, text=True, timeout=90)
-    if done.returncode:
-        pytest.skip(f"npm could not get axe-core: {done.stderr.strip()[-200:]}")
-    return (folder / "node_modules" / "axe-core" / "axe.min.js").read_text("utf-8")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

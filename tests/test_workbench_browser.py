@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -172,6 +173,88 @@ def test_what_is_kept_stands_beside_what_comes_next_and_the_parting_is_marked(no
     )
     one, other = (picture.bounding_box() for picture in where.locator(".jl-svg").all())
     assert one["x"] + one["width"] <= other["x"] and abs(one["y"] - other["y"]) < 40  # side by side
+
+
+def test_a_click_on_the_map_moves_the_sliders_and_the_picture(notebook):
+    where = cell(notebook, FOLLOWS)
+    grid = where.get_by_role("grid", name="Map of endings")
+    grid.locator('[data-cell="3,1"][style]').wait_for()
+    grid.locator('[data-cell="3,1"]').click()
+    where.locator(".jl-title", has_text="inputs (3, 1)").wait_for()
+    assert [one.input_value() for one in where.get_by_role("slider").all()] == ["3", "1"]
+    assert grid.locator('[aria-selected="true"]').get_attribute("data-cell") == "3,1"
+    press(notebook, grid, "ArrowRight")
+    where.locator(".jl-title", has_text="inputs (4, 1)").wait_for()
+    assert notebook.ask("follows.counts") == [4, 1]
+
+
+def test_a_press_is_answered_before_python_does(notebook):
+    where = cell(notebook, FOLLOWS)
+    notebook.page.evaluate(
+        """(at) => { const cell = document.querySelectorAll('.jp-CodeCell')[at], said = window.said = [];
+            cell.querySelector('[data-engine="emulated gloo"]').click();
+            said.push(cell.querySelector('.jlb-status').textContent); }""",
+        FOLLOWS,
+    )
+    assert notebook.page.evaluate("() => window.said") == ["Asking Python …"]
+    where.locator(".jl-title", has_text="emulated on gloo").wait_for()
+    press(notebook, where.get_by_role("button", name="NCCL today"), "Enter")
+    where.locator(".jl-title", has_text="emulated on nccl").wait_for()
+
+
+def test_keys_are_listed_and_search_finds_calls(notebook):
+    where = cell(notebook, FOLLOWS)
+    press(notebook, where.locator(".jl-svg"), "?")
+    listed = where.get_by_role("dialog", name="Keys")
+    assert listed.is_visible() and "next mismatch" in listed.text_content()
+    notebook.page.keyboard.press("Escape")
+    assert not listed.is_visible()
+    press(notebook, where.locator(".jl-svg"), "/")
+    notebook.page.keyboard.type("backward rank 1")
+    notebook.page.keyboard.press("Enter")
+    where.locator('.jl-svg [aria-selected="true"][aria-label^="rank 1: "][aria-label*="backward"]').wait_for()
+    notebook.page.keyboard.press("Escape")
+    before = where.locator(".jl-svg").bounding_box()
+    press(notebook, where.locator(".jl-svg"), "w")
+    assert where.locator(".jl-svg").bounding_box()["height"] > before["height"]
+    press(notebook, where.locator(".jl-svg"), "f")
+
+
+def test_what_is_shown_can_be_saved(notebook):
+    where = cell(notebook, FOLLOWS)
+    for what, begins in (("SVG", b"<svg"), ("CSV", b"rank,group"), ("PNG", b"\x89PNG")):
+        with notebook.page.expect_download() as waited:
+            press(notebook, where.get_by_role("button", name=what, exact=True), "Enter")
+        assert Path(waited.value.path()).read_bytes().startswith(begins)
+        assert waited.value.suggested_filename.startswith("case_1_")
+
+
+@pytest.mark.parametrize("size", [(1440, 900), (1024, 768)])
+def test_the_bench_is_on_one_screen(notebook, size):
+    width, height = size
+    notebook.page.set_viewport_size({"width": width, "height": height})
+    where = cell(notebook, FOLLOWS)
+    where.locator(".jlb").evaluate("(one) => one.scrollIntoView({ block: 'start' })")
+    frame = notebook.page.locator(".jp-WindowedPanel-outer").first.bounding_box()
+    bottom = frame["y"] + frame["height"]
+    where.locator('.jl-svg [role="gridcell"]').last.click()
+    for part in (".jlb-verdict", ".jlm-grid", ".jl-heads", ".jl-overview", ".jl-card.jl-here .jl-call"):
+        box = where.locator(part).first.bounding_box()
+        width = where.locator(".jl-board").evaluate("(one) => one.clientWidth")
+        assert frame["y"] <= box["y"] and box["y"] + box["height"] <= bottom, (part, width)
+    notebook.page.set_viewport_size({"width": 1400, "height": 1300})
+
+
+@pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
+def test_axe_finds_no_serious_violation(notebook, axe, theme):
+    notebook.page.evaluate("(theme) => window.jupyterapp.commands.execute('apputils:change-theme', { theme })", theme)
+    notebook.page.wait_for_function(
+        "(light) => document.body.dataset.jpThemeLight === light", arg=str(theme.endswith("Light")).lower()
+    )
+    notebook.page.evaluate(axe)
+    found = notebook.page.evaluate("() => axe.run('.jl')")["violations"]
+    told = [(one["impact"], one["id"], one["nodes"][0]["html"][:200]) for one in found]
+    assert [one for one in told if one[0] in ("serious", "critical")] == []
 
 
 @pytest.mark.parametrize("width", [900, 1400])

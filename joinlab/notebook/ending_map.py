@@ -15,9 +15,12 @@ from typing import Any
 from joinlab.errors import JoinlabError
 from joinlab.notebook.session import Session, Setting
 from joinlab.notebook.sweep import COLORS, COUNTS, SIGNS, Overall, overall_of
+from joinlab.timeline import EndKind
 
 SLOW_S, TRIES = 0.15, 3
 """A program gets no map if so many emulations on end take more CPU time: the sliders would lag behind them."""
+
+SLOW = "This program is slow: joinlab.sweep(program) computes the rest."
 
 EVERY_S = 0.2
 """How often what is new goes to the browser."""
@@ -108,13 +111,15 @@ class EndingMap:
         counts = self._left.pop(0)
         began = time.process_time()  # of all threads: what other processes do does not make a program slow
         try:
-            timeline = self._session.emulate(replace(self._base, counts=counts), timeout=1.0)
+            timeline = self._session.emulate(replace(self._base, counts=counts))
         except (JoinlabError, KeyboardInterrupt) as error:
             return self._give_up(f"No map: {str(error) or 'interrupted'}"[:160])
+        if any(end.kind is EndKind.KILLED for end in timeline.ends):  # how it ends is not known
+            return self._give_up(SLOW)
         self._cells[f"{counts[0]},{counts[1]}"] = list(Overall).index(overall_of(timeline))
         self._slow = self._slow + 1 if time.process_time() - began > SLOW_S else 0
         if self._slow >= TRIES and self._left:
-            return self._give_up("This program is slow: joinlab.sweep(program) computes the rest.")
+            return self._give_up(SLOW)
         return True
 
     def _give_up(self, note: str) -> bool:

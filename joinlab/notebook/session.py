@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from joinlab.notebook.engines import Engine
 from joinlab.program.program import Program
-from joinlab.timeline import Timeline
+from joinlab.timeline import EndKind, Timeline
 
 KEPT = 512
 """Timelines that are kept, at most: six maps of 81 and some. One of a case takes about 40 kB."""
@@ -73,7 +73,7 @@ class Session:
             self._kept = OrderedDict((one, timeline) for one, timeline in self._kept.items() if one.case)
         return self._kept.get(setting)
 
-    def emulate(self, setting: Setting, again: bool = False, timeout: float | None = None) -> Timeline:
+    def emulate(self, setting: Setting, again: bool = False) -> Timeline:
         """Emulate this, or take it from what is kept, unless it is to be done `again`."""
         from joinlab.emulator.emulate import emulate  # it takes torch with it
 
@@ -87,9 +87,10 @@ class Session:
             era=setting.engine.era,
             barrier_value=setting.barrier_value,
             pad=setting.pad,
-            timeout=EMULATION_S if timeout is None else timeout,
+            timeout=EMULATION_S,
         )
-        if setting.case or self.cell is not None:
+        cut_off = any(end.kind is EndKind.KILLED for end in found.ends)  # a busy machine does that, too
+        if not cut_off and (setting.case or self.cell is not None):
             self._kept[setting] = found
             if len(self._kept) > KEPT:
                 self._kept.popitem(last=False)

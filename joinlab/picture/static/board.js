@@ -45,6 +45,15 @@ class Board extends LiveView {
     this.centre();
   }
 
+  /** Mark what is selected, and bring its rank's card into sight, too. @param {boolean} scrolls */
+  pick(scrolls) {
+    super.pick(scrolls);
+    const side = this.panel.parentElement, here = this.panel.querySelector(".jl-here");
+    if (!here) return;
+    const top = here.getBoundingClientRect().top - side.getBoundingClientRect().top + side.scrollTop;
+    if (top < side.scrollTop || top + 60 > side.scrollTop + side.clientHeight) side.scrollTop = top - 4;
+  }
+
   /** Scroll the selected row to the middle of what the heads leave free. */
   centre() {
     const extent = this.selected === null ? null : this.picture.extent(this.selected);

@@ -34,8 +34,8 @@ class Panel {
   set(trait, value) {
     this.model.set(trait, value);
     this.model.save_changes();
-    this.say("Asking Python …");
     this.draw();
+    this.say("Asking Python …");
   }
 
   /** @param {string} what @param {string} said shown until Python answers */

@@ -4,6 +4,7 @@
 import { align, evenly, level, neighbour } from "./align.js";
 import { drawDetails, factsOf } from "./details.js";
 import { element } from "./dom.js";
+import { Keys } from "./keys.js";
 import { foldsOf, layoutOf, unpack } from "./layout.js";
 import { drawLegend } from "./legend.js";
 import { Overview } from "./overview.js";
@@ -95,6 +96,7 @@ export class LiveView {
     const main = element("div", { class: "jl-main" }, this.frame, element("div", { class: "jl-side" }, this.panel, this.source));
     this.view = element("div", { class: "jl", role: "group", "aria-label": "Swimlanes", "data-lm-suppress-shortcuts": "true" },
       this.told, this.toolbar.bar, main, this.live);
+    this.keys = new Keys(this);
     this.root.replaceChildren(this.view);
     const self = this;
     this.view.joinlab = {
@@ -368,7 +370,7 @@ export class LiveView {
       " ": () => this.play(), n: () => this.nextWrong(), f: () => this.zoomTo(FIT),
       Enter: () => { if (this.selected !== null) this.press(this.selected, this.rank); },
     };
-    const done = keys[event.key];
+    const done = keys[event.key] ?? this.keys.action(event.key);
     if (!done) return;
     if (this.player.playing && event.key !== " ") this.player.stop();
     done();
