@@ -81,10 +81,8 @@ def launch(
         raise ProgramError(f"progress= is True, False or a function of a number of inputs; got {progress!r}")
     if stop is not None and not callable(stop):
         raise ProgramError(f"stop= is None or a function that says whether to stop; got {stop!r}")
-    pickled = _pickle(program)
     meta: Meta = {
         "program": program_name(program),
-        "source": source_of(program),
         "engine": "launched",
         "world_size": len(counts),
         "inputs": list(counts),
@@ -92,9 +90,10 @@ def launch(
         "verdict_ns": None,  # when the ranks that still lived were ended
     }
     try:
-        return _run(
-            pickled, meta, backend and backend.lower(), Watching(listener, progress, stop, timeout, no_progress)
-        )
+        pickled = _pickle(program)
+        meta["source"] = source_of(program)
+        how = Watching(listener, progress, stop, timeout, no_progress)
+        return _run(pickled, meta, backend and backend.lower(), how)
     except LaunchInterrupted:
         raise
     except KeyboardInterrupt:  # before the first rank was started, or while the last files were removed

@@ -86,6 +86,8 @@ class Watch:
             with suppress(OSError):
                 self._end(link)
             raise LaunchInterrupted(INTERRUPTED, self._timeline()) from None
+        except ConnectionError as error:  # it died with something unread, or before it was told to end the run
+            raise LaunchError(DIED) from error
         finally:
             link.close()  # whatever happened: the keeper now ends what still lives
             if bar is not None:
@@ -134,7 +136,7 @@ class Watch:
             return False
         data = link.recv(1 << 16)
         if not data:
-            raise LaunchError("the process that ranks are forked from died during the run; call launch again")
+            raise LaunchError(DIED)
         *lines, self.incoming = (self.incoming + data).split(b"\n")
         for message in map(json.loads, lines):
             if "error" in message:
@@ -268,6 +270,7 @@ class Watch:
             )
 
 
+DIED = "the process that ranks are forked from died during the run; call launch again"
 INTERRUPTED = (
     "the run was interrupted; what was recorded is in the `timeline` of this exception (sys.last_value.timeline in a "
     "notebook)"
