@@ -15,6 +15,8 @@ from typing import Any
 from joinlab.errors import JoinlabError
 from joinlab.notebook.session import Session, Setting
 from joinlab.notebook.sweep import COLORS, COUNTS, SIGNS, Overall, overall_of
+from joinlab.notebook.verdict_card import judged
+from joinlab.notebook.view import packed
 from joinlab.timeline import EndKind
 
 SLOW_S, TRIES = 0.15, 3
@@ -120,6 +122,8 @@ class EndingMap:
         self._slow = self._slow + 1 if time.process_time() - began > SLOW_S else 0
         if self._slow >= TRIES and self._left:
             return self._give_up(SLOW)
+        packed(timeline, False)  # what the bench shows of it, so that going there costs the drawing alone
+        judged(timeline)
         return True
 
     def _give_up(self, note: str) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
-from joinlab.analysis.verdict import Ended, judge
+from joinlab.analysis.verdict import Ended, Verdict, judge
 from joinlab.analysis.wording import good, sign
 from joinlab.notebook.engines import Engine
 from joinlab.timeline import Timeline
@@ -16,7 +17,7 @@ def card(timeline: Timeline, documentation: str = "") -> tuple[dict[str, Any], i
 
     card(timeline)[0]["headline"]
     """
-    found = judge(timeline)
+    found = judged(timeline)
     told: dict[str, Any] = {
         "ends": [_chip(one) for one in found.endings],
         "headline": found.headline,
@@ -26,6 +27,12 @@ def card(timeline: Timeline, documentation: str = "") -> tuple[dict[str, Any], i
     if found.advice is not None:
         told["advice"] = f"{found.advice.do} {found.advice.reason}"
     return told, found.first
+
+
+@lru_cache(maxsize=128)
+def judged(timeline: Timeline) -> Verdict:
+    """The verdict on a Timeline: judging takes as long as emulating."""
+    return judge(timeline)
 
 
 def _chip(ended: Ended) -> dict[str, Any]:

@@ -8,6 +8,7 @@ selected, and setting it selects another.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import anywidget
@@ -111,4 +112,10 @@ class View(anywidget.AnyWidget):
             self._pack()
 
     def _pack(self) -> None:
-        self._packed = pack(self.timeline, ranks=self.alike and not self.covered)
+        self._packed = packed(self.timeline, self.alike and not self.covered)
+
+
+@lru_cache(maxsize=128)  # a slider that comes back, or goes where the map has been, costs the drawing alone
+def packed(timeline: Timeline, ranks: bool) -> bytes:
+    """The lane data of a Timeline; `ranks` folds ranks that did the same."""
+    return pack(timeline, ranks=ranks)
