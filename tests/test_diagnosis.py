@@ -319,3 +319,18 @@ def test_any_timeline_is_diagnosed_and_never_beyond_what_its_endings_claim(backe
         for call in one.evidence:
             rows = timeline.calls.filter(pl.col("rank") == call.rank, pl.col("seq") == call.seq)
             assert rows.height == 1
+
+
+def test_of_many_ranks_the_same_is_told_once() -> None:
+    writer = Writer(world_size=64)
+    for rank in range(64):
+        writer.call(rank, "all_reduce")
+        if rank != 5:
+            writer.call(rank, "barrier", done=False)
+    hung = Ending(EndKind.HUNG, call=1, group="0", proven=True)
+    ends = [Ending(EndKind.FINISHED) if rank == 5 else hung for rank in range(64)]
+    diagnosis = diagnose(writer.timeline(ends, backend="nccl"))
+    assert len(diagnosis.ranks) == 64
+    assert [who for who, _, _ in diagnosis.told()] == ["ranks 0-4, 6-63", "rank 5"]
+    for text in (str(diagnosis), diagnosis._repr_html_(), diagnosis._repr_markdown_()):
+        assert text.count("hangs in") == 1

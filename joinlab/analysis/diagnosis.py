@@ -15,7 +15,7 @@ from html import escape
 from joinlab.analysis.blame import blame
 from joinlab.analysis.conclusions import conclusion
 from joinlab.analysis.matching import Matched, Slot, shadows
-from joinlab.analysis.wording import listed, ranks_text, short_site, upper
+from joinlab.analysis.wording import lane_name, listed, ranks_text, short_site, upper
 from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.rules.calls import Blocked, Blocker, by_group
 from joinlab.rules.proof import RULES, Wait, prove
@@ -37,6 +37,10 @@ class Evidence:
     seq: int
     origin: str
     call_site: str | None
+
+
+FEW = 8
+"""Up to so many ranks have a line each, whatever they did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,20 +66,29 @@ class Diagnosis:
     sentence: str
     ranks: tuple[RankDiagnosis, ...]
 
+    def told(self) -> list[tuple[str, str, str]]:
+        """Ranks, verdict and sentence, as printed: one each, or, of more than FEW ranks, the same told once."""
+        if len(self.ranks) <= FEW:
+            return [(f"rank {one.rank}", one.verdict, one.sentence) for one in self.ranks]
+        alike: dict[tuple[str, str], list[int]] = {}
+        for one in self.ranks:
+            alike.setdefault((one.verdict, one.sentence.removeprefix(f"Rank {one.rank} ")), []).append(one.rank)
+        return [(who := lane_name(ranks), verdict, f"{upper(who)}: {said}") for (verdict, said), ranks in alike.items()]
+
     def __str__(self) -> str:
-        return "\n".join([self.sentence, *(f"  {one.sentence}" for one in self.ranks)])
+        return "\n".join([self.sentence, *(f"  {sentence}" for _, _, sentence in self.told())])
 
     def _repr_html_(self) -> str:
         rows = "".join(
-            f"<tr><td>{one.rank}</td><td>{escape(one.verdict)}</td>"
-            f'<td style="text-align:left;white-space:normal">{escape(one.sentence)}</td></tr>'
-            for one in self.ranks
+            f"<tr><td>{escape(who.removeprefix('rank '))}</td><td>{escape(verdict)}</td>"
+            f'<td style="text-align:left;white-space:normal">{escape(sentence)}</td></tr>'
+            for who, verdict, sentence in self.told()
         )
         head = "<tr><th>rank</th><th>ended</th><th style='text-align:left'>why</th></tr>"
         return f"<p>{escape(self.sentence)}</p><table>{head}{rows}</table>"
 
     def _repr_markdown_(self) -> str:
-        lines = [f"- **rank {one.rank}** {escape(one.verdict)}: {escape(one.sentence)}" for one in self.ranks]
+        lines = [f"- **{who}** {escape(verdict)}: {escape(sentence)}" for who, verdict, sentence in self.told()]
         return "\n".join([escape(self.sentence), "", *lines])
 
 
