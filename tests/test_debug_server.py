@@ -71,7 +71,8 @@ def job(tmp_path: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
 @pytest.mark.slow
 def test_a_job_that_hangs_says_so_in_its_tab(job: subprocess.Popen[bytes], port: int) -> None:
     text = ""
-    while "Rank 0 called all-reduce, where rank 1 called barrier." not in text:  # until the server is there and the job hangs; pytest's timeout ends it
+    # Until the server is there and the job hangs; pytest's timeout ends it.
+    while "Rank 0 called all-reduce, where rank 1 called barrier." not in text:
         assert job.poll() is None, job.stderr and job.stderr.read()
         try:
             with urllib.request.urlopen(f"http://[::1]:{port}/joinlab", timeout=60) as answer:
