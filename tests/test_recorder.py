@@ -444,3 +444,21 @@ def test_what_comes_out_on_a_gpu_is_kept_from_completion_until_the_program_waits
     for _ in range(2):  # a second wait reads nothing again
         call.group.reader.after_wait(call)
     assert copied == ([("value_out", ["what came out"])] if late else [])
+
+
+def destroyed(rank, inputs):
+    """A script's last lines: the group is destroyed, and the model is freed when the function returns."""
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    model = DDP(torch.nn.Linear(10, 10))
+    for _ in inputs:
+        model(torch.ones(20, 10)).sum().backward()
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_a_group_that_a_model_frees_never_keeps_its_rank():
+    for _ in range(20):
+        joinlab.launch(destroyed, (3, 3), "gloo", on_output=None, no_progress=5).raise_for_ending()

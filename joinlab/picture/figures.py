@@ -235,7 +235,7 @@ class _Drawing:
             return ""
         label = box.short if self.narrow or not self.down or box.lane is Lane.HOST or box.tracks > 1 else box.label
         limit = (18 if self.narrow else 60 if self.down else 26) // box.tracks
-        return html.escape(label if len(label) <= limit else label[: limit - 1] + "…")
+        return html.escape(label if len(label) <= limit else label[: limit - 1] + "…", quote=False)
 
     # --- what met
 
@@ -316,7 +316,7 @@ class _Drawing:
                 "yanchor": "middle",
                 "align": "left",
                 "showarrow": False,
-                "text": html.escape(note.text).replace("\n", "<br>"),
+                "text": html.escape(note.text, quote=False).replace("\n", "<br>"),
                 "font": {"size": 11, "color": BLACK},
                 "bgcolor": COMPLAINT if note.bad else PLATE,
                 "bordercolor": WRONG if note.bad else QUIET_EDGE,

@@ -113,7 +113,14 @@ class RecordingGroup(dist.ProcessGroup):
         return self.record
 
     def getBackendName(self) -> str:
-        """Asked by C++ (DDP's logger). Not "gloo" or "nccl": it would cast this group to that class."""
+        """Asked by C++ (DDP's logger). Not "gloo" or "nccl": it would cast this group to that class.
+
+        So DDP uses this group, and it is held from now on. Otherwise the Reducer could be the last to let go of it when
+        the model is freed: gloo's destructor would join its threads with the GIL held, while one of them waits for the
+        GIL to free a callback. Two of 15 launches of a script that destroys its group and returns stood still so.
+        """
+        if self not in self.recorder.held:
+            self.recorder.held.append(self)
         return BACKEND
 
     def shutdown(self) -> None:

@@ -62,6 +62,8 @@ class Recorder:
         self._beginnings: list[str] = []  # the events of the rank and of its groups
         self._input_event = ""
         self._works: deque[Any] = deque(maxlen=KEPT_WORKS)
+        self.held: list[object] = []
+        """Groups that DDP's Reducer uses: they live as long as the process, see RecordingGroup.getBackendName."""
         self._cuda_reader: Reader | None = None
 
     # ---------------------------------------------------------------- the program's progress
