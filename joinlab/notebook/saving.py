@@ -33,7 +33,8 @@ def saved(what: str, timeline: Timeline, case: int) -> dict[str, str]:
 def table(timeline: Timeline) -> str:
     """`timeline.calls` as CSV; shapes and stacks as text.
 
-    >>> table(timeline).splitlines()[0][:16]
+    >>> import joinlab
+    >>> table(joinlab.emulate(joinlab.cases.case_4, (1, 1))).splitlines()[0][:16]
     'rank,group,seq,o'
     """
     calls = timeline.calls
@@ -45,7 +46,8 @@ def table(timeline: Timeline) -> str:
 def call(timeline: Timeline, case: int) -> str:
     """The Python call that gives this run.
 
-    >>> call(timeline, 4)
+    >>> import joinlab
+    >>> call(joinlab.emulate(joinlab.cases.case_4, (5, 6)), 4)
     'joinlab.emulate(joinlab.cases.case_4, inputs=(5, 6), backend="nccl")'
     """
     meta = timeline.meta

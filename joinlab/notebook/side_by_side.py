@@ -107,7 +107,9 @@ class Beside:
 def told_apart(left: Timeline, right: Timeline) -> tuple[str, str]:
     """What tells two runs apart, as names for them: the era, backend, engine, program or inputs of each.
 
-    >>> told_apart(emulate(case_4, era="today"), emulate(case_4, era="1.9"))
+    >>> import joinlab
+    >>> case_4 = joinlab.cases.case_4
+    >>> told_apart(joinlab.emulate(case_4, era="today"), joinlab.emulate(case_4, era="1.9"))
     ('today', '1.9')
     """
 

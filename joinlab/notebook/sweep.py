@@ -187,6 +187,7 @@ def sweep(
 
     `sweep(program).hangs[0]` are the smallest inputs that hang. Raises ProgramError for what is no program or count.
 
+    >>> import joinlab
     >>> sweep(joinlab.cases.case_4, range(3)).hangs
     [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)]
     """
