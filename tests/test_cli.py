@@ -112,8 +112,8 @@ def test_cases_is_one_line_a_case_with_each_footnote_once(launches, capsys) -> N
     launches(timeline())
     cli.main(["cases"])
     lines = capsys.readouterr().out.splitlines()
-    assert "4  join(), barrier inside the loop    hangs, hangs       ≠ hangs, finishes [3]" in lines
-    assert "5  no join(), barrier after the loop  hangs, hangs       ≠ finishes, hangs [3]" in lines
+    assert "4 join(), barrier inside the loop    hangs, hangs       ≠ hangs, finishes [3]" in lines
+    assert "5 no join(), barrier after the loop  hangs, hangs       ≠ finishes, hangs [3]" in lines
     assert sum(line.startswith("[3] On NCCL the barrier is an all-reduce like any other") for line in lines) == 1
     assert [line[0] for line in lines if line[:1].isdigit()] == [str(number) for number in CASES]
     assert all(len(line) <= 80 and line == line.rstrip() for line in lines)
@@ -141,7 +141,7 @@ def test_cases_takes_several_n_and_some_cases(launches, pages, capsys, tmp_path:
     assert page.parent.is_dir()
     out = capsys.readouterr().out
     assert "rank 0: 1 input, rank 1: 2" in out and "rank 0: 2 inputs, rank 1: 3" in out
-    assert "6  join(), barrier after the loop     hangs, hangs       not documented" in out  # for one input
+    assert "6 join(), barrier after the loop     hangs, hangs       not documented" in out  # for one input
     assert f"wrote {page}" in out
 
 

@@ -68,7 +68,7 @@ def cases_report(runs: Mapping[int, tuple[Case, Timeline]], n: int) -> Text:
     backends = " and ".join(sorted({str(run.meta["backend"]) for _, run in runs.values()}))
     lines = [
         f"rank 0: {n} input{'s' * (n != 1)}, rank 1: {n + 1} · {backends}, run here",
-        f"{'':38}{'rank 0, rank 1':19}documented: NCCL, 1.9",
+        f"{'':37}{'rank 0, rank 1':19}documented: NCCL, 1.9",
     ]
     notes: list[str] = []
 
@@ -89,7 +89,7 @@ def cases_report(runs: Mapping[int, tuple[Case, Timeline]], n: int) -> Text:
                 then += noted(told.gloo)
         if any(end.pending for end in run.ends):
             noted("!: it finished, and left a call pending.")
-        lines.append(f"{number:<3}{_program(case):35}{here:19}{mark}{then}")
+        lines.append(f"{number:<2}{_program(case):35}{here:19}{mark}{then}")
     for at, note in enumerate(notes, 1):
         lines += _wrapped(note if note.startswith("!") else f"[{at}] {note}", "    ")
     return Text("\n".join(line.rstrip() for line in lines))
