@@ -21,6 +21,7 @@ import cloudpickle
 import psutil
 
 from joinlab.errors import LaunchError, LaunchInterrupted, ProgramError
+from joinlab.interrupts import HeldInterrupts
 from joinlab.launcher.forkclient import ForkServer, no_temporary_folder
 from joinlab.launcher.monitor import INTERRUPTED, Watch
 from joinlab.launcher.terminal import Echo, Listener
@@ -146,7 +147,8 @@ def _run(pickled: bytes, meta: Meta, backend: str | None, how: Watching) -> Time
         watch = Watch(server, folder, tuple(counts), meta, how.listener, how.progress, how.stop)
         return watch.follow(request, how.timeout, how.no_progress)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        with HeldInterrupts():  # broken off between closing a descriptor and noting it, rmtree closes it twice
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _cwd() -> str:
