@@ -28,7 +28,7 @@ def test_on_gloo_they_agree_with_real_processes(first):
 
 
 WILD = 300
-RELAUNCHES = 4
+RELAUNCHES = 11
 """A program that races itself (whose error comes first, who notices an ended peer in which call) ends in several ways.
 Where the emulator gives another one than the first launch, one of so many more has to give the emulator's."""
 
