@@ -46,6 +46,7 @@ def timeline_of(dumps: Sequence[Dump], texts: Texts, problems: Iterable[str] = (
     clock: Clock = {"domain": "wall", "origin_ns": origin}
     if rows["bound"].any():
         clock["completed"] = "a lower bound: the record says that a call completed, not when"
+    progress = _progress(dumps)
     meta: Meta = {
         "program": "a recorded job",
         "engine": "imported",
@@ -56,8 +57,8 @@ def timeline_of(dumps: Sequence[Dump], texts: Texts, problems: Iterable[str] = (
         "group_names": {name: words for name, (words, _) in groups.items() if words},
         "versions": {backend: library} if (library := dumps[0].library) else {},
         "clock": clock,
-        "skipped": _skipped(rows, dumps, groups, missing, told),
-        "progress": _progress(dumps),
+        "skipped": _skipped(rows, progress, groups, missing, told),
+        "progress": progress,
         "missing_ranks": missing,
         "problems": told,
     }
@@ -157,13 +158,12 @@ def _backend(rows: pl.DataFrame) -> str:
 
 def _skipped(
     rows: pl.DataFrame,
-    dumps: Sequence[Dump],
+    progress: Mapping[str, Mapping[int, Progress]],
     groups: Mapping[str, Group],
     missing: Sequence[int],
     told: list[str],
 ) -> dict[str, dict[int, int]]:
     """Per group and rank: the collectives before the first one that its dump still holds."""
-    progress = _progress(dumps)
     found = {
         name: {
             rank: NOTHING_RECORDED if rank in missing else progress.get(name, {}).get(rank, _NONE)["enqueued"]
