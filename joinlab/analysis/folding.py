@@ -216,17 +216,17 @@ def _places(timeline: Timeline, kinds: Codes, done: npt.NDArray[np.bool_]) -> tu
     paired = calls.select(pair).to_series().to_numpy()
     within = ["group", "rank", "side", "source", "target", "tag"] if paired.any() else ["group", "rank"]
     numbered = keys.select(pl.int_range(pl.len(), dtype=pl.Int64).over(within)).to_series()
-    skipped = timeline.meta.get("skipped", {})
-    for group, ranks in skipped.items():  # the record of these ranks lost its beginning
-        for rank, count in ranks.items():
-            here = (keys["group"] == str(group)) & (keys["rank"] == rank) & (keys["side"] == 0)
-            numbered = numbered + count * here.cast(pl.Int64)
+    names = keys["group"].unique().to_list()
+    number = keys["group"].replace_strict(names, list(range(len(names))), return_dtype=pl.Int64).to_numpy()
+    skips = timeline.meta.get("skipped", {})
+    if skips:  # records that lost their beginning; one look-up for all of 256 ranks instead of a pass each
+        world = range(timeline.world_size)
+        table = np.array([[skips.get(name, {}).get(rank, 0) for rank in world] for name in names], np.int64)
+        numbered = numbered + table[number, keys["rank"].to_numpy()] * ~paired
     if paired.any():
         hashed = _hashed(keys.with_columns(k=numbered), "group", "source", "target", "tag", "k")
         _, slot_of = np.unique(hashed, return_inverse=True)
     else:  # to number them by sorting two million hashes takes 0.5 s
-        names = keys["group"].unique()
-        number = keys["group"].replace_strict(names, list(range(len(names))), return_dtype=pl.Int64).to_numpy()
         ks = numbered.to_numpy()
         slot_of = ks + number * (ks.max() + 1)
     first = np.zeros(int(slot_of.max()) + 1, np.int64)

@@ -18,7 +18,7 @@ from typing import Any, TypeGuard
 import polars as pl
 
 from joinlab.errors import TimelineFileError
-from joinlab.importers.dump import DTYPES, MAX_BYTES, OPS, ROWS, Dump, Group, Texts, rank_in
+from joinlab.importers.dump import DTYPES, MAX_BYTES, OPS, ROWS, Dump, Group, Texts, frame_of, rank_in
 from joinlab.ops import Op
 
 _NAMES: Mapping[str, Op] = {
@@ -152,7 +152,7 @@ def _rows(
         }
         for column, value in row.items():
             found[column].append(value)
-    return pl.DataFrame([pl.Series(name, values, dtype=ROWS[name], strict=True) for name, values in found.items()])
+    return frame_of(found)
 
 
 _Call = tuple[Mapping[str, Any], str, str, Op, Mapping[str, Any]]

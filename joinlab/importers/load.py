@@ -66,11 +66,12 @@ def _folder(folder: Path) -> Timeline:
     chosen = _one_series(candidates, problems)
     dumps: list[dump.Dump] = []
     texts = dump.Texts()
-    for one in chosen:
-        try:
-            dumps.append(_dump(one, texts))
-        except (TimelineFileError, OSError) as error:
-            problems.append(str(error))
+    with dump.no_collection():
+        for one in chosen:
+            try:
+                dumps.append(_dump(one, texts))
+            except (TimelineFileError, OSError) as error:
+                problems.append(str(error))
     if not dumps:
         why = f" {problems[0]}" if problems else ""
         raise TimelineFileError(
@@ -112,10 +113,9 @@ def _one_series(files: Sequence[Path], problems: list[str]) -> list[Path]:
 
 
 def _dump(file: Path, texts: dump.Texts) -> dump.Dump:
-    with dump.no_collection():
-        data = _bytes(file)
-        content = dump.parsed(file, kineto.unzipped(file, data) if kineto.looks_zipped(data) else data)
-        return kineto.check(file, content, texts) if kineto.is_trace(content) else dump.check(file, content, texts)
+    data = _bytes(file)
+    content = dump.parsed(file, kineto.unzipped(file, data) if kineto.looks_zipped(data) else data)
+    return kineto.check(file, content, texts) if kineto.is_trace(content) else dump.check(file, content, texts)
 
 
 def _status(file: Path) -> os.stat_result:

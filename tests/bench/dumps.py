@@ -68,7 +68,7 @@ def dump(rank: int) -> dict[str, Any]:
             "time_discovered_started_ns": 10**18 + at * 10**6 + rank + 10 if at < ENTRIES - 10 else None,
             "time_discovered_completed_ns": 10**18 + at * 10**6 + rank + 5000 if at < ENTRIES - 10 else None,
             "retired": at < ENTRIES - 10, "timeout_ms": 600_000, "is_p2p": False, "thread_id": "1",
-            "thread_name": "python", "frames": stacks[at % 40],
+            "thread_name": "python", "frames": list(stacks[at % 40]),
         }
         for at in range(ENTRIES if rank != ODD else ENTRIES - 10)
     ]  # fmt: skip
