@@ -131,6 +131,65 @@ def test_sends_and_recvs_name_their_peers_by_global_rank(tmp_path: Path) -> None
     assert pairs == [(2, "send", 3), (3, "recv", 2)]
 
 
+def torchcomms(rank: int, calls: list[tuple[str, str]], first: int = 0) -> dict[str, Any]:
+    """A dump as TorchComms writes one: FlightRecorder::dump_json, and ::record for what is counted.
+
+    calls  communicator and op of every call; the last one never completes. The ring lost those before `first`.
+    """
+    ranks = {"world": "[0,1]", "own": f"[{rank}]"}
+    entries = [
+        {
+            "record_id": at, "pg_id": list(ranks).index(name), "process_group": [name, "ncclx"], "thread_id": "7",
+            "thread_name": "python", "collective_seq_id": at, "p2p_seq_id": 0, "op_id": at, "is_p2p": False,
+            "profiling_name": f"ncclx:{op}", "time_created_ns": 10**18 + at, "duration_ms": 0.5,
+            "input_sizes": [[4]], "input_dtypes": ["Float"], "output_sizes": [[4]], "output_dtypes": ["Float"],
+            "state": "scheduled", "time_discovered_started_ns": 0, "time_discovered_completed_ns": 0,
+            "retired": at < len(calls) - 1, "timeout_ms": 600_000,
+        }
+        for at, (name, op) in enumerate(calls)
+    ]  # fmt: skip
+    return {
+        "version": "2.10",
+        "comm_lib_version": "",
+        "pg_config": {
+            name: {"name": name, "desc": "ncclx", "ranks": text}
+            for name, text in ranks.items()
+            if any(comm == name for comm, _ in calls)
+        },
+        "pg_status": {},
+        "entries": entries[first:],
+    }
+
+
+def test_dumps_of_torchcomms_are_numbered_by_communicator(tmp_path: Path) -> None:
+    both = [("world", "all_reduce"), ("world", "split")]
+    write(
+        tmp_path,
+        {
+            0: torchcomms(0, [*both, ("own", "gather_single"), *[("world", "all_reduce")] * 2]),
+            1: torchcomms(1, [*both, ("world", "all_reduce"), ("own", "send")]),
+        },
+    )
+    timeline, told = quietly(tmp_path)
+    assert (told, timeline.meta["backend"], timeline.meta["format"]) == (
+        [],
+        "nccl",
+        "flight recorder 2.10 of TorchComms",
+    )
+    slots = [(slot.group, sorted(slot.calls), slot.met) for slot in match(timeline) if slot.group == "world"]
+    assert slots == [("world", [0, 1], True), ("world", [0, 1], True), ("world", [0], False)]
+    assert joinlab.blame(timeline).ranks == (1,)
+
+
+def test_a_ring_of_torchcomms_is_read_where_its_calls_can_be_numbered(tmp_path: Path) -> None:
+    calls = [("world", "all_reduce")] * 6
+    timeline, _ = quietly(write(tmp_path / "one", {0: torchcomms(0, calls, 2), 1: torchcomms(1, calls[:5], 1)}))
+    assert timeline.meta["skipped"]["world"] == {0: 2, 1: 1}
+    assert joinlab.blame(timeline).ranks == (1,)
+    with pytest.raises(TimelineFileError, match="counts the calls of all communicators together"):
+        joinlab.load(write(tmp_path / "two", {0: torchcomms(0, [*calls, ("own", "barrier")], 2)}))
+
+
 # ---- what is missing, doubled, foreign
 
 

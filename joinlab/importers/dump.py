@@ -30,7 +30,7 @@ from typing import Any
 import polars as pl
 
 from joinlab.errors import TimelineFileError
-from joinlab.importers import safe_pickle
+from joinlab.importers import safe_pickle, torchcomms
 from joinlab.ops import Op
 from joinlab.program.labels import Frame
 
@@ -58,6 +58,7 @@ OPS: Mapping[str, Op] = {
     "reduce_scatter_tensor_coalesced": Op.REDUCE_SCATTER,
     "REDUCE_SCATTER_coalesced": Op.REDUCE_SCATTER,
     "gather": Op.GATHER,
+    "gather_single": Op.GATHER,
     "scatter": Op.SCATTER,
     "all_to_all": Op.ALL_TO_ALL,
     "all_to_all_single": Op.ALL_TO_ALL,
@@ -67,7 +68,10 @@ OPS: Mapping[str, Op] = {
     "send": Op.SEND,
     "recv": Op.RECV,
 }
-"""Names of torch/distributed/flight_recorder/components/types.py (COLLECTIVES, P2P), v2.13.0, without the backend."""
+"""Names of torch/distributed/flight_recorder/components/types.py (COLLECTIVES, P2P), v2.13.0, without the backend.
+
+"gather_single" is TorchComms' (comms/torchcomms/hooks/common/OpNameHelper.hpp).
+"""
 
 _BRACKETS = frozenset({"coalesced", "split", "new_window"})
 """Entries that move no data: the end of a batch whose calls have entries of their own, and the making of a group."""
@@ -197,11 +201,15 @@ def check(path: Path, content: object, texts: Texts) -> Dump:
     if rank is None:
         raise _refused(path, "its name does not end in a rank", "Name it as PyTorch does: nccl_trace_rank_3.")
     try:
+        if torchcomms.is_torchcomms(content):
+            version, content = f"{version} of TorchComms", torchcomms.as_c10d(path, content)
         groups = _groups(content["pg_config"])
         status = _status(content.get("pg_status") or {})
         entries = _entries(content.get("entries", []))
         problems: list[str] = []
         rows, numbers = _rows(rank, entries, groups, texts, problems)
+    except TimelineFileError:
+        raise
     except _MALFORMED as error:
         detail = f"{type(error).__name__}: {error}".partition("\n")[0][:160]
         raise _refused(path, f"it is not of the known form ({detail})", "Copy it again.") from error

@@ -1,0 +1,64 @@
+"""A dump of TorchComms' flight recorder, in the form of c10d's.
+
+TorchComms writes the keys of c10d's version 2.10 (torchcomms docs/source/hooks.rst: "the output format matches the OSS
+FlightRecorder format"), but means something else by some of them (comms/torchcomms/hooks/fr/FlightRecorder.cpp, after
+v0.3.0-rc2: FlightRecorder::record, FlightRecorderHook::registerWithComm and onPreHook):
+
+    collective_seq_id   counts the calls of all communicators together, from 0, sends, recvs and splits included
+    op_id               the same, from 0
+    process_group       the communicator's name and its backend; there is no description
+    pg_status           always empty
+    profiling_name      "ncclx:all_reduce"; of a send or recv the peer is not recorded
+
+So a call's number within its communicator has to be counted, and that takes a dump that lost nothing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from joinlab.errors import TimelineFileError
+
+_NO_COLLECTIVES = ("send", "recv", "split", "new_window", "batch_op_issue")
+_NCCL = {"ncclx": "nccl", "rccl": "nccl", "rcclx": "nccl"}
+"""Backends of the NCCL family: calls meet by their order there, whatever they are."""
+
+
+def is_torchcomms(content: dict[str, Any]) -> bool:
+    """Whether TorchComms wrote a dump: no status of any group, and entries that describe theirs by its backend."""
+    entries = content.get("entries")
+    if content.get("pg_status") or not isinstance(entries, list) or not entries or type(entries[0]) is not dict:
+        return False
+    group, title = entries[0].get("process_group"), entries[0].get("profiling_name")
+    if not isinstance(group, (list, tuple)) or len(group) != 2 or not isinstance(title, str):
+        return False
+    return bool(group[1]) and title.partition(":")[0] == group[1]
+
+
+def as_c10d(path: Path, content: dict[str, Any]) -> dict[str, Any]:
+    """The same dump with c10d's numbers. TimelineFileError where calls are missing and several communicators count."""
+    entries = content["entries"]
+    found: list[dict[str, Any]] = []
+    counts: dict[tuple[str, bool], int] = {}
+    whole = [entry["collective_seq_id"] for entry in entries] == list(range(len(entries)))
+    for entry in entries:
+        backend, _, op = str(entry["profiling_name"]).partition(":")
+        name = str(entry["process_group"][0])
+        collective = op not in _NO_COLLECTIVES
+        if not whole and (not collective or len(content["pg_config"]) > 1):
+            raise TimelineFileError(
+                f"cannot open {str(path)!r}: TorchComms counts the calls of all communicators together, and this dump "
+                "lacks some, so that no call can be numbered. Dump completed calls, too, and set max_entries higher."
+            )
+        calls = counts[name, False] = counts.get((name, False), 0) + 1
+        number = counts[name, True] = counts.get((name, True), 0) + collective
+        found.append(
+            {
+                **entry,
+                "profiling_name": f"{_NCCL.get(backend, backend)}:{op}",
+                "collective_seq_id": number if whole else entry["collective_seq_id"] + 1,
+                "op_id": calls if whole else entry["collective_seq_id"] + 1,
+            }
+        )
+    return {**content, "entries": found}
