@@ -106,7 +106,7 @@ def send_and_recv(rank: int, inputs: Inputs) -> torch.Tensor:
 
 
 def barrier(rank: int, inputs: Inputs) -> tuple[int, int]:
-    """Nobody goes on before all have come. Returns when this rank came and when it went, in ns. PyTorch docs."""
+    """No rank goes on before all have come. Returns when this rank came and when it went, in ns. PyTorch docs."""
     came = time.monotonic_ns()
     dist.barrier()
     return came, time.monotonic_ns()

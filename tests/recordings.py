@@ -7,7 +7,7 @@ runs the six cases and random programs of two ranks, prints a line for each, and
 disagrees with. Nothing else is needed: tests/test_recordings.py replays every data/recorded_*.json.gz that exists.
 Commit the file, also where the emulator disagrees: then it is the emulator that has to change.
 
-On NCCL this takes minutes. The file is written anew after every launch, and a file that is already there is continued
+On NCCL this takes minutes. The file is rewritten after every launch, and a file that is already there is continued
 if the same versions and the same GPU made it: so the command can be interrupted and given again. --out names another
 place for the file. To record anew, remove the file first.
 

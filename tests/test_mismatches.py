@@ -1,4 +1,4 @@
-"""Which mismatch is said to be the first, and what is said of those that follow it."""
+"""Which mismatch is called the first, and what the text about those after it says."""
 
 from __future__ import annotations
 

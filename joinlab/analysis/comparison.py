@@ -84,7 +84,7 @@ def compare(left: Timeline, right: Timeline) -> Comparison:
 
 
 class _Side:
-    """One Timeline, with what is asked of it looked up once."""
+    """One Timeline, with the columns that are asked for looked up once."""
 
     def __init__(self, timeline: Timeline) -> None:
         matched = Matched(timeline)

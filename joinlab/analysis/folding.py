@@ -32,7 +32,7 @@ FEWEST = 3
 """A round of rows is folded if that hides at least this many rows, or it is DDP's own setup."""
 
 MANY = 12
-"""A fold that opens shows at most about so many parts: of a thousand rounds, ten folds of a hundred."""
+"""A fold that opens shows at most about this many parts: of a thousand rounds, ten folds of a hundred."""
 
 _CANDIDATES = 64  # periods tried at one place: the distances to the next places where the same row comes again
 

@@ -34,7 +34,7 @@ SHADOWS: Mapping[str, frozenset[str]] = {
     "(join() throw check)": frozenset({"(throw check)"}),
     "(ZeRO join() hook)": frozenset({"(ZeRO)"}),
 }
-"""What a rank that has joined issues, and whom it shadows with it, by the part of the label in brackets."""
+"""What a rank that has joined issues, and which call it shadows with it, by the part of the label in brackets."""
 
 SETUP = ("DDP construction", "DDP bucket rebuild")
 """Calls with these words in their label are left out of the documented traces."""
@@ -53,7 +53,7 @@ class Slot:
     met       the calls exchanged data, or would have, had all of them been reached
     differs   in what they disagree that must agree: of "op", "dtype", "shape" (the number of elements), "reduce_op",
               "root" and "origin"
-    expected  whether they should have met: they fit, and whoever issued them meant each other
+    expected  whether they should have met: they fit, and the lines that issued them meant each other
     """
 
     group: str

@@ -23,7 +23,7 @@ from joinlab.ops import POINT_TO_POINT
 from joinlab.timeline import Ending, EndKind, Timeline
 
 if TYPE_CHECKING:
-    from joinlab.cases import Case  # at run time it would bring torch, which nobody needs to look at a saved run
+    from joinlab.cases import Case  # at run time it would import torch, which a saved run does not need
 
 IN_A_TRACE = {
     EndKind.FINISHED: "finishes",

@@ -20,9 +20,9 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--save", type=Path, metavar="FILE", help="keep the recorded run, for `show` and joinlab.load")
     add_html(parser)
     parser.add_argument("--seed", type=int, metavar="INT", help="seeds every rank (default: 0)")
-    parser.add_argument("--timeout", type=float, metavar="S", help="end the run after so many seconds")
+    parser.add_argument("--timeout", type=float, metavar="S", help="end the run after S seconds")
     parser.add_argument(
-        "--no-progress", type=float, metavar="S", help="call it a suspected hang after so many seconds without an event"
+        "--no-progress", type=float, metavar="S", help="call it a suspected hang after S seconds without an event"
     )
 
 

@@ -151,7 +151,7 @@ class GlooFabric:
             self._start_next(other)
 
     def timed_out(self, call: EmulatedCall, ms: int) -> str:
-        """The host waits no longer for `call`.
+        """The host stops waiting for `call`.
 
         A collective goes on without it (Work::wait). A send or recv is waited for in gloo itself (SendWork::wait),
         which then closes all connections of the rank in this group (UnboundBuffer::waitSend).
@@ -171,7 +171,7 @@ class GlooFabric:
             self._advance_owner(buffer)
 
     def next_numbers(self, place: int, count: int) -> list[int]:
-        """Take so many numbers for a rank, as its collectives do."""
+        """Use up this many of a rank's numbers, as its collectives do."""
         first = self._counters[place]
         self._counters[place] += count
         return list(range(first, first + count))

@@ -574,8 +574,8 @@ def _reduce(network: Network, task: Task, work: Buffer, slot: Slot, me: int, roo
     """The ring of `_all_reduce`, then every rank sends its summed chunk to the root.
 
     Its ring differs in two ways: segments are rounded otherwise, and `number - 2` turns are posted. With two segments
-    per rank that is as many as an all_reduce posts; with more, sums are forwarded that nobody needs. A rank whose chunk
-    is empty, since the tensor is too small, sends nothing to the root.
+    per rank that is as many as an all_reduce posts; with more, sums are forwarded that no rank needs. A rank whose
+    chunk is empty, since the tensor is too small, sends nothing to the root.
     """
     total, item = len(work.data), task.part.dtype.itemsize
     longest = item * (MAX_SEGMENT // item)

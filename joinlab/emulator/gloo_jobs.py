@@ -216,7 +216,7 @@ def _all_to_all(args: Sequence[Any]) -> Job:
 
 
 def _splitting(args: Sequence[Any], size: int, place: int) -> Job:
-    """AsyncAlltoallWork: gloo::alltoall of equal shares of the bytes, or gloo::alltoallv of so many rows each."""
+    """AsyncAlltoallWork: gloo::alltoall of equal shares of the bytes, or gloo::alltoallv of some rows for each rank."""
     out, one = args[0], args[1]
     rows: list[list[int]] = [list(args[3] or ()), list(args[2] or ())]
     refusal = _unknown(out)

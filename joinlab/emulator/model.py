@@ -140,7 +140,7 @@ class Fabric(Protocol):
         """The rank at `place` has ended."""
 
     def timed_out(self, call: EmulatedCall, ms: int) -> str:
-        """The host waits no longer for `call`, after so many ms: what the backend does, and what it says."""
+        """The host stops waiting for `call` after `ms` milliseconds: what the backend does, and what it says."""
 
 
 class EmulatedCall:

@@ -50,7 +50,7 @@ class RankOutput:
 
     @property
     def closed(self) -> bool:
-        """Whether it is closed for whoever asks."""
+        """Whether it is closed for the rank that asks."""
         host = behind()
         return bool(self.before.closed) if host is None else host.rank in self._closed
 

@@ -35,7 +35,7 @@ DEFAULT_GROUP = "0"
 
 
 TUNED_RANKS = 16
-"""Up to so many ranks of one node NCCL's tuner takes a ring and LL for small messages (graph/tuning.cc, v2.29.7-1)."""
+"""Up to this number of ranks NCCL's tuner takes a ring and LL for small messages (graph/tuning.cc, v2.29.7-1)."""
 
 ASSUMES = (
     "NCCL takes a ring in the order of the ranks, the LL protocol and one channel, on one node. With more than "

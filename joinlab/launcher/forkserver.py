@@ -74,7 +74,7 @@ def _warm_up() -> dict[str, Any]:
 
 
 class Server:
-    """Forks a keeper for each run, and outlives neither them nor its launcher."""
+    """Forks a keeper for each run; ends with its launcher."""
 
     def __init__(self, control: socket.socket, launcher: int) -> None:
         self.control = control

@@ -131,7 +131,7 @@ class Watch:
     # ---------------------------------------------------------------- the keeper
 
     def _hear(self, link: socket.socket, patience: float) -> bool:
-        """Take what the run's keeper says within so many seconds; True if it said something."""
+        """Take what the run's keeper says within `patience` seconds; True if it said something."""
         if not select.select([link], [], [], patience)[0]:
             return False
         data = link.recv(1 << 16)

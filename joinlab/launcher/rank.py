@@ -169,7 +169,7 @@ def _init_process_group(recorder: Recorder, rank: int, request: Mapping[str, Any
     n = len(request["inputs"])
     store = dist.FileStore(str(Path(request["folder"]) / STORE), n)  # type: ignore[attr-defined]
     dist.init_process_group(request["backend"], store=store, rank=rank, world_size=n)
-    # Nobody may begin, and perhaps end, while a peer is still connecting to it: gloo would fail there.
+    # No rank may begin, and perhaps end, while a peer is still connecting to it: gloo would fail there.
     store.add("connected", 1)
     give_up = time.monotonic() + CONNECT_S
     while store.add("connected", 0) < n and time.monotonic() < give_up:

@@ -1,4 +1,4 @@
-"""What a launch shows while it runs: each rank's lines, and a progress bar, or who else is told of the progress."""
+"""What a launch shows while it runs: each rank's lines, and progress, as a bar or to a callback."""
 
 from __future__ import annotations
 

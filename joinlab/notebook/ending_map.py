@@ -20,7 +20,7 @@ from joinlab.notebook.view import packed
 from joinlab.timeline import EndKind
 
 SLOW_S, TRIES = 0.15, 3
-"""A program gets no map if so many emulations on end take more CPU time: the sliders would lag behind them."""
+"""A program gets no map if TRIES emulations on end each take more CPU seconds: the sliders would lag behind them."""
 
 SLOW = "This program is slow: joinlab.sweep(program) computes the rest."
 

@@ -50,7 +50,7 @@ def knobs(engine: Engine, case: int | None) -> tuple[str, ...]:
 
 
 def missing(engine: Engine, ranks: int) -> str:
-    """Why this machine cannot run so many ranks on this engine; "" if it can."""
+    """Why this machine cannot run that many ranks on this engine; "" if it can."""
     if not engine.launched:
         return ""
     if not hasattr(os, "fork"):

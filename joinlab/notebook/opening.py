@@ -1,7 +1,7 @@
 """The first picture in a fresh kernel: an emulation that ships with the package, while torch is loaded.
 
 torch and what DDP needs take 3 to 8 s to import. Case 4 with 5 and 6 inputs, on today's NCCL, is drawn meanwhile from
-a recorded file; tests/test_opening.py keeps it equal to what the emulator says, and writes it anew on request.
+a recorded file; tests/test_opening.py keeps it equal to what the emulator says, and rewrites it on request.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import ipywidgets
 from joinlab.timeline import Timeline
 
 LINES = 200
-"""The last so many lines of a rank are shown; `timeline.output` has them all."""
+"""This many lines of a rank are shown, the last ones; `timeline.output` has them all."""
 
 EVERY_S = 0.1
 """How often the lines of a run that is under way are sent to the browser."""

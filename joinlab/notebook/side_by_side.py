@@ -44,7 +44,7 @@ class Beside:
         self.compare()
 
     def compare(self) -> None:
-        """Lay out anew what the two views show. While anything is covered nothing is compared."""
+        """Lay out again what the two views show. While anything is covered nothing is compared."""
         covered = bool(self.left.covered or self.right.covered)
         self.comparison = None if covered else lay_out(self.left.timeline, self.right.timeline)
         parted: tuple[ComparedRow, ...] = ()  # from where they part

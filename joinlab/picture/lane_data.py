@@ -81,7 +81,7 @@ class LaneData:
     def __init__(self) -> None:
         self._texts = Table()
         self._facts = Table()  # (text of a name, text of what it says)
-        self._told = Table()  # what is said of a box: several facts
+        self._told = Table()  # texts of a box: several facts
         self._runs: list[dict[str, Any]] = []
 
     def add(self, timeline: Timeline, ranks: bool = True) -> int:

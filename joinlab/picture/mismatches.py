@@ -2,7 +2,7 @@
 
 Ranks that once were out of step stay so: their next calls meet wrongly, too, and what each of these rows has to say
 hides the one that began it. The first one tells how many follow; those that follow are named in a few words, and
-whoever selects one reads the rest.
+select one to read the rest.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def traceback_text(error: BaseException) -> str:
 
 
 def at_exit(how: str) -> str:
-    """What is said of a rank whose program is over, while its process cannot end: `how` it is over."""
+    """The sentence about a rank whose program is over (`how`), but whose process cannot end."""
     return f"{how}, and its process waits for this call before it ends"
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Program = Callable[[int, Any], Any]
 
 MAX_RANKS = 16
-"""More processes than this teach nothing on one machine, and few machines bear them."""
+"""More processes than this teach nothing on one machine, and few machines cope with them."""
 
 
 class Inputs:

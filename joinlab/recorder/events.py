@@ -3,7 +3,7 @@
 Each rank writes one file of JSON lines, through a shared mapping of it: an append is a copy in memory, no system
 call, and what is copied is in the file whatever then happens to the process: SIGKILL, an abort in C++, os._exit. (A
 `write` per event made the step of a tiny model half as long again, since each lets other threads in between.) The
-file is longer than what is written, and ends, for a reader, at its first zero byte. Times are the raw monotonic
+file is longer than its text; for a reader it ends at its first zero byte. Times are the raw monotonic
 clock; the reader subtracts the moment the run began.
 
     begin   rank, pid, host, versions              group   name, ranks, backend
@@ -30,7 +30,7 @@ from typing import Any, Protocol
 CHUNK = 1 << 18
 """Bytes by which a log grows at least."""
 MOST_AHEAD = 1 << 20
-"""A log is longer than what is written by at most this much."""
+"""A log's file is longer than its text by at most this much."""
 
 
 PROGRAM = "program.pickle"

@@ -156,7 +156,7 @@ class RankLog:
 
 
 def _checked(event: dict[str, Any]) -> dict[str, Any]:
-    """The event, if its fields are of the documented types. A file may be damaged, or a stranger's."""
+    """The event, if its fields are of the documented types. A file may be damaged, or of another origin."""
     for name, right in _FORMS.get(event["e"], {}).items():
         if not right(event.get(name)):
             raise ValueError(f"{name!r} of {event['e']!r} is {event.get(name)!r}")

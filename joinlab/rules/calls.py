@@ -96,7 +96,7 @@ class Blocker(NamedTuple):
 
 
 Blocked = Mapping[tuple[int, int], tuple[Blocker, ...]]
-"""What a rule answers: (rank, seq) of every call of a group that cannot complete, and because of whom."""
+"""What a rule answers: (rank, seq) of every call of a group that cannot complete, and which ranks are the reason."""
 
 Pair = tuple[int, int, int]
 """Sender, receiver, tag."""

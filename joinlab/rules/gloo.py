@@ -33,7 +33,7 @@ from joinlab.ops import FACTS, Op, op_of
 from joinlab.rules.calls import ANY_SOURCE, Blocked, Blocker, GroupCalls, IssuedCall
 
 Slot = dict[int, IssuedCall]
-"""The k-th collective of every rank of a group that issued so many."""
+"""The k-th collective of every rank of a group that issued at least k."""
 
 
 def kind(op: str) -> str:
@@ -48,7 +48,7 @@ def kind(op: str) -> str:
 def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
     """The calls of `group` that can never complete, whatever is done with the calls issued so far.
 
-    gone  ranks whose process has ended: whoever waits for one of them gets an error
+    gone  ranks whose process has ended: a rank that waits for one of them gets an error
 
     Empty if the calls contradict the rule (one is known to be complete that could not be): then nothing is known.
     """
@@ -80,7 +80,7 @@ def _first_open(lanes: Sequence[Sequence[IssuedCall]]) -> int:
 
 
 def _missing(rank: int, slot: Slot, ranks: Sequence[int], stuck: dict[int, Blocker]) -> tuple[Blocker, ...]:
-    """Whom the call of `rank` in `slot` waits for in vain; () if it may complete."""
+    """The ranks that the call of `rank` in `slot` waits for in vain; () if it may complete."""
     call = slot[rank]
     op = op_of(call.op)
     if op is None or (FACTS[op].empty_returns and call.elements == 0):
@@ -142,7 +142,7 @@ def _broadcast_needs(call: IssuedCall, rank: int, slot: Slot, there: set[int], r
 
 
 def _parent(rank: int, root: int | None, ranks: Sequence[int]) -> int | None:
-    """Whom `rank` receives a broadcast from: its place after the root, less that place's highest bit."""
+    """The rank that `rank` receives a broadcast from: its place after the root, less that place's highest bit."""
     if root not in ranks or rank == root:
         return None
     start = ranks.index(root)
@@ -151,7 +151,7 @@ def _parent(rank: int, root: int | None, ranks: Sequence[int]) -> int | None:
 
 
 def _children(rank: int, root: int | None, ranks: Sequence[int]) -> list[int]:
-    """Whom `rank` sends a broadcast on to."""
+    """The ranks that `rank` sends a broadcast on to."""
     return [other for other in ranks if other != rank and _parent(other, root, ranks) == rank]
 
 

@@ -5,12 +5,12 @@ dtype, size or operation each of them thinks it is. Every collective is a fixed 
 step a rank receives from the rank before it, sends to the rank after it, or both. The message between two
 neighbours lies in a FIFO of NCCL_STEPS places, a step a place, and the step numbers live as long as the
 communicator. So two collectives that do not fit may still both complete, with nonsense; or one completes and the
-other waits for a step that nobody will take; or both complete and leave the numbers askew, so that the next call,
+other waits for a step that no rank will take; or both complete and leave the numbers askew, so that the next call,
 though right on both ranks, hangs.
 
 For small messages on two ranks NCCL takes the LL protocol: a step carries lines of LINE_BYTES bytes, each with its
 own flag, and a receiver waits for the lines that *it* expects. A step may carry no line at all (a chunk of the ring
-that lies beyond the end of a small tensor): it is counted, but nobody waits for it.
+that lies beyond the end of a small tensor): it is counted, but no receiver waits for it.
 
 `Ring` is that model. It decides for two ranks and small messages, where NCCL's choice of algorithm is known. With
 more ranks or larger messages the choice is the tuner's; there only what every algorithm shares is claimed: as long
@@ -29,7 +29,7 @@ from joinlab.ops import FACTS, Needs, Op, op_of
 from joinlab.rules.calls import Blocked, Blocker, GroupCalls, IssuedCall
 
 NCCL_STEPS = 8
-"""Places of a FIFO: a send must wait once so many steps are unread (NCCL v2.29.7-1, src/include/device.h)."""
+"""Places of a FIFO: a send must wait once this many steps are unread (NCCL v2.29.7-1, src/include/device.h)."""
 
 LINE_BYTES = 8
 """Bytes of data in one LL line: data1 and data2 of ncclLLFifoLine (NCCL v2.29.7-1, src/include/device.h)."""
@@ -51,7 +51,7 @@ Rounded from the times that the tuner compares, with its bandwidths llMaxBws (NC
 """
 
 ALIGNS = (16, 512)
-"""A rank's part of an all_reduce is a multiple of so many bytes: today, and in PyTorch 1.9.
+"""A rank's part of an all_reduce is a multiple of this many bytes: today, and in PyTorch 1.9.
 
 today  alignUp(divUp(remCount, nranks), 16/sizeof(T)) in runRing (NCCL v2.22.3-1 and v2.29.7-1, src/device/all_reduce.h)
 1.9    minChunkSize = nthreads * sizeof(uint64_t), with 64 threads (NCCL v2.7.8-1, src/collectives/device/all_reduce.h)
@@ -271,13 +271,13 @@ class Ring:
 
 
 First = dict[int, tuple[int, tuple[Blocker, ...]]]
-"""Per rank: place of its first call that cannot complete, and because of whom."""
+"""Per rank: place of its first call that cannot complete, and which ranks are the reason."""
 
 
 def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
     """The calls of `group` that can never complete, whatever is done with the calls issued so far.
 
-    gone  ranks whose process has ended. Within one machine NCCL does not notice: who waits for them waits on.
+    gone  ranks whose process has ended. Within one machine NCCL does not notice, and ranks keep waiting for them.
 
     Empty if the calls contradict the rule (one is known to be complete that could not be): then nothing is known.
     """
@@ -349,8 +349,8 @@ def _goes_round(call: IssuedCall) -> bool:
 
     On the ring of n ranks it receives at least n - 1 times, each time from the rank before it, and sends once before
     it receives. So if one rank of the ring does nothing, the rank after it receives nothing and sends once, the next
-    one receives once and sends twice, ... and the last one receives n - 2 times. On a tree no sum comes down to
-    anybody before all have gone up.
+    one receives once and sends twice, ... and the last one receives n - 2 times. On a tree no sum comes down
+    to any rank before all have gone up.
     """
     op = op_of(call.op)
     return op is not None and FACTS[op].needs is Needs.EVERYONE and FACTS[op].mixes and call.elements != 0
