@@ -112,4 +112,4 @@ def test_the_verdict_and_the_diagnosis_name_the_culprit_of_a_record_without_endi
     assert verdict.odd == (job.culprit,)
     assert verdict.headline.startswith(f"Rank {job.culprit} keeps")
     assert f"for rank {job.culprit} in" in verdict.steps[0]
-    assert verdict.steps[0] in joinlab.diagnose(found).sentence
+    assert verdict.steps[0] in str(joinlab.diagnose(found))

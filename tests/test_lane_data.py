@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from timelines import SIZES, case_timeline
 
-from joinlab.analysis.diagnosis import diagnose
+from joinlab.analysis.verdict import judge
 from joinlab.cases import DOCUMENTED
 from joinlab.picture.details import MADE
 from joinlab.picture.lane_data import KINDS, LAYOUTS, LOOKS, LaneData, pack
@@ -68,17 +68,16 @@ def test_every_box_arrives_in_every_layout(timeline, name):
     assert wholes == [note.whole for note in picture.notes]
 
 
-def test_the_diagnosis_and_the_lines_of_the_program_arrive():
+def test_the_verdict_and_the_lines_of_the_program_arrive():
     timeline = case_timeline(4, 2)
     source = {"file": "train.py", "first_line": 20, "text": "a\nb\n"}
     object.__setattr__(timeline, "meta", {**timeline.meta, "source": source})
     data = read(pack(timeline))
     (run,) = data["runs"]
     text = data["texts"]
-    said = diagnose(timeline)
-    assert text[run["said"]] == said.sentence and [text[why] for why in run["why"]] == [
-        one.sentence for one in said.ranks
-    ]
+    told = judge(timeline)
+    assert text[run["verdict"]["headline"]] == told.headline
+    assert [text[step] for step in run["verdict"]["steps"]] == list(told.steps)
     assert run["ended"] == [28, 33] and run["sign"] == "✕✕" and run["good"] == [False, False]
     source = run["source"]
     assert (source["first_line"], text[source["name"]], text[source["text"]]) == (20, "train.py", "a\nb")

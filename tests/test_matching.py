@@ -235,4 +235,4 @@ def test_nothing_is_said_of_calls_that_the_record_lost() -> None:
     said = str(diagnose(lost_beginning()))
     assert "issued no call" not in said
     assert "Its ending is unknown: cut off." in said
-    assert "rank 1 issued all-reduce" in said
+    assert "rank 1 issued all-reduce" in diagnose(lost_beginning()).ranks[0].sentence

@@ -36,27 +36,24 @@ def wholes(timeline: Timeline) -> list[str]:
 def test_case_4_says_which_mismatch_is_the_first_and_how_far_the_ranks_are_apart():
     picture = lanes(case_timeline(4, 5, "nccl", "1.9"))
     first, *others, alone = picture.notes
-    assert first.line.startswith(
-        "≠ First mismatch. Met, but should not have: rank 0 issued all-reduce (join() _get_num"
-    )
-    assert first.line.endswith(
-        "What rank 0 issued belongs with the next call of rank 1: they are one call apart. "
-        "The 3 rows that follow do not match either."
+    assert first.line == (
+        "≠ First mismatch. Met, but should not have: rank 0 float32[1]; rank 1 uint8[1]. "
+        "From here on rank 1 is one call ahead of rank 0: the 3 rows that follow do not match either."
     )
     assert first.whole == first.line
     assert [note.text for note in others] == [f"≠ Still out of step: {n} of 4 that do not match." for n in (2, 3, 4)]
     assert alone.text.replace("\n", " ") == "∅ Nothing meets this call: rank 1 never issued one."
 
 
-def test_what_each_rank_made_of_those_that_follow_can_still_be_read():
-    second = wholes(case_timeline(4, 5, "nccl", "1.9"))[1]
-    assert second.startswith("≠ Met, but should not have: rank 0 issued all-reduce (join() check bwd grad sync)")
-    assert "concluded that" in second
+def test_what_differs_in_those_that_follow_can_still_be_read():
+    said = wholes(case_timeline(4, 5, "nccl", "1.9"))
+    assert all(one.startswith("≠ Met, but should not have") for one in said[1:-1])
+    assert any("int64[1]" in one for one in said)
 
 
 def test_a_single_mismatch_is_said_as_it_is():
     (said,) = notes(issued("abc", "acc"))
-    assert said == "≠ Met, but should not have: rank 0 issued all-reduce (b); rank 1 issued all-reduce (c)."
+    assert said == "≠ Met, but should not have."
 
 
 def test_ranks_that_came_into_step_again_are_out_of_step_anew():
@@ -70,13 +67,13 @@ def test_ranks_that_came_into_step_again_are_out_of_step_anew():
 @pytest.mark.parametrize(
     ("ranks", "apart"),
     [
-        (("abc", "bcd"), "What rank 1 issued belongs with the next call of rank 0: they are one call apart. "),
-        (("bcd", "abc"), "What rank 0 issued belongs with the next call of rank 1: they are one call apart. "),
+        (("abc", "bcd"), "From here on rank 0 is one call ahead of rank 1: "),
+        (("bcd", "abc"), "From here on rank 1 is one call ahead of rank 0: "),
         (("ab", "ba"), ""),  # each belongs with the other's next call
         (("ab", "cd"), ""),
         (
             ("ab", "bc", "bc"),
-            "What ranks 1 and 2 issued belongs with the next call of rank 0: they are one call apart. ",
+            "From here on rank 0 is one call ahead of ranks 1, 2: ",
         ),
         (("abc", "bcd", "cda"), ""),  # three that go three ways
         (("ab", "bc", "ad"), ""),  # rank 2 issues something else next
@@ -84,7 +81,7 @@ def test_ranks_that_came_into_step_again_are_out_of_step_anew():
 )
 def test_how_far_ranks_are_apart_is_only_said_where_it_can_be_seen(ranks, apart):
     first = notes(issued(*ranks))[0]
-    assert ("one call apart" in first) == bool(apart) and f" {apart}The " in first
+    assert ("one call ahead" in first) == bool(apart) and f" {apart}the " in first.replace(" The ", " the ")
 
 
 def test_the_same_call_with_other_data_is_not_out_of_step():
@@ -107,7 +104,7 @@ def test_another_group_is_not_of_the_same_stretch():
 def test_as_many_follow_as_the_first_ones_say(timeline):
     said = [note.line for note in lanes(timeline).notes]
     told = "\n".join(said)
-    promised = [int(number) for number in re.findall(r"The (\d+) rows that follow do not", told)]
+    promised = [int(number) for number in re.findall(r"[Tt]he (\d+) rows that follow do not", told)]
     promised += [1] * told.count("The row that follows does not")
     assert sum(promised) == told.count("≠ Still out of step")
     assert told.count("≠ First mismatch") <= 1

@@ -20,7 +20,7 @@ import pytest
 import joinlab
 from joinlab.errors import TimelineFileError
 from joinlab.importers.clocks import offsets
-from joinlab.importers.recording import RecordedFolder, load_recording, ranks_in_words
+from joinlab.importers.recording import RecordedFolder, load_recording
 from joinlab.ops import CallRow
 from joinlab.recorder import bounded_log, record
 from joinlab.recorder.bounded_log import MOST_BYTES, BoundedLog, parse_segment_name
@@ -455,8 +455,3 @@ def test_without_a_call_that_met_wall_clocks_are_compared_and_it_is_said(tmp_pat
     timeline = load_recording(tmp_path)
     assert timeline.meta["clock"]["hosts"] == {"host0": 0, "host1": 4000}
     assert any("no call bounds the clock of host host1" in problem for problem in timeline.meta["problems"])
-
-
-def test_ranks_in_words() -> None:
-    assert ranks_in_words([4]) == "rank 4"
-    assert ranks_in_words([0, 1, 2, 4, 6, 7]) == "ranks 0 to 2, 4 and 6 to 7"

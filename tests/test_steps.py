@@ -78,22 +78,17 @@ def test_calls_issued_crosswise_get_a_row_each():
     assert sorted(len(step.calls) for step in plan(Matched(timeline))) == [1, 1, 2]
 
 
-def test_a_wrong_meeting_says_what_each_rank_made_of_it():
+def test_a_wrong_meeting_says_what_boxes_do_not_show():
     steps = [step for step in plan(Matched(case_timeline(4, 2, backend="nccl", era="1.9"))) if step.bad]
     assert len(steps) == 4
     assert steps[0].met
-    assert steps[0].text == (
-        "≠ Met, but should not have: rank 0 issued all-reduce (join() _get_num_nonjoined_procs()) of float32[1] and "
-        "read 9.8e-45 and concluded that not all have joined; rank 1 issued all-reduce (barrier) of uint8[1] and "
-        "discarded the value."
-    )
+    assert steps[0].text == "≠ Met, but should not have: rank 0 float32[1]; rank 1 uint8[1]."
 
 
 def test_calls_that_never_meet_are_told_apart_from_a_wrong_meeting():
     (step,) = [step for step in plan(Matched(case_timeline(4, 2))) if step.bad]
     assert not step.met
-    assert step.text.startswith("≠ Face each other, but can never meet: rank 0 issued all-reduce (join()")
-    assert "read" not in step.text  # nothing was received
+    assert step.text == "≠ Face each other, but can never meet."
 
 
 def test_whoever_never_came_is_told_of_once():
@@ -107,9 +102,9 @@ def test_alike_calls_of_other_ranks_are_grouped():
     writer = Writer(world_size=4)
     for rank in range(3):
         writer.call(rank, "all_reduce", "mine", done=False)
-    writer.call(3, "barrier", done=False)
+    writer.call(3, "all_reduce", "mine", shape=[[2]], done=False)
     (step,) = plan(Matched(writer.timeline([Ending("hung", proven=True)] * 4)))
-    assert "ranks 0 to 2 issued mine" in step.text and "rank 3 issued barrier" in step.text
+    assert step.text.endswith(": ranks 0-2 float32[1]; rank 3 float32[2].")
 
 
 @pytest.mark.parametrize(
@@ -137,7 +132,7 @@ def test_words():
     assert short_label("all-reduce (join() _get_num_nonjoined_procs())") == "_get_num_nonjoined_procs()"
     assert short_label("all-reduce (DDP forward() 1)") == "forward() 1"
     assert short_label("send") == "send"
-    assert [ranks_text(ranks) for ranks in ([3], [0, 2], [0, 1, 2, 3])] == ["rank 3", "ranks 0 and 2", "ranks 0 to 3"]
+    assert [ranks_text(ranks) for ranks in ([3], [0, 2], [0, 1, 2, 3])] == ["rank 3", "ranks 0, 2", "ranks 0-3"]
 
 
 def test_stretches_name_the_inputs():

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from joinlab.analysis.wording import lane_name, upper
+from joinlab.analysis.wording import ranks_text, upper
 from joinlab.ops import Op
 from joinlab.timeline import EndKind, Timeline
 
@@ -94,7 +94,7 @@ class Blame:
         if self.culprits and self.innocent:
             plural = "s" if len(self.innocent) == 1 else ""
             lines.append(
-                f"{upper(lane_name(self.innocent))} wait{plural} for them and did nothing wrong that the record shows."
+                f"{upper(ranks_text(self.innocent))} wait{plural} for them and did nothing wrong that the record shows."
             )
         return "\n".join([*lines, *self.unclear]) or "No rank keeps another waiting."
 
@@ -261,10 +261,10 @@ def _reason(
         else f"collective {first.number} ({first.op}) of group {group_text(timeline, first.group)}"
     )
     if len(circle) > 1:
-        return f"{upper(lane_name(circle))} wait for each other, first in {call}."
+        return f"{upper(ranks_text(circle))} wait for each other, first in {call}."
     (rank,) = circle
     waiting = sorted({one.rank for one in edges})
-    who = f"{upper(lane_name(waiting))} wait{'s' if len(waiting) == 1 else ''} for rank {rank}"
+    who = f"{upper(ranks_text(waiting))} wait{'s' if len(waiting) == 1 else ''} for rank {rank}"
     ended = _ENDED.get(timeline.ends[rank].kind)
     if ended:
         return f"{who} in {call}, but {ended}."
@@ -272,7 +272,7 @@ def _reason(
         group, number, others = stands
         return (
             f"{who} in {call}. Its stream stands still in collective {number} of group {group_text(timeline, group)}, "
-            f"which {lane_name(others)} completed, and it waits for no other rank. Look at its GPU."
+            f"which {ranks_text(others)} completed, and it waits for no other rank. Look at its GPU."
         )
     if first.number is None:
         return (
@@ -340,7 +340,7 @@ def _unclear(
         absent = sorted(unknown & set(ranks))
         if stuck and absent:
             yield (
-                f"{upper(lane_name(stuck))} may wait for {lane_name(absent)} in group {group_text(timeline, group)}: "
+                f"{upper(ranks_text(stuck))} may wait for {ranks_text(absent)} in group {group_text(timeline, group)}: "
                 "there is no record of what happened there."
             )
         ops: dict[str, list[int]] = {}
@@ -348,7 +348,7 @@ def _unclear(
         for rank in stuck:
             ops.setdefault(places[group, rank].op, []).append(rank)
         if len(last) == 1 and len(ops) > 1:
-            issued = "; ".join(f"{lane_name(those)} {op}" for op, those in ops.items())
+            issued = "; ".join(f"{ranks_text(those)} {op}" for op, those in ops.items())
             call = f"collective {last.pop() + 1} of group {group_text(timeline, group)}"
             yield f"In {call} the ranks issued different calls: {issued}."
             return
@@ -358,13 +358,13 @@ def _unclear(
             group, number, others = stands
             yield (
                 f"Collective {number} of group {group_text(timeline, group)} is not complete on rank {rank} although "
-                f"{lane_name(others)} completed it: its GPU stands still, or its record is older than theirs."
+                f"{ranks_text(others)} completed it: its GPU stands still, or its record is older than theirs."
             )
     standing = {rank for (_, rank), place in places.items() if place.waits} - blocked - waited
     standing -= {rank for rank, stands in alone.items() if stands}
     if standing and waits:
         plural = "s" if len(standing) == 1 else ""
-        yield f"{upper(lane_name(sorted(standing)))} wait{plural} in calls that all peers have reached."
+        yield f"{upper(ranks_text(sorted(standing)))} wait{plural} in calls that all peers have reached."
     elif standing:
         yield "Every rank got to the same calls, and none completes: the record does not tell the ranks apart."
 

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import polars as pl
 
 from joinlab.analysis.matching import SETUP, Matched, Slot, groups_of, is_setup
-from joinlab.analysis.wording import asks, lane_name
+from joinlab.analysis.wording import asks, ranks_text
 from joinlab.ops import POINT_TO_POINT
 from joinlab.timeline import Timeline
 
@@ -114,7 +114,7 @@ class Folding:
 
     def name(self, rank: int) -> str:
         """The name of the lane that this rank stands for: "ranks 0-4, 6, 7"."""
-        return lane_name(self.lanes[rank])
+        return ranks_text(self.lanes[rank])
 
 
 def fold(timeline: Timeline, keep: Collection[int] = (), ranks: bool = True, matched: Matched | None = None) -> Folding:

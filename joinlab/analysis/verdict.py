@@ -6,7 +6,7 @@
     3. Rank 1 waits in "who is last?", call 30 (cases.py:66): rank 0 has finished. No issued call can end this wait.
 
 Everything here is read off the Timeline: which calls met, from which lines, how the ranks ended, and the text of the
-program. Where no rule fits, there is no advice. `diagnose` tells every rank's story in full; the verdict tells one.
+program. Where no rule fits, there is no advice. Terminal, page, view, bench and `diagnose` all tell this one story.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from functools import cached_property
 from joinlab.analysis.blame import Blame, blame
 from joinlab.analysis.conclusions import conclusion
 from joinlab.analysis.folding import Folding, fold
-from joinlab.analysis.matching import Slot, shadows
-from joinlab.analysis.wording import asks, good, lane_name, listed, short_site, upper
+from joinlab.analysis.matching import Matched, Slot, shadows
+from joinlab.analysis.reasons import Reasons, worded
+from joinlab.analysis.source import SourceText
+from joinlab.analysis.wording import asks, at_line, good, listed, quoted, ranks_text, short_site, upper
 from joinlab.ops import POINT_TO_POINT
 from joinlab.timeline import CallRow, Ending, EndKind, Timeline
 
@@ -46,7 +48,7 @@ class Ended:
             EndKind.KILLED: "were killed" if several else "was killed",
             EndKind.UNKNOWN: "have no known ending" if several else "has no known ending",
         }[self.ending.kind]
-        return f"{lane_name(self.ranks)} {verb}{', a call still pending' if self.ending.pending else ''}"
+        return f"{ranks_text(self.ranks)} {verb}{', a call still pending' if self.ending.pending else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,24 @@ class Advice:
     reason: str
     notebook: str
 
+    def __str__(self) -> str:
+        return f"{self.do} {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """How ranks ended, and why: `text` is one sentence of all of them. `ended`: in a word or two, "hung (proven)"."""
+
+    ranks: tuple[int, ...]
+    ended: str
+    text: str
+    good: bool
+
+    @property
+    def who(self) -> str:
+        """The ranks: "ranks 0-4, 6"."""
+        return ranks_text(self.ranks)
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -82,7 +102,8 @@ class Verdict:
 
     headline  one sentence
     endings   the ranks by how they ended
-    steps     two or three short sentences: the chain of causes; () where all went well
+    causes    what met, or did not, where the ranks part, and what they made of it
+    fates     every rank: how it ended, and why
     lines     the lines of the first difference
     first     that row, by index of Folding.slots; None: the ranks never part
     odd       the ranks that did otherwise than most; () where no side is in the minority
@@ -91,35 +112,28 @@ class Verdict:
 
     headline: str
     endings: tuple[Ended, ...]
-    steps: tuple[str, ...] = ()
+    causes: tuple[str, ...] = ()
+    fates: tuple[Fate, ...] = ()
     lines: tuple[Line, ...] = ()
     first: int | None = None
     odd: tuple[int, ...] = ()
     advice: Advice | None = None
 
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The chain of causes in at most three short sentences; () where all went well."""
+        return (*self.causes, *(fate.text for fate in self.fates if not fate.good))[:3]
 
-def judge(timeline: Timeline, folding: Folding | None = None) -> Verdict:
-    """Say what happened in a run. `folding`: what fold(timeline) made of it, if it is at hand.
+
+def judge(timeline: Timeline, folding: Folding | None = None, reasons: Reasons | None = None) -> Verdict:
+    """Say what happened in a run.
+
+    folding  what fold(timeline) made of it, if it is at hand
+    reasons  Reasons of the whole Timeline, if they are at hand
 
     print(judge(joinlab.emulate(joinlab.cases.case_4, (5, 6))).headline)
     """
-    return _Judge(timeline, folding or fold(timeline)).verdict()
-
-
-@dataclass(frozen=True, slots=True)
-class SourceText:
-    """The program of a run: its file, the number of its first line, and its text ("" where it is not known)."""
-
-    file: str
-    first_line: int
-    text: str
-
-    @classmethod
-    def of(cls, timeline: Timeline) -> SourceText:
-        known = timeline.meta.get("source")
-        if known is None:
-            return cls("", 1, "")
-        return cls(str(known.get("file") or ""), int(known.get("first_line") or 1), str(known.get("text") or ""))
+    return _Judge(timeline, folding or fold(timeline), reasons).verdict()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +153,14 @@ Side = tuple[int, ...]
 class _Judge:
     """One Timeline, folded. Lanes are named by the rank that stands for them."""
 
-    def __init__(self, timeline: Timeline, folding: Folding) -> None:
+    def __init__(self, timeline: Timeline, folding: Folding, reasons: Reasons | None) -> None:
         self.timeline, self.folding = timeline, folding
         self.slots, self.rows = folding.slots, folding.matched.row_of
         self.groups = folding.matched.groups
         self.lanes = folding.lanes
         self.ends = timeline.ends
         self.source = SourceText.of(timeline)
+        self._reasons = reasons
         self.clash = next((at for at, slot in enumerate(self.slots) if self._parts(slot)), None)
 
     def verdict(self) -> Verdict:
@@ -157,23 +172,22 @@ class _Judge:
             blamed = blame(self.timeline)
             if blamed.culprits:
                 return self._blamed(blamed, endings)
+        fates = tuple(self._fates())
         if self.clash is None:
-            return Verdict(self._undivided(), endings, tuple(self._fates()), advice=self._advice())
+            return Verdict(self._undivided(), endings, (), fates, advice=self._advice())
         first = self.clash if self.shift is None else self._row_of(self.shift)
-        told = [*self._meeting(), *self._fates()]
-        return Verdict(
-            self._headline(), endings, tuple(told[:3]), tuple(self._lines(first)), first, self._odd(), self._advice()
-        )
+        causes, lines = tuple(self._meeting()), tuple(self._lines(first))
+        return Verdict(self._headline(), endings, causes, fates, lines, first, self._odd(), self._advice())
 
     def _blamed(self, blamed: Blame, endings: tuple[Ended, ...]) -> Verdict:
         """The verdict on a record that does not say how ranks ended: who keeps the others waiting."""
         several = len(blamed.ranks) > 1
         waiting = {rank for culprit in blamed.culprits for rank in culprit.waiting}
         headline = (
-            f"{upper(lane_name(sorted(blamed.ranks)))} {'keep' if several else 'keeps'} {lane_name(sorted(waiting))} "
+            f"{upper(ranks_text(sorted(blamed.ranks)))} {'keep' if several else 'keeps'} {ranks_text(sorted(waiting))} "
             f"waiting, and {'wait' if several else 'waits'} for no other rank."
         )
-        steps = tuple(culprit.reason for culprit in blamed.culprits[:3])
+        causes = tuple(culprit.reason for culprit in blamed.culprits)
         where = {(one.rank, one.group) for one in blamed.waits if one.on in blamed.ranks}
         stuck = (
             at
@@ -183,7 +197,7 @@ class _Judge:
         )
         first = next(stuck, None)
         lines = () if first is None else tuple(self._lines(first))
-        return Verdict(headline, endings, steps, lines, first, tuple(sorted(blamed.ranks)))
+        return Verdict(headline, endings, causes, tuple(self._fates()), lines, first, tuple(sorted(blamed.ranks)))
 
     # ---------------------------------------------------------------- where they part
 
@@ -295,17 +309,10 @@ class _Judge:
         return tuple(sorted(rank for lane in side for rank in self.lanes[lane]))
 
     def _name(self, side: Side) -> str:
-        return lane_name(self._ranks(side))
+        return ranks_text(self._ranks(side))
 
     def _asks(self, row: CallRow) -> str:
         return asks(row["origin"], row["op"])
-
-    def _quoted(self, row: CallRow) -> str:
-        said = self._asks(row)
-        return f'"{said}"' if " " in said else said
-
-    def _at(self, row: CallRow) -> str:
-        return f" ({short_site(row['call_site'])})" if row["call_site"] else ""
 
     def _headline(self) -> str:
         assert self.clash is not None
@@ -318,7 +325,7 @@ class _Judge:
                 if self._asks(row).endswith("?") and row["completed_ns"] is not None and row["value_out"]:
                     return (
                         f"{upper(self._name(present[asker]))} asked: {self._asks(row)} "
-                        f"{upper(self._name(present[answer]))}'s {self._quoted(calls[answer])} answered."
+                        f"{upper(self._name(present[answer]))}'s {quoted(calls[answer])} answered."
                     )
         if self.shift is not None and len(self._extra(self.shift)) == self.shift.by:
             more = self._extra(self.shift)
@@ -329,8 +336,8 @@ class _Judge:
         if len(present) > 1:
             if slot.differs and not {"op", "origin"} & set(slot.differs):
                 what = listed([{"reduce_op": "reduce operation"}.get(name, name) for name in slot.differs])
-                return f"{upper(self._name(tuple(slot.calls)))} called {self._quoted(calls[0])}, but differ in {what}."
-            told = [f"{self._name(side)} called {self._quoted(row)}" for side, row in zip(present, calls, strict=True)]
+                return f"{upper(self._name(tuple(slot.calls)))} called {quoted(calls[0])}, but differ in {what}."
+            told = [f"{self._name(side)} called {quoted(row)}" for side, row in zip(present, calls, strict=True)]
             return f"{upper(told[0])}, where {listed(told[1:])}."
         return self._nothing_meets(present[0], calls[0], self._absent(slot))
 
@@ -342,7 +349,7 @@ class _Judge:
 
     def _nothing_meets(self, side: Side, row: CallRow, absent: Sequence[int]) -> str:
         if not absent:  # a recv from any rank
-            return f"No call meets {self._name(side)}'s {self._quoted(row)}."
+            return f"No call meets {self._name(side)}'s {quoted(row)}."
         gone = [rank for rank in absent if self.ends[rank].kind is not EndKind.HUNG]
         which = gone or list(absent)
         end = self.ends[which[0]]
@@ -353,7 +360,7 @@ class _Judge:
             EndKind.UNKNOWN: "has no more calls on record" if len(which) == 1 else "have no more calls on record",
             EndKind.HUNG: "waits elsewhere" if len(which) == 1 else "wait elsewhere",
         }[end.kind]
-        return f"{upper(lane_name(which))} {did}; nothing meets {self._name(side)}'s {self._quoted(row)}."
+        return f"{upper(ranks_text(which))} {did}; nothing meets {self._name(side)}'s {quoted(row)}."
 
     def _undivided(self) -> str:
         count = len(self.ends)
@@ -361,7 +368,7 @@ class _Judge:
         kinds = {end.kind for end in self.ends}
         if kinds == {EndKind.FINISHED}:
             pending = [rank for rank, end in enumerate(self.ends) if end.pending]
-            left = f", but {lane_name(pending)} left a call pending" if pending else ""
+            left = f", but {ranks_text(pending)} left a call pending" if pending else ""
             return f"{who} finished{left}; every call met its partner."
         wrong = [rank for rank, end in enumerate(self.ends) if not good(end)]
         alike = len({self.ends[rank].kind for rank in wrong}) == 1
@@ -380,18 +387,18 @@ class _Judge:
             row = self._extra(self.shift)[0]
             count = "one call" if self.shift.by == 1 else f"{self.shift.by} calls"
             yield (
-                f"{upper(self._name(self.shift.ahead))} is {count} ahead since call {row['seq']}{self._at(row)}, where "
+                f"{upper(self._name(self.shift.ahead))} is {count} ahead since call {row['seq']}{at_line(row)}, where "
                 f"{self._name(self.shift.behind)} called the same from another line."
             )
         present = [side for side in self.sides if side[0] in slot.calls]
         calls = [self._call(slot, side[0]) for side in present]
         if len(present) > 1:
             told = [
-                f"{self._name(side)}'s {self._quoted(row)}{self._at(row)}"
-                for side, row in zip(present, calls, strict=True)
+                f"{self._name(side)}'s {quoted(row)}{at_line(row)}" for side, row in zip(present, calls, strict=True)
             ]
             verb = "met" if slot.met else "can never meet"
-            yield f"Call {calls[0]['seq']}: {told[0]} {verb} {listed(told[1:])}."
+            why = "" if slot.met else self.reasons.keeps_apart(slot)
+            yield f"Call {calls[0]['seq']}: {told[0]} {verb} {listed(told[1:])}{why and ': '}{why}."
             made = [
                 (side, text)
                 for side, row in zip(present, calls, strict=True)
@@ -400,57 +407,44 @@ class _Judge:
             if any("concluded" in text for _, text in made):
                 yield upper("; ".join(f"{self._name(side)} {text}" for side, text in made)) + "."
 
-    def _fates(self) -> Iterator[str]:
-        """Where ranks ended that did not finish, the same told once."""
-        told: dict[str, list[int]] = {}
-        for rank, end in enumerate(self.ends):
-            if good(end):
-                continue
-            lane = next(lane for lane, ranks in self.lanes.items() if rank in ranks)
-            group = self.timeline.default_group if end.group is None else end.group
-            row = None if end.call is None else self.rows.get((lane, group, end.call))
-            where = f"{self._quoted(row)}, call {row['seq']}{self._at(row)}" if row else "no recorded call"
-            match end.kind:
-                case EndKind.FINISHED:
-                    said = f"finished and left {where} pending"
-                case EndKind.HUNG:
-                    said = f"{'hangs' if end.proven else 'makes no progress'} in {where}{self._lacks(row, group)}"
-                    said += ". Proven: no issued call can end this wait" if end.proven else ""
-                case EndKind.RAISED | EndKind.KILLED:
-                    line = end.text.strip().partition("\n")[0].rstrip(".")
-                    said = f"{end.kind}{' in ' + where if row else ''}: {line[:120]}"
-                case EndKind.UNKNOWN:
-                    said = f"was last seen in {where}"
-            told.setdefault(said, []).append(rank)
-        for said, ranks in told.items():
-            several = len(ranks) > 1
-            said = said.replace("hangs in", "hang in", 1).replace("makes no", "make no", 1) if several else said
-            said = said.replace("was last", "were last", 1) if several else said
-            said = f"were {said}" if several and said.startswith("killed") else said
-            said = f"was {said}" if not several and said.startswith("killed") else said
-            yield f"{upper(lane_name(ranks))} {said}."
+    @cached_property
+    def reasons(self) -> Reasons:
+        """Why ranks ended so. Where one hangs, the rule needs all ranks' calls; else those of the lanes will do."""
+        if self._reasons is not None:
+            return self._reasons
+        whole = any(end.kind is EndKind.HUNG or end.pending for end in self.ends) and len(self.lanes) < len(self.ends)
+        return Reasons(Matched(self.timeline) if whole else self.folding.matched)
 
-    def _lacks(self, row: CallRow | None, group: str) -> str:
-        slot = next(
-            (slot for slot in self.slots if row and slot.group == group and slot.calls.get(row["rank"]) == row["seq"]),
-            None,
-        )
-        if slot is None or row is None or self._pair(slot):
-            return ""
-        gone = [rank for rank in self._absent(slot) if self.ends[rank].kind is EndKind.FINISHED]
-        return f": {lane_name(gone)} {'have' if len(gone) > 1 else 'has'} finished" if gone else ""
+    def _fates(self) -> Iterator[Fate]:
+        """How the ranks ended, those that went wrong first; the same told once."""
+        known = None
+        if self.clash is not None:
+            slot = self.slots[self.clash]
+            rank, seq = next(iter(slot.calls.items()))
+            known = self.reasons.slot_of[rank, slot.group, seq]
+        told: dict[tuple[str, str], list[int]] = {}
+        for lane, ranks in self.lanes.items():
+            said = self.reasons.told(lane, known)
+            told.setdefault((worded(self.ends[lane], self.reasons.proven(lane)), said), []).extend(ranks)
+        fates = [
+            Fate(
+                tuple(sorted(ranks)),
+                ended,
+                f"{upper(ranks_text(ranks))} {_plural(said) if len(ranks) > 1 else said}",
+                good(self.ends[ranks[0]]),
+            )
+            for (ended, said), ranks in told.items()
+        ]
+        yield from sorted(fates, key=lambda fate: (fate.good, fate.ranks))
 
     def _lines(self, row: int) -> Iterator[Line]:
         slot = self.slots[row]
-        text = self.source.text.split("\n")
         by_line: dict[tuple[str, str, int], list[int]] = {}
         for rank, seq in slot.calls.items():
             call = self.rows[rank, slot.group, seq]
             by_line.setdefault((call["call_site"] or "", self._asks(call), seq), []).extend(self.lanes[rank])
         for (site, call_, seq), ranks in by_line.items():
-            file, _, number = site.rpartition(":")
-            at = int(number) - self.source.first_line if number.isdecimal() and file == self.source.file else -1
-            yield Line(tuple(sorted(ranks)), site, call_, text[at].strip() if 0 <= at < len(text) else "", seq)
+            yield Line(tuple(sorted(ranks)), site, call_, self.source.at(site), seq)
 
     # ---------------------------------------------------------------- advice
 
@@ -481,7 +475,7 @@ class _Judge:
         return Advice(
             f"Move the {what} behind the with block of join().",
             f"join() repeats DDP's calls for a rank that has run out of inputs, never yours: "
-            f"the {what}{self._at(own[0])} has no partner there.",
+            f"the {what}{at_line(own[0])} has no partner there.",
             "05_why_case_4_hangs.ipynb",
         )
 
@@ -500,7 +494,7 @@ class _Judge:
         return Advice(
             "Wrap the loop in model.join(), or give every rank the same number of inputs: drop_last=True, or the "
             "minimum of all ranks' counts.",
-            f"{upper(lane_name(out))} {has} no input {max(seen)}, and DDP's calls need every rank.",
+            f"{upper(ranks_text(out))} {has} no input {max(seen)}, and DDP's calls need every rank.",
             "04_six_cases.ipynb",
         )
 
@@ -511,11 +505,8 @@ class _Judge:
         slot = self.slots[row]
         for rank in slot.calls:
             site = self._call(slot, rank)["call_site"] or ""
-            file, _, number = site.rpartition(":")
-            if file != self.source.file or not number.isdecimal():
-                continue
-            test = _rank_test(self.source.text, int(number) - self.source.first_line + 1)
-            if test:
+            number = self.source.line(site)
+            if number and (test := _rank_test(self.source.text, number - self.source.first_line + 1)):
                 what = f"{self._asks(self._call(slot, rank))} ({short_site(site)})"
                 return Advice(
                     f"Take the {what} out of the branch on `{test}`, or let every rank issue it.",
@@ -542,7 +533,7 @@ class _Judge:
         did = "raised an error" if raised else f"left its loop after input {inputs[early[0]]} of {counts[early[0]]}"
         return Advice(
             "Let all ranks stop together: all-reduce a flag before each step, and leave the loop if any rank set it.",
-            f"{upper(lane_name(which))} {did}; the others wait for its next call.",
+            f"{upper(ranks_text(which))} {did}; the others wait for its next call.",
             "06_join_options.ipynb",
         )
 
@@ -569,7 +560,7 @@ class _Judge:
         if len(one) < 2 or len(other) < 2 or not (self._alike(one[0], other[1]) and self._alike(one[1], other[0])):
             return None
         return Advice(
-            f"Issue {self._quoted(one[0])} and {self._quoted(one[1])} in the same order on every rank.",
+            f"Issue {quoted(one[0])} and {quoted(one[1])} in the same order on every rank.",
             "Calls meet by the order in which each rank issues them, not by what they are.",
             "08_order.ipynb",
         )
@@ -594,7 +585,7 @@ class _Judge:
             return None
         return Advice(
             "Wait for the last call before the program returns: torch.cuda.synchronize(), or the call's wait().",
-            f"{upper(lane_name(pending))} returned while a call was still pending, so its result was never read.",
+            f"{upper(ranks_text(pending))} returned while a call was still pending, so its result was never read.",
             "04_six_cases.ipynb",
         )
 
@@ -627,6 +618,19 @@ def documented(timeline: Timeline) -> str:
     if case.barrier and emulation.get("era") == "today":
         return f"{said}: its barrier all-reduced a byte that nobody set; today's is a float zero."
     return f"{said}."
+
+
+_VERBS = {"hangs": "hang", "waits": "wait", "makes": "make", "was": "were", "has": "have"}
+
+
+def _plural(said: str) -> str:
+    """What is said after "rank 1", to be said after "ranks 1, 2".
+
+    >>> _plural("hangs in barrier, call 5, behind its own send"), _plural("finished: its program returned.")
+    ('hang in barrier, call 5, behind their own send', 'finished: their program returned.')
+    """
+    verb, _, rest = said.partition(" ")
+    return f"{_VERBS.get(verb, verb)} {rest}".replace(" its own ", " their own ", 1).replace(": its ", ": their ", 1)
 
 
 def _rank_test(text: str, line: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
@@ -18,25 +19,25 @@ def listed(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def ranks_text(ranks: Sequence[int]) -> str:
-    """Ranks as they are read.
-
-    >>> ranks_text([3]), ranks_text([2, 0]), ranks_text([0, 1, 2, 3])
-    ('rank 3', 'ranks 0 and 2', 'ranks 0 to 3')
-    """
-    ranks = sorted(ranks)
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:
-        return f"ranks {ranks[0]} to {ranks[-1]}"
-    if len(ranks) > 4:
-        return lane_name(ranks)
-    return f"ranks {listed([str(rank) for rank in ranks])}"
-
-
 def upper(text: str) -> str:
     """The text with a capital letter in front; the rest stays as it is."""
     return text[:1].upper() + text[1:]
+
+
+def file_name(file: str) -> str:
+    """A file without its folders; the code of a notebook's cell by the cell's number, "In [2]".
+
+    >>> file_name("project/train.py")
+    'train.py'
+    """
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    cell: tuple[str, str] | None = (
+        shell.compile.format_code_name(file) if shell else None
+    )  # ("Cell", "In[2]"), if this kernel ran it
+    name = file.replace("\\", "/").rpartition("/")[2]
+    if cell:
+        return cell[1].replace("In[", "In [")
+    return "a notebook's cell" if "ipykernel_" in file and name.removesuffix(".py").isdecimal() else name
 
 
 def short_site(site: str) -> str:
@@ -45,7 +46,9 @@ def short_site(site: str) -> str:
     >>> short_site("project/train.py:12")
     'train.py:12'
     """
-    return site.replace("\\", "/").rpartition("/")[2]
+    file, colon, line = site.rpartition(":")
+    name = file_name(file)
+    return f"{name}, line {line}" if name and not name.endswith(".py") and line.isdecimal() else f"{name}{colon}{line}"
 
 
 def short_label(label: str) -> str:
@@ -204,6 +207,33 @@ def asks(origin: str | None, op: str) -> str:
     return _ASKS.get(who, who) if bracket else label
 
 
+def quoted(row: Mapping[str, Any]) -> str:
+    """What a call asks, in quotes if it is more than one word.
+
+    >>> quoted({"origin": "all-reduce (join() _get_num_nonjoined_procs())", "op": "all_reduce"})
+    '"anyone left?"'
+    """
+    said = asks(row["origin"], row["op"])
+    return f'"{said}"' if " " in said else said
+
+
+def called(row: Mapping[str, Any], several: bool = False) -> str:
+    """A call and its place: what it asks, its number, its line.
+
+    several  say the group, too: there are several
+
+    >>> called({"origin": "all-reduce", "op": "all_reduce", "seq": 7, "group": "0", "call_site": "job/train.py:12"})
+    'all-reduce, call 7 (train.py:12)'
+    """
+    group = f" of group {row['group']}" if several else ""
+    return f"{quoted(row)}, call {row['seq']}{group}{at_line(row)}"
+
+
+def at_line(row: Mapping[str, Any]) -> str:
+    """The line of a call, to be said behind it: " (train.py:12)"; "" where it is not known."""
+    return f" ({short_site(row['call_site'])})" if row["call_site"] else ""
+
+
 def span_text(numbers: Sequence[int]) -> str:
     """Numbers as short as they can be written.
 
@@ -221,10 +251,10 @@ def span_text(numbers: Sequence[int]) -> str:
     return ", ".join(found)
 
 
-def lane_name(ranks: Sequence[int]) -> str:
-    """The name of a lane that stands for these ranks.
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Ranks as every room writes them.
 
-    >>> lane_name([3]), lane_name([0, 1, 2, 4])
-    ('rank 3', 'ranks 0-2, 4')
+    >>> ranks_text([3]), ranks_text([2, 0]), ranks_text([0, 1, 2, 4])
+    ('rank 3', 'ranks 0, 2', 'ranks 0-2, 4')
     """
     return f"rank{'s' * (len(ranks) > 1)} {span_text(ranks)}"

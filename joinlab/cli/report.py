@@ -17,7 +17,7 @@ from rich.text import Text
 from joinlab.analysis.folding import Fold, Folding, Part, fold, rows_of
 from joinlab.analysis.matching import Slot
 from joinlab.analysis.verdict import Verdict, judge
-from joinlab.analysis.wording import asks, good, lane_name, short_site, span_text
+from joinlab.analysis.wording import asks, good, ranks_text, short_site, span_text
 from joinlab.cli.machine import Fact
 from joinlab.ops import POINT_TO_POINT
 from joinlab.timeline import Ending, EndKind, Timeline
@@ -116,7 +116,7 @@ def run_report(run: Timeline, everything: bool = False) -> Text:
     for number, step in enumerate(verdict.steps):
         lines += _wrapped(f"{'WHY' if not number else '   '}  {step}", " " * 5)
     for number, line in enumerate(verdict.lines[:LANES]):
-        who = f"{'AT' if not number else '  '}   {lane_name(line.ranks)}"
+        who = f"{'AT' if not number else '  '}   {ranks_text(line.ranks)}"
         lines.append(_cut(f"{who}  {short_site(line.site)}  {line.text}"))
     if verdict.advice:
         lines += _wrapped(f"FIX  {verdict.advice.do} {verdict.advice.reason}", " " * 5)
@@ -254,7 +254,7 @@ class _Calls:
         for how, wanted in (("failed", True), ("never ends", False)):
             ranks = [rank for rank, row in rows.items() if row["completed_ns"] is None and bool(row["error"]) is wanted]
             all_of = len(ranks) == len(rows)
-            who = "" if all_of else f"{lane_name([one for rank in ranks for one in self.folding.lanes[rank]])} "
+            who = "" if all_of else f"{ranks_text([one for rank in ranks for one in self.folding.lanes[rank]])} "
             told += [f"{who}{how}"] if ranks else []
         return ", ".join(told)
 

@@ -78,7 +78,7 @@ def _code(timeline: Timeline, still: bool) -> int:
 
 def _lines(recorded: RecordedFolder, timeline: Timeline, quiet: float | None = None) -> Iterator[str]:
     """Ranks that stand alike on one line, those that are ahead first."""
-    from joinlab.importers.recording import ranks_in_words
+    from joinlab.analysis.wording import ranks_text
 
     alike: dict[tuple[int, str], list[int]] = {}
     for rank in range(timeline.world_size):
@@ -88,7 +88,7 @@ def _lines(recorded: RecordedFolder, timeline: Timeline, quiet: float | None = N
     for (issued, label), ranks in sorted(alike.items(), reverse=True):
         ends = {str(timeline.ends[rank]) for rank in ranks} - {"unknown"}
         state = f" ({', '.join(sorted(ends))})" if ends else ""
-        yield f"  {ranks_in_words(ranks)}: {issued:,} calls, the last is {label}{state}"
+        yield f"  {ranks_text(ranks)}: {issued:,} calls, the last is {label}{state}"
     for problem in timeline.meta["problems"]:
         yield f"  {problem}"
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import polars as pl
 
+from joinlab.analysis.wording import ranks_text
 from joinlab.errors import TimelineFileError
 from joinlab.importers.dump import Dump, Group, Texts
 from joinlab.ops import Op
@@ -40,7 +41,7 @@ def timeline_of(dumps: Sequence[Dump], texts: Texts, problems: Iterable[str] = (
     calls = _written(rows, texts).with_columns(times)
     missing = sorted(world - {dump.rank for dump in dumps})
     if missing:
-        told.append(f"there is no record of {_ranks(missing)}: what happened there is unknown")
+        told.append(f"there is no record of {ranks_text(missing)}: what happened there is unknown")
     size = max(world) + 1
     backend = _backend(rows)
     clock: Clock = {"domain": "wall", "origin_ns": origin}
@@ -211,8 +212,3 @@ def _ends(calls: pl.DataFrame, size: int, missing: Sequence[int]) -> tuple[Endin
         text = "there is no record of it" if rank in missing else "its record was written before it ended"
         ends.append(Ending(EndKind.UNKNOWN, call=seq, group=group, text=text))
     return tuple(ends)
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
-    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"

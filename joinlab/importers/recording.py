@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 
+from joinlab.analysis.wording import ranks_text
 from joinlab.errors import TimelineFileError
 from joinlab.importers.clocks import Offset, offsets
 from joinlab.ops import CallRow, SpanRow
@@ -153,7 +154,7 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
     others = {name: other for name, other in backends.items() if other != backend}
     missing = sorted(set(range(size)) - set(logs))
     if missing:
-        problems.append(f"there is no record of {ranks_in_words(missing)}: what they did is unknown")
+        problems.append(f"there is no record of {ranks_text(missing)}: what they did is unknown")
     calls, skipped = _kept_calls(logs)
     host_of = {rank: str(log.begin.get("host", "?")) for rank, log in logs.items()}
     shifts = _shifts(logs, calls, host_of, groups, problems)
@@ -234,7 +235,7 @@ def _groups(logs: dict[int, RankLog]) -> dict[str, list[int]]:
         for name, group in list(log.groups.items()):
             ranks = [int(rank) for rank in group["ranks"]]
             if found.get(name, ranks) != ranks:
-                other = f"{name} of {ranks_in_words(ranks)}"
+                other = f"{name} of {ranks_text(ranks)}"
                 log.groups[other] = log.groups.pop(name)
                 for call in log.calls.values():
                     if call["group"] == name:
@@ -374,20 +375,3 @@ def _lives(log: RankLog) -> bool | None:
         return same and bool(process.status() != psutil.STATUS_ZOMBIE)
     except (psutil.Error, ValueError):
         return False
-
-
-def ranks_in_words(ranks: list[int]) -> str:
-    """Ranks in words.
-
-    >>> ranks_in_words([3]), ranks_in_words([0, 1, 2, 5])
-    ('rank 3', 'ranks 0 to 2 and 5')
-    """
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and runs[-1][-1] == rank - 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    words = [str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs]
-    said = words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
-    return f"rank{'s' * (len(ranks) > 1)} {said}"

@@ -1,6 +1,6 @@
 """Display: what a notebook shows where a cell ends in a Timeline, a view, a comparison or a bench.
 
-For a Timeline: the sentences of the diagnosis, and below them the swimlanes. A live view answers only while its kernel
+For a Timeline: the verdict, and below it the swimlanes. A live view answers only while its kernel
 runs, and a notebook that is opened again has nothing to show in its place. So an output of its own stands before each:
 the picture, or a sentence. The live view hides it, and where no view can live (a saved notebook, GitHub, one converted
 to HTML) it is what the reader sees. A Timeline knows nothing of this: it is plain data, and IPython is told here how to
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 if TYPE_CHECKING:
+    from joinlab.analysis.diagnosis import Diagnosis
     from joinlab.notebook.bench import Bench
     from joinlab.notebook.side_by_side import Beside
     from joinlab.notebook.view import View
@@ -47,21 +48,18 @@ def register() -> bool:
 
 
 def show(timeline: Timeline) -> None:
-    """Show a Timeline here: in a notebook its diagnosis and its picture, in a terminal the diagnosis as text."""
-    from joinlab.analysis.diagnosis import diagnose
-
-    said = diagnose(timeline)
+    """Show a Timeline here: in a notebook the verdict and the picture, in a terminal the verdict as text."""
     if _is_terminal():
-        print(f"{timeline!r}\n{said}")
-        return
-    _put(said)
-    if (calls := len(timeline.rows("calls"))) > MAX_CALLS:
+        print(f"{timeline!r}\n{_said(timeline)}")
+    elif (calls := len(timeline.rows("calls"))) > MAX_CALLS:
+        _put(_said(timeline))
         print(f"{calls} calls are too many to draw unasked: joinlab.View(timeline) draws them.")
     elif _somebody_is_there():
         from joinlab.notebook.view import View
 
-        show_view(View(timeline, sentences=False))
+        show_view(View(timeline))
     else:
+        _put(_said(timeline))
         _put({"image/svg+xml": _drawn(timeline), "text/plain": repr(timeline)})
 
 
@@ -101,11 +99,17 @@ def _picture(view: View) -> str:
     """What a view shows, as an image and a sentence; where there is something to hide, or too much, as a sentence."""
     if view.covered or len(view.timeline.rows("calls")) > MAX_CALLS:
         return f"<p>joinlab.View {GONE}</p>"
+    packed = b64encode(_drawn(view.timeline, tooltips=False).encode()).decode()  # an image has no tooltips
+    said = _said(view.timeline)
+    told = escape(said.sentence, quote=True)
+    above = said._repr_html_() if view.sentences else ""
+    return f'{above}<img alt="Swimlanes. {told}" src="data:image/svg+xml;base64,{packed}"><p>{AGAIN}</p>'
+
+
+def _said(timeline: Timeline) -> Diagnosis:
     from joinlab.analysis.diagnosis import diagnose
 
-    packed = b64encode(_drawn(view.timeline, tooltips=False).encode()).decode()  # an image has no tooltips
-    told = escape(diagnose(view.timeline).sentence, quote=True)
-    return f'<img alt="Swimlanes. {told}" src="data:image/svg+xml;base64,{packed}"><p>{AGAIN}</p>'
+    return diagnose(timeline)
 
 
 def _drawn(timeline: Timeline, tooltips: bool = True) -> str:

@@ -10,7 +10,7 @@ import ipywidgets
 
 from joinlab.analysis.comparison import ComparedRow, Comparison
 from joinlab.analysis.comparison import compare as lay_out
-from joinlab.analysis.diagnosis import diagnose
+from joinlab.analysis.verdict import judge
 from joinlab.errors import ProgramError
 from joinlab.notebook.view import View
 from joinlab.timeline import Timeline
@@ -133,9 +133,9 @@ def told_apart(left: Timeline, right: Timeline) -> tuple[str, str]:
 
 
 def _sentences(timeline: Timeline) -> str:
-    said = diagnose(timeline)
-    lines = "".join(f"<li>{escape(one.sentence)}</li>" for one in said.ranks)
-    return f'<div style="line-height:1.4"><p>{escape(said.sentence)}</p><ul>{lines}</ul></div>'
+    told = judge(timeline)
+    lines = "".join(f"<li>{escape(step)}</li>" for step in told.steps)
+    return f'<div style="line-height:1.4"><p><b>{escape(told.headline)}</b></p><ol>{lines}</ol></div>'
 
 
 def compare(left: Timeline, right: Timeline) -> Beside:

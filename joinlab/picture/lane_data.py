@@ -1,6 +1,6 @@
 """Lane data: the lanes of one or more Timelines as compact JSON, for the script that draws the live view.
 
-Every position and every word is decided in `lanes`, `details` and `diagnosis`; the script only draws. A text is
+Every position and every word is decided in `lanes`, `details` and `verdict`; the script only draws. A text is
 written once and named by its number after that, a box that stands in several layouts is described once, and the
 whole is compressed: a run of 2 ranks with 5 inputs is about 6 kB, in all its layouts. Everything else has a name:
 static/types.d.ts says the same in the script's language.
@@ -11,12 +11,11 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from joinlab.analysis.diagnosis import diagnose_matched
 from joinlab.analysis.folding import Folding
 from joinlab.analysis.matching import Matched, Slot
+from joinlab.analysis.source import SourceText
 from joinlab.analysis.verdict import judge
 from joinlab.analysis.wording import good, measured, sign, title
 from joinlab.picture.details import MADE
@@ -108,11 +107,11 @@ class LaneData:
     def _run(self, timeline: Timeline, ranks: bool) -> dict[str, Any]:
         matched, text = Matched(timeline), self._texts
         folding = folded(matched, ranks)
-        said, layouts = diagnose_matched(matched), every_lanes(matched, folding)
+        layouts = every_lanes(matched, folding)
         lanes = layouts["logical", False].lanes
         first = [ranks[0] for ranks in folding.classes]
         caps = layouts["logical", False].caps
-        source = Source.of(timeline)
+        source = SourceText.of(timeline)
         boxes = Table()
         zero = layouts["time", True].begin
         places = {
@@ -125,8 +124,6 @@ class LaneData:
             "title": text(title(timeline)),
             "measured": text(measured(timeline)),
             "modelled": layouts["logical", False].modelled,
-            "said": text(said.sentence),
-            "why": [text(said.ranks[rank].sentence) for rank in first],
             "verdict": self._verdict(timeline, folding, folding.numbers(matched)),
             "ends": [text(cap.text) for cap in caps],
             "good": [good(cap.ending) for cap in caps],
@@ -156,7 +153,7 @@ class LaneData:
             "wrong": wrong if first is None or first in wrong else sorted([first, *wrong]),
         }
 
-    def _box(self, box: Box, source: Source) -> tuple[tuple[str, int | bool | None], ...]:
+    def _box(self, box: Box, source: SourceText) -> tuple[tuple[str, int | bool | None], ...]:
         """A box wherever it stands, as items. Its facts are not its label and rank again, and nothing of a wait."""
         text = self._texts
         skip = len(box.details) if box.kind is RowKind.WAIT else 2
@@ -173,7 +170,7 @@ class LaneData:
         found |= {name: True for name in ("open", "bad", "failed") if getattr(box, name)}
         return tuple(found.items())
 
-    def _layout(self, picture: Lanes, described: Table, source: Source, zero: float) -> dict[str, Any]:
+    def _layout(self, picture: Lanes, described: Table, source: SourceText, zero: float) -> dict[str, Any]:
         """Where things stand in one layout; a box that no other layout had is added to those that are described."""
         unit = 0.01 if picture.unit == "rows" else 1.0
 
@@ -215,32 +212,6 @@ class LaneData:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The program that is shown beside the lanes; `text` is "" where it is not known."""
-
-    file: str
-    first_line: int
-    text: str
-
-    @classmethod
-    def of(cls, timeline: Timeline) -> Source:
-        known = timeline.meta.get("source")
-        if known is None:
-            return cls("the program", 1, "")
-        return cls(known["file"] or "the program", known["first_line"] or 1, known["text"].rstrip("\n"))
-
-    @property
-    def name(self) -> str:
-        """The file, without its folder."""
-        return self.file.replace("\\", "/").rpartition("/")[2]
-
-    def line(self, site: str) -> int:
-        """The line of a "file:line" within the program; 0 if it lies elsewhere."""
-        file, _, number = site.rpartition(":")
-        return int(number) if self.text and file == self.file and number.isdecimal() else 0
-
-
 def pack(timeline: Timeline, ranks: bool = True) -> bytes:
     """The data of one Timeline. `ranks`: as LaneData.add takes it.
 
@@ -256,7 +227,7 @@ def _went_wrong(folding: Folding, slot: Slot) -> bool:
     return not slot.expected or any(row["completed_ns"] is None for row in rows)
 
 
-def _ended(matched: Matched, source: Source) -> list[int]:
+def _ended(matched: Matched, source: SourceText) -> list[int]:
     """The line of the call in which each rank ended; 0 if it ended in none, or in one that lies elsewhere."""
     timeline = matched.timeline
     ended_in = [

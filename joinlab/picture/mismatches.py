@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from joinlab.analysis.wording import ranks_text
+from joinlab.analysis.wording import ranks_text, upper
 from joinlab.picture.rows import PictureRow, Row, unlike
 
 BELONG = ("op", "origin", "dtype", "shape", "reduce_op", "root")
@@ -27,9 +27,10 @@ def notes(calls: Sequence[Row], steps: Sequence[PictureRow]) -> list[tuple[str, 
     for run in _runs(calls, steps):
         first, *others = run
         head = "First mismatch. " if first == earliest else ""
-        after = f"The {len(others)} rows that follow do" if len(others) > 1 else "The row that follows does"
+        after = f"the {len(others)} rows that follow do" if len(others) > 1 else "the row that follows does"
         said = steps[first].text.replace("≠ ", f"≠ {head}", 1)
-        whole = f"{said} {_apart(calls, steps[first])}{after} not match either."
+        apart = _apart(calls, steps[first])
+        whole = f"{said} {f'{apart}: {after}' if apart else upper(after)} not match either."
         told[first] = (whole, whole)
         for number, at in enumerate(others, 2):
             told[at] = (f"≠ Still out of step: {number} of {len(run)} that do not match.", steps[at].text)
@@ -66,4 +67,4 @@ def _apart(calls: Sequence[Row], step: PictureRow) -> str:
     if len(found) != 1:
         return ""
     ahead, behind = (ranks_text([row["rank"] for row in side]) for side in found[0])
-    return f"What {behind} issued belongs with the next call of {ahead}: they are one call apart. "
+    return f"From here on {ahead} {'is' if len(found[0][0]) == 1 else 'are'} one call ahead of {behind}"

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from joinlab.analysis.diagnosis import diagnose_matched
 from joinlab.analysis.matching import Matched
 from joinlab.analysis.verdict import judge
-from joinlab.analysis.wording import good, lane_name, measured, sign, title
+from joinlab.analysis.wording import measured, sign, title
 from joinlab.picture.assets import script, style
 from joinlab.picture.lane_data import LaneData
 from joinlab.picture.lanes import folded, lanes
@@ -189,22 +188,20 @@ def _still(name: str, timeline: Timeline) -> Iterator[str]:
     """What the live view says, without a script: for readers who have none, and for paper."""
     matched = Matched(timeline)
     folding = folded(matched)
-    said, verdict = diagnose_matched(matched), judge(timeline, folding)
+    verdict = judge(timeline, folding)
     yield f'<div class="still">\n<p class="soft">{escape(measured(timeline))}</p>\n<div class="beside">\n<div>\n'
     yield f"<h3>{escape(verdict.headline)}</h3>\n"
-    if verdict.steps:
-        yield f"<ol>{''.join(f'<li>{escape(step)}</li>' for step in verdict.steps)}</ol>\n"
+    if verdict.causes:
+        yield f"<ol>{''.join(f'<li>{escape(cause)}</li>' for cause in verdict.causes)}</ol>\n"
+    yield "<ul class='ranks'>\n"
+    for fate in verdict.fates:
+        look, mark = ("fine" if fate.good else "wrong"), sign(timeline.ends[fate.ranks[0]])
+        ended = f"{mark} {fate.who}: {escape(fate.ended)}"
+        yield f'<li class="{look}"><strong>{ended}</strong><br>{escape(fate.text)}</li>\n'
+    yield "</ul>\n"
     if verdict.advice:
         yield f"<p><strong>{escape(verdict.advice.do)}</strong> {escape(verdict.advice.reason)}</p>\n"
-    yield "<ul class='ranks'>\n"
-    for ranks in folding.classes:  # those that did the same are told of once
-        one = said.ranks[ranks[0]]
-        look = "fine" if good(one.ending) else "wrong"
-        yield (
-            f'<li class="{look}"><strong>{sign(one.ending)} {lane_name(ranks)}: {escape(str(one.ending))}</strong>'
-            f"<br>{escape(one.sentence)}</li>\n"
-        )
-    yield "</ul>\n</div>\n"
+    yield "</div>\n"
     yield from _source(timeline)
     yield f'</div>\n<div class="scroll"><div class="picture">{svg(lanes(timeline), name, tooltips=False)}</div></div>\n'
     yield "</div>\n"

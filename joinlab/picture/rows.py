@@ -12,7 +12,6 @@ from enum import StrEnum
 from functools import lru_cache
 from itertools import groupby
 
-from joinlab.analysis.conclusions import conclusion
 from joinlab.analysis.folding import Fold, Part
 from joinlab.analysis.matching import Matched, Slot, is_setup, shadows
 from joinlab.analysis.wording import elements, ranks_text, tensor
@@ -127,22 +126,21 @@ def plan(
 
 
 def clash(rows: Sequence[Row], slot: Slot, lanes: Mapping[int, Sequence[int]] | None = None) -> str:
-    """What stands at one place and does not belong together, and what each rank made of what it got.
+    """That calls at one place do not belong together. Boxes name the calls; this tells what else differs.
 
     lanes  the ranks that each rank stands for; None: for itself
     """
     told: dict[str, list[int]] = {}
     for row in rows:
-        root = f", root {row['root']}" if "root" in slot.differs else ""
-        reduced = f", {row['reduce_op']}" if "reduce_op" in slot.differs else ""
-        carried = f" of {tensor(row)}" if {"dtype", "shape"} & set(slot.differs) else ""
-        what = f"issued {row['origin'] or row['op']}{carried}{reduced}{root}"
-        made = conclusion(row["origin"], row["value_out"]) if row["completed_ns"] is not None else None
-        told.setdefault(f"{what} and {made}" if made else what, []).extend(
-            [row["rank"]] if lanes is None else lanes[row["rank"]]
-        )
-    said = "; ".join(f"{ranks_text(ranks)} {what}" for what, ranks in told.items())
-    return f"≠ {'Met, but should not have' if slot.met else 'Face each other, but can never meet'}: {said}."
+        carried = tensor(row) if {"dtype", "shape"} & set(slot.differs) else ""
+        reduced = f"reduced by {row['reduce_op']}" if "reduce_op" in slot.differs else ""
+        root = f"root {row['root']}" if "root" in slot.differs else ""
+        what = ", ".join(filter(None, (carried, reduced, root)))
+        told.setdefault(what, []).extend([row["rank"]] if lanes is None else lanes[row["rank"]])
+    said = "; ".join(f"{ranks_text(ranks)} {what}" for what, ranks in told.items() if what)
+    return (
+        f"≠ {'Met, but should not have' if slot.met else 'Face each other, but can never meet'}{said and ': '}{said}."
+    )
 
 
 def unlike(one: Row, other: Row, differs: Sequence[str]) -> bool:

@@ -2,8 +2,7 @@
 
 /** Lane data of one run, as joinlab/picture/lane_data.py writes it: texts are numbers into `LaneData.texts`. */
 interface RawRun {
-  ranks: number; lanes: number[]; verdict: RawVerdict; title: number; measured: number; modelled: boolean; said: number;
-  why: number[]; ends: number[]; good: boolean[]; sign: string; ended: number[];
+  ranks: number; lanes: number[]; verdict: RawVerdict; title: number; measured: number; modelled: boolean; ends: number[]; good: boolean[]; sign: string; ended: number[];
   source: { name: number; first_line: number; text: number } | null;
   zero: number;
   boxes: RawBox[];
