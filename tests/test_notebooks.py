@@ -31,6 +31,8 @@ COURSE = (
     "09_what_join_costs",
     "10_when_your_job_hangs",
     "11_your_own_job",
+    "12_build_ddp",
+    "13_build_join",
 )
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -15,10 +15,11 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 import joinlab
 from joinlab import scenarios
 from joinlab.cases import CASES
-from joinlab.course import progress
+from joinlab.course import progress, solutions
 from joinlab.course.exercises import EXERCISES, check
 from joinlab.course.questions import of_the_end, questions
 from joinlab.timeline import Timeline
+from tests.answers import joining
 
 
 @pytest.fixture(autouse=True)
@@ -122,10 +123,10 @@ def test_a_question_can_be_answered(name):
 
 
 def test_each_notebook_ends_with_five_questions_and_asks_for_predictions():
-    for notebook in range(1, 11):
+    for notebook in range(1, 14):
         assert len(of_the_end(notebook)) >= 5
         assert [name for name in questions() if name.startswith(f"{notebook}-")]
-    assert {one.notebook for one in EXERCISES.values()} <= set(range(1, 11))
+    assert {one.notebook for one in EXERCISES.values()} <= set(range(1, 14))
 
 
 # ---- the answers that a run can support
@@ -197,6 +198,55 @@ def calls_per_input(program: Callable[..., Any]) -> tuple[int, int]:
     return sum("backward" in origin for origin in rows), len(rows)
 
 
+def leaves_one_out(rank: int, inputs: Any) -> None:
+    model = solutions.SmallDDP(solutions.Branches(), 100)  # rank 0 uses both of its layers, rank 1 one
+    for input in inputs:
+        model(input).sum().backward()
+    [parameter.grad.sum().item() for parameter in model.parameters() if parameter.grad is not None]
+
+
+def prints_a_gradient(rank: int, inputs: Any) -> None:
+    model = solutions.SmallDDP(torch.nn.Linear(1, 1), 100)
+    for input in inputs:
+        model(input).sum().backward()
+    print("through its loop")
+    print(model.module.weight.grad)
+
+
+def joined(answer: Callable[..., Any], counts: Sequence[int], barrier: bool = False) -> Timeline:
+    """A loop of notebook 13, emulated; each rank returns its weight."""
+
+    def program(rank: int, inputs: Any) -> float:
+        model = torch.nn.Linear(1, 1, bias=False)
+
+        def train(input: Any) -> None:
+            gradient = torch.tensor([[rank + 1.0, 0.0, 0.0]])
+            dist.all_reduce(gradient)
+            if barrier:
+                dist.barrier()
+
+        model.weight.data = torch.tensor([[float(rank), 0.0, 0.0]])
+        answer(model, inputs, train)
+        return model.weight[0, 0].item()
+
+    return joinlab.emulate(program, counts)
+
+
+def crossed_pairs(run: Timeline) -> list[tuple[int, int]]:
+    """Of the calls that met by mistake, where the first is: its number on rank 0 and on rank 1, from 1."""
+    return [(slot.calls[0] + 1, slot.calls[1] + 1) for slot in joinlab.match(run) if slot.met and not slot.expected]
+
+
+def hangs_where_it_prints() -> bool:
+    run = joinlab.emulate(prints_a_gradient, (2, 3))
+    return str(run.ends[0]) == "finished" and run.ends[1].proven and "through" in run.output[1]
+
+
+def filled_at_4() -> list[int]:
+    sizes = torch.nn.ParameterList(torch.zeros(size) for size in (5, 1, 2, 3))
+    return [sum(one.numel() for one in bucket) for bucket in solutions.buckets_of(sizes, 4)]
+
+
 EVIDENCE: dict[str, Callable[[], bool]] = {
     "1-even": lambda: case(4, 2, 2) == "all finish",
     "1-without": lambda: case(1, 2, 3) == "all finish",
@@ -239,6 +289,17 @@ EVIDENCE: dict[str, Callable[[], bool]] = {
     "8.4": lambda: ends(scenarios.destroy_behind_a_call, (1, 1)) == "rank 1 hung",
     "9.1": lambda: (lambda gradients, all_calls: all_calls == gradients + 2)(*calls_per_input(four_buckets)),
     "10.1": lambda: ends(of_code("10.1"), (3, 3)) == "rank 0 hung",
+    "12.1": lambda: filled_at_4() == [5, 6],
+    "12.4": lambda: ends(leaves_one_out, (2, 2)) == "rank 0 hung",
+    "12.5": hangs_where_it_prints,
+    # three calls for each of the five inputs, the last question, who was the last, and the parameters
+    "13.1": lambda: joined(solutions.small_join, (2, 5)).calls.filter(rank=0).height == 3 * 5 + 3,
+    "13.2": lambda: joined(joining(second=False, second_as_shadow=False), (2, 5)).returns == (1.0, 1.0),
+    # three calls an input, and the first question of the third input: its second question is rank 1's call 8
+    "13.3": lambda: crossed_pairs(joined(joining(second_as_shadow=False), (2, 4)))[0] == (8, 8),
+    "13.4": lambda: joined(solutions.small_join, (3, 3)).returns == (1.0, 1.0),
+    # four calls an input: rank 1's third barrier is its call 12, when rank 0 has shadowed the three before it
+    "13.5": lambda: crossed_pairs(joined(solutions.small_join, (2, 3), barrier=True))[0] == (12, 12),
 }
 
 

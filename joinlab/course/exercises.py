@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 
-from joinlab.course import joinables, judges, progress, repairs, solutions
+from joinlab.course import building, joinables, judges, progress, repairs, solutions
 from joinlab.course.judge import Answer, Judge, Wrong
 from joinlab.picture.theme import RIGHT, WRONG
 
@@ -92,6 +92,24 @@ EXERCISES: Mapping[str, Exercise] = {
         10, "Gradients are reduced in every second input.", repairs.every_second, ("every_second",)
     ),
     "unused": Exercise(10, "A model of which some ranks use only a part.", repairs.unused, ("Branches", "unused")),
+    "hand_out": Exercise(
+        12, "hand_out(module): every rank begins with the parameters of rank 0.", building.hand_out, ("hand_out",)
+    ),
+    "buckets_of": Exercise(
+        12, "buckets_of(module, numbers): which parameters are reduced together.", building.buckets_of, ("buckets_of",)
+    ),
+    "small_ddp": Exercise(
+        12,
+        "SmallDDP(module, numbers): makes the calls that DDP makes in backward, and gets its gradients.",
+        building.small_ddp,
+        ("hand_out", "buckets_of", "SmallDDP"),
+    ),
+    "small_join": Exercise(
+        13,
+        "small_join(model, inputs, train): makes the calls that DDP makes under join().",
+        building.small_join,
+        ("ask", "small_join"),
+    ),
 }
 """All exercises by name, in the order of the course."""
 

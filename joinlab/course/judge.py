@@ -22,6 +22,9 @@ Answer = Callable[..., Any]
 SECONDS = 10.0
 """Real seconds after which an answer that computes without end is ended."""
 
+KEPT = 64
+"""How many cases a judge remembers what PyTorch made of: every check of a session runs the known ones again."""
+
 
 class Wrong(Exception):
     """What is wrong with an answer, in words."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from joinlab import scenarios
-from joinlab.course.judge import Answer, Judge, Wrong, call, compare, issued, run, uneven
+from joinlab.course.judge import KEPT, Answer, Judge, Wrong, call, compare, issued, run, uneven
 from joinlab.course.repairs import nothing_crosses
 
 # ---- gather_list: one collective for a list of tensors
@@ -132,14 +133,19 @@ class Gradients:
     by_all: bool
 
 
-def _gradient(answer: Answer, case: Gradients) -> None:
+@lru_cache(KEPT)
+def _made_by_ddp(case: Gradients) -> list[float]:
     def program(rank: int, inputs: Any) -> list[float]:
         scaled = [input * case.own[rank] / (rank + 1) for input in inputs]  # the scenario multiplies by rank + 1
         return scenarios.gradients(rank, scaled, divide_by_initial_world_size=case.by_all)
 
     longest = max(range(len(case.counts)), key=case.counts.__getitem__)
-    made = run(program, case.counts, f"inputs={case.counts}").returns[longest]
-    for step, expected in enumerate(made):
+    made: list[float] = run(program, case.counts, f"inputs={case.counts}").returns[longest]
+    return made
+
+
+def _gradient(answer: Answer, case: Gradients) -> None:
+    for step, expected in enumerate(_made_by_ddp(case)):
         own = [one for one, count in zip(case.own, case.counts, strict=True) if count > step]
         given = (
             f"gradients {own} of the {len(own)} ranks that are left of {len(case.counts)}, "
@@ -162,8 +168,14 @@ gradient = Judge(
 # ---- last_joiner: whose parameters all ranks get
 
 
+@lru_cache(KEPT)
+def _winner(counts: tuple[int, ...]) -> float:
+    number: float = run(scenarios.own_parameters_at_the_end, counts, f"inputs={counts}").returns[0]
+    return number
+
+
 def _last_joiner(answer: Answer, counts: tuple[int, ...]) -> None:
-    winner, *_ = run(scenarios.own_parameters_at_the_end, counts, f"inputs={counts}").returns
+    winner = _winner(counts)
     said = call(answer, (counts,), f"inputs={counts}")
     if isinstance(said, bool) or said != winner:
         raise Wrong(
@@ -203,15 +215,20 @@ safe_loop = Judge(((2, 2), (2, 3), (3, 1), (0, 2), (1, 2, 4)), lambda rng: uneve
 # ---- shadows: what a rank that has joined still calls
 
 
-def _shadows(answer: Answer, counts: tuple[int, ...]) -> None:
+@lru_cache(KEPT)
+def _made_to_shadow(counts: tuple[int, ...]) -> list[int]:
     timeline = run(scenarios.gradients, counts, f"inputs={counts}")
     made = []
     for rank in range(len(counts)):
         origins = [row["origin"] for row in issued(timeline, rank)]
         rounds = sum("_get_num_nonjoined_procs" in origin for origin in origins) - 1  # in the last one no rank is left
         made.append(rounds + sum("check bwd grad sync" in origin or "join() hook" in origin for origin in origins))
+    return made
+
+
+def _shadows(answer: Answer, counts: tuple[int, ...]) -> None:
     said = call(answer, (counts,), f"inputs={counts}")
-    compare(said, made, f"inputs={counts}", "the list of each rank's shadow calls")
+    compare(said, _made_to_shadow(counts), f"inputs={counts}", "the list of each rank's shadow calls")
 
 
 shadows = Judge(((2, 3), (5, 1), (0, 4, 2), (3, 3), (1, 1, 7)), lambda rng: uneven(rng, most=6), _shadows)

@@ -179,3 +179,77 @@ def unused(rank: int, inputs: Sequence[torch.Tensor]) -> None:
     model = DDP(Branches(), find_unused_parameters=True)
     for input in inputs:
         model(input).backward()
+
+
+# ---- notebooks 12 and 13: DDP and join(), built
+
+
+def hand_out(module: torch.nn.Module) -> None:
+    """One broadcast per parameter; DDP packs them into one."""
+    for parameter in module.parameters():
+        dist.broadcast(parameter.data, src=0)
+
+
+def buckets_of(module: torch.nn.Module, numbers: int) -> list[list[torch.nn.Parameter]]:
+    """From the last parameter to the first, since their gradients come in this order."""
+    buckets: list[list[torch.nn.Parameter]] = [[]]
+    for parameter in reversed(list(module.parameters())):
+        if sum(other.numel() for other in buckets[-1]) >= numbers:
+            buckets.append([])
+        buckets[-1].append(parameter)
+    return buckets
+
+
+class SmallDDP(torch.nn.Module):
+    """Reduces each bucket as soon as it is full and all before it are under way."""
+
+    def __init__(self, module: torch.nn.Module, numbers: int) -> None:
+        super().__init__()
+        hand_out(module)
+        self.module, self.buckets = module, buckets_of(module, numbers)
+        self.ready: set[torch.nn.Parameter] = set()
+        self.works: list[tuple[torch.Tensor, Any]] = []
+        for parameter in module.parameters():
+            parameter.register_post_accumulate_grad_hook(self.computed)  # type: ignore[no-untyped-call]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.module(x)  # type: ignore[no-any-return]
+
+    def computed(self, parameter: torch.nn.Parameter) -> None:
+        self.ready.add(parameter)
+        for bucket in self.buckets[len(self.works) :]:
+            if not self.ready.issuperset(bucket):
+                return
+            flat = torch.cat([one.grad.flatten() for one in bucket if one.grad is not None])
+            self.works.append((flat, dist.all_reduce(flat, async_op=True)))
+        self.finish()
+
+    def finish(self) -> None:
+        for bucket, (flat, work) in zip(self.buckets, self.works, strict=True):
+            work.wait()
+            for parameter, total in zip(bucket, torch.split(flat, [one.numel() for one in bucket]), strict=True):
+                parameter.grad = total.view_as(parameter) / dist.get_world_size()
+        self.ready, self.works = set(), []
+
+
+def ask(number: int, op: Any = dist.ReduceOp.SUM) -> int:
+    """All ranks' numbers, added up, or the largest."""
+    answer = torch.tensor([number])
+    dist.all_reduce(answer, op=op)
+    return int(answer.item())
+
+
+def small_join(model: torch.nn.Module, inputs: Sequence[torch.Tensor], train: Callable[[torch.Tensor], None]) -> None:
+    """Three questions: who is left? are gradients to be reduced? and, once, who was the last?"""
+    for input in inputs:
+        ask(1)  # who is left? I am
+        ask(1)  # are gradients to be reduced? yes
+        train(input)
+    last = True
+    while ask(0) > 0:
+        last = False
+        ask(0)
+        dist.all_reduce(torch.zeros(sum(parameter.numel() for parameter in model.parameters())))
+    root = ask(dist.get_rank() if last else -1, dist.ReduceOp.MAX)
+    for parameter in model.parameters():
+        dist.broadcast(parameter.data, src=root)
