@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from joinlab.importers.load import load as load
     from joinlab.launcher.launcher import launch as launch
     from joinlab.notebook.bench import bench as bench
+    from joinlab.notebook.following import follow as follow
     from joinlab.notebook.quiz import quiz as quiz
     from joinlab.notebook.side_by_side import compare as compare
     from joinlab.notebook.sweep import Sweep as Sweep
@@ -70,6 +71,7 @@ _HOME = {
     "endings": "joinlab.emulator.outcomes",
     "errors": "joinlab.errors",
     "figure": "joinlab.picture.figures",
+    "follow": "joinlab.notebook.following",
     "load": "joinlab.importers.load",
     "launch": "joinlab.launcher.launcher",
     "record": "joinlab.recorder.record",

@@ -153,6 +153,7 @@ def test_exports() -> None:
         "endings",
         "errors",
         "figure",
+        "follow",
         "launch",
         "load",
         "match",

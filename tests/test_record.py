@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from typing import Any
 import polars as pl
 import psutil
 import pytest
+from segments import begin, call, write
 
 import joinlab
 from joinlab.errors import TimelineFileError
@@ -336,33 +336,6 @@ def test_a_rank_never_takes_more_disk_than_is_said(tmp_path: Path, monkeypatch: 
 
 
 # ------------------------------------------------------------------------------------------ what is missing
-
-
-def begin(rank: int, world: int, **about: Any) -> str:
-    said = {
-        "e": "begin",
-        "rank": rank,
-        "t": 1000,
-        "pid": 1,
-        "host": f"host{rank}",
-        "world": world,
-        "wall": 5000,
-        **about,
-    }
-    group = {"e": "group", "name": "0", "ranks": list(range(world)), "backend": "gloo", "t": 1000}
-    return json.dumps(said) + "\n" + json.dumps(group) + "\n"
-
-
-def call(id: int, at: int, done: int | None, op: str = "all_reduce") -> str:
-    event = {"e": "call", "id": id, "g": "0", "s": id, "op": op, "o": op, "i": None, "d": "float32", "sh": [[1]],
-             "st": 0, "t": at}  # fmt: skip
-    end = "" if done is None else json.dumps({"e": "done", "id": id, "t": done}) + "\n"
-    return json.dumps(event) + "\n" + end
-
-
-def write(folder: Path, rank: int, text: str, name: str | None = None) -> None:
-    folder.mkdir(exist_ok=True)
-    (folder / (name or f"rank-{rank}.0.jsonl")).write_text(text)
 
 
 def test_missing_ranks_cut_lines_and_damage_are_named_and_the_rest_is_read(tmp_path: Path) -> None:

@@ -1,0 +1,119 @@
+"""A view that follows a folder while a job records into it: what `joinlab watch` is in a terminal.
+
+It looks from the kernel's own event loop, between cells, so that no thread and no process outlives the kernel. While a
+cell runs nothing is read; afterwards it catches up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+from typing import Any, ClassVar
+
+from joinlab.analysis.verdict import judge
+from joinlab.errors import TimelineFileError
+from joinlab.importers.recording import RecordedFolder
+from joinlab.notebook.view import View
+from joinlab.timeline import EndKind
+
+BUSY = 10
+"""Reading a long record may take at most one part in so many of the kernel's time; then it looks less often."""
+
+
+class Following(View):
+    """The View of a folder that a job still writes: made by `follow`."""
+
+    _open: ClassVar[dict[Path, Following]] = {}
+
+    def __init__(self, recorded: RecordedFolder, every: float, still: float, **options: Any) -> None:
+        self.recorded = recorded
+        self.following = True
+        self._every, self._still_s = every, still
+        self._moved = time.monotonic()
+        self._timer: asyncio.TimerHandle | None = None
+        super().__init__(recorded.timeline(), **options)
+        folder = recorded.folder.resolve()
+        if older := self._open.pop(folder, None):  # its cell was run again
+            older.stop()
+        self._open[folder] = self
+        self._say()
+        self._schedule(every)
+
+    def look(self) -> bool:
+        """Read what is new and show it; True if anything is. Needed only where no event loop runs, as in a script."""
+        if not self.following:
+            return False
+        news = self.recorded.refresh()
+        if news:
+            self._moved = time.monotonic()
+        timeline = self.recorded.timeline()  # also without news: a process may have ended without a word
+        if news or timeline.ends != self.timeline.ends:
+            self.timeline = timeline
+        self._say()
+        return news
+
+    def stop(self) -> None:
+        """Follow no more; what is shown stays."""
+        self.following = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.recorded.close()
+        for folder in [folder for folder, view in self._open.items() if view is self]:
+            del self._open[folder]
+
+    def close(self) -> None:
+        """Stop, and take the view off the page."""
+        self.stop()
+        super().close()
+
+    def _say(self) -> None:
+        kinds = {end.kind for end in self.timeline.ends}
+        quiet = time.monotonic() - self._moved
+        if kinds <= {EndKind.FINISHED, EndKind.RAISED, EndKind.KILLED}:
+            self.heading = f"The job is over. {judge(self.timeline).headline}"
+            self.stop()
+        elif EndKind.HUNG in kinds or quiet >= self._still_s:
+            self.heading = f"The job stands still. {judge(self.timeline).headline}"
+        else:
+            self.heading = "The job runs."
+
+    def _schedule(self, delay: float) -> None:
+        if not self.following:
+            return
+        try:
+            self._timer = asyncio.get_running_loop().call_later(delay, self._tick)
+        except RuntimeError:  # no loop runs here: whoever has the view calls `look`
+            self._timer = None
+
+    def _tick(self) -> None:
+        began = time.monotonic()
+        try:
+            self.look()
+        except (TimelineFileError, OSError) as error:
+            self.stop()
+            self.heading = f"Followed no more: {error}"
+        except KeyboardInterrupt:  # it must not end the kernel's loop
+            self.stop()
+            self.heading = "Followed no more: interrupted."
+        self._schedule(max(self._every, BUSY * (time.monotonic() - began)))
+
+
+def follow(folder: str | os.PathLike[str], every: float = 1.0, still: float = 30.0, **options: Any) -> Following:
+    """Show a recorded job in a notebook while it runs, and the verdict once it stands still or is over.
+
+    folder   that `joinlab record` or joinlab.record(folder) writes; raises TimelineFileError if no rank has begun
+    every    seconds between two looks
+    still    seconds without news after which the job is said to stand still, without a proof
+    options  of `joinlab.View`
+
+    Running the cell again, `view.stop()`, `view.close()`, the job's end and the kernel's end stop it.
+
+        view = joinlab.follow("runs/today")
+        view
+    """
+    recorded = RecordedFolder(folder)
+    recorded.refresh()
+    return Following(recorded, every, still, **options)
