@@ -44,7 +44,7 @@ def test_the_scripts_are_typed(tsc):
 def test_a_wrong_type_is_found(tsc, tmp_path):
     for path in STATIC.iterdir():
         shutil.copy(path, tmp_path)
-    broken = asset("view.js").replace("ZOOMS[this.zoom]", "ZOOMS[this.zooms]")
+    broken = asset("view.js").replace("this.factor(this.zoom)", "this.factor(this.zooms)")
     (tmp_path / "view.js").write_text(broken)
     assert "Property 'zooms' does not exist" in check(tsc, tmp_path)
 

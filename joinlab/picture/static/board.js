@@ -41,7 +41,7 @@ class Board extends LiveView {
   show(data, run) {
     super.show(data, run);
     this.waits.hidden = true;
-    for (const one of this.saves) one.disabled = this.covered.length > 0 || !this.layout.calls.length;
+    for (const one of this.saves) one.disabled = this.covered.length > 0 || !this.layout.boxes.calls;
     this.centre();
   }
 

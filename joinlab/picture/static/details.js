@@ -1,12 +1,14 @@
 // The selected row in words: per rank, what it called, put in, got out and made of it.
 
 import { button, element } from "./dom.js";
+import { factsIn } from "./layout.js";
 import { NARROW } from "./picture.js";
 import { esc } from "./text.js";
 
 /** A box's facts: what a reader looks for first, the rest, and its stack.
- * @param {Looks} looks @param {Box} box @returns {{ first: Fact[], rest: Fact[], stack?: string, made?: string }} */
-export function factsOf(looks, { facts }) {
+ * @param {LaneData} data @param {Box} box @returns {{ first: Fact[], rest: Fact[], stack?: string, made?: string }} */
+export function factsOf(data, box) {
+  const { looks } = data, facts = factsIn(data, box);
   const first = looks.first.flatMap((wanted) => facts.filter(([named]) => named === wanted));
   const rest = facts.filter((fact) => !first.includes(fact));
   return {
@@ -30,7 +32,7 @@ function card(panel, picture, rank, box, all, here) {
     article.innerHTML = `<p class="jl-h">${who}</p><p class="jl-soft">${picture.seen(rank) ? "issued no call here" : "covered"}</p>`;
     return article;
   }
-  const { first, rest, stack, made } = factsOf(picture.looks, box);
+  const { first, rest, stack, made } = factsOf(picture.data, box);
   const open = new Set([.../** @type {NodeListOf<HTMLElement>} */ (panel.querySelectorAll("details[open]"))].map((one) => one.dataset.what));
   /** @param {string} what @param {string} inside */
   const fold = (what, inside) => `<details data-what="${what}"${open.has(what) ? " open" : ""}><summary>${what}</summary>${inside}</details>`;
@@ -52,19 +54,19 @@ export function drawDetails(panel, picture, selected, rank, unfold) {
     panel.innerHTML = `<p class="jl-h">Nothing selected</p><p class="jl-soft">Click a call, or go to the picture with Tab and press ↓: what each rank put in, got out and made of it appears here.</p>`;
     return;
   }
-  const { data, layout, looks, run } = picture;
-  const boxes = layout.calls.filter((box) => box.slot === selected);
+  const { data, layout: { boxes: known }, run } = picture;
+  const boxes = known.of(selected);
   const cards = element("div", { class: "jl-cards" });
   for (const together of alike(picture, boxes).values()) {
     const [of, box] = together.find(([one]) => one === rank) ?? together[0];
     const all = together.map(([one]) => one);
     cards.append(card(panel, picture, of, box, all, all.includes(rank)));
   }
-  const parts = [element("p", { class: "jl-h" }, `Row ${layout.slots.indexOf(selected) + 1} of ${layout.slots.length}`)];
-  const remark = [run.layouts.logical, run.layouts["logical setup"]].flatMap((one) => one.notes).find((note) => note.slot === selected);
+  const parts = [element("p", { class: "jl-h" }, `Row ${known.rowOf(selected) + 1} of ${known.slots.length}`)];
+  const remark = [run.layouts.logical, run.layouts["logical setup"]].flatMap((one) => one?.notes ?? []).find((note) => note.slot === selected);
   if (remark && !picture.covered.length && (picture.time || remark.line !== remark.whole)) // else it stands in the picture
     parts.push(element("p", { class: remark.bad ? "jl-remark jl-bad" : "jl-remark" }, data.texts[remark.whole]));
-  if (boxes.some((box) => !factsOf(looks, box).first.length && !factsOf(looks, box).made))
+  if (boxes.some((box) => !factsOf(data, box).first.length && !factsOf(data, box).made))
     parts.push(button("show these call by call", "Show these call by call", unfold));
   panel.replaceChildren(...parts, cards);
 }
@@ -76,7 +78,7 @@ function alike(picture, boxes) {
   for (let rank = 0; rank < picture.n; rank++) {
     const own = boxes.filter((box) => box.rank === rank);
     for (const box of own.length ? own : [null]) {
-      const facts = box && factsOf(picture.looks, box);
+      const facts = box && factsOf(picture.data, box);
       const same = picture.n < NARROW ? found.size
         : !picture.seen(rank) ? "covered" : box ? JSON.stringify([box.label, box.open, box.failed, facts.first, facts.made]) : "none";
       found.set(same, [...(found.get(same) ?? []), [rank, box]]);

@@ -1,7 +1,8 @@
 // Keys beyond the arrows: zoom and pan, search, and the list of all keys.
 
+import { PARTS } from "./boxes.js";
 import { button, element } from "./dom.js";
-import { layoutOf } from "./layout.js";
+import { factsIn, layoutOf } from "./layout.js";
 import { esc } from "./text.js";
 
 /** Every key of the picture, as the reader is told of them. */
@@ -76,17 +77,28 @@ export class Keys {
 
   next() { // the next call with all the words, the first one after the last
     const { view } = this, { selected } = view;
-    const layout = layoutOf(view.data, view.run, "logical", true); // what lies in a fold is found, too
-    const words = this.field.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const hits = layout.calls.filter((box) => {
-      if (!view.picture.seen(box.rank)) return false;
-      const told = [box.label, `rank ${box.rank}`, view.data.looks.kinds[box.kind].name, ...box.facts.filter(([name]) => name === "group").map(([name, said]) => `${name} ${said}`)];
-      return words.length && words.every((word) => told.join(" ").toLowerCase().includes(word));
-    }).sort((one, other) => layout.slots.indexOf(one.slot) - layout.slots.indexOf(other.slot) || one.rank - other.rank);
-    const here = layout.slots.indexOf(selected);
-    const at = hits.findIndex((box) => layout.slots.indexOf(box.slot) > here || (box.slot === selected && box.rank > view.rank));
-    const hit = hits[Math.max(at, 0)];
-    this.found.textContent = hits.length ? ` ${Math.max(at, 0) + 1} of ${hits.length}` : " none";
-    if (hit) view.select(hit.slot, hit.rank);
+    const { boxes } = layoutOf(view.data, view.run, "logical", true); // what lies in a fold is found, too
+    const words = this.field.value.toLowerCase().split(/\s+/).filter(Boolean), here = boxes.rowOf(selected);
+    const fits = (/** @type {Box} */ box) => {
+      const told = [box.label, `rank ${box.rank}`, view.data.looks.kinds[box.kind].name, ...factsIn(view.data, box).filter(([name]) => name.startsWith("group")).map(([name, said]) => `${name} ${said}`)];
+      const text = told.join(" ").toLowerCase();
+      return words.every((word) => text.includes(word));
+    };
+    /** Calls of one kind and rank say the same here. @type {Map<string, boolean>} */
+    const known = new Map();
+    const { code, lane } = boxes.columns;
+    let [count, at, hit] = [0, 0, /** @type {number | null} */ (null)];
+    for (const slot of words.length ? boxes.slots : [])
+      for (const i of boxes.members.subarray(boxes.offsets[slot], boxes.offsets[slot + 1])) {
+        const rank = lane[i] / PARTS, key = code ? `${code[i]},${rank}` : `${i}`;
+        if (!known.has(key)) known.set(key, view.picture.seen(rank) && fits(boxes.box(i)));
+        if (!known.get(key)) continue;
+        count++;
+        const behind = boxes.rowOf(slot) > here || (slot === selected && rank > view.rank);
+        if (hit === null || (!at && behind)) hit = i; // the first of all, until one lies behind what is selected
+        if (!at && behind) at = count;
+      }
+    this.found.textContent = count ? ` ${Math.max(at, 1)} of ${count}` : " none";
+    if (hit !== null) view.select(boxes.columns.slot[hit], lane[hit] / PARTS);
   }
 }

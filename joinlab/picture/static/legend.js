@@ -11,7 +11,7 @@ const swatch = (inside) => `<svg width="18" height="12" aria-hidden="true">${ins
  * @param {(hidden: string[]) => void} hide */
 export function drawLegend(legend, picture, hidden, hide) {
   const { layout, looks } = picture;
-  const present = new Set(layout.boxes.filter((box) => picture.seen(box.rank)).map((box) => box.kind));
+  const present = new Set(picture.run.ends.flatMap((_, rank) => (picture.seen(rank) ? [...layout.boxes.kinds(rank)] : [])));
   const active = /** @type {HTMLElement | null} */ (document.activeElement);
   const focused = legend.contains(active) ? active.dataset.kind : null;
   /** @param {string} svg @param {string} said */
@@ -30,9 +30,9 @@ export function drawLegend(legend, picture, hidden, hide) {
   }));
   if (!picture.covered.length)
     for (const { bad, met, name } of looks.bands)
-      if (layout.bands.some((band) => band.bad === bad && band.met === met))
+      if (layout.kindsOfBands.has(`${bad} ${met}`))
         entry(`<rect x="1" y="1" width="16" height="10" class="${bad ? (met ? "jl-clash" : "jl-miss") : "jl-band"}"/>`, name);
-  if ([...(picture.longer?.values() ?? [])].some((one) => one.more))
+  if (picture.detail?.anyLonger)
     entry('<rect x="1" y="1" width="16" height="10" class="jl-longer" fill="none" stroke="currentColor"/>', "drawn longer than it took; zoom in to see how long");
   if (focused) [.../** @type {HTMLCollectionOf<HTMLElement>} */ (legend.children)].find((one) => one.dataset.kind === focused)?.focus();
 }

@@ -1,5 +1,6 @@
 // The overview: the whole run as one strip, row by row, with the window that the picture shows and what went wrong.
 
+import { PARTS } from "./boxes.js";
 import { element } from "./dom.js";
 import { px } from "./text.js";
 
@@ -9,8 +10,10 @@ export class Overview {
   /** @param {(slot: number) => void} select goes to a row */
   constructor(select) {
     this.root = element("div", { class: "jl-overview" });
-    /** @type {number[]} */
-    this.slots = [];
+    /** @type {Int32Array} */
+    this.slots = new Int32Array(0);
+    /** What the strip shows: to draw it again costs a look at every call. @type {{ whole: Layout | null, covered: boolean }} */
+    this.shown = { whole: null, covered: false };
     this.root.addEventListener("click", (event) => {
       const box = this.root.getBoundingClientRect();
       const at = Math.floor(((event.clientX - box.left) / box.width) * this.slots.length);
@@ -18,25 +21,28 @@ export class Overview {
     });
   }
 
-  /** Draw the strip of a run. @param {Layout} whole every row @param {Looks} looks @param {number} lanes @param {number[]} wrong
+  /** Draw the strip of a run. @param {Layout} whole every row @param {Looks} looks @param {RawRun} run
    * @param {boolean} covered */
-  draw(whole, looks, lanes, wrong, covered) {
-    this.slots = whole.slots;
-    this.root.hidden = covered || whole.slots.length < 4;
+  draw(whole, looks, run, covered) {
+    const { boxes } = whole, { wrong } = run.verdict;
+    if (this.shown.whole === whole && this.shown.covered === covered) return;
+    this.shown = { whole, covered };
+    this.slots = boxes.slots;
+    this.root.hidden = covered || boxes.slots.length < 4;
     if (this.root.hidden) return;
-    const count = whole.slots.length, each = Math.max(1, Math.ceil(count / COLUMNS)), shown = Math.min(lanes, MOST);
-    const bad = new Set(wrong), column = new Map(whole.slots.map((slot, at) => [slot, Math.floor(at / each)]));
-    /** The colour of each cell: of the first call in it. @type {Map<string, string>} */
-    const cells = new Map();
-    for (const box of whole.calls)
-      if (box.rank < shown && !cells.has(`${column.get(box.slot)},${box.rank}`))
-        cells.set(`${column.get(box.slot)},${box.rank}`, looks.kinds[box.kind].color);
-    const columns = Math.ceil(count / each), height = shown * LANE;
-    const rects = [...cells].map(([key, color]) => {
-      const [x, lane] = key.split(",").map(Number);
-      return `<rect x="${x}" y="${lane * LANE}" width=".92" height="${LANE - 1}" fill="${color}"/>`;
-    });
-    const marks = [...new Set([...bad].map((slot) => column.get(slot)))].map((x) => `<rect x="${x}" y="${height}" width="1" height="4" class="jl-wrongmark"/>`);
+    const count = boxes.slots.length, each = Math.max(1, Math.ceil(count / COLUMNS)), shown = Math.min(run.ranks, MOST);
+    const bad = new Set(wrong), column = (/** @type {number} */ slot) => Math.floor(boxes.rowOf(slot) / each);
+    const columns = Math.ceil(count / each), height = shown * LANE, rects = [];
+    for (let lane = 0; lane < shown; lane++) {
+      const drawn = new Uint8Array(columns); // a cell has the colour of the first call in it
+      for (let p = boxes.starts[lane * PARTS]; p < boxes.starts[lane * PARTS + 1]; p++) {
+        const i = boxes.order[p], x = column(boxes.columns.slot[i]);
+        if (drawn[x]) continue;
+        drawn[x] = 1;
+        rects.push(`<rect x="${x}" y="${lane * LANE}" width=".92" height="${LANE - 1}" fill="${looks.kinds[boxes.columns.kind[i]].color}"/>`);
+      }
+    }
+    const marks = [...new Set([...bad].map(column))].map((x) => `<rect x="${x}" y="${height}" width="1" height="4" class="jl-wrongmark"/>`);
     this.root.innerHTML =
       `<svg viewBox="0 0 ${columns} ${height + 4}" preserveAspectRatio="none" width="100%" height="${height + 4}" role="img" ` +
       `aria-label="The whole run: ${count} rows, ${bad.size} of them wrong">${rects.join("")}${marks.join("")}</svg><div class="jl-window"></div>`;
@@ -47,12 +53,18 @@ export class Overview {
     const frame = /** @type {HTMLElement | null} */ (this.root.querySelector(".jl-window"));
     if (!frame || !this.slots.length || picture.time) return;
     const [from, size] = picture.down ? [scroll.scrollTop, scroll.clientHeight] : [scroll.scrollLeft, scroll.clientWidth];
-    const place = new Map(this.slots.map((slot, at) => [slot, at]));
-    const seen = picture.layout.calls.filter((box) => picture.along(box.end) >= from && picture.along(box.begin) <= from + size).map((box) => box.slot);
-    if (!seen.length) return;
-    const last = picture.layout.slots[picture.layout.slots.indexOf(seen.at(-1)) + 1]; // a fold reaches to the next row
-    const begin = Math.min(...seen.map((slot) => place.get(slot) ?? 0)), end = last === undefined ? this.slots.length : place.get(last) ?? this.slots.length;
-    frame.style.left = `${px((begin / this.slots.length) * 100)}%`;
-    frame.style.width = `${px((Math.max(end - begin, 1) / this.slots.length) * 100)}%`;
+    const { boxes } = picture.layout, [begin, end] = [picture.unitAt(from), picture.unitAt(from + size)];
+    let [low, high] = [Infinity, -1]; // rows of the picture
+    for (let lane = 0; lane < picture.n; lane++) {
+      const [first, behind] = boxes.between(lane * PARTS, begin, end);
+      if (behind <= first) continue;
+      low = Math.min(low, boxes.rowOf(boxes.columns.slot[boxes.order[first]]));
+      high = Math.max(high, boxes.rowOf(boxes.columns.slot[boxes.order[behind - 1]]));
+    }
+    if (high < 0) return;
+    const { boxes: all } = this.shown.whole, next = boxes.slots[high + 1]; // a fold reaches to the next row
+    const left = Math.max(all.rowOf(boxes.slots[low]), 0), right = next === undefined ? this.slots.length : all.rowOf(next);
+    frame.style.left = `${px((left / this.slots.length) * 100)}%`;
+    frame.style.width = `${px((Math.max(right - left, 1) / this.slots.length) * 100)}%`;
   }
 }

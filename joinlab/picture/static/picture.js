@@ -1,13 +1,17 @@
 // The lanes of one run as SVG text: places in px, and the pieces that are drawn there.
 
+import { PARTS } from "./boxes.js";
+import { Detail, LEAST, WRONG } from "./detail.js";
 import { clamp, esc, fit, px, widthOf, wrap } from "./text.js";
 
 const ROW = 24, SIDE_ROW = 92, LINE = 14; // px of a row, of a row sideways, of a line of text
 export const NARROW = 4; // from so many ranks on, a lane is narrow
 const FREE = 0.1, MARK = 20; // rows of free space above a box; px of a mark above a row
-const SHORTEST = 13, TRACKS = 8; // px of a call on the clock, at least, while no more than so many stand side by side
+const ALL = 600, BEYOND = 0.5; // up to so many boxes are all drawn; of more, those in sight and so many screens beyond
+const LONGEST = 4e6; // px: beyond, places in an SVG are off by more than half a px
+const RULE = 8; // px of an input on the clock, at least, for a rule where it begins
+const CELL = 3; // px of a cell of a block, which has the colour of most calls in it
 
-/** @typedef {{ box: Box, track: number, tracks?: number, to: number, more: boolean }} Longer */
 /** @typedef {{ down: boolean, width: number, zoom: number, hidden: string[], covered: number[], mark: Mark }} Options */
 
 export class Picture {
@@ -28,8 +32,15 @@ export class Picture {
     this.shifts = [];
     /** @type {[begin: number, end: number, px: number][]} */
     this.gaps = [];
-    /** Where a call on the clock is drawn longer than it took. @type {Map<Box, Longer> | undefined} */
-    this.longer = undefined;
+    /** Both, in order, each with the px that those before it add. @type {{ begin: number, end: number, px: number, before: number }[]} */
+    this.breaks = [];
+    /** What is drawn by itself on the clock, and what in blocks. @type {Detail | undefined} */
+    this.detail = undefined;
+    /** What is drawn: px along the axis, and ranks. @type {{ from: number, to: number, first: number, last: number }} */
+    this.window = { from: -Infinity, to: Infinity, first: 0, last: run.ranks - 1 };
+    this.partial = layout.boxes.count > ALL;
+    /** @type {number | null} */
+    this.selected = null;
     /** px below which nothing of a rank is drawn. @type {number[] | undefined} */
     this.lowest = undefined;
     /** px of the whole. */
@@ -41,21 +52,21 @@ export class Picture {
     this.narrow = this.n >= NARROW;
     this.time = layout.axis === "time";
     this.font = this.time ? 11 : clamp(11 * zoom ** 0.35, 9, 16);
-    const extent = (layout.end - layout.begin) || 1;
+    const extent = (layout.end - layout.begin) || 1, most = LONGEST / extent; // px of a unit, at most
     this.left = down ? (this.narrow ? 58 : 76) : 0; // room for what is said of the rows
     if (down) {
       const fitting = Math.max((width - this.left) / this.n, this.narrow ? 100 : 130);
       this.column = fitting * (this.time ? 1 : Math.max(zoom, 1));
-      this.perUnit = this.time ? (620 * zoom) / extent : ROW * layout.unit * clamp(zoom, 0.6, 1 + (zoom - 1) * 0.4);
+      this.perUnit = Math.min(most, this.time ? (620 * zoom) / extent : ROW * layout.unit * clamp(zoom, 0.6, 1 + (zoom - 1) * 0.4));
     } else {
       this.column = (this.narrow ? 58 : 92) * (this.time ? 1 : clamp(zoom, 0.5, 1 + (zoom - 1) * 0.4));
-      this.perUnit = this.time ? (Math.max(width - 60, 500) * zoom) / extent : SIDE_ROW * layout.unit * zoom;
+      this.perUnit = Math.min(most, this.time ? (Math.max(width - 60, 500) * zoom) / extent : SIDE_ROW * layout.unit * zoom);
     }
     this.top = down ? 4 : 20;
     this.makeRoom();
-    if (this.time) this.lengthen();
+    if (this.time) this.detail = new Detail(layout.boxes, this.perUnit, true);
+    if (this.time) this.lowest = run.ends.map((_, rank) => this.lowestOf(rank));
     this.capLines = run.ends.map((n, rank) => wrap(this.capText(rank), down ? this.column * 0.72 - 10 : 150, 11).slice(0, 4));
-    this.edges = this.findEdges();
     this.leave([]);
   }
 
@@ -63,7 +74,8 @@ export class Picture {
   leave(gaps, atLeast = 0) {
     const { layout, down } = this;
     this.gaps = gaps.map(([begin, px]) => [begin - FREE / layout.unit, begin, px]);
-    const last = Math.max(...layout.boxes.map((box) => box.end), ...layout.notes.map((note) => note.end), layout.begin);
+    this.breakUp();
+    const last = layout.notes.reduce((far, note) => Math.max(far, note.end), Math.max(layout.boxes.last, layout.begin));
     const caps = layout.stops.map((stop, rank) => this.capAt(rank) + (down ? 10 + LINE * this.capLines[rank].length : 166));
     this.length = Math.max(this.along(last), atLeast, ...caps);
     this.across = this.left + this.column * this.n;
@@ -87,7 +99,7 @@ export class Picture {
     this.shifts = [];
     this.gaps = [];
     if (this.covered.length) return;
-    const marked = this.layout.calls.find((box) => box.slot === this.mark?.slot);
+    const [marked] = this.layout.boxes.of(this.mark?.slot ?? null);
     if (marked && !this.time) this.shifts.push([marked.begin - FREE / this.layout.unit, marked.begin, this.down ? MARK : 0]);
     for (const note of this.layout.notes) {
       const own = note.rank !== null && this.down;
@@ -99,25 +111,67 @@ export class Picture {
     }
   }
 
+  /** Put what moves places on in order. */
+  breakUp() {
+    let before = 0;
+    this.breaks = this.shifts.concat(this.gaps).sort((one, other) => one[1] - other[1] || one[0] - other[0]).map(([begin, end, px]) => {
+      before += px;
+      return { begin, end, px, before: before - px };
+    });
+  }
+
   /** px along the axis. @param {number} at */
   along(at) {
-    let found = (at - this.layout.begin) * this.perUnit;
-    for (const [begin, end, more] of this.shifts.concat(this.gaps)) found += clamp((at - begin) / (end - begin), 0, 1) * more;
+    const { breaks } = this;
+    let [low, high] = [0, breaks.length]; // those before `low` lie before `at`
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (breaks[middle].end <= at) low = middle + 1; else high = middle;
+    }
+    let found = (at - this.layout.begin) * this.perUnit + (low < breaks.length ? breaks[low].before : low ? breaks[low - 1].before + breaks[low - 1].px : 0);
+    for (; low < breaks.length && breaks[low].begin < at; low++) found += clamp((at - breaks[low].begin) / (breaks[low].end - breaks[low].begin), 0, 1) * breaks[low].px;
     return this.down ? this.top + found : found;
   }
 
+  /** The place along the axis that lies at so many px: the inverse of along(). @param {number} found */
+  unitAt(found) {
+    const { begin, end } = this.layout, spare = (end - begin) || 1;
+    let [low, high] = [begin - spare, Math.max(end, this.layout.boxes.last) + spare];
+    for (let step = 0; step < 60; step++) {
+      const middle = (low + high) / 2;
+      if (this.along(middle) < found) low = middle; else high = middle;
+    }
+    return low;
+  }
+
+  /** Draw what lies there, and a little beyond; true if that is not drawn yet.
+   * @param {number} from px along the axis @param {number} size @param {number} low px across it @param {number} wide */
+  look(from, size, low, wide) {
+    if (!this.partial) return false;
+    const lane = (/** @type {number} */ at) => clamp(Math.floor((at - this.beside(0, 0)) / this.column), 0, this.n - 1);
+    const { window } = this, end = this.down ? this.height : this.width;
+    if (Math.max(from, 0) >= window.from && Math.min(from + size, end) <= window.to && lane(low) >= window.first && lane(low + wide) <= window.last && window.to < Infinity) return false;
+    this.window = { from: from - size * BEYOND, to: from + size * (1 + BEYOND), first: Math.max(lane(low) - 1, 0), last: Math.min(lane(low + wide) + 1, this.n - 1) };
+    return true;
+  }
+
+  /** Whether something between these px is drawn. @param {number} from @param {number} to */
+  inSight(from, to) { return to >= this.window.from && from <= this.window.to; }
+
   /** Each slot's row before any gap; a slot that stands out of order has none. @returns {Map<number, Edge>} */
-  findEdges() {
-    const edges = new Map();
+  get edges() {
+    const { boxes, stops } = this.layout, edges = new Map();
     /** @type {Edge | null} */
     let last = null;
-    for (const box of this.layout.calls) {
-      const top = this.along(box.begin);
-      if (edges.has(box.slot) || (last && top <= last.top)) continue;
+    [this.gaps, this.breaks] = [[], []];
+    this.breakUp();
+    for (const slot of boxes.slots) {
+      const [box] = boxes.of(slot), top = this.along(box.begin);
+      if (last && top <= last.top) continue;
       if (last) last.bottom = top;
-      edges.set(box.slot, (last = { begin: box.begin, top }));
+      edges.set(slot, (last = { begin: box.begin, top }));
     }
-    if (last) last.bottom = Math.max(...this.layout.stops.map((stop) => this.along(stop)));
+    if (last) last.bottom = Math.max(...stops.map((stop) => this.along(stop)));
     return edges;
   }
 
@@ -135,40 +189,29 @@ export class Picture {
   /** px across the ranks. @param {Box} box @returns {[number, number]} */
   sides(box) {
     const [low, high] = this.looks.lanes[this.looks.kinds[box.kind].lane];
-    const { track, tracks } = this.longer?.get(box) ?? box;
+    const longer = this.detail?.tracks[box.i];
+    const [track, tracks] = longer ? [this.detail.track[box.i], longer] : this.detail?.owner[box.i] >= 0 || this.detail?.lengthOf(box.i) < LEAST ? [0, 1] : [box.track, box.tracks];
     const width = (high - low) / tracks;
     return [this.beside(box.rank, low + width * track), this.beside(box.rank, low + width * (track + 1))];
   }
 
-  /** px along the axis. @param {Box} box @returns {[number, number]} */
+  /** px along the axis; what went wrong is always long enough to be seen. @param {Box} box @returns {[number, number]} */
   place(box) {
-    return [this.along(box.begin), this.longer?.get(box)?.to ?? this.along(box.end)];
+    const from = this.along(box.begin);
+    if (!this.detail) return [from, this.along(box.end)];
+    const long = this.detail.lengthOf(box.i);
+    return [from, from + (this.layout.boxes.columns.flags[box.i] & WRONG ? Math.max(long, LEAST) : long)];
   }
 
-  /** On the clock a short call would be a hairline: draw it longer, beside what it would hide. */
-  lengthen() {
-    this.longer = new Map();
-    this.lowest = [];
-    for (let rank = 0; rank < this.n; rank++) {
-      const boxes = this.layout.calls.filter((box) => box.rank === rank).sort((one, other) => one.begin - other.begin);
-      /** Boxes that overlap, directly or through others. @type {Longer[]} */
-      let some = [];
-      /** Where each track is free again. @type {number[]} */
-      let busy = [];
-      const settle = () => {
-        if (busy.length <= TRACKS) for (const one of some) this.longer.set(one.box, { ...one, tracks: busy.length });
-        [some, busy] = [[], []];
-      };
-      for (const box of boxes) {
-        const from = this.along(box.begin), to = Math.max(this.along(box.end), from + SHORTEST);
-        if (from >= Math.max(...busy)) settle();
-        const free = busy.findIndex((until) => until <= from), track = free < 0 ? busy.length : free;
-        busy[track] = to;
-        some.push({ box, track, to, more: to > this.along(box.end) + 1 });
-      }
-      settle();
-      this.lowest.push(Math.max(0, ...boxes.map((box) => this.place(box)[1])));
+  /** px below which nothing of a rank is drawn on the clock. @param {number} rank */
+  lowestOf(rank) {
+    const { boxes } = this.layout;
+    let lowest = 0;
+    for (let p = boxes.starts[rank * PARTS]; p < boxes.starts[rank * PARTS + 1]; p++) {
+      const i = boxes.order[p];
+      lowest = Math.max(lowest, boxes.columns.begin[i] * this.perUnit + this.detail.lengthOf(i));
     }
+    return lowest ? this.along(0) + lowest : 0;
   }
 
   /** @param {number} kind */
@@ -182,23 +225,99 @@ export class Picture {
     return !this.covered.includes(rank);
   }
 
-  svg() {
+  /** What is in sight: boxes drawn by themselves, and blocks of many. */
+  pieces() {
+    const { layout: { boxes }, window, detail } = this, { kind } = boxes.columns;
+    const [from, to] = window.to === Infinity ? [-Infinity, Infinity] : [this.unitAt(window.from), this.unitAt(window.to)];
+    /** @type {{ calls: Box[], hosts: Box[], blocks: Block[] }} */
+    const found = { calls: [], hosts: [], blocks: [] };
+    for (let rank = window.first; rank <= window.last; rank++) {
+      if (!this.seen(rank)) continue;
+      for (let part = 0; part < PARTS; part++) {
+        const [first, behind] = boxes.between(rank * PARTS + part, from, to);
+        /** The blocks that were begun: of what matched, and of what went wrong. @type {(Block | null)[]} */
+        const some = [null, null];
+        for (let p = first; p < behind; p++) {
+          const i = boxes.order[p], owner = detail ? detail.owner[i] : -1;
+          if (this.hidden.has(kind[i])) continue;
+          if (owner < 0) {
+            (part ? found.hosts : found.calls).push(boxes.box(i));
+            continue;
+          }
+          const which = boxes.columns.flags[i] & WRONG ? 1 : 0;
+          if (some[which]?.owner !== owner) found.blocks.push((some[which] = { owner, rank, part, wrong: !!which, inside: [] }));
+          some[which].inside.push(i);
+        }
+      }
+    }
+    if (this.selected !== null) // is drawn by itself, wherever it lies
+      for (const box of boxes.of(this.selected)) if (detail && detail.owner[box.i] >= 0 && this.seen(box.rank) && !this.hidden.has(box.kind)) found.calls.push(box);
+    return found;
+  }
+
+  /** @param {number | null} selected slot */
+  svg(selected) {
     const { layout, name } = this;
+    this.selected = selected;
     this.rowNames = this.down ? [`<rect width="${this.left - 4}" height="${px(this.height)}" class="jl-plate"/>`] : []; // stay in sight, too
-    const whole = !this.covered.length;
-    const rows = layout.slots.map((slot) => this.row(slot)).join("");
-    const decoration = [
-      this.backs(), this.groups(), whole ? this.bands() : "",
-      layout.boxes.filter((box) => box.host && this.seen(box.rank)).map((box) => this.box(box)).join(""),
-    ].join("");
+    const whole = !this.covered.length, pieces = this.pieces();
+    /** The calls that are drawn, by slot. @type {Map<number, Box[]>} */
+    const bySlot = new Map();
+    for (const box of pieces.calls) {
+      if (!bySlot.has(box.slot)) bySlot.set(box.slot, []);
+      bySlot.get(box.slot).push(box);
+    }
+    const slots = [...bySlot.keys()].sort((one, other) => layout.boxes.rowOf(one) - layout.boxes.rowOf(other));
+    const rows = slots.map((slot) => this.row(slot, bySlot.get(slot).sort((one, other) => one.rank - other.rank || one.i - other.i))).join("");
+    const bands = whole ? this.bandsInSight(slots) : [];
+    const decoration = [this.backs(), this.groups(), this.bands(bands), pieces.hosts.map((box) => this.box(box)).join("")].join("");
     return (
       `<svg xmlns="http://www.w3.org/2000/svg" class="jl-svg" role="grid" tabindex="0" aria-label="${esc(this.label())}" ` +
-      `aria-keyshortcuts="ArrowUp ArrowDown ArrowLeft ArrowRight Home End" id="${name}-grid" ` +
+      `aria-keyshortcuts="ArrowUp ArrowDown ArrowLeft ArrowRight Home End" aria-rowcount="${layout.boxes.slots.length}" id="${name}-grid" ` +
       `viewBox="0 0 ${px(this.width)} ${px(this.height)}" width="${px(this.width)}" height="${px(this.height)}">` +
-      `<g role="presentation" aria-hidden="true">${this.defs()}${decoration}</g>${rows}` +
-      `<g role="presentation" aria-hidden="true">${whole ? this.signs() + this.notes() + this.marked() : ""}${this.caps()}<g class="jl-picked"></g>` +
+      `<g role="presentation" aria-hidden="true">${this.defs()}${decoration}</g>${pieces.blocks.map((block) => this.block(block)).join("")}${rows}` +
+      `<g role="presentation" aria-hidden="true">${whole ? this.signs(bands) + this.notes() + this.marked() : ""}${this.caps()}<g class="jl-picked"></g>` +
       `<g class="jl-rows">${this.rowNames.join("")}</g></g></svg>`
     );
+  }
+
+  /** Many calls that are too short to be drawn one by one: cells in the colour of most of them. @param {Block} block */
+  block({ owner, rank, part, wrong, inside }) {
+    const { boxes } = this.layout, { begin, end, kind } = boxes.columns, { detail, looks } = this;
+    const from = this.along(begin[owner]), to = Math.max(this.along(end[detail.lastOf[owner]]), from + LEAST);
+    const range = looks.lanes[part === 0 ? "stream" : part === 1 ? "span" : "wait"];
+    const low = this.beside(rank, range[0]), high = this.beside(rank, range[1]);
+    /** Cells of each kind, as paths. @type {Map<number, string>} */
+    const cells = new Map();
+    /** @type {Map<number, number>} */
+    let counts = new Map();
+    let cell = NaN;
+    const close = () => {
+      if (!counts.size) return;
+      const [most] = [...counts].reduce((best, one) => (one[1] > best[1] ? one : best));
+      const at = from + cell * CELL, long = Math.min(CELL, to - at);
+      cells.set(most, (cells.get(most) ?? "") + (this.down ? `M${px(low)} ${px(at)}H${px(high)}v${px(long)}H${px(low)}z` : `M${px(at)} ${px(low)}V${px(high)}h${px(long)}V${px(low)}z`));
+      counts = new Map();
+    };
+    for (const i of inside) {
+      const here = Math.floor((this.along(begin[i]) - from) / CELL);
+      if (here !== cell) { close(); cell = here; }
+      counts.set(kind[i], (counts.get(kind[i]) ?? 0) + 1);
+    }
+    close();
+    const paths = [...cells].map(([of, d]) => `<path d="${d}" fill="${this.fill(of)}"/>`).join("");
+    const held = detail.held[owner].toLocaleString("en"), what = part === 0 ? "calls" : looks.kinds[kind[owner]].name.replace(/^host /, "the host ") + ",";
+    const said = part === 0 ? `${held} calls, ${wrong ? "all of them wrong" : "all matched"}` : `${what} ${held} times`;
+    const seen = [Math.max(from, this.window.from), Math.min(to, this.window.to)], middle = (seen[0] + seen[1]) / 2;
+    const room = (this.down ? high - low : seen[1] - seen[0]) - 10; // a number that is cut off says something else
+    const short = part ? "" : [said, `${held} calls`].find((text) => widthOf(text, 11) <= room) ?? "";
+    const wide = widthOf(short, 11) + 8, [x, y] = this.down ? [(low + high) / 2, middle] : [middle, (low + high) / 2];
+    const label = short && seen[1] - seen[0] > 22
+      ? `<rect x="${px(x - wide / 2)}" y="${px(y - 9)}" width="${px(wide)}" height="17" class="jl-blockplate"/><text x="${px(x)}" y="${px(y + 4)}" text-anchor="middle">${esc(short)}</text>` : "";
+    const edge = this.rect(from, to, low, high, `class="jl-block${wrong ? " jl-wrong" : ""}"`);
+    const tip = `<title>${esc(said)}: zoom in to see them</title>`;
+    if (part) return `<g aria-hidden="true" data-at="${begin[owner]}">${tip}${paths}${edge}</g>`;
+    return `<g role="row" data-at="${begin[owner]}">${tip}<g role="gridcell" aria-label="${esc(`${this.laneName(rank)}: ${said}`)}">${paths}${edge}</g><g aria-hidden="true">${label}</g></g>`;
   }
 
   /** @param {number} lane */
@@ -257,6 +376,7 @@ export class Picture {
     const all = this.layout.groups;
     for (const group of all) {
       const from = this.along(group.begin), to = this.along(group.end), middle = (from + to) / 2;
+      if (!this.inSight(from, to) || (this.time && to - from < RULE)) continue;
       if (group.rank === null) {
         const [low, high] = [0, this.beside(this.n, 0)];
         found.push(this.down ? `<path d="M${low} ${px(from)}H${px(high)}" class="jl-rule"/>` : `<path d="M${px(from)} ${low}V${px(high)}" class="jl-rule"/>`);
@@ -284,10 +404,10 @@ export class Picture {
     const rough = ((to - from) / per) * (60 / Math.max(this.along(layout.end), 60));
     const ten = 10 ** Math.floor(Math.log10(rough));
     const step = ten * [1, 2, 5, 10].find((k) => ten * k >= rough);
-    const found = [];
-    for (let k = Math.ceil(from / per / step); k * step * per <= to; k++) {
+    const found = [], first = Math.max(from, zero + this.unitAt(this.window.from));
+    for (let k = Math.ceil(first / per / step); k * step * per <= to; k++) {
       const at = this.along(k * step * per - zero);
-      if (at > this.length - 2) break; // its number would be cut off
+      if (at > Math.min(this.length - 2, this.window.to)) break; // its number would be cut off, or out of sight
       const said = `${Number((k * step).toPrecision(8))}`;
       if (this.down) this.rowNames.push(`<text x="${this.left - 9}" y="${px(at + 4)}" text-anchor="end">${said}</text>`);
       found.push(this.down
@@ -300,10 +420,17 @@ export class Picture {
     return found.join("");
   }
 
-  bands() {
+  /** The bands of what is drawn; a band to what is hidden in a block only where it went wrong. @param {number[]} slots */
+  bandsInSight(slots) {
+    const { detail } = this;
+    return slots.flatMap((slot) => this.layout.bandsOf(slot)).filter(({ a, b, bad }) =>
+      a && b && !this.hidden.has(a.kind) && !this.hidden.has(b.kind) && (bad || !detail || (detail.owner[a.i] < 0 && detail.owner[b.i] < 0)));
+  }
+
+  /** @param {Band[]} shown */
+  bands(shown) {
     const high = this.looks.lanes.stream[1], low = this.looks.lanes.stream[0], found = [];
-    for (const { a, b, met, bad, text, slot } of this.layout.bands) {
-      if (this.hidden.has(a.kind) || this.hidden.has(b.kind)) continue;
+    for (const { a, b, met, bad, text, slot } of shown) {
       const [one, other] = [this.beside(a.rank, high), this.beside(b.rank, low)];
       const corners = [[one, a.begin], [other, b.begin], [other, b.end], [one, a.end]]
         .map(([side, at]) => (this.down ? `${px(side)},${px(this.along(at))}` : `${px(this.along(at))},${px(side)}`));
@@ -312,11 +439,16 @@ export class Picture {
     return found.join("");
   }
 
-  signs() {
+  /** @param {Band[]} shown */
+  signs(shown) {
     const found = [];
-    for (const { a, b, bad, text, slot } of this.layout.bands) {
-      if (!bad || this.hidden.has(a.kind) || this.hidden.has(b.kind)) continue;
+    /** Where the last sign between two ranks stands. @type {Map<number, number>} */
+    const last = new Map();
+    for (const { a, b, bad, text, slot } of shown) {
+      if (!bad) continue;
       const at = (this.along(a.begin) + this.along(a.end) + this.along(b.begin) + this.along(b.end)) / 4;
+      if (this.time && at - (last.get(a.rank) ?? -Infinity) < CELL) continue;
+      last.set(a.rank, at);
       const side = this.beside(a.rank, (this.looks.lanes.stream[1] + 1 + this.looks.lanes.host[0]) / 2);
       const [x, y] = this.down ? [side, at] : [at, side];
       found.push(`<g data-slot="${slot}"><title>${esc(text)}</title><circle cx="${px(x)}" cy="${px(y)}" r="8" class="jl-sign"/><text x="${px(x)}" y="${px(y + 4)}" text-anchor="middle" class="jl-onsign">≠</text></g>`);
@@ -324,15 +456,13 @@ export class Picture {
     return found.join("");
   }
 
-  /** @param {number} slot */
-  row(slot) {
-    const boxes = this.layout.calls.filter((box) => box.slot === slot && this.seen(box.rank) && !this.hidden.has(box.kind));
-    return boxes.length ? `<g role="row">${boxes.map((box) => this.box(box)).join("")}</g>` : "";
+  /** @param {number} slot @param {Box[]} boxes */
+  row(slot, boxes) {
+    return `<g role="row" aria-rowindex="${this.layout.boxes.rowOf(slot) + 1}">${boxes.map((box) => this.box(box)).join("")}</g>`;
   }
 
   /** @param {Box} box */
   box(box) {
-    if (this.hidden.has(box.kind)) return "";
     const [from, to] = this.place(box), [low, high] = this.sides(box), wrong = box.bad || box.failed;
     const parts = [];
     let label = "";
@@ -342,7 +472,7 @@ export class Picture {
       const [a, b, c] = [from, from + (to - from) * 0.55, from]; // no edge where it never ended
       parts.push(`<path class="jl-edge${wrong ? " jl-wrong" : ""}" d="${this.down
         ? `M${px(low)} ${px(b)}V${px(a)}H${px(high)}V${px(b)}` : `M${px(b)} ${px(low)}H${px(c)}V${px(high)}H${px(b)}`}"/>`);
-    } else parts.push(this.rect(from, to, low, high, `${look} class="jl-edge${wrong ? " jl-wrong" : ""}${this.longer?.get(box)?.more ? " jl-longer" : ""}"`));
+    } else parts.push(this.rect(from, to, low, high, `${look} class="jl-edge${wrong ? " jl-wrong" : ""}${this.detail?.isLonger(box.i) ? " jl-longer" : ""}"`));
     const [wide, high_] = this.down ? [high - low, to - from] : [to - from, high - low];
     if (!(box.host && (this.narrow || !this.down || this.looks.kinds[box.kind].lane === "wait")) && high_ >= this.font) {
       const upright = box.host && widthOf(box.short, this.font) > wide - 4; // spans are narrow, and mostly long
@@ -370,6 +500,7 @@ export class Picture {
     const found = [];
     for (const note of this.layout.notes) {
       const from = this.along(note.begin) + 2, own = note.rank !== null && this.down;
+      if (!this.inSight(from, this.along(note.end))) continue;
       const wide = Math.max(...note.lines.map((line) => widthOf(line, 11.5))) + 12;
       const [x, y] = this.down ? [own ? this.beside(note.rank, this.looks.lanes.stream[0]) : this.left + 4, from] : [from + 2, this.top + 8];
       found.push(`<g class="jl-note${note.bad ? " jl-bad" : ""}${note.whole !== note.text ? " jl-follows" : ""}" data-slot="${note.slot}"><rect x="${px(x)}" y="${px(y)}" width="${px(wide)}" height="${note.lines.length * LINE + 5}"/>` +
@@ -399,7 +530,7 @@ export class Picture {
   }
 
   marked() {
-    const boxes = this.layout.calls.filter((box) => box.slot === this.mark?.slot);
+    const boxes = this.layout.boxes.of(this.mark?.slot ?? null);
     if (!boxes.length) return "";
     const at = this.along(Math.min(...boxes.map((box) => box.begin))) - (this.down ? 4 : 2), text = this.mark.text ?? "";
     const wide = widthOf(text, 12) + 10, x = this.left + 2; // it is bold
@@ -410,7 +541,7 @@ export class Picture {
 
   /** px along the axis from the first to the last edge of a slot's calls. @param {number} slot @returns {[number, number] | null} */
   extent(slot) {
-    const boxes = this.layout.calls.filter((box) => box.slot === slot);
+    const boxes = this.layout.boxes.of(slot);
     return boxes.length ? [Math.min(...boxes.map((box) => this.along(box.begin))), Math.max(...boxes.map((box) => this.along(box.end)))] : null;
   }
 
@@ -419,7 +550,7 @@ export class Picture {
     const extent = this.extent(slot);
     if (!extent) return "";
     const [from, to] = [extent[0] - 3, extent[1] + 3];
-    const box = this.layout.at.get(`${slot},${rank}`);
+    const box = this.layout.boxes.of(slot).find((one) => one.rank === rank);
     const own = box ? this.rect(...this.place(box), ...this.sides(box), `class="jl-pickedbox"`) : "";
     const low = this.down ? this.left - 2 : this.top, high = this.beside(this.n, 0);
     return this.rect(from, to, low, high - (this.down ? 1 : 0), `class="jl-pickedrow"`) + own;

@@ -1,7 +1,7 @@
 // The picture in its frame: dragged, zoomed at the pointer, and scrolled to what was selected.
 
 /** Drag the canvas inside its frame; a press that does not move is a click.
- * @param {HTMLElement} scroll @param {HTMLElement} canvas @param {(target: Element) => void} clicked */
+ * @param {HTMLElement} scroll @param {HTMLElement} canvas @param {(target: Element, x: number, y: number) => void} clicked */
 export function drag(scroll, canvas, clicked) {
   /** @type {{ x: number, y: number, left: number, top: number, far: boolean } | null} */
   let dragged = null;
@@ -20,7 +20,8 @@ export function drag(scroll, canvas, clicked) {
   canvas.addEventListener("pointerup", drop);
   canvas.addEventListener("pointercancel", drop);
   canvas.addEventListener("click", (event) => {
-    if (!dragged?.far) clicked(/** @type {Element} */ (event.target));
+    const frame = scroll.getBoundingClientRect();
+    if (!dragged?.far) clicked(/** @type {Element} */ (event.target), event.clientX - frame.left, event.clientY - frame.top);
   });
 }
 

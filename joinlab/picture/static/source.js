@@ -14,7 +14,7 @@ export function drawSource(source, picture, selected) {
     shown.delete(source);
     return;
   }
-  const here = grouped(layout.calls.filter((box) => box.slot === selected && selected !== null && picture.seen(box.rank))
+  const here = grouped(layout.boxes.of(selected).filter((box) => picture.seen(box.rank))
     .map((box) => [box.line, picture.laneName(box.rank)]));
   const ends = grouped(picture.covered.length ? [] : run.ended.map((line, rank) =>
     [line, `${run.sign[rank]} ${data.texts[run.lanes[rank]]} ${data.texts[run.ends[rank]].split(":")[0]}`]));

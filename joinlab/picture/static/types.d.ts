@@ -7,7 +7,28 @@ interface RawRun {
   zero: number;
   boxes: RawBox[];
   layouts: Record<string, RawLayout>;
+  columns?: RawColumns; // of a large run, which has its folded rows alone as a layout
 }
+
+/** Every call of a large run, as joinlab/picture/columns.py writes it; stops, begin and end in ns. */
+interface RawColumns {
+  planes: [name: string, size: number, n: number][]; unit: number; counts: number[]; spans: number[];
+  codes: { kind: number; label: number; line: number; facts: number; like: number }[];
+  names: number[]; missed: number[]; stops: number[]; end: number; calls: number;
+  read?: Record<string, Uint32Array>;
+  common?: { rank: Int32Array; slot: Int32Array; begin: Float64Array; end: Float64Array } & Record<"code" | "flags" | "waited" | "waits", Uint32Array>;
+  /** What was told of single calls, by slot and rank. */
+  told?: Map<string, Fact[]>;
+}
+
+/** Boxes by index; `inOrder`: the slots' numbers are their rows. */
+interface Columns {
+  lane: Int32Array; slot: Int32Array; begin: Float64Array; end: Float64Array; kind: Uint8Array; flags: Uint8Array;
+  code?: Uint32Array; inOrder?: boolean;
+}
+
+/** Calls that are drawn as one. */
+interface Block { owner: number; rank: number; part: number; wrong: boolean; inside: number[] }
 
 /** What happened, why, what to do; `first` and `wrong` are slots. */
 interface RawVerdict {
@@ -46,8 +67,9 @@ interface LaneData { looks: Looks; texts: string[]; facts: [number, number][]; t
 
 /** A call, or what a host did: a box of the picture, placed along the axis. */
 interface Box {
-  begin: number; end: number; track: number; tracks: number; rank: number; kind: number; label: string; short: string;
-  open: boolean; bad: boolean; failed: boolean; slot: number | null; line: number; facts: Fact[]; host: boolean; fold: boolean;
+  i: number; begin: number; end: number; track: number; tracks: number; rank: number; kind: number; label: string; short: string;
+  open: boolean; bad: boolean; failed: boolean; slot: number | null; line: number; host: boolean; fold: boolean;
+  told: number; facts?: Fact[]; // a number into LaneData.told, or the facts themselves
 }
 
 interface Band { slot: number; a: Box; b: Box; met: boolean; bad: boolean; text: string }
@@ -55,7 +77,8 @@ interface Note { rank: number | null; begin: number; end: number; text: string; 
 interface Group { rank: number | null; begin: number; end: number; label: string }
 
 interface Layout {
-  axis: string; boxes: Box[]; calls: Box[]; at: Map<string, Box>; slots: number[]; bands: Band[]; notes: Note[];
+  axis: string; boxes: import("./boxes.js").Boxes; list: Box[]; notes: Note[];
+  kindsOfBands: Set<string>; bandsOf(slot: number): Band[];
   groups: Group[]; stops: number[]; begin: number; end: number; unit: number;
 }
 

@@ -18,6 +18,8 @@ import { toolbar } from "./toolbar.js";
 
 const ZOOMS = [0.5, 0.7, 1, 1.4, 2, 2.8, 4, 5.6, 8, 16, 32, 64];
 const FIT = ZOOMS.indexOf(1);
+const READABLE = 30; // px that each call of the busiest rank has, were they spread evenly, at the deepest zoom on the clock
+const CLOSER = 2; // steps of zoom that a press on a block takes
 const MOST_COLUMNS = 4; // more lanes than these are drawn as rows, unless the reader asks for columns
 
 export class LiveView {
@@ -42,6 +44,8 @@ export class LiveView {
     this.alive = true;
     /** What the picture was told to leave free, and its least length. @type {[Gap[], number?]} */
     this.room = [[]];
+    /** Scrolls a picture that was just made to where the reader was. @type {(() => void) | null} */
+    this.anchor = null;
     this.sideways = 0; // px the picture is scrolled; to ask the browser takes a layout of the page
     this.width = 0; // of the picture; to ask the browser for it again costs milliseconds
     /** @type {unknown} */
@@ -109,7 +113,8 @@ export class LiveView {
   }
 
   listen() {
-    drag(this.scroll, this.canvas, (target) => {
+    drag(this.scroll, this.canvas, (target, x, y) => {
+      if (target.closest("[data-at]")) this.zoomTo(this.zoom + CLOSER, x, y);
       const hit = /** @type {HTMLElement | null} */ (target.closest("[data-slot]"));
       if (!hit || !(Number(hit.dataset.slot) >= 0)) return;
       this.player.stop();
@@ -119,6 +124,7 @@ export class LiveView {
     this.scroll.addEventListener("scroll", () => {
       this.sideways = this.scroll.scrollLeft;
       this.keepNames();
+      if (this.picture?.look(...this.sight())) this.paint();
       if (this.picture) this.overview.window(this.picture, this.scroll);
       if (this.room.length > 1 && this.scroll.matches(":hover, :focus-within")) neighbour(this.view)?.scroll.scrollTo({ top: this.scroll.scrollTop });
     });
@@ -175,7 +181,7 @@ export class LiveView {
     const another = this.run !== null;
     [this.data, this.run] = [data, run];
     this.opened.clear();
-    if (another && !layoutOf(data, run, this.get("axis"), this.get("setup")).slots.includes(this.selected)) this.set("selected", null);
+    if (another && layoutOf(data, run, this.get("axis"), this.get("setup")).boxes.rowOf(this.selected) < 0) this.set("selected", null);
     this.rank = Math.min(this.rank, run.ranks - 1);
     this.player.stop();
     this.tell();
@@ -206,13 +212,14 @@ export class LiveView {
     if (!this.run) return;
     const axis = this.get("axis");
     this.layout = layoutOf(this.data, this.run, axis, this.get("setup"), this.opened);
-    if (this.selected !== null && !this.layout.slots.includes(this.selected) && !this.get("setup")) { // it lies in a fold
-      if (axis === "logical") this.openAt(this.selected);
-      this.layout = layoutOf(this.data, this.run, axis, axis === "time", this.opened);
+    if (this.selected !== null && this.layout.boxes.rowOf(this.selected) < 0 && !this.get("setup")) { // it lies in a fold
+      const all = axis === "time" || !!this.run.columns;
+      if (!all) this.openAt(this.selected);
+      this.layout = layoutOf(this.data, this.run, axis, all, this.opened);
     }
     const width = Math.max(this.width || this.frame.clientWidth, 240) - 2;
     this.picture = new Picture(this.data, this.run, this.layout, this.name, {
-      down: this.down, width: width - 12, zoom: ZOOMS[this.zoom], hidden: this.get("hidden") ?? [], covered: this.covered, mark: this.get("mark"),
+      down: this.down, width: width - 12, zoom: this.factor(this.zoom), hidden: this.get("hidden") ?? [], covered: this.covered, mark: this.get("mark"),
     });
     const other = neighbour(this.view), { rows } = this.view.joinlab;
     if (other) evenly([this.told, other.told]);
@@ -230,18 +237,48 @@ export class LiveView {
     level([this.scroll, other.scroll]);
   }
 
+  /** How much a step of zoom enlarges. @param {number} step */
+  factor(step) { return step < ZOOMS.length ? ZOOMS[step] : ZOOMS.at(-1) * 2 ** (step - ZOOMS.length + 1); }
+
+  /** The deepest step of zoom: on the clock it depends on how many calls there are. */
+  get deepest() {
+    if (this.get("axis") !== "time") return ZOOMS.indexOf(8);
+    const { starts } = this.layout.boxes;
+    let most = 0;
+    for (let lane = 0; lane + 1 < starts.length; lane++) most = Math.max(most, starts[lane + 1] - starts[lane]);
+    return ZOOMS.length - 1 + Math.max(0, Math.ceil(Math.log2((most * READABLE) / 620 / ZOOMS.at(-1))));
+  }
+
+  /** What of the picture is in sight: px along the axis, and across it. @returns {[number, number, number, number]} */
+  sight() {
+    const { scrollTop: y, scrollLeft: x, clientHeight: high, clientWidth: wide } = this.scroll;
+    return this.picture.down ? [y, high, x, wide] : [x, wide, y, high];
+  }
+
+  /** Draw the part of the picture that is in sight. */
+  paint() {
+    const focused = this.canvas.contains(document.activeElement);
+    this.canvas.innerHTML = this.picture.svg(this.selected);
+    if (this.sideways) this.keepNames();
+    if (focused) this.grid.focus({ preventScroll: true });
+    this.markPicked();
+  }
+
   /** @param {[Gap[], number?]} room */
   render(...room) {
     this.room = room;
     this.picture.leave(...room);
-    const focused = this.canvas.contains(document.activeElement);
     this.scroll.classList.toggle("jl-sideways", !this.picture.down);
     this.head.innerHTML = this.picture.head();
-    this.canvas.innerHTML = this.picture.svg();
-    if (this.sideways) this.keepNames();
-    if (focused) this.grid.focus({ preventScroll: true });
+    if (this.picture.partial) {
+      if (this.anchor) this.canvas.replaceChildren(Object.assign(document.createElement("div"), { style: `width:${this.picture.width}px;height:${this.picture.height}px` }));
+      this.anchor?.();
+      this.picture.look(...this.sight());
+    }
+    this.paint();
+    if (!this.picture.partial) this.anchor?.();
     this.toolbar.update(this.get("axis"), !!this.get("setup"));
-    this.overview.draw(layoutOf(this.data, this.run, "logical", true), this.data.looks, this.run.ranks, this.run.verdict.wrong, !!this.covered.length);
+    this.overview.draw(layoutOf(this.data, this.run, "logical", true), this.data.looks, this.run, !!this.covered.length);
     this.overview.window(this.picture, this.scroll);
     drawLegend(this.legend, this.picture, this.get("hidden") ?? [], (hidden) => this.set("hidden", hidden));
     this.pick(false);
@@ -256,13 +293,17 @@ export class LiveView {
   /** @param {number} to @param {number} x px in the frame that stay where they are @param {number} y */
   zoomTo(to, x = this.scroll.clientWidth / 2, y = this.scroll.clientHeight / 2) {
     const before = this.zoom;
-    this.zoom = clamp(to, 0, this.get("axis") === "time" ? ZOOMS.length - 1 : ZOOMS.indexOf(8));
+    this.zoom = clamp(to, 0, this.deepest);
     if (this.zoom === before) return;
-    const [wide, high] = [this.picture.width, this.picture.height];
-    const [left, top] = [this.scroll.scrollLeft + x, this.scroll.scrollTop + y];
+    const { picture, scroll } = this, [left, top] = [scroll.scrollLeft + x, scroll.scrollTop + y];
+    const place = picture.unitAt(picture.down ? top : left), beside = picture.down ? left / picture.width : top / picture.height;
+    this.anchor = () => { // what lies at (x, y) stays there
+      const now = this.picture, along = now.along(place);
+      scroll.scrollLeft = (now.down ? beside * now.width : along) - x;
+      scroll.scrollTop = (now.down ? along : beside * now.height) - y;
+    };
     this.draw();
-    this.scroll.scrollLeft = (left * this.picture.width) / wide - x;
-    this.scroll.scrollTop = (top * this.picture.height) / high - y;
+    this.anchor = null;
     if (this.room.length > 1) neighbour(this.view)?.zoomTo(this.zoom);
   }
 
@@ -270,14 +311,12 @@ export class LiveView {
 
   selectionChanged() {
     if (!this.run) return;
-    if (this.selected !== null && !this.layout.slots.includes(this.selected)) {
-      this.draw();
-    }
+    if (this.selected !== null && this.layout.boxes.rowOf(this.selected) < 0) this.draw();
     this.pick(true);
   }
 
-  /** Mark what is selected, in the picture and beside it. @param {boolean} scrolls */
-  pick(scrolls) {
+  /** Mark what is selected, in the picture. @returns {Element | null} its cell, if it is drawn */
+  markPicked() {
     const { grid, selected } = this;
     for (const old of grid.querySelectorAll('[aria-selected="true"]')) old.setAttribute("aria-selected", "false");
     grid.querySelector(".jl-picked").innerHTML = selected === null ? "" : this.picture.picked(selected, this.rank);
@@ -286,13 +325,20 @@ export class LiveView {
     cell?.setAttribute("aria-selected", "true");
     if (cell) grid.setAttribute("aria-activedescendant", cell.id);
     else grid.removeAttribute("aria-activedescendant");
+    return cell;
+  }
+
+  /** Mark what is selected, in the picture and beside it. @param {boolean} scrolls */
+  pick(scrolls) {
+    const { selected } = this, cell = this.markPicked();
     drawDetails(this.panel, this.picture, selected, this.rank, () => this.press(selected, this.rank));
     drawSource(this.source, this.picture, selected);
     const extent = scrolls && selected !== null ? this.picture.extent(selected) : null;
     if (!extent) return;
-    const box = this.layout.at.get(`${selected},${this.rank}`), across = box ? this.picture.sides(box) : null;
+    const box = this.layout.boxes.of(selected).find((one) => one.rank === this.rank), across = box ? this.picture.sides(box) : null;
     if (this.picture.down) reveal(this.scroll, extent, across);
     else reveal(this.scroll, across, extent);
+    if (this.picture.look(...this.sight()) || (this.picture.partial && !cell)) this.paint();
   }
 
   /** Open the fold that a slot lies in. @param {number} slot */
@@ -303,7 +349,7 @@ export class LiveView {
 
   /** What a click does: select; a fold opens. @param {number} slot @param {number} rank */
   press(slot, rank) {
-    if (this.layout.at.get(`${slot},${rank}`)?.fold && this.get("axis") === "logical") {
+    if (this.layout.boxes.of(slot).find((box) => box.rank === rank)?.fold && this.get("axis") === "logical") {
       this.opened.add(slot);
       this.draw();
     }
@@ -314,9 +360,8 @@ export class LiveView {
   nextWrong() {
     const { wrong } = this.run.verdict;
     if (!wrong.length || this.covered.length) return;
-    const order = wrong.filter((slot) => this.layout.slots.includes(slot));
-    const here = this.layout.slots.indexOf(this.selected);
-    this.select(order.find((slot) => this.layout.slots.indexOf(slot) > here) ?? order[0] ?? wrong[0]);
+    const { boxes } = this.layout, here = boxes.rowOf(this.selected), order = wrong.filter((slot) => boxes.rowOf(slot) >= 0);
+    this.select(order.find((slot) => boxes.rowOf(slot) > here) ?? order[0] ?? wrong[0]);
   }
 
   /** @param {number | null} slot @param {number} rank */
@@ -325,35 +370,38 @@ export class LiveView {
     if (slot === this.selected) this.pick(true);
     else this.set("selected", slot);
     if (slot === null) return;
-    const boxes = this.layout.calls.filter((box) => box.slot === slot && this.picture.seen(box.rank));
-    const own = boxes.find((box) => box.rank === rank), made = own && factsOf(this.data.looks, own).made;
-    this.announce(`Row ${this.layout.slots.indexOf(slot) + 1} of ${this.layout.slots.length}. ` +
+    const boxes = this.layout.boxes.of(slot).filter((box) => this.picture.seen(box.rank));
+    const own = boxes.find((box) => box.rank === rank), made = own && factsOf(this.data, own).made;
+    this.announce(`Row ${this.layout.boxes.rowOf(slot) + 1} of ${this.layout.boxes.slots.length}. ` +
       `${boxes.map((box) => this.picture.said(box)).join("; ")}.${made ? ` Rank ${rank}: ${made}.` : ""}`);
   }
 
   /** Select another row; false at the last one. @param {number} by rows, as far as there are any */
   step(by) {
-    const shown = this.layout.slots.filter((slot) =>
-      this.layout.calls.some((box) => box.slot === slot && this.picture.seen(box.rank) && !this.picture.hidden.has(box.kind)));
-    if (!shown.length) return false;
-    const at = shown.indexOf(this.selected);
-    const from = at < 0 && by > 0 ? -1 : at < 0 ? shown.length : at;
-    const to = clamp(from + by, 0, shown.length - 1);
-    this.select(shown[to]);
-    return to < shown.length - 1;
+    const { boxes } = this.layout, { slots } = boxes, way = Math.sign(by);
+    const shown = (/** @type {number} */ slot) => boxes.of(slot).some((box) => this.picture.seen(box.rank) && !this.picture.hidden.has(box.kind));
+    const from = boxes.rowOf(this.selected), none = from < 0;
+    let at = Math.abs(by) === Infinity ? (by < 0 ? -1 : slots.length) : none ? (by > 0 ? -1 : slots.length) : from;
+    let [left, found] = [Math.abs(by), -1];
+    if (left === Infinity) for (at -= way; at >= 0 && at < slots.length && found < 0; at -= way) found = shown(slots[at]) ? at : -1;
+    else for (at += way; at >= 0 && at < slots.length && left; at += way) if (shown(slots[at])) [found, left] = [at, left - 1];
+    if (found < 0) return false;
+    this.select(slots[found]);
+    for (at = found + 1; at < slots.length; at++) if (shown(slots[at])) return true;
+    return false;
   }
 
   /** Select in the next rank that can be seen. @param {number} by 1 or -1 */
   across(by) {
     let to = this.rank + by;
     while (to >= 0 && to < this.run.ranks && !this.picture.seen(to)) to += by;
-    if (to >= 0 && to < this.run.ranks) this.select(this.selected ?? this.layout.slots[0], to);
+    if (to >= 0 && to < this.run.ranks) this.select(this.selected ?? this.layout.boxes.slots[0], to);
   }
 
   play() {
     if (this.player.playing) return this.player.stop();
     if (!this.run) return;
-    if (this.layout.slots.at(-1) === this.selected) this.set("selected", null);
+    if (this.layout.boxes.slots.at(-1) === this.selected) this.set("selected", null);
     this.player.start();
   }
 
