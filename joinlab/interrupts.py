@@ -12,40 +12,90 @@ import threading
 from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 LOOK_S = 0.1
 """How often a wait looks for an interrupt: one that the system delivers to another thread does not end the wait."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class HeldInterrupts:
     """While entered in the main thread, SIGINT is recorded; on leaving, it goes to the handler that was there before.
 
-    Elsewhere it does nothing: Python runs the handlers of signals in the main thread only.
+    Elsewhere it does nothing: Python runs the handlers of signals in the main thread only. `take_interrupt` hands over
+    what came so far. Where an interrupt is being raised already, another one changes nothing.
 
     asked  the arguments of the last signal that came, for the handler; None without one
     """
 
+    innermost: HeldInterrupts | None = None
+    """The one that records now; the main thread alone sets and reads it."""
+
     def __init__(self) -> None:
         self.asked: tuple[Any, ...] | None = None
         self._before: Any = None
+        self._outer: HeldInterrupts | None = None
 
     def __enter__(self) -> None:
         self.asked = self._before = None
         before = signal.getsignal(signal.SIGINT)
-        if threading.current_thread() is threading.main_thread() and callable(before):
+        if _in_main_thread() and callable(before):
             self._before = before
             signal.signal(signal.SIGINT, self._record)
+            self._outer, HeldInterrupts.innermost = HeldInterrupts.innermost, self
 
     def _record(self, *args: Any) -> None:
         self.asked = args
 
-    def __exit__(self, *_: object) -> None:
+    def take(self) -> None:
+        """Give what was recorded to the handler that was there before."""
+        asked, self.asked = self.asked, None
+        if asked is not None:
+            self._before(*asked)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._before is not None:
+            HeldInterrupts.innermost = self._outer
+            if kind is not None and issubclass(kind, KeyboardInterrupt):
+                self.asked = None
             signal.signal(signal.SIGINT, self._before)
-            asked, self.asked = self.asked, None
-            if asked is not None:
-                self._before(*asked)
+            self.take()
+
+    def let_go(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a function that an interrupt may break off at any moment."""
+        try:
+            signal.signal(signal.SIGINT, self._before)
+            self.take()
+            return function(*args, **kwargs)
+        finally:
+            signal.signal(signal.SIGINT, self._record)
+
+
+def take_interrupt() -> None:
+    """Called where it does no harm: an interrupt that is held back goes to the handler, which raises KeyboardInterrupt.
+
+    with HeldInterrupts():
+        while not ready():      # whose inside an interrupt cannot break off
+            take_interrupt()
+    """
+    if _in_main_thread() and HeldInterrupts.innermost is not None:
+        HeldInterrupts.innermost.take()
+
+
+def interruptible(function: Callable[P, T]) -> Callable[P, T]:
+    """The same function, which an interrupt breaks off even where it is held back: the user's own may take forever."""
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        held = HeldInterrupts.innermost if _in_main_thread() else None
+        return function(*args, **kwargs) if held is None else held.let_go(function, *args, **kwargs)
+
+    return call
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 class Background:
@@ -74,7 +124,7 @@ class Background:
                 attempt = self._attempt = _Attempt()
                 threading.Thread(target=attempt.run, args=(self._work,), name="joinlab: background").start()
         while not attempt.done.wait(LOOK_S):
-            pass
+            take_interrupt()
         if attempt.error is not None:
             raise attempt.error
 

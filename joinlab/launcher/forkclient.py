@@ -15,18 +15,22 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import weakref
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 from joinlab.errors import LaunchError
+from joinlab.interrupts import LOOK_S, take_interrupt
 
 ROOT = Path(__file__).parents[2]
 """The folder that has the package: what the server must find first, whatever folder it is started in."""
 
 START_S = 120.0
 """A server that has not imported torch by then will not."""
+TAKE_S = 10.0
+"""A server that does not take a request within that time has been stopped by someone."""
 LEAVE_S = 15.0
 """A server that was told to end and has not by then is killed; it gives its keepers 10 s."""
 
@@ -81,7 +85,9 @@ class ForkServer:
     @classmethod
     def get(cls) -> ForkServer:
         """The running server, or a new one."""
-        with cls._starting:
+        while not cls._starting.acquire(timeout=LOOK_S):  # another thread starts it
+            take_interrupt()
+        try:
             server = cls._shared
             if server is not None and (server.owner != os.getpid() or server.process.poll() is not None):
                 server.close()
@@ -89,10 +95,15 @@ class ForkServer:
             if server is None:
                 server = cls._shared = cls()
             return server
+        finally:
+            cls._starting.release()
 
     def _hear_hello(self) -> dict[str, Any]:
-        if not select.select([self.control], [], [], START_S)[0]:
-            raise LaunchError(f"the process that ranks are forked from did not start within {START_S:g} s")
+        give_up = time.monotonic() + START_S
+        while not select.select([self.control], [], [], LOOK_S)[0]:
+            take_interrupt()
+            if time.monotonic() > give_up:
+                raise LaunchError(f"the process that ranks are forked from did not start within {START_S:g} s")
         with self.control.makefile("rb") as lines:
             line = lines.readline()
         hello = json.loads(line) if line else {}
@@ -108,7 +119,9 @@ class ForkServer:
         try:
             with there:
                 socket.send_fds(self.control, [b"r"], [there.fileno()])
+            here.settimeout(TAKE_S)
             here.sendall(json.dumps(request).encode() + b"\n")
+            here.settimeout(None)
         except OSError as error:
             here.close()
             self.close(kill=True)

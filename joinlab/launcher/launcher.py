@@ -21,7 +21,7 @@ import cloudpickle
 import psutil
 
 from joinlab.errors import LaunchError, LaunchInterrupted, ProgramError
-from joinlab.interrupts import HeldInterrupts
+from joinlab.interrupts import HeldInterrupts, interruptible
 from joinlab.launcher.forkclient import ForkServer, no_temporary_folder
 from joinlab.launcher.monitor import INTERRUPTED, Watch
 from joinlab.launcher.terminal import Echo, Listener
@@ -90,16 +90,25 @@ def launch(
         "seeds": list(seeds),
         "verdict_ns": None,  # when the ranks that still lived were ended
     }
+    timeline = None
     try:
         pickled = _pickle(program)
         meta["source"] = source_of(program)
-        how = Watching(listener, progress, stop, timeout, no_progress)
-        return _run(pickled, meta, backend and backend.lower(), how)
+        how = Watching(
+            interruptible(listener) if listener else None,
+            interruptible(progress) if callable(progress) else progress,
+            interruptible(stop) if stop else None,
+            timeout,
+            no_progress,
+        )
+        with HeldInterrupts():  # taken where the run can be ended: one anywhere else would leave files or processes
+            timeline = _run(pickled, meta, backend and backend.lower(), how)
+        return timeline
     except LaunchInterrupted:
         raise
-    except KeyboardInterrupt:  # before the first rank was started, or while the last files were removed
+    except KeyboardInterrupt:  # before the first rank was started, or after the last one ended
         ends = [Ending(EndKind.KILLED, text="interrupted by the user")] * len(counts)
-        raise LaunchInterrupted(INTERRUPTED, timeline_from_rows([], ends, meta)) from None
+        raise LaunchInterrupted(INTERRUPTED, timeline or timeline_from_rows([], ends, meta)) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +156,7 @@ def _run(pickled: bytes, meta: Meta, backend: str | None, how: Watching) -> Time
         watch = Watch(server, folder, tuple(counts), meta, how.listener, how.progress, how.stop)
         return watch.follow(request, how.timeout, how.no_progress)
     finally:
-        with HeldInterrupts():  # broken off between closing a descriptor and noting it, rmtree closes it twice
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _cwd() -> str:

@@ -28,6 +28,7 @@ import psutil
 
 from joinlab._version import __version__
 from joinlab.errors import LaunchError, LaunchInterrupted, ProgramError
+from joinlab.interrupts import take_interrupt
 from joinlab.launcher.forkclient import ForkServer
 from joinlab.launcher.rank_ends import ended
 from joinlab.launcher.run_files import RunFiles
@@ -98,6 +99,7 @@ class Watch:
         began = moved = time.monotonic()
         asked, used = 0.0, -1.0  # when we last asked for a proof; CPU time used by then (-1: not asked since)
         while len(self.statuses) < len(self.counts):
+            take_interrupt()
             heard = self._hear(link, POLL_S)
             at = time.monotonic()
             if self.files.look() or heard:
