@@ -435,6 +435,19 @@ def _frame(rows: Sequence[CallRow] | Sequence[SpanRow], columns: Mapping[str, pl
 
 
 def _series(name: str, dtype: pl.DataType, values: Sequence[object]) -> pl.Series:
+    try:
+        return _converted(name, dtype, values)
+    except UnicodeEncodeError:  # bytes that are no text, in the name of a file: polars takes UTF-8 alone
+        return _converted(name, dtype, [_encodable(value) for value in values])
+
+
+def _encodable(value: object) -> object:
+    if isinstance(value, list):
+        return [_encodable(item) for item in value]
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
+
+
+def _converted(name: str, dtype: pl.DataType, values: Sequence[object]) -> pl.Series:
     if not isinstance(dtype, pl.List):
         return pl.Series(name, values, dtype=dtype)
     # Lists take long to convert, and rows may share them: each is converted once.

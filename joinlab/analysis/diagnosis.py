@@ -13,6 +13,7 @@ from joinlab.analysis.folding import fold
 from joinlab.analysis.matching import Matched
 from joinlab.analysis.reasons import RankDiagnosis, Reasons
 from joinlab.analysis.verdict import Verdict, judge
+from joinlab.analysis.wording import shown
 from joinlab.timeline import Timeline
 
 
@@ -32,7 +33,7 @@ class Diagnosis:
         told = self.verdict
         lines = [told.headline, *(f"  {at}. {cause}" for at, cause in enumerate(told.causes, 1))]
         lines += [f"  {fate.text}" for fate in told.fates]
-        return "\n".join([*lines, f"  Do: {told.advice}"] if told.advice else lines)
+        return shown("\n".join([*lines, f"  Do: {told.advice}"] if told.advice else lines))
 
     def _repr_html_(self) -> str:
         told = self.verdict
@@ -45,14 +46,14 @@ class Diagnosis:
         head = "<tr><th>rank</th><th>ended</th><th style='text-align:left'>why</th></tr>"
         advice = f"<p><strong>{escape(told.advice.do)}</strong> {escape(told.advice.reason)}</p>" if told.advice else ""
         listed = f"<ol>{causes}</ol>" if causes else ""
-        return f"<p><strong>{escape(told.headline)}</strong></p>{listed}<table>{head}{rows}</table>{advice}"
+        return shown(f"<p><strong>{escape(told.headline)}</strong></p>{listed}<table>{head}{rows}</table>{advice}")
 
     def _repr_markdown_(self) -> str:
         told = self.verdict
         lines = [f"{at}. {escape(cause)}" for at, cause in enumerate(told.causes, 1)]
         lines += ["", *(f"- **{fate.who}** {escape(fate.ended)}: {escape(fate.text)}" for fate in told.fates)]
         advice = ["", f"**Do:** {escape(str(told.advice))}"] if told.advice else []
-        return "\n".join([f"**{escape(told.headline)}**", "", *lines, *advice])
+        return shown("\n".join([f"**{escape(told.headline)}**", "", *lines, *advice]))
 
 
 def diagnose(timeline: Timeline) -> Diagnosis:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
+from html import escape
 from math import prod
 from typing import Any
 
@@ -17,6 +19,27 @@ def listed(words: Sequence[str]) -> str:
     ('a', 'a, b and c')
     """
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+_UNSHOWABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+
+
+def shown(text: str) -> str:
+    """The text as it leaves joinlab: control characters, writing directions and lone surrogates as escapes.
+
+    A program, or a file of a stranger, decides what an error says. Raw, a control character can rename a terminal or
+    fill its clipboard, and makes SVG malformed; a lone surrogate cannot be encoded. A Timeline keeps both as they are.
+
+    >>> print(shown("\\x1b[2J in\\ntwo lines"))
+    \\x1b[2J in
+    two lines
+    """
+    return _UNSHOWABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def shown_html(text: str) -> str:
+    """The same, for a place in HTML."""
+    return escape(shown(text))
 
 
 def upper(text: str) -> str:

@@ -51,7 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _say(text: str, code: int) -> int:
-    print(f"joinlab: {text}", file=sys.stderr)
+    from joinlab.analysis.wording import shown
+
+    print(f"joinlab: {shown(text)}", file=sys.stderr)
     return code
 
 

@@ -6,18 +6,19 @@ Every text from a run (an error of the backend, a label) goes to the screen as i
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from joinlab.analysis.folding import Fold, Folding, Part, fold, rows_of
 from joinlab.analysis.matching import Slot
 from joinlab.analysis.verdict import Verdict, judge
-from joinlab.analysis.wording import asks, good, ranks_text, short_site, span_text
+from joinlab.analysis.wording import asks, good, ranks_text, short_site, shown, span_text
 from joinlab.cli.machine import Fact
 from joinlab.ops import POINT_TO_POINT
 from joinlab.timeline import Ending, EndKind, Timeline
@@ -54,6 +55,11 @@ class Screen(Console):
         # Jupyter tells rich to colour whatever a cell's child writes; a pipe gets plain text, and no moving lines.
         terminal = None if sys.stdout.isatty() else False
         super().__init__(markup=False, emoji=False, highlight=False, force_terminal=terminal)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Pieces of text and style, as rich writes them; what a run said is shown, and never controls the terminal."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else shown(text), style, control)
 
     def on_broken_pipe(self) -> None:
         """Called while a BrokenPipeError is handled; rich itself would exit with 1."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import sys
 from base64 import b64encode
-from html import escape
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -71,7 +70,9 @@ def show_view(view: View) -> None:
 
 def show_beside(beside: Beside) -> None:
     """Show what `joinlab.compare` returns here, with a picture of either side to stand in for it."""
-    told = f"<p>{escape(beside.comparison.sentence)}</p>" if beside.comparison else ""
+    from joinlab.analysis.wording import shown_html
+
+    told = f"<p>{shown_html(beside.comparison.sentence)}</p>" if beside.comparison else ""
     pictures = "".join(f"<p><b>{side}</b></p>{_picture(getattr(beside, side))}" for side in ("left", "right"))
     _show_live(beside, beside.left, told + pictures, repr(beside))
 
@@ -99,9 +100,11 @@ def _picture(view: View) -> str:
     """What a view shows, as an image and a sentence; where there is something to hide, or too much, as a sentence."""
     if view.covered or len(view.timeline.rows("calls")) > MAX_CALLS:
         return f"<p>joinlab.View {GONE}</p>"
+    from joinlab.analysis.wording import shown_html
+
     packed = b64encode(_drawn(view.timeline, tooltips=False).encode()).decode()  # an image has no tooltips
     said = _said(view.timeline)
-    told = escape(said.sentence, quote=True)
+    told = shown_html(said.sentence)
     above = said._repr_html_() if view.sentences else ""
     return f'{above}<img alt="Swimlanes. {told}" src="data:image/svg+xml;base64,{packed}"><p>{AGAIN}</p>'
 

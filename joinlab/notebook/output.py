@@ -6,11 +6,11 @@ import threading
 import time
 from collections import deque
 from functools import cached_property
-from html import escape
 from typing import Any
 
 import ipywidgets
 
+from joinlab.analysis.wording import shown_html
 from joinlab.timeline import Timeline
 
 LINES = 200
@@ -95,7 +95,8 @@ class Output(Words):
             self._dirty, self._at = False, time.monotonic()
             parts = [
                 f'<section aria-label="Output of rank {rank}" style="flex:1 1 260px;min-width:0">'
-                f'<b>rank {rank} printed</b><pre tabindex="0" style="{_PRE}">{escape(_joined(lines))}</pre></section>'
+                f"<b>rank {rank} printed</b>"
+                f'<pre tabindex="0" style="{_PRE}">{shown_html(_joined(lines))}</pre></section>'
                 for rank, lines in sorted(self._lines.items())
             ]
         self.value = f'<div style="display:flex;flex-wrap:wrap;gap:8px">{"".join(parts)}</div>' if parts else ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from html import escape
 from typing import Any
 
 import ipywidgets
@@ -11,6 +10,7 @@ import ipywidgets
 from joinlab.analysis.comparison import ComparedRow, Comparison
 from joinlab.analysis.comparison import compare as lay_out
 from joinlab.analysis.verdict import judge
+from joinlab.analysis.wording import shown_html
 from joinlab.errors import ProgramError
 from joinlab.notebook.view import View
 from joinlab.timeline import Timeline
@@ -51,7 +51,7 @@ class Beside:
         if self.comparison is None:
             self._said.value = ""
         else:
-            self._said.value = f'<p role="status" style="line-height:1.4">{escape(self.comparison.sentence)}</p>'
+            self._said.value = f'<p role="status" style="line-height:1.4">{shown_html(self.comparison.sentence)}</p>'
             if self.comparison.parting is not None:
                 parted = self.comparison.rows[self.comparison.parting :]
         names = dict(zip(("left", "right"), told_apart(self.left.timeline, self.right.timeline), strict=True))
@@ -134,8 +134,8 @@ def told_apart(left: Timeline, right: Timeline) -> tuple[str, str]:
 
 def _sentences(timeline: Timeline) -> str:
     told = judge(timeline)
-    lines = "".join(f"<li>{escape(step)}</li>" for step in told.steps)
-    return f'<div style="line-height:1.4"><p><b>{escape(told.headline)}</b></p><ol>{lines}</ol></div>'
+    lines = "".join(f"<li>{shown_html(step)}</li>" for step in told.steps)
+    return f'<div style="line-height:1.4"><p><b>{shown_html(told.headline)}</b></p><ol>{lines}</ol></div>'
 
 
 def compare(left: Timeline, right: Timeline) -> Beside:

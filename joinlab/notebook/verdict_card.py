@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from joinlab.analysis.verdict import Ended, Verdict, judge
-from joinlab.analysis.wording import good, sign
+from joinlab.analysis.wording import good, shown, sign
 from joinlab.notebook.engines import Engine
 from joinlab.timeline import Timeline
 
@@ -20,12 +20,12 @@ def card(timeline: Timeline, documentation: str = "") -> tuple[dict[str, Any], i
     found = judged(timeline)
     told: dict[str, Any] = {
         "ends": [_chip(one) for one in found.endings],
-        "headline": found.headline,
-        "steps": list(found.steps),
+        "headline": shown(found.headline),
+        "steps": [shown(step) for step in found.steps],
         "documented": documentation,
     }
     if found.advice is not None:
-        told["advice"] = f"{found.advice.do} {found.advice.reason}"
+        told["advice"] = shown(f"{found.advice.do} {found.advice.reason}")
     return told, found.first
 
 
@@ -36,7 +36,7 @@ def judged(timeline: Timeline) -> Verdict:
 
 
 def _chip(ended: Ended) -> dict[str, Any]:
-    return {"text": ended.text, "sign": sign(ended.ending), "good": good(ended.ending)}
+    return {"text": shown(ended.text), "sign": sign(ended.ending), "good": good(ended.ending)}
 
 
 def documented(number: int, counts: Sequence[int], engine: Engine) -> str:

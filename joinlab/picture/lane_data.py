@@ -17,7 +17,7 @@ from joinlab.analysis.folding import Folding
 from joinlab.analysis.matching import Matched, Slot
 from joinlab.analysis.source import SourceText
 from joinlab.analysis.verdict import judge
-from joinlab.analysis.wording import good, measured, sign, title
+from joinlab.analysis.wording import good, measured, shown, sign, title
 from joinlab.picture.details import MADE
 from joinlab.picture.lanes import Box, Lanes, every_lanes, folded
 from joinlab.picture.layout import HOST, SPAN, STREAM, WAIT
@@ -97,7 +97,7 @@ class LaneData:
         """All of it, as compressed JSON; the same runs give the same bytes."""
         parts = {
             "looks": LOOKS,
-            "texts": self._texts.values,
+            "texts": [shown(text) for text in self._texts.values],
             "facts": self._facts.values,
             "told": self._told.values,
             "runs": self._runs,

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from joinlab.analysis.matching import Matched
 from joinlab.analysis.verdict import judge
-from joinlab.analysis.wording import measured, sign, title
+from joinlab.analysis.wording import measured, shown, sign, title
 from joinlab.picture.assets import script, style
 from joinlab.picture.lane_data import LaneData
 from joinlab.picture.lanes import folded, lanes
@@ -106,7 +106,7 @@ def page(named: list[tuple[str, Timeline]]) -> str:
     data = LaneData()
     numbers = [data.add(timeline) for _, timeline in named]
     heading = named[0][0] if len(named) == 1 else "What every rank really called"
-    return "".join(_document(heading, _runs(named, numbers), data))
+    return shown("".join(_document(heading, _runs(named, numbers), data)))
 
 
 def _runs(named: list[tuple[str, Timeline]], numbers: list[int]) -> Iterator[str]:
@@ -136,7 +136,7 @@ def slider_page(heading: str, runs: Iterable[tuple[Position, Timeline]], start: 
         first = timeline if position == start else first
     if first is None:
         raise ValueError(f"the controls start at {start}, and there is no run")
-    return "".join(_document(heading, _sliders(found, start, first), data))
+    return shown("".join(_document(heading, _sliders(found, start, first), data)))
 
 
 def _sliders(found: Mapping[Position, int], start: Position, first: Timeline) -> Iterator[str]:
@@ -215,8 +215,8 @@ def _source(timeline: Timeline) -> Iterator[str]:
         return
     file, first = source["file"] or "the program", source["first_line"] or 1
     ended = _ended_at(timeline)
-    shown = file.replace("\\", "/").rpartition("/")[2]
-    yield f'<div>\n<h3>The program, from {escape(shown)}</h3>\n<pre tabindex="0"><code>'
+    base = file.replace("\\", "/").rpartition("/")[2]
+    yield f'<div>\n<h3>The program, from {escape(base)}</h3>\n<pre tabindex="0"><code>'
     for number, line in enumerate(text.split("\n"), first):
         here = ended.get(f"{file}:{number}")
         mark = f'<span class="said">◂ {escape("; ".join(here))}</span>' if here else ""
@@ -266,7 +266,7 @@ def _output(timeline: Timeline) -> Iterator[str]:
         if not text:
             continue
         cut = len(text) - MAX_OUTPUT
-        shown = text if cut <= 0 else f"({cut} characters left out; timeline.output has them)\n{text[-MAX_OUTPUT:]}"
+        kept = text if cut <= 0 else f"({cut} characters left out; timeline.output has them)\n{text[-MAX_OUTPUT:]}"
         lines = len(text.splitlines())
         yield f"<details>\n<summary>What rank {rank} printed, {lines} line{'s' * (lines != 1)}</summary>\n"
-        yield f'<pre class="printed" tabindex="0">{escape(shown)}</pre>\n</details>\n'
+        yield f'<pre class="printed" tabindex="0">{escape(kept)}</pre>\n</details>\n'

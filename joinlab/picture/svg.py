@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from html import escape
 from textwrap import wrap
 
-from joinlab.analysis.wording import good
+from joinlab.analysis.wording import good, shown
 from joinlab.picture.lanes import NARROW, Box, Lane, Lanes
 from joinlab.picture.layout import HOST, STREAM, cap_lines, corners, middle, sides
 from joinlab.picture.rows import RowKind
@@ -28,7 +28,7 @@ def svg(picture: Lanes, name: str = "joinlab", width: int = 980, tooltips: bool 
     tooltips  False leaves out the columns of the calls, which are most of the bytes
     heading   what to say above the lanes
     """
-    return "".join(_Picture(picture, name, width, tooltips, heading).parts())
+    return shown("".join(_Picture(picture, name, width, tooltips, heading).parts()))
 
 
 class _Picture:

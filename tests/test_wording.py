@@ -1,0 +1,54 @@
+"""Words that leave joinlab: whatever a program or a stranger chose, no screen is controlled by it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from joinlab.analysis.diagnosis import diagnose
+from joinlab.cli import report
+from joinlab.notebook.verdict_card import card
+from joinlab.picture.lane_data import pack
+from joinlab.picture.lanes import lanes
+from joinlab.picture.page import write_html
+from joinlab.picture.svg import svg
+from joinlab.timeline import Ending, EndKind, timeline_from_rows
+
+
+def test_what_controls_a_screen_leaves_as_escapes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Control characters, writing directions and lone surrogates, in every text that a program or a stranger chose."""
+    hostile = "\x1b]52;c;eA==\x07\x1b[2J\x00\x9b \udce9\ud800 \u202eabc\r"
+    call = {"rank": 0, "group": "0", "seq": 0, "op": "all_reduce", "dtype": "float32", "enqueued_ns": 1}
+    call |= {"origin": hostile, "error": hostile, "call_site": f"{hostile}.py:1", "stack": [hostile]}
+    meta = {"program": hostile, "engine": "launched", "backend": "gloo", "inputs": [1, 1]}
+    meta["source"] = {"file": f"{hostile}.py", "first_line": 1, "text": hostile}
+    timeline = timeline_from_rows(
+        [call],
+        [Ending(EndKind.RAISED, call=0, group="0", text=hostile), Ending(EndKind.FINISHED)],
+        meta,
+        output=(hostile, ""),
+    )
+    diagnosis = diagnose(timeline)
+    report.Screen().print(report.run_report(timeline))
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    report.Screen().print(report.run_report(timeline))
+    texts = [
+        capsys.readouterr().out,
+        str(diagnosis),
+        diagnosis._repr_html_(),
+        diagnosis._repr_markdown_(),
+        svg(lanes(timeline), heading=hostile),
+        write_html({hostile: timeline}, tmp_path / "page.html").read_text(),
+        gzip.decompress(pack(timeline)).decode(),
+        json.dumps(card(timeline)[0], ensure_ascii=False),
+    ]
+    ET.fromstring(texts[4])
+    for text in texts:
+        assert "\\x1b]52;c;eA==" in text.replace("\\\\", "\\"), text
+        assert not {sign for sign in hostile if not sign.isprintable()} & set(text), text
