@@ -15,6 +15,7 @@ from typing import Any
 import polars as pl
 import psutil
 import pytest
+import torch
 from segments import begin, call, write
 
 import joinlab
@@ -46,8 +47,8 @@ with model.join(enable=how == "case 4"):
                 os.kill(os.getpid(), signal.SIGKILL)
             if how == "raising":
                 raise ValueError("a bad batch")
-            if how == "sleeping":
-                time.sleep(600)
+            while how == "sleeping" and not os.path.exists("go on"):
+                time.sleep(0.01)
         sgd.zero_grad()
         model(torch.ones(2, 4)).sum().backward()
         sgd.step()
@@ -96,9 +97,15 @@ def ends(timeline: Timeline) -> list[str]:
 # ------------------------------------------------------------------------------------------ torchrun
 
 
-@pytest.mark.parametrize("ranks", [2, 8])
-def test_a_healthy_job_is_recorded(tmp_path: Path, ranks: int) -> None:
-    with torchrun(tmp_path, "healthy", ranks) as job:
+def test_a_job_of_8_is_read_while_one_rank_sleeps_and_when_all_have_finished(tmp_path: Path) -> None:
+    ranks = 8
+    with torchrun(tmp_path, "sleeping", ranks) as job:
+        others_wait = [False, True, *[False] * 6]
+        timeline = until(tmp_path, lambda timeline: [end.call is None for end in timeline.ends] == others_wait)
+        assert {end.kind for end in timeline.ends} == {EndKind.UNKNOWN}
+        assert timeline.ends[1].text == "still running when its record was read"
+        assert timeline.call(0, timeline.ends[0].call)["completed_ns"] is None  # type: ignore[arg-type]
+        (tmp_path / "go on").touch()
         assert job.wait(200) == 0
     timeline = loaded(tmp_path).raise_for_ending()
     assert ends(timeline) == ["finished"] * ranks
@@ -110,7 +117,7 @@ def test_a_healthy_job_is_recorded(tmp_path: Path, ranks: int) -> None:
     assert timeline.calls["call_site"].str.contains("train.py:").all()
     meta = timeline.meta
     assert (meta["engine"], meta["backend"], meta["program"]) == ("recorded", "gloo", "train.py")
-    assert meta["processes"][1]["command"] == ["train.py", "healthy"]
+    assert meta["processes"][1]["command"] == ["train.py", "sleeping"]
     assert meta["versions"]["torch"]
     assert meta["problems"] == []
 
@@ -150,15 +157,6 @@ def test_a_rank_that_raises_is_named_with_its_error_and_torchrun_fails(tmp_path:
     timeline = loaded(tmp_path)
     assert str(timeline.ends[1]) == "raised"
     assert timeline.ends[1].text == "ValueError: a bad batch"
-
-
-def test_a_job_is_read_while_one_rank_sleeps(tmp_path: Path) -> None:
-    with torchrun(tmp_path, "sleeping", 8):
-        others_wait = [False, True, *[False] * 6]
-        timeline = until(tmp_path, lambda timeline: [end.call is None for end in timeline.ends] == others_wait)
-        assert {end.kind for end in timeline.ends} == {EndKind.UNKNOWN}
-        assert timeline.ends[1].text == "still running when its record was read"
-        assert timeline.call(0, timeline.ends[0].call)["completed_ns"] is None  # type: ignore[arg-type]
 
 
 MANY_GROUPS = """
@@ -221,16 +219,11 @@ if __name__ == "__main__":
 """
 
 
-def spawn(folder: Path) -> subprocess.CompletedProcess[str]:
-    script = folder / "spawned.py"
-    script.write_text(SPAWNED)
-    env = {name: value for name, value in ENV.items() if name not in record.RANK_NAMES}
-    command = [sys.executable, "spawned.py", str(folder / "runs"), str(folder / "store")]
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
-
-
 def test_one_line_records_a_job_that_no_launcher_has_told_its_ranks(tmp_path: Path) -> None:
-    done = spawn(tmp_path)
+    (tmp_path / "spawned.py").write_text(SPAWNED)
+    env = {name: value for name, value in ENV.items() if name not in record.RANK_NAMES}
+    command = [sys.executable, "spawned.py", str(tmp_path / "runs"), str(tmp_path / "store")]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     timeline = loaded(tmp_path)
     assert timeline.world_size == 2
@@ -241,9 +234,39 @@ def test_one_line_records_a_job_that_no_launcher_has_told_its_ranks(tmp_path: Pa
 
 def test_a_folder_that_cannot_be_written_is_one_warning_and_the_job_goes_on(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file stands where the folder should be")
-    done = spawn(tmp_path)
+    done = alone(tmp_path)
     assert done.returncode == 0
+    assert done.stdout == "the job has finished\n"
     assert done.stderr.count("joinlab does not record rank 0") == 1
+
+
+def test_a_folder_that_is_removed_under_the_job_does_not_harm_it(tmp_path: Path) -> None:
+    done = alone(tmp_path, "shutil.rmtree(sys.argv[1])")
+    assert (done.returncode, done.stdout) == (0, "the job has finished\n"), done.stderr
+
+
+ALONE = """
+import shutil, sys
+import joinlab, torch, torch.distributed as dist
+from joinlab.recorder import bounded_log
+
+bounded_log.SEGMENT_BYTES = 1000
+joinlab.record(sys.argv[1])
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=0, world_size=1)
+dist.all_reduce(torch.ones(1))
+HARM
+for _ in range(20):  # several segments
+    dist.all_reduce(torch.ones(1))
+dist.destroy_process_group()
+print("the job has finished")
+"""
+
+
+def alone(folder: Path, harm: str = "", script: str = ALONE) -> subprocess.CompletedProcess[str]:
+    """A job of one rank, to whose record something happens."""
+    command = [sys.executable, "-c", script.replace("HARM", harm), str(folder / "runs"), str(folder / "store")]
+    env = {**ENV, "RANK": "0", "WORLD_SIZE": "1"}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 
 def test_a_disk_that_fills_up_is_one_warning_and_the_job_goes_on(
@@ -283,14 +306,21 @@ def test_the_rank_is_what_the_launcher_says(environ: dict[str, str], rank: int |
 
 # ------------------------------------------------------------------------------------------ bounds
 
-BUSY = """
-import sys
+AHEAD_NS = 3_000_000_000
+BUSY = f"""
+import socket, sys, time
+
+rank = int(sys.argv[3])
+clock = time.monotonic_ns  # each rank is a host of its own, and the clock of the second is ahead
+time.monotonic_ns = lambda: clock() + rank * {AHEAD_NS}
+socket.gethostname = lambda: f"host{{rank}}"
+
 import joinlab, torch, torch.distributed as dist
 from joinlab.recorder import bounded_log
 
 bounded_log.SEGMENT_BYTES = 20_000
 joinlab.record(sys.argv[1], keep=50)
-dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=int(sys.argv[3]), world_size=2)
+dist.init_process_group("gloo", init_method=f"file://{{sys.argv[2]}}", rank=rank, world_size=2)
 x = torch.ones(1)
 seldom = dist.new_group([0, 1])
 for i in range(60):
@@ -300,14 +330,28 @@ for i in range(1000):
 """
 
 
-def test_a_long_job_keeps_the_last_calls_of_each_group_and_counts_the_others(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def busy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a long job on two hosts."""
+    tmp_path = tmp_path_factory.mktemp("busy")
     ranks = [
         subprocess.Popen([sys.executable, "-c", BUSY, str(tmp_path / "runs"), str(tmp_path / "store"), str(rank)],
                          env={**ENV, "RANK": str(rank), "WORLD_SIZE": "2"})
         for rank in (0, 1)
     ]  # fmt: skip
     assert [process.wait(100) for process in ranks] == [0, 0]
-    timeline = loaded(tmp_path).raise_for_ending()
+    return tmp_path
+
+
+def test_clocks_of_a_real_job_are_set_right_within_the_stated_bound(busy: Path) -> None:
+    clock = loaded(busy).meta["clock"]
+    bound = clock["bounds_ns"]["host1"]
+    assert bound is not None
+    assert abs(clock["hosts"]["host1"] + AHEAD_NS) <= bound < AHEAD_NS / 10
+
+
+def test_a_long_job_keeps_the_last_calls_of_each_group_and_counts_the_others(busy: Path) -> None:
+    timeline = loaded(busy).raise_for_ending()
     for rank in (0, 1):
         mine = timeline.calls.filter(pl.col("rank") == rank)
         assert mine.filter(pl.col("op") == "broadcast")["seq"].to_list() == list(range(950, 1000))
@@ -317,7 +361,7 @@ def test_a_long_job_keeps_the_last_calls_of_each_group_and_counts_the_others(tmp
     default, seldom = timeline.meta["groups"]
     assert timeline.meta["skipped"] == {default: {0: 950, 1: 950}, seldom: {0: 10, 1: 10}}
     assert any("keep=50" in problem for problem in timeline.meta["problems"])
-    written = [path for path in (tmp_path / "runs").iterdir() if (parse_segment_name(path.name) or (1,))[0] == 0]
+    written = [path for path in (busy / "runs").iterdir() if (parse_segment_name(path.name) or (1,))[0] == 0]
     assert len(written) == 2
     assert all(slot.expected for slot in joinlab.match(timeline))
 
@@ -345,7 +389,7 @@ def test_missing_ranks_cut_lines_and_damage_are_named_and_the_rest_is_read(tmp_p
     assert timeline.world_size == 4
     assert timeline.calls.height == 2
     problems = "\n".join(timeline.meta["problems"])
-    assert "there is no record of ranks 2 to 3" in problems
+    assert "there is no record of ranks 2, 3" in problems
     assert "rank-0.0.jsonl' ends within a line" in problems
     assert "rank-1.0.jsonl': 1 damaged lines were left out" in problems
     assert [end.kind for end in timeline.ends] == [EndKind.UNKNOWN] * 4
@@ -375,6 +419,19 @@ def test_a_pipe_among_the_files_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "rank-0.0.jsonl")
     write(tmp_path, 1, begin(1, 2))
     assert "there is no record of rank 0" in "\n".join(load_recording(tmp_path).meta["problems"])
+
+
+@pytest.mark.gpu
+def test_a_rank_on_a_gpu_says_on_which(tmp_path: Path) -> None:
+    script = ALONE.replace('"gloo"', '"nccl"').replace("torch.ones(1)", 'torch.ones(1, device="cuda")')
+    done = alone(tmp_path, script=script)
+    assert done.returncode == 0, done.stderr
+    assert loaded(tmp_path).meta["processes"][0]["gpu"] == f"cuda:0 ({torch.cuda.get_device_name(0)})"
+
+
+def test_the_gpu_of_a_rank_is_told(tmp_path: Path) -> None:
+    write(tmp_path, 0, begin(0, 1) + '{"e":"gpu","x":"cuda:3 (NVIDIA H100)"}\n')
+    assert load_recording(tmp_path).meta["processes"][0]["gpu"] == "cuda:3 (NVIDIA H100)"
 
 
 def test_a_folder_grows_while_it_is_followed(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ file is longer than its text; for a reader it ends at its first zero byte. Times
 clock; the reader subtracts the moment the run began.
 
     begin   rank, pid, host, versions              group   name, ranks, backend
+    gpu     device and its name
     stack   id, frames                             input   i (null: exhausted)
     call    id, group, seq, op, ...                done / fail   id, values or text
     value   id, column, values (from a GPU)         wait / wake   ids, thread, live threads

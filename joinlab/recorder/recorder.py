@@ -59,7 +59,8 @@ class Recorder:
         self._ids = itertools.count()
         self._stacks = Stacks()
         self._stack_segments: dict[int, int] = {}  # by number of a stack: the last segment that has it
-        self._beginnings: list[str] = []  # the events of the rank and of its groups
+        self._beginnings: list[str] = []  # the events of the rank, of its groups and of its GPU
+        self._gpu_noted = False
         self._input_event = ""
         self._works: deque[Any] = deque(maxlen=KEPT_WORKS)
         self.held: list[object] = []
@@ -135,6 +136,7 @@ class Recorder:
         if known is None:
             small = sum(t.numel() for t in every) <= MAX_VALUES
             known = group.known[key] = _describe(group, method, ins or outs, frames, asynchronous, rest, small)
+            self._note_gpu(every)
         call = RecordedCall(next(self._ids), method.op, known.origin, group, known.small)
         text, values = known.text, ""
         if known.small:
@@ -167,6 +169,15 @@ class Recorder:
             self.completions.defer(call)
         else:
             self.completions.watch(call)
+
+    def _note_gpu(self, tensors: list[torch.Tensor]) -> None:
+        """Record which GPU this rank computes on: that of the first tensor on one."""
+        device = next((tensor.device for tensor in tensors if tensor.is_cuda), None)
+        if device is not None and not self._gpu_noted:
+            import torch
+
+            self._gpu_noted = True
+            self._begin({"e": "gpu", "x": f"{device} ({torch.cuda.get_device_name(device)})"})
 
     def _stack(self, frame: FrameType) -> tuple[int, tuple[Frame, ...]]:
         number, new = self._stacks.intern(frame)
