@@ -7,8 +7,6 @@ and GPU.
 
     timeline = joinlab.launch(joinlab.cases.case_4, inputs=(5, 6))
     joinlab.cases.DOCUMENTED[4].asker     # how the thread's author saw it end: ("hangs", "finishes")
-
-This module needs PyTorch and nothing else of joinlab.
 """
 
 from __future__ import annotations
@@ -19,6 +17,8 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
+
+from joinlab.documentation import DOCUMENTED, Documentation
 
 
 def case_1(rank: int, inputs: Sequence[torch.Tensor]) -> int:
@@ -100,24 +100,6 @@ def case_6(rank: int, inputs: Sequence[torch.Tensor]) -> int:
     return num_inputs
 
 
-@dataclass(frozen=True, slots=True)
-class Documentation:
-    """How the thread documents the end of a case: PyTorch 1.9.1, NCCL, two GPUs of one machine.
-
-    join     whether the loop is under `join()`
-    barrier  None, "inside the loop" or "after the loop"
-    asker    how rank 0 and rank 1 ended for the thread's author, with 5 and 6 inputs
-    answer   the same in the thread's answer: {N: (rank 0, rank 1)} for N and N + 1 inputs
-    gloo     why gloo ends it differently; "" where it does not
-    """
-
-    join: bool
-    barrier: str | None
-    asker: tuple[str, str]
-    answer: Mapping[int, tuple[str, str]]
-    gloo: str = ""
-
-
 ALL_KNOBS: Mapping[str, tuple[str, ...]] = {"today": ("pad",), "1.9": ("barrier_value", "pad")}
 """By era of PyTorch: what can change a program on a modelled NCCL. The barrier of 1.9 reduces a byte that nothing has
 set; a pad is read where calls of different sizes meet."""
@@ -146,66 +128,12 @@ class Case:
         return (self.program.__doc__ or self.program.__name__).partition("\n")[0].rstrip(".")
 
 
-_PEER_GONE = (
-    "On gloo the host itself waits until a call is done, and a peer that has ended is an error, since its connections "
-    "close. On NCCL within one machine, the end of a peer went unnoticed"
-)
-_NEVER_MEET = (
-    "On NCCL the barrier is an all-reduce like any other, so it met the other rank's all-reduce. On gloo it is a call "
-    "of its own kind, which no all-reduce can meet: each rank waits for the other"
-)
-
-_BOTH_FINISH = ("finishes", "finishes")
-_RANK_1_HANGS = ("finishes", "hangs")
-
 CASES: Mapping[int, Case] = {
-    1: Case(case_1, _NO_KNOB, Documentation(True, None, _BOTH_FINISH, {2: _BOTH_FINISH})),
-    2: Case(
-        case_2,
-        _NO_KNOB,
-        Documentation(
-            False,
-            None,
-            _BOTH_FINISH,
-            {
-                1: _RANK_1_HANGS,
-                2: ("finishes", "finishes its loop, then the program errors: NCCL process group destroyed"),
-            },
-            f"{_PEER_GONE}; and its gradient all-reduce waits on the GPU's stream, not on the host, so the loop ran "
-            "on.",
-        ),
-    ),
-    3: Case(
-        case_3,
-        _NO_PAD,
-        Documentation(
-            False, "inside the loop", _RANK_1_HANGS, {2: _RANK_1_HANGS}, f"{_PEER_GONE}, so rank 1 waited for ever."
-        ),
-    ),
-    4: Case(
-        case_4,
-        ALL_KNOBS,
-        Documentation(
-            True,
-            "inside the loop",
-            ("hangs", "finishes"),
-            {
-                2: (
-                    "hangs",
-                    "error from a garbage authoritative rank, in the answer's own run; finishes, in the asker's",
-                )
-            },
-            f"{_NEVER_MEET}.",
-        ),
-    ),
-    5: Case(
-        case_5,
-        _OF_1_9,
-        Documentation(False, "after the loop", _RANK_1_HANGS, {1: _RANK_1_HANGS}, f"{_NEVER_MEET}."),
-    ),
-    6: Case(case_6, _NO_PAD, Documentation(True, "after the loop", _BOTH_FINISH, {2: _BOTH_FINISH})),
+    1: Case(case_1, _NO_KNOB, DOCUMENTED[1]),
+    2: Case(case_2, _NO_KNOB, DOCUMENTED[2]),
+    3: Case(case_3, _NO_PAD, DOCUMENTED[3]),
+    4: Case(case_4, ALL_KNOBS, DOCUMENTED[4]),
+    5: Case(case_5, _OF_1_9, DOCUMENTED[5]),
+    6: Case(case_6, _NO_PAD, DOCUMENTED[6]),
 }
 """The cases by number."""
-
-DOCUMENTED: Mapping[int, Documentation] = {n: case.documentation for n, case in CASES.items() if case.documentation}
-"""How the thread documents the cases that it has, by number."""

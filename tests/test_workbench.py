@@ -21,7 +21,6 @@ from joinlab.notebook import bench as workbench
 from joinlab.notebook import session
 from joinlab.notebook.bench import Bench, bench
 from joinlab.notebook.output import LINES
-from joinlab.notebook.verdict_card import documented
 from joinlab.timeline import Ending, EndKind, timeline_from_rows
 from tests.leftovers import assert_nothing_left
 
@@ -523,15 +522,19 @@ def test_it_shows_itself_as_a_widget():
 @pytest.mark.parametrize(
     ("number", "counts", "engine", "told"),
     [
-        (4, (5, 6), "emulated nccl", "the author saw: rank 0 hangs; rank 1 finishes."),
-        (2, (1, 2), "emulated nccl", "the answer explains: rank 0 finishes; rank 1 hangs."),
-        (4, (3, 4), "emulated nccl", "for inputs (2, 3) and (5, 6), not for these"),
-        (4, (5, 6, 6), "emulated nccl", "not for these"),
-        (4, (5, 6), "launched gloo", "On gloo it is a call of its own kind"),
+        (4, (5, 6), "emulated nccl", "rank 0 hangs; rank 1 finishes. Its barrier all-reduced a byte that nobody set"),
+        (2, (1, 2), "emulated nccl", "As documented"),
+        (4, (5, 6), "emulated nccl 1.9", "As documented"),
+        (4, (5, 6), "emulated gloo", "On gloo it is a call of its own kind"),
+        (4, (3, 4), "emulated gloo", "On gloo it is a call of its own kind"),
+        (4, (3, 4), "emulated nccl", ""),
     ],
 )
 def test_documented_endings(number, counts, engine, told):
-    assert told in documented(number, counts, workbench.ENGINES[engine])
+    made = bench(case=number, inputs=counts, engine=engine)
+    said = made.panel.verdict["documented"]
+    assert told in said and bool(told) == bool(said)
+    assert made.panel.verdict["eras"] == (bool(said) and "nccl" in engine)
 
 
 def test_the_last_lines_of_a_rank_are_shown(monkeypatch):

@@ -180,7 +180,13 @@ class Reasons:
 
     def _killed(self, rank: int, awaited: Key | None, known: Slot | None) -> str:
         text = self.ends[rank].text.strip().partition("\n")[0]
-        how = f"was ended: {_cut(text)}" if text else "was ended before its program returned"
+        how = (
+            f"was {_cut(text)}"
+            if text.startswith("ended by")
+            else f"was ended: {_cut(text)}"
+            if text
+            else "was ended before its program returned"
+        )
         if awaited is None:
             return f"{how}."
         said = f"{how}, in {self._call(awaited)}{self._beside(awaited, known)}."

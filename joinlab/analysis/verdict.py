@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from joinlab.analysis.blame import Blame, blame
 from joinlab.analysis.conclusions import conclusion
+from joinlab.analysis.documented import documented
 from joinlab.analysis.folding import Folding, fold
 from joinlab.analysis.matching import Matched, Slot, shadows
 from joinlab.analysis.reasons import Reasons, worded
@@ -108,6 +109,7 @@ class Verdict:
     first     that row, by index of Folding.slots; None: the ranks never part
     odd       the ranks that did otherwise than most; () where no side is in the minority
     advice    None where no rule fits
+    then      how the forum thread documents this end, and why it may differ; "" for what it does not have
     """
 
     headline: str
@@ -118,6 +120,7 @@ class Verdict:
     first: int | None = None
     odd: tuple[int, ...] = ()
     advice: Advice | None = None
+    then: str = ""
 
     @property
     def steps(self) -> tuple[str, ...]:
@@ -133,7 +136,7 @@ def judge(timeline: Timeline, folding: Folding | None = None, reasons: Reasons |
 
     print(judge(joinlab.emulate(joinlab.cases.case_4, (5, 6))).headline)
     """
-    return _Judge(timeline, folding or fold(timeline), reasons).verdict()
+    return replace(_Judge(timeline, folding or fold(timeline), reasons).verdict(), then=documented(timeline))
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,6 +374,11 @@ class _Judge:
             left = f", but {ranks_text(pending)} left a call pending" if pending else ""
             return f"{who} finished{left}; every call met its partner."
         wrong = [rank for rank, end in enumerate(self.ends) if not good(end)]
+        if all("still running after" in self.ends[rank].text for rank in wrong):
+            was = "was" if len(wrong) == 1 else "were"
+            return (
+                f"{upper(ranks_text(wrong))} {was} still running when the time was over; every call fits its partner."
+            )
         alike = len({self.ends[rank].kind for rank in wrong}) == 1
         said = (
             Ended(tuple(wrong), self.ends[wrong[0]]).text
@@ -499,7 +507,7 @@ class _Judge:
         )
 
     def _under_a_rank_test(self) -> Advice | None:
-        if self.clash is None:
+        if self.clash is None or self._pair(self.slots[self.clash]):
             return None
         row = self.clash if self.shift is None else self._row_of(self.shift)
         slot = self.slots[row]
@@ -590,36 +598,6 @@ class _Judge:
         )
 
 
-def documented(timeline: Timeline) -> str:
-    """How the forum thread documents the end of this run, and why this one ended otherwise, in one sentence.
-
-    "" for what is none of the six cases, for numbers of inputs that nobody documented, and where both agree. It reads
-    joinlab.cases, and so needs torch; "" without it.
-    """
-    if timeline.meta.get("inputs") != [5, 6] or not str(timeline.meta.get("program")).startswith("case_"):
-        return ""
-    try:
-        from joinlab.cases import CASES
-    except ImportError:
-        return ""
-    cases = {case.program.__name__: case.documentation for case in CASES.values()}
-    case = cases.get(str(timeline.meta.get("program")))
-    if case is None:
-        return ""
-    words = {EndKind.FINISHED: "finishes", EndKind.HUNG: "hangs", EndKind.RAISED: "raises", EndKind.KILLED: "is killed"}
-    here = tuple(words.get(end.kind, "") for end in timeline.ends)
-    if here == tuple(case.asker):
-        return ""
-    then = " and ".join(f"rank {rank} {end}" for rank, end in enumerate(case.asker))
-    said = f"Documented, on NCCL with PyTorch 1.9: {then}"
-    emulation = timeline.meta.get("emulation") or {}
-    if timeline.meta.get("backend") == "gloo":
-        return f"{said}. {case.gloo}" if case.gloo else f"{said}."
-    if case.barrier and emulation.get("era") == "today":
-        return f"{said}: its barrier all-reduced a byte that nobody set; today's is a float zero."
-    return f"{said}."
-
-
 _VERBS = {"hangs": "hang", "waits": "wait", "makes": "make", "was": "were", "has": "have"}
 
 
@@ -630,7 +608,11 @@ def _plural(said: str) -> str:
     ('hang in barrier, call 5, behind their own send', 'finished: their program returned.')
     """
     verb, _, rest = said.partition(" ")
-    return f"{_VERBS.get(verb, verb)} {rest}".replace(" its own ", " their own ", 1).replace(": its ", ": their ", 1)
+    return (
+        f"{_VERBS.get(verb, verb)} {rest}".replace(" its own ", " their own ", 1)
+        .replace(": its ", ": their ", 1)
+        .replace(". Its ", ". Their ")
+    )
 
 
 def _rank_test(text: str, line: int) -> str:

@@ -15,6 +15,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from joinlab.analysis.documented import IN_A_TRACE
 from joinlab.analysis.folding import Fold, Folding, Part, fold, rows_of
 from joinlab.analysis.matching import Slot
 from joinlab.analysis.verdict import Verdict, judge
@@ -25,15 +26,6 @@ from joinlab.timeline import Ending, EndKind, Timeline
 
 if TYPE_CHECKING:
     from joinlab.cases import Case  # at run time it would import torch, which a saved run does not need
-
-IN_A_TRACE = {
-    EndKind.FINISHED: "finishes",
-    EndKind.HUNG: "hangs",
-    EndKind.RAISED: "raises",
-    EndKind.KILLED: "is killed",
-    EndKind.UNKNOWN: "unknown",
-}
-"""Endings in the words of the documented traces."""
 
 WIDTH = 80
 """Characters a line. A terminal may be wider; what is pasted into a mail or an issue is not."""
@@ -86,7 +78,7 @@ def cases_report(runs: Mapping[int, tuple[Case, Timeline]], n: int) -> Text:
     for number, (case, run) in runs.items():
         here = ", ".join(IN_A_TRACE[end.kind] + "!" * end.pending for end in run.ends)
         told, then, mark = case.documentation, "not documented", ""
-        if told is not None and (known := told.asker if n == 5 else told.answer.get(n)) is not None:
+        if told is not None and (known := told.ends((n, n + 1))) is not None:
             kinds = set(IN_A_TRACE.values())
             then = ", ".join(end if end in kinds else f"see{noted(end)}" for end in known)
             same = [IN_A_TRACE[end.kind] for end in run.ends] == list(known)
@@ -127,8 +119,12 @@ def run_report(run: Timeline, everything: bool = False) -> Text:
     if verdict.advice:
         lines += _wrapped(f"FIX  {verdict.advice.do} {verdict.advice.reason}", " " * 5)
     lines += ["", *_Calls(run, folding, verdict, everything).lines(), ""]
-    for number, one in enumerate(verdict.endings):
-        lines += _wrapped(f"{'ENDED' if not number else '     '}  {one.text}{_reason(run, one.ranks)}", " " * 7)
+    ended = [f"{one.text}{_reason(run, verdict, one.ranks)}" for one in verdict.endings]
+    if sum(map(len, ended)) + 3 * len(ended) < WIDTH - 7:
+        ended = [" · ".join(ended)]
+    for number, one in enumerate(ended):
+        lines += _wrapped(f"{'ENDED' if not number else '     '}  {one}", " " * 7)
+    lines += _wrapped(f"THEN {verdict.then}", " " * 5) if verdict.then else []
     found = Text("\n".join(line.rstrip() for line in lines))
     ill = not all(map(good, run.ends))
     begin = lines[0].rfind("  ")
@@ -139,11 +135,12 @@ def run_report(run: Timeline, everything: bool = False) -> Text:
 def _title(run: Timeline, verdict: Verdict) -> str:
     meta = run.meta
     counts = list(meta.get("inputs") or [])
-    size = f"inputs {', '.join(map(str, counts))}" if 0 < len(counts) <= 8 else f"{run.world_size} ranks"
+    few = len(counts) == 2 or (0 < len(counts) <= 8 and len(set(counts)) > 1)
+    size = f"inputs {', '.join(map(str, counts))}" if few else f"{run.world_size} ranks"
     left = f"{meta.get('program', 'program')} · {meta.get('engine', 'recorded')} {meta.get('backend', '')} · {size}"
     bad = [one for one in verdict.endings if not good(one.ending)]
     if len(verdict.endings) > 1:
-        right = " · ".join(one.text for one in bad[:2])
+        right = " · ".join(one.text.replace("finished, a call still pending", "left a call") for one in bad[:2])
     elif run.world_size == 1:
         right = verdict.endings[0].text
     else:
@@ -158,17 +155,17 @@ def _verb(end: Ending) -> str:
     return words.get(end.kind, str(end.kind)) + ", a call still pending" * end.pending
 
 
-def _reason(run: Timeline, ranks: Sequence[int]) -> str:
+def _reason(run: Timeline, verdict: Verdict, ranks: Sequence[int]) -> str:
     """The text of an exception, or of what ended the process; nothing where the steps have told it."""
     told = set()
     for rank in ranks:
         end = run.ends[rank]
         if end.kind is EndKind.HUNG:
-            told.add("proven: no issued call can end the wait" if end.proven else "suspected: no progress was seen")
+            told.add(next(fate.ended for fate in verdict.fates if rank in fate.ranks).removeprefix("hung"))
         elif end.kind is not EndKind.FINISHED:
-            told.add(end.text.strip().partition("\n")[0])
-    said = told.pop() if len(told) == 1 else ""
-    return f": {said}" if said else ""
+            text = end.text.strip().partition("\n")[0]
+            told.add(f": {text}" if text else "")
+    return told.pop() if len(told) == 1 else ""
 
 
 class _Calls:
@@ -266,7 +263,7 @@ class _Calls:
 
 
 def _wrapped(text: str, indent: str) -> list[str]:
-    return wrap(text, WIDTH, subsequent_indent=indent) or [""]
+    return wrap(text, WIDTH, subsequent_indent=indent, break_on_hyphens=False) or [""]
 
 
 def _cut(text: str, most: int = WIDTH) -> str:

@@ -39,7 +39,7 @@ from joinlab.notebook.predictions import Score, blank, score, tally
 from joinlab.notebook.saving import saved
 from joinlab.notebook.session import Session, Setting
 from joinlab.notebook.side_by_side import Beside
-from joinlab.notebook.verdict_card import card, documented
+from joinlab.notebook.verdict_card import card
 from joinlab.program.program import Program, check_program, program_name, source_of
 from joinlab.timeline import Timeline
 
@@ -483,11 +483,7 @@ class Bench:
             panel.can_go = not (running or self.loading or reason or (self.covered and "" in self.said))
             panel.launches, panel.running = launched, running
             panel.can_compare = self._timeline is not None
-            if self._timeline is None:
-                panel.verdict = {}
-            else:
-                told = documented(self.case, self.counts, self._now) if self.case and not self.loading else ""
-                panel.verdict = self._verdict | {"documented": told, "eras": bool(told) and not launched}
+            panel.verdict = {} if self._timeline is None else self._verdict
         self.view.busy = running
 
     def _engines(self) -> list[dict[str, str]]:

@@ -1,0 +1,41 @@
+"""Documented: how the forum thread says that a run of one of its cases ends, beside how it ended here."""
+
+from __future__ import annotations
+
+import re
+
+from joinlab.analysis.source import SourceText
+from joinlab.documentation import DOCUMENTED
+from joinlab.timeline import EndKind, Timeline
+
+IN_A_TRACE = {
+    EndKind.FINISHED: "finishes",
+    EndKind.HUNG: "hangs",
+    EndKind.RAISED: "raises",
+    EndKind.KILLED: "is killed",
+    EndKind.UNKNOWN: "unknown",
+}
+"""Endings in the words of the documented traces."""
+
+
+def documented(timeline: Timeline) -> str:
+    """How the thread documents the end of this run, and why this one ended otherwise; "" for what it does not have.
+
+    documented(joinlab.emulate(joinlab.cases.case_1))       # "As documented, on NCCL with PyTorch 1.9."
+    """
+    number = re.fullmatch(r"case_([1-6])", str(timeline.meta.get("program")))
+    if number is None or SourceText.of(timeline).name not in ("cases.py", "the program"):
+        return ""
+    case, gloo = DOCUMENTED[int(number[1])], timeline.meta.get("backend") == "gloo"
+    then = case.ends(timeline.meta.get("inputs") or ())
+    here = tuple(IN_A_TRACE[end.kind] for end in timeline.ends)
+    if then is None:
+        return case.gloo if gloo and set(here) != {"finishes"} else ""
+    if here == then:
+        return "As documented, on NCCL with PyTorch 1.9."
+    said = f"Documented, on NCCL with PyTorch 1.9: rank 0 {then[0]}; rank 1 {then[1]}."
+    if gloo:
+        return f"{said} {case.gloo}".rstrip()
+    if case.barrier and (timeline.meta.get("emulation") or {}).get("era") == "today":
+        return f"{said} Its barrier all-reduced a byte that nobody set; today's is a float zero."
+    return said
