@@ -135,6 +135,27 @@ def a_reduce_scatter_that_nobody_waits_for(rank: int, inputs: Any) -> Any:
     dist.barrier()
 
 
+def a_reduce_scatter_has_no_time_limit(rank: int, inputs: Any) -> Any:
+    if rank:
+        time.sleep(0.4)
+    out, ones = torch.zeros(1), torch.ones(2)
+    for call in (
+        lambda: dist.reduce_scatter_tensor(out, ones, async_op=True),
+        lambda: dist.reduce_scatter(out, [torch.ones(1), torch.ones(1)], async_op=True),
+    ):
+        call().wait(timedelta(milliseconds=100))
+    return out.item()
+
+
+def a_group_is_made_before_one_of_its_ranks_sleeps(rank: int, inputs: Any) -> Any:
+    dist.new_group([0, 1])
+    work = dist.all_reduce(torch.ones(1), async_op=True)
+    if rank:
+        time.sleep(0.4)
+        return work.is_completed()
+    work.wait()
+
+
 def recv_from_any_when_all_are_gone(rank: int, inputs: Any) -> Any:
     if rank == 0:
         dist.recv(torch.zeros(1))
@@ -190,6 +211,8 @@ ALONE = [
     the_call_that_raised_is_named,
     sends_that_nobody_waits_for,
     a_reduce_scatter_that_nobody_waits_for,
+    a_reduce_scatter_has_no_time_limit,
+    a_group_is_made_before_one_of_its_ranks_sleeps,
     recv_from_any_when_all_are_gone,
     embedding,
     ddp_names_its_backend,

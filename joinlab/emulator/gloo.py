@@ -96,6 +96,7 @@ class GlooFabric:
         self._working: list[list[Task]] = [[] for _ in ranks]  # by place: what its workers carry out
         self._slots: dict[int, dict[int, Task]] = {}  # by number: the tasks that are started, by place
         self._left: set[int] = set()
+        self._frozen: set[int] = set()
         self._cut: set[int] = set()  # places that have closed their connections after a wait that timed out
         self._failures: list[list[tuple[int, str]]] = [[] for _ in ranks]  # by place: when a task of it failed, and how
 
@@ -116,6 +117,8 @@ class GlooFabric:
     def submit(self, calls: Sequence[EmulatedCall]) -> None:
         """A rank issues these."""
         for call in calls:
+            if call.place in self._frozen:
+                continue
             if call.op in POINT_TO_POINT:
                 self._post_pair(call)
             else:
@@ -126,21 +129,21 @@ class GlooFabric:
     def flush(self) -> bool:
         """No rank can go on: run message by message what still waits for a rank to come.
 
-        So a broadcast reaches the ranks that are there, and only those that need the missing rank stay behind.
+        So a broadcast reaches the ranks that are there, and only those that need the missing rank stay behind. All of
+        them send what they can before a process aborts: they had begun long before.
         """
         waiting = [task for slot in list(self._slots.values()) for task in slot.values() if task.program is None]
         for task in waiting:
-            self._begin(task)
+            self._begin(task, abort=False)
+        self._abort_who_must()
         return any(task.done for task in waiting)
 
     def leave(self, place: int) -> None:
         """The process of the rank at `place` has ended: its connections close."""
         if place in self._left:
             return
+        self.freeze(place)
         self._left.add(place)
-        for task in [*self._working[place]]:
-            self._forget(task)
-        self._queued[place].clear()
         for slot in list(self._slots.values()):  # its peers meet a closed connection, or do without it
             slot.pop(place, None)
             for task in list(slot.values()):
@@ -149,6 +152,13 @@ class GlooFabric:
             self._advance_owner(buffer)
         for other in range(self.size):
             self._start_next(other)
+
+    def freeze(self, place: int) -> None:
+        """The process at `place` is about to end: none of its messages goes or comes any more."""
+        self._frozen.add(place)
+        for task in [*self._working[place]]:
+            self._forget(task)
+        self._queued[place].clear()
 
     def timed_out(self, call: EmulatedCall, ms: int) -> str:
         """The host stops waiting for `call`.
@@ -324,14 +334,14 @@ class GlooFabric:
 
     # ------------------------------------------------------------------------------------ message by message
 
-    def _begin(self, task: Task) -> None:
-        """Run this rank's part of the collective message by message."""
+    def _begin(self, task: Task, abort: bool = True) -> None:
+        """Run this rank's part of the collective message by message, and then `abort` who must."""
         if task.done or task.program is not None:
             return
         task.program = gloo_algorithms.program(self._network, task, self.size)
-        self._advance(task)
+        self._advance(task, abort)
 
-    def _advance(self, task: Task) -> None:
+    def _advance(self, task: Task, abort: bool = True) -> None:
         """Run `task` until it waits, then every task whose messages have gone or come meanwhile."""
         ready = deque([task])
         while ready:
@@ -340,7 +350,8 @@ class GlooFabric:
                 continue
             self._step(one)
             ready.extend(buffer.task for buffer in self._network.woken())
-        self._abort_who_must()
+        if abort:
+            self._abort_who_must()
 
     def _advance_owner(self, buffer: Buffer) -> None:
         if isinstance(buffer.task, Task):
@@ -375,8 +386,8 @@ class GlooFabric:
 
     def _abort_who_must(self) -> None:
         """End the processes that have received a message which is too long for them."""
-        for place, text in self._network.aborts():
-            self._run.abort_rank(self._run.hosts[self._ranks[place]], text)
+        for place, text, at_ns in self._network.aborts():
+            self._run.abort_rank(self._run.hosts[self._ranks[place]], text, at_ns)
 
     # ------------------------------------------------------------------------------------ send and recv
 

@@ -126,7 +126,7 @@ class Network:
         self._closed: set[int] = set()
         self._cut: set[int] = set()  # places whose process lives on without connections
         self._woken: list[Buffer] = []
-        self._aborts: list[tuple[int, str]] = []
+        self._aborts: list[tuple[int, str, int]] = []
         self._size = size
 
     def send(self, place: int, peer: int, slot: Slot, buffer: Buffer, low: int, size: int) -> None:
@@ -178,9 +178,8 @@ class Network:
         room = recv.high - recv.low
         for post, way in ((send, "send"), (recv, "recv")):
             if way == "recv" and len(data) > room:
-                self._aborts.append(
-                    (recv.place, f"what():  enforce fail: op.preamble.length <= op.nbytes. {len(data)} vs {room}")
-                )
+                text = f"what():  enforce fail: op.preamble.length <= op.nbytes. {len(data)} vs {room}"
+                self._aborts.append((recv.place, text, at))
                 continue
             post.buffer.counts[way] += 1
             post.buffer.at_ns = max(post.buffer.at_ns, at)
@@ -195,8 +194,8 @@ class Network:
         found, self._woken = self._woken, []
         return found
 
-    def aborts(self) -> list[tuple[int, str]]:
-        """Places whose process aborts, and what it says."""
+    def aborts(self) -> list[tuple[int, str, int]]:
+        """Places whose process aborts, what it says, and when."""
         found, self._aborts = self._aborts, []
         return found
 

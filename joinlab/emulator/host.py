@@ -203,7 +203,8 @@ class Host:
 
     def wait(self, calls: Sequence[EmulatedCall], explicit: bool = False, timeout_ns: int = 0) -> None:
         """Work.wait(): the host waits, or its stream; raises what the backend raises."""
-        if timeout_ns and not calls[0].group.fabric.streams:
+        limited = calls[0].op is not Op.REDUCE_SCATTER  # its Work (LambdaWork in ProcessGroupGloo.cpp, v2.13.0) is not
+        if timeout_ns and limited and not calls[0].group.fabric.streams:
             self._wait_briefly(calls, timeout_ns)
             return
         self.reducer.wait(calls, explicit)

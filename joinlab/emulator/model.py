@@ -105,8 +105,8 @@ class Machine(Protocol):
     def hosts(self) -> Sequence[Rank]:
         """All ranks, in order."""
 
-    def abort_rank(self, host: Rank, text: str) -> None:
-        """Its backend aborts the process of a rank."""
+    def abort_rank(self, host: Rank, text: str, at_ns: int) -> None:
+        """Its backend aborts the process of a rank, at that time."""
 
 
 class Group(Protocol):

@@ -65,6 +65,7 @@ class Emulation:
         self._ranks_of: dict[str, tuple[int, ...]] = {}
         self._backend_of: dict[str, str] = {}
         self._opened: dict[str, list[Host]] = {}
+        self._open_at: dict[str, int] = {}  # virtual time at which the last rank of a group made it
         self._returns: list[Any] = [None] * len(counts)
         self._broken: LaunchError | None = None
 
@@ -158,9 +159,17 @@ class Emulation:
         self._depart(host)
         self.baton.doom(host.waits.thread)
 
-    def abort_rank(self, host: Rank, text: str) -> None:
-        """Its backend has aborted its process."""
-        self.kill(self.hosts[host.rank], f"its process was killed by SIGABRT: {text}")
+    def abort_rank(self, host: Rank, text: str, at_ns: int) -> None:
+        """Its backend aborts its process. Until that is gone the others go on, though it answers them no longer."""
+        mine = self.hosts[host.rank]
+        if mine.gone or mine.ending is not None:
+            return
+        mine.ending = Ending.at(EndKind.KILLED, _awaited(mine), f"its process was killed by SIGABRT: {text}")
+        for name, fabric in self._fabrics.items():
+            if isinstance(fabric, GlooFabric) and mine.rank in self._ranks_of[name]:
+                fabric.freeze(self._ranks_of[name].index(mine.rank))
+        mine.reach(at_ns + EXIT_NS)
+        self.baton.doom(mine.waits.thread)
 
     def _died_at(self, host: Host, calls: Sequence[EmulatedCall]) -> None:
         """A rank that was killed while it ran was just beginning to wait for these."""
@@ -195,9 +204,10 @@ class Emulation:
             if len(here) < len(ranks):
                 host.wait_inside((), f"for the other ranks of group {group.label!r} to make it too")
             else:
+                self._open_at[group.label] = max(other.waits.now for other in here)
                 for other in here[:-1]:
                     other.wake()
-            host.reach(max(other.waits.now for other in here))
+            host.reach(self._open_at[group.label])  # the last one may have gone on since
         return group
 
     def _new_group(

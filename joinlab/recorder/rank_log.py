@@ -60,10 +60,11 @@ class RankLog:
         return bool(self._rest)
 
     def awaited(self) -> CallRow | None:
-        """The call that the rank waits for: the first that its latest wait needs; None if it waits for none."""
+        """The call that the rank waits for: the first open one of its latest wait; None if it waits for none."""
         for ids in reversed(self.waits.values()):
             calls = [self.calls[id] for id in ids]
-            return next((call for call in calls if call.get("completed_ns") is None), calls[0] if calls else None)
+            is_open = (call for call in calls if call.get("completed_ns") is None and call.get("error") is None)
+            return next(is_open, calls[0] if calls else None)
         return None
 
     def _take(self, event: dict[str, Any]) -> None:
