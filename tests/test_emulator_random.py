@@ -4,61 +4,32 @@ from __future__ import annotations
 
 import pytest
 
-import joinlab
 from joinlab import emulate
-from joinlab.timeline import EndKind
 from tests import wild_programs
-from tests.agreement import differences
+from tests.against_gloo import compare
 from tests.random_programs import draw, program_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, 200, 20))
+@pytest.mark.parametrize("first", range(0, 200, 50))
 def test_on_gloo_they_agree_with_real_processes(first):
-    for seed in range(first, first + 20):
-        plan = draw(seed)
-        program = program_of(plan)
-        emulated = emulate(program, plan.counts, backend="gloo")
-        launched = joinlab.launch(program, plan.counts, backend="gloo", no_progress=1.5, on_output=None, progress=False)
-        assert differences(emulated, launched) == [], plan
-        if all(end.kind is EndKind.FINISHED for end in launched.ends):
-            assert repr(emulated.returns) == repr(launched.returns), plan
+    assert [str(outcome) for outcome in compare("random", range(first, first + 50)) if outcome.found] == []
 
 
 WILD = 300
-RELAUNCHES = 11
-"""A program that races itself (whose error comes first, who notices an ended peer in which call) ends in several ways.
-Where the emulator gives another one than the first launch, one of so many more has to give the emulator's."""
-
-
 RACES = {
     130: "a rank that is about to abort announces itself to a monitored_barrier first, in one launch of eight",
-    289: "a rank's part of a gather goes off before another rank aborts; the emulator begins with it after the abort",
 }
 """Programs whose race real processes nearly always decide otherwise than the emulator, and how."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, WILD, 15))
+@pytest.mark.parametrize("first", range(0, WILD, 60))
 def test_wild_programs_agree_with_real_processes(first):
-    for seed in range(first, first + 15):
-        if seed in RACES:
-            continue
-        plan = wild_programs.draw(seed)
-        program, inputs = wild_programs.program_of(plan), (1,) * plan.ranks
-        emulated = emulate(program, inputs, backend="gloo")
-        found = []
-        for _ in range(1 + RELAUNCHES):
-            launched = joinlab.launch(program, inputs, "gloo", no_progress=2.5, on_output=None, progress=False)
-            found = differences(emulated, launched)
-            finished = all(end.kind is EndKind.FINISHED for end in launched.ends)
-            if not found and finished and repr(emulated.returns) != repr(launched.returns):
-                found = [f"they return {emulated.returns!r} / {launched.returns!r}"]
-            if not found:
-                break
-        assert found == [], plan
+    seeds = [seed for seed in range(first, first + 60) if seed not in RACES]
+    assert [str(outcome) for outcome in compare("wild", seeds) if outcome.found] == []
 
 
 def test_wild_programs_hold_what_they_promise():

@@ -3,13 +3,15 @@
 Each rank has a list of steps. All ranks get the same collectives in the same order, sends and recvs go into two lists
 at the same place, and every rank waits for what it has issued at places of its own: soon, late, with a time limit,
 after asking whether it is complete. Then, in half of the programs, one rank's list is disturbed.
+
+A rank's process imports this module, so it imports nothing heavy. against_gloo.py compares the engines.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 DTYPES = (
@@ -50,6 +52,13 @@ class Step:
     splits: tuple[int, ...] = ()
     asynchronous: bool = False
 
+    def __str__(self) -> str:
+        """The op, and every field that is not as usual."""
+        usual = Step(self.op)
+        other = [f"{one.name}={getattr(self, one.name)}" for one in fields(self)[1:]]
+        usually = [f"{one.name}={getattr(usual, one.name)}" for one in fields(self)[1:]]
+        return f"{self.op}({', '.join(one for one in other if one not in usually)})"
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -61,6 +70,16 @@ class Plan:
     early: tuple[bool, ...]
     catches: bool  # it catches what a step raises, and goes on
     lists: tuple[tuple[Step, ...], ...] = field(default=())
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Inputs for each rank: a wild program has a loop of its own, so one is enough."""
+        return (1,) * self.ranks
+
+    def __str__(self) -> str:
+        """One line for each rank."""
+        head = f"{self.ranks} ranks, groups {self.groups}, early {self.early}, catches {self.catches}"
+        return "\n".join([head, *(f"  {rank}: " + ", ".join(map(str, steps)) for rank, steps in enumerate(self.lists))])
 
 
 def draw(seed: int, mismatch: float = 0.5) -> Plan:
@@ -156,7 +175,7 @@ def program_of(plan: Plan) -> Callable[[int, Any], Any]:
             dist.new_group(list(members)) if early else None
             for members, early in zip(plan.groups, plan.early, strict=True)
         ]
-        pending: list[Any] = []
+        pending: list[tuple[Any, int, int]] = []  # a Work, and which of `kept` its call may still write to
         kept: list[Any] = []
 
         def tensor_of(step: Step, start: int, count: int | None = None) -> Any:
@@ -178,16 +197,16 @@ def program_of(plan: Plan) -> Callable[[int, Any], Any]:
                 return
             match which:
                 case "oldest":
-                    pending.pop(0).wait()
+                    pending.pop(0)[0].wait()
                 case "newest":
-                    pending.pop().wait()
+                    pending.pop()[0].wait()
                 case "all":
                     while pending:
-                        pending.pop(0).wait()
+                        pending.pop(0)[0].wait()
                 case "poll":
-                    pending[0].is_completed()
+                    pending[0][0].is_completed()
                 case "brief":
-                    pending.pop(0).wait(timedelta(seconds=BRIEF_S))
+                    pending.pop(0)[0].wait(timedelta(seconds=BRIEF_S))
 
         def collective(step: Step, members: Sequence[int], index: int) -> Any:
             """The Work, if it is asynchronous, after the tensors that are looked at were kept."""
@@ -255,6 +274,7 @@ def program_of(plan: Plan) -> Callable[[int, Any], Any]:
             raise ValueError(step.op)
 
         def run(step: Step, index: int) -> None:
+            first = len(kept)
             if step.op in WAITS:
                 wait(step.op)
             elif step.op == "sleep":
@@ -271,13 +291,13 @@ def program_of(plan: Plan) -> Callable[[int, Any], Any]:
                 }[step.op, step.asynchronous]  # fmt: skip
                 work: Any = post(value, step.peer, tag=step.tag)
                 if step.asynchronous and work is not None:
-                    pending.append(work)
+                    pending.append((work, first, len(kept)))
             else:
                 members = range(plan.ranks) if step.group is None else plan.groups[step.group]
                 if rank in members:
                     work = collective(step, members, index)
                     if work is not None:
-                        pending.append(work)
+                        pending.append((work, first, len(kept)))
 
         for index, step in enumerate([*plan.lists[rank], Step("all")]):
             try:
@@ -286,6 +306,8 @@ def program_of(plan: Plan) -> Callable[[int, Any], Any]:
                 if not plan.catches:
                     raise
                 kept.append("raised")
+        for _, first, last in pending:  # whether these calls have written by now is a race
+            kept[first:last] = ["in flight"] * (last - first)
         return [one.to_dense() if isinstance(one, torch.Tensor) and one.is_sparse else one for one in kept]
 
     worker.__name__ = f"wild_{plan.seed}"

@@ -1,0 +1,88 @@
+"""Whether drawn programs end emulated as they do in real processes on gloo, with the same calls and values.
+
+`python -m tests.against_gloo --n 2000` emulates and launches so many wild programs, and prints each that differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from joinlab import Timeline, emulate, launch
+from joinlab.timeline import EndKind
+from tests import random_programs, wild_programs
+from tests.agreement import differences
+from tests.wild_programs import LATE_S
+
+KINDS = {"random": random_programs, "wild": wild_programs}
+
+RELAUNCHES = 11
+"""A program that races itself (whose error comes first, who notices an ended peer in which call) ends in several ways.
+Where the emulator gives another one than the first launch, one of so many more has to give the emulator's."""
+AT_ONCE = 6
+"""Programs that are launched at a time: most of a launch is waiting for a sleep, or for a hang to be sure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one program: in how many launches, and how the last one differed from the emulation."""
+
+    plan: Any
+    launches: int
+    found: Sequence[str]
+
+    def __str__(self) -> str:
+        """What differs, and the program."""
+        return "\n  ".join(
+            [f"{self.plan.seed} differs in {self.launches} launches:", *self.found, *str(self.plan).splitlines()]
+        )
+
+
+def compare(kind: str, seeds: Iterable[int], relaunches: int = RELAUNCHES) -> list[Outcome]:
+    """Emulate the programs of these numbers, then launch each until it agrees, or has been relaunched so often."""
+    plans = [KINDS[kind].draw(seed) for seed in seeds]
+    programs = [KINDS[kind].program_of(plan) for plan in plans]
+    emulated = [emulate(program, plan.counts, "gloo") for plan, program in zip(plans, programs, strict=True)]
+    with ThreadPoolExecutor(AT_ONCE) as lanes:  # emulations share this process, so all of them have ended by now
+        return list(lanes.map(_launch_until_equal, plans, programs, emulated, [relaunches] * len(plans)))
+
+
+def _launch_until_equal(plan: Any, program: Any, emulated: Timeline, relaunches: int) -> Outcome:
+    hangs = any(end.kind is EndKind.HUNG for end in emulated.ends)
+    no_progress = LATE_S + (0.4 if hangs else 1.3)  # a program that is expected to end is given more time
+    found: list[str] = []
+    for index in range(1 + relaunches):
+        launched = launch(program, plan.counts, "gloo", no_progress=no_progress, on_output=None, progress=False)
+        found = differences(emulated, launched)
+        finished = all(end.kind is EndKind.FINISHED for end in launched.ends)
+        if not found and finished and repr(emulated.returns) != repr(launched.returns):
+            found = [f"they return {emulated.returns!r} / {launched.returns!r}"]
+        if not found:
+            return Outcome(plan, index + 1, [])
+    return Outcome(plan, 1 + relaunches, found)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Emulate and launch drawn programs on gloo; print those that differ.")
+    parser.add_argument("--kind", choices=KINDS, default="wild")
+    parser.add_argument("--first", type=int, default=0, help="number of the first program (default %(default)s)")
+    parser.add_argument("--n", type=int, default=100, help="how many (default %(default)s)")
+    parser.add_argument("--relaunches", type=int, default=RELAUNCHES, help="default %(default)s")
+    asked = parser.parse_args()
+    last, differ, again = asked.first + asked.n, 0, 0
+    for first in range(asked.first, last, 50):
+        for outcome in compare(asked.kind, range(first, min(first + 50, last)), asked.relaunches):
+            if outcome.found:
+                differ += 1
+                print(outcome, flush=True)
+            elif outcome.launches > 1:
+                again += 1
+                print(f"{outcome.plan.seed} agrees in launch {outcome.launches}", flush=True)
+    print(f"{asked.n} programs, {again} agree after a relaunch, {differ} differ")
+
+
+if __name__ == "__main__":
+    main()
