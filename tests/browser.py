@@ -149,6 +149,10 @@ class Notebook:
         )
         assert errors == []
 
+    def shut_down(self) -> None:
+        """End the notebook's kernel."""
+        self.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+
     def ask(self, expression: str) -> Any:
         """The value of a Python expression in the notebook's kernel, as JSON holds it."""
         text = self.page.evaluate(

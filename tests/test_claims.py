@@ -78,8 +78,8 @@ def why_case_4_hangs(
     assert [str(end) for end in now.ends] == [str(end) for end in run.ends][::-1]
     barrier, common, last_row = slots_of(now, last=3).rows(named=True)
     assert "barrier" in barrier["rank 1"] and barrier["out 0"] == common["out 1"] == "0"
-    assert "_find_common_rank" in common["rank 0"] and "nonjoined" in common["rank 1"]
-    assert "broadcast" in last_row["rank 0"] and "_find_common_rank" in last_row["rank 1"] and not last_row["out 1"]
+    assert (common["rank 0"], common["rank 1"]) == ("who is last?", "anyone left?")
+    assert (last_row["rank 0"], last_row["rank 1"]) == ("final parameters", "who is last?") and not last_row["out 1"]
     assert {end.kind for n in [(2, 2), (2, 5)] for end in by_counts[n]} == {"finished"} and GRADIENTS in spoilt
     assert two.ends[1].pending and last["completed_ns"][0] is last["host_wait_begin_ns"][0] is None
     assert looked.ends[1].proven and "is through" in looked.output[1] and "gradient" not in looked.output[1]

@@ -1,8 +1,12 @@
-"""A quiz in a real JupyterLab: choose by keyboard, press Show, and see the answer and the run."""
+"""Quizzes in a real JupyterLab: by keyboard; and every question of the course, answered wrong and right."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+
 import pytest
+
+from joinlab.course.questions import Question, questions
 
 pytestmark = pytest.mark.browser
 pytest.importorskip("playwright.sync_api")
@@ -12,27 +16,82 @@ CELLS = (
     "import joinlab\nasked = joinlab.quiz('5-meets', 'here is the run')\nasked",
     "end = joinlab.quiz(9)\nend",
 )
+ALL = """
+from joinlab.course import progress
+from joinlab.course.questions import Question, questions
+from joinlab.notebook.quiz import Quiz
+
+progress.forget()
+Quiz([*questions().values()], notebook=1)
+"""
+"""All questions of all notebooks, in one quiz."""
+
+ANSWER = """(choices) => {
+    const quiz = Array.from(document.querySelectorAll('.jp-OutputArea-output')).pop();
+    const boxes = Array.from(quiz.querySelectorAll('.jl-quiz'));
+    boxes.forEach((box, at) => {
+        const label = Array.from(box.querySelectorAll('label')).find((one) => one.innerText.trim() === choices[at]);
+        label.querySelector('input').click();
+    });
+    quiz.querySelectorAll('button').forEach((button) => button.click());
+    return boxes.length; }"""
+"""Choose in each question of the last output, and press each Show."""
 
 
-def test_a_quiz_is_answered_by_keyboard_and_shows_the_run_only_then(tmp_path, monkeypatch):
-    monkeypatch.setenv("JOINLAB_PROGRESS", str(tmp_path / "progress.json"))
-    write_notebook(tmp_path / "served" / "quiz.ipynb", CELLS)
-    with (
-        lab(tmp_path / "served", tmp_path / "settings") as (url, token),
-        chromium() as browser,
-        watched(browser, [url], viewport={"width": 1300, "height": 1100}) as page,
-    ):
-        notebook = Notebook(page, url, token, "quiz.ipynb")
-        notebook.run_all()
-        page.get_by_text("Which call of rank 0 meets that barrier?").wait_for()
-        assert page.locator("pre", has_text="here is the run").count() == 0
-        page.get_by_role("radio", name="a barrier", exact=True).focus()
-        page.keyboard.press("Space")
-        page.get_by_role("button", name="Show").first.focus()
-        page.keyboard.press("Enter")
-        page.get_by_text("No: how many have not joined?").wait_for()
-        page.locator("pre", has_text="here is the run").wait_for()
-        page.get_by_text("0 of 0 answered questions right").wait_for()  # the end was made before the answer
-        page.get_by_role("radio", name="300").check()
-        page.get_by_role("button", name="Show").nth(2).click()
-        page.get_by_text("1 of 2 answered questions right").wait_for()
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory) -> Iterator[Callable[[str, Sequence[str]], Notebook]]:
+    """Opens code cells as a notebook, in one JupyterLab and one page for the whole module."""
+    folder = tmp_path_factory.mktemp("quiz")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JOINLAB_PROGRESS", str(folder / "progress.json"))
+        (folder / "served").mkdir()
+        with (
+            lab(folder / "served", folder / "settings") as (url, token),
+            chromium() as browser,
+            watched(browser, [url], viewport={"width": 1300, "height": 1100}) as page,
+        ):
+
+            def open_cells(name: str, cells: Sequence[str]) -> Notebook:
+                write_notebook(folder / "served" / name, cells)
+                notebook = Notebook(page, url, token, name)
+                notebook.run_all()
+                return notebook
+
+            yield open_cells
+
+
+def test_a_quiz_is_answered_by_keyboard_and_shows_the_run_only_then(opened):
+    page = opened("quiz.ipynb", CELLS).page
+    page.get_by_text("Which call of rank 0 meets that barrier?").wait_for()
+    assert page.locator("pre", has_text="here is the run").count() == 0
+    page.get_by_role("radio", name="a barrier", exact=True).focus()
+    page.keyboard.press("Space")
+    page.get_by_role("button", name="Show").first.focus()
+    page.keyboard.press("Enter")
+    page.get_by_text("No: how many have not joined?").wait_for()
+    page.locator("pre", has_text="here is the run").wait_for()
+    page.get_by_text("0 of 0 answered questions right").wait_for()  # the end was made before the answer
+    page.get_by_role("radio", name="300").check()
+    page.get_by_role("button", name="Show").nth(2).click()
+    page.get_by_text("1 of 2 answered questions right").wait_for()
+
+
+def test_every_question_of_the_course_is_shown_and_answered(opened):
+    """Every second one wrong; `python -m tests.course_in_lab` answers the others wrong, in their notebooks."""
+    asked = list(questions().values())
+    page = opened("all.ipynb", [ALL]).page
+    page.get_by_text("0 of 0 answered questions right").wait_for()
+    choices = [choice(one, at % 2 == 1) for at, one in enumerate(asked)]
+    assert page.evaluate(ANSWER, choices) == len(asked)
+    page.get_by_text(f"{len(asked) // 2} of {len(asked)} answered questions right ({len(asked)} in all)").wait_for()
+    verdicts = page.locator('[role="status"]').all_inner_texts()
+    for at, (one, verdict) in enumerate(zip(asked, verdicts, strict=False)):
+        assert plain(verdict) == plain(f"{'✓ Right.' if at % 2 else f'✕ No: {one.answer}.'} {one.why}")
+
+
+def choice(question: Question, right: bool) -> str:
+    return question.answer if right else next(one for one in question.choices if one != question.answer)
+
+
+def plain(text: str) -> str:
+    return " ".join(text.replace("`", "").split())

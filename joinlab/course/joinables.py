@@ -155,7 +155,8 @@ def _earlier(judge: Judge, answer: Answer, step: str) -> None:
         for case in judge.known[:2]:
             judge.hold(answer, case)
     except Wrong as wrong:
-        raise Wrong(f"{step} is not right yet: {wrong}") from None
+        said = str(wrong)
+        raise Wrong(said if said.startswith("step ") else f"{step} is not right yet: its own check says why.") from None
 
 
 post_hook = Judge(

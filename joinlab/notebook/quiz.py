@@ -96,14 +96,14 @@ class Part:
         )
         if self._then is not None:
             with self._output:
-                display(self._then)  # type: ignore[no-untyped-call]
+                print(self._then) if isinstance(self._then, str) else display(self._then)  # type: ignore[no-untyped-call]
         self._told()
 
 
 def quiz(what: str | int, then: object = None) -> Quiz:
     """A prediction by its name, or, by the number of a notebook, the questions at its end.
 
-    then  shown with the answer, such as a View of the run that the question is about
+    then  shown with the answer, such as a View of the run that the question is about; a string is printed
 
     Raises ValueError for an unknown name or number.
     """
