@@ -68,7 +68,7 @@ def watched(browser: Browser, allowed: Sequence[str], ignored: Sequence[str] = (
     page.on("console", said)
     yield page
     context.close()
-    assert trouble == []
+    assert trouble == [], trouble
 
 
 @contextmanager

@@ -4,7 +4,7 @@
 
 Nothing outside of this machine is reached, no cell fails, and the browser has nothing to complain about. Of the
 questions of the course, those that test_quiz_browser.py answers wrong are answered right here, and the other way
-round. Each notebook is saved as one picture after its first run, and one with its answers.
+round. Each notebook is saved as pictures, with its answers.
 """
 
 from __future__ import annotations
@@ -31,6 +31,12 @@ ANSWER = """(wanted) => {
     return boxes.length; }"""
 """Choose in each question on the page, by the number of the choice, and press its Show."""
 
+SCROLL = """async (at) => {
+    const panel = Array.from(document.querySelectorAll('.jp-WindowedPanel-outer')).find((one) => one.clientHeight);
+    panel.scrollTop = at * (panel.clientHeight - 40);
+    await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+    return panel.scrollTop + panel.clientHeight + 1 < panel.scrollHeight; }"""
+
 SOLVE = """
 from joinlab.course import solutions as _solutions
 _right = bool(joinlab.check({name!r}, getattr(_solutions, {answer!r})))
@@ -54,11 +60,10 @@ def main() -> int:
                 if arguments.numbers and number not in arguments.numbers:
                     continue
                 begun = time.monotonic()
-                with watched(browser, [url], viewport={"width": 1300, "height": 1000}) as page:
+                with watched(browser, [url], viewport={"width": 1300, "height": 1700}) as page:
                     page.set_default_timeout(120_000)
                     notebook = Notebook(page, url, token, path.name)
                     notebook.run_all()
-                    picture(notebook, arguments.shots / f"{path.stem}.png")
                     wanted = [chosen(one, at % 2 == 0) for at, one in enumerate(asked) if one.notebook == number]
                     pressed = page.evaluate(ANSWER, wanted)
                     assert pressed == len(wanted), f"{path.stem}: {pressed} of {len(wanted)} questions are on the page"
@@ -71,7 +76,7 @@ def main() -> int:
                         if exercise.notebook == number:
                             notebook.tell(SOLVE.format(name=name, answer=solved_by(name)))
                             assert notebook.ask("_right"), f"{path.stem}: the solution of {name} was refused"
-                    picture(notebook, arguments.shots / f"{path.stem}_answered.png")
+                    picture(notebook, arguments.shots, path.stem)
                     notebook.tell("from joinlab.course import progress as _progress; _progress.forget()")
                     notebook.shut_down()
                 print(f"{path.stem}: {pressed} questions, {time.monotonic() - begun:.0f} s", flush=True)
@@ -88,18 +93,14 @@ def solved_by(exercise: str) -> str:
     return {"small_ddp": "SmallDDP"}.get(exercise, "Largest" if EXERCISES[exercise].notebook == 7 else exercise)
 
 
-def picture(notebook: Notebook, path: Path) -> None:
-    """The whole notebook as one picture: the window is made as tall as its cells."""
+def picture(notebook: Notebook, folder: Path, name: str) -> None:
+    """The notebook from top to bottom, in pictures of a screen each: name_1.png, name_2.png, ..."""
     page = notebook.page
-    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
-    height = page.evaluate(
-        "() => Math.max(...Array.from(document.querySelectorAll('.jp-WindowedPanel-outer, .jp-NotebookPanel-notebook'),"
-        " (one) => one.scrollHeight))"
-    )
-    page.set_viewport_size({"width": 1300, "height": min(int(height) + 120, 30_000)})
-    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
-    page.screenshot(path=path)
-    page.set_viewport_size({"width": 1300, "height": 1000})
+    for at in range(100):
+        more = page.evaluate(SCROLL, at)
+        page.screenshot(path=folder / f"{name}_{at + 1}.png")
+        if not more:
+            return
 
 
 if __name__ == "__main__":

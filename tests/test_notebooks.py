@@ -114,6 +114,18 @@ def test_it_says_its_question_its_source_and_where_in_the_course_one_is(path):
 
 
 @every_notebook
+def test_it_states_the_minutes_that_are_estimated_for_it(path):
+    from tests.minutes import minutes
+
+    assert f"About {minutes(path)} minutes" in " ".join(cells(path, "markdown")[0].split())
+
+
+def test_the_route_of_three_hours_takes_three_hours():
+    text = (FOLDER / "00_teaching.md").read_text()
+    assert sum(map(int, re.findall(r"(?m)^\| (\d+) \|", text))) == 3 * 60
+
+
+@every_notebook
 def test_it_asks_for_a_prediction_before_it_runs(path):
     assert sum("**Predict" in text for text in cells(path, "markdown")) >= 3
 
