@@ -27,6 +27,9 @@ from playwright.sync_api import Browser, Page, Route, sync_playwright
 ARGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 ARGS += ["--disable-sync", "--disable-quic"]
 
+BUSY = ("to activate",)
+"""Part of what JupyterLab says of its own plugins on a busy machine."""
+
 START_S = 60.0
 """So long may JupyterLab take to start."""
 
