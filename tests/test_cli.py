@@ -80,7 +80,9 @@ def launches(monkeypatch: pytest.MonkeyPatch):
 def pages(monkeypatch: pytest.MonkeyPatch) -> list:
     """Stands in for joinlab.write_html; what it was given."""
     given: list = []
-    monkeypatch.setattr("joinlab.picture.page.write_html", lambda timelines, path: given.append((timelines, path)))
+    monkeypatch.setattr(
+        "joinlab.picture.page.write_html", lambda timelines, path, contents=None: given.append((timelines, path))
+    )
     return given
 
 
@@ -136,7 +138,10 @@ def test_cases_takes_several_n_and_some_cases(launches, pages, capsys, tmp_path:
         ("case_6", (2, 3)),
     ]
     ((given, path),) = pages
-    assert list(given) == [f"Case {case}, inputs {n} and {n + 1}" for n in (1, 2) for case in (2, 6)]
+    hows = ("emulated NCCL, PyTorch 1.9", "emulated NCCL, today's PyTorch", "gloo, run here")
+    assert list(given) == [
+        f"Case {case}, inputs {n} and {n + 1}: {how}" for case in (2, 6) for n in (2, 1) for how in hows
+    ]
     assert path == page
     assert page.parent.is_dir()
     out = capsys.readouterr().out

@@ -378,6 +378,23 @@ def test_it_fits_the_screen_and_its_text_can_be_read(opened, width, scheme):
     assert abs(ink - paper) > 500  # dark on light, or light on dark
 
 
+def test_on_a_phone_nothing_scrolls_sideways_and_what_a_click_tells_is_in_sight(opened, sliders):
+    page = opened(sliders, viewport={"width": 390, "height": 844})
+    view = live(page)
+    for cell in (view.locator("[role=gridcell]").first, view.locator("[role=gridcell]").last):
+        cell.click()
+        card = view.locator(".jl-card").first.bounding_box()
+        assert 0 <= card["y"] <= 844 - 100 and card["x"] + card["width"] <= 390
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    assert view.locator(".jl-scroll").evaluate("one => one.scrollWidth <= one.clientWidth")
+
+
+def test_on_paper_every_program_has_one_page(opened, sliders):
+    page = opened(sliders)
+    live(page)
+    assert page.pdf(format="A4").count(b"/Type /Page\n") == page.locator(".paper").count() == 2
+
+
 def test_in_print_the_picture_fits_the_paper(opened):
     page = opened(viewport={"width": 1280, "height": 800})
     live(page)

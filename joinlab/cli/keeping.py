@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from joinlab.errors import JoinlabError
 
 if TYPE_CHECKING:
+    from joinlab.picture.page import Contents
     from joinlab.timeline import Timeline
 
 
@@ -41,12 +42,12 @@ def save(timeline: Timeline, path: Path) -> None:
         raise JoinlabError(f"{path} cannot be written: {reason}. The recording is kept in {kept}") from error
 
 
-def write_html(timelines: dict[str, Timeline], path: Path) -> None:
+def write_html(timelines: dict[str, Timeline], path: Path, contents: Contents | None = None) -> None:
     """Write the swimlanes of all timelines as one page, in a folder that is made if it is missing."""
     from joinlab.picture import page
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    page.write_html(timelines, path)
+    page.write_html(timelines, path, contents)
     print(f"wrote {path}")
 
 

@@ -149,6 +149,7 @@ class LaneData:
             ],
             "steps": [text(step) for step in found.steps],
             "advice": None if found.advice is None else [text(found.advice.do), text(found.advice.reason)],
+            "then": text(found.then) if found.then else None,
             "first": first,
             "wrong": wrong if first is None or first in wrong else sorted([first, *wrong]),
         }

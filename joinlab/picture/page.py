@@ -46,10 +46,27 @@ class Position:
     inputs: tuple[int, ...]
 
 
-def write_html(timelines: Timeline | Iterable[Timeline] | Mapping[str, Timeline], path: str | os.PathLike[str]) -> Path:
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """A table that a page opens with: every cell leads to runs.
+
+    columns  the headings
+    rows     (name, cells): of each cell (text, title of the run it leads to) pairs
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[tuple[tuple[str, str], ...], ...]], ...]
+
+
+def write_html(
+    timelines: Timeline | Iterable[Timeline] | Mapping[str, Timeline],
+    path: str | os.PathLike[str],
+    contents: Contents | None = None,
+) -> Path:
     """Write a self-contained page and return its path.
 
     timelines  one Timeline, several, or a mapping from the title of each to it
+    contents   what it opens with; None: a list of the runs, if there are several
 
     Raises ValueError if there is none, TypeError for what is no Timeline, FileNotFoundError if the folder does not
     exist. A file that was there is replaced in one step, or not at all.
@@ -57,7 +74,7 @@ def write_html(timelines: Timeline | Iterable[Timeline] | Mapping[str, Timeline]
         joinlab.write_html({"with a barrier": one, "without": other}, "cases.html")
     """
     named = _named(timelines)
-    return _write(Path(path), lambda: page(named))
+    return _write(Path(path), lambda: page(named, contents))
 
 
 def write_sliders(
@@ -101,16 +118,18 @@ def _named(timelines: Timeline | Iterable[Timeline] | Mapping[str, Timeline]) ->
     return named
 
 
-def page(named: list[tuple[str, Timeline]]) -> str:
+def page(named: list[tuple[str, Timeline]], contents: Contents | None = None) -> str:
     """The text of the page, for pairs of title and timeline."""
     data = LaneData()
     numbers = [data.add(timeline) for _, timeline in named]
     heading = named[0][0] if len(named) == 1 else "What every rank really called"
-    return shown("".join(_document(heading, _runs(named, numbers), data)))
+    return shown("".join(_document(heading, _runs(named, numbers, contents), data)))
 
 
-def _runs(named: list[tuple[str, Timeline]], numbers: list[int]) -> Iterator[str]:
-    if len(named) > 1:
+def _runs(named: list[tuple[str, Timeline]], numbers: list[int], contents: Contents | None) -> Iterator[str]:
+    if contents is not None:
+        yield from _contents(contents, {name: f"run-{at}" for at, (name, _) in enumerate(named, 1)})
+    elif len(named) > 1:
         yield '<nav aria-label="Contents">\n<ol>\n'
         for at, (name, timeline) in enumerate(named, 1):
             ends = ", ".join(f"rank {rank} {end}" for rank, end in enumerate(timeline.ends))
@@ -126,20 +145,33 @@ def _runs(named: list[tuple[str, Timeline]], numbers: list[int]) -> Iterator[str
         yield "</section>\n"
 
 
+def _contents(contents: Contents, anchors: Mapping[str, str]) -> Iterator[str]:
+    yield '<nav aria-label="Contents">\n<table class="contents">\n<thead><tr><td></td>'
+    yield "".join(f'<th scope="col">{escape(column)}</th>' for column in contents.columns) + "</tr></thead>\n<tbody>\n"
+    for name, cells in contents.rows:
+        yield f'<tr><th scope="row">{escape(name)}</th>'
+        for column, cell in zip(contents.columns, cells, strict=True):
+            links = (f'<a href="#{anchors[title]}">{escape(text)}</a>' for text, title in cell)
+            yield f'<td data-column="{escape(column)}">{"<br>".join(links)}</td>'
+        yield "</tr>\n"
+    yield "</tbody>\n</table>\n</nav>\n"
+
+
 def slider_page(heading: str, runs: Iterable[tuple[Position, Timeline]], start: Position) -> str:
     """The text of the page with sliders."""
     data = LaneData()
-    first: Timeline | None = None
+    printed: dict[str, Timeline] = {}  # one run of each program
     found: dict[Position, int] = {}
     for position, timeline in runs:
         found[position] = data.add(timeline)
-        first = timeline if position == start else first
-    if first is None:
+        if (position.setting, position.inputs) == (start.setting, start.inputs):
+            printed[position.program] = timeline
+    if start.program not in printed:
         raise ValueError(f"the controls start at {start}, and there is no run")
-    return shown("".join(_document(heading, _sliders(found, start, first), data)))
+    return shown("".join(_document(heading, _sliders(found, start, printed), data)))
 
 
-def _sliders(found: Mapping[Position, int], start: Position, first: Timeline) -> Iterator[str]:
+def _sliders(found: Mapping[Position, int], start: Position, printed: Mapping[str, Timeline]) -> Iterator[str]:
     programs = list(dict.fromkeys(at.program for at in found))
     settings = list(dict.fromkeys(at.setting for at in found))
     counts = sorted({at.inputs for at in found})
@@ -163,9 +195,13 @@ def _sliders(found: Mapping[Position, int], start: Position, first: Timeline) ->
             f"<output>{count}</output></label>\n"
         )
     yield '</form>\n<noscript><p class="soft">Without scripts, this page shows one run alone.</p></noscript>\n'
-    yield '<section class="run"><h2>What happens</h2>\n<div class="run-view">\n'
-    yield from _still("run", first)
+    yield '<section class="run screen"><h2>What happens</h2>\n<div class="run-view">\n'
+    yield from _still("run", printed[start.program])
     yield '<div class="live"></div>\n</div>\n</section>\n'
+    for number, (name, timeline) in enumerate(printed.items(), 1):  # on paper no control can be moved
+        yield f'<section class="run paper"><h2>{escape(name)}</h2>\n'
+        yield from _still(f"paper-{number}", timeline)
+        yield "</section>\n"
     text = json.dumps({"runs": numbers}, separators=(",", ":")).replace("<", "\\u003c")
     yield f'<script type="application/json" id="positions">{text}</script>\n'
 
@@ -201,6 +237,8 @@ def _still(name: str, timeline: Timeline) -> Iterator[str]:
     yield "</ul>\n"
     if verdict.advice:
         yield f"<p><strong>{escape(verdict.advice.do)}</strong> {escape(verdict.advice.reason)}</p>\n"
+    if verdict.then:
+        yield f'<p class="soft">{escape(verdict.then)}</p>\n'
     yield "</div>\n"
     yield from _source(timeline)
     yield f'</div>\n<div class="scroll"><div class="picture">{svg(lanes(timeline), name, tooltips=False)}</div></div>\n'

@@ -33,7 +33,7 @@ interface Block { owner: number; rank: number; part: number; wrong: boolean; ins
 /** What happened, why, what to do; `first` and `wrong` are slots. */
 interface RawVerdict {
   headline: number; chips: { text: number; good: boolean; sign: string }[]; steps: number[]; advice: [number, number] | null;
-  first: number | null; wrong: number[];
+  then: number | null; first: number | null; wrong: number[];
 }
 
 interface RawBox {
