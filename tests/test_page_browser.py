@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from bench.large import large
 from timelines import Writer, case_timeline
 
 from joinlab.analysis.verdict import judge
@@ -17,6 +18,7 @@ pytestmark = pytest.mark.browser
 pytest.importorskip("playwright.sync_api")
 from browser import chromium, watched  # noqa: E402
 
+LABELS = "(all) => all.map((one) => one.getAttribute('aria-label'))"
 SOURCE = {"file": "train.py", "first_line": 26, "text": "a\nb\nwith join():\n\n\nmodel(x)\nbackward()\nbarrier()\n"}
 
 
@@ -427,3 +429,34 @@ def test_axe_finds_no_serious_violation(opened, request, axe, which, scheme):
         found = page.evaluate("() => axe.run()")["violations"]
         told = [(one["impact"], one["id"], one["nodes"][0]["html"][:200]) for one in found]
         assert [one for one in told if one[0] in ("serious", "critical")] == []
+
+
+def test_what_is_too_small_to_be_seen_is_told_as_a_block_and_what_went_wrong_is_always_drawn(opened, tmp_path):
+    run = write_html(large(2, 3000), tmp_path / "run.html")
+    page = opened(run, viewport={"width": 1300, "height": 900})
+    view = live(page)
+    drawn = view.locator(".jl-svg *")
+    assert view.locator(".jl-note", has_text="rows between, all matched").count() == 2
+    view.get_by_role("button", name="time", exact=True).click()
+    assert drawn.count() < 1500
+    blocks = view.locator("[role=gridcell][aria-label*='calls, all matched']")
+    assert 2 <= blocks.count() < 200
+    held = sum(int(one.split()[2].replace(",", "")) for one in blocks.evaluate_all(LABELS))
+    assert 500 < held < 6000  # of 5,999, those in sight
+    wrong = view.locator("[role=gridcell]:has(.jl-wrong), [role=gridcell].jl-wrong")
+    assert ["meets what it should not" in one for one in wrong.evaluate_all(LABELS)] == [True, True]
+    picked = view.locator(".jl-svg [aria-selected=true]")
+    assert "meets what it should not" in picked.get_attribute("aria-label")
+    view.locator(".jl-svg").focus()
+    page.keyboard.press("ArrowDown")  # a call that lies in a block is drawn by itself while it is selected
+    assert "meets what" not in picked.get_attribute("aria-label")
+    for _ in range(11):
+        page.keyboard.press("+")
+        assert picked.count() == 1 and drawn.count() < 8000
+    assert view.locator(".jl-svg [role=gridcell] + text").count() > 6 and blocks.count() == 0  # single calls, named
+    facts = view.locator(".jl-card.jl-here").text_content()
+    assert "dtype" in facts and "called from" in facts
+    page.keyboard.press("f")
+    before = view.locator(".jl-svg").bounding_box()["height"]
+    blocks.first.click()
+    assert view.locator(".jl-svg").bounding_box()["height"] > before * 1.5

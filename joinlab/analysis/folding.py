@@ -41,6 +41,9 @@ _SETUP = {asks(f"broadcast ({name})", "broadcast") for name in SETUP}
 Codes = npt.NDArray[np.uint64]
 
 
+Classes = tuple[tuple[int, ...], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Fold:
     """Neighbouring rows that all matched, told as one: `times` rounds.
@@ -90,10 +93,12 @@ class Folding:
     def numbers(self, matched: Matched) -> list[int]:
         """The index of every row among the slots of the whole Timeline, matched: what joinlab.match counts."""
         if matched is self.matched:
-            return list(range(len(self.slots)))
+            return list(matched.numbers)
         at = {(rank, slot.group, seq): k for k, slot in enumerate(matched.slots) for rank, seq in slot.calls.items()}
         firsts = (next(iter(slot.calls.items())) for slot in self.slots)
-        return [at[rank, slot.group, seq] for slot, (rank, seq) in zip(self.slots, firsts, strict=True)]
+        return [
+            matched.numbers[at[rank, slot.group, seq]] for slot, (rank, seq) in zip(self.slots, firsts, strict=True)
+        ]
 
     def label(self, part: Fold, rank: int | None = None) -> str:
         """What a fold holds, in words; of one lane, or of all of them.
@@ -117,16 +122,21 @@ class Folding:
         return ranks_text(self.lanes[rank])
 
 
-def fold(timeline: Timeline, keep: Collection[int] = (), ranks: bool = True, matched: Matched | None = None) -> Folding:
+def fold(
+    timeline: Timeline, keep: Collection[int] = (), ranks: bool | Classes = True, matched: Matched | None = None
+) -> Folding:
     """Fold a Timeline.
 
     keep     rows that stay rows of their own, by index of Folding.slots: what is selected
-    ranks    False gives every rank a lane of its own
+    ranks    False gives every rank a lane of its own; or the ranks of each lane, where they are known
     matched  Matched(timeline), if it is at hand
 
         [part for part in fold(timeline).parts if isinstance(part, int)]        # rows that stand by themselves
     """
-    classes = rank_classes(timeline) if ranks else tuple((rank,) for rank in range(timeline.world_size))
+    if isinstance(ranks, bool):
+        classes = rank_classes(timeline) if ranks else tuple((rank,) for rank in range(timeline.world_size))
+    else:
+        classes = ranks
     if matched is None or len(classes) < timeline.world_size:
         matched = _shown(timeline, classes)
     return Folding(classes, matched, fold_rows(matched, keep))
@@ -176,9 +186,11 @@ def _signatures(timeline: Timeline) -> tuple[Codes, dict[tuple[int, str | None],
     waits = pl.col("host_wait_begin_ns").is_not_null() & pl.col("host_wait_end_ns").is_null()
     done = pl.col("completed_ns").is_not_null()
     derived = calls.select(root=root, away=away, done=done, waits=waits).with_columns(local=local)
-    kinds = _mixed(_hashed(calls, "op", "origin", "dtype", "shape", "reduce_op", "tag", "call_site"))
-    kinds = _mixed(kinds + _hashed(derived, "root"))
-    mine = kinds + _mixed(_hashed(calls, "input", "error")) + _hashed(derived, "away", "done", "waits", "local")
+    kinds = _mixed(hash_columns(calls, "op", "origin", "dtype", "shape", "reduce_op", "tag", "call_site"))
+    kinds = _mixed(kinds + hash_columns(derived, "root"))
+    mine = (
+        kinds + _mixed(hash_columns(calls, "input", "error")) + hash_columns(derived, "away", "done", "waits", "local")
+    )
     places, odd = _places(timeline, kinds, derived["done"].to_numpy())
     # Calls of an odd slot are alike only within that slot; all others wherever they are.
     each = _mixed(mine + np.where(odd, _mixed(places), np.uint64(0)))
@@ -186,6 +198,14 @@ def _signatures(timeline: Timeline) -> tuple[Codes, dict[tuple[int, str | None],
     at = np.arange(len(ranks), dtype=np.uint64) - starts[ranks].astype(np.uint64)
     summed = np.concatenate([np.zeros(1, np.uint64), np.cumsum(each * (_mixed(at) | np.uint64(1)), dtype=np.uint64)])
     return np.asarray(summed[starts[1:]] - summed[starts[:-1]], np.uint64), groups
+
+
+def places(timeline: Timeline) -> tuple[Codes, npt.NDArray[np.bool_], Codes]:
+    """Of every call its slot, as a number, whether that slot is odd (see `_places`), and its call as a number."""
+    calls = timeline.calls
+    kinds = _mixed(hash_columns(calls, "op", "origin", "dtype", "shape", "reduce_op", "root", "call_site"))
+    slots, odd = _places(timeline, kinds, calls["completed_ns"].is_not_null().to_numpy())
+    return slots, odd, kinds
 
 
 def _local_groups(calls: pl.DataFrame) -> tuple[pl.Series, dict[tuple[int, str | None], int]]:
@@ -224,7 +244,7 @@ def _places(timeline: Timeline, kinds: Codes, done: npt.NDArray[np.bool_]) -> tu
         table = np.array([[skips.get(name, {}).get(rank, 0) for rank in world] for name in names], np.int64)
         numbered = numbered + table[number, keys["rank"].to_numpy()] * ~paired
     if paired.any():
-        hashed = _hashed(keys.with_columns(k=numbered), "group", "source", "target", "tag", "k")
+        hashed = hash_columns(keys.with_columns(k=numbered), "group", "source", "target", "tag", "k")
         _, slot_of = np.unique(hashed, return_inverse=True)
     else:  # to number them by sorting two million hashes takes 0.5 s
         ks = numbered.to_numpy()
@@ -239,7 +259,7 @@ def _places(timeline: Timeline, kinds: Codes, done: npt.NDArray[np.bool_]) -> tu
     return slot_of.astype(np.uint64), odd[slot_of]
 
 
-def _hashed(frame: pl.DataFrame, *names: str) -> Codes:
+def hash_columns(frame: pl.DataFrame, *names: str) -> Codes:
     """One number a row, by the values of several columns. Column by column takes a fifth of hashing structs."""
     found = np.zeros(frame.height, np.uint64)
     for name in names:

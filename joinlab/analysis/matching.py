@@ -77,6 +77,7 @@ class Matched:
     calls   the same, as the matching rules read them
     groups  global ranks of every group
     slots   what `match` finds
+    numbers what each slot is called: its index; of a part of a run (analysis.large), its index in the whole
     """
 
     def __init__(self, timeline: Timeline) -> None:
@@ -86,6 +87,7 @@ class Matched:
         self.calls = [call_of(row) for row in self.rows]
         self.groups = groups_of(timeline)
         self.slots = _match(self.rows, self.calls, self.groups, timeline.meta)
+        self.numbers: Sequence[int] = range(len(self.slots))
 
 
 def match(timeline: Timeline) -> tuple[Slot, ...]:

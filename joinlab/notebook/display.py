@@ -50,7 +50,7 @@ def show(timeline: Timeline) -> None:
     """Show a Timeline here: in a notebook the verdict and the picture, in a terminal the verdict as text."""
     if _is_terminal():
         print(f"{timeline!r}\n{_said(timeline)}")
-    elif (calls := len(timeline.rows("calls"))) > MAX_CALLS:
+    elif (calls := timeline.calls.height) > MAX_CALLS:
         _put(_said(timeline))
         print(f"{calls} calls are too many to draw unasked: joinlab.View(timeline) draws them.")
     elif _somebody_is_there():
@@ -98,7 +98,7 @@ def _show_live(shown: View | Beside | Bench, view: View, still: str, plain: str)
 
 def _picture(view: View) -> str:
     """What a view shows, as an image and a sentence; where there is something to hide, or too much, as a sentence."""
-    if view.covered or len(view.timeline.rows("calls")) > MAX_CALLS:
+    if view.covered or view.timeline.calls.height > MAX_CALLS:
         return f"<p>joinlab.View {GONE}</p>"
     from joinlab.analysis.wording import shown_html
 

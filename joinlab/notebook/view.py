@@ -15,8 +15,10 @@ import anywidget
 import polars as pl
 import traitlets
 
+from joinlab.analysis.large import is_large, large
 from joinlab.analysis.matching import Slot, match
 from joinlab.picture.assets import script, style
+from joinlab.picture.details import call_details
 from joinlab.picture.lane_data import pack
 from joinlab.picture.lanes import NARROW
 from joinlab.picture.rows import RowKind
@@ -70,6 +72,7 @@ class View(anywidget.AnyWidget):
             raise TypeError(f"View has no option {', '.join(unknown)}; see help(joinlab.View)")
         self._matched: tuple[Timeline, tuple[Slot, ...]] | None = None
         super().__init__(timeline=timeline, **options)
+        self.on_msg(self._asked)
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -84,6 +87,8 @@ class View(anywidget.AnyWidget):
         calls = self.timeline.calls
         if self.selected is None:
             return calls.clear()
+        if is_large(self.timeline):
+            return large(self.timeline, self._folds).calls(self.selected)
         slot = self.slots[self.selected]
         wanted = [
             (pl.col("rank") == rank) & (pl.col("seq") == seq) & (pl.col("group") == slot.group)
@@ -91,18 +96,41 @@ class View(anywidget.AnyWidget):
         ]
         return calls.filter(pl.any_horizontal(wanted))
 
+    @property
+    def _count(self) -> int:
+        """How many slots there are."""
+        return len(large(self.timeline, self._folds).odd) if is_large(self.timeline) else len(self.slots)
+
+    @property
+    def _folds(self) -> bool:
+        """Whether ranks that did the same share a lane."""
+        return self.alike and not self.covered and self.timeline.world_size > NARROW
+
+    def _asked(self, _: object, content: Mapping[str, Any], buffers: object) -> None:
+        """Of a large Timeline the browser holds no values and stacks: it asks for those of the calls of a slot."""
+        slot = content.get("details")
+        if not isinstance(slot, int) or not is_large(self.timeline) or not 0 <= slot < self._count:
+            return
+        whole = large(self.timeline, self._folds)
+        lane_of = {ranks[0]: lane for lane, ranks in enumerate(whole.classes)}
+        tells_start = self.timeline.calls["started_ns"].null_count() < self.timeline.calls.height
+        rows = whole.calls(slot).rows(named=True)
+        told = [[lane_of[row["rank"]], call_details(row, tells_start)[2:]] for row in rows if row["rank"] in lane_of]
+        self.send({"details": slot, "calls": told})
+
     @traitlets.validate("selected")
     def _check_selected(self, proposal: Mapping[str, Any]) -> int | None:
         value: int | None = proposal["value"]
-        if value is not None and not 0 <= value < len(self.slots):
-            raise traitlets.TraitError(f"selected= is a slot from 0 to {len(self.slots) - 1}, or None; got {value}")
+        count = self._count if value is not None else 0
+        if value is not None and not 0 <= value < count:
+            raise traitlets.TraitError(f"selected= is a slot from 0 to {count - 1}, or None; got {value}")
         return value
 
     @traitlets.observe("timeline")
     def _show(self, change: Mapping[str, Any]) -> None:
         with self.hold_sync():
             self._pack()
-            if self.selected is not None and self.selected >= len(self.slots):
+            if self.selected is not None and self.selected >= self._count:
                 self.selected = None
 
     @traitlets.observe("alike", "covered")
@@ -112,10 +140,14 @@ class View(anywidget.AnyWidget):
             self._pack()
 
     def _pack(self) -> None:
-        self._packed = packed(self.timeline, self.alike and not self.covered)
+        self._packed = packed(self.timeline, self._folds)
+
+
+def packed(timeline: Timeline, ranks: bool) -> bytes:
+    """The lane data of a Timeline; `ranks` folds ranks that did the same."""
+    return pack(timeline, ranks) if is_large(timeline) else _packed_before(timeline, ranks)
 
 
 @lru_cache(maxsize=128)  # a slider that comes back, or goes where the map has been, costs the drawing alone
-def packed(timeline: Timeline, ranks: bool) -> bytes:
-    """The lane data of a Timeline; `ranks` folds ranks that did the same."""
+def _packed_before(timeline: Timeline, ranks: bool) -> bytes:
     return pack(timeline, ranks=ranks)

@@ -14,12 +14,14 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from joinlab.analysis.folding import Folding
+from joinlab.analysis.large import Large, large
 from joinlab.analysis.matching import Matched, Slot
 from joinlab.analysis.source import SourceText
 from joinlab.analysis.verdict import judge
 from joinlab.analysis.wording import good, measured, shown, sign, title
+from joinlab.picture.columns import columns
 from joinlab.picture.details import MADE
-from joinlab.picture.lanes import Box, Lanes, every_lanes, folded
+from joinlab.picture.lanes import NARROW, Box, Lanes, every_lanes, read
 from joinlab.picture.layout import HOST, SPAN, STREAM, WAIT
 from joinlab.picture.rows import RowKind
 from joinlab.picture.theme import BAND_NAMES, STYLES
@@ -82,6 +84,7 @@ class LaneData:
         self._facts = Table()  # (text of a name, text of what it says)
         self._told = Table()  # texts of a box: several facts
         self._runs: list[dict[str, Any]] = []
+        self._columns: list[bytes] = []  # of the large ones among them
 
     def add(self, timeline: Timeline, ranks: bool = True) -> int:
         """Add a Timeline and return the number of its run: the same for what would look the same.
@@ -89,12 +92,15 @@ class LaneData:
         ranks  False gives every rank a lane of its own, however many there are
         """
         run = self._run(timeline, ranks)
+        if "columns" in run:
+            self._runs.append(run)
+            return len(self._runs) - 1
         if run not in self._runs:
             self._runs.append(run)
         return self._runs.index(run)
 
     def packed(self) -> bytes:
-        """All of it, as compressed JSON; the same runs give the same bytes."""
+        """All of it, as compressed JSON, and behind a NUL the columns; the same runs give the same bytes."""
         parts = {
             "looks": LOOKS,
             "texts": [shown(text) for text in self._texts.values],
@@ -102,29 +108,35 @@ class LaneData:
             "told": self._told.values,
             "runs": self._runs,
         }
-        return gzip.compress(json.dumps(parts, ensure_ascii=False, separators=(",", ":")).encode(), 6, mtime=0)
+        text = json.dumps(parts, ensure_ascii=False, separators=(",", ":")).encode()
+        if not self._columns:
+            return gzip.compress(text, 6, mtime=0)
+        return gzip.compress(b"\0".join([text, b"".join(self._columns)]), 1, mtime=0)  # 6 takes 4 times as long for 4 %
 
     def _run(self, timeline: Timeline, ranks: bool) -> dict[str, Any]:
-        matched, text = Matched(timeline), self._texts
-        folding = folded(matched, ranks)
-        layouts = every_lanes(matched, folding)
+        text, source, boxes = self._texts, SourceText.of(timeline), Table()
+        more: dict[str, Any] = {}
+        matched, folding, odd = read(timeline, ranks)
+        layouts = every_lanes(matched, folding, odd)
+        if odd is None:
+            zero = layouts["time", True].begin
+        else:
+            more["columns"], zero = self._columns_of(large(timeline, ranks and timeline.world_size > NARROW), source)
         lanes = layouts["logical", False].lanes
         first = [ranks[0] for ranks in folding.classes]
         caps = layouts["logical", False].caps
-        source = SourceText.of(timeline)
-        boxes = Table()
-        zero = layouts["time", True].begin
         places = {
             name: self._layout(layouts[at], boxes, source, zero if at[0] == "time" else 0.0)
             for name, at in LAYOUTS.items()
+            if at in layouts
         }
-        return {
+        return more | {
             "ranks": len(lanes),
             "lanes": [text(name) for name in lanes],
             "title": text(title(timeline)),
             "measured": text(measured(timeline)),
             "modelled": layouts["logical", False].modelled,
-            "verdict": self._verdict(timeline, folding, folding.numbers(matched)),
+            "verdict": self._verdict(matched.timeline, folding, folding.numbers(matched)),
             "ends": [text(cap.text) for cap in caps],
             "good": [good(cap.ending) for cap in caps],
             "sign": "".join(sign(cap.ending) for cap in caps),
@@ -136,6 +148,25 @@ class LaneData:
             "boxes": [dict(items) for items in boxes.values],
             "layouts": places,
         }
+
+    def _columns_of(self, whole: Large, source: SourceText) -> tuple[dict[str, Any], float]:
+        """What is told of the columns of a large run, and where its clock begins."""
+        told, codes, begin, written = columns(whole)
+        self._columns.append(written)
+        told["names"] = [self._texts(name) for name in told["names"]]
+        told["codes"] = [
+            {
+                "kind": KINDS.index(one.kind),
+                "label": self._texts(one.label),
+                "line": source.line(one.site),
+                "facts": self._told(
+                    tuple(self._facts((self._texts(name), self._texts(said))) for name, said in one.facts)
+                ),
+                "like": one.like,
+            }
+            for one in codes
+        ]
+        return told, float(begin)
 
     def _verdict(self, timeline: Timeline, folding: Folding, numbers: Sequence[int]) -> dict[str, Any]:
         """The verdict; `first` and `wrong` are slots: the first difference, and all that did not go as meant."""

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from joinlab.analysis.folding import Folding
 from joinlab.analysis.folding import fold as fold_timeline
+from joinlab.analysis.large import Flags, is_large, large
 from joinlab.analysis.matching import Matched
 from joinlab.analysis.wording import asks, tensor
 from joinlab.picture.details import Details, call_details, moment, span_details, wait_details
@@ -187,7 +188,22 @@ def lanes(timeline: Timeline, axis: str = "logical", setup: bool = False) -> Lan
     """
     if axis not in AXES:
         raise ValueError(f"axis must be 'logical' or 'time', not {axis!r}")
-    return _lay_out(_Run(Matched(timeline)), axis, setup)
+    return _lay_out(_Run(*read(timeline)), axis, setup)
+
+
+def read(timeline: Timeline, ranks: bool = True) -> tuple[Matched, Folding, Flags | None]:
+    """What a picture shows of a Timeline: its calls, matched, and folded; of a large one, those that tell the story.
+
+    ranks  as `folded` has it
+
+    The last of the three is None, or what `analysis.large` finds odd in the whole.
+    """
+    if not is_large(timeline):
+        matched = Matched(timeline)
+        return matched, folded(matched, ranks), None
+    whole = large(timeline, ranks and timeline.world_size > NARROW)
+    short = whole.short
+    return short, fold_timeline(short.timeline, ranks=whole.classes, matched=short), whole.odd
 
 
 def folded(matched: Matched, ranks: bool = True) -> Folding:
@@ -198,12 +214,18 @@ def folded(matched: Matched, ranks: bool = True) -> Folding:
     return fold_timeline(matched.timeline, ranks=ranks and matched.timeline.world_size > NARROW, matched=matched)
 
 
-def every_lanes(matched: Matched, folding: Folding | None = None) -> dict[tuple[str, bool], Lanes]:
+def every_lanes(
+    matched: Matched, folding: Folding | None = None, odd: Flags | None = None
+) -> dict[tuple[str, bool], Lanes]:
     """The lanes of a Timeline by (axis, setup): what a view needs that lets its reader choose. Cheaper than one by one.
+
+    odd  as `read` gives it: of a large Timeline, there are the folded rows alone
 
     every_lanes(Matched(timeline))["time", True]        # as lanes(timeline, "time", setup=True)
     """
-    run = _Run(matched, folding)
+    run = _Run(matched, folding, odd)
+    if odd is not None:
+        return {("logical", False): _lay_out(run, "logical", False)}
     return {(axis, setup): _lay_out(run, axis, setup) for axis in AXES for setup in (False, True)}
 
 
@@ -217,8 +239,9 @@ class _Run:
     call_times, span_times  the first and the last recorded time of each; () where there is none
     """
 
-    def __init__(self, matched: Matched, folding: Folding | None = None) -> None:
+    def __init__(self, matched: Matched, folding: Folding | None = None, odd: Flags | None = None) -> None:
         self.timeline = matched.timeline
+        self.odd = odd  # of the whole run, by slot; None: this is the whole
         self.folding = folding or folded(matched)
         self.lane_of = {ranks[0]: lane for lane, ranks in enumerate(self.folding.classes)}
         self.calls = self.folding.matched.rows
@@ -302,7 +325,12 @@ def _by_row(run: _Run, steps: Sequence[PictureRow]) -> _Layout:
     layout = _Layout(stops=dict.fromkeys(ranks, 0.0))
     inside = {call for step in steps if step.fold is not None for call in step.calls}
     y, tops = 0.0, []
+    told = None  # the last slot so far
     for step, (drawn, whole) in zip(steps, notes(calls, steps), strict=True):
+        if run.odd is not None and (said := _left_out(run.odd, told, step.slots[0])):
+            layout.notes.append(Note(None, y, y + NOTE, said, False, step.slots[0] - 1, said, said))
+            y += NOTE
+        told = step.slots[-1]
         tops.append(y)
         tail = TAIL if any(_pending(calls[call]) for call in step.calls) else 0.0
         for call in step.calls:
@@ -333,6 +361,15 @@ def _by_row(run: _Run, steps: Sequence[PictureRow]) -> _Layout:
         if label:
             layout.groups.append(Group(None, together[0][1], together[-1][2], label))
     return layout
+
+
+def _left_out(odd: Flags, last: int | None, slot: int) -> str:
+    """What is said of the rows of a run between two that are told; "" if there are none."""
+    begin = 0 if last is None else last + 1
+    if slot <= begin:
+        return ""
+    bad = int(odd[begin:slot].sum())
+    return f"… {slot - begin:,} rows between, {f'{bad:,} of them not alike' if bad else 'all matched'}"
 
 
 @lru_cache(1024)  # two layouts say the same, and the next run says much of it again

@@ -9,24 +9,27 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from joinlab.analysis.matching import Matched
 from joinlab.analysis.verdict import judge
 from joinlab.analysis.wording import measured, shown, sign, title
 from joinlab.picture.assets import script, style
 from joinlab.picture.lane_data import LaneData
-from joinlab.picture.lanes import folded, lanes
+from joinlab.picture.lanes import lanes, read
 from joinlab.picture.rows import plan, stretches
 from joinlab.picture.svg import svg
 from joinlab.timeline import Timeline
 
 MAX_OUTPUT = 20_000
 """A page shows at most this many characters of what a rank printed, the last ones."""
+
+LARGE = 2_000_000
+"""Of a page with more bytes than this, the size is said before it is written."""
 
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 
@@ -95,9 +98,12 @@ def _write(path: Path, text: Callable[[], str]) -> Path:
         raise FileNotFoundError(f"cannot write {path}: there is no folder {path.parent}. Create it first.")
     if path.is_dir():
         raise IsADirectoryError(f"cannot write {path}: it is a folder. Name a file, such as {path / 'cases.html'}.")
+    page = text().encode()
+    if len(page) > LARGE:
+        print(f"{path.name} will be {len(page) / 1e6:.1f} MB", file=sys.stderr)
     draft = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        draft.write_text(text(), encoding="utf-8", newline="\n")
+        draft.write_bytes(page)
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)
@@ -222,9 +228,8 @@ def _document(heading: str, body: Iterable[str], data: LaneData) -> Iterator[str
 
 def _still(name: str, timeline: Timeline) -> Iterator[str]:
     """What the live view says, without a script: for readers who have none, and for paper."""
-    matched = Matched(timeline)
-    folding = folded(matched)
-    verdict = judge(timeline, folding)
+    matched, folding, _ = read(timeline)
+    verdict = judge(matched.timeline, folding)
     yield f'<div class="still">\n<p class="soft">{escape(measured(timeline))}</p>\n<div class="beside">\n<div>\n'
     yield f"<h3>{escape(verdict.headline)}</h3>\n"
     if verdict.causes:
@@ -280,11 +285,14 @@ def _ended_at(timeline: Timeline) -> dict[str, list[str]]:
 
 def _table(timeline: Timeline) -> Iterator[str]:
     """The same as a table: for a screen reader, and for searching in the page."""
-    matched = Matched(timeline)
+    matched, _, odd = read(timeline)
     calls, steps = matched.rows, plan(matched)
     ranks = range(timeline.world_size)
     yield f"<details>\n<summary>The same as a table, {len(steps)} rows</summary>\n<div class='scroll'>\n<table>\n"
-    yield "<caption>One row for the calls that met, with DDP's own setup unfolded.</caption>\n<thead><tr>"
+    what = (
+        "with DDP's own setup unfolded" if odd is None else f"of {len(odd):,} rows those where ranks part, begin or end"
+    )
+    yield f"<caption>One row for the calls that met, {what}.</caption>\n<thead><tr>"
     yield '<th scope="col">input</th>' + "".join(f'<th scope="col">rank {rank}</th>' for rank in ranks)
     yield '<th scope="col">remark</th></tr></thead>\n<tbody>\n'
     for step, stretch in zip(steps, stretches(calls, steps), strict=True):

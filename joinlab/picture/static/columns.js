@@ -47,6 +47,15 @@ function common(run) {
   return (columns.common = { rank, slot: Int32Array.from(summed(slot, counts, 1)), begin, end, code, flags, waited, waits });
 }
 
+/** What is known of a call without its values and stack. @param {LaneData} data @param {RawRun} run @param {number} told
+ * @param {number} begin ns @param {number | null} end null: never @returns {Fact[]} */
+function sparse(data, run, told, begin, end) {
+  const ms = (/** @type {number} */ ns) => `${(ns / 1e6).toFixed(3)} ms`;
+  const facts = data.told[told].map((fact) => /** @type {Fact} */ (data.facts[fact].map((one) => data.texts[one])));
+  return [...facts, ["began", ms(run.zero + begin)], ["took", end === null ? "never completed" : ms(end - begin)],
+    ["values, stack", "too many calls to hold them here: timeline.call(rank, seq)"]];
+}
+
 /** Every call of a large run along an axis. @param {LaneData} data @param {RawRun} run @param {string} axis @returns {Layout} */
 export function columnar(data, run, axis) {
   const { columns } = run, time = axis === "time", all = common(run), n = all.rank.length;
@@ -94,7 +103,7 @@ export function columnar(data, run, axis) {
     if (i >= n) return { ...common, rank, label: `waits for ${texts[code.label]}`, short: "waits", bad: false, failed: false, slot: slot[i], line: code.line, facts: [], host: true };
     return {
       ...common, rank, label: texts[code.label], short: texts[code.label], bad: !!(flags[i] & BAD), failed: !!(flags[i] & FAILED), slot: slot[i], line: code.line, host: false,
-      get facts() { return run.columns.told?.get(`${slot[i]},${rank}`) ?? data.told[code.facts].map((fact) => /** @type {Fact} */ (data.facts[fact].map((one) => texts[one]))); },
+      get facts() { return run.columns.told?.get(`${slot[i]},${rank}`) ?? sparse(data, run, code.facts, all.begin[i], flags[i] & OPEN ? null : all.end[i]); },
     };
   };
   const boxes = new Boxes({ lane, slot, begin, end, kind, flags, code: all.code, inOrder: true }, run.ranks, box);

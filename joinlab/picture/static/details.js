@@ -19,6 +19,12 @@ export function factsOf(data, box) {
   };
 }
 
+/** Which row a slot is: of a large run, not all rows may be drawn, and a slot's number is its row.
+ * @param {import("./picture.js").Picture} picture @param {number} slot */
+export function rowName({ layout: { boxes }, run }, slot) {
+  return run.columns ? `Row ${slot + 1} of ${run.columns.rows}` : `Row ${boxes.rowOf(slot) + 1} of ${boxes.slots.length}`;
+}
+
 /** @param {Fact[]} facts */
 const listed = (facts) => `<dl>${facts.map(([named, said]) => `<div><dt>${esc(named)}</dt><dd>${esc(said)}</dd></div>`).join("")}</dl>`;
 
@@ -62,7 +68,7 @@ export function drawDetails(panel, picture, selected, rank, unfold) {
     const all = together.map(([one]) => one);
     cards.append(card(panel, picture, of, box, all, all.includes(rank)));
   }
-  const parts = [element("p", { class: "jl-h" }, `Row ${known.rowOf(selected) + 1} of ${known.slots.length}`)];
+  const parts = [element("p", { class: "jl-h" }, rowName(picture, selected))];
   const remark = [run.layouts.logical, run.layouts["logical setup"]].flatMap((one) => one?.notes ?? []).find((note) => note.slot === selected);
   if (remark && !picture.covered.length && (picture.time || remark.line !== remark.whole)) // else it stands in the picture
     parts.push(element("p", { class: remark.bad ? "jl-remark jl-bad" : "jl-remark" }, data.texts[remark.whole]));

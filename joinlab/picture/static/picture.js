@@ -7,7 +7,9 @@ import { clamp, esc, fit, px, widthOf, wrap } from "./text.js";
 const ROW = 24, SIDE_ROW = 92, LINE = 14; // px of a row, of a row sideways, of a line of text
 export const NARROW = 4; // from so many ranks on, a lane is narrow
 const FREE = 0.1, MARK = 20; // rows of free space above a box; px of a mark above a row
-const ALL = 600, BEYOND = 0.5; // up to so many boxes are all drawn; of more, those in sight and so many screens beyond
+const SMALL = 8; // px: of a shorter one of many boxes, nothing but a rect is drawn
+const NEAR = 8; // calls at the end of a lane that can reach behind the others
+const ALL = 600, BEYOND = 0.35; // up to so many boxes are all drawn; of more, those in sight and so many screens beyond
 const LONGEST = 4e6; // px: beyond, places in an SVG are off by more than half a px
 const RULE = 8; // px of an input on the clock, at least, for a rule where it begins
 const CELL = 3; // px of a cell of a block, which has the colour of most calls in it
@@ -205,13 +207,11 @@ export class Picture {
 
   /** px below which nothing of a rank is drawn on the clock. @param {number} rank */
   lowestOf(rank) {
-    const { boxes } = this.layout;
-    let lowest = 0;
-    for (let p = boxes.starts[rank * PARTS]; p < boxes.starts[rank * PARTS + 1]; p++) {
-      const i = boxes.order[p];
-      lowest = Math.max(lowest, boxes.columns.begin[i] * this.perUnit + this.detail.lengthOf(i));
-    }
-    return lowest ? this.along(0) + lowest : 0;
+    const { starts, order, reach, columns: { begin } } = this.layout.boxes, [first, behind] = [starts[rank * PARTS], starts[rank * PARTS + 1]];
+    if (first === behind) return 0;
+    let lowest = this.along(reach[behind - 1]); // none begins behind the last, so one drawn longer reaches on only there
+    for (let p = Math.max(first, behind - NEAR); p < behind; p++) lowest = Math.max(lowest, this.along(begin[order[p]]) + this.detail.lengthOf(order[p]));
+    return lowest;
   }
 
   /** @param {number} kind */
@@ -227,7 +227,7 @@ export class Picture {
 
   /** What is in sight: boxes drawn by themselves, and blocks of many. */
   pieces() {
-    const { layout: { boxes }, window, detail } = this, { kind } = boxes.columns;
+    const { layout: { boxes }, window, detail } = this, { kind, begin, flags } = boxes.columns;
     const [from, to] = window.to === Infinity ? [-Infinity, Infinity] : [this.unitAt(window.from), this.unitAt(window.to)];
     /** @type {{ calls: Box[], hosts: Box[], blocks: Block[] }} */
     const found = { calls: [], hosts: [], blocks: [] };
@@ -244,10 +244,19 @@ export class Picture {
             (part ? found.hosts : found.calls).push(boxes.box(i));
             continue;
           }
-          const which = boxes.columns.flags[i] & WRONG ? 1 : 0;
-          if (some[which]?.owner !== owner) found.blocks.push((some[which] = { owner, rank, part, wrong: !!which, inside: [] }));
-          some[which].inside.push(i);
+          const which = flags[i] & WRONG ? 1 : 0;
+          if (some[which]?.owner !== owner) {
+            if (some[which]) this.endCell(some[which]);
+            found.blocks.push((some[which] = this.beginBlock(owner, rank, part, !!which)));
+          }
+          const block = some[which], cell = Math.floor(((begin[i] - begin[owner]) * this.perUnit) / CELL);
+          if (cell !== block.cell) {
+            this.endCell(block);
+            block.cell = cell;
+          }
+          block.counts[kind[i]]++;
         }
+        for (const block of some) if (block) this.endCell(block);
       }
     }
     if (this.selected !== null) // is drawn by itself, wherever it lies
@@ -281,43 +290,46 @@ export class Picture {
     );
   }
 
-  /** Many calls that are too short to be drawn one by one: cells in the colour of most of them. @param {Block} block */
-  block({ owner, rank, part, wrong, inside }) {
-    const { boxes } = this.layout, { begin, end, kind } = boxes.columns, { detail, looks } = this;
-    const from = this.along(begin[owner]), to = Math.max(this.along(end[detail.lastOf[owner]]), from + LEAST);
-    const range = looks.lanes[part === 0 ? "stream" : part === 1 ? "span" : "wait"];
-    const low = this.beside(rank, range[0]), high = this.beside(rank, range[1]);
-    /** Cells of each kind, as paths. @type {Map<number, string>} */
-    const cells = new Map();
-    /** @type {Map<number, number>} */
-    let counts = new Map();
-    let cell = NaN;
-    const close = () => {
-      if (!counts.size) return;
-      const [most] = [...counts].reduce((best, one) => (one[1] > best[1] ? one : best));
-      const at = from + cell * CELL, long = Math.min(CELL, to - at);
-      cells.set(most, (cells.get(most) ?? "") + (this.down ? `M${px(low)} ${px(at)}H${px(high)}v${px(long)}H${px(low)}z` : `M${px(at)} ${px(low)}V${px(high)}h${px(long)}V${px(low)}z`));
-      counts = new Map();
+  /** Many calls that are too short to be drawn one by one. @param {number} owner the first @param {number} rank @param {number} part
+   * @param {boolean} wrong @returns {Block} */
+  beginBlock(owner, rank, part, wrong) {
+    const { begin, end } = this.layout.boxes.columns, from = this.along(begin[owner]);
+    const [low, high] = this.looks.lanes[part === 0 ? "stream" : part === 1 ? "span" : "wait"];
+    return {
+      owner, rank, part, wrong, from, to: Math.max(this.along(end[this.detail.lastOf[owner]]), from + LEAST),
+      low: this.beside(rank, low), high: this.beside(rank, high), cell: -1, counts: new Uint32Array(this.looks.kinds.length), paths: new Map(),
     };
-    for (const i of inside) {
-      const here = Math.floor((this.along(begin[i]) - from) / CELL);
-      if (here !== cell) { close(); cell = here; }
-      counts.set(kind[i], (counts.get(kind[i]) ?? 0) + 1);
+  }
+
+  /** Draw a cell of a block in the colour of most calls in it. @param {Block} block */
+  endCell({ counts, cell, from, to, low, high, paths }) {
+    let most = -1;
+    for (let kind = 0; kind < counts.length; kind++) if (counts[kind] && (most < 0 || counts[kind] > counts[most])) most = kind;
+    if (most < 0) return;
+    counts.fill(0);
+    const at = from + cell * CELL, long = Math.min(CELL, to - at);
+    paths.set(most, (paths.get(most) ?? "") + (this.down ? `M${px(low)} ${px(at)}H${px(high)}v${px(long)}H${px(low)}z` : `M${px(at)} ${px(low)}V${px(high)}h${px(long)}V${px(low)}z`));
+  }
+
+  /** @param {Block} block */
+  block({ owner, rank, part, wrong, from, to, low, high, paths }) {
+    const { looks } = this, { begin, kind } = this.layout.boxes.columns, held = this.detail.held[owner].toLocaleString("en");
+    const said = part ? `${looks.kinds[kind[owner]].name}, ${held} times` : `${held} calls, ${wrong ? "all of them wrong" : "all matched"}`;
+    const at = `data-at="${begin[owner]}"`, look = `class="jl-block${wrong ? " jl-wrong" : ""}"`, name = esc(`${this.laneName(rank)}: ${said}`);
+    if (to - from < SMALL) {
+      const rect = this.rect(from, to, low, high, `fill="${this.fill([...paths.keys()][0])}" ${look} ${part ? "" : `role="gridcell" aria-label="${name}" `}${at}`);
+      return part ? `<g aria-hidden="true">${rect}</g>` : `<g role="row">${rect}</g>`;
     }
-    close();
-    const paths = [...cells].map(([of, d]) => `<path d="${d}" fill="${this.fill(of)}"/>`).join("");
-    const held = detail.held[owner].toLocaleString("en"), what = part === 0 ? "calls" : looks.kinds[kind[owner]].name.replace(/^host /, "the host ") + ",";
-    const said = part === 0 ? `${held} calls, ${wrong ? "all of them wrong" : "all matched"}` : `${what} ${held} times`;
+    const cells = [...paths].map(([of, d]) => `<path d="${d}" fill="${this.fill(of)}"/>`).join("");
+    const edge = this.rect(from, to, low, high, `fill="none" pointer-events="all" ${look}`), tip = `<title>${esc(said)}: press to zoom in</title>`;
+    if (part) return `<g aria-hidden="true" ${at}>${tip}${cells}${edge}</g>`;
     const seen = [Math.max(from, this.window.from), Math.min(to, this.window.to)], middle = (seen[0] + seen[1]) / 2;
     const room = (this.down ? high - low : seen[1] - seen[0]) - 10; // a number that is cut off says something else
-    const short = part ? "" : [said, `${held} calls`].find((text) => widthOf(text, 11) <= room) ?? "";
+    const short = seen[1] - seen[0] < 22 ? "" : [said, `${held} calls`].find((text) => widthOf(text, 11) <= room) ?? "";
     const wide = widthOf(short, 11) + 8, [x, y] = this.down ? [(low + high) / 2, middle] : [middle, (low + high) / 2];
-    const label = short && seen[1] - seen[0] > 22
+    const label = short
       ? `<rect x="${px(x - wide / 2)}" y="${px(y - 9)}" width="${px(wide)}" height="17" class="jl-blockplate"/><text x="${px(x)}" y="${px(y + 4)}" text-anchor="middle">${esc(short)}</text>` : "";
-    const edge = this.rect(from, to, low, high, `class="jl-block${wrong ? " jl-wrong" : ""}"`);
-    const tip = `<title>${esc(said)}: zoom in to see them</title>`;
-    if (part) return `<g aria-hidden="true" data-at="${begin[owner]}">${tip}${paths}${edge}</g>`;
-    return `<g role="row" data-at="${begin[owner]}">${tip}<g role="gridcell" aria-label="${esc(`${this.laneName(rank)}: ${said}`)}">${paths}${edge}</g><g aria-hidden="true">${label}</g></g>`;
+    return `<g role="row" ${at}>${tip}<g role="gridcell" aria-label="${name}">${cells}${edge}</g><g aria-hidden="true">${label}</g></g>`;
   }
 
   /** @param {number} lane */
@@ -430,13 +442,18 @@ export class Picture {
   /** @param {Band[]} shown */
   bands(shown) {
     const high = this.looks.lanes.stream[1], low = this.looks.lanes.stream[0], found = [];
+    let plain = "";
     for (const { a, b, met, bad, text, slot } of shown) {
       const [one, other] = [this.beside(a.rank, high), this.beside(b.rank, low)];
       const corners = [[one, a.begin], [other, b.begin], [other, b.end], [one, a.end]]
         .map(([side, at]) => (this.down ? `${px(side)},${px(this.along(at))}` : `${px(this.along(at))},${px(side)}`));
+      if (this.partial && !bad) { // a path of all of them is one element for thousands
+        plain += `M${corners.join("L")}z`;
+        continue;
+      }
       found.push(`<polygon points="${corners.join(" ")}" data-slot="${slot}" class="${bad ? (met ? "jl-clash" : "jl-miss") : "jl-band"}">${text ? `<title>${esc(text)}</title>` : ""}</polygon>`);
     }
-    return found.join("");
+    return (plain && `<path d="${plain}" class="jl-band"/>`) + found.join("");
   }
 
   /** @param {Band[]} shown */
@@ -464,6 +481,10 @@ export class Picture {
   /** @param {Box} box */
   box(box) {
     const [from, to] = this.place(box), [low, high] = this.sides(box), wrong = box.bad || box.failed;
+    if (this.partial && to - from < SMALL && !box.open) {
+      const cell = box.host ? "" : `role="gridcell" id="${this.name}-${box.slot}-${box.rank}" aria-selected="false" aria-label="${esc(this.said(box))}" data-slot="${box.slot}" data-rank="${box.rank}" `;
+      return this.rect(from, to, low, high, `fill="${this.fill(box.kind)}" ${cell}class="jl-edge${wrong ? " jl-wrong" : ""}"`);
+    }
     const parts = [];
     let label = "";
     const look = `fill="${this.fill(box.kind)}"`;

@@ -14,11 +14,13 @@ interface RawRun {
 interface RawColumns {
   planes: [name: string, size: number, n: number][]; unit: number; counts: number[]; spans: number[];
   codes: { kind: number; label: number; line: number; facts: number; like: number }[];
-  names: number[]; missed: number[]; stops: number[]; end: number; calls: number;
+  names: number[]; missed: number[]; stops: number[]; end: number; rows: number;
   read?: Record<string, Uint32Array>;
   common?: { rank: Int32Array; slot: Int32Array; begin: Float64Array; end: Float64Array } & Record<"code" | "flags" | "waited" | "waits", Uint32Array>;
   /** What was told of single calls, by slot and rank. */
   told?: Map<string, Fact[]>;
+  /** Slots that Python was asked for, or need not be. */
+  asked?: Set<number>;
 }
 
 /** Boxes by index; `inOrder`: the slots' numbers are their rows. */
@@ -28,7 +30,10 @@ interface Columns {
 }
 
 /** Calls that are drawn as one. */
-interface Block { owner: number; rank: number; part: number; wrong: boolean; inside: number[] }
+interface Block {
+  owner: number; rank: number; part: number; wrong: boolean; from: number; to: number; low: number; high: number;
+  cell: number; counts: Uint32Array; paths: Map<number, string>;
+}
 
 /** What happened, why, what to do; `first` and `wrong` are slots. */
 interface RawVerdict {

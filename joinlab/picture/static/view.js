@@ -2,10 +2,10 @@
 // widget's, or a Store where there is no Python. Each part has a module of its own; joinlab/picture/assets.py joins them.
 
 import { align, evenly, level, neighbour } from "./align.js";
-import { drawDetails, factsOf } from "./details.js";
+import { drawDetails, factsOf, rowName } from "./details.js";
 import { element } from "./dom.js";
 import { Keys } from "./keys.js";
-import { foldsOf, layoutOf, unpack } from "./layout.js";
+import { factsIn, foldsOf, layoutOf, unpack } from "./layout.js";
 import { drawLegend } from "./legend.js";
 import { Overview } from "./overview.js";
 import { Picture } from "./picture.js";
@@ -131,7 +131,7 @@ export class LiveView {
     this.canvas.addEventListener("keydown", (event) => this.pressed(event));
     // While data of a run to come is on its way, what changes now is drawn with that run.
     const ifCurrent = (/** @type {() => void} */ draw) => () => { if (this.run && this.shownBytes === this.get("_packed")) draw(); };
-    /** @type {Record<string, () => void>} */
+    /** @type {Record<string, (message?: any) => void>} */
     this.listeners = {
       "change:_packed": () => this.load(),
       "change:selected": () => this.selectionChanged(),
@@ -149,6 +149,7 @@ export class LiveView {
       "change:sentences": ifCurrent(() => this.tell()),
       "change:_still": () => this.hideStill(),
     };
+    this.listeners["msg:custom"] = (/** @type {any} */ message) => this.answered(message);
     for (const [event, listener] of Object.entries(this.listeners)) this.model.on(event, listener);
     this.observer = new ResizeObserver(() => {
       const width = this.frame.clientWidth;
@@ -180,6 +181,11 @@ export class LiveView {
     this.hideStill();
     const another = this.run !== null;
     [this.data, this.run] = [data, run];
+    if (run.columns && !run.columns.told) { // what the folded rows tell is known
+      const known = layoutOf(data, run, "logical", false).list.filter((box) => !box.host && !box.fold);
+      run.columns.told = new Map(known.map((box) => [`${box.slot},${box.rank}`, factsIn(data, box)]));
+      run.columns.asked = new Set(known.map((box) => box.slot));
+    }
     this.opened.clear();
     if (another && layoutOf(data, run, this.get("axis"), this.get("setup")).boxes.rowOf(this.selected) < 0) this.set("selected", null);
     this.rank = Math.min(this.rank, run.ranks - 1);
@@ -190,6 +196,25 @@ export class LiveView {
     const { first } = run.verdict;
     if (this.selected === null && first !== null && !this.covered.length && !(this.get("rows") ?? []).length) this.set("selected", first);
     this.root.dispatchEvent(new CustomEvent("joinlab:shown", { bubbles: true }));
+  }
+
+  /** Of a large run Python holds the values and stacks: ask for those of what is selected, once. */
+  ask() {
+    const { run: { columns }, selected } = this;
+    if (!columns || selected === null || !this.model.send || columns.asked.has(selected)) return;
+    columns.asked.add(selected);
+    this.model.send({ details: selected });
+  }
+
+  /** @param {any} message */
+  answered(message) {
+    if (!Array.isArray(message?.calls) || !this.run?.columns) return;
+    for (const [lane, facts] of message.calls) this.run.columns.told.set(`${message.details},${lane}`, facts);
+    if (message.details === this.selected) this.drawDetails();
+  }
+
+  drawDetails() {
+    drawDetails(this.panel, this.picture, this.selected, this.rank, () => this.press(this.selected, this.rank));
   }
 
   hideStill() { // what stands in for this view where it cannot live is not needed now
@@ -271,7 +296,7 @@ export class LiveView {
     this.scroll.classList.toggle("jl-sideways", !this.picture.down);
     this.head.innerHTML = this.picture.head();
     if (this.picture.partial) {
-      if (this.anchor) this.canvas.replaceChildren(Object.assign(document.createElement("div"), { style: `width:${this.picture.width}px;height:${this.picture.height}px` }));
+      if (this.anchor) for (const side of /** @type {const} */ (["width", "height"])) this.grid.setAttribute(side, String(this.picture[side])); // room to scroll in
       this.anchor?.();
       this.picture.look(...this.sight());
     }
@@ -290,8 +315,16 @@ export class LiveView {
     if (this.picture?.down) this.canvas.querySelector(".jl-rows").setAttribute("transform", `translate(${this.sideways} 0)`);
   }
 
+  /** px in the frame of what is selected; of its middle, where that is out of sight. @returns {[number, number]} */
+  middle() {
+    const { picture, scroll } = this, [from, size] = this.sight();
+    const extent = this.selected === null ? null : picture.extent(this.selected), at = extent ? (extent[0] + extent[1]) / 2 - from : -1;
+    const along = at >= 0 && at <= size ? at : size / 2;
+    return picture.down ? [scroll.clientWidth / 2, along] : [along, scroll.clientHeight / 2];
+  }
+
   /** @param {number} to @param {number} x px in the frame that stay where they are @param {number} y */
-  zoomTo(to, x = this.scroll.clientWidth / 2, y = this.scroll.clientHeight / 2) {
+  zoomTo(to, x = this.middle()[0], y = this.middle()[1]) {
     const before = this.zoom;
     this.zoom = clamp(to, 0, this.deepest);
     if (this.zoom === before) return;
@@ -331,7 +364,8 @@ export class LiveView {
   /** Mark what is selected, in the picture and beside it. @param {boolean} scrolls */
   pick(scrolls) {
     const { selected } = this, cell = this.markPicked();
-    drawDetails(this.panel, this.picture, selected, this.rank, () => this.press(selected, this.rank));
+    this.drawDetails();
+    this.ask();
     drawSource(this.source, this.picture, selected);
     const extent = scrolls && selected !== null ? this.picture.extent(selected) : null;
     if (!extent) return;
@@ -372,7 +406,7 @@ export class LiveView {
     if (slot === null) return;
     const boxes = this.layout.boxes.of(slot).filter((box) => this.picture.seen(box.rank));
     const own = boxes.find((box) => box.rank === rank), made = own && factsOf(this.data, own).made;
-    this.announce(`Row ${this.layout.boxes.rowOf(slot) + 1} of ${this.layout.boxes.slots.length}. ` +
+    this.announce(`${rowName(this.picture, slot)}. ` +
       `${boxes.map((box) => this.picture.said(box)).join("; ")}.${made ? ` Rank ${rank}: ${made}.` : ""}`);
   }
 

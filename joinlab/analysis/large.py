@@ -1,0 +1,140 @@
+"""Large Timelines, read by columns: a million calls are matched in a second, where row by row they take a minute.
+
+What a reader needs of them is told by few: `Large.short` holds the calls where the ranks part, those beside them, and
+the first and last of every rank, matched and told as any Timeline is. Whole slots are left out, of all ranks, so
+those that stay meet as before.
+
+    slot      0 1 2 | 3 ...  59,998 | 59,999  60,000  60,001 | ...  124,998 | 124,999
+    kept      x x x |               |    x    differs     x  |              |   hangs
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from joinlab.analysis.folding import Codes, places, rank_classes
+from joinlab.analysis.matching import Matched
+from joinlab.timeline import Timeline
+
+LARGE = 4000
+"""A Timeline with more calls than these is read by columns."""
+
+KEPT = 2000  # calls that a short Timeline holds, about
+BESIDE = 3  # slots kept on either side of one that is kept
+FEWEST = 24  # slots kept, however many ranks there are
+
+Numbers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Large:
+    """A large Timeline.
+
+    timeline  the whole of it
+    classes   ranks that did the same, one tuple a lane
+    slot      of every call, the index of its slot among those that `match` lists
+    odd       by slot: not every rank of the group issued the same call from the same line there, and completed it
+    wrong     by slot: its calls met, or miss each other, and should not have
+    short     some of its slots, matched; `short.numbers` names them by their index in the whole
+    """
+
+    timeline: Timeline
+    classes: tuple[tuple[int, ...], ...]
+    slot: Numbers
+    odd: Flags
+    wrong: Flags
+    short: Matched
+
+    @classmethod
+    def of(cls, timeline: Timeline, ranks: bool = True) -> Large:
+        """Read a Timeline. `ranks`: those that did the same share a lane."""
+        classes = rank_classes(timeline) if ranks else tuple((rank,) for rank in range(timeline.world_size))
+        found, odd_calls, kinds = places(timeline)
+        slot = _numbers(timeline, found)
+        odd = np.bincount(slot, odd_calls) > 0
+        # What the calls of a slot are, in any order: slots of one pattern are judged alike, so one of each is enough.
+        pattern = np.zeros(len(odd), np.uint64)
+        np.add.at(pattern, slot, kinds)
+        where = np.flatnonzero(odd)
+        _, example, of_pattern = np.unique(pattern[where], return_index=True, return_inverse=True)
+        short = _short(timeline, slot, where, where[example])
+        number_of = {number: at for at, number in enumerate(short.numbers)}
+        bad = [not short.slots[number_of[at]].expected if at in number_of else True for at in where[example].tolist()]
+        wrong = np.zeros(len(odd), bool)
+        wrong[where] = np.array(bad, bool)[of_pattern] if len(where) else False
+        return cls(timeline, classes, slot, odd, wrong, short)
+
+    def calls(self, slot: int) -> pl.DataFrame:
+        """The calls of a slot."""
+        return self.timeline.calls[np.flatnonzero(self.slot == slot)]
+
+
+def is_large(timeline: Timeline) -> bool:
+    """Whether a Timeline is to be read by columns."""
+    return timeline.calls.height > LARGE
+
+
+@lru_cache(maxsize=2)  # a view asks for the same Timeline again and again
+def large(timeline: Timeline, ranks: bool = True) -> Large:
+    """Large.of(timeline, ranks), kept for those who ask again."""
+    return Large.of(timeline, ranks)
+
+
+def _numbers(timeline: Timeline, found: Codes) -> Numbers:
+    """The index of every call's slot in the order in which `match` lists them."""
+    calls = timeline.calls
+    if calls["group"].n_unique() == 1 and calls["peer"].null_count() == calls.height:
+        # Collectives of one group come in that group's order.
+        present = np.bincount(found.astype(np.int64)) > 0
+        return np.asarray((np.cumsum(present) - 1)[found], np.int64)
+    at = {
+        (rank, slot.group, seq): number
+        for number, slot in enumerate(Matched(timeline).slots)
+        for rank, seq in slot.calls.items()
+    }
+    return np.array([at[key] for key in calls.select("rank", "group", "seq").rows()], np.int64)
+
+
+def _short(timeline: Timeline, slot: Numbers, odd: Numbers, examples: Numbers) -> Matched:
+    """The slots worth telling, matched: the first and last, each rank's last, and odd ones, with those beside them."""
+    calls = timeline.calls
+    count, most = int(slot.max()) + 1, max(KEPT // timeline.world_size, FEWEST)
+    ranks = calls["rank"].to_numpy()
+    last = slot[np.flatnonzero(np.append(ranks[1:] != ranks[:-1], True))]
+    ended = calls.select(
+        pl.any_horizontal(
+            pl.lit(False),
+            *(
+                (pl.col("rank") == rank)
+                & (pl.col("seq") == end.call)
+                & (pl.col("group") == (timeline.default_group if end.group is None else end.group))
+                for rank, end in enumerate(timeline.ends)
+                if end.call is not None
+            ),
+        )
+    ).to_series()
+    wanted = [np.arange(min(BESIDE, count)), last, slot[ended.to_numpy()], odd[:most], odd[-most:], examples[:most]]
+    kept = np.zeros(count, bool)
+    for some in wanted:
+        for beside in range(-BESIDE, BESIDE + 1) if len(some) <= most // BESIDE else (0,):
+            kept[np.clip(some + beside, 0, count - 1)] = True
+    numbers = np.flatnonzero(kept)
+    here = kept[slot]
+    matched = Matched(replace(timeline, calls=calls.filter(pl.Series(here))))
+    whole = {
+        (rank, group, seq): number
+        for (rank, group, seq), number in zip(
+            calls.filter(pl.Series(here)).select("rank", "group", "seq").rows(), slot[here].tolist(), strict=True
+        )
+    }
+    assert len(numbers) == len(matched.slots)
+    matched.numbers = [
+        whole[rank, one.group, seq] for one in matched.slots for rank, seq in list(one.calls.items())[:1]
+    ]
+    return matched

@@ -1,0 +1,180 @@
+"""Columns: every call of a large Timeline as numbers, for the script that draws the live view.
+
+A million boxes as JSON would be 200 MB; as columns they are 5. What all calls of a kind share (label, line, dtype,
+stack) is told once, times are steps from one call to the next, and each column is written byte by byte of
+significance, so that the high bytes, mostly 0, pack well. static/columns.js reads them.
+
+    begun       10 25 31 ...     steps 10 15 6, zigzag (0, 1, -1 as 0, 2, 1), in `unit` ns
+    waited      only of calls that a host waited for: from when to when, counted from the call's begin
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from joinlab.analysis.folding import hash_columns
+from joinlab.analysis.large import Large
+from joinlab.analysis.wording import asks
+from joinlab.picture.details import Details, call_details
+from joinlab.picture.lanes import MARGIN
+from joinlab.picture.rows import RowKind, kind
+from joinlab.timeline import CallRow
+
+OPEN, BAD, FAILED, WAITS, WAITS_ON = 1, 2, 4, 16, 32
+"""Flags of a call, as static/boxes.js and static/columns.js have them."""
+
+MOST = 2**30  # a step along the axis is at most so many units
+UNENDED = 0xFFFFFFFF
+
+SAME = ("op", "origin", "dtype", "shape", "reduce_op", "root", "peer", "tag", "call_site", "stack", "group")
+VARIES = {"call", "rank", "group, seq", "input", "value in", "value out", "what the rank made of it"}
+VARIES |= {"enqueued", "started", "completed", "host waited", "error"}
+
+Column = npt.NDArray[np.int64]
+
+
+class Code(NamedTuple):
+    """What calls of one code have in common. `like`: the same for codes whose calls are meant to meet."""
+
+    kind: RowKind
+    label: str
+    site: str
+    facts: Details
+    like: int
+
+
+def columns(large: Large) -> tuple[dict[str, Any], list[Code], int, bytes]:
+    """What the script is told of the columns, the codes of the calls, where the clock begins, and the columns."""
+    lanes = [ranks[0] for ranks in large.classes]
+    every = large.timeline.calls
+    shown = pl.Series(np.isin(every["rank"].to_numpy(), lanes))
+    whole = bool(shown.all())
+    calls = every if whole else every.filter(shown)
+    slot = large.slot if whole else large.slot[shown.to_numpy()]
+    lane_of = np.full(large.timeline.world_size, -1)
+    lane_of[lanes] = np.arange(len(lanes))
+    lane = lane_of[calls["rank"].to_numpy()]
+    begun, ended, waited, let_go = _times(calls)
+    known = [part[part >= 0] for part in (begun, ended, waited, let_go)]
+    spans = large.timeline.spans.filter(pl.col("rank").is_in(lanes)).sort("rank", "begin_ns", maintain_order=True)
+    span_from, span_to = (spans[name].fill_null(-1).to_numpy() for name in ("begin_ns", "end_ns"))
+    known += [span_from, span_to[span_to >= 0]]
+    begin = min(int(part.min()) for part in known if len(part))
+    end = max(int(part.max()) for part in known if len(part))
+    until = end - begin + max(end - begin, 1) * MARGIN
+    begun, span_from = begun - begin, span_from - begin  # from here on, times are counted from there
+    ended, waited, let_go, span_to = (np.where(part < 0, -1, part - begin) for part in (ended, waited, let_go, span_to))
+
+    open_ = (ended < 0) & calls["error"].is_null().to_numpy()
+    failed = calls["error"].is_not_null().to_numpy()
+    waits, waits_on = waited >= 0, (waited >= 0) & (let_go < 0)
+    flags = open_ * OPEN + large.wrong[slot] * BAD + failed * FAILED + waits * WAITS + waits_on * WAITS_ON
+    stops = []
+    span_lane = lane_of[spans["rank"].to_numpy()] if spans.height else np.zeros(0, np.int64)
+    for at in range(len(lanes)):
+        mine, mine_too = lane == at, span_lane == at
+        if (open_ | waits_on)[mine].any() or (span_to[mine_too] < 0).any():
+            stops.append(until)
+        else:
+            last = [part[mine].max() for part in (begun, ended, let_go) if mine.any()]
+            stops.append(float(max([0, *last, span_to[mine_too].max(initial=0)])))
+
+    unit = 1
+    lengths = (_steps(begun, lane), ended - begun, waited - begun, let_go - waited, _steps(span_from, span_lane))
+    far = max(int(np.abs(part).max(initial=0)) for part in (*lengths, span_to - span_from))
+    while far // unit > MOST:
+        unit *= 10
+    at_begun, at_span = begun // unit, span_from // unit
+    took = np.where(ended < 0, 0, np.maximum(ended // unit - at_begun, 0))
+    code, codes = _codes(calls)
+    names: dict[str, int] = {}
+    planes = {
+        "slot": _zigzag(_steps(slot, lane) - 1),
+        "code": code,
+        "begun": _zigzag(_steps(at_begun, lane)),
+        "took": took,
+        "flags": flags,
+        "waited": _zigzag((waited // unit - at_begun)[waits]),
+        "waits": np.maximum(let_go // unit - waited // unit, 0)[waits],
+        "spanBegun": _zigzag(_steps(at_span, span_lane)),
+        "spanTook": np.where(span_to < 0, UNENDED, np.maximum(span_to // unit - at_span, 0)),
+        "spanCode": np.array([names.setdefault(name, len(names)) for name in spans["name"]], np.int64),
+    }
+    written = [(name, *_plane(column)) for name, column in planes.items()]
+    told = {
+        "planes": [(name, size, len(planes[name])) for name, size, _ in written],
+        "unit": unit,
+        "counts": np.bincount(lane, minlength=len(lanes)).tolist(),
+        "spans": np.bincount(span_lane, minlength=len(lanes)).tolist(),
+        "names": list(names),
+        "missed": [
+            number
+            for number, one in zip(large.short.numbers, large.short.slots, strict=True)
+            if not one.met and not one.expected
+        ],
+        "stops": [round(at) for at in stops],
+        "end": round(until),
+        "rows": len(large.odd),
+    }
+    return told, codes, begin, b"".join(column for _, _, column in written)
+
+
+def _times(calls: pl.DataFrame) -> tuple[Column, Column, Column, Column]:
+    """When each call began and ended, and its host began to wait and was let go; -1 where that is not known."""
+    begun = pl.coalesce("started_ns", "enqueued_ns", "host_wait_begin_ns", "completed_ns").fill_null(0)
+    failed = pl.when(pl.col("error").is_not_null()).then("host_wait_end_ns")
+    found = calls.select(
+        begun=begun,
+        ended=pl.coalesce("completed_ns", failed).fill_null(-1),
+        waited=pl.col("host_wait_begin_ns").fill_null(-1),
+        let_go=pl.col("host_wait_end_ns").fill_null(-1),
+    )
+    begun_, ended, waited, let_go = (found[name].to_numpy() for name in found.columns)
+    return begun_, ended, waited, let_go
+
+
+def _codes(calls: pl.DataFrame) -> tuple[Column, list[Code]]:
+    """The code of every call, and all codes."""
+    if calls.is_empty():
+        return np.zeros(0, np.int64), []
+    hashed = hash_columns(calls, *SAME)
+    known = pl.Series(hashed).unique().sort().to_numpy()  # np.unique would sort a million
+    code = np.searchsorted(known, hashed)
+    first = np.zeros(len(known), np.int64)
+    first[code[::-1]] = np.arange(len(code))[::-1]  # of several, the last that is written stays
+    like: dict[object, int] = {}
+    found: list[Code] = []
+    rows: list[CallRow] = calls[first].rows(named=True)  # type: ignore[assignment]  # polars knows no TypedDict
+    for row in rows:
+        facts = tuple(fact for fact in call_details(row, True) if fact[0] not in VARIES)
+        same = (row["op"], row["origin"], row["dtype"], str(row["shape"]), row["reduce_op"], row["root"])
+        told = (("group", str(row["group"])), *facts)
+        label, number = asks(row["origin"], row["op"]), like.setdefault(same, len(like))
+        found.append(Code(kind(row), label, row["call_site"] or "", told, number))
+    return code, found
+
+
+def _steps(values: Column, lane: Column) -> Column:
+    """From each value of a lane to the next; the first of a lane is its own step."""
+    if not len(values):
+        return values
+    steps = np.diff(values, prepend=0)
+    first = np.flatnonzero(np.append(True, lane[1:] != lane[:-1]))
+    steps[first] = values[first]
+    return np.asarray(steps, np.int64)
+
+
+def _zigzag(values: Column) -> Column:
+    return np.where(values < 0, -2 * values - 1, 2 * values)
+
+
+def _plane(values: Column) -> tuple[int, bytes]:
+    """How many bytes each value takes, and all lowest bytes, all second ones, ..."""
+    size = max((int(values.max(initial=0)).bit_length() + 7) // 8, 1)
+    assert size <= 4, "a column holds numbers under 2**32"
+    parts = values.astype("<u4").view(np.uint8).reshape(-1, 4)
+    return size, b"".join(np.ascontiguousarray(parts[:, at]).tobytes() for at in range(size))

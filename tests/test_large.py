@@ -1,0 +1,98 @@
+"""Large Timelines: read by columns, they are matched and judged as row by row, and every call is written."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from bench.large import large as made
+
+from joinlab.analysis.large import LARGE, Large, large
+from joinlab.analysis.matching import match
+from joinlab.analysis.verdict import judge
+from joinlab.notebook.view import View
+from joinlab.picture.lane_data import pack
+from joinlab.picture.lanes import read
+from joinlab.picture.page import write_html
+
+
+@pytest.fixture(scope="module")
+def timeline():
+    found = made(3, 2000)
+    assert found.calls.height > LARGE
+    return found
+
+
+@pytest.fixture(scope="module")
+def packed(timeline) -> bytes:
+    return pack(timeline)
+
+
+def test_slots_have_the_numbers_that_match_gives_them(timeline):
+    slots = match(timeline)
+    number = {(rank, slot.group, seq): at for at, slot in enumerate(slots) for rank, seq in slot.calls.items()}
+    found = Large.of(timeline)
+    assert found.slot.tolist() == [number[key] for key in timeline.calls.select("rank", "group", "seq").rows()]
+    assert found.wrong.tolist() == [not slot.expected for slot in slots]
+
+
+@pytest.mark.parametrize(("ranks", "each"), [(2, 2100), (5, 900)])
+def test_the_few_slots_that_are_kept_tell_the_same_story(ranks, each):
+    timeline = made(ranks, each)
+    matched, folding, odd = read(timeline)
+    whole, short = judge(timeline), judge(matched.timeline, folding)
+    assert (short.headline, short.causes, short.fates) == (whole.headline, whole.causes, whole.fates)
+    assert folding.numbers(matched)[short.first] == whole.first
+    assert len(matched.slots) < len(odd) / 5
+
+
+def test_every_call_comes_back_from_its_columns(timeline, packed):
+    text, _, rest = gzip.decompress(packed).partition(b"\0")
+    (run,) = json.loads(text)["runs"]
+    columns = {}
+    for name, size, n in run["columns"]["planes"]:
+        planes = np.frombuffer(rest[: size * n], np.uint8).reshape(size, n)
+        columns[name] = sum(plane.astype(np.int64) << (8 * at) for at, plane in enumerate(planes))
+        rest = rest[size * n :]
+    assert rest == b""
+    signed = {name: np.where(columns[name] % 2, -(columns[name] + 1) // 2, columns[name] // 2) for name in columns}
+    assert run["columns"]["unit"] == 1
+    begun, slots = [], []
+    edges = np.cumsum([0, *run["columns"]["counts"]])
+    for first, behind in pairwise(edges):
+        begun += (np.cumsum(signed["begun"][first:behind]) + run["zero"]).tolist()
+        slots += np.cumsum(signed["slot"][first:behind] + 1).tolist()
+    calls = timeline.calls
+    assert begun == calls["started_ns"].to_list()
+    assert slots == large(timeline, False).slot.tolist()
+    took = (calls["completed_ns"] - calls["started_ns"]).fill_null(0)
+    assert columns["took"].tolist() == took.to_list()
+    assert ((columns["flags"] & 1) > 0).tolist() == calls["completed_ns"].is_null().to_list()
+
+
+def test_a_view_finds_the_calls_of_a_slot_and_tells_what_the_browser_does_not_hold(timeline):
+    view, sent = View(timeline), []
+    view.send = sent.append
+    view.selected = 1500
+    assert view.calls.select("rank", "seq").rows() == [(0, 1500), (1, 1500), (2, 1500)]
+    with pytest.raises(Exception, match="from 0 to 1999"):
+        view.selected = 2000
+    view._asked(view, {"details": 1500}, [])
+    (answer,) = sent
+    facts = dict(answer["calls"][1][1])
+    assert answer["details"] == 1500 and answer["calls"][1][0] == 1
+    assert facts["group, seq"] == "default, 1500" and "train.py:9 main" in facts["stack"]
+    view._asked(view, {"details": 2000}, [])
+    view._asked(view, {"save": "call"}, [])
+    assert len(sent) == 1
+
+
+def test_a_page_says_how_large_it_will_be_and_its_table_holds_what_tells(timeline, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("joinlab.picture.page.LARGE", 100_000)
+    text = write_html(timeline, tmp_path / "run.html").read_text()
+    assert capsys.readouterr().err == f"run.html will be {len(text.encode()) / 1e6:.1f} MB\n"
+    assert "of 2,000 rows those where ranks part, begin or end" in text
+    assert 20 < text.count('<tr><th scope="row">') + text.count("<tr class=wrong") < 200
