@@ -6,6 +6,10 @@ are threads of it:
     process "rank 0"    thread "host"       forward, backward, optimizer, and the waits of the host
                         thread "group 0"    one slice per call, from its enqueueing to its completion
 
+Slices of one thread must lie within each other or apart ("duration events" of that format); Perfetto drops others (its
+statistic slice_drop_overlapping_complete_event). Calls that are in flight at the same time overlap, so that a group has
+as many threads of its name as it needs.
+
 Calls that met are joined by flows: an arrow from each rank's call to that of the next rank in the slot. A call that
 never completed lasts to the end of the record and says so in its arguments.
 """
@@ -14,7 +18,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,7 +30,7 @@ from joinlab.timeline import CallRow, Timeline
 
 Event = dict[str, Any]
 HOST = 0
-"""Thread of a rank's host; its groups are the threads from 1 on."""
+"""Thread of a rank's host; its groups are the threads from 1 on, and those that overlaps need follow."""
 
 _TIMES = ("enqueued_ns", "started_ns", "completed_ns", "host_wait_begin_ns", "host_wait_end_ns")
 
@@ -57,33 +61,65 @@ def events(timeline: Timeline) -> Iterator[Event]:
     thread = {group: number for number, group in enumerate(matched.groups, HOST + 1)}
     yield from _names(timeline, thread)
     last = _last_ns(timeline)
+    slices = []
+    calls: dict[tuple[int, str, int], Event] = {}
     for row in matched.rows:
-        yield _call(row, thread[row["group"]], last)
+        slices.append(_call(row, thread[row["group"]], last))
+        calls[row["rank"], row["group"], row["seq"]] = slices[-1]
         if (begin := row["host_wait_begin_ns"]) is not None:
             end = row["host_wait_end_ns"]
-            yield _slice(row["rank"], HOST, f"wait: {row['op']}", "wait", begin, last if end is None else end)
+            slices.append(_slice(row["rank"], HOST, f"wait: {row['op']}", "wait", begin, last if end is None else end))
     for span in timeline.rows("spans"):
         end = span["end_ns"]
-        yield _slice(span["rank"], HOST, span["name"], "span", span["begin_ns"], last if end is None else end)
+        slices.append(_slice(span["rank"], HOST, span["name"], "span", span["begin_ns"], last if end is None else end))
+    yield from _apart(slices, {number: f"group {group}" for group, number in thread.items()})
+    yield from slices
     number = 0
     for slot in matched.slots:
         if not slot.met:
             continue
-        together = [matched.row_of[rank, slot.group, seq] for rank, seq in sorted(slot.calls.items())]
+        together = [calls[rank, slot.group, seq] for rank, seq in sorted(slot.calls.items())]
         for one, other in pairwise(together):
             number += 1
             kind = "met" if slot.expected else "met, and should not have"
-            for phase, row in (("s", one), ("f", other)):
+            for phase, call in (("s", one), ("f", other)):
                 yield {
                     "ph": phase,
                     **({"bp": "e"} if phase == "f" else {}),  # it binds to the slice around it, not to the next one
                     "id": number,
                     "name": kind,
                     "cat": "met",
-                    "pid": row["rank"],
-                    "tid": thread[slot.group],
-                    "ts": _begin(row) / 1000,
+                    "pid": call["pid"],
+                    "tid": call["tid"],
+                    "ts": call["ts"],
                 }
+
+
+def _apart(slices: list[Event], names: Mapping[int, str]) -> Iterator[Event]:
+    """Give slices that overlap threads of their own, and yield the names of these threads.
+
+    thread "group 0"        |---- call 1 ----|     |- call 3 -|
+    thread "group 0 (2)"          |---- call 2 ----|
+    """
+    slices.sort(key=lambda one: (one["ts"], -one["dur"]))  # the outer one first
+    ends: dict[tuple[int, int], list[list[float]]] = {}  # of the open slices, by thread and further threads of its name
+    added: dict[tuple[int, int, int], int] = {}
+    for one in slices:
+        rank, thread, end = one["pid"], one["tid"], one["ts"] + one["dur"]
+        lanes = ends.setdefault((rank, thread), [])
+        for lane in lanes:
+            while lane and lane[-1] <= one["ts"]:
+                lane.pop()
+        at = next((at for at, lane in enumerate(lanes) if not lane or end <= lane[-1]), len(lanes))
+        if at == len(lanes):
+            lanes.append([])
+        lanes[at].append(end)
+        if at:
+            number = added.get((rank, thread, at))
+            if number is None:
+                number = added[rank, thread, at] = len(names) + 1 + len(added)
+                yield _named("thread_name", rank, number, f"{names.get(thread, 'host')} ({at + 1})")
+            one["tid"] = number
 
 
 def _names(timeline: Timeline, thread: dict[str, int]) -> Iterator[Event]:
