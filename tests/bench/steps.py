@@ -1,6 +1,7 @@
 """The step time of a DDP loop with and without the recorder, in the same processes, block by block in turn.
 
-A second bare loop runs beside them: its ratio to the first is what this machine's noise alone makes of nothing.
+A second bare loop runs beside them: its ratio to the first is what this machine's noise alone makes of nothing. The CPU
+time of all threads of a rank stands beside the time that passed: other processes and the other rank disturb it less.
 """
 
 from __future__ import annotations
@@ -42,9 +43,13 @@ def _figure(what: str, width: int, steps: int, aim: str) -> Figure:
             if status:
                 raise RuntimeError(f"a rank of the benchmark ended with status {status}")
         samples = json.loads((Path(folder) / "samples.json").read_text())
-    recorded, bare, again = samples["recorded"], samples["bare"], samples["bare again"]
-    ratio, noise = median(recorded) / median(bare), median(again) / median(bare)
-    return Figure(what, f"{ms(recorded)} / {ms(bare)}", f"{ratio:.3f} (bare again {noise:.3f})", aim)
+    wall, cpu = ({name: [one[at] for one in those] for name, those in samples.items()} for at in (0, 1))
+    said = ", ".join(
+        f"{name} {median(of['recorded']) / median(of['bare']):.3f} (bare again "
+        f"{median(of['bare again']) / median(of['bare']):.3f})"
+        for name, of in (("time", wall), ("CPU", cpu))
+    )
+    return Figure(what, f"{ms(wall['recorded'])} / {ms(wall['bare'])}, CPU {ms(cpu['bare'])}", said, aim)
 
 
 def _rank(folder: Path, rank: int, width: int, steps: int) -> None:
@@ -60,7 +65,7 @@ def _rank(folder: Path, rank: int, width: int, steps: int) -> None:
     os._exit(0)
 
 
-def _blocks(folder: Path, rank: int, width: int, steps: int) -> dict[str, list[float]]:
+def _blocks(folder: Path, rank: int, width: int, steps: int) -> dict[str, list[tuple[float, float]]]:
     import torch
     import torch.distributed as dist
     from torch.distributed import distributed_c10d as c10d
@@ -110,22 +115,22 @@ def _blocks(folder: Path, rank: int, width: int, steps: int) -> dict[str, list[f
 
     x = torch.ones(8, width)
 
-    def block(name: str) -> float:
+    def block(name: str) -> tuple[float, float]:
         turn(name == "recorded")
         ddp, sgd = loops[name]
-        began = time.perf_counter()
+        began, used = time.perf_counter(), time.process_time()
         for _ in range(steps):
             sgd.zero_grad()
             ddp(x).sum().backward()
             sgd.step()
-        return (time.perf_counter() - began) / steps
+        return (time.perf_counter() - began) / steps, (time.process_time() - used) / steps
 
-    samples: dict[str, list[float]] = {name: [] for name in LOOPS}
+    samples: dict[str, list[tuple[float, float]]] = {name: [] for name in LOOPS}
     for i in range(BLOCKS + WARM_UP):
         for name in (*LOOPS[i % 3 :], *LOOPS[: i % 3]):
-            seconds = block(name)
+            measured = block(name)
             if i >= WARM_UP:
-                samples[name].append(seconds)
+                samples[name].append(measured)
     return samples
 
 
