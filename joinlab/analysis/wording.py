@@ -171,10 +171,16 @@ def measured(timeline: Timeline) -> str:
         case "emulated":
             return (
                 f"Modelled: PyTorch's own code on a modelled {backend}{torch}{_barrier(timeline)}. "
-                "Times are of a virtual clock."
+                f"Times are of a virtual clock.{assumed(timeline, ' ')}"
             )
         case engine:
             return f"{str(engine or 'recorded').capitalize()}: {timeline.world_size} ranks on {backend}{torch}."
+
+
+def assumed(timeline: Timeline, before: str = "") -> str:
+    """What the model takes for granted where NCCL might choose otherwise, after `before`; "" if nothing."""
+    said = (timeline.meta.get("emulation") or {}).get("assumes")
+    return f"{before}{said}" if said else ""
 
 
 def _barrier(timeline: Timeline) -> str:

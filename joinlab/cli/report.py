@@ -19,7 +19,7 @@ from joinlab.analysis.documented import IN_A_TRACE
 from joinlab.analysis.folding import Fold, Folding, Part, fold, rows_of
 from joinlab.analysis.matching import Slot
 from joinlab.analysis.verdict import Verdict, judge
-from joinlab.analysis.wording import asks, good, ranks_text, short_site, shown, span_text
+from joinlab.analysis.wording import asks, assumed, good, ranks_text, short_site, shown, span_text
 from joinlab.cli.machine import Fact
 from joinlab.ops import POINT_TO_POINT
 from joinlab.timeline import Ending, EndKind, Timeline
@@ -118,6 +118,7 @@ def run_report(run: Timeline, everything: bool = False) -> Text:
         lines.append(_cut(f"{who}  {short_site(line.site)}  {line.text}"))
     if verdict.advice:
         lines += _wrapped(f"FIX  {verdict.advice.do} {verdict.advice.reason}", " " * 5)
+    lines += _wrapped(assumed(run), "") if assumed(run) else []
     lines += ["", *_Calls(run, folding, verdict, everything).lines(), ""]
     ended = [f"{one.text}{_reason(run, verdict, one.ranks)}" for one in verdict.endings]
     if sum(map(len, ended)) + 3 * len(ended) < WIDTH - 7:

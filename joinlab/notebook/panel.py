@@ -18,7 +18,7 @@ class Panel(anywidget.AnyWidget):
     engines        {"name", "label", "missing"} of what it can be run on
     engine         the name that is chosen; two-way
     knobs          names of the knobs that matter: of "barrier_value" and "pad"
-    barrier_value  the byte that PyTorch 1.9's barrier all-reduces; two-way
+    barrier_value  the 4-byte word whose lowest byte PyTorch 1.9's barrier all-reduces; two-way
     pad            the upper half of an NCCL line that holds 4 bytes; two-way
     status         {"text"}, with "bad" for an error, or "done" and "of" for a bar
     go             what the button that starts a run says; "" hides it
@@ -40,7 +40,7 @@ class Panel(anywidget.AnyWidget):
     engines: Any = traitlets.List().tag(sync=True)
     engine = traitlets.Unicode().tag(sync=True, echo_update=False)
     knobs = traitlets.List(traitlets.Unicode()).tag(sync=True)
-    barrier_value = traitlets.Int(7, min=0, max=255).tag(sync=True, echo_update=False)
+    barrier_value = traitlets.Int(7, min=0, max=2**32 - 1).tag(sync=True, echo_update=False)
     pad = traitlets.Int(0, min=0, max=2**32 - 1).tag(sync=True, echo_update=False)
     status: Any = traitlets.Dict({"text": ""}).tag(sync=True)
     go = traitlets.Unicode().tag(sync=True)

@@ -32,7 +32,7 @@ class Setting:
     case           its number; 0 for a program of the learner's own
     counts         inputs per rank
     engine         on what
-    barrier_value  the byte that PyTorch 1.9's barrier all-reduces
+    barrier_value  the 4-byte word whose lowest byte PyTorch 1.9's barrier all-reduces
     pad            the upper half of an NCCL line that holds 4 bytes
     """
 

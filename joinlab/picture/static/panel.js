@@ -51,7 +51,7 @@ class Panel {
   knob(name) {
     const [label, title, most] = name === "pad"
       ? ["pad of a line", "The upper 32 bits of an NCCL line that holds 4 bytes of data: undefined on a GPU", 2 ** 32 - 1]
-      : ["barrier's byte", "PyTorch 1.9's barrier all-reduces one byte that nobody had set", 255];
+      : ["barrier's word", "PyTorch 1.9's barrier all-reduces a byte that no one had set; a float that meets it reads 4", 2 ** 32 - 1];
     const input = /** @type {HTMLInputElement} */ (element("input", { type: "number", min: 0, max: most }));
     input.addEventListener("change", () => {
       if (input.checkValidity() && input.value !== "") this.set(name, Number(input.value));
