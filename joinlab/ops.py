@@ -184,3 +184,25 @@ def decode_values(text: str | None) -> list[list[Any]] | None:
     [[1.0], [2, 3]]
     """
     return None if text is None else json.loads(text)
+
+
+def group_names(groups: Mapping[str, Sequence[int]], said: Mapping[str, str]) -> dict[str, str]:
+    """What readers call each group but the first, which has all ranks: the program's description, or its ranks.
+
+    said  by group: the description that the program gave it; torch's own stand-ins for one count as none
+
+    >>> group_names({"0": [0, 1, 2], "9f3c": [0, 2], "77aa": [0, 2], "e1": [0]}, {"e1": "mesh_dp", "77aa": "undefined"})
+    {'9f3c': 'ranks 0, 2', '77aa': 'ranks 0, 2 (second)', 'e1': 'mesh_dp'}
+    """
+    found: dict[str, str] = {}
+    for name, ranks in list(groups.items())[1:]:
+        few = ", ".join(map(str, ranks if len(ranks) <= _FEW else [*ranks[:3], "...", ranks[-1]]))
+        desc = said.get(name, "")
+        words = desc if desc not in ("", "undefined", "default_pg") else f"rank{'s' * (len(ranks) > 1)} {few}"
+        same = sum(other.partition(" (")[0] == words for other in found.values())
+        found[name] = words if not same else f"{words} ({_NTH[same] if same < len(_NTH) else f'no. {same + 1}'})"
+    return found
+
+
+_FEW = 8
+_NTH = ("first", "second", "third", "fourth")

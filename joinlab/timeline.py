@@ -122,6 +122,7 @@ class Meta(TypedDict, total=False):
     format: str
     group_names: dict[str, str]
     group_backends: dict[str, str]
+    eager_groups: list[str]
     skipped: dict[str, dict[int, int]]
     progress: dict[str, dict[int, Progress]]
     missing_ranks: list[int]
@@ -223,7 +224,8 @@ class Timeline:
              also skipped {group: {rank: collectives that the rank issued in it before the first of its rows}},
             progress {group: {rank: how many it enqueued and completed}}, missing_ranks, and problems, sentences
             about what could not be read; group_names {name: the program's own description of it},
-            group_backends {name: its backend}, where that is another than `backend`; processes {rank: host, pid, gpu,
+            group_backends {name: its backend}, where that is another than `backend`; eager_groups, whose NCCL
+            communicators were made with them (init_process_group(device_id=...)); processes {rank: host, pid, gpu,
             command} of a recorded job
 
         timeline.calls.filter(pl.col("completed_ns").is_null())     # what never completed
@@ -357,7 +359,7 @@ _TEXT, _INT, _INTS = (str, type(None)), (int, type(None)), (list, tuple, type(No
 _ENDING = {"kind": (str,), "pending": (bool,), "call": _INT, "group": _TEXT, "text": (str,)}
 _META = {"program": _TEXT, "engine": _TEXT, "backend": _TEXT, "transport": _TEXT, "verdict_ns": _INT, "inputs": _INTS}
 _META |= {"world_size": _INT, **dict.fromkeys(("source", "versions", "clock", "emulation"), (dict, type(None)))}
-_META |= {"problems": (list, tuple), "missing_ranks": (list, tuple)}
+_META |= dict.fromkeys(("problems", "missing_ranks", "eager_groups"), (list, tuple))
 _META |= dict.fromkeys(("skipped", "progress", "group_names", "group_backends"), (dict,))
 _SOURCE = {"file": (str,), "first_line": (int,), "text": (str,)}
 

@@ -393,3 +393,22 @@ def test_a_fault_of_the_model_ends_the_run_at_once_and_is_never_the_programs_own
     with pytest.raises(LaunchError, match=r"joinlab could not model <all_reduce 0 of rank 0 in '0'> \(KeyError"):
         emulate(program, (0, 0), backend)
     assert went_on == []
+
+
+def test_a_bound_device_makes_the_communicator_with_its_group():
+    """init_process_group(device_id=...): a broadcast's root then needs no other rank to be done."""
+
+    def program(rank, inputs):
+        dist.init_process_group("nccl", **({"device_id": torch.device("cuda", rank)} if len(inputs) else {}))
+        group = dist.new_group([0, 1])
+        if rank == 0:
+            for one in (None, group):
+                dist.broadcast(torch.ones(1), 0, group=one, async_op=True)
+            torch.cuda.synchronize()
+
+    eager, lazy = emulate(program, (1, 1)), emulate(program, (0, 0))
+    assert [str(end) for end in eager.ends] == ["finished", "finished"]
+    assert eager.meta["eager_groups"] == sorted(eager.meta["groups"]) and len(eager.meta["eager_groups"]) == 2
+    assert lazy.ends[0].proven and "eager_groups" not in lazy.meta
+    apart = emulate(program, (1, 0))
+    assert apart.ends[0].proven and "init_process_group(device_id=...)" in apart.ends[0].text

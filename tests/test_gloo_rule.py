@@ -185,6 +185,8 @@ def test_after_a_coalesced_reduce_scatter_the_count_is_not_known():
         IssuedCall(0, "0", 1, "all_reduce", "float32", [[1]]),
     ]
     assert blocked(by_group(several, {"0": (0, 1)})["0"]) == {}
+    parts = [several[0]._replace(shape=[[3], [3]]), several[1]]  # 3 cannot be divided, so these are parts of one
+    assert set(blocked(by_group(parts, {"0": (0, 1)})["0"])) == {(0, 0), (0, 1)}
 
 
 def test_an_unrecorded_root_may_be_the_right_one():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joinlab.rules.calls import Blocker, IssuedCall, by_group
+from joinlab.rules.calls import Blocker, IssuedCall, Setting, by_group
 from joinlab.rules.nccl import NCCL_STEPS, Ring, blocked, steps
 
 AR, BC, AG = "all_reduce", "broadcast", "all_gather"
@@ -107,15 +107,49 @@ def test_more_ranks_only_claim_what_every_algorithm_shares():
         assert stuck([*same, (BC, 1, "float32", root)], [*same, (BC, 1, "float32", root)], same) == found
     reduce = ("reduce", 1, "float32", 0)
     assert stuck([*same, reduce], [*same, reduce], same) == {(0, 1)}
-    assert stuck([(AR, 1)], [(AR, 3)], [(AR, 2)]) == set()  # they do not fit, and all are there: nothing is known
+    assert stuck([(AR, 4096)], [(AR, 4096)], [(AR, 2048)]) == set()  # they do not fit, and take several channels
+
+
+def test_of_more_ranks_is_claimed_what_holds_in_every_order_on_the_ring():
+    assert stuck([(AR, 1)], [(AR, 3)], [(AR, 2)]) == {(1, 0)}
+    apart = [(BC, 1, "float32", 0)], [(BC, 1, "float32", 1)], [(BC, 1, "float32", 0)]
+    assert stuck(*apart) == set()  # if rank 2 follows rank 0, it gets its data there; else rank 1's will do
+    assert stuck(*apart[:2], [(AR, 1)]) == {(2, 0)}
+    many = [[(AR, 1)]] * 6 + [[(AR, 1), (AR, 1)]]
+    assert stuck(*many) == {(6, 1)}
+    assert stuck(*[[(AR, k)] for k in range(1, 8)]) == set()  # seven that all differ have too many orders
+    assert stuck(*[[(BC, 1, "float32", k % 2)] for k in range(17)]) == set()  # more ranks than the tuner is known for
+    split = by_group([call(rank, 0, AR, 1 + 2 * rank) for rank in (0, 1)], {"0": (0, 1)}, Setting(one_node=False))
+    assert blocked(split["0"]) == {}
+
+
+def test_a_host_meets_its_peer_inside_the_first_gather():
+    """Rank 1 stands inside its first gather until rank 0 connects; what it sends later is buffered."""
+    gather, other = ("gather", 1, "float32", 0), (AR, 1)
+    assert stuck([other], [other, gather]) == {(1, 1)}
+    assert stuck([gather, other], [gather, other, gather]) == set()
+    assert stuck([gather, other, other], [gather, other, gather]) == {(0, 2)}
+
+
+def test_an_eager_communicator_is_there_before_the_first_call():
+    """init_process_group(device_id=...) makes it, so a root that has sent its data needs no one."""
+    calls, groups = [call(0, 0, BC, root=0), call(0, 1, AR)], {"0": (0, 1)}
+    assert set(blocked(by_group(calls, groups)["0"])) == {(0, 0), (0, 1)}
+    assert set(blocked(by_group(calls, groups, Setting(eager=("0",)))["0"])) == {(0, 1)}
+
+
+def test_a_refused_call_takes_no_place():
+    refused = call(1, 0, AR, failed=True, refused=True)
+    assert blocked(by_group([call(0, 0, AR), refused, call(1, 1, AR)], {"0": (0, 1)})["0"]) == {}
+    assert set(blocked(by_group([call(0, 0, AR), refused], {"0": (0, 1)})["0"])) == {(0, 0)}
 
 
 @pytest.mark.parametrize("large", [1, 10**7])
 def test_a_slot_that_a_rank_never_reaches_completes_nowhere_that_needs_it(large):
     same = [(AR, 1)]
     assert stuck([*same, (AR, large)], [*same, (AG, 3)], same) == {(0, 1), (1, 1)}  # though they do not fit
-    assert stuck([*same, (AR, large)], [*same, (BC, 3, "float32", 1)], same) == set()  # its root may feed the other
-    assert stuck([*same, (AR, 0)], [*same, (AG, 3)], same) == set()
+    assert stuck([*same, (AR, large)], [*same, (BC, 3, "float32", 1)], same) == {(0, 1)}  # a root sends once
+    assert stuck([*same, (AR, 0)], [*same, (AG, 3)], same) == {(1, 1)}
 
 
 @pytest.mark.parametrize("what", [(AR, 1), (AR, 10**7), (AR, 0), (BC, 1, "float32", 0), ("all_to_all", 5)])
@@ -127,12 +161,18 @@ def test_a_communicator_whose_ranks_never_all_call_is_never_made(what):
 @pytest.mark.parametrize(
     ("calls", "hung"),
     [
-        (([(AR, 1)], [(AR, 10**6)]), {(0, 0), (1, 0)}),  # flags on one side, a counter on the other
-        (([(AR, 1)], [(BC, 10**6, "float32", 1)]), {(0, 0)}),  # a root only sends
-        (([(BC, 10**6, "float32", 1)], [(AR, 1)]), {(0, 0), (1, 0)}),
-        (([(AR, 10**6)], [(AR, 2 * 10**6)]), set()),  # how far their chunks get is not modelled
-        (([(AR, 1), (AR, 10**6)], [(AR, 10**6), (AR, 10**6)]), {(0, 0), (1, 0)}),  # rank 0's second never begins
-        (([(BC, 1, "float32", 0), (AR, 10**6)], [(AR, 10**6), (AR, 10**6)]), set()),  # here it does, and feeds rank 1
+        (([(AR, 1)], [(AR, 2 * 10**6)]), {(0, 0), (1, 0)}),  # flags on one side, a counter on the other
+        (([(AR, 1)], [(BC, 2 * 10**6, "float32", 1)]), {(0, 0)}),  # a root only sends
+        (([(BC, 2 * 10**6, "float32", 1)], [(AR, 1)]), {(0, 0), (1, 0)}),
+        (([(AR, 2 * 10**6)], [(AR, 4 * 10**6)]), set()),  # how far their chunks get is not modelled
+        (
+            ([(AR, 1), (AR, 2 * 10**6)], [(AR, 2 * 10**6), (AR, 2 * 10**6)]),
+            {(0, 0), (1, 0)},
+        ),  # rank 0's second never begins
+        (
+            ([(BC, 1, "float32", 0), (AR, 2 * 10**6)], [(AR, 2 * 10**6), (AR, 2 * 10**6)]),
+            set(),
+        ),  # here it does, and feeds rank 1
         (([(AR, 1)], [(AR, 10**5)]), set()),  # by LL or not: it depends on the GPU
     ],
 )

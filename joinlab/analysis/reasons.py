@@ -14,7 +14,7 @@ from functools import cached_property
 from joinlab.analysis.matching import Matched, Slot
 from joinlab.analysis.wording import at_line, called, listed, quoted, ranks_text, upper
 from joinlab.ops import POINT_TO_POINT, Op
-from joinlab.rules.calls import Blocked, Blocker, by_group
+from joinlab.rules.calls import Blocked, Blocker, by_group, setting_of
 from joinlab.rules.proof import RULES, Proof, Wait, prove
 from joinlab.timeline import CallRow, Ending, EndKind, Timeline, backend_of
 
@@ -75,7 +75,7 @@ class Reasons:
     @cached_property
     def blocked(self) -> dict[str, Blocked]:
         """What each call lacks, by the rule of its group's backend."""
-        lanes = by_group(self.matched.calls, self.groups)
+        lanes = by_group(self.matched.calls, self.groups, setting_of(self.meta))
         rules = {name: RULES.get(str(backend_of(self.meta, name))) for name in lanes}
         return {
             # A record that lost its beginning does not say which ranks took part.
@@ -87,8 +87,8 @@ class Reasons:
     def proof(self) -> Proof | None:
         """The proof that ranks can never go on; None if there is none."""
         waits = _waits(self.timeline, self.matched.rows)
-        backend, transport = str(self.meta.get("backend")), self.meta.get("transport")
-        return prove(self.matched.calls, self.groups, backend, waits, self.gone, transport, self.blocked)
+        backend, setting = str(self.meta.get("backend")), setting_of(self.meta)
+        return prove(self.matched.calls, self.groups, backend, waits, self.gone, setting, self.blocked)
 
     # ---------------------------------------------------------------- a rank
 

@@ -61,6 +61,9 @@ class Orders(Protocol):
     def unmodelled(self, what: object, error: Exception) -> None:
         """The model has failed at `what`: no Timeline comes of this."""
 
+    def connect(self, host: Host) -> None:
+        """A rank's process is bound to a GPU, so that its groups connect when they are made."""
+
     def open_group(self, host: Host, name: str, ranks: tuple[int, ...], desc: str | None) -> Any:
         """A further group of a rank."""
 
@@ -81,6 +84,7 @@ class Host:
         self.gone = False
         self.closing = ""  # what is said of a rank that waits though its program is over
         self.calls: list[EmulatedCall] = []
+        self.eager = False  # its process is bound to a GPU, so that its groups connect when they are made
         self.asked_backend: Any = None  # of a group that torch.distributed is making for it
         self.open_calls = 0  # of them, how many are neither complete nor failed
         self._kept: list[Any] = []  # a Work that was collected makes C++ wait for ever; calls know their group weakly
@@ -115,7 +119,7 @@ class Host:
 
     def submit(self, group: Group, calls: Sequence[EmulatedCall]) -> None:
         """Hand calls to the fabric that are issued as one."""
-        if calls and not (self.waits.stuck and group.fabric.streams):
+        if calls:
             try:
                 group.fabric.submit(calls)
             except Exception as error:  # no backend raises here: what it refuses, `check` has refused

@@ -325,6 +325,8 @@ def _begin(host: Any, own_backend: str) -> Callable[..., None]:
         rank = kwargs.get("rank", args[3] if len(args) > 3 else -1)
         check_begin(backend, world_size, rank, (own_backend, host.own.ranks, host.rank), begun=host.own.begun)
         host.own.begun = True
+        if kwargs.get("device_id") is not None:
+            host.orders.connect(host)
 
     return init_process_group
 

@@ -14,7 +14,8 @@ emulator does with calls that do not fit is what the rule proves of them.
     queued
 
 Every communicator has a stream of its own on every rank, which runs that rank's calls in order. A communicator comes
-into being with the first call, for which all its ranks wait; so does the one of two ranks that send and receive.
+into being with the first call, for which all its ranks wait; so does the one of two ranks that send and receive. Where
+the program binds a GPU (init_process_group(device_id=...)), it does with the group, and sends take that one, too.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from joinlab.emulator.model import EmulatedCall, Machine
+from joinlab.emulator.model import EmulatedCall, Machine, Rank
 from joinlab.emulator.nccl_checks import check
 from joinlab.emulator.nccl_connections import Connections
 from joinlab.emulator.nccl_kernels import Kernels
@@ -55,17 +56,15 @@ class Communicator:
         kernels = Kernels(old, run.knobs.pad)
         self._wiring = Wiring(self.size, 512 if old else 16, kernels, run.knobs.gpu, run.costs, self._free_ns)
 
-    def join(self, place: int, calls: Sequence[EmulatedCall]) -> None:
-        """The first call of a rank: the host waits until every rank is there."""
+    def join(self, place: int, host: Rank, calls: Sequence[EmulatedCall], now: int) -> None:
+        """The first call of a rank, or the making of its group: the host waits until every rank is there."""
         if place in self.joined:
             return
         self.joined.add(place)
-        self.born_ns = max(self.born_ns, *(call.ready_ns for call in calls))
-        host = calls[0].host
+        self.born_ns = max(self.born_ns, now)
         if len(self.joined) < self.size:
-            host.wait_inside(
-                calls, "for the other ranks' first call on this communicator, without which it is not made"
-            )
+            what = "first call on this communicator" if calls else "init_process_group(device_id=...) or new_group()"
+            host.wait_inside(calls, f"for the other ranks' {what}, without which it is not made")
         else:
             for rank in self.ranks:
                 if rank != host.rank:
@@ -216,10 +215,16 @@ class NcclFabric:
         self._ranks = tuple(ranks)
         self._main = Communicator(run, self._ranks)
         self._pairs: dict[tuple[int, int], Communicator] = {}
+        self._eager = False
 
     def check(self, call: EmulatedCall) -> None:
         """Raise what PyTorch's NCCL backend refuses at once."""
         check(call, self._run.knobs.era)
+
+    def connect(self, place: int, host: Rank, now: int) -> None:
+        """Make the communicator now, with the group: the host waits for the other ranks to make it, too."""
+        self._eager = True
+        self._main.join(place, host, (), now)
 
     def timed_out(self, call: EmulatedCall, ms: int) -> str:
         """Not modelled: a wait with a timeout is one without."""
@@ -233,12 +238,12 @@ class NcclFabric:
         if call.op in POINT_TO_POINT:
             for one in calls:
                 one.source_place = self._ranks.index(one.row["peer"])
-            if len(calls) == 1:  # two ranks alone get a communicator of their own
+            if len(calls) == 1 and not self._eager:  # two ranks alone get a communicator of their own
                 low, high = sorted((call.place, call.source_place))
                 pair = (self._ranks[low], self._ranks[high])
                 communicator = self._pairs.setdefault((low, high), Communicator(self._run, pair))
                 place = int(call.place == high)
-        communicator.join(place, calls)
+        communicator.join(place, call.host, calls, max(one.ready_ns for one in calls))
         if communicator is self._main:
             communicator.connect(place, calls)
         if not calls[0].host.stuck:

@@ -7,6 +7,7 @@ NCCLUtils.cpp (ncclDataType, getNcclDataType), v2.13.0; ProcessGroupNCCL.cpp (nc
 from __future__ import annotations
 
 import torch
+import torch.distributed as dist
 
 from joinlab.emulator.model import EmulatedCall
 from joinlab.ops import FACTS, Op
@@ -45,6 +46,11 @@ def check(call: EmulatedCall, era: str) -> None:
         raise RuntimeError(f"ProcessGroupNCCL does not support {call.op}")
     if call.op is Op.RECV and call.row.get("peer") is None:
         raise RuntimeError("ProcessGroupNCCL does not support recvAnysource")
+    if FACTS[call.op].rooted and call.root < 0:  # ArgsCheck in NCCL's src/misc/argcheck.cc, v2.7.8-1 and v2.29.7-1
+        raise dist.DistBackendError(
+            f"NCCL error in: ProcessGroupNCCL.cpp, invalid argument (run with NCCL_DEBUG=WARN for details): "
+            f"{call.op} : invalid root {call.row.get('root')} (root should be in the 0..{len(call.group.ranks)} range)"
+        )
     if not FACTS[call.op].point_to_point:  # those only warn
         for part in call.parts:
             if not all(map(_is_dense, (*part.ins, *part.outs))):

@@ -23,25 +23,24 @@ from joinlab.emulator.own import Own
 from joinlab.emulator.scheduler import Baton, RankEnded, one_at_a_time
 from joinlab.emulator.store import SharedStore
 from joinlab.errors import LaunchError, LaunchInterrupted
+from joinlab.ops import CallRow, group_names
 from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text
 from joinlab.program.program import Inputs, Program, call_program, program_name, source_of
-from joinlab.rules.calls import call_of
+from joinlab.rules.calls import Setting, call_of
+from joinlab.rules.nccl import TUNED_RANKS
 from joinlab.rules.proof import Wait, prove
-from joinlab.timeline import CallRow, Ending, EndKind, Meta, Timeline, timeline_from_rows
 from joinlab.timeline import Emulation as EmulationMeta
+from joinlab.timeline import Ending, EndKind, Meta, Timeline, timeline_from_rows
 
 DEFAULT_GROUP = "0"
 """Name that torch.distributed gives to the group of all ranks."""
 
 
-TUNED_RANKS = 16
-"""Up to this number of ranks NCCL's tuner takes a ring and LL for small messages (graph/tuning.cc, v2.29.7-1)."""
-
 ASSUMES = (
-    "NCCL takes a ring in the order of the ranks, the LL protocol and one channel, on one node. With more than "
-    f"{TUNED_RANKS} ranks, or on several nodes, it may take a tree or another protocol, and calls that do not fit may "
-    "then end otherwise. Calls that fit are not affected."
+    f"Assumed: one node, a ring in the order of the ranks, the LL protocol. With more than {TUNED_RANKS} ranks NCCL "
+    "may choose otherwise; calls that do not fit may then end otherwise."
 )
+"""Every view shows it beside what was modelled. Calls that fit are not affected."""
 
 
 class Emulation:
@@ -64,6 +63,8 @@ class Emulation:
         self._fabrics: dict[str, Fabric] = {}
         self._ranks_of: dict[str, tuple[int, ...]] = {}
         self._backend_of: dict[str, str] = {}
+        self._eager: set[str] = set()  # groups whose communicator was made with them
+        self._said: dict[str, str] = {}  # by group: the description that the program gave it
         self._opened: dict[str, list[Host]] = {}
         self._open_at: dict[str, int] = {}  # virtual time at which the last rank of a group made it
         self._returns: list[Any] = [None] * len(counts)
@@ -193,6 +194,18 @@ class Emulation:
         )
         c10d._update_default_pg(group)
 
+    def connect(self, host: Host, name: str = DEFAULT_GROUP) -> None:
+        """init_process_group(device_id=...): NCCL makes the communicator at once, and those of later groups, too.
+
+        _new_process_group_helper calls eager_connect_single_device where a device is bound (distributed_c10d.py,
+        PyTorch v2.13.0).
+        """
+        fabric = self._fabrics[name]
+        if isinstance(fabric, NcclFabric):
+            self._eager.add(name)
+            host.eager = True
+            fabric.connect(self._ranks_of[name].index(host.rank), host, host.waits.now)
+
     def open_group(self, host: Host, name: str, ranks: tuple[int, ...], desc: str | None) -> EmulatedGroup:
         """A further group of `host`, on the backend that it asks for. On gloo its ranks connect first, and so wait."""
         asked = str(host.asked_backend or "").lower()
@@ -208,6 +221,8 @@ class Emulation:
                 for other in here[:-1]:
                     other.wake()
             host.reach(self._open_at[group.label])  # the last one may have gone on since
+        elif host.eager:
+            self.connect(host, group.label)
         return group
 
     def _new_group(
@@ -220,6 +235,7 @@ class Emulation:
         if name not in self._fabrics:
             self._ranks_of[name] = ranks
             self._backend_of[name] = backend
+            self._said[name] = desc or ""
             make: type[NcclFabric] | type[GlooFabric] = NcclFabric if backend == "nccl" else GlooFabric
             self._fabrics[name] = make(self._weak, ranks)
         group = EmulatedGroup(host, name, desc or "undefined", ranks, self._fabrics[name])
@@ -263,8 +279,8 @@ class Emulation:
             return False
         calls = [call_of(call.row) for host in self.hosts for call in host.calls]
         gone = [host.rank for host in self.hosts if host.gone]
-        backends = self._backend_of
-        return prove(calls, self._ranks_of, self.knobs.backend, waits, gone, backends=backends) is not None
+        setting = Setting(backends=self._backend_of, eager=self._eager)
+        return prove(calls, self._ranks_of, self.knobs.backend, waits, gone, setting) is not None
 
     def overtaken(self, host: Host, call: EmulatedCall) -> None:
         """The stream of a rank that was let go would have moved on after all, and its host has computed without it."""
@@ -339,6 +355,11 @@ class Emulation:
             },
             "clock": {"domain": "virtual"},
         }
+        if self._eager:
+            meta["eager_groups"] = sorted(self._eager)
+        names = group_names(self._ranks_of, self._said)
+        if names:
+            meta["group_names"] = names
         others = {name: own for name, own in self._backend_of.items() if own != knobs.backend}
         if others:
             meta["group_backends"] = others

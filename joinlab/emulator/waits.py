@@ -118,6 +118,8 @@ class Waits:
                 call.settle()
             self._futures.fulfil()
             return
+        if late[0].group.fabric.streams:  # it waits for the stream, and so for all that this has been made to wait for
+            late += [call for call in self._streamed if not call.done and call not in late]
         for call in late:
             call.row.setdefault("host_wait_begin_ns", self.now)
         self.stand_still(Wait(late))

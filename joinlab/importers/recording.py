@@ -16,7 +16,8 @@ from joinlab.importers.clocks import Offset, offsets
 from joinlab.ops import CallRow, SpanRow
 from joinlab.recorder.bounded_log import parse_segment_name
 from joinlab.recorder.events import LogTail
-from joinlab.recorder.rank_log import MOST_RANKS, RankLog
+from joinlab.recorder.rank_log import MOST_RANKS, RankLog, about_groups
+from joinlab.rules.calls import Setting
 from joinlab.rules.proof import Wait, prove
 from joinlab.timeline import Clock, Ending, EndKind, Meta, Process, Timeline, timeline_from_rows
 
@@ -150,8 +151,7 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
     size = max(world, max(logs) + 1, *(rank + 1 for ranks in groups.values() for rank in ranks))
     groups = groups or {"0": list(range(size))}
     backend = next((group["backend"] for log in logs.values() for group in log.groups.values()), "unknown")
-    backends = {name: group["backend"] for log in logs.values() for name, group in log.groups.items()}
-    others = {name: other for name, other in backends.items() if other != backend}
+    about = about_groups(logs.values(), backend)
     missing = sorted(set(range(size)) - set(logs))
     if missing:
         problems.append(f"there is no record of {ranks_text(missing)}: what they did is unknown")
@@ -166,7 +166,8 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
     for row in rows:
         _shift(row, shifts[host_of[row["rank"]]].offset_ns - origin)
     transport = "sockets" if backend == "gloo" else None
-    ends = _ends(logs, size, calls, groups, backend, others, transport)
+    setting = Setting(transport, about["group_backends"], about["eager_groups"], len(set(host_of.values())) < 2)
+    ends = _ends(logs, size, calls, groups, backend, setting)
     if any(skips for by_rank in skipped.values() for skips in by_rank.values()):
         keep = first.begin.get("keep")
         problems.append(f"only the last {keep} calls of each group and rank were kept (keep={keep}); older are counted")
@@ -184,7 +185,9 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
         "transport": transport,
         "world_size": size,
         "groups": groups,
-        "group_backends": others,
+        "group_names": about["group_names"],
+        "group_backends": about["group_backends"],
+        "eager_groups": about["eager_groups"],
         "versions": {name: first.begin.get(name) for name in ("joinlab", "python", "torch", "nccl")},
         "clock": clock,
         "processes": {
@@ -301,13 +304,12 @@ def _ends(
     calls: list[CallRow],
     groups: dict[str, list[int]],
     backend: str,
-    others: dict[str, str],
-    transport: str | None,
+    setting: Setting,
 ) -> list[Ending]:
     """How each rank ended, as far as its record and its process tell."""
     over = {rank for rank, log in logs.items() if log.returned or log.raised is not None}
     lives = {rank: _lives(log) for rank, log in logs.items() if rank not in over}
-    stuck = _stuck(logs, size, over, lives, calls, groups, backend, others, transport)
+    stuck = _stuck(logs, size, over, lives, calls, groups, backend, setting)
     ends = []
     for rank in range(size):
         log = logs.get(rank)
@@ -336,8 +338,7 @@ def _stuck(
     calls: list[CallRow],
     groups: dict[str, list[int]],
     backend: str,
-    others: dict[str, str],
-    transport: str | None,
+    setting: Setting,
 ) -> dict[int, CallRow]:
     """The call that each rank waits for, where the matching rule proves that none of them can ever complete.
 
@@ -356,7 +357,7 @@ def _stuck(
             gone.add(rank)
         else:
             return {}
-    proof = prove(calls, groups, backend, waits, gone, transport, backends=others)
+    proof = prove(calls, groups, backend, waits, gone, setting)
     found: dict[int, CallRow] = {}
     for wait in waits if proof is not None else ():
         call = logs[wait.rank].awaited()

@@ -34,6 +34,8 @@ from joinlab.launcher.rank_ends import ended
 from joinlab.launcher.run_files import RunFiles
 from joinlab.launcher.terminal import Bar, Listener, Told
 from joinlab.recorder.events import now
+from joinlab.recorder.rank_log import about_groups
+from joinlab.rules.calls import setting_of
 from joinlab.rules.proof import Wait, prove
 from joinlab.timeline import Ending, EndKind, Meta, Timeline, timeline_from_rows
 
@@ -203,7 +205,8 @@ class Watch:
             for ids in log.waits.values():
                 waits.append(Wait(log.rank, tuple((log.calls[id]["group"], log.calls[id]["seq"]) for id in ids)))
         calls = [call for log in self.logs for call in log.calls.values()]
-        if prove(calls, self._groups(), self.meta["backend"], waits, gone, self.meta["transport"]) is not None:
+        meta = {**self.meta, **about_groups(self.logs, self.meta["backend"])}
+        if prove(calls, self._groups(), self.meta["backend"], waits, gone, setting_of(meta)) is not None:
             self._judge(EndKind.HUNG, "the matching rule proves a hang", proven=True)
 
     def _judge(self, kind: EndKind, why: str, *, proven: bool | None = None) -> None:
@@ -234,6 +237,7 @@ class Watch:
         begin = next((log.begin for log in self.logs if log.begin), {})
         meta: Meta = {
             **self.meta,
+            **about_groups(self.logs, self.meta["backend"]),
             "groups": self._groups() or {"0": list(range(len(self.counts)))},
             "versions": {
                 "joinlab": __version__,

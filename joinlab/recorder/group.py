@@ -87,8 +87,14 @@ class RecordingGroup(dist.ProcessGroup):
         label: str,
         ranks: list[int],
         readers: Mapping[str, tuple[str, Reader]],
+        desc: str = "",
+        eager: bool = False,
     ) -> None:
-        """`readers`: by type of device, the backend that serves it and who reads its values."""
+        """`readers`: by type of device, the backend that serves it and who reads its values.
+
+        desc   what the program calls the group
+        eager  its NCCL communicator is made with it, not by the first call
+        """
         super().__init__(real.rank(), real.size())  # type: ignore[call-arg]
         self.recorder = recorder
         self.real = real
@@ -100,7 +106,7 @@ class RecordingGroup(dist.ProcessGroup):
             self.records[device] = RecordedGroup(label, backend, ranks, reader, host_waits, numbering)
         self.record = self.records.get("cuda") or self.records["cpu"]  # for calls without a tensor
         self.backend = self.record.backend
-        recorder.begin_group(self.record)
+        recorder.begin_group(self.record, desc, eager)
 
     def record_of(self, method: Method, args: tuple[Any, ...]) -> RecordedGroup:
         """The record of the backend that will serve this call: that of its tensors' device."""

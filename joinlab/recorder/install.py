@@ -35,7 +35,7 @@ def install(recorder: Recorder, about: Mapping[str, Any]) -> None:
 
 def _patch_group_creation(recorder: Recorder) -> None:
     helper = c10d._new_process_group_helper
-    requested: list[dict[str, str]] = []
+    requested: list[tuple[dict[str, str], str, bool]] = []  # the backends, the description, and whether it is eager
     default: list[dict[str, str]] = []  # the backends of the first group: new_group() without one takes them
 
     def recording_helper(*args: Any, **kwargs: Any) -> Any:
@@ -48,7 +48,9 @@ def _patch_group_creation(recorder: Recorder) -> None:
             )
             return helper(*args, **kwargs)
         default.append(backends)
-        requested.append(backends)
+        device = kwargs.get("device_id")  # given one, NCCL makes the communicator at once
+        eager = device is not None and "nccl" in backends.values()
+        requested.append((backends, kwargs.get("group_desc") or "", eager))
         if "backend" in kwargs:
             kwargs["backend"] = dist.Backend(BACKEND)
         else:
@@ -59,7 +61,7 @@ def _patch_group_creation(recorder: Recorder) -> None:
             requested.clear()  # a rank that is not in the group made none
 
     def create(options: Any, backend_options: Any) -> RecordingGroup:
-        return _create_group(recorder, requested[-1], options, backend_options)
+        return _create_group(recorder, *requested[-1], options, backend_options)
 
     get_backend = c10d.get_backend
 
@@ -85,7 +87,7 @@ def _backends(backend: str) -> dict[str, str] | None:
 
 
 def _create_group(
-    recorder: Recorder, backends: Mapping[str, str], options: Any, backend_options: Any
+    recorder: Recorder, backends: Mapping[str, str], desc: str, eager: bool, options: Any, backend_options: Any
 ) -> RecordingGroup:
     rank, size = options.group_rank, options.group_size
     ranks = list(options.global_ranks_in_group) or list(range(size))
@@ -99,7 +101,7 @@ def _create_group(
             inner[name] = _create_backend(name, store, ranks, options, backend_options)
             inner[name]._set_sequence_number_for_group()
         readers[device] = (name, recorder.cuda_reader() if name == "nccl" else HostReader())
-    group = RecordingGroup(recorder, real, str(options.group_id), ranks, readers)
+    group = RecordingGroup(recorder, real, str(options.group_id), ranks, readers, desc, eager)
     real._set_default_backend(_KINDS[group.backend])
     for device, name in backends.items():
         for owner in (real, group):  # the second for what C++ asks of a group beside its collectives

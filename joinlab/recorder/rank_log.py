@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
-from joinlab.ops import CallRow, Op, SpanRow, encode_values
+from joinlab.ops import CallRow, Op, SpanRow, encode_values, group_names
 
 MOST_RANKS = 65_536
 
@@ -139,7 +139,12 @@ class RankLog:
             case "stack":
                 self._stacks[event["id"]] = (event["f"], event["site"])
             case "group":
-                self.groups[event["name"]] = {"ranks": event["ranks"], "backend": event["backend"]}
+                self.groups[event["name"]] = {
+                    "ranks": event["ranks"],
+                    "backend": event["backend"],
+                    "desc": event.get("desc") or "",
+                    "eager": bool(event.get("eager")),
+                }
             case "begin":
                 self.begin = event
             case "over":
@@ -154,6 +159,25 @@ class RankLog:
                 self.lost = event["x"]
             case "gpu":
                 self.gpu = event["x"]
+
+
+class AboutGroups(TypedDict):
+    """What a Timeline's meta says of its groups beside their ranks."""
+
+    group_names: dict[str, str]
+    group_backends: dict[str, str]
+    eager_groups: list[str]
+
+
+def about_groups(logs: Iterable[RankLog], backend: str) -> AboutGroups:
+    """The groups of these logs, of a run on `backend`: what to call them, other backends, and eager ones."""
+    groups = {name: group for log in logs for name, group in log.groups.items()}
+    ranks, said = ({name: group[field] for name, group in groups.items()} for field in ("ranks", "desc"))
+    return {
+        "group_names": group_names(ranks, said),
+        "group_backends": {name: group["backend"] for name, group in groups.items() if group["backend"] != backend},
+        "eager_groups": [name for name, group in groups.items() if group["eager"]],
+    }
 
 
 def _checked(event: dict[str, Any]) -> dict[str, Any]:
@@ -197,7 +221,7 @@ _FORMS: Mapping[str, Mapping[str, Callable[[object], bool]]] = {
     "begin": {"t": _number, "rank": _rank, "host": _or_none(_text), "pid": _or_none(_number), "world": _or_none(_rank),
               "wall": _or_none(_number), "keep": _or_none(_positive), "command": _or_none(_list(_text)),
               **dict.fromkeys(("joinlab", "python", "torch", "nccl"), _or_none(_text))},
-    "group": {"name": _text, "ranks": _list(_rank), "backend": _text},
+    "group": {"name": _text, "ranks": _list(_rank), "backend": _text, "desc": _or_none(_text)},
     "stack": {"id": _number, "f": _list(_text), "site": _or_none(_text)},
     "call": {"t": _number, "id": _number, "g": _text, "s": _number, "op": {*Op}.__contains__, "o": _or_none(_text),
              "i": _or_none(_number), "d": _or_none(_text), "sh": _list(_list(_number)), "st": _number,

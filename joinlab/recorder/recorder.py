@@ -75,9 +75,10 @@ class Recorder:
         """Record who this rank is."""
         self._begin({"e": "begin", "rank": self.rank, "pid": os.getpid(), "host": socket.gethostname(), **about})
 
-    def begin_group(self, group: RecordedGroup) -> None:
+    def begin_group(self, group: RecordedGroup, desc: str = "", eager: bool = False) -> None:
         """Record that this rank is in a new process group."""
-        self._begin({"e": "group", "name": group.label, "ranks": group.ranks, "backend": group.backend})
+        event = {"e": "group", "name": group.label, "ranks": group.ranks, "backend": group.backend}
+        self._begin({**event, **({"desc": desc} if desc else {}), **({"eager": True} if eager else {})})
 
     def _begin(self, event: dict[str, Any]) -> None:
         line = to_json({**event, "t": now()})

@@ -6,10 +6,10 @@ the ranks still run, so the records are light: an `IssuedCall` is a plain tuple,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from joinlab.ops import POINT_TO_POINT, CallRow, Op
 
@@ -28,6 +28,7 @@ class IssuedCall(NamedTuple):
 
     completed  the backend is known to have completed it
     failed     the backend raised instead
+    refused    it raised when it was handed the call, of which no other rank has seen anything
     """
 
     rank: int
@@ -42,6 +43,7 @@ class IssuedCall(NamedTuple):
     tag: int | None = None
     completed: bool = False
     failed: bool = False
+    refused: bool = False
 
     @property
     def elements(self) -> int | None:
@@ -66,6 +68,16 @@ def elements_of(shape: Sequence[Sequence[int]] | None) -> int | None:
     return None if shape is None else sum(map(prod, shape))
 
 
+def is_list(call: IssuedCall, size: int) -> bool:
+    """Whether the tensors of a reduce_scatter are the parts of one, and not several that are scattered as one call.
+
+    Several have to be divided among the ranks, each; a list of parts has one for each rank. Both can be true of a
+    record: then it is not known.
+    """
+    shapes = call.shape or ()
+    return len(shapes) == size and any(not shape or shape[0] % size for shape in shapes)
+
+
 def call_of(row: CallRow) -> IssuedCall:
     """The IssuedCall of a row of `Timeline.calls`; columns that are absent count as null.
 
@@ -85,7 +97,35 @@ def call_of(row: CallRow) -> IssuedCall:
         row.get("tag"),
         row.get("completed_ns") is not None,
         row.get("error") is not None,
+        refuses(row.get("error") or ""),
     )
+
+
+REFUSALS = (
+    "ProcessGroupGloo::",
+    "ProcessGroupNCCL does not support ",
+    "Tensors must be contiguous",
+    "Input tensor data type is not supported for NCCL process group",
+    "Cannot use ReduceOp.",
+    "Could not run 'c10d::",
+    "NCCL error in: ProcessGroupNCCL.cpp, invalid argument",
+    "PyTorch 1.9 has no ",
+)
+"""How messages begin that a backend refuses a call with before anything of it is sent.
+
+invalidArgument in ProcessGroupGloo.cpp; check_gpu_single_tensor, getNcclReduceOp and recvAnysource in
+ProcessGroupNCCL.cpp; getNcclDataType in NCCLUtils.cpp; the dispatcher for a device that has no such backend
+(torch/csrc/distributed/c10d and c10/core, PyTorch v2.13.0). The last two are the emulator's own words.
+"""
+
+
+def refuses(error: str) -> bool:
+    """Whether an error, type and message, is a refusal.
+
+    >>> refuses("ValueError: Tensors must be contiguous"), refuses("RuntimeError: Connection closed by peer")
+    (True, False)
+    """
+    return error.partition(": ")[2].startswith(REFUSALS)
 
 
 class Blocker(NamedTuple):
@@ -112,6 +152,8 @@ class GroupCalls:
     sends        per (sender, receiver, tag), in order of issue
     recvs        the same; the sender is -1 where any source will do
     failed       whether the backend raised in one of them: then its state is no longer known
+    eager        its communicator was made with the group, as init_process_group(device_id=...) does on NCCL
+    one_node     all ranks run on one machine
     """
 
     name: str
@@ -120,12 +162,48 @@ class GroupCalls:
     sends: dict[Pair, list[IssuedCall]]
     recvs: dict[Pair, list[IssuedCall]]
     failed: bool
+    eager: bool = False
+    one_node: bool = True
+
+    def reached(self) -> GroupCalls:
+        """Without the calls that the backend refused: on no rank do they take a place in the order."""
+        lanes = {rank: [call for call in lane if not call.refused] for rank, lane in self.collectives.items()}
+        sends, recvs = (
+            {pair: kept for pair, calls in side.items() if (kept := [call for call in calls if not call.refused])}
+            for side in (self.sends, self.recvs)
+        )
+        return replace(self, collectives=lanes, sends=sends, recvs=recvs)
 
 
 ANY_SOURCE = -1
 
 
-def by_group(calls: Iterable[IssuedCall | CallRow], groups: Mapping[str, Iterable[int]]) -> dict[str, GroupCalls]:
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a rule has to know of a run beside its calls.
+
+    transport  over "sockets" NCCL notices that a peer has ended, and raises instead of hanging
+    backends   the backend of each group that has another one than the run
+    eager      groups whose communicator was made with them
+    one_node   all ranks run on one machine
+    """
+
+    transport: str | None = None
+    backends: Mapping[str, str] = field(default_factory=dict)
+    eager: Collection[str] = ()
+    one_node: bool = True
+
+
+def setting_of(meta: Mapping[str, Any]) -> Setting:
+    """The Setting that a Timeline's meta tells."""
+    hosts = (meta.get("clock") or {}).get("hosts") or {}
+    backends, eager = meta.get("group_backends") or {}, meta.get("eager_groups") or ()
+    return Setting(meta.get("transport"), backends, eager, one_node=len(hosts) < 2)
+
+
+def by_group(
+    calls: Iterable[IssuedCall | CallRow], groups: Mapping[str, Iterable[int]], setting: Setting | None = None
+) -> dict[str, GroupCalls]:
     """Sort `calls`, each rank's in its order of issue, into their groups.
 
     Calls of a group that `groups` does not name, or of a rank outside it, make that group unknown: it is left out.
@@ -141,14 +219,17 @@ def by_group(calls: Iterable[IssuedCall | CallRow], groups: Mapping[str, Iterabl
         if name not in lanes or call.rank not in lanes[name]:
             foreign.add(name)
             continue
-        if call.failed:
+        if call.failed and not call.refused:
             failed.add(name)
         if call.op in POINT_TO_POINT:
             _add_pair(found[name], call)
         else:
             lanes[name][call.rank].append(call)
+    at = setting or Setting()
     return {
-        name: GroupCalls(name, one.ranks, lanes[name], one.sends, one.recvs, name in failed)
+        name: GroupCalls(
+            name, one.ranks, lanes[name], one.sends, one.recvs, name in failed, name in at.eager, at.one_node
+        )
         for name, one in found.items()
         if name not in foreign
     }

@@ -30,7 +30,7 @@ from collections.abc import Collection, Sequence
 from typing import assert_never
 
 from joinlab.ops import FACTS, Op, op_of
-from joinlab.rules.calls import ANY_SOURCE, Blocked, Blocker, GroupCalls, IssuedCall
+from joinlab.rules.calls import ANY_SOURCE, Blocked, Blocker, GroupCalls, IssuedCall, is_list
 
 Slot = dict[int, IssuedCall]
 """The k-th collective of every rank of a group that issued at least k."""
@@ -54,13 +54,16 @@ def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
     """
     if group.failed or len(group.ranks) < 2:
         return {}
+    group = group.reached()
     found: dict[tuple[int, int], tuple[Blocker, ...]] = {}
     stuck: dict[int, Blocker] = {}  # per rank: its first collective that cannot complete; a barrier waits behind it
     lanes = [group.collectives[rank] for rank in group.ranks]
     for k in range(_first_open(lanes), max((len(lane) for lane in lanes), default=0)):
         slot = {rank: lane[k] for rank, lane in zip(group.ranks, lanes, strict=True) if k < len(lane)}
-        if any(call.op == Op.REDUCE_SCATTER and len(call.shape or ()) != 1 for call in slot.values()):
-            break  # one number per tensor, or per list: from here on the counter is not known
+        size = len(group.ranks)
+        scatters = [call for call in slot.values() if call.op == Op.REDUCE_SCATTER]
+        if any(len(call.shape or ()) != 1 and not is_list(call, size) for call in scatters):
+            break  # one number per tensor, or one for a list: from here on the counter is not known
         fresh = {}
         for rank in slot:
             why = _missing(rank, slot, group.ranks, stuck)

@@ -12,21 +12,26 @@ For small messages on two ranks NCCL takes the LL protocol: a step carries lines
 own flag, and a receiver waits for the lines that *it* expects. A step may carry no line at all (a chunk of the ring
 that lies beyond the end of a small tensor): it is counted, but no receiver waits for it.
 
-`Ring` is that model. It decides for two ranks and small messages, where NCCL's choice of algorithm is known. With
-more ranks or larger messages the choice is the tuner's; there only what every algorithm shares is claimed: as long
-as all calls so far fit, a result that needs a rank which issued no such call cannot come. A rank's calls on one
-communicator run in order, on one stream: behind a call that cannot complete, none can.
+`Ring` is that model. It decides for small messages of up to TUNED_RANKS ranks on one machine, where NCCL's choice of
+algorithm is known. The order of the ranks on the ring is not: claimed is what holds in every order. With more ranks or
+larger messages the choice is the tuner's; there only what every algorithm shares is claimed: as long as all calls so
+far fit, a result that needs a rank which issued no such call cannot come. A rank's calls on one communicator run in
+order, on one stream: behind a call that cannot complete, none can.
+
+A communicator is made by the first call on it, in which its ranks' hosts meet, and so are the connections of two of
+them that send and receive: a call stands there, too, for a rank that never comes.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import factorial
 from typing import NamedTuple, Protocol, assert_never
 
 from joinlab.ops import FACTS, Needs, Op, op_of
-from joinlab.rules.calls import Blocked, Blocker, GroupCalls, IssuedCall
+from joinlab.rules.calls import Blocked, Blocker, GroupCalls, IssuedCall, is_list
 
 NCCL_STEPS = 8
 """Places of a FIFO: a send must wait once this many steps are unread (NCCL v2.29.7-1, src/include/device.h)."""
@@ -38,17 +43,37 @@ WARP_LINES = 32
 """Lines that the threads of one warp move: a thread has one at a time (LLGenericOp in prims_ll.h, WARP_SIZE)."""
 
 SMALL_BYTES = 16 * 1024
-"""Below this a message runs on one channel, in one round of LL: the ring model decides what two ranks do.
+"""From this size on, all shares together, a message of two ranks runs on a second channel, with FIFOs of its own.
 
-Our bound, on the safe side of NCCL_LL_THREAD_THRESHOLD, by which a message gets its channels and threads (NCCL
-v2.29.7-1, src/include/comm.h and src/graph/tuning.cc).
+topoGetAlgoInfo (src/enqueue.cc, v2.29.7-1) takes nc channels only where nBytes >= nc * nt * threadThreshold, here
+2 * NCCL_LL_MAX_NTHREADS (512) * NCCL_LL_THREAD_THRESHOLD (8) * 2 ranks; more ranks have a higher bound. One round of LL
+holds twice as much: NCCL_LL_LINES_PER_THREAD (8) * 512 * LINE_BYTES (src/include/device.h).
 """
 
 LL_BYTES: Mapping[str, int] = {"V100": 512 * 1024, "A100": 1024 * 1024, "H100": 2 * 1024 * 1024}
-"""By GPU kind: up to about here two ranks of one node take LL; above, LL128 or Simple, whose buffers are others.
+"""By GPU kind: up to about here two ranks of one node take LL for an all-reduce; above, LL128 or Simple.
 
-Rounded from the times that the tuner compares, with its bandwidths llMaxBws (NCCL v2.29.7-1, src/graph/tuning.cc).
+Bounds of ours, to one figure: where the tuner changes over depends on the bandwidth that it finds for the machine's
+links. `most_ll_bytes` with its llMaxBws, 39 (Volta), 87.7 (Ampere) and 141 (Hopper), is 577, 1,298 and 2,087 kB; on
+links of more than twice that bandwidth the true bound is somewhat lower.
 """
+
+
+def most_ll_bytes(op: Op, size: int, ll_bandwidth: float = 282.0) -> float:
+    """No machine sends a larger message by the LL protocol on a ring of `size` ranks of one node, if it may use Simple.
+
+    The tuner takes the least of lat + nBytes / (1000 * bw), in us and GB/s (ncclTopoGetAlgoTime). Of a ring on NVLink
+    LL has lat = 6.6 + 0.6 nsteps and bw = min(ll_bandwidth, busBw / 2) * size / nsteps, Simple has 8.4 + 3.4 nsteps and
+    busBw * size / nsteps. The two are equal at most at the nBytes below, which is where busBw is 2 * ll_bandwidth. On
+    PCI, with 1.0 and 5.7 a step, links are so slow that the bound is lower (ncclTunerConstantsDefaults and
+    ncclTopoTuneModel in src/graph/tuning.cc, v2.29.7-1). The default is llMaxBws of Blackwell, the largest there is.
+
+    >>> round(most_ll_bytes(Op.ALL_REDUCE, 2)), round(most_ll_bytes(Op.ALL_GATHER, 16))
+    (4173600, 26348160)
+    """
+    steps = {Op.ALL_REDUCE: 2 * (size - 1), Op.ALL_GATHER: size - 1, Op.REDUCE_SCATTER: size - 1}.get(op, size)
+    return (8.4 - 6.6 + (3.4 - 0.6) * steps) * size / steps * 2 * ll_bandwidth * 1000
+
 
 ALIGNS = (16, 512)
 """A rank's part of an all_reduce is a multiple of this many bytes: today, and in PyTorch 1.9.
@@ -56,6 +81,17 @@ ALIGNS = (16, 512)
 today  alignUp(divUp(remCount, nranks), 16/sizeof(T)) in runRing (NCCL v2.22.3-1 and v2.29.7-1, src/device/all_reduce.h)
 1.9    minChunkSize = nthreads * sizeof(uint64_t), with 64 threads (NCCL v2.7.8-1, src/collectives/device/all_reduce.h)
 """
+
+
+TUNED_RANKS = 16
+"""Up to so many ranks of one node NCCL's tuner takes a ring and LL for small messages.
+
+An all-reduce costs 6.6 + 0.6 * 2 (n - 1) us on it, 0.2 us more on a tree and 25 us with NVLS, which 17 ranks exceed
+(ncclTunerConstantsDefaults and ncclTopoTuneModel in src/graph/tuning.cc, v2.29.7-1).
+"""
+
+MOST_ORDERS = 120
+"""Orders of the ranks on a ring that are tried, at most: all of 6 ranks that all differ, or of 16 of which 2 do."""
 
 
 class Step(NamedTuple):
@@ -283,9 +319,13 @@ def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
     """
     if group.failed or len(group.ranks) < 2:
         return {}
+    group = group.reached()
     lanes = [group.collectives[rank] for rank in group.ranks]
     absent = _absent(group)
-    first = _unmade(group, absent) if absent else _first_blocked(group.ranks, lanes)
+    first = _unmade(group, absent) if absent and not group.eager else _first_blocked(group.ranks, lanes)
+    for rank, (index, why) in _replayed(group).items():
+        if rank not in first or index < first[rank][0]:
+            first[rank] = index, why
     found: dict[tuple[int, int], tuple[Blocker, ...]] = {}
     for rank, (index, why) in first.items():
         lane = group.collectives[rank]
@@ -294,7 +334,7 @@ def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
         found[rank, lane[index].seq] = why
     if any((call.rank, call.seq) in found for lane in lanes for call in lane if call.completed):
         return {}
-    return {**found, **_recvs(group, absent)}
+    return {**found, **_pairs(group, absent)}
 
 
 def _absent(group: GroupCalls) -> list[int]:
@@ -311,12 +351,11 @@ def _unmade(group: GroupCalls, absent: Sequence[int]) -> First:
 
 
 def _first_blocked(ranks: Sequence[int], lanes: Sequence[Sequence[IssuedCall]]) -> First:
+    """What needs a rank that issued no call in its place, as long as all calls so far fit: whatever NCCL's choices."""
     first: First = {}
-    common = min(len(lane) for lane in lanes)
-    for k, calls in enumerate(zip(*lanes, strict=False)):
-        if not _fit(calls):
-            return _replay_all(ranks, lanes, k) if len(ranks) == 2 else first
-    for k in range(common, max(len(lane) for lane in lanes)):
+    if not all(map(_fit, zip(*lanes, strict=False))):
+        return first
+    for k in range(min(map(len, lanes)), max(map(len, lanes))):
         calls = tuple(lane[k] for lane in lanes if k < len(lane))
         missing = [rank for rank, lane in zip(ranks, lanes, strict=True) if k >= len(lane)]
         if not _fit(calls):
@@ -376,55 +415,237 @@ def _needed(call: IssuedCall, missing: Sequence[int]) -> Sequence[int]:
             assert_never(never)
 
 
-def _replay_all(ranks: Sequence[int], lanes: Sequence[Sequence[IssuedCall]], start: int) -> First:
-    """What stays blocked in old NCCL and new."""
-    today, before = (_replay(ranks, lanes, start, align) for align in ALIGNS)
-    return {rank: today[rank] for rank in today if before.get(rank) == today[rank]}
+# ---------------------------------------------------------------- calls that do not fit: let them run on the ring
 
 
-def _replay(ranks: Sequence[int], lanes: Sequence[Sequence[IssuedCall]], start: int, align: int) -> First:
-    """Two ranks, whose calls no longer fit from `start` on: let them run on the ring."""
-    ring = Ring(2)
-    known = [0, 0]
-    for place, lane in enumerate(lanes):
-        for call in lane[start:]:
-            small = _steps_of(call, place, ranks, align)
-            if small is None:
+def _replayed(group: GroupCalls) -> First:
+    """What stays blocked on the ring, in whatever order the ranks stand on it, in old NCCL and new.
+
+    The record does not say which of these ways to run it was. Those in which a call does not complete that is known to
+    be complete are out; what every other way leaves blocked is blocked.
+    """
+    if not group.one_node or len(group.ranks) > TUNED_RANKS:
+        return {}
+    lanes = [group.collectives[rank] for rank in group.ranks]
+    start = next((k for k, calls in enumerate(zip(*lanes, strict=False)) if not _fit(calls)), min(map(len, lanes)))
+    rest = {rank: group.collectives[rank][start:] for rank in group.ranks}
+    if not any(rest.values()):
+        return {}
+    pairs = bool(group.sends or group.recvs)
+    if pairs and any(FACTS[op].pairwise for lane in rest.values() for call in lane if (op := op_of(call.op))):
+        return {}  # issued as a batch, sends and recvs use the same connections
+    met = {rank: len(lane) for rank, lane in rest.items()} if pairs else _connected(group, start)
+    reached = {rank: lane[: met[rank]] for rank, lane in rest.items()}
+    ways = [_replay(order, reached, align) for order in _orders(group.ranks, rest) for align in ALIGNS]
+    possible = []
+    for done in ways:
+        if done is None:
+            return {}
+        if not any(call.completed for rank in rest for call in rest[rank][done[rank] :]):
+            possible.append(done)
+    if not possible:
+        return {}
+    furthest = {rank: max(done[rank] for done in possible) for rank in rest}
+    return {
+        rank: (start + at, _culprits(rank, at, rest, furthest)) for rank, at in furthest.items() if at < len(rest[rank])
+    }
+
+
+def _orders(ranks: Sequence[int], rest: Mapping[int, Sequence[IssuedCall]]) -> Iterator[tuple[int, ...]]:
+    """The ranks by place on the ring, in every order that can make a difference; none if they are too many.
+
+    NCCL counts places from the group's first rank on (setupChannel in src/init.cc, v2.29.7-1), and takes the order that
+    the machine's connections suggest. Ranks that issued the same, and are no call's root, can swap.
+    """
+    roots = {call.root for lane in rest.values() for call in lane}
+    kinds: dict[object, list[int]] = {}
+    for rank in ranks[1:]:
+        looks = [(call.op, call.dtype, repr(call.shape), call.root, call.completed) for call in rest[rank]]
+        kinds.setdefault((rank if rank in roots else None, *looks), []).append(rank)
+    ways = factorial(len(ranks) - 1)
+    for alike in kinds.values():
+        ways //= factorial(len(alike))
+    if ways > MOST_ORDERS:
+        return
+    for pattern in _arrangements([len(alike) for alike in kinds.values()]):
+        left = [iter(alike) for alike in kinds.values()]
+        yield ranks[0], *(next(left[kind]) for kind in pattern)
+
+
+def _arrangements(counts: list[int]) -> Iterator[tuple[int, ...]]:
+    """All sequences in which `i` comes counts[i] times.
+
+    >>> list(_arrangements([1, 2]))
+    [(0, 1, 1), (1, 0, 1), (1, 1, 0)]
+    """
+    if not any(counts):
+        yield ()
+    for kind, count in enumerate(counts):
+        if count:
+            fewer = [*counts[:kind], count - 1, *counts[kind + 1 :]]
+            yield from ((kind, *rest) for rest in _arrangements(fewer))
+
+
+def _culprits(
+    rank: int, at: int, rest: Mapping[int, Sequence[IssuedCall]], done: Mapping[int, int]
+) -> tuple[Blocker, ...]:
+    """Whose calls in that place are none, or others; if all fit, the calls that keep the other ranks from theirs."""
+    mine = rest[rank][at]
+    others = [other for other in rest if other != rank]
+    there = {other: rest[other][at] for other in others if at < len(rest[other])}
+    apart = [other for other in others if len(rest) == 2 or other not in there or not _fit((mine, there[other]))]
+    if apart:
+        return tuple(Blocker(other, there[other].seq if other in there else None) for other in apart)
+    stuck = [other for other in others if done[other] < len(rest[other])]
+    return tuple(Blocker(other, rest[other][done[other]].seq) for other in stuck)
+
+
+def _replay(order: Sequence[int], rest: Mapping[int, Sequence[IssuedCall]], align: int) -> dict[int, int] | None:
+    """How many calls of each rank complete if the ranks stand so on the ring; None if that cannot be told."""
+    ring = Ring(len(order))
+    known = [0] * len(order)
+    for place, rank in enumerate(order):
+        for call in rest[rank]:
+            found = _steps_of(call, place, order, align)
+            if found is None:
                 break
-            ring.issue(place, small)
+            ring.issue(place, found)
             known[place] += 1
     done = ring.done
-    if ring.unsure:
-        return {}
-    if any(done[place] == known[place] < len(lane) - start for place, lane in enumerate(lanes)):
-        return {}  # one gets as far as a call that the ring cannot tell of: it may yet help the other
-    first: First = {}
-    for place, (rank, lane) in enumerate(zip(ranks, lanes, strict=True)):
-        at = start + done[place]
-        if at < len(lane):
-            other = lanes[1 - place]
-            first[rank] = at, (Blocker(ranks[1 - place], other[at].seq if at < len(other) else None),)
-    return first
+    if ring.unsure or any(done[p] == known[p] < len(rest[rank]) for p, rank in enumerate(order)):
+        return None  # one gets as far as a call that the ring cannot tell of: it may yet help the others
+    return dict(zip(order, done, strict=True))
 
 
-def _steps_of(call: IssuedCall, place: int, ranks: Sequence[int], align: int) -> tuple[Step, ...] | None:
+def _steps_of(call: IssuedCall, place: int, order: Sequence[int], align: int) -> tuple[Step, ...] | None:
+    """The steps of a call; None if the record, or the size of the message, does not tell them."""
     nbytes = 4 if call.op == Op.BARRIER else call.nbytes
     if nbytes is None:
         return None
-    if call.op == Op.REDUCE_SCATTER:
-        nbytes //= len(ranks)  # the call's tensors are the parts of all ranks
-    large = nbytes > max(LL_BYTES.values())  # beyond what any GPU kind sends by LL; in between it is not known
-    if (not large and nbytes >= SMALL_BYTES) or (call.op in {Op.BROADCAST, Op.REDUCE} and call.root not in ranks):
+    size, op = len(order), op_of(call.op)
+    if op is None or (FACTS[op].rooted and call.root not in order):
         return None
-    root = ranks.index(call.root) if call.root in ranks else 0
-    found = steps(call.op, place, len(ranks), root, nbytes, align)
+    root = order.index(call.root) if call.root in order else 0
+    total = nbytes * size if op is Op.ALL_GATHER else nbytes
+    large = total > most_ll_bytes(op, size)  # in between it is not known
+    if not large and total >= SMALL_BYTES:
+        return None
+    if FACTS[op].pairwise:
+        return None if large else _steps_to_peers(call, op, place, size, root)
+    if len(call.shape or ()) > 1 and not (op is Op.REDUCE_SCATTER and is_list(call, size)):
+        return None  # collectives that are issued as one may have channels of their own
+    found = steps(op, place, size, root, nbytes // size if op is Op.REDUCE_SCATTER else nbytes, align)
     # A large call has more steps than these. That matters to other large ones alone, see Ring.unsure: a receiver of LL
     # stands at the first of them for ever, since no flag comes.
-    return found if found is None or not large else tuple([step._replace(flags=False) for step in found])
+    return tuple([step._replace(flags=not large) for step in found or ()])
 
 
-def _recvs(group: GroupCalls, absent: Sequence[int]) -> Blocked:
-    """Recvs without a send. A send is claimed only to a rank that is `absent`: otherwise NCCL may buffer it."""
+def _steps_to_peers(call: IssuedCall, op: Op, place: int, size: int, root: int) -> tuple[Step, ...] | None:
+    """The steps of a gather, scatter or all_to_all, whose record holds what the rank puts in, or else what it gets."""
+    nbytes, tensors = call.nbytes or 0, len(call.shape or ())
+    others = [peer for peer in range(size) if peer != place]
+    match op:
+        case Op.GATHER:
+            out, into = ({}, dict.fromkeys(others, nbytes)) if place == root else ({root: nbytes}, {})
+        case Op.SCATTER:
+            out, into = (dict.fromkeys(others, nbytes // size), {}) if place == root else ({}, {root: nbytes})
+        case _:
+            if tensors != size or len({repr(one) for one in call.shape or ()}) > 1:
+                return None  # how much goes to whom is not recorded
+            out = into = dict.fromkeys(others, nbytes // size)
+    return peer_steps(place, size, out, into)
+
+
+def peer_steps(place: int, size: int, out: Mapping[int, int], into: Mapping[int, int]) -> tuple[Step, ...]:
+    """The steps of a call that NCCL makes of sends and recvs, given how many bytes go to and come from which place.
+
+    Sends first, then recvs: NCCL runs them side by side, and buffers small sends.
+    """
+    others = [(place + turn) % size for turn in range(1, size)]
+    sends = [Step(None, lines_of(out[peer]), peer) for peer in others if out.get(peer)]
+    return (*sends, *(Step(lines_of(into[peer]), None, peer) for peer in others if into.get(peer)))
+
+
+Word = tuple[int, int, int, int]
+"""(from, to, distance, round): what one host tells another to connect the two."""
+
+
+def words(place: int, size: int, sends: Collection[int], recvs: Collection[int]) -> Iterator[list[tuple[Word, Word]]]:
+    """What a host tells, and then hears, at each distance, to connect to these places.
+
+    Rings are connected when the communicator is made. Pairs are not: the first gather, scatter, all_to_all or batch of
+    sends and recvs that needs a pair sets it up. For one distance after the other, a host tells the rank so far behind
+    it, from which it receives, and the rank so far ahead, to which it sends, and waits until it has heard the same:
+
+        3 ranks, gather to 0    distance 1    rank 2 tells 0 and hears it    rank 0 tells 2 and hears it
+                                distance 2    rank 1 tells 0 and hears it    rank 0 tells 1 and hears it
+
+    If rank 2 never comes, rank 0 stands at distance 1, so rank 1 does not hear from it either. All this is inside the
+    call: a rank that waits so does not reach its next one, and the watchdog sees nothing, since no work is enqueued.
+
+    Source: ncclTransportP2pSetup in src/transport.cc, called by ncclGroupCommPreconnect in src/group.cc, v2.29.7-1; the
+    second round is its last loop. Modelled, not measured: no GPU was at hand.
+    """
+    for turn in (0, 1):
+        for distance in range(1, size):
+            ahead, behind = (place + distance) % size, (place - distance) % size
+            peers = [behind] if behind in recvs else []
+            if ahead in sends and ahead not in peers:
+                peers.append(ahead)
+            if peers:
+                yield [((place, peer, distance, turn), (peer, place, distance, turn)) for peer in peers]
+
+
+def _connected(group: GroupCalls, start: int) -> dict[int, int]:
+    """How many calls of each rank, from `start` on, got past the meeting of hosts that connects pairs (see `words`).
+
+    A host that stands there issues nothing more. If the record has more calls of it, it did not stand: all got past.
+    """
+    ranks, told = group.ranks, Counter[Word]()
+    threads = [_meetings(group, place) for place in range(len(ranks))]
+    at: list[tuple[int, list[Word]]] = [(0, []) for _ in ranks]  # the call it is in, and the words it has yet to hear
+    moved = True
+    while moved:
+        moved = False
+        for place, thread in enumerate(threads):
+            index, hears = at[place]
+            while all(told[word] for word in hears):
+                told.subtract(hears)
+                meeting = next(thread, None)
+                if meeting is None:
+                    at[place] = len(group.collectives[ranks[place]]), [(-1, -1, -1, -1)]
+                    break
+                index, pairs = meeting
+                told.update(tell for tell, _ in pairs)
+                hears = [hear for _, hear in pairs]
+                at[place], moved = (index, hears), True
+    whole = {rank: len(group.collectives[rank]) for rank in ranks}
+    met = {rank: at[place][0] for place, rank in enumerate(ranks)}
+    if any(met[rank] < whole[rank] - 1 or met[rank] < start for rank in ranks if met[rank] < whole[rank]):
+        met = whole
+    return {rank: met[rank] - start for rank in ranks}
+
+
+def _meetings(group: GroupCalls, place: int) -> Iterator[tuple[int, list[tuple[Word, Word]]]]:
+    """The meetings of one host: in which of its calls, and the words."""
+    ranks = group.ranks
+    made: set[tuple[int, bool]] = set()
+    for index, call in enumerate(group.collectives[ranks[place]]):
+        op = op_of(call.op)
+        if op is None or not FACTS[op].pairwise or call.root not in (None, *ranks):
+            continue
+        found = _steps_to_peers(call, op, place, len(ranks), ranks.index(call.root) if call.root in ranks else 0)
+        new = {(step.peer, step.send is not None) for step in found or () if step.peer is not None} - made
+        sends, recvs = ({peer for peer, is_send in new if is_send is side} for side in (True, False))
+        yield from ((index, pairs) for pairs in words(place, len(ranks), sends, recvs))
+        made |= new
+
+
+# ---------------------------------------------------------------- sends and recvs
+
+
+def _pairs(group: GroupCalls, absent: Sequence[int]) -> Blocked:
+    """Recvs without a send, and sends to a rank that never met the sender: until then the two are not connected."""
     sends: dict[tuple[int, int], int] = {}
     recvs: dict[tuple[int, int], list[IssuedCall]] = {}
     for (source, target, _), calls in group.sends.items():
@@ -437,14 +658,24 @@ def _recvs(group: GroupCalls, absent: Sequence[int]) -> Blocked:
         waiting = calls[sends.get((source, target), 0) :]
         found.update({(target, call.seq): (Blocker(source, None),) for call in waiting if call.elements != 0})
     for (source, target, _), calls in group.sends.items():
-        if target in absent:  # their communicator is not made
+        if target in absent or not (
+            sends.get((target, source)) or recvs.get((source, target)) or _receives(group, target, source)
+        ):
             found.update({(source, call.seq): (Blocker(target, None),) for call in calls if call.elements != 0})
-    return (
-        {}
-        if any(
-            call.completed and (call.rank, call.seq) in found
-            for one in (*recvs.values(), *group.sends.values())
-            for call in one
-        )
-        else found
-    )
+    every = (call for one in (*recvs.values(), *group.sends.values()) for call in one)
+    return {} if any(call.completed and (call.rank, call.seq) in found for call in every) else found
+
+
+def _receives(group: GroupCalls, target: int, source: int) -> bool:
+    """Whether a gather, scatter or all_to_all of `target` may have connected it to receive from `source`."""
+    place, peer = group.ranks.index(target), group.ranks.index(source)
+    for call in group.collectives[target]:
+        op = op_of(call.op)
+        if op is None or (FACTS[op].pairwise and FACTS[op].rooted and call.root not in group.ranks):
+            return True
+        if FACTS[op].pairwise:
+            root = group.ranks.index(call.root) if call.root in group.ranks else 0
+            found = _steps_to_peers(call, op, place, len(group.ranks), root)
+            if found is None or any(step.peer == peer and step.recv for step in found):
+                return True
+    return False

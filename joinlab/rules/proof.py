@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from joinlab.ops import CallRow
 from joinlab.rules import gloo as gloo_rule
 from joinlab.rules import nccl as nccl_rule
-from joinlab.rules.calls import Blocked, Blocker, GroupCalls, IssuedCall, by_group
+from joinlab.rules.calls import Blocked, Blocker, GroupCalls, IssuedCall, Setting, by_group
 
 RULES: Mapping[str, Callable[[GroupCalls, Collection[int]], Blocked]] = {
     "gloo": gloo_rule.blocked,
@@ -56,9 +56,8 @@ def prove(
     backend: str,
     waits: Iterable[Wait],
     gone: Collection[int] = (),
-    transport: str | None = None,
+    setting: Setting | None = None,
     known: Mapping[str, Blocked] | None = None,
-    backends: Mapping[str, str] | None = None,
 ) -> Proof | None:
     """Show that no living rank can ever go on; None if that cannot be shown.
 
@@ -67,9 +66,8 @@ def prove(
     backend  "gloo" or "nccl"; of any other nothing can be shown
     waits    all waiting host threads; a living rank without one may still go on
     gone     ranks whose process has ended
-    transport  meta["transport"]: over "sockets" NCCL notices that a peer has ended, and raises instead of hanging
+    setting  where the ranks ran, see `setting_of`
     known    what the backend's rule says of each group, where it was asked before
-    backends  the backend of each group that has another one
 
         prove(calls, {"0": [0, 1]}, "gloo", [Wait(0, (("0", 7),)), Wait(1, (("0", 7),))])
     """
@@ -79,15 +77,16 @@ def prove(
     everyone = {rank for ranks in groups.values() for rank in ranks}
     if rule is None or not waits or waiting & set(gone) or not everyone <= waiting | set(gone):
         return None
-    if backend == "nccl" and transport == "sockets" and gone:
+    setting = setting or Setting()
+    if backend == "nccl" and setting.transport == "sockets" and gone:
         return None
-    lanes = by_group(calls, groups) if known is None else {}
+    lanes = by_group(calls, groups, setting) if known is None else {}
     answers = dict(known or {})
     stuck: list[Stuck] = []
     for wait in waits:
         for group, seq in wait.calls:
             if group not in answers:
-                own = RULES.get((backends or {}).get(group, backend))
+                own = RULES.get(setting.backends.get(group, backend))
                 answers[group] = own(lanes[group], gone) if own and group in lanes else {}
             why = answers[group].get((wait.rank, seq))
             if why:
