@@ -19,7 +19,7 @@ from pathlib import Path
 
 from joinlab.course.exercises import EXERCISES
 from joinlab.course.questions import Question, questions
-from tests.browser import BUSY, Notebook, chromium, lab, watched
+from tests.browser import Notebook, chromium, lab, watched
 from tests.test_notebooks import FOLDER, NOTEBOOKS
 
 ANSWER = """(wanted) => {
@@ -60,7 +60,7 @@ def main() -> int:
                 if arguments.numbers and number not in arguments.numbers:
                     continue
                 begun = time.monotonic()
-                with watched(browser, [url], BUSY, viewport={"width": 1300, "height": 1700}) as page:
+                with watched(browser, [url], viewport={"width": 1300, "height": 1700}) as page:
                     page.set_default_timeout(120_000)
                     notebook = Notebook(page, url, token, path.name)
                     notebook.run_all()

@@ -64,6 +64,7 @@ def html(timeline: Timeline) -> str:
 
 def test_a_chip_that_travelled_says_where_from():
     text = html(joinlab.emulate(scenarios.broadcast, (1, 1, 1)))
+    assert "{" not in text  # no style is left to be filled in
     _, after = text.split(">after<")
     assert re.findall(r'title="([^"]*)"', after) == ["from rank 1"] * 6
     assert 'scope="col"' in text

@@ -10,7 +10,7 @@ from joinlab.course.questions import Question, questions
 
 pytestmark = pytest.mark.browser
 pytest.importorskip("playwright.sync_api")
-from browser import BUSY, Notebook, chromium, lab, watched, write_notebook  # noqa: E402
+from browser import Notebook, chromium, lab, watched, write_notebook  # noqa: E402
 
 CELLS = (
     "import joinlab\nasked = joinlab.quiz('5-meets', 'here is the run')\nasked",
@@ -48,7 +48,7 @@ def opened(tmp_path_factory) -> Iterator[Callable[[str, Sequence[str]], Notebook
         with (
             lab(folder / "served", folder / "settings") as (url, token),
             chromium() as browser,
-            watched(browser, [url], BUSY, viewport={"width": 1300, "height": 1100}) as page,
+            watched(browser, [url], viewport={"width": 1300, "height": 1100}) as page,
         ):
 
             def open_cells(name: str, cells: Sequence[str]) -> Notebook:

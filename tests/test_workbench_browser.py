@@ -113,7 +113,8 @@ def test_positions_that_come_while_one_is_emulated_are_left_out(notebook):
 def test_predict_covers_until_all_is_said_and_again_after_a_change(notebook):
     where = cell(notebook, ASKS)
     show = where.get_by_role("button", name="Show")
-    assert where.get_by_text("Predict first").is_visible() and show.is_disabled()
+    where.get_by_text("Predict first").wait_for()
+    assert show.is_disabled()
     for secret in ("hung", "all-reduce (", "Documented", "exhausted all 1"):
         assert secret not in where.locator(".jp-OutputArea").inner_html()
     say = [where.get_by_label(f"I say that rank {rank}") for rank in (0, 1)]

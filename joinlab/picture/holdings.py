@@ -14,7 +14,7 @@ from typing import Any
 
 from joinlab.analysis.matching import match
 from joinlab.ops import POINT_TO_POINT, Op
-from joinlab.picture.theme import BLACK, CHIPS, WHITE
+from joinlab.picture.theme import BAND, BLACK, CHIPS, WHITE
 from joinlab.timeline import Timeline
 
 MAX_CHIPS = 24
@@ -59,7 +59,7 @@ class Holdings:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        cell = 'style="text-align:left;padding:.35em .9em;border:1px solid {BAND};background:transparent"'
+        cell = f'style="text-align:left;padding:.35em .9em;border:1px solid {BAND};background:transparent"'
         head = "".join(f'<th scope="col" {cell}>rank {rank}</th>' for rank in range(len(self.before)))
         rows = "".join(
             f'<tr style="background:transparent"><th scope="row" {cell}>{name}</th>'
