@@ -11,6 +11,8 @@ from timelines import Writer, case_timeline
 
 from joinlab.analysis.comparison import PARTING, Comparison, _aligned, compare
 from joinlab.analysis.matching import match
+from joinlab.cases import case_4
+from joinlab.emulator.emulate import emulate
 from joinlab.timeline import Ending, Timeline
 
 HUNG = Ending("hung", proven=False)
@@ -90,12 +92,12 @@ def test_case_4_of_1_9_and_of_today_part_after_what_rank_0_read():
     found = compare(old, today)
     assert parts_at(found, old)[0] == "all-reduce (join() check bwd grad sync)"
     assert parts_at(found, today, "right")[0] == "all-reduce (_find_common_rank())"
-    assert (
-        "They part after the last input: on the left rank 0 issues all-reduce (join() check bwd grad sync)"
-        in found.sentence
-    )
+    assert 'They part after the last input: on the left rank 0 issues "sync gradients?"; on the right' in found.sentence
     assert "and read 0 and concluded that all ranks have joined on the right" in found.sentence
-    assert "What is carried differs at inputs[0]: rank 0's all-reduce (barrier) is uint8[1], sum" in found.sentence
+    assert "What is carried differs at inputs[0]: rank 0's barrier is uint8[1], sum" in found.sentence
+    named = compare(*(emulate(case_4, (5, 6), era=era) for era in ("1.9", "today"))).sentence
+    assert 'with 1.9 rank 0 issues "sync gradients?"; with today rank 0 issues "who is last?"' in named
+    assert "left" not in named and "_get_num_nonjoined" not in named
     rows = [row for row in found.rows if "read" in row.differs]
     assert len(rows) == 1 and found.rows.index(rows[0]) == found.parting - 1
 
@@ -106,19 +108,19 @@ def test_a_barrier_more_leaves_a_row_empty_and_nothing_else():
     alone = [row for row in found.rows if None in (row.left, row.right)]
     assert len(alone) == 1 and alone[0].left is None
     assert parts_at(found, having, "right") == dict.fromkeys((0, 1), "all-reduce (barrier)")
-    assert "after the last input: on the left ranks 0 and 1 issue no call here; on the right" in found.sentence
+    assert "after the last input: with case_1 ranks 0, 1 issue no call here; with case_6" in found.sentence
 
 
 def test_a_barrier_is_one_on_nccl_and_on_gloo_though_it_is_no_all_reduce_there():
     found = compare(case_timeline(4, 2, backend="nccl"), case_timeline(4, 2))
     assert found.parting is not None and found.rows[found.parting].differs[0] == "completion"
-    assert "completes on the left and never completes on the right" in found.sentence
-    assert "without data on the right" in found.sentence
+    assert "completes with nccl and never completes with gloo" in found.sentence
+    assert "without data with gloo" in found.sentence
 
 
 def test_more_inputs_part_where_the_fewer_end_and_meet_again():
     found = compare(case_timeline(1, 5), case_timeline(1, 2))
-    assert found.parting is not None and "They part at inputs[2]: on the left rank 0 issues" in found.sentence
+    assert found.parting is not None and "They part at inputs[2]: with inputs (5, 6) rank 0 issues" in found.sentence
     last = found.rows[-1]
     assert None not in (last.left, last.right) and "calls" not in last.differs
 
@@ -160,5 +162,5 @@ def test_worlds_of_other_sizes_are_told():
     writer = Writer(world_size=1)
     writer.call(0, "all_reduce")
     found = compare(pair(), writer.timeline([FINISHED]))
-    assert found.sentence.startswith("The left run has 2 ranks, the right one 1 rank. They part")
+    assert found.sentence.startswith("2 ranks on the left, 1 rank on the right. They part")
     assert "on the left rank 1 issues all-reduce; on the right rank 1 issues no call here" in found.sentence

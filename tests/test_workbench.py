@@ -427,7 +427,7 @@ def test_compare_alone():
     assert made.left.timeline is left and made.right.timeline is right
     assert made.left.heading == "1.9: rank 0 hung (proven), rank 1 finished"
     assert made.right.heading == "today: rank 0 finished, rank 1 hung (proven)"
-    assert "rank 0 read" in made._columns[0].children[1].value
+    assert "Rank 0 read" in made._columns[0].children[1].value
     for side, view in (("left", made.left), ("right", made.right)):
         assert view.rows == [getattr(row, side) for row in made.comparison.rows]
     made.left.selected = len(made.left.slots) - 1
@@ -508,6 +508,19 @@ def test_a_closed_bench_has_stopped_and_answers_no_more(emulated):
     assert made.widget.comm is None
     made.view.counts = [1, 1]
     assert len(emulated) == 1
+
+
+def test_a_closed_bench_leaves_no_widget():
+    known = ipywidgets.widgets.widget._instances
+    before = set(known)
+    made = bench(case=1)
+    made.keep()  # compares
+    made._output.widget.value = "shown"
+    assert set(known) > before
+    made.keep()
+    made.keep()
+    made.close()
+    assert set(known) == before
 
 
 def test_it_shows_itself_as_a_widget():

@@ -18,7 +18,7 @@ from typing import Any
 
 from joinlab.analysis.conclusions import conclusion
 from joinlab.analysis.matching import Matched, Slot
-from joinlab.analysis.wording import elements, ranks_text, tensor
+from joinlab.analysis.wording import elements, quoted, ranks_text, tensor
 from joinlab.ops import decode_values
 from joinlab.timeline import Ending, Timeline
 
@@ -74,7 +74,7 @@ def compare(left: Timeline, right: Timeline) -> Comparison:
 
     print(compare(joinlab.emulate(case_4, era="1.9"), joinlab.emulate(case_4)).sentence)
     """
-    one, other = _Side(left), _Side(right)
+    one, other = map(_Side, (left, right), map(_at, told_apart(left, right)))
     rows = tuple(
         ComparedRow(a, b, _differences(one.calls[a] if a is not None else {}, other.calls[b] if b is not None else {}))
         for a, b in _aligned(one.keys, other.keys)
@@ -83,10 +83,39 @@ def compare(left: Timeline, right: Timeline) -> Comparison:
     return Comparison(rows, parting, _sentence(rows, parting, one, other))
 
 
+def told_apart(left: Timeline, right: Timeline) -> tuple[str, str]:
+    """What tells two runs apart, as names for them: the era, backend, engine, program or inputs of each.
+
+    >>> import joinlab
+    >>> case_4 = joinlab.cases.case_4
+    >>> told_apart(joinlab.emulate(case_4, era="today"), joinlab.emulate(case_4, era="1.9"))
+    ('today', '1.9')
+    """
+
+    def told(timeline: Timeline) -> list[str]:
+        meta = timeline.meta
+        engine = "really" if meta.get("engine") == "launched" else str(meta.get("engine", "recorded"))
+        era = str((meta.get("emulation") or {}).get("era", "today"))
+        return [
+            era,
+            str(meta.get("backend", "?")),
+            engine,
+            str(meta.get("program", "program")),
+            f"inputs {tuple(meta.get('inputs') or ())}",
+        ]
+
+    pairs = [(one, other) for one, other in zip(told(left), told(right), strict=True) if one != other]
+    if not pairs:
+        return "left", "right"
+    ones, others = zip(*pairs, strict=True)
+    return ", ".join(ones), ", ".join(others)
+
+
 class _Side:
     """One Timeline, with the columns that are asked for looked up once."""
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, timeline: Timeline, at: str) -> None:
+        self.at = at  # "on the left", "with 1.9"
         matched = Matched(timeline)
         rows = matched.row_of
         numbers = {name: at for at, name in enumerate(matched.groups)}  # the names are not the same in every run
@@ -192,7 +221,7 @@ def _close(one: Any, other: Any) -> bool:
 def _sentence(rows: Sequence[ComparedRow], parting: int | None, left: _Side, right: _Side) -> str:
     told = []
     if len(left.ends) != len(right.ends):
-        told.append(f"The left run has {_ranks(left)}, the right one {_ranks(right)}.")
+        told.append(f"{_ranks(left)} {left.at}, {_ranks(right)} {right.at}.")
     if parting is None:
         told.append("Both runs issue the same calls, and each call ends alike.")
         if len(left.ends) == len(right.ends) and [end.kind for end in left.ends] != [end.kind for end in right.ends]:
@@ -201,9 +230,9 @@ def _sentence(rows: Sequence[ComparedRow], parting: int | None, left: _Side, rig
         row = rows[parting]
         ours, theirs = _calls(row, left, right)
         if "calls" in row.differs:
-            said = f"on the left {_issued(ours, theirs)}; on the right {_issued(theirs, ours)}"
+            said = f"{left.at} {_issued(ours, theirs)}; {right.at} {_issued(theirs, ours)}"
         else:
-            said = _fates(ours, theirs)
+            said = _fates(ours, theirs, left.at, right.at)
         told.append(f"They part {_where(row, left, right)}: {said}.")
     before = rows if parting is None else rows[: parting + 1]
     for what, lead in (("read", "A rank read something else"), ("data", "What is carried differs")):
@@ -211,6 +240,10 @@ def _sentence(rows: Sequence[ComparedRow], parting: int | None, left: _Side, rig
         if found is not None:
             told.append(f"{lead} {_where(found, left, right)}: {_difference(found, what, left, right)}.")
     return " ".join(told)
+
+
+def _at(name: str) -> str:
+    return f"on the {name}" if name in ("left", "right") else f"with {name}"
 
 
 def _ranks(side: _Side) -> str:
@@ -230,10 +263,6 @@ def _where(row: ComparedRow, left: _Side, right: _Side) -> str:
     return {BEFORE: "before the first input", AFTER: "after the last input"}.get(place, f"at inputs[{place}]")
 
 
-def _label(call: Call) -> str:
-    return str(call["origin"] or call["op"])
-
-
 def _issued(calls: Calls, others: Calls) -> str:
     """What the ranks issue that do something else than on the other side: "rank 0 issues barrier"."""
     told: dict[str, list[int]] = {}
@@ -241,16 +270,16 @@ def _issued(calls: Calls, others: Calls) -> str:
         mine, theirs = calls.get(rank), others.get(rank)
         if mine is not None and theirs is not None and _name(mine) == _name(theirs):
             continue
-        told.setdefault("no call here" if mine is None else _label(mine), []).append(rank)
+        told.setdefault("no call here" if mine is None else quoted(mine), []).append(rank)
     return ", ".join(f"{ranks_text(ranks)} issue{'s' * (len(ranks) == 1)} {what}" for what, ranks in told.items())
 
 
-def _fates(left: Calls, right: Calls) -> str:
+def _fates(left: Calls, right: Calls, here: str, there: str) -> str:
     told = []
     for rank in sorted(left.keys() & right.keys()):
         ours, theirs = _fate(left[rank]), _fate(right[rank])
         if ours != theirs:
-            told.append(f"rank {rank}'s {_label(left[rank])} {ours} on the left and {theirs} on the right")
+            told.append(f"rank {rank}'s {quoted(left[rank])} {ours} {here} and {theirs} {there}")
     return "; ".join(told)
 
 
@@ -261,9 +290,9 @@ def _difference(row: ComparedRow, what: str, left: _Side, right: _Side) -> str:
         if _name(one) != _name(other):
             continue
         if what == "read" and _fate(one) == _fate(other) and _read(one) != _read(other):
-            return f"rank {rank} {_read(one)} on the left, and {_read(other)} on the right"
+            return f"rank {rank} {_read(one)} {left.at}, and {_read(other)} {right.at}"
         if what == "data" and _data(one) != _data(other):
-            return f"rank {rank}'s {_label(one)} is {_carried(one)} on the left, {_carried(other)} on the right"
+            return f"rank {rank}'s {quoted(one)} is {_carried(one)} {left.at}, {_carried(other)} {right.at}"
     raise AssertionError(f"no rank shows a difference in {what}")
 
 

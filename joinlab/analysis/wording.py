@@ -54,9 +54,8 @@ def file_name(file: str) -> str:
     'train.py'
     """
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    cell: tuple[str, str] | None = (
-        shell.compile.format_code_name(file) if shell else None
-    )  # ("Cell", "In[2]"), if this kernel ran it
+    named = getattr(getattr(shell, "compile", None), "format_code_name", None)
+    cell: tuple[str, str] | None = named(file) if named else None  # ("Cell", "In[2]"), if this kernel ran it
     name = file.replace("\\", "/").rpartition("/")[2]
     if cell:
         return cell[1].replace("In[", "In [")

@@ -33,7 +33,7 @@ from joinlab.notebook.board import Board, check_counts
 from joinlab.notebook.ending_map import EndingMap
 from joinlab.notebook.engines import ENGINES, Engine, knobs, missing
 from joinlab.notebook.opening import CASE, COUNTS, ENGINE, opening, torch_is_loaded
-from joinlab.notebook.output import Layout, Output
+from joinlab.notebook.output import Layout, Output, close
 from joinlab.notebook.panel import Panel
 from joinlab.notebook.predictions import Score, blank, score, tally
 from joinlab.notebook.saving import saved
@@ -284,7 +284,7 @@ class Bench:
         if self._beside is not None:
             self._beside.close()
         for widget in (self.panel, self.view, self._output.widget, self.widget):
-            _close(widget)
+            close(widget)
 
     def __repr__(self) -> str:
         name = program_name(self.own) if not self.case and self.own else f"case_{self.case}"
@@ -652,12 +652,3 @@ def _one_of(name: str, value: Any, known: Collection[Any]) -> Any:
     if value not in known:
         raise ProgramError(f"{name}= is one of {', '.join(map(repr, known))}; got {value!r}")
     return value
-
-
-def _close(widget: Any) -> None:
-    for child in getattr(widget, "children", ()):
-        _close(child)
-    layout = getattr(widget, "layout", None)
-    widget.close()
-    if layout is not None:
-        layout.close()

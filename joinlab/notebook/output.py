@@ -28,6 +28,17 @@ class Layout(ipywidgets.Layout):  # type: ignore[misc]
         return state if key else {name: value for name, value in state.items() if value is not None}
 
 
+def close(widget: Any) -> None:
+    """Close a widget with its children, its layout and its style, which are widgets, too."""
+    for child in getattr(widget, "children", ()):
+        close(child)
+    parts = [getattr(widget, name, None) for name in ("layout", "style")]
+    widget.close()
+    for part in parts:
+        if part is not None:
+            part.close()
+
+
 class Words:
     """HTML in a widget that is made when `widget` is asked for first, and travels with what it says by then."""
 

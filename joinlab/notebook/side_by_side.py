@@ -7,15 +7,16 @@ from typing import Any
 
 import ipywidgets
 
-from joinlab.analysis.comparison import ComparedRow, Comparison
+from joinlab.analysis.comparison import ComparedRow, Comparison, told_apart
 from joinlab.analysis.comparison import compare as lay_out
 from joinlab.analysis.verdict import judge
 from joinlab.analysis.wording import shown_html
 from joinlab.errors import ProgramError
+from joinlab.notebook.output import close
 from joinlab.notebook.view import View
 from joinlab.timeline import Timeline
 
-SHARED = ("axis", "setup", "hidden")
+SHARED = ("axis", "setup", "hidden", "ranks_as")
 """What a reader sets in one view holds for both."""
 
 
@@ -71,12 +72,8 @@ class Beside:
         for view in (self.left, self.right):
             view.unobserve(self._follow, [*SHARED, "selected"])
         self.right.heading, self.right.mark, self.right.rows = "", {}, []
-        self.left.close()
-        for column in self._columns:
-            column.children[1].close()
-            column.close()
-        for widget in (self._said, self._pair, self.widget):
-            widget.close()
+        self._columns[1].children = self._columns[1].children[1:]
+        close(self.widget)
 
     def _follow(self, change: Mapping[str, Any]) -> None:
         if self._following:
@@ -102,34 +99,6 @@ class Beside:
 
     def __repr__(self) -> str:
         return f"<{self.left.timeline!r} beside {self.right.timeline!r}>"
-
-
-def told_apart(left: Timeline, right: Timeline) -> tuple[str, str]:
-    """What tells two runs apart, as names for them: the era, backend, engine, program or inputs of each.
-
-    >>> import joinlab
-    >>> case_4 = joinlab.cases.case_4
-    >>> told_apart(joinlab.emulate(case_4, era="today"), joinlab.emulate(case_4, era="1.9"))
-    ('today', '1.9')
-    """
-
-    def told(timeline: Timeline) -> list[str]:
-        meta = timeline.meta
-        engine = "really" if meta.get("engine") == "launched" else str(meta.get("engine", "recorded"))
-        era = str((meta.get("emulation") or {}).get("era", "today"))
-        return [
-            era,
-            str(meta.get("backend", "?")),
-            engine,
-            str(meta.get("program", "program")),
-            f"inputs {tuple(meta.get('inputs') or ())}",
-        ]
-
-    pairs = [(one, other) for one, other in zip(told(left), told(right), strict=True) if one != other]
-    if not pairs:
-        return "left", "right"
-    ones, others = zip(*pairs, strict=True)
-    return ", ".join(ones), ", ".join(others)
 
 
 def _sentences(timeline: Timeline) -> str:

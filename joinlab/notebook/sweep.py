@@ -17,6 +17,7 @@ import polars as pl
 
 from joinlab.analysis.matching import match as match_slots
 from joinlab.errors import ProgramError
+from joinlab.picture.theme import CHIPS, FINE, WRONG
 from joinlab.program.program import Program, check_inputs, check_program, program_name
 from joinlab.timeline import EndKind, Timeline
 
@@ -44,12 +45,12 @@ SIGNS: Mapping[Overall, str] = {
 """Stands in a cell, so that colour never speaks alone."""
 
 COLORS: Mapping[Overall, str] = {
-    Overall.FINISHES: "#B7DFD0",
-    Overall.LUCK: "#F0E442",
-    Overall.HANGS: "#D55E00",
-    Overall.RAISES: "#CC79A7",
+    Overall.FINISHES: FINE,
+    Overall.LUCK: CHIPS[4],
+    Overall.HANGS: WRONG,
+    Overall.RAISES: CHIPS[3],
 }
-"""Of the palette that the pictures have (Okabe-Ito): every common colour blindness tells them apart."""
+"""Of the palette that the pictures have: every common colour blindness tells them apart."""
 
 
 def overall_of(timeline: Timeline) -> Overall:

@@ -12,6 +12,7 @@ from joinlab.picture.rows import RowKind
 
 WRONG = "#D55E00"
 RIGHT = "#009E73"
+FINE = "#B7DFD0"  # all ranks finish: the pastel of RIGHT
 INK = "#7A7A7A"  # reads on white (4.3:1) and on the dark of JupyterLab (4.4:1)
 BLACK, WHITE = "#000000", "#FFFFFF"
 OUTLINE = "#333333"  # edge of a box or a plate
