@@ -10,9 +10,10 @@ import xml.etree.ElementTree as ET
 from types import SimpleNamespace
 
 import pytest
+from bench.large import large
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
-from timelines import Writer, case_timeline
+from timelines import case_timeline
 
 import joinlab
 from joinlab.notebook import display
@@ -101,13 +102,9 @@ def test_a_timeline_without_calls_is_shown():
     assert "No call was recorded." in drawn(outputs[0])[0]
 
 
-def test_a_timeline_that_would_choke_the_browser_is_not_drawn_unasked(monkeypatch):
-    monkeypatch.setattr(display, "MAX_CALLS", 1)
-    writer = Writer()
-    for rank in (0, 1):
-        writer.call(rank, "all_reduce")
-    printed, outputs = shown(writer.timeline([Ending("finished")] * 2))
-    assert len(outputs) == 1 and "text/html" in outputs[0] and "joinlab.View(timeline) draws them" in printed
+def test_of_a_large_timeline_the_picture_holds_what_tells():
+    _, outputs = shown(large(2, 2100))
+    assert "rows between, all matched" in drawn(outputs[0])[0] and len(outputs[0]["text/html"]) < 400_000
 
 
 def test_registering_without_a_shell_does_nothing():

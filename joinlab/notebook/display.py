@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from joinlab.notebook.view import View
     from joinlab.timeline import Timeline
 
-MAX_CALLS = 4000
-"""A larger Timeline is not drawn unasked: a browser would be busy with it for seconds."""
-
 AGAIN = "This is a picture of it. Run the cell again for the view that answers."
 GONE = "answers only while its kernel runs. Run the cell again."
 
@@ -50,9 +47,6 @@ def show(timeline: Timeline) -> None:
     """Show a Timeline here: in a notebook the verdict and the picture, in a terminal the verdict as text."""
     if _is_terminal():
         print(f"{timeline!r}\n{_said(timeline)}")
-    elif (calls := timeline.calls.height) > MAX_CALLS:
-        _put(_said(timeline))
-        print(f"{calls} calls are too many to draw unasked: joinlab.View(timeline) draws them.")
     elif _somebody_is_there():
         from joinlab.notebook.view import View
 
@@ -98,7 +92,7 @@ def _show_live(shown: View | Beside | Bench, view: View, still: str, plain: str)
 
 def _picture(view: View) -> str:
     """What a view shows, as an image and a sentence; where there is something to hide, or too much, as a sentence."""
-    if view.covered or view.timeline.calls.height > MAX_CALLS:
+    if view.covered:
         return f"<p>joinlab.View {GONE}</p>"
     from joinlab.analysis.wording import shown_html
 
@@ -111,8 +105,9 @@ def _picture(view: View) -> str:
 
 def _said(timeline: Timeline) -> Diagnosis:
     from joinlab.analysis.diagnosis import diagnose
+    from joinlab.picture.lanes import read
 
-    return diagnose(timeline)
+    return diagnose(read(timeline)[0].timeline)
 
 
 def _drawn(timeline: Timeline, tooltips: bool = True) -> str:

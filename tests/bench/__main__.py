@@ -18,10 +18,10 @@ from tests.bench.figures import Figure
 
 Part = Callable[[], Iterator[Figure]]
 
-PARTS = ("launches", "steps", "emulation", "dumps", "views", "benches")
+PARTS = ("launches", "steps", "emulation", "dumps", "views", "benches", "sizes")
 """Modules beside this one. Each is imported when its turn comes: the views need a browser's library."""
 
-BROWSER = ("views", "benches")
+BROWSER = ("views", "benches", "sizes")
 """The parts that need Chromium."""
 
 

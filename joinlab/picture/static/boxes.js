@@ -13,6 +13,8 @@ export class Boxes {
     this.columns = columns;
     /** @type {Set<number>[]} */
     this.known = [];
+    /** Columns that Detail works with. @type {{ owner: Int32Array, held: Int32Array, lastOf: Int32Array, tracks: Uint8Array, track: Uint8Array } | null} */
+    this.spare = null;
     this.box = box;
     const { lane, begin, end, slot } = columns, n = this.count = lane.length, lanes = ranks * PARTS;
     this.starts = new Int32Array(lanes + 1);

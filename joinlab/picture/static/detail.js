@@ -15,17 +15,19 @@ export const WRONG = OPEN | BAD | FAILED;
 export class Detail {
   /** @param {import("./boxes.js").Boxes} boxes @param {number} perUnit px of a unit of the axis @param {boolean} lengthens */
   constructor(boxes, perUnit, lengthens) {
-    const n = boxes.count;
+    const n = boxes.count, spare = boxes.spare ?? (boxes.spare = {
+      owner: new Int32Array(n), held: new Int32Array(n), lastOf: new Int32Array(n), tracks: new Uint8Array(n), track: new Uint8Array(n),
+    }); // of the zoom before: to make new ones takes as long as to fill them
     this.boxes = boxes;
     this.perUnit = perUnit;
     /** The first box of the block that a box lies in; -1: it is drawn by itself. */
-    this.owner = new Int32Array(n).fill(-1);
+    this.owner = spare.owner.fill(-1);
     /** By the first box of a block: how many it holds, and the last of them. */
-    this.held = new Int32Array(n);
-    this.lastOf = new Int32Array(n);
+    this.held = spare.held;
+    this.lastOf = spare.lastOf;
     /** How many tracks a call shares its lane with, and its own; 0: as the layout has it. */
-    this.tracks = new Uint8Array(n);
-    this.track = new Uint8Array(n);
+    this.tracks = spare.tracks.fill(0);
+    this.track = spare.track;
     this.anyLonger = false;
     for (let lane = 0; lane + 1 < boxes.starts.length; lane++) {
       if (lane % PARTS === 0 && lengthens) this.lengthen(boxes.starts[lane], boxes.starts[lane + 1]);

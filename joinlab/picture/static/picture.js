@@ -9,7 +9,7 @@ export const NARROW = 4; // from so many ranks on, a lane is narrow
 const FREE = 0.1, MARK = 20; // rows of free space above a box; px of a mark above a row
 const SMALL = 8; // px: of a shorter one of many boxes, nothing but a rect is drawn
 const NEAR = 8; // calls at the end of a lane that can reach behind the others
-const ALL = 600, BEYOND = 0.35; // up to so many boxes are all drawn; of more, those in sight and so many screens beyond
+const ALL = 600, BEYOND = 0.2; // up to so many boxes are all drawn; of more, those in sight and so many screens beyond
 const LONGEST = 4e6; // px: beyond, places in an SVG are off by more than half a px
 const RULE = 8; // px of an input on the clock, at least, for a rule where it begins
 const CELL = 3; // px of a cell of a block, which has the colour of most calls in it
@@ -227,7 +227,8 @@ export class Picture {
 
   /** What is in sight: boxes drawn by themselves, and blocks of many. */
   pieces() {
-    const { layout: { boxes }, window, detail } = this, { kind, begin, flags } = boxes.columns;
+    const { layout: { boxes }, window, detail } = this, { order, columns: { kind, begin, flags } } = boxes, owners = detail?.owner, perCell = this.perUnit / CELL;
+    const hidden = Uint8Array.from(this.looks.kinds, (_, at) => Number(this.hidden.has(at)));
     const [from, to] = window.to === Infinity ? [-Infinity, Infinity] : [this.unitAt(window.from), this.unitAt(window.to)];
     /** @type {{ calls: Box[], hosts: Box[], blocks: Block[] }} */
     const found = { calls: [], hosts: [], blocks: [] };
@@ -237,22 +238,23 @@ export class Picture {
         const [first, behind] = boxes.between(rank * PARTS + part, from, to);
         /** The blocks that were begun: of what matched, and of what went wrong. @type {(Block | null)[]} */
         const some = [null, null];
-        for (let p = first; p < behind; p++) {
-          const i = boxes.order[p], owner = detail ? detail.owner[i] : -1;
-          if (this.hidden.has(kind[i])) continue;
-          if (owner < 0) {
+        for (let p = first; p < behind; p++) { // up to a million times: nothing is made here, and nothing looked up in a Set
+          const i = order[p], of = owners ? owners[i] : -1;
+          if (hidden[kind[i]]) continue;
+          if (of < 0) {
             (part ? found.hosts : found.calls).push(boxes.box(i));
             continue;
           }
           const which = flags[i] & WRONG ? 1 : 0;
-          if (some[which]?.owner !== owner) {
-            if (some[which]) this.endCell(some[which]);
-            found.blocks.push((some[which] = this.beginBlock(owner, rank, part, !!which)));
+          let block = some[which];
+          if (block === null || block.owner !== of) {
+            if (block) this.endCell(block);
+            found.blocks.push((block = some[which] = this.beginBlock(of, rank, part, !!which)));
           }
-          const block = some[which], cell = Math.floor(((begin[i] - begin[owner]) * this.perUnit) / CELL);
-          if (cell !== block.cell) {
+          const at = (begin[i] - begin[of]) * perCell;
+          if (at < block.cell || at >= block.cell + 1) {
             this.endCell(block);
-            block.cell = cell;
+            block.cell = Math.floor(at);
           }
           block.counts[kind[i]]++;
         }
@@ -277,17 +279,46 @@ export class Picture {
       bySlot.get(box.slot).push(box);
     }
     const slots = [...bySlot.keys()].sort((one, other) => layout.boxes.rowOf(one) - layout.boxes.rowOf(other));
-    const rows = slots.map((slot) => this.row(slot, bySlot.get(slot).sort((one, other) => one.rank - other.rank || one.i - other.i))).join("");
+    /** Cells of what is small, of whichever row: a row for each would double their number. @type {string[]} */
+    const small = [];
+    const rows = slots.map((slot) => {
+      const boxes = bySlot.get(slot).sort((one, other) => one.rank - other.rank || one.i - other.i);
+      if (!boxes.every((box) => this.isSmall(box))) return this.row(slot, boxes);
+      small.push(...boxes.map((box) => this.box(box)));
+      return "";
+    }).join("");
+    const blocks = pieces.blocks.filter((block) => block.to - block.from >= SMALL).map((block) => this.block(block)).join("");
+    for (const block of pieces.blocks) if (!block.part && block.to - block.from < SMALL) small.push(this.block(block));
     const bands = whole ? this.bandsInSight(slots) : [];
-    const decoration = [this.backs(), this.groups(), this.bands(bands), pieces.hosts.map((box) => this.box(box)).join("")].join("");
+    const decoration = [this.backs(), this.groups(), this.bands(bands), this.smallHosts(pieces), pieces.hosts.map((box) => (this.isSmall(box) ? "" : this.box(box))).join("")].join("");
     return (
       `<svg xmlns="http://www.w3.org/2000/svg" class="jl-svg" role="grid" tabindex="0" aria-label="${esc(this.label())}" ` +
       `aria-keyshortcuts="ArrowUp ArrowDown ArrowLeft ArrowRight Home End" aria-rowcount="${layout.boxes.slots.length}" id="${name}-grid" ` +
       `viewBox="0 0 ${px(this.width)} ${px(this.height)}" width="${px(this.width)}" height="${px(this.height)}">` +
-      `<g role="presentation" aria-hidden="true">${this.defs()}${decoration}</g>${pieces.blocks.map((block) => this.block(block)).join("")}${rows}` +
+      `<g role="presentation" aria-hidden="true">${this.defs()}${decoration}</g>${blocks}${small.length ? `<g role="row">${small.join("")}</g>` : ""}${rows}` +
       `<g role="presentation" aria-hidden="true">${whole ? this.signs(bands) + this.notes() + this.marked() : ""}${this.caps()}<g class="jl-picked"></g>` +
       `<g class="jl-rows">${this.rowNames.join("")}</g></g></svg>`
     );
+  }
+
+  /** Whether a box is one of so many that nothing but a rect is drawn of it. @param {Box} box */
+  isSmall(box) {
+    if (!this.partial || box.open) return false;
+    const [from, to] = this.place(box);
+    return to - from < SMALL;
+  }
+
+  /** What is small of the hosts' lanes: a path for each kind. @param {{ hosts: Box[], blocks: Block[] }} pieces */
+  smallHosts({ hosts, blocks }) {
+    /** @type {Map<number, string>} */
+    const paths = new Map();
+    const add = (/** @type {number} */ kind, /** @type {number} */ from, /** @type {number} */ to, /** @type {number} */ low, /** @type {number} */ high) => {
+      const [x, y, w, h] = this.down ? [low, from, high - low, Math.max(to - from, 0.6)] : [from, low, Math.max(to - from, 0.6), high - low];
+      paths.set(kind, `${paths.get(kind) ?? ""}M${px(x)} ${px(y)}h${px(w)}v${px(h)}h${px(-w)}z`);
+    };
+    for (const box of hosts) if (this.isSmall(box)) add(box.kind, ...this.place(box), ...this.sides(box));
+    for (const { owner, part, from, to, low, high } of blocks) if (part && to - from < SMALL) add(this.layout.boxes.columns.kind[owner], from, to, low, high);
+    return [...paths].map(([kind, d]) => `<path d="${d}" fill="${this.fill(kind)}" stroke="var(--jl-quiet)" stroke-width=".6"/>`).join("");
   }
 
   /** Many calls that are too short to be drawn one by one. @param {number} owner the first @param {number} rank @param {number} part
@@ -316,10 +347,7 @@ export class Picture {
     const { looks } = this, { begin, kind } = this.layout.boxes.columns, held = this.detail.held[owner].toLocaleString("en");
     const said = part ? `${looks.kinds[kind[owner]].name}, ${held} times` : `${held} calls, ${wrong ? "all of them wrong" : "all matched"}`;
     const at = `data-at="${begin[owner]}"`, look = `class="jl-block${wrong ? " jl-wrong" : ""}"`, name = esc(`${this.laneName(rank)}: ${said}`);
-    if (to - from < SMALL) {
-      const rect = this.rect(from, to, low, high, `fill="${this.fill([...paths.keys()][0])}" ${look} ${part ? "" : `role="gridcell" aria-label="${name}" `}${at}`);
-      return part ? `<g aria-hidden="true">${rect}</g>` : `<g role="row">${rect}</g>`;
-    }
+    if (to - from < SMALL) return this.rect(from, to, low, high, `fill="${this.fill([...paths.keys()][0])}" ${look} role="gridcell" aria-label="${name}" ${at}`);
     const cells = [...paths].map(([of, d]) => `<path d="${d}" fill="${this.fill(of)}"/>`).join("");
     const edge = this.rect(from, to, low, high, `fill="none" pointer-events="all" ${look}`), tip = `<title>${esc(said)}: press to zoom in</title>`;
     if (part) return `<g aria-hidden="true" ${at}>${tip}${cells}${edge}</g>`;
@@ -481,9 +509,9 @@ export class Picture {
   /** @param {Box} box */
   box(box) {
     const [from, to] = this.place(box), [low, high] = this.sides(box), wrong = box.bad || box.failed;
-    if (this.partial && to - from < SMALL && !box.open) {
-      const cell = box.host ? "" : `role="gridcell" id="${this.name}-${box.slot}-${box.rank}" aria-selected="false" aria-label="${esc(this.said(box))}" data-slot="${box.slot}" data-rank="${box.rank}" `;
-      return this.rect(from, to, low, high, `fill="${this.fill(box.kind)}" ${cell}class="jl-edge${wrong ? " jl-wrong" : ""}"`);
+    if (this.isSmall(box)) {
+      const cell = `role="gridcell" id="${this.name}-${box.slot}-${box.rank}" aria-selected="false" aria-label="${esc(this.said(box))}" data-slot="${box.slot}" data-rank="${box.rank}"`;
+      return this.rect(from, to, low, high, `fill="${this.fill(box.kind)}" ${cell} class="jl-edge${wrong ? " jl-wrong" : ""}"`);
     }
     const parts = [];
     let label = "";
