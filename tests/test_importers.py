@@ -219,6 +219,19 @@ def test_what_is_no_dump_of_this_job_is_named_and_the_rest_is_read(tmp_path: Pat
     assert joinlab.blame(timeline).ranks == (3,)
 
 
+def test_a_dump_of_another_day_and_a_link_to_nowhere_are_named_and_the_rest_is_read(tmp_path: Path) -> None:
+    found = dumps(JOB)
+    for entry in found[1]["entries"]:
+        entry["time_created_ns"] += 3 * 86_400 * 10**9
+    write(tmp_path, found)
+    (tmp_path / "nccl_trace_rank_2").unlink()
+    (tmp_path / "nccl_trace_rank_2").symlink_to(tmp_path / "nowhere")
+    timeline, told = quietly(tmp_path)
+    assert timeline.meta["missing_ranks"] == [1, 2]
+    assert any("rank_1' is of another job: its last call is 3 days later than those of most" in one for one in told)
+    assert any("rank_2': it cannot be read (No such file or directory)" in one for one in told)
+
+
 def test_a_folder_without_a_dump_says_what_it_could_open(tmp_path: Path) -> None:
     with pytest.raises(TimelineFileError, match=r"it holds no flight recorder dump and no profiler's trace"):
         joinlab.load(tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
 
 import polars as pl
 
@@ -15,6 +16,10 @@ from joinlab.timeline import CALL_COLUMNS, SPAN_COLUMNS, Clock, Ending, EndKind,
 
 NOTHING_RECORDED = 1 << 40
 """`meta["skipped"]` of a rank without a dump: all of its calls are unknown."""
+
+
+MOST_APART_NS = 86_400 * 10**9
+"""Dumps whose last calls are further apart than a day are of two jobs: watchdogs end a job that hangs long before."""
 
 
 def timeline_of(dumps: Sequence[Dump], texts: Texts, problems: Iterable[str] = ()) -> Timeline:
@@ -72,18 +77,29 @@ def timeline_of(dumps: Sequence[Dump], texts: Texts, problems: Iterable[str] = (
 
 
 def _of_one_job(dumps: Sequence[Dump], told: list[str]) -> list[Dump]:
-    """The dumps of one job: one a rank, and those whose default group is the one that most dumps have."""
+    """The dumps of one job: one a rank, of the time and with the size of the default group that most dumps have."""
     sizes = [max(map(len, (ranks for _, ranks in dump.groups.values())), default=0) for dump in dumps]
     most = max(sizes, key=lambda size: (sizes.count(size), size))
+    ended = [_last(dump) for dump in dumps]
+    usual = median([end for end in ended if end is not None] or [0])
     kept: dict[int, Dump] = {}
-    for dump, size in zip(dumps, sizes, strict=True):
-        if size != most:
+    for dump, size, end in zip(dumps, sizes, ended, strict=True):
+        if size == most and end is not None and abs(end - usual) > MOST_APART_NS:
+            days = abs(end - usual) // MOST_APART_NS
+            which = "later" if end > usual else "earlier"
+            told.append(f"{dump.file!r} is of another job: its last call is {days:.0f} days {which} than those of most")
+        elif size != most:
             told.append(f"{dump.file!r} is of another job: its largest group has {size} ranks, not {most}")
         elif dump.rank in kept:
             told.append(f"{dump.file!r} is another dump of rank {dump.rank}: {kept[dump.rank].file!r} was read")
         else:
             kept[dump.rank] = dump
     return list(kept.values())
+
+
+def _last(dump: Dump) -> int | None:
+    """When the dump's last call was enqueued."""
+    return max(dump.rows["enqueued_ns"].to_list(), default=None)
 
 
 def _all_groups(dumps: Sequence[Dump]) -> dict[str, Group]:

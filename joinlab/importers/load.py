@@ -71,7 +71,7 @@ def _folder(folder: Path) -> Timeline:
             try:
                 dumps.append(_dump(one, texts))
             except (TimelineFileError, OSError) as error:
-                problems.append(str(error))
+                problems.append(_sentence(one, error))
     if not dumps:
         why = f" {problems[0]}" if problems else ""
         raise TimelineFileError(
@@ -85,11 +85,17 @@ def _may_be_dump(file: Path, problems: list[str]) -> bool:
     try:
         head = _head(file)
     except (TimelineFileError, OSError) as error:
-        problems.append(str(error))
+        problems.append(_sentence(file, error))
         return False
     if not _is_record(head):
         problems.append(f"{str(file)!r} is neither a flight recorder dump nor a profiler's trace")
     return _is_record(head)
+
+
+def _sentence(file: Path, error: TimelineFileError | OSError) -> str:
+    if isinstance(error, TimelineFileError):
+        return str(error)
+    return f"cannot open {str(file)!r}: it cannot be read ({error.strerror or error}). The others were read."
 
 
 def _is_record(head: bytes) -> bool:
@@ -108,7 +114,10 @@ def _one_series(files: Sequence[Path], problems: list[str]) -> list[Path]:
     best = max(series, key=lambda key: (len(series[key]), "json" not in key[1], key), default=None)
     for key, those in series.items():
         if key != best:
-            problems.append(f"{len(those)} files such as {str(those[0])!r} were left out: they are of another series")
+            several = f"{len(those)} files such as {str(those[0])!r} were left out: they are"
+            problems.append(
+                f"{several if len(those) > 1 else f'{str(those[0])!r} was left out: it is'} of another series"
+            )
     return series[best] if best is not None else []
 
 
