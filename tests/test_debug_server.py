@@ -43,7 +43,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def port() -> int:
     try:
         with socket.socket(socket.AF_INET6) as free:
@@ -53,8 +53,10 @@ def port() -> int:
         pytest.skip("PyTorch's debug server listens on IPv6, which is not here")
 
 
-@pytest.fixture
-def job(tmp_path: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+@pytest.fixture(scope="module")
+def hung(tmp_path_factory: pytest.TempPathFactory, port: int) -> Iterator[str]:
+    """The address of the server of a job that hangs; its tab says so."""
+    tmp_path = tmp_path_factory.mktemp("hung")
     (tmp_path / "job.py").write_text(JOB)
     environment = {**os.environ, "TORCH_FR_BUFFER_SIZE": "2000", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -62,25 +64,39 @@ def job(tmp_path: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
         [*command, "job.py", str(port)], cwd=tmp_path, env=environment, stderr=subprocess.PIPE
     ) as process:
         try:
-            yield process
+            address, text = f"http://[::1]:{port}", ""
+            # Until the server is there and the job hangs; pytest's timeout ends it.
+            while "Rank 0 called all-reduce, where rank 1 called barrier." not in text:
+                assert process.poll() is None, process.stderr and process.stderr.read()
+                try:
+                    with urllib.request.urlopen(f"{address}/joinlab", timeout=60) as answer:
+                        text = answer.read().decode()
+                except (urllib.error.URLError, ConnectionError):
+                    continue
+            yield address
         finally:
             for one in [*psutil.Process(process.pid).children(recursive=True), process]:  # torchrun's have own sessions
                 one.kill()
 
 
 @pytest.mark.slow
-def test_a_job_that_hangs_says_so_in_its_tab(job: subprocess.Popen[bytes], port: int) -> None:
-    text = ""
-    # Until the server is there and the job hangs; pytest's timeout ends it.
-    while "Rank 0 called all-reduce, where rank 1 called barrier." not in text:
-        assert job.poll() is None, job.stderr and job.stderr.read()
-        try:
-            with urllib.request.urlopen(f"http://[::1]:{port}/joinlab", timeout=60) as answer:
-                text = answer.read().decode()
-        except (urllib.error.URLError, ConnectionError):
-            continue
-    with urllib.request.urlopen(f"http://[::1]:{port}/", timeout=60) as answer:
+def test_a_job_that_hangs_says_so_in_its_tab(hung: str) -> None:
+    with urllib.request.urlopen(hung, timeout=60) as answer:
         assert '<a href="/joinlab">joinlab</a>' in answer.read().decode()
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_the_tab_draws_the_lanes_in_a_browser(hung: str) -> None:
+    browser = pytest.importorskip("browser")
+    with browser.chromium() as running, browser.watched(running, [hung], ignored=["404"]) as page:
+        page.goto(f"{hung}/joinlab")  # PyTorch's own pages ask for an icon on pytorch.org
+        said = page.get_by_text("Rank 0 called all-reduce, where rank 1 called barrier.").filter(visible=True)
+        said.first.wait_for()
+        if folder := os.environ.get("JOINLAB_SHOTS"):
+            page.screenshot(path=f"{folder}/debug_server.png", full_page=True)
+        for lane in ("rank 0", "rank 1"):
+            page.get_by_text(lane).filter(visible=True).first.wait_for()
 
 
 def answers(content: dict[int, object]) -> list[Response]:
