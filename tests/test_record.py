@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -21,7 +23,7 @@ from segments import begin, call, write
 import joinlab
 from joinlab.errors import TimelineFileError
 from joinlab.importers.clocks import offsets
-from joinlab.importers.recording import RecordedFolder, load_recording
+from joinlab.importers.recording import LOST, RecordedFolder, load_recording
 from joinlab.ops import CallRow
 from joinlab.recorder import bounded_log, record
 from joinlab.recorder.bounded_log import MOST_BYTES, BoundedLog, parse_segment_name
@@ -288,6 +290,16 @@ def test_a_disk_that_fills_up_is_one_warning_and_the_job_goes_on(
         "The job goes on without."
     )
     assert log.failed
+    lines = (tmp_path / "rank-0.0.jsonl").read_bytes().partition(b"\0")[0].decode().splitlines()
+    assert json.loads(lines[-1])["x"] == "OSError: [Errno 28] No space left on device"
+
+
+def test_a_rank_whose_record_was_lost_is_not_said_to_be_killed(tmp_path: Path) -> None:
+    lost = '{"e":"lost","x":"OSError: [Errno 28] No space left on device","t":1700}\n'
+    write(tmp_path, 0, begin(0, 1, host=socket.gethostname()) + call(0, 1500, 1600) + lost)
+    timeline = load_recording(tmp_path)
+    assert (timeline.ends[0].kind, timeline.ends[0].text) == (EndKind.UNKNOWN, LOST)
+    assert "the record of rank 0 ends early: OSError" in "\n".join(timeline.meta["problems"])
 
 
 @pytest.mark.parametrize("keep", [0, -1, True, "all"])

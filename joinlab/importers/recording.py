@@ -26,6 +26,7 @@ MOST_FILE_BYTES = 4 << 30
 
 RUNNING = "still running when its record was read"
 NO_END = "its process is gone, and its record has no end: killed, or ended by os._exit"
+LOST = "its record ends early, so that its ending is not known"
 NO_WORD = "its record has no end, and it runs on another host: it may be running"
 
 
@@ -323,6 +324,8 @@ def _ends(
         elif rank in stuck:
             gone = "" if lives[rank] is not False else "its process has been ended since"
             ends.append(Ending.at(EndKind.HUNG, stuck[rank], gone, proven=True))
+        elif log.lost is not None:
+            ends.append(Ending(EndKind.UNKNOWN, text=LOST))
         elif lives[rank] is False:
             ends.append(Ending.at(EndKind.KILLED, log.awaited(), NO_END))
         else:
@@ -344,7 +347,7 @@ def _stuck(
 
     A rank whose process has ended in the middle of a wait counts as waiting: it was in it before.
     """
-    if len(logs) < size:
+    if len(logs) < size or any(log.lost is not None for log in logs.values()):
         return {}
     waits: list[Wait] = []
     gone = set(over)

@@ -105,7 +105,7 @@ class BoundedLog:
         try:
             self._log = self._open(self.segment + 1)
         except OSError as error:
-            full.failed = True
+            full.lose(error)
             self._on_failure(error)
             return
         self.segment += 1

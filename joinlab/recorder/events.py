@@ -32,6 +32,8 @@ CHUNK = 1 << 18
 """Bytes by which a log grows at least."""
 MOST_AHEAD = 1 << 20
 """A log's file is longer than its text by at most this much."""
+RESERVE = 512
+"""Bytes at the end of a log in which it can still say that the disk is full."""
 
 
 PROGRAM = "program.pickle"
@@ -90,16 +92,24 @@ class EventLog:
         data = line.encode() + b"\n"
         with self._lock:
             end = self._at + len(data)
-            if end >= self._size and not self.failed:  # one zero byte is left to end the text
+            if end >= self._size - RESERVE and not self.failed:  # so a zero byte is left to end the text, too
                 try:
                     self._map = self._grown(end + min(max(self._size, CHUNK), MOST_AHEAD))
                 except OSError as error:  # recording ends here; the program goes on
-                    self.failed = True
+                    self.lose(error)
                     self._on_failure(error)
             if not self.failed:
                 self._map[self._at : end] = data
                 self._at = end
         return 0
+
+    def lose(self, error: OSError) -> None:
+        """Write as the last event that the rest is lost: otherwise the rank would seem killed."""
+        if not self.failed:
+            self.failed = True
+            data = to_json({"e": "lost", "x": f"{type(error).__name__}: {error}"[: RESERVE // 4], "t": now()}).encode()
+            if self._at + len(data) + 1 < self._size:
+                self._map[self._at : self._at + len(data) + 1] = data + b"\n"
 
     def close(self) -> None:
         """Cut the file behind its last event. What is written afterwards is lost."""
