@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 
 import polars as pl
 import pytest
@@ -141,3 +142,51 @@ def test_the_store_of_the_group_is_shared():
     never = emulate(lambda rank, inputs: dist.distributed_c10d._get_default_store().get("never"), (0, 0))
     assert [end.kind for end in never.ends] == ["hung", "hung"]
     assert "'never'" in never.ends[0].text
+
+
+def test_a_wait_with_a_time_limit_on_nccl_gives_the_communicator_up():
+    def program(rank, inputs):
+        dist.all_reduce(torch.ones(1))
+        if rank == 1:
+            time.sleep(len(inputs))
+            dist.all_reduce(torch.ones(1))
+            return None
+        work, value = dist.all_reduce(torch.ones(1), async_op=True), torch.ones(1)
+        try:
+            work.wait(timedelta(seconds=2))
+        except dist.DistBackendError as error:
+            with pytest.raises(dist.DistBackendError, match="aborted on rank 0"):
+                dist.all_reduce(value)
+            return str(error), time.perf_counter()
+        return "came"
+
+    assert emulate(program, (0, 1)).returns[0] == "came"
+    late = emulate(program, (0, 3))
+    text, at = late.returns[0]
+    assert "OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=2000)" in text and at >= 2
+    assert late.ends[1].pending  # the sum was to come from rank 0
+
+
+def test_a_root_that_has_sent_needs_no_time_limit():
+    def program(rank, inputs):
+        dist.all_reduce(torch.ones(1))
+        if rank == 0:
+            return dist.broadcast(torch.ones(1), 0, async_op=True).wait(timedelta(seconds=2))
+
+    assert emulate(program, (0, 0)).returns[0] is True
+
+
+@pytest.mark.parametrize("how", ["new_group", "init_process_group"])
+def test_a_group_of_gloo_has_the_timeout_that_it_was_given(how):
+    def program(rank, inputs):
+        if how == "init_process_group":
+            dist.init_process_group("gloo", timeout=timedelta(seconds=1))
+        group = None if how == "init_process_group" else dist.new_group(timeout=timedelta(seconds=1))
+        if rank == 0:
+            time.sleep(len(inputs))
+        dist.all_reduce(torch.ones(1), group=group)
+
+    assert [str(end) for end in emulate(program, (0, 0), "gloo").ends] == ["finished"] * 2
+    late = emulate(program, (2, 0), "gloo")
+    assert "Timed out waiting 1000ms for recv operation to complete" in late.ends[1].text
+    assert [str(end) for end in late.ends] == ["raised"] * 2

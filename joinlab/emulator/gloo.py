@@ -160,16 +160,16 @@ class GlooFabric:
             self._forget(task)
         self._queued[place].clear()
 
-    def timed_out(self, call: EmulatedCall, ms: int) -> str:
+    def timed_out(self, call: EmulatedCall, ms: int) -> RuntimeError:
         """The host stops waiting for `call`.
 
         A collective goes on without it (Work::wait). A send or recv is waited for in gloo itself (SendWork::wait),
         which then closes all connections of the rank in this group (UnboundBuffer::waitSend).
         """
         if call.op not in POINT_TO_POINT:
-            return "Operation timed out!"
+            return RuntimeError("Operation timed out!")
         self.cut(call.place)
-        return f"[unbound_buffer.cc:78] Timed out waiting {ms}ms for {call.op} operation to complete"
+        return RuntimeError(f"[unbound_buffer.cc:78] Timed out waiting {ms}ms for {call.op} operation to complete")
 
     def cut(self, place: int) -> None:
         """The rank at `place` closes its connections; its process lives on."""
@@ -469,3 +469,17 @@ def _is_empty(task: Task) -> bool:
     if op in (Op.ALL_REDUCE, Op.REDUCE):
         return not sum(map(len_of, part.ins))
     return op is Op.ALL_GATHER and not sum(map(len_of, part.outs))
+
+
+def gloo_timeout(call: EmulatedCall, ms: int) -> RuntimeError:
+    """The timeout of a call's group has passed: its worker fails, and its rank's connections in the group close.
+
+    UnboundBuffer::waitRecv and waitSend in gloo/transport/tcp/unbound_buffer.cc, at the commit that torch v2.13.0 pins.
+    """
+    fabric = call.group.fabric
+    assert isinstance(fabric, GlooFabric)
+    fabric.cut(call.place)
+    roots = {Op.BROADCAST: True, Op.SCATTER: True, Op.GATHER: False, Op.REDUCE: False}
+    sends = call.op is Op.SEND or roots.get(call.op) is (call.place == call.root)
+    side, line = ("send", 135) if sends else ("recv", 78)
+    return RuntimeError(f"[unbound_buffer.cc:{line}] Timed out waiting {ms}ms for {side} operation to complete")

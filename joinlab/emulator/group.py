@@ -44,6 +44,8 @@ class EmulatedGroup(dist.ProcessGroup):
         self.place = place
         self.fabric = fabric
         self.issued = 0
+        limit = None if fabric.streams else host.asked_timeout
+        self.limit_ns = 0 if limit is None else round(limit.total_seconds() * 1e9)
         self.coalescing: list[EmulatedCall] | None = None
 
     def __repr__(self) -> str:
@@ -90,7 +92,11 @@ class EmulatedGroup(dist.ProcessGroup):
         """Give everything up, without waiting."""
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Timeouts are real time, which an emulation does not have: a hang is known at once."""
+        """NCCL's watchdog and the default timeouts are not modelled: a rank that they would end is said to hang.
+
+        A timeout that the program gives a group of gloo (new_group, init_process_group, this) is, in virtual time.
+        """
+        self.limit_ns = 0 if self.fabric.streams else round(timeout.total_seconds() * 1e9)
 
     def _get_backend(self, device: torch.device) -> EmulatedBackend:  # type: ignore[override]
         return EmulatedBackend(self)

@@ -16,6 +16,7 @@ import sys
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import timedelta
 from types import FrameType
 from typing import Any, NoReturn, Protocol
 
@@ -24,6 +25,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from joinlab.emulator.clock import ISSUE_NS
 from joinlab.emulator.futures import Futures
+from joinlab.emulator.gloo import gloo_timeout
 from joinlab.emulator.kinds import ON_HOSTS, ON_STREAMS, parts_of
 from joinlab.emulator.model import EmulatedCall, Group, Knobs
 from joinlab.emulator.own import Own
@@ -85,6 +87,7 @@ class Host:
         self.closing = ""  # what is said of a rank that waits though its program is over
         self.calls: list[EmulatedCall] = []
         self.eager = False  # its process is bound to a GPU, so that its groups connect when they are made
+        self.asked_timeout: timedelta | None = None  # for the group that it is making now
         self.asked_backend: Any = None  # of a group that torch.distributed is making for it
         self.open_calls = 0  # of them, how many are neither complete nor failed
         self._kept: list[Any] = []  # a Work that was collected makes C++ wait for ever; calls know their group weakly
@@ -207,9 +210,13 @@ class Host:
 
     def wait(self, calls: Sequence[EmulatedCall], explicit: bool = False, timeout_ns: int = 0) -> None:
         """Work.wait(): the host waits, or its stream; raises what the backend raises."""
-        limited = calls[0].op is not Op.REDUCE_SCATTER  # its Work (LambdaWork in ProcessGroupGloo.cpp, v2.13.0) is not
-        if timeout_ns and limited and not calls[0].group.fabric.streams:
+        group = calls[0].group
+        limited = group.fabric.streams or calls[0].op is not Op.REDUCE_SCATTER  # a LambdaWork (ProcessGroupGloo.cpp,
+        if timeout_ns and limited:  # PyTorch v2.13.0) takes no time limit
             self._wait_briefly(calls, timeout_ns)
+            return
+        if group.limit_ns:
+            self._wait_briefly(calls, group.limit_ns, of_group=True)
             return
         self.reducer.wait(calls, explicit)
         if calls[0].kind.rebuilds:
@@ -219,14 +226,23 @@ class Host:
                 self.orders.kill(self, told, calls)
                 raise RankEnded
 
-    def _wait_briefly(self, calls: Sequence[EmulatedCall], timeout_ns: int) -> None:
-        """Work.wait(timeout) on gloo: virtual time passes, up to the timeout."""
-        until = self.waits.now + timeout_ns
+    def _wait_briefly(self, calls: Sequence[EmulatedCall], timeout_ns: int, of_group: bool = False) -> None:
+        """Work.wait(timeout), or a wait in a group of gloo that has one: virtual time passes, up to the timeout.
+
+        A group's timeout counts from when the call is issued, and is that of its worker, which then fails.
+        """
         for call in calls:
-            if not self.waits.for_host_until(call, until):
-                text = call.group.fabric.timed_out(call, timeout_ns // 1_000_000)
-                call.expire(text)
-                raise RuntimeError(text)
+            until = (call.ready_ns if of_group else self.waits.now) + timeout_ns
+            if self.waits.for_host_until(call, until):
+                continue
+            call.group.fabric.flush()  # what needs no other rank is done by now
+            if call.done and call.ended_ns <= until:
+                self.waits.for_host([call])
+                continue
+            ms = timeout_ns // 1_000_000
+            error = gloo_timeout(call, ms) if of_group else call.group.fabric.timed_out(call, ms)
+            call.expire(error)
+            raise error
 
     def synchronize(self) -> None:
         """torch.cuda.synchronize(): the host waits for all streams, so for every call on NCCL, awaited or not."""

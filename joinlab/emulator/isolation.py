@@ -269,15 +269,16 @@ class Isolation:
 
 
 def _naming_its_backend(make: Callable[..., Any]) -> Callable[[Any], Callable[..., Any]]:
-    """torch.distributed tells our default group to make a group, but not with which backend: so it is noted here."""
+    """torch.distributed tells our default group to make a group, but not what the program asked for: noted here."""
 
     def of(host: Any) -> Callable[..., Any]:
         def noted(ranks: Any = None, timeout: Any = None, backend: Any = None, *args: Any, **kwargs: Any) -> Any:
-            host.asked_backend, before = backend, host.asked_backend
+            before = host.asked_backend, host.asked_timeout
+            host.asked_backend, host.asked_timeout = backend, timeout
             try:
                 return make(ranks, timeout, backend, *args, **kwargs)
             finally:
-                host.asked_backend = before
+                host.asked_backend, host.asked_timeout = before
 
         return noted
 
@@ -325,6 +326,8 @@ def _begin(host: Any, own_backend: str) -> Callable[..., None]:
         rank = kwargs.get("rank", args[3] if len(args) > 3 else -1)
         check_begin(backend, world_size, rank, (own_backend, host.own.ranks, host.rank), begun=host.own.begun)
         host.own.begun = True
+        if kwargs.get("timeout") is not None:
+            c10d._get_default_group().set_timeout(kwargs["timeout"])
         if kwargs.get("device_id") is not None:
             host.orders.connect(host)
 

@@ -116,6 +116,8 @@ class Group(Protocol):
     ranks: tuple[int, ...]
     place: int
     fabric: Fabric
+    limit_ns: int
+    """The timeout that the program gave the group, on gloo; 0: none."""
 
     def next_seq(self) -> int:
         """Number of this rank's next call in this group."""
@@ -139,8 +141,8 @@ class Fabric(Protocol):
     def leave(self, place: int) -> None:
         """The rank at `place` has ended."""
 
-    def timed_out(self, call: EmulatedCall, ms: int) -> str:
-        """The host stops waiting for `call` after `ms` milliseconds: what the backend does, and what it says."""
+    def timed_out(self, call: EmulatedCall, ms: int) -> RuntimeError:
+        """The host stops waiting for `call` after `ms` milliseconds: what the backend does, and raises."""
 
 
 class EmulatedCall:
@@ -276,10 +278,10 @@ class EmulatedCall:
                 self.row["error"] = f"RuntimeError: {text}"
         self.host.completed(self)
 
-    def expire(self, text: str) -> None:
+    def expire(self, error: RuntimeError) -> None:
         """The host has given up waiting for it: that is what its row says of it from now on."""
         self.expired = True
-        self.row["error"] = f"RuntimeError: {text}"
+        self.row["error"] = f"{type(error).__name__}: {error}"
 
     def refuse(self, error: Exception) -> None:
         """The backend has raised when it was handed the call."""

@@ -20,11 +20,13 @@ the program binds a GPU (init_process_group(device_id=...)), it does with the gr
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
 from joinlab.emulator.model import EmulatedCall, Machine, Rank
 from joinlab.emulator.nccl_checks import check
@@ -44,6 +46,7 @@ class Communicator:
         self.ranks = ranks  # global ranks, by place
         self.size = len(ranks)
         self.joined: set[int] = set()
+        self.aborted: set[int] = set()  # places whose rank has given it up
         self._connections = Connections(self.size)
         self.born_ns = 0
         self._queues: list[deque[list[EmulatedCall]]] = [deque() for _ in ranks]
@@ -109,6 +112,16 @@ class Communicator:
         before = sum(len(queue) for queue in self._queues)
         self._to_ring()
         return before > sum(len(running) for running in self._running)
+
+    def abort(self, place: int) -> None:
+        """ncclCommAbort: the kernels of the rank at `place` end where they are, and nothing of it moves any more."""
+        self.aborted.add(place)
+        self._filled -= bool(self._queues[place])
+        self._queues[place].clear()
+        self._running[place].clear()
+        if self._ring is not None:
+            self._ring.halt(place)
+            self._ring_done[place] = self._ring.done[place]
 
     def _fit(self, heads: Sequence[list[EmulatedCall]]) -> bool:
         # Quick for DDP's calls: equal looks fit. All others are compared byte for byte, as NCCL would run them.
@@ -220,34 +233,49 @@ class NcclFabric:
     def check(self, call: EmulatedCall) -> None:
         """Raise what PyTorch's NCCL backend refuses at once."""
         check(call, self._run.knobs.era)
+        communicator, place = self._where([call])
+        if place in communicator.aborted:  # errorMessage of NCCLComm::getNcclComm, NCCLUtils.cpp, v2.13.0
+            raise dist.DistBackendError(f"NCCL communicator was aborted on rank {call.host.rank}.")
 
     def connect(self, place: int, host: Rank, now: int) -> None:
         """Make the communicator now, with the group: the host waits for the other ranks to make it, too."""
         self._eager = True
         self._main.join(place, host, (), now)
 
-    def timed_out(self, call: EmulatedCall, ms: int) -> str:
-        """Not modelled: a wait with a timeout is one without."""
-        raise NotImplementedError
+    def timed_out(self, call: EmulatedCall, ms: int) -> RuntimeError:
+        """Work.wait(timeout) aborts the communicator (WorkNCCL::synchronizeInternal, ProcessGroupNCCL.cpp, v2.13.0)."""
+        communicator, place = self._where([call])
+        communicator.abort(place)
+        kind, size = call.op.value.replace("_", "").upper(), sum(math.prod(one) for one in call.row["shape"] or ())
+        work = f"SeqNum={call.row['seq'] + 1}, OpType={kind}, NumelIn={size}, NumelOut={size}, Timeout(ms)={ms}"
+        return dist.DistBackendError(
+            f"[Rank {call.host.rank}] Watchdog caught collective operation timeout: WorkNCCL({work}) ran for {ms} "
+            "milliseconds before timing out."
+        )
 
     def submit(self, calls: Sequence[EmulatedCall]) -> None:
         """A rank issues these as one."""
         calls = list(calls)
         call = calls[0]
-        communicator, place = self._main, call.place
-        if call.op in POINT_TO_POINT:
-            for one in calls:
-                one.source_place = self._ranks.index(one.row["peer"])
-            if len(calls) == 1 and not self._eager:  # two ranks alone get a communicator of their own
-                low, high = sorted((call.place, call.source_place))
-                pair = (self._ranks[low], self._ranks[high])
-                communicator = self._pairs.setdefault((low, high), Communicator(self._run, pair))
-                place = int(call.place == high)
+        communicator, place = self._where(calls)
         communicator.join(place, call.host, calls, max(one.ready_ns for one in calls))
         if communicator is self._main:
             communicator.connect(place, calls)
-        if not calls[0].host.stuck:
+        if not call.host.stuck:
             communicator.submit(place, calls)
+
+    def _where(self, calls: Sequence[EmulatedCall]) -> tuple[Communicator, int]:
+        """The communicator that calls issued as one run on, and the place of their rank in it."""
+        call = calls[0]
+        if call.op not in POINT_TO_POINT:
+            return self._main, call.place
+        for one in calls:
+            one.source_place = self._ranks.index(one.row["peer"])
+        if len(calls) > 1 or self._eager:
+            return self._main, call.place
+        low, high = sorted((call.place, call.source_place))  # two ranks alone get a communicator of their own
+        pair = (self._ranks[low], self._ranks[high])
+        return self._pairs.setdefault((low, high), Communicator(self._run, pair)), int(call.place == high)
 
     def flush(self) -> bool:
         """See `Fabric`."""

@@ -229,6 +229,11 @@ class Ring:
         at.ends.append(at.steps_issued)
         self._run(place)
 
+    def halt(self, place: int) -> None:
+        """The rank at `place` takes no further step; what it has sent stays where it is."""
+        self._places[place].todo.clear()
+        self._places[place].ends.clear()
+
     @property
     def done(self) -> list[int]:
         """Per place: how many of its calls are complete."""
