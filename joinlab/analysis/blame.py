@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from joinlab.analysis.wording import ranks_text, upper
+from joinlab.analysis.wording import group_text, ranks_text, upper
 from joinlab.ops import Op
 from joinlab.timeline import EndKind, Timeline
 
@@ -254,11 +254,11 @@ def _reason(
     edges: set[Waiting],
     stands: tuple[str, int, tuple[int, ...]] | None,
 ) -> str:
-    where = f"{first.op} of group {group_text(timeline, first.group)}"
+    where = f"{first.op} of group {group_text(timeline.meta, first.group)}"
     call = (
         where
         if first.number is None
-        else f"collective {first.number} ({first.op}) of group {group_text(timeline, first.group)}"
+        else f"collective {first.number} ({first.op}) of group {group_text(timeline.meta, first.group)}"
     )
     if len(circle) > 1:
         return f"{upper(ranks_text(circle))} wait for each other, first in {call}."
@@ -271,8 +271,9 @@ def _reason(
     if stands:
         group, number, others = stands
         return (
-            f"{who} in {call}. Its stream stands still in collective {number} of group {group_text(timeline, group)}, "
-            f"which {ranks_text(others)} completed, and it waits for no other rank. Look at its GPU."
+            f"{who} in {call}. Its stream stands still in collective {number} of group "
+            f"{group_text(timeline.meta, group)}, which {ranks_text(others)} completed, and it waits for no other "
+            "rank. Look at its GPU."
         )
     if first.number is None:
         return (
@@ -304,7 +305,7 @@ def _level(
 def _doubt(timeline: Timeline, rank: int, level: set[int], first: Waiting) -> str:
     one_of = ", ".join(map(str, sorted(level)))
     return (
-        f"Rank {first.rank} waits for rank {rank} in {first.op} of group {group_text(timeline, first.group)}. "
+        f"Rank {first.rank} waits for rank {rank} in {first.op} of group {group_text(timeline.meta, first.group)}. "
         f"Rank {rank} stands in a call with rank{'' if len(level) == 1 else 's'} {one_of}: "
         "the record does not tell which of them stands still."
     )
@@ -340,8 +341,8 @@ def _unclear(
         absent = sorted(unknown & set(ranks))
         if stuck and absent:
             yield (
-                f"{upper(ranks_text(stuck))} may wait for {ranks_text(absent)} in group {group_text(timeline, group)}: "
-                "there is no record of what happened there."
+                f"{upper(ranks_text(stuck))} may wait for {ranks_text(absent)} in group "
+                f"{group_text(timeline.meta, group)}: there is no record of what happened there."
             )
         ops: dict[str, list[int]] = {}
         last = {places[group, rank].completed for rank in stuck}
@@ -349,7 +350,7 @@ def _unclear(
             ops.setdefault(places[group, rank].op, []).append(rank)
         if len(last) == 1 and len(ops) > 1:
             issued = "; ".join(f"{ranks_text(those)} {op}" for op, those in ops.items())
-            call = f"collective {last.pop() + 1} of group {group_text(timeline, group)}"
+            call = f"collective {last.pop() + 1} of group {group_text(timeline.meta, group)}"
             yield f"In {call} the ranks issued different calls: {issued}."
             return
     alone = {rank: _stands(rank, groups, places) for _, rank in places if rank not in waited and rank not in blocked}
@@ -357,8 +358,8 @@ def _unclear(
         if stands:
             group, number, others = stands
             yield (
-                f"Collective {number} of group {group_text(timeline, group)} is not complete on rank {rank} although "
-                f"{ranks_text(others)} completed it: its GPU stands still, or its record is older than theirs."
+                f"Collective {number} of group {group_text(timeline.meta, group)} is not complete on rank {rank} "
+                f"although {ranks_text(others)} completed it: its GPU stands still, or its record is older than theirs."
             )
     standing = {rank for (_, rank), place in places.items() if place.waits} - blocked - waited
     standing -= {rank for rank, stands in alone.items() if stands}
@@ -367,9 +368,3 @@ def _unclear(
         yield f"{upper(ranks_text(sorted(standing)))} wait{plural} in calls that all peers have reached."
     elif standing:
         yield "Every rank got to the same calls, and none completes: the record does not tell the ranks apart."
-
-
-def group_text(timeline: Timeline, group: str) -> str:
-    """A group as people know it: its name, and the description that the program gave it."""
-    words = timeline.meta.get("group_names", {}).get(group)
-    return f"{group} ({words})" if words else group

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from joinlab.analysis.matching import Matched, Slot
-from joinlab.analysis.wording import at_line, called, listed, quoted, ranks_text, upper
+from joinlab.analysis.wording import at_line, called, group_text, listed, quoted, ranks_text, upper
 from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.rules.calls import Blocked, Blocker, by_group, setting_of
 from joinlab.rules.proof import RULES, Proof, Wait, prove
@@ -304,7 +304,7 @@ class Reasons:
 
     def _call(self, key: Key) -> str:
         """A call, as the sentences name it: "backward, call 7 (train.py:12)"."""
-        return called(self.rows[key], several=len(self.groups) > 1)
+        return called(self.rows[key], group_text(self.meta, key[1]) if len(self.groups) > 1 else "")
 
     def _evidence(self, key: Key) -> Evidence:
         row = self.rows[key]

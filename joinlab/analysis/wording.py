@@ -245,16 +245,28 @@ def quoted(row: Mapping[str, Any]) -> str:
     return f'"{said}"' if " " in said else said
 
 
-def called(row: Mapping[str, Any], several: bool = False) -> str:
+def group_text(meta: Mapping[str, Any], group: str) -> str:
+    """A group as people know it: its name, of a hash the beginning, and what the program, or its ranks, say of it.
+
+    >>> names = {"group_names": {"1": "mesh_dp", "3dc437aa018bb5b1c0d2": "ranks 0, 2"}}
+    >>> group_text(names, "1"), group_text(names, "3dc437aa018bb5b1c0d2"), group_text(names, "0")
+    ('1 (mesh_dp)', '3dc437 (ranks 0, 2)', '0')
+    """
+    words = meta.get("group_names", {}).get(group)
+    short = group[:6] if len(group) > 16 else group
+    return f"{short} ({words})" if words else group
+
+
+def called(row: Mapping[str, Any], group: str = "") -> str:
     """A call and its place: what it asks, its number, its line.
 
-    several  say the group, too: there are several
+    group  its group, to be said where there are several
 
     >>> called({"origin": "all-reduce", "op": "all_reduce", "seq": 7, "group": "0", "call_site": "job/train.py:12"})
     'all-reduce, call 7 (train.py:12)'
     """
-    group = f" of group {row['group']}" if several else ""
-    return f"{quoted(row)}, call {row['seq']}{group}{at_line(row)}"
+    where = f" of group {group}" if group else ""
+    return f"{quoted(row)}, call {row['seq']}{where}{at_line(row)}"
 
 
 def at_line(row: Mapping[str, Any]) -> str:

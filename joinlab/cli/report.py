@@ -19,7 +19,7 @@ from joinlab.analysis.documented import IN_A_TRACE
 from joinlab.analysis.folding import Fold, Folding, Part, fold, rows_of
 from joinlab.analysis.matching import Slot
 from joinlab.analysis.verdict import Verdict, judge
-from joinlab.analysis.wording import asks, assumed, good, ranks_text, short_site, shown, span_text
+from joinlab.analysis.wording import asks, assumed, good, group_text, ranks_text, short_site, shown, span_text
 from joinlab.cli.machine import Fact
 from joinlab.ops import POINT_TO_POINT
 from joinlab.timeline import Ending, EndKind, Timeline
@@ -224,7 +224,9 @@ class _Calls:
         mark = ">" if index == self.verdict.first else " "
         sign = "!=" if slot.differs else "(!)" if self._other_lines(slot) else ""
         line = f"{mark}{seqs[0]:>6}  {self._columns(cells, sign)}".rstrip()
-        remark = ", ".join(filter(None, (self._remark(slot), f"group {slot.group}" if self.groups else "")))
+        remark = ", ".join(
+            filter(None, (self._remark(slot), f"group {group_text(self.run.meta, slot.group)}" if self.groups else ""))
+        )
         if not remark:
             return line
         return f"{line}  {remark}" if len(line) + len(remark) + 2 <= WIDTH else f"{line}\n         {remark}"

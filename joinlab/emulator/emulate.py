@@ -60,6 +60,11 @@ def emulate(
     timeout            real seconds after which a rank that still computes is ended
     on_output          called with (rank, line) for each line that a rank printed, after the run
 
+    What each rank has of its own: torch's process groups, random state and settings, environment, working directory,
+    stdout, stderr and stdin, signals, clock and exit. What all ranks share, as threads of one process do: module
+    globals and class attributes (a counter in a module counts for all), loaded modules, the memory limit, files. A rank
+    that changes what another one reads gets there in the order of the emulation; put such state into the function.
+
     A thread that a program starts cannot call collectives here: LaunchError. Launch such a program instead.
     Times in the Timeline are virtual: modelled, not measured. The same call gives the same Timeline. Raises
     ProgramError for what is no program or no such argument, LaunchError for what cannot be known without a GPU, and

@@ -69,7 +69,7 @@ def most_ll_bytes(op: Op, size: int, ll_bandwidth: float = 282.0) -> float:
     ncclTopoTuneModel in src/graph/tuning.cc, v2.29.7-1). The default is llMaxBws of Blackwell, the largest there is.
 
     >>> round(most_ll_bytes(Op.ALL_REDUCE, 2)), round(most_ll_bytes(Op.ALL_GATHER, 16))
-    (4173600, 26348160)
+    (4173600, 26350080)
     """
     steps = {Op.ALL_REDUCE: 2 * (size - 1), Op.ALL_GATHER: size - 1, Op.REDUCE_SCATTER: size - 1}.get(op, size)
     return (8.4 - 6.6 + (3.4 - 0.6) * steps) * size / steps * 2 * ll_bandwidth * 1000
