@@ -41,7 +41,7 @@ def test_the_solution_is_right(name):
     assert verdict, verdict.sentence
     assert str(verdict).startswith(f"✓ Right ({name})")
     judge, rng = EXERCISES[name].judge, random.Random(1)
-    for _ in range(10):  # other cases than those of that check; the known ones are always the same
+    for _ in range(5):  # other cases than those of that check; the known ones are always the same
         judge.hold(SOLVED[name], judge.draw(rng))
 
 
@@ -117,7 +117,7 @@ def test_every_mutant_of_a_solution_is_refused(name):
     + [("small_join", "small_join", part) for part in ("ask", "small_join")],
 )
 def test_every_mutant_of_a_part_is_refused(exercise, name, part, monkeypatch):
-    monkeypatch.setattr(judging, "SECONDS", 1.0)  # some go on for ever
+    monkeypatch.setattr(judging, "SECONDS", 0.3)  # some go on for ever
     found = mutants(Path(solutions.__file__), part)
     survivors = [text for text, module in found if not refusal(exercise, module[name])]
     assert [text for text in survivors if not changes_nothing(text)] == []
@@ -142,7 +142,8 @@ def test_it_says_which_element_is_wrong():
 def test_an_answer_that_does_nothing_or_fails_is_wrong(name):
     for answer in (nothing, fails):
         assert not check(name, answer)
-    assert "oops" in check(name, fails).sentence
+    said = "step 1 (notify) is not right yet" if name in ("main_hook", "post_hook") else "oops"
+    assert said in check(name, fails).sentence
 
 
 # ---- what is wrong is said well
