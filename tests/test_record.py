@@ -74,10 +74,10 @@ def torchrun(folder: Path, how: str, ranks: int, script: str = TRAIN) -> Iterato
             job.kill()
 
 
-def loaded(folder: Path) -> Timeline:
+def loaded(folder: Path, name: str = "runs") -> Timeline:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return joinlab.load(folder / "runs")
+        return joinlab.load(folder / name)
 
 
 def until(folder: Path, wanted: Any) -> Timeline:
@@ -418,6 +418,14 @@ def test_a_record_of_another_job_or_a_second_one_of_a_rank_is_left_out(tmp_path:
     problems = "\n".join(timeline.meta["problems"])
     assert "rank-7.0.jsonl' was left out: it is of another job" in problems
     assert "rank-1.0.jsonl' was left out: it is a second record of rank 1" in problems
+
+
+def test_files_of_another_form_beside_a_record_are_named(tmp_path: Path) -> None:
+    write(tmp_path, 0, begin(0, 1))
+    assert loaded(tmp_path, ".").meta["problems"] == []
+    (tmp_path / "nccl_trace_rank_0").write_bytes(b"\x80\x02}.")
+    (problem,) = loaded(tmp_path, ".").meta["problems"]
+    assert "nccl_trace_rank_0' was left out: the folder holds a recorded job" in problem
 
 
 @pytest.mark.parametrize("text", ["", "\0\0\0", "no events\n", '{"e":5}\n[]\n7\n'])

@@ -17,6 +17,7 @@ from joinlab.archive import MAX_BYTES
 from joinlab.errors import TimelineFileError
 from joinlab.importers import dump, job, kineto
 from joinlab.importers.recording import is_recording, load_recording
+from joinlab.recorder.bounded_log import parse_segment_name
 from joinlab.timeline import Timeline
 from joinlab.timeline import load as load_saved
 
@@ -43,7 +44,7 @@ def load(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Timeline:
     place = Path(path)
     try:
         if place.is_dir():
-            return _told(load_recording(place) if is_recording(place) else _folder(place))
+            return _told(_recording(place) if is_recording(place) else _folder(place))
         if _is_record(_head(place)):
             texts = dump.Texts()
             return _told(job.timeline_of([_dump(place, texts)], texts))
@@ -53,6 +54,17 @@ def load(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Timeline:
             f"cannot open {str(place)!r}: it cannot be read ({why}). Check the path, and that you may read it."
         ) from error
     return load_saved(place, max_bytes)
+
+
+def _recording(folder: Path) -> Timeline:
+    """The recorded job of a folder; files of other forms beside it are named."""
+    timeline = load_recording(folder)
+    visible = [one for one in sorted(folder.iterdir()) if one.is_file() and not one.name.startswith(".")]
+    others = [one for one in visible if parse_segment_name(one.name) is None]
+    if others:
+        them = f"{len(others)} other files such as {str(others[0])!r} were" if others[1:] else f"{str(others[0])!r} was"
+        timeline.meta["problems"].append(f"{them} left out: the folder holds a recorded job")
+    return timeline
 
 
 def _folder(folder: Path) -> Timeline:
