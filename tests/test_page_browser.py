@@ -57,6 +57,11 @@ def sliders(tmp_path_factory) -> Path:
     return write_sliders("Cases", full, Position("case 4", "1.9", (2, 3)), path)
 
 
+@pytest.fixture(scope="module")
+def many(tmp_path_factory) -> Path:
+    return write_html(large(2, 3000), tmp_path_factory.mktemp("many") / "run.html")
+
+
 @pytest.fixture
 def opened(browser, file):
     """Opens a page; at the end, nothing was asked for and nothing went wrong."""
@@ -416,7 +421,7 @@ def test_without_scripts_the_static_picture_stands_there(opened, request, which)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("which", ["file", "sliders"])
+@pytest.mark.parametrize("which", ["file", "sliders", "many"])
 def test_axe_finds_no_serious_violation(opened, request, axe, which, scheme):
     page = opened(request.getfixturevalue(which), viewport={"width": 1300, "height": 900}, color_scheme=scheme)
     view = live(page)
@@ -431,9 +436,8 @@ def test_axe_finds_no_serious_violation(opened, request, axe, which, scheme):
         assert [one for one in told if one[0] in ("serious", "critical")] == []
 
 
-def test_what_is_too_small_to_be_seen_is_told_as_a_block_and_what_went_wrong_is_always_drawn(opened, tmp_path):
-    run = write_html(large(2, 3000), tmp_path / "run.html")
-    page = opened(run, viewport={"width": 1300, "height": 900})
+def test_what_is_too_small_to_be_seen_is_told_as_a_block_and_what_went_wrong_is_always_drawn(opened, many):
+    page = opened(many, viewport={"width": 1300, "height": 900})
     view = live(page)
     drawn = view.locator(".jl-svg *")
     assert view.locator(".jl-note", has_text="rows between, all matched").count() == 2

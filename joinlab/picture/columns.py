@@ -58,7 +58,7 @@ def columns(large: Large) -> tuple[dict[str, Any], list[Code], int, bytes]:
     lane_of = np.full(large.timeline.world_size, -1)
     lane_of[lanes] = np.arange(len(lanes))
     lane = lane_of[calls["rank"].to_numpy()]
-    begun, ended, waited, let_go = _times(calls)
+    begun, ended, waited, let_go = call_times(calls)
     known = [part[part >= 0] for part in (begun, ended, waited, let_go)]
     spans = large.timeline.spans.filter(pl.col("rank").is_in(lanes)).sort("rank", "begin_ns", maintain_order=True)
     span_from, span_to = (spans[name].fill_null(-1).to_numpy() for name in ("begin_ns", "end_ns"))
@@ -123,7 +123,7 @@ def columns(large: Large) -> tuple[dict[str, Any], list[Code], int, bytes]:
     return told, codes, begin, b"".join(column for _, _, column in written)
 
 
-def _times(calls: pl.DataFrame) -> tuple[Column, Column, Column, Column]:
+def call_times(calls: pl.DataFrame) -> tuple[Column, Column, Column, Column]:
     """When each call began and ended, and its host began to wait and was let go; -1 where that is not known."""
     begun = pl.coalesce("started_ns", "enqueued_ns", "host_wait_begin_ns", "completed_ns").fill_null(0)
     failed = pl.when(pl.col("error").is_not_null()).then("host_wait_end_ns")

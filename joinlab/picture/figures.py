@@ -14,7 +14,9 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from joinlab.analysis.large import is_large, large
 from joinlab.analysis.wording import good, title
+from joinlab.picture.blocks import gathered, with_the_rest
 from joinlab.picture.lanes import NARROW, Box, Lane, Lanes, lanes
 from joinlab.picture.layout import HOST, STREAM, cap_lines, corners, middle, sides
 from joinlab.picture.rows import RowKind
@@ -39,6 +41,7 @@ CONFIG: Mapping[str, Any] = {"showSendToCloud": False, "displaylogo": False, "re
 
 HATCHING = {"fgcolor": faded(BLACK, 0.16), "fgopacity": 1, "size": 7, "solidity": 0.2}
 
+LONGEST = 1200.0  # px of the clock, at most
 CAPS = 46  # px below the lanes, for how each rank ended
 FADE = (0.85, 0.65, 0.48, 0.32, 0.18, 0.08)  # opacities with which a call that never completes runs out
 
@@ -57,6 +60,13 @@ def figure(timeline: Timeline, axis: str = "logical", ranks_as: str = "columns",
     if ranks_as not in ("columns", "rows"):
         raise ValueError(f"ranks_as must be 'columns' or 'rows', not {ranks_as!r}")
     picture = lanes(timeline, axis, setup)
+    if axis == "time":
+        per_px = (picture.end - picture.begin) / LONGEST
+        if is_large(timeline):
+            whole = large(timeline, timeline.world_size > NARROW)
+            picture = with_the_rest(picture, whole, per_px)
+        else:
+            picture = gathered(picture, per_px)
     made = draw(picture, ranks_as)
     made.update_layout(
         title={"text": html.escape(title(timeline)), "x": 0.01, "y": 0.995, "yanchor": "top", "font": {"size": 15}}
@@ -83,7 +93,7 @@ class _Drawing:
         if picture.unit == "rows":
             self.length = extent * (21 if self.narrow else 24)  # px
         else:
-            self.length = max(420.0, min(1200.0, 34.0 * len({box.slot for box in picture.boxes})))
+            self.length = max(420.0, min(LONGEST, 34.0 * len({box.slot for box in picture.boxes})))
         if not down:
             self.length = max(900.0, self.length)
         self.per_px = extent / self.length
@@ -188,7 +198,7 @@ class _Drawing:
                         "width": [0 if box.open else 2.5 if box.bad or box.failed else 0.8 for box in boxes],
                     },
                 },
-                zorder=1,
+                zorder=0 if kind is RowKind.FOLD else 1,  # a block of many lies behind the few within it
             )
 
     def _fades(self) -> Iterable[go.Bar]:
