@@ -17,12 +17,15 @@ from tests.bench.figures import Figure
 RANKS, ENTRIES, ODD = 256, 2000, 77
 LOOK = """
 import sys, time, joinlab, joinlab.importers.load, joinlab.analysis.blame, joinlab.analysis.verdict
-begin = time.perf_counter()
+def now():
+    return time.perf_counter(), time.process_time()
+begin = now()
 timeline = joinlab.load(sys.argv[1])
 found = joinlab.blame(timeline)
-read = time.perf_counter()
+read = now()
 joinlab.analysis.verdict.judge(timeline)
-print(read - begin, time.perf_counter() - read, *found.ranks)
+judged = now()
+print(*(b - a for a, b in (*zip(begin, read), *zip(read, judged))), *found.ranks)
 """
 
 
@@ -32,24 +35,29 @@ def measure() -> Iterator[Figure]:
         folder = Path(name)
         for rank in range(RANKS):
             (folder / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(dump(rank), protocol=2))
-        ours, peak, said = child([sys.executable, "-c", LOOK, name])
-        read, judged, *blamed = said.split()
-        assert [int(rank) for rank in blamed] == [ODD], said
-        theirs, their_peak, _ = child([sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", name])
-    ratio = f"{theirs / ours:.1f} times faster"
+        ours, our_cpu, peak, said = child([sys.executable, "-c", LOOK, name])
+        *times, blamed = said.split()
+        assert int(blamed) == ODD, said
+        read, read_cpu, judged, judged_cpu = map(float, times)
+        trace = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", name]
+        theirs, their_cpu, their_peak, _ = child(trace)
+    ratio = f"{theirs / ours:.1f} times faster, CPU {their_cpu / our_cpu:.1f}"
     both = (
-        f"{float(read):.2f} s and {peak} MB; whole process {ours:.2f} s / torchfrtrace {theirs:.2f} s, {their_peak} MB"
+        f"{read:.2f} s, CPU {read_cpu:.2f} s, {peak} MB / "
+        f"torchfrtrace {theirs:.2f} s, CPU {their_cpu:.2f} s, {their_peak} MB"
     )
     yield Figure(f"dumps of {RANKS} x {ENTRIES}: load, match, blame", both, ratio, "2 s, 500 MB")
-    yield Figure(f"dumps of {RANKS} x {ENTRIES}: fold and verdict", f"{float(judged):.2f} s", "", "in the 2 s")
+    fold = f"{judged:.2f} s, CPU {judged_cpu:.2f} s"
+    yield Figure(f"dumps of {RANKS} x {ENTRIES}: fold and verdict", fold, "", "in the 2 s")
 
 
-def child(command: list[str]) -> tuple[float, int, str]:
-    """Seconds, peak memory in MB and the output of a process. The peak is of the largest child so far."""
-    begin = time.perf_counter()
+def child(command: list[str]) -> tuple[float, float, int, str]:
+    """Seconds, CPU seconds, peak memory in MB and the output of a process. The peak is of the largest child so far."""
+    begin, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    seconds = time.perf_counter() - begin
-    return seconds, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024, done.stdout
+    seconds, after = time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return seconds, cpu, after.ru_maxrss // 1024, done.stdout
 
 
 def dump(rank: int) -> dict[str, Any]:
