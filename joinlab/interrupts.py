@@ -122,7 +122,10 @@ class Background:
             attempt = self._attempt
             if attempt is None or (attempt.done.is_set() and attempt.error is not None):
                 attempt = self._attempt = _Attempt()
-                threading.Thread(target=attempt.run, args=(self._work,), name="joinlab: background").start()
+                try:
+                    threading.Thread(target=attempt.run, args=(self._work,), name="joinlab: background").start()
+                except RuntimeError:  # this machine gives no more threads
+                    attempt.run(self._work)
         while not attempt.done.wait(LOOK_S):
             take_interrupt()
         if attempt.error is not None:

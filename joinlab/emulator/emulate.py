@@ -15,7 +15,7 @@ from joinlab.emulator.run import Emulation
 from joinlab.emulator.scheduler import current
 from joinlab.emulator.warm_up import warm_up
 from joinlab.errors import ProgramError
-from joinlab.program.program import Program, check_inputs, check_program, check_seed
+from joinlab.program.program import Program, check_inputs, check_program, check_seed, current_folder
 from joinlab.rules.nccl import LL_BYTES
 from joinlab.timeline import Timeline
 
@@ -89,6 +89,7 @@ def emulate(
         raise ProgramError(f"on_output= is None or a function of (rank, line); got {on_output!r}")
     if current() is not None:
         raise ProgramError("a program that is being emulated cannot emulate another one")
+    current_folder()
     warm_up()
     knobs = Knobs(backend, era, barrier_value, pad, costs, float(timeout), gpu, independent_threads)
     emulation = Emulation(program, counts, seeds, knobs)

@@ -49,7 +49,7 @@ class ForkServer:
             )
         self.owner = os.getpid()
         self._errors = _temporary_file()
-        here, there = socket.socketpair()
+        here, there = map(_above_streams, socket.socketpair())
         self.control = here
         serve = f"from joinlab.launcher.forkserver import main; main({there.fileno()}, {self.owner})"
         code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); {serve}"
@@ -110,7 +110,11 @@ class ForkServer:
         if "torch" not in hello:
             self._errors.seek(0)
             detail = hello.get("error") or self._errors.read().decode(errors="replace")
-            raise LaunchError(f"the process that ranks are forked from did not start:\n{detail.strip()[-2000:]}")
+            said = detail.strip().splitlines() or ["it ended without a word"]
+            raise LaunchError(
+                f"the process that ranks are forked from did not start: {said[-1][-500:]}. It imports torch: see "
+                f'whether {sys.executable} -c "import torch" works here.'
+            )
         return dict(hello)
 
     def open(self, request: dict[str, Any]) -> socket.socket:
@@ -172,6 +176,16 @@ def _forget_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_in_child)
+
+
+def _above_streams(link: socket.socket) -> socket.socket:
+    """The same socket under a number above 2. Where a caller has closed its streams, it may have got one of theirs."""
+    if link.fileno() > 2:
+        return link
+    import fcntl  # Windows has none, and gets a sentence
+
+    with link:
+        return socket.socket(fileno=fcntl.fcntl(link.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
 
 
 def _temporary_file() -> IO[bytes]:

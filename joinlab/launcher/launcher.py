@@ -23,9 +23,18 @@ import psutil
 from joinlab.errors import LaunchError, LaunchInterrupted, ProgramError
 from joinlab.interrupts import HeldInterrupts, interruptible
 from joinlab.launcher.forkclient import ForkServer, no_temporary_folder
-from joinlab.launcher.monitor import INTERRUPTED, Watch
+from joinlab.launcher.monitor import BY_USER, INTERRUPTED, Watch
 from joinlab.launcher.terminal import Echo, Listener
-from joinlab.program.program import MAX_RANKS, Program, check_inputs, check_program, check_seed, program_name, source_of
+from joinlab.program.program import (
+    MAX_RANKS,
+    Program,
+    check_inputs,
+    check_program,
+    check_seed,
+    current_folder,
+    program_name,
+    source_of,
+)
 from joinlab.recorder.events import PROGRAM
 from joinlab.timeline import Ending, EndKind, Meta, Timeline, timeline_from_rows
 
@@ -107,7 +116,7 @@ def launch(
     except LaunchInterrupted:
         raise
     except KeyboardInterrupt:  # before the first rank was started, or after the last one ended
-        ends = [Ending(EndKind.KILLED, text="interrupted by the user")] * len(counts)
+        ends = [Ending(EndKind.KILLED, text=BY_USER)] * len(counts)
         raise LaunchInterrupted(INTERRUPTED, timeline or timeline_from_rows([], ends, meta)) from None
 
 
@@ -123,6 +132,7 @@ class Watching:
 
 
 def _run(pickled: bytes, meta: Meta, backend: str | None, how: Watching) -> Timeline:
+    cwd = current_folder()
     server = ForkServer.get()
     counts = meta["inputs"]
     chosen, settings = choose_backend(server.hello, backend, len(counts))
@@ -136,6 +146,11 @@ def _run(pickled: bytes, meta: Meta, backend: str | None, how: Watching) -> Time
     except OSError as error:
         raise LaunchError(no_temporary_folder(error)) from error
     try:
+        try:
+            str(folder).encode()
+        except UnicodeEncodeError as error:
+            why = "its name is no UTF-8, which torch needs to open a file"
+            raise LaunchError(no_temporary_folder(OSError(why))) from error
         request = {
             "folder": str(folder),
             "program": meta["program"],
@@ -147,7 +162,7 @@ def _run(pickled: bytes, meta: Meta, backend: str | None, how: Watching) -> Time
             "settings": settings,
             "environ": dict(os.environ),
             "path": [str(entry) for entry in sys.path],  # a Path among them is of no use to Python, but common
-            "cwd": _cwd(),
+            "cwd": cwd,
         }
         try:
             (folder / PROGRAM).write_bytes(pickled)
@@ -157,16 +172,6 @@ def _run(pickled: bytes, meta: Meta, backend: str | None, how: Watching) -> Time
         return watch.follow(request, how.timeout, how.no_progress)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _cwd() -> str:
-    try:
-        return os.getcwd()
-    except OSError as error:
-        raise LaunchError(
-            f"ranks run in the current folder, and it cannot be entered: {error.strerror}. Change to one that can "
-            "(os.chdir)."
-        ) from error
 
 
 def _sweep() -> None:

@@ -85,7 +85,7 @@ class Watch:
             self._watch(link, bar, timeout, no_progress)
             return self._timeline()
         except KeyboardInterrupt:
-            self._judge(EndKind.KILLED, "interrupted by the user")
+            self._judge(EndKind.KILLED, BY_USER)
             with suppress(OSError):
                 self._end(link)
             raise LaunchInterrupted(INTERRUPTED, self._timeline()) from None
@@ -269,13 +269,14 @@ class Watch:
                     "to be importable there, or defined beside it."
                 )
         apart = [log for log in self.logs if log.raised is not None and not log.raised.get("connected", True)]
-        killed = any(os.WIFSIGNALED(status) for status in self.statuses.values())
-        if apart and not killed and not self.cut_short:  # else that is why they could not connect
+        killed = any(os.WIFSIGNALED(status) for rank, status in self.statuses.items() if rank not in self.verdict)
+        if apart and not killed and self.cut_short != BY_USER:  # else that is why they could not connect
             raise LaunchError(
-                f"rank {apart[0].rank} could not connect to its peers: {apart[0].raised['x']}"  # type: ignore[index]
+                f"rank {apart[0].rank} could not connect to its peers: {apart[0].raised['x']}".partition("\n")[0]  # type: ignore[index]
             )
 
 
+BY_USER = "interrupted by the user"
 DIED = "the process that ranks are forked from died during the run; call launch again"
 INTERRUPTED = (
     "the run was interrupted; what was recorded is in the `timeline` of this exception (sys.last_value.timeline in a "

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import inspect
 import operator
+import os
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from joinlab.errors import ProgramError
+from joinlab.errors import LaunchError, ProgramError
 from joinlab.ops import Source
 
 if TYPE_CHECKING:
@@ -151,3 +152,14 @@ def _source(code: CodeType) -> Source | None:
 
 def _name(program: object) -> str:
     return str(getattr(program, "__name__", None) or type(program).__name__)
+
+
+def current_folder() -> str:
+    """Where the ranks will run. LaunchError if this process is in a folder that is gone: torch cannot bear that."""
+    try:
+        return os.getcwd()
+    except OSError as error:
+        raise LaunchError(
+            f"ranks run in the current folder, and it cannot be entered: {error.strerror}. Change to one that can "
+            "(os.chdir)."
+        ) from error
