@@ -44,6 +44,9 @@ _FIRST_NAME_AT = 30  # where a zip keeps the name of its first member
 _DAMAGED = ("it is cut short or damaged", "copy it again from where it was saved, or save it again")
 _SEAL = b"sha256:"
 _SEAL_BYTES = len(_SEAL) + 64
+_UNSEALED_HEADER = 1 << 24
+_OBJECT_BYTES = 100
+"""Memory that a JSON text takes for each sign of "[{,:": an empty list takes 56, a dict of one key 184 for two."""
 _DATE = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip can say: bytes must not depend on when they were written
 _UNREADABLE = (
     zipfile.BadZipFile,
@@ -195,9 +198,18 @@ def unpack(data: bytes, name: str, build: Callable[[Parts], T], max_bytes: int =
     # The header comes first, so that these bytes tell a file of ours even where the rest of it is gone.
     if not (data.startswith(b"PK\x03\x04") and data.startswith(HEADER.encode(), _FIRST_NAME_AT)):
         _refuse(name, "it is no Timeline file", "open a file that Timeline.save wrote")
+    whole = data[-_SEAL_BYTES:] == _seal(data[:-_SEAL_BYTES])
+    if not whole and data[-_SEAL_BYTES:].startswith(_SEAL):
+        _refuse(name, *_DAMAGED)
     try:
         archive = zipfile.ZipFile(io.BytesIO(data))
-        header = json.loads(fetch(HEADER))
+        # Of a file without our seal, perhaps one of another version, nothing but its version will be read.
+        if archive.getinfo(HEADER).file_size > (max_bytes // 4 if whole else _UNSEALED_HEADER):
+            raise _Bomb(HEADER)
+        text = fetch(HEADER)
+        if _OBJECT_BYTES * sum(map(text.count, (b"[", b"{", b",", b":"))) > max_bytes:
+            raise _Bomb(HEADER)
+        header = json.loads(text)
     except _Bomb as bomb:
         _too_large(name, f"it unpacks to more, at {bomb}", max_bytes)
     except _UNREADABLE:
@@ -209,7 +221,7 @@ def unpack(data: bytes, name: str, build: Callable[[Parts], T], max_bytes: int =
         newer = isinstance(version, int) and version > FILE_VERSION
         todo = "update joinlab" if newer else f"open it with {writer}, which wrote it"
         _refuse(name, f"its file version is {version!r}, and this joinlab opens version {FILE_VERSION}", todo)
-    if data[-_SEAL_BYTES:] != _seal(data[:-_SEAL_BYTES]):
+    if not whole:
         _refuse(name, *_DAMAGED)
     try:
         meta = decode(header["meta"], fetch)

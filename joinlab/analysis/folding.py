@@ -243,7 +243,8 @@ def _places(timeline: Timeline, kinds: Codes, done: npt.NDArray[np.bool_]) -> tu
         world = range(timeline.world_size)
         table = np.array([[skips.get(name, {}).get(rank, 0) for rank in world] for name in names], np.int64)
         numbered = numbered + table[number, keys["rank"].to_numpy()] * ~paired
-    if paired.any():
+    # A record that begins late may have numbers far apart; a damaged one, negative ones.
+    if paired.any() or numbered.max() > 4 * len(numbered) + 1000 or numbered.min() < 0:  # type: ignore[operator]
         hashed = hash_columns(keys.with_columns(k=numbered), "group", "source", "target", "tag", "k")
         _, slot_of = np.unique(hashed, return_inverse=True)
     else:  # to number them by sorting two million hashes takes 0.5 s

@@ -193,7 +193,10 @@ def _slots(
         lanes = {rank: lane for rank, lane in group.collectives.items() if lane}
         begin = min((first[rank] for rank in lanes), default=0)
         end = max((first[rank] + len(lane) for rank, lane in lanes.items()), default=0)
-        for k in range(begin, end):
+        places: Iterable[int] = range(begin, end)
+        if end - begin > sum(map(len, lanes.values())):  # records that begin far apart, or say so
+            places = sorted({first[rank] + at for rank, lane in lanes.items() for at in range(len(lane))})
+        for k in places:
             met = [lane[k - first[rank]] for rank, lane in lanes.items() if 0 <= k - first[rank] < len(lane)]
             lost = tuple(rank for rank in group.ranks if first[rank] > k)
             found += [([row_of[name, call.rank, call.seq] for call in met], lost)] if met else []
