@@ -1,10 +1,15 @@
-"""Fault drills: launches whose ranks, other processes or caller are killed or interrupted, and damaged records.
+"""Fault drills: all that can go wrong in a launch, with a file, in an emulated program and around joinlab.
 
-    python -m tests.drills --n 1000        # CI runs a sample of 40, see test_drills.py
+    python -m tests.drills --n 1000        # an hour; CI runs a sample of 40, see test_drills.py
+    python -m tests.drills --launches 100 --files 0 --programs 0 --surroundings "IPv6 only" --seed 7
 
-Each launch is drawn from DRILLS. After it: no process, folder, descriptor or shared memory is left, the caller was not
-held up beyond its timeout, and the endings are true. Each damaged record opens, or is refused by its name. Prints how
-often each ended how; the exit code is 1 if anything was wrong.
+launches      ranks, other processes or the caller are killed or interrupted. After each: no process, folder, port,
+              descriptor, thread or shared memory is left, the caller was not held up, and the endings are true
+files         damaged or hostile (drill_files.py): read to the end, or refused by name
+programs      emulated, and up to mischief (drill_programs.py): the process is as it was before
+surroundings  limits, languages, users, networks (drill_surroundings.py): it works, or one sentence says why not
+
+Prints how often each ended how; the exit code is 1 if anything was wrong.
 """
 
 from __future__ import annotations
@@ -18,8 +23,9 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,17 +34,22 @@ import psutil
 
 import joinlab
 from joinlab import cases
-from joinlab.errors import LaunchError, LaunchInterrupted, TimelineFileError
-from joinlab.importers.recording import load_recording
+from joinlab.emulator.warm_up import warm_up
+from joinlab.errors import LaunchError, LaunchInterrupted
+from joinlab.launcher import descendants
 from joinlab.launcher.forkclient import ForkServer
 from joinlab.timeline import EndKind, Timeline
-from tests.leftovers import rank_processes, run_folders
+from tests import drill_surroundings
+from tests.drill_files import FILES, open_one
+from tests.drill_programs import misbehave
+from tests.leftovers import listening, run_folders
 
 ROOT = Path(__file__).parent.parent
 TIMEOUT_S = 30.0
 HELD_UP_S = TIMEOUT_S + 60
 """A caller that comes back later was held up. On a loaded machine a new fork server alone takes 20 s."""
 
+NO_PROGRESS_S = 8.0
 SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -62,7 +73,9 @@ def steps(victim: int, last: int, start_child: bool) -> Callable[[int, Any], int
 
 
 def launch(program: Callable[..., Any], inputs: tuple[int, ...]) -> Timeline:
-    return joinlab.launch(program, inputs, "gloo", on_output=None, progress=False, timeout=TIMEOUT_S)
+    return joinlab.launch(
+        program, inputs, "gloo", on_output=None, progress=False, timeout=TIMEOUT_S, no_progress=NO_PROGRESS_S
+    )
 
 
 def healthy(draw: random.Random) -> str:
@@ -74,16 +87,51 @@ def healthy(draw: random.Random) -> str:
     return "ended as documented"
 
 
+def loaded(draw: random.Random) -> str:
+    """The same with every CPU busy: no healthy run is called hung."""
+    burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 2)]
+    try:
+        return healthy(draw)
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.wait()
+
+
+def freed(draw: random.Random) -> str:
+    """A script's last lines: it destroys the group, and the model goes with the function."""
+
+    def program(rank: int, inputs: Any) -> None:
+        import torch
+        import torch.distributed as dist
+        from torch.nn.parallel import DistributedDataParallel as DDP
+
+        model = DDP(torch.nn.Linear(10, 10))
+        for _ in inputs:
+            model(torch.ones(20, 10)).sum().backward()
+        dist.destroy_process_group()
+
+    assert [str(end) for end in launch(program, (3, 3)).ends] == ["finished"] * 2
+    return "finished"
+
+
 def rank_killed(draw: random.Random) -> str:
-    """The victim is killed, the others raise, and the record has every call up to there."""
-    victim, last = draw.randint(0, 1), draw.randint(0, 3)
-    # Two ranks: with more, gloo sometimes leaves one waiting for a third that has raised, and tells it nothing.
-    timeline = launch(steps(victim, last, draw.random() < 0.5), (4, 4))
+    """The victim is killed, the others raise, and the record has every call up to there.
+
+    Of three ranks or more, one can wait for ever: its send is taken out of the queue, or is being written, when the
+    connection breaks, and gloo tells only those that are still queued (gloo/transport/tcp/pair.cc, signalException, of
+    torch 2.13.0; seen 3 times in 1,300 such launches). That is a hang, which nothing proves.
+    """
+    ranks, last = draw.choice((2, 2, 2, 3, 4)), draw.randint(0, 3)
+    victim = draw.randrange(ranks)
+    timeline = launch(steps(victim, last, draw.random() < 0.5), (4,) * ranks)
     assert timeline.ends[victim].kind is EndKind.KILLED, timeline.ends
     assert "SIGKILL" in timeline.ends[victim].text, timeline.ends
-    assert all(end.kind is EndKind.RAISED for rank, end in enumerate(timeline.ends) if rank != victim), timeline.ends
+    others = {str(end) for rank, end in enumerate(timeline.ends) if rank != victim}
+    assert "raised" in others, timeline.ends
+    assert others <= ({"raised"} if ranks == 2 else {"raised", "hung (suspected)"}), timeline.ends
     assert timeline.calls.height > 0 or last == 0
-    return "killed, and the others raised"
+    return "killed, and the others raised" if len(others) == 1 else "killed, and gloo left a third rank waiting"
 
 
 def killed_by(pid: Callable[[], int]) -> Callable[[random.Random], str]:
@@ -143,9 +191,9 @@ def interrupted(times: int) -> Callable[[random.Random], str]:
             finally:
                 over.set()
                 thread.join()
-        except KeyboardInterrupt:  # the second one, while the first was handled
-            said = "KeyboardInterrupt"
-        assert times == 2 or said != "KeyboardInterrupt", "an interrupt without a Timeline"
+        except KeyboardInterrupt as stop:  # one that came before or after the launch
+            within = [frame.filename for frame in traceback.extract_tb(stop.__traceback__)]
+            assert not [file for file in within if "launcher" in file], f"an interrupt without a Timeline: {within}"
         return said
 
     return drill
@@ -177,7 +225,9 @@ def caller_killed(draw: random.Random) -> str:
 
 
 DRILLS: dict[str, tuple[int, Callable[[random.Random], str]]] = {
-    "healthy": (14, healthy),
+    "healthy": (8, healthy),
+    "healthy, loaded": (4, loaded),
+    "model freed": (2, freed),
     "rank killed": (14, rank_killed),
     "interrupted": (5, interrupted(1)),
     "interrupted twice": (3, interrupted(2)),
@@ -190,82 +240,105 @@ DRILLS: dict[str, tuple[int, Callable[[random.Random], str]]] = {
 
 def one_launch(name: str, draw: random.Random) -> str:
     """Drill once; returns how it ended, or "WRONG: ..."."""
-    segments = _segments()
+    before = _now()
     began = time.monotonic()
     try:
         said = DRILLS[name][1](draw)
         assert time.monotonic() - began < HELD_UP_S, f"the caller was held up for {time.monotonic() - began:.0f} s"
-        assert rank_processes() == [], rank_processes()
+        assert (found := processes()) == [], found
+        assert listening() == []
         assert run_folders() == [], run_folders()
-        assert _segments() <= segments, _segments() - segments
+        launch(cases.case_2, (1, 1))  # which replaces a server that was killed
+        after = _now()
+        assert after == before, (before, after)
     except BaseException as error:
         return f"WRONG: {type(error).__name__}: {error}"
     return said
 
 
-def _segments() -> set[str]:
-    return {path.name for path in SHARED_MEMORY.iterdir()} if SHARED_MEMORY.is_dir() else set()
+def processes() -> list[psutil.Process]:
+    """Every process that is left below this one, the fork server excepted. A keeper ends a moment after its run."""
+    server = ForkServer._shared
+    mine = psutil.Process().children(recursive=True)
+    _, alive = psutil.wait_procs([one for one in mine if server is None or one.pid != server.process.pid], timeout=20)
+    return [one for one in alive if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
 
 
-RECORD = (
-    b'{"e":"begin","rank":0,"t":100,"pid":1,"host":"a","world":2,"wall":5,"keep":2000}\n'
-    b'{"e":"group","name":"0","ranks":[0,1],"backend":"gloo","t":110}\n'
-    b'{"e":"stack","id":0,"f":["a.py:1 worker"],"site":"a.py:1"}\n'
-    b'{"e":"call","id":0,"s":0,"i":0,"k":0,"st":0,"g":"0","op":"all_reduce","o":"all-reduce","d":"float32","sh":[[1]],'
-    b'"v":[[1.0]],"t":130}\n'
-    b'{"e":"wait","id":[0],"t":140,"th":7,"n":1}\n{"e":"done","id":0,"t":150,"v":[[2.0]]}\n'
-    b'{"e":"wake","id":[0],"t":160,"th":7}\n{"e":"return"}\n'
-)
-WORDS = (b"null", b"-1", b"[]", b"{}", b'"x"', b"1e999", b"99999999999999999999", b"\xff\xfe", b"\n", b"\0")
+def _now() -> tuple[set[str], int, int]:
+    """Shared memory, threads and descriptors of this process."""
+    segments = {path.name for path in SHARED_MEMORY.iterdir()} if SHARED_MEMORY.is_dir() else set()
+    torchs = {name for name in segments if name.startswith(("torch_", "psm_"))}
+    return torchs, threading.active_count(), len(os.listdir("/proc/self/fd"))
 
 
-def damaged(draw: random.Random, folder: Path) -> str:
-    """A record with a few places overwritten, cut or doubled: read, or refused by name."""
-    text = bytearray(RECORD)
-    for _ in range(draw.randint(1, 4)):
-        at = draw.randrange(len(text))
-        end = min(at + draw.choice((0, 1, 1, 5, 40)), len(text))
-        text[at:end] = draw.choice((*WORDS, bytes([draw.randrange(256)]), text[at:end] * 2, b""))
-    (folder / "rank-0.0.jsonl").write_bytes(bytes(text))
+def one_file(name: str, draw: random.Random) -> str:
+    """Write one and open it."""
+    with tempfile.TemporaryDirectory() as folder:
+        return open_one(FILES[name][1](draw, Path(folder)))
+
+
+def one_program(_: str, draw: random.Random) -> str:
+    """Emulate one."""
     try:
-        timeline = load_recording(folder)
-        joinlab.diagnose(timeline)
-    except TimelineFileError as error:
-        return "refused" if str(folder) in str(error) else f"WRONG: {error} does not name the file"
-    except Exception as error:
-        return f"WRONG: {type(error).__name__}: {error} for {bytes(text)!r}"
-    return "read"
+        return misbehave(draw)
+    except BaseException as error:
+        return f"WRONG: {type(error).__name__}: {error}"
+
+
+def drawn(often: dict[str, tuple[int, Any]], n: int, seed: str) -> Iterator[tuple[str, random.Random]]:
+    """n names and what each draws from: each as often as it is asked for, if n is small."""
+    names = [name for name, (count, _) in often.items() for _ in range(count)]
+    for at in range(n):
+        draw = random.Random(f"{seed} {at}")
+        yield names[at * len(names) // n] if n <= len(names) else draw.choice(names), draw
 
 
 def main(argv: list[str] | None = None) -> int:
     """Drill, print the counts, and say whether anything was wrong."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--n", type=int, default=1000, help="launches; ten times as many damaged records")
+    parser.add_argument("--n", type=int, default=1000, help="launches; 10 times as many files, a fifth of programs")
+    for name, what in (("launches", "n"), ("files", "10 n"), ("programs", "n / 5")):
+        parser.add_argument(f"--{name}", type=int, help=f"default: {what}")
+    parser.add_argument("--surroundings", nargs="*", help="their names; default: all", metavar="NAME")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(argv)
-    draw = random.Random(options.seed)
-    names = [name for name, (often, _) in DRILLS.items() for _ in range(often)]
-    launch(cases.case_2, (1, 1))
-    descriptors = len(psutil.Process().net_connections("all"))
+    launches, files, programs = (
+        default if given is None else given
+        for given, default in (
+            (options.launches, options.n),
+            (options.files, 10 * options.n),
+            (options.programs, options.n // 5),
+        )
+    )
+    surroundings = list(drill_surroundings.SURROUNDINGS) if options.surroundings is None else options.surroundings
     found: Counter[tuple[str, str]] = Counter()
-    for at in range(options.n):
-        name = names[at % len(names)] if options.n <= len(names) else draw.choice(names)
-        said = one_launch(name, draw)
-        found[name, said] += 1
+
+    def note(kind: str, said: str) -> None:
+        found[kind, "WRONG" if said.startswith("WRONG") else said] += 1
         if said.startswith("WRONG"):
-            print(f"{name}: {said}", flush=True)
-    launch(cases.case_2, (1, 1))
-    if len(psutil.Process().net_connections("all")) > descriptors:
-        found["sockets", "WRONG: more are open than before"] += 1
-    with tempfile.TemporaryDirectory() as folder:
-        for _ in range(10 * options.n):
-            said = damaged(draw, Path(folder))
-            found["damaged record", said] += 1
-            if said.startswith("WRONG"):
-                print(said, flush=True)
+            print(f"{kind}: {said}", flush=True)
+
+    descendants.adopt()  # what loses its parents comes to us, and is seen
+    if launches:
+        launch(cases.case_2, (1, 1))
+        for name, draw in drawn(DRILLS, launches, f"launch {options.seed}"):
+            note(name, one_launch(name, draw))
+    for name, draw in drawn(FILES, files, f"file {options.seed}"):
+        note(name, one_file(name, draw))
+    if programs:
+        warm_up()
+        for name, draw in drawn({"program": (1, None)}, programs, f"program {options.seed}"):
+            note(name, one_program(name, draw))
+    rooted = drill_surroundings.can_have_namespaces()
+    for name in surroundings:
+        if drill_surroundings.SURROUNDINGS[name].needs and not rooted:
+            note("surroundings", "skipped: they need root, namespaces, setpriv and ip")
+        else:
+            said = drill_surroundings.try_one(name)
+            note("surroundings", f"WRONG: {name}: {said}" if said.startswith("WRONG") else said)
     for (name, said), count in sorted(found.items()):
         print(f"{count:6,}  {name}: {said}")
-    return int(any(said.startswith("WRONG") for _, said in found))
+    return int(any(said == "WRONG" for _, said in found))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from dumps import Job, draw, dumps, write
+from dumps import Job, draw, dumps, nccl_trace, write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -254,22 +254,6 @@ def test_ranks_in_names() -> None:
 
 
 # ---- traces of the profiler
-
-
-def nccl_trace(rank: int, seqs: tuple[int, ...]) -> dict[str, Any]:
-    """A trace as libkineto writes it for NCCL: a call of the host, and the kernel that carried it out."""
-    events: list[dict[str, Any]] = [{"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "python"}}]
-    for number, seq in enumerate(seqs):
-        told = {"Collective name": "_allgather_base", "dtype": "BFloat16", "In msg nelems": 12, "Group size": 2}
-        told |= {"Process Group Name": "7", "Process Group Description": "mesh_dp", "Process Group Ranks": "[0, 1]"}
-        told |= {"Seq": seq, "External id": number}
-        host = {"ph": "X", "cat": "cpu_op", "name": "record_param_comms", "ts": 100.5 + seq, "dur": 3, "args": told}
-        ran = {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllGather_RING_LL", "ts": 101.5 + seq, "dur": 2.25}
-        events += [host, ran | {"args": {"External id": number, "stream": 20}}]
-    wait = {"Collective name": "wait", "Process Group Name": "7", "External id": 99}
-    events.append({"ph": "X", "cat": "cpu_op", "name": "record_param_comms", "ts": 999, "dur": 1, "args": wait})
-    info = {"backend": "nccl", "rank": rank, "world_size": 2, "nccl_version": "2.29.7"}
-    return {"schemaVersion": 1, "distributedInfo": info, "baseTimeNanoseconds": 10**18, "traceEvents": events}
 
 
 @pytest.mark.parametrize("zipped", [False, True])

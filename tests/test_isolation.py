@@ -13,7 +13,6 @@ import os
 import random
 import resource
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -27,9 +26,10 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.utils.data import DataLoader, TensorDataset
 
-from joinlab import cases, emulate
+from joinlab import cases, emulate, launch
 from joinlab.emulator.rank_process import EPOCH_NS
 from joinlab.emulator.warm_up import warm_up
+from joinlab.launcher.forkclient import ForkServer
 from joinlab.timeline import EndKind
 
 # ---------------------------------------------------------------------------------------- put back at the end
@@ -326,22 +326,29 @@ def test_a_child_that_comes_to_the_end_of_the_program_ends_there():
     assert both(program) == (0, 1)
 
 
-def test_a_child_inherits_no_descriptor_of_joinlab(tmp_path):
-    code = (
-        "import os, joinlab\n"
-        "def program(rank, inputs):\n"
-        "    child = os.fork()\n"
-        "    if child == 0:\n"
-        "        kinds = [os.readlink(f'/proc/self/fd/{fd}') for fd in os.listdir('/proc/self/fd') if int(fd) > 2\n"
-        "                 and os.path.exists(f'/proc/self/fd/{fd}')]\n"
-        "        os.write(1, repr([kind for kind in kinds if not kind.startswith('/')]).encode())\n"
-        "        os._exit(0)\n"
-        "    os.waitpid(child, 0)\n"
-        "joinlab.launch(joinlab.cases.case_1, (1, 1), 'gloo', on_output=None, progress=False)\n"
-        "joinlab.emulate(program, (1,))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout == "[]", done.stderr
+def test_a_child_inherits_no_descriptor_of_joinlab():
+    launch(cases.case_2, (1, 1), "gloo", on_output=None)
+    server = ForkServer.get()
+    ours = {os.readlink(f"/proc/self/fd/{one.fileno()}") for one in (server.control, server._errors)}
+
+    def program(rank, inputs):
+        heard, told = os.pipe()
+        if os.fork() == 0:
+            links = {
+                os.readlink(f"/proc/self/fd/{fd}")
+                for fd in os.listdir("/proc/self/fd")
+                if fd != str(heard)
+                if os.path.lexists(f"/proc/self/fd/{fd}")
+            }
+            os.write(told, json.dumps(sorted(links)).encode())
+            os._exit(0)
+        os.wait()
+        links = set(json.loads(os.read(heard, 1 << 16)))
+        os.close(heard)
+        os.close(told)
+        return len(links & ours), len(links) > 2
+
+    assert emulate(program, (1,)).returns == ((0, True),)
 
 
 # ---------------------------------------------------------------------------------------- what cannot be

@@ -119,7 +119,7 @@ def test_all_ranks_are_stopped_before_the_first_is_killed(monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-def test_two_hundred_mixed_launches_leave_nothing_behind() -> None:
+def test_sixty_mixed_launches_leave_nothing_behind() -> None:
     """Cases drawn at random; some runs are interrupted midway, in some a rank is killed."""
     draw = random.Random(0)
     interrupted = killed = 0
@@ -141,7 +141,7 @@ def test_two_hundred_mixed_launches_leave_nothing_behind() -> None:
         print("here", flush=True)
         cases.case_4(rank, inputs)
 
-    for _ in range(200):
+    for _ in range(60):  # the drills have a thousand
         kind = draw.choice(["case", "case", "case", "killed", "interrupted"])
         if kind == "case":
             n = draw.randint(1, 3)
@@ -154,8 +154,8 @@ def test_two_hundred_mixed_launches_leave_nothing_behind() -> None:
                 joinlab.launch(chatty, (2, 3), backend="gloo", on_output=interrupt)
             except KeyboardInterrupt:
                 interrupted += 1
-    assert killed > 10
-    assert interrupted > 10
+    assert killed > 5
+    assert interrupted > 5
     assert_nothing_left()
     server = psutil.Process(ForkServer.get().process.pid)
     assert server.num_fds() < 20
@@ -163,11 +163,11 @@ def test_two_hundred_mixed_launches_leave_nothing_behind() -> None:
 
 
 @pytest.mark.slow
-def test_no_false_verdict_in_two_hundred_runs_on_a_loaded_machine() -> None:
+def test_no_false_verdict_in_sixty_runs_on_a_loaded_machine() -> None:
     """Cases 1 and 6 finish, however slowly: two processes beside them keep both cores busy."""
     burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 2)]
     try:
-        for i in range(200):
+        for i in range(60):
             timeline = joinlab.launch((cases.case_1, cases.case_6)[i % 2], (2, 3), backend="gloo", on_output=None)
             assert [str(end) for end in timeline.ends] == ["finished", "finished"], json.dumps(dict(timeline.meta))
     finally:

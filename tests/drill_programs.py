@@ -1,0 +1,202 @@
+"""Emulated programs that misbehave, for the drills (drills.py): each rank draws a few of MISDEEDS.
+
+The emulation ends within its timeout, every ending is one sentence, and the process is as it was before: its settings,
+threads, descriptors and files; the next emulation is not disturbed.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import locale
+import logging
+import multiprocessing
+import os
+import random
+import resource
+import signal
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.utils.data
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from joinlab import cases, emulate
+from joinlab.errors import LaunchError
+from joinlab.timeline import EndKind
+
+TIMEOUT_S = 1.5
+HELD_UP_S = TIMEOUT_S + 60
+"""A rank in C code gets 5 s to leave it, and on a loaded machine everything takes longer."""
+
+
+class UnprintableError(Exception):
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+class Cycle:
+    """Something that only a garbage collection frees, and that speaks then."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+    def __del__(self) -> None:
+        print("freed")
+
+
+def spin() -> None:
+    while True:
+        pass
+
+
+def swallow() -> None:
+    for _ in range(10**9):
+        try:
+            time.sleep(1)
+        except BaseException:
+            continue
+
+
+def recurse(depth: int = 0) -> int:
+    return recurse(depth + 1) + 1
+
+
+def trace() -> None:
+    sys.settrace(lambda *_: None)
+    sys.setprofile(lambda *_: None)
+    sys.settrace(None)
+    sys.setprofile(None)
+
+
+def child() -> None:
+    if os.fork() == 0:
+        raise SystemExit(3)
+    os.wait()
+
+
+def workers() -> None:
+    list(torch.utils.data.DataLoader([1, 2], num_workers=1))
+
+
+def thread() -> None:
+    done = threading.Event()
+    threading.Thread(target=done.set).start()
+    done.wait()
+
+
+def thread_that_calls() -> None:
+    one = threading.Thread(target=lambda: dist.all_reduce(torch.ones(1)))
+    one.start()
+    one.join()
+
+
+def leave_file() -> None:
+    file = open(os.devnull, "w")  # noqa: SIM115  # closed by nobody but the garbage collection
+    print("x", file=file)
+
+
+def huge() -> None:
+    torch.empty(10**11)
+
+
+def backward() -> None:
+    model = DDP(torch.nn.Linear(1, 1))
+    model(torch.ones(1)).sum().backward()
+    model.reducer = None
+
+
+MISDEEDS = """
+spin(); swallow(); recurse(); trace(); child(); workers(); thread(); thread_that_calls(); leave_file(); huge()
+backward(); raise UnprintableError; raise KeyboardInterrupt; raise SystemExit("no"); raise GeneratorExit
+raise StopIteration; raise MemoryError; raise BaseException; raise RuntimeError(HOSTILE); print(HOSTILE); quit()
+sys.exit(); os._exit(3)
+os.abort(); os.kill(os.getpid(), signal.SIGKILL); signal.alarm(1); signal.setitimer(signal.ITIMER_REAL, 0.01)
+signal.raise_signal(2); signal.signal(signal.SIGINT, signal.SIG_IGN); signal.signal(signal.SIGTERM, print); input()
+sys.stdout.close(); sys.stderr.close(); sys.stdin.close(); sys.stdout = None; sys.stderr = io.StringIO(); Cycle()
+sys.excepthook = None; sys.setrecursionlimit(60); sys.setswitchinterval(5); gc.disable(); gc.collect()
+locale.setlocale(locale.LC_ALL, "C"); os.umask(0o777); os.chdir("/"); os.environ.clear(); os.putenv("X", "y")
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0)); sys.path.clear(); sys.meta_path.clear(); sys.argv.clear()
+sys.modules.pop("json"); warnings.simplefilter("error"); builtins.print = None; builtins.len = None
+builtins.isinstance = None; torch.ones = None; torch.Tensor.add = None; dist.all_reduce = None; time.sleep = 1
+threading.Thread = None; json.dumps = None; os.getpid = None; random.random = None; torch.nn.Linear.forward = None
+np.random.rand = None; np.array = None; torch.set_default_dtype(torch.float64); torch.set_default_device("meta")
+torch.set_grad_enabled(False); torch.set_num_threads(2); torch.manual_seed(5); random.seed(1); np.random.seed(1)
+torch.use_deterministic_algorithms(True); torch.autograd.set_detect_anomaly(True); np.seterr(all="raise")
+dist.destroy_process_group(); atexit.register(leave_file); atexit.register(spin); dist.new_group([0])
+logging.basicConfig(level=1, force=True); logging.disable(99); logging.shutdown(); weakref.finalize(Cycle(), print, "x")
+multiprocessing.set_start_method("spawn", force=True); dist.init_process_group("nccl"); dist.all_reduce(torch.ones(3))
+dist.barrier(); dist.all_reduce("x"); dist.send(torch.ones(1), 77)
+""".replace("; ", "\n").split("\n")[1:-1]
+
+HOSTILE = "\x1b[2J\ud800\n\x1b]0;x\x07" * 500
+
+
+def state() -> dict[str, Any]:
+    """What an emulation must leave as it was."""
+    return {
+        "python": (sys.getrecursionlimit(), sys.getswitchinterval(), gc.isenabled(), gc.get_threshold()),
+        "locale": locale.setlocale(locale.LC_ALL),
+        "umask": (mask := os.umask(0o022), os.umask(mask))[0],
+        "limits": {name: resource.getrlimit(getattr(resource, name)) for name in ("RLIMIT_NOFILE", "RLIMIT_STACK")},
+        "signals": [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)],
+        "timers": signal.getitimer(signal.ITIMER_REAL)[0] == 0,
+        "hooks": (sys.excepthook, threading.excepthook, logging.root.manager.disable, sys.gettrace(), sys.getprofile()),
+        "path": (list(sys.path), list(sys.argv), list(sys.meta_path), sys.modules.get("json")),
+        "builtins": (print, len, isinstance, quit),
+        "filters": list(warnings.filters),
+        "patched": (torch.ones, torch.Tensor.add, dist.all_reduce, time.sleep, threading.Thread, json.dumps, os.getpid),
+        "more": (torch.nn.Linear.forward, random.random, np.random.rand, np.array, np.geterr()),
+        "torch": (torch.are_deterministic_algorithms_enabled(), torch.is_anomaly_enabled(), torch.get_default_dtype()),
+        "modes": (torch.is_grad_enabled(), torch.get_default_device(), torch.get_num_threads()),
+        "random": (torch.initial_seed(), random.getstate(), np.random.get_state()[1].tolist()),  # type: ignore[index]
+        "streams": (sys.stdout, sys.stderr, sys.stdin, sys.stdout.closed, sys.stdin.closed),
+        "logging": (logging.root.level, list(logging.root.handlers)),
+        "processes": multiprocessing.get_start_method(allow_none=True),
+        "environ": dict(os.environ),
+        "cwd": os.getcwd(),
+        "threads": sorted(one.name for one in threading.enumerate() if one.name.startswith("rank ")),
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "files": sorted(one.name for one in Path(tempfile.gettempdir()).glob(f"joinlab-{os.getpid()}-*")),
+    }
+
+
+def misbehave(draw: random.Random) -> str:
+    """Emulate one program; how its ranks ended, or raise AssertionError."""
+    ranks = draw.randint(1, 3)
+    plans = [[draw.choice(MISDEEDS) for _ in range(draw.randint(0, 3))] for _ in range(ranks)]
+    meets = draw.random() < 0.5
+
+    def program(rank: int, inputs: Any) -> Any:
+        if meets:
+            dist.all_reduce(torch.ones(1))
+        for misdeed in plans[rank]:
+            exec(misdeed, globals())
+        return rank
+
+    before, began = state(), time.monotonic()
+    backend = draw.choice(("gloo", "nccl"))
+    said = "LaunchError"
+    try:
+        ends = emulate(program, (1,) * ranks, backend, timeout=TIMEOUT_S).ends
+    except LaunchError as error:
+        assert "\n" not in str(error), (plans, error)
+    else:
+        for end in ends:
+            wanted = end.text or end.kind in (EndKind.FINISHED, EndKind.HUNG)
+            assert wanted and "joinlab/" not in end.text, (plans, end)
+        said = ", ".join(sorted({end.kind.value for end in ends}))
+    gc.collect()
+    assert time.monotonic() - began < HELD_UP_S, (plans, "held the caller up")
+    after = state()
+    assert (found := [name for name in before if before[name] != after[name]]) == [], (plans, backend, found)
+    assert emulate(cases.case_1, (1, 1)).returns == (1, 1), plans
+    return said
