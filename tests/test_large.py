@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
+import polars as pl
 import pytest
 from bench.large import large as made
 
@@ -50,6 +52,20 @@ def test_the_few_slots_that_are_kept_tell_the_same_story(ranks, each):
     assert (short.headline, short.causes, short.fates) == (whole.headline, whole.causes, whole.fates)
     assert folding.numbers(matched)[short.first] == whole.first
     assert len(matched.slots) < len(odd) / 5
+
+
+def test_a_record_that_lost_its_beginning_is_matched_as_the_whole_of_it(timeline):
+    calls = timeline.calls.filter((pl.col("rank") != 1) | (pl.col("seq") >= 1500))
+    cut = replace(timeline, calls=calls, meta={**timeline.meta, "skipped": {"default": {1: 1500}}})
+    matched, folding, _ = read(cut)
+    assert judge(matched.timeline, folding) == replace(judge(cut), first=judge(matched.timeline, folding).first)
+    whole = match(cut)
+    for number, slot in zip(matched.numbers, matched.slots, strict=True):
+        assert (slot.calls, slot.lost, slot.expected) == (
+            whole[number].calls,
+            whole[number].lost,
+            whole[number].expected,
+        )
 
 
 def test_every_call_comes_back_from_its_columns(timeline, packed):

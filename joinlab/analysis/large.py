@@ -19,7 +19,8 @@ import polars as pl
 
 from joinlab.analysis.folding import Codes, places, rank_classes
 from joinlab.analysis.matching import Matched
-from joinlab.timeline import Timeline
+from joinlab.ops import POINT_TO_POINT
+from joinlab.timeline import Meta, Timeline
 
 LARGE = 4000
 """A Timeline with more calls than these is read by columns."""
@@ -101,6 +102,20 @@ def _numbers(timeline: Timeline, found: Codes) -> Numbers:
     return np.array([at[key] for key in calls.select("rank", "group", "seq").rows()], np.int64)
 
 
+def _skipped(timeline: Timeline, slot: Numbers, kept: Flags) -> dict[str, dict[int, int]]:
+    """Of the slots that are kept, how many of each group lie before the record of a rank begins."""
+    found: dict[str, dict[int, int]] = {}
+    calls = timeline.calls
+    for group, ranks in timeline.meta.get("skipped", {}).items():
+        mine = calls.select((pl.col("group") == group) & ~pl.col("op").is_in(list(POINT_TO_POINT))).to_series()
+        of_group = np.zeros(len(kept), bool)
+        of_group[slot[mine.to_numpy()]] = True
+        begin = min((ranks.get(rank, 0) for rank in calls.filter(mine)["rank"].unique()), default=0)
+        place = begin + np.cumsum(of_group) - 1  # of every slot within its group
+        found[group] = {rank: int((kept & of_group & (place < count)).sum()) for rank, count in ranks.items()}
+    return found
+
+
 def _short(timeline: Timeline, slot: Numbers, odd: Numbers, examples: Numbers) -> Matched:
     """The slots worth telling, matched: the first and last, each rank's last, and odd ones, with those beside them."""
     calls = timeline.calls
@@ -126,7 +141,8 @@ def _short(timeline: Timeline, slot: Numbers, odd: Numbers, examples: Numbers) -
             kept[np.clip(some + beside, 0, count - 1)] = True
     numbers = np.flatnonzero(kept)
     here = kept[slot]
-    matched = Matched(replace(timeline, calls=calls.filter(pl.Series(here))))
+    meta: Meta = {**timeline.meta, "skipped": _skipped(timeline, slot, kept)}
+    matched = Matched(replace(timeline, calls=calls.filter(pl.Series(here)), meta=meta))
     whole = {
         (rank, group, seq): number
         for (rank, group, seq), number in zip(
