@@ -66,6 +66,8 @@ def emulate(
     that changes what another one reads gets there in the order of the emulation; put such state into the function.
 
     A thread that a program starts cannot call collectives here: LaunchError. Launch such a program instead.
+    Other threads of this process keep their environment and clocks. torch's random state they share with whatever rank
+    runs, and what they seed meanwhile is undone at the end.
     Times in the Timeline are virtual: modelled, not measured. The same call gives the same Timeline. Raises
     ProgramError for what is no program or no such argument, LaunchError for what cannot be known without a GPU, and
     LaunchInterrupted, which carries the Timeline so far.
