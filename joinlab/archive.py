@@ -24,6 +24,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from lzma import LZMAError
 from pathlib import Path
+from tokenize import TokenError
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 import polars as pl
@@ -61,6 +62,7 @@ _UNREADABLE = (
     OverflowError,
     RecursionError,
     RuntimeError,
+    TokenError,  # numpy's, of an array's header
     TypeError,
     ValueError,  # JSON's, numpy's and Timeline's own among them
     pl.exceptions.PolarsError,

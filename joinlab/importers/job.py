@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
+from statistics import median_low
 
 import polars as pl
 
@@ -81,7 +81,8 @@ def _of_one_job(dumps: Sequence[Dump], told: list[str]) -> list[Dump]:
     sizes = [max(map(len, (ranks for _, ranks in dump.groups.values())), default=0) for dump in dumps]
     most = max(sizes, key=lambda size: (sizes.count(size), size))
     ended = [_last(dump) for dump in dumps]
-    usual = median([end for end in ended if end is not None] or [0])
+    # One that a dump has, of the right size: else all of them could be too far from it.
+    usual = median_low([end for end, size in zip(ended, sizes, strict=True) if end is not None and size == most] or [0])
     kept: dict[int, Dump] = {}
     for dump, size, end in zip(dumps, sizes, ended, strict=True):
         if size == most and end is not None and abs(end - usual) > MOST_APART_NS:

@@ -207,8 +207,8 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
 def _of_one_job(recorded: RecordedFolder, problems: list[str]) -> dict[int, RankLog]:
     """By rank: the logs of the job that began last, one per rank."""
     chosen: dict[int, RankFiles] = {}
-    newest = max(recorded.ranks.values(), key=lambda files: files.log.begin.get("wall", 0)).log.begin
-    for files in sorted(recorded.ranks.values(), key=lambda files: -files.log.begin.get("wall", 0)):
+    newest = max(recorded.ranks.values(), key=lambda files: files.log.begin.get("wall") or 0).log.begin
+    for files in sorted(recorded.ranks.values(), key=lambda files: -(files.log.begin.get("wall") or 0)):
         log, problem = files.log, ""
         if not log.begin:
             problem = "it has no beginning"
@@ -281,7 +281,7 @@ def _shifts(
 ) -> dict[str, Offset]:
     wall: dict[str, int] = {}
     for rank, log in logs.items():
-        wall.setdefault(host_of[rank], int(log.begin.get("wall", 0)) - int(log.begin.get("t", 0)))
+        wall.setdefault(host_of[rank], int(log.begin.get("wall") or 0) - int(log.begin.get("t") or 0))
     found = offsets(calls, host_of, groups, wall, host_of[min(logs)])
     for host, shift in found.items():
         if shift.bound_ns is None:
