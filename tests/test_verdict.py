@@ -74,6 +74,25 @@ def syncs_on_one_rank(rank, inputs):
     dist.barrier()
 
 
+class TwoLayers(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+
+    def forward(self, x, both):
+        return self.b(self.a(x)) if both else self.a(x)
+
+
+def leaves_a_layer_out_at(number):
+    def worker(rank, inputs):
+        model = DDP(TwoLayers())
+        for i, input in enumerate(inputs):
+            model(input, both=(rank, i) != (1, number)).sum().backward()
+        dist.barrier()
+
+    return worker
+
+
 def a_fine_one(rank, inputs):
     t = torch.zeros(1)
     for _ in inputs:
@@ -121,6 +140,8 @@ def test_what_never_meets_has_not_answered():
         (breaks_out, (4, 4), "Let all ranks stop together", "06"),
         (raises, (4, 4), "Let all ranks stop together", "06"),
         (syncs_on_one_rank, (3, 3), "no_sync() on every rank", "03"),
+        (leaves_a_layer_out_at(1), (3, 3), "find_unused_parameters=True", "03"),  # the next forward pass raises
+        (leaves_a_layer_out_at(2), (3, 3), "find_unused_parameters=True", "03"),  # the rank goes on to its barrier
     ],
 )
 def test_advice_by_rule(program, inputs, advice, notebook):

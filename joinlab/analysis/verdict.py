@@ -462,6 +462,7 @@ class _Judge:
             self._own_call_under_join,
             self._uneven_without_join,
             self._sync_differs,
+            self._unused_in_one_rank,
             self._under_a_rank_test,
             self._left_early,
             self._data_differs,
@@ -584,6 +585,33 @@ class _Judge:
         return Advice(
             "Enter no_sync() on every rank, or on none, for the same input.",
             "Within no_sync() a backward pass issues no all-reduce; the other ranks' all-reduce meets another call.",
+            "03_ddp_inside.ipynb",
+        )
+
+    def _unused_in_one_rank(self) -> Advice | None:
+        """A rank says so, or it ran a backward pass of the same input and issued fewer all-reduces in it."""
+        if self.clash is None:
+            return None
+        slot = self.slots[self.clash]
+        which = [rank for rank in self.lanes if "not used in producing loss" in self.ends[rank].text]
+        at = {
+            self._call(slot, rank)["input"]: rank
+            for rank in slot.calls
+            if "DDP backward()" in (self._call(slot, rank)["origin"] or "")
+        }
+        if not which and at:
+            ran = {(span["rank"], span["input"]) for span in self.timeline.rows("spans") if span["name"] == "backward"}
+            which = [
+                rank
+                for rank in self.lanes
+                if rank not in at.values() and any((rank, input) in ran for input in at.keys() - {None})
+            ]
+        if not which:
+            return None
+        return Advice(
+            "Use every parameter in every rank's loss, or pass find_unused_parameters=True to DDP on all ranks.",
+            f"{upper(self._name(tuple(which)))} left parameters out: DDP all-reduces a bucket only when each of its "
+            "parameters has a gradient.",
             "03_ddp_inside.ipynb",
         )
 

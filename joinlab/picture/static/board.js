@@ -48,7 +48,7 @@ class Board extends LiveView {
   /** Mark what is selected, and bring its rank's card into sight, too. @param {boolean} scrolls */
   pick(scrolls) {
     super.pick(scrolls);
-    const side = this.panel.parentElement, here = this.panel.querySelector(".jl-here");
+    const side = this.panel, here = this.panel.querySelector(".jl-here");
     if (!here) return;
     const top = here.getBoundingClientRect().top - side.getBoundingClientRect().top + side.scrollTop;
     if (top < side.scrollTop || top + 60 > side.scrollTop + side.clientHeight) side.scrollTop = top - 4;

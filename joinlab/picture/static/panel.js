@@ -119,10 +119,11 @@ class Panel {
   drawVerdict({ ends = [], headline = "", steps = [], advice = "", documented = "", eras = false }) {
     this.verdict.classList.toggle("jlb-bad", ends.some((one) => !one.good));
     this.verdict.hidden = !headline && !ends.length;
+    const first = documented.match(/^.*?\.(?= |$)/)?.[0] ?? documented; // on a narrow screen the first sentence alone
     const chips = ends.map(({ text, sign, good }) => `<li class="jlb-chip${good ? " jlb-ok" : ""}">${esc(`${sign} ${text}`)}</li>`);
     this.verdict.innerHTML = `<ul class="jlb-chips">${chips.join("")}</ul><div><p class="jlb-headline">${esc(headline)}</p>` +
       steps.map((step) => `<p>${esc(step)}</p>`).join("") + (advice ? `<p><b>Do:</b> ${esc(advice)}</p>` : "") +
-      (documented ? `<p class="jl-soft">${esc(documented)} </p>` : "") + "</div>";
+      (documented ? `<p class="jl-soft" title="${esc(documented)}">${esc(first)}<span class="jlb-more">${esc(documented.slice(first.length))}</span> </p>` : "") + "</div>";
     if (eras) this.verdict.querySelector("p:last-child").append(button("compare today with 1.9", "Show both eras of NCCL side by side", () => this.ask("eras", "Asking Python …"), { class: "jlb-link" }));
   }
 }

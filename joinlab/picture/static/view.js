@@ -305,7 +305,7 @@ export class LiveView {
     this.toolbar.update(this.get("axis"), !!this.get("setup"));
     this.overview.draw(layoutOf(this.data, this.run, "logical", true), this.data.looks, this.run, !!this.covered.length);
     this.overview.window(this.picture, this.scroll);
-    drawLegend(this.legend, this.picture, this.get("hidden") ?? [], (hidden) => this.set("hidden", hidden));
+    drawLegend(this.legend, this.picture, this.get("hidden") ?? [], (hidden) => this.set("hidden", hidden), neighbour(this.view)?.picture);
     this.pick(false);
   }
 
