@@ -105,9 +105,25 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"joinlab has no {name!r}; it has {', '.join(sorted(_HOME))}")
     module = import_whole(_HOME[name])
+    if "joinlab.timeline" in sys.modules:
+        _let_timelines_show_themselves()
     value = module if _HOME[name] == f"joinlab.{name}" else getattr(module, name)
     globals()[name] = value
     return value
+
+
+def _let_timelines_show_themselves() -> None:
+    """Give Timeline the method by which marimo and other front ends show an object. IPython shows a live view instead.
+
+    It stands here, above all rooms: a Timeline is plain data and knows nothing of pictures.
+    """
+
+    def shown(timeline: Timeline) -> str:
+        from joinlab.picture.page import framed
+
+        return framed(timeline)
+
+    sys.modules["joinlab.timeline"].Timeline._repr_html_ = shown
 
 
 def __dir__() -> list[str]:

@@ -10,6 +10,7 @@ import pytest
 from bench.large import large
 from timelines import Writer, case_timeline
 
+import joinlab
 from joinlab.analysis.verdict import judge
 from joinlab.picture.page import Position, write_html, write_sliders
 from joinlab.timeline import Ending
@@ -394,6 +395,16 @@ def test_on_a_phone_nothing_scrolls_sideways_and_what_a_click_tells_is_in_sight(
         assert 0 <= card["y"] <= 844 - 100 and card["x"] + card["width"] <= 390
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     assert view.locator(".jl-scroll").evaluate("one => one.scrollWidth <= one.clientWidth")
+
+
+def test_front_ends_that_ask_for_html_get_a_picture_that_answers(opened, tmp_path):
+    timeline = case_timeline(4, 2)
+    assert isinstance(timeline, joinlab.Timeline)  # joinlab gives it the method when it is loaded through joinlab
+    (tmp_path / "cell.html").write_text(f"<!doctype html>{timeline._repr_html_()}", "utf-8")
+    frame = opened(tmp_path / "cell.html").frame_locator("iframe")
+    frame.locator("[role=gridcell]").last.click()
+    assert frame.locator(".jl-cap text").all_text_contents() == ["✕ hung (proven)"] * 2
+    assert frame.locator(".jl-card").count() == 2
 
 
 def test_on_paper_every_program_has_one_page(opened, sliders):

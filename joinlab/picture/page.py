@@ -151,6 +151,13 @@ def _runs(named: list[tuple[str, Timeline]], numbers: list[int], contents: Conte
         yield "</section>\n"
 
 
+def framed(timeline: Timeline) -> str:
+    """The page of one Timeline as an HTML element that needs nothing around it, for front ends without widgets."""
+    name = title(timeline)
+    inside, look = escape(page([(name, timeline)])), "width:100%;height:46rem;border:0"
+    return f'<iframe title="{escape(shown(name))}" srcdoc="{inside}" style="{look}"></iframe>'
+
+
 def _contents(contents: Contents, anchors: Mapping[str, str]) -> Iterator[str]:
     yield '<nav aria-label="Contents">\n<table class="contents">\n<thead><tr><td></td>'
     yield "".join(f'<th scope="col">{escape(column)}</th>' for column in contents.columns) + "</tr></thead>\n<tbody>\n"
