@@ -239,6 +239,8 @@ def test_the_bench_is_on_one_screen(notebook, size):
     frame = notebook.page.locator(".jp-WindowedPanel-outer").first.bounding_box()
     bottom = frame["y"] + frame["height"]
     where.locator('.jl-svg [role="gridcell"]').last.click()
+    inner = where.locator(".jlb-verdict").evaluate("(one) => [one.scrollHeight, one.clientHeight]")
+    assert inner[0] <= inner[1]  # it does not scroll inside itself
     for part in (".jlb-verdict", ".jlm-grid", ".jl-heads", ".jl-overview", ".jl-card.jl-here .jl-call"):
         box = where.locator(part).first.bounding_box()
         width = where.locator(".jl-board").evaluate("(one) => one.clientWidth")

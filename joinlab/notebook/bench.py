@@ -310,13 +310,17 @@ class Bench:
         assert loop is not None
 
         def say(line: str) -> None:
-            loop.call_soon_threadsafe(self._tell, f"{line[:1].upper()}{line[1:]} …")
+            loop.call_soon_threadsafe(self._tell_while_loading, f"{line[:1].upper()}{line[1:]} …")
 
         try:
             warm_up(say)
         except BaseException as error:  # what is missing, the first emulation says
             loop.call_soon_threadsafe(self._tell, f"{error}", True)
         loop.call_soon_threadsafe(self._loaded)
+
+    def _tell_while_loading(self, text: str) -> None:
+        if self.loading:  # else Python has waited for torch, and what is said now is of a run
+            self._tell(text)
 
     def _loaded(self) -> None:
         """torch is there: show what was asked for meanwhile."""
