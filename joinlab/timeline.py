@@ -238,10 +238,16 @@ class Timeline:
     meta: Meta
     returns: tuple[Any, ...] = field(default=())
     output: tuple[str, ...] = field(default=())
+    _unread: dict[str, list[CallRow] | list[SpanRow]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name, columns in _COLUMNS.items():
-            found = dict(getattr(self, name).schema)
+            given = getattr(self, name)
+            if isinstance(given, list):  # rows of `timeline_from_rows(later=True)`
+                self._unread[name] = given
+                object.__delattr__(self, name)
+                continue
+            found = dict(given.schema)
             if found != dict(columns):
                 wrong = sorted(set(found.items()) ^ set(columns.items()), key=str)
                 raise ValueError(
@@ -255,6 +261,15 @@ class Timeline:
             if len(value) != n:
                 raise ValueError(f"Timeline.{name} has {len(value)} entries for {n} ranks")
             object.__setattr__(self, name, tuple(value))
+
+    def __getattr__(self, name: str) -> pl.DataFrame:
+        """A frame that is asked for the first time: making both takes a tenth of an emulation."""
+        rows = self._unread.get(name) if name in _COLUMNS else None
+        if rows is not None:
+            object.__setattr__(self, name, _frame(rows, _COLUMNS[name]))
+            self._unread.pop(name, None)
+        found: pl.DataFrame = object.__getattribute__(self, name)  # another thread may just have made it
+        return found
 
     @overload
     def rows(self, name: Literal["calls"]) -> list[CallRow]: ...
@@ -465,16 +480,20 @@ def timeline_from_rows(
     spans: Iterable[SpanRow] = (),
     returns: Sequence[Any] = (),
     output: Sequence[str] = (),
+    later: bool = False,
 ) -> Timeline:
     """Build a Timeline from row dicts; a missing column is null. Rows are sorted by rank, keeping issue order.
 
-    meta["groups"], if absent, becomes one default group "0" of all ranks.
+    meta["groups"], if absent, becomes one default group "0" of all ranks. With `later` the frames are made when someone
+    asks for them: for rows that are known to fit the columns.
     """
     default: Meta = {"groups": {"0": list(range(len(ends)))}, "world_size": len(ends)}
     full: Meta = {**default, **meta}
+    called = sorted(calls, key=lambda row: row["rank"])
+    spanned = sorted(spans, key=lambda row: (row["rank"], row["begin_ns"]))
     return Timeline(
-        calls=_frame(sorted(calls, key=lambda row: row["rank"]), CALL_COLUMNS),
-        spans=_frame(sorted(spans, key=lambda row: (row["rank"], row["begin_ns"])), SPAN_COLUMNS),
+        calls=called if later else _frame(called, CALL_COLUMNS),  # type: ignore[arg-type]  # see __post_init__
+        spans=spanned if later else _frame(spanned, SPAN_COLUMNS),  # type: ignore[arg-type]
         ends=tuple(ends),
         meta=full,
         returns=tuple(returns),

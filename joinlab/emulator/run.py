@@ -370,6 +370,7 @@ class Emulation:
             meta=meta,
             returns=self._returns,
             output=["".join(host.own.output) for host in self.hosts],
+            later=True,
         )
 
     def tell(self, listener: Callable[[int, str], None]) -> None:
