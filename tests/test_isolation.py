@@ -65,6 +65,7 @@ def change_torch():
     torch.autograd.set_detect_anomaly(True)
     torch.set_default_dtype(torch.float64)
     torch.set_float32_matmul_precision("medium")
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
     np.set_printoptions(precision=1)
     np.seterr(all="raise")
     torch.relu = torch.nn.Linear.forward = torch.Tensor.add = dist.all_reduce = None
@@ -92,6 +93,7 @@ def state():
         "print": (torch._tensor_str.PRINT_OPTS.precision, np.get_printoptions()["precision"], np.geterr()),
         "torch": (torch.are_deterministic_algorithms_enabled(), torch.is_anomaly_enabled(), torch.get_default_dtype()),
         "matmul": torch.get_float32_matmul_precision(),
+        "debug": dist.get_debug_level(),
         "patched": (torch.relu, torch.nn.Linear.forward, torch.Tensor.add, dist.all_reduce),
         "added": (hasattr(torch.Tensor, "mine"), hasattr(torch, "mine")),
         "streams": (sys.stdout, sys.stderr, sys.stdin, sys.stdout.closed, sys.stdin.closed),
@@ -160,6 +162,7 @@ def test_what_one_rank_sets_the_other_does_not_see(tmp_path):
             torch.use_deterministic_algorithms(True)
             torch.set_default_dtype(torch.float64)
             torch.autograd.set_detect_anomaly(True)
+            dist.set_debug_level(dist.DebugLevel.DETAIL)
             sys.path.append("of rank 0")
             sys.argv[:] = ["of rank 0"]
             warnings.simplefilter("once")
@@ -171,6 +174,7 @@ def test_what_one_rank_sets_the_other_does_not_see(tmp_path):
             torch.are_deterministic_algorithms_enabled(),
             torch.get_default_dtype() is torch.float64,
             torch.is_anomaly_enabled(),
+            dist.get_debug_level() == dist.DebugLevel.DETAIL,
             "of rank 0" in sys.path,
             sys.argv == ["of rank 0"],
             warnings.filters[0][0] == "once",
@@ -180,8 +184,8 @@ def test_what_one_rank_sets_the_other_does_not_see(tmp_path):
         )
 
     first, second = both(program)
-    assert first == (True,) * 9
-    assert second == (False,) * 9
+    assert first == (True,) * 10
+    assert second == (False,) * 10
 
 
 def test_a_rank_that_redirects_its_output_redirects_its_own():

@@ -39,13 +39,7 @@ from joinlab.emulator.gloo_jobs import Job, jobs_of
 from joinlab.emulator.model import EmulatedCall, Machine
 from joinlab.emulator.payload import Part, agree, len_of, look, move, read, waits_for, write
 from joinlab.ops import FACTS, POINT_TO_POINT, Op
-
-WORKERS = 2
-"""Threads of a rank that carry out its collectives, in the order of issue.
-
-Source: Options::threads in ProcessGroupGloo.cpp, PyTorch v2.13.0: two per device, and there is one device. So a third
-collective waits for one of the two before it, and a rank whose workers both wait for a peer makes no progress.
-"""
+from joinlab.program.process_group import GLOO_THREADS
 
 
 class Task:
@@ -199,7 +193,7 @@ class GlooFabric:
     def _start_next(self, place: int, at_ns: int = 0) -> None:
         """Give queued tasks to the workers of a rank that are free, in the order of issue."""
         queue, working = self._queued[place], self._working[place]
-        while queue and len(working) < WORKERS:
+        while queue and len(working) < GLOO_THREADS:
             task = queue[0]
             if task.op is Op.BARRIER and working:
                 return  # a barrier waits for everything that its rank has issued before it

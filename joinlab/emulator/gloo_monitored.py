@@ -46,22 +46,21 @@ def monitored_barrier(fabric: GlooFabric, host: Any, group: Group, timeout_ns: i
                 f"send/recv from rank 0. Please check rank 0 logs for faulty rank.\n Original exception: \n{error}"
             ) from None
         return
-    if timeout_ns >= DEFAULT_TIMEOUT.total_seconds() * 1e9:
-        timeout_ns = 0
+    limit_ns = None if timeout_ns >= DEFAULT_TIMEOUT.total_seconds() * 1e9 else timeout_ns
     begin = host.waits.now
     for op, tag in ((Op.RECV, arrived), (Op.SEND, leave)):
         calls = [_post(fabric, host, group, op, place, tag) for place in range(1, len(group.ranks))]
-        _wait_for_each(calls, host, begin, timeout_ns, limit_ms, all_ranks)
+        _wait_for_each(calls, host, begin, limit_ns, limit_ms, all_ranks)
 
 
 def _wait_for_each(
-    calls: Sequence[EmulatedCall], host: Any, begin: int, timeout_ns: int, limit_ms: int, all_ranks: bool
+    calls: Sequence[EmulatedCall], host: Any, begin: int, limit_ns: int | None, limit_ms: int, all_ranks: bool
 ) -> None:
     come: list[int] = []
     missing: list[int] = []
     for place, call in enumerate(calls, 1):
-        left = timeout_ns if all_ranks or not timeout_ns else begin + timeout_ns - host.waits.now
-        if left <= 0 < timeout_ns:
+        left = limit_ns if all_ranks or limit_ns is None else begin + limit_ns - host.waits.now
+        if left is not None and left <= 0:
             said = (
                 f"Successfully processed ranks: {', '.join(map(str, come))}"
                 if come
@@ -69,7 +68,7 @@ def _wait_for_each(
             )
             raise RuntimeError(f"Rank 0 timed out in monitoredBarrier after {limit_ms} ms.\n{said}")
         try:
-            host.wait([call], timeout_ns=left)
+            host.wait([call], timeout_ns=left or 0)
             come.append(place)
         except RuntimeError as error:
             if not all_ranks:

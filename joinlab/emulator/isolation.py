@@ -37,7 +37,7 @@ from joinlab.emulator.own import DRAWING, Environments, Own, Worlds, read_swappe
 from joinlab.emulator.patches import Patches, chosen
 from joinlab.emulator.rank_process import patch_process
 from joinlab.emulator.scheduler import behind, current, forget_ranks
-from joinlab.program.process_group import check_begin
+from joinlab.program.process_group import check_begin, name_backend
 
 _chdir = os.chdir  # the original: ranks get another one
 
@@ -229,10 +229,8 @@ class Isolation:
 
         def named_logging_data(module: Any) -> Any:
             data: Any = logged(module)  # type: ignore[no-untyped-call]
-            if (
-                current() is not None
-            ):  # C++ was told another name, since it casts groups that are called "gloo" or "nccl"
-                data["backend_name"] = str(c10d.get_backend(module.process_group))
+            if current() is not None:
+                name_backend(data, str(c10d.get_backend(module.process_group)))
             return data
 
         self._patches.set(DistributedDataParallel, "_get_ddp_logging_data", named_logging_data)

@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -33,7 +34,7 @@ from joinlab.emulator.nccl_checks import check
 from joinlab.emulator.nccl_connections import Connections
 from joinlab.emulator.nccl_kernels import Kernels
 from joinlab.emulator.nccl_motion import Motion, Wiring, reducing, steps_to_peers
-from joinlab.emulator.payload import Bytes, Part, agree, look, move, waits_for, write
+from joinlab.emulator.payload import Bytes, Part, agree, len_of, look, move, waits_for, write
 from joinlab.ops import FACTS, POINT_TO_POINT, Op
 from joinlab.rules.nccl import Ring, chunk_bytes
 
@@ -173,10 +174,14 @@ class Communicator:
             write(parts[root].outs, self._chain(dtype, reduce_op, each, root))
             return
         chunk = chunk_bytes(len(each[0]), size, self._wiring.align) if op is Op.ALL_REDUCE else len(each[0]) // size
+        lengths = [chunk] * size
+        if op is Op.REDUCE_SCATTER and len(parts[0].ins) == size:  # of unequal parts: one reduce for each, to its rank
+            lengths = [len_of(tensor) for tensor in parts[0].ins]
         if op is Op.ALL_REDUCE and len(each[0]) <= chunk:
             totals = [self._chain(dtype, reduce_op, each, 0)]
         else:
-            spans = [slice(place * chunk, (place + 1) * chunk) for place in range(size)]
+            ends = list(accumulate(lengths))
+            spans = [slice(end - length, end) for end, length in zip(ends, lengths, strict=True)]
             totals = [self._chain(dtype, reduce_op, [data[span] for data in each], c) for c, span in enumerate(spans)]
         whole = totals[0] if len(totals) == 1 else np.concatenate(totals)
         for place, part in enumerate(parts):

@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._C import _distributed_c10d as dist_c
 from torch.distributed import distributed_c10d as c10d
 
 from joinlab.emulator.scheduler import behind
@@ -126,6 +127,7 @@ def _deterministic() -> tuple[bool, bool]:
 SWAPPED: tuple[Setting, ...] = (
     (torch.get_default_dtype, torch.set_default_dtype),
     (_deterministic, lambda chosen: torch._C._set_deterministic_algorithms(chosen[0], warn_only=chosen[1])),
+    (dist_c.get_debug_level, dist_c.set_debug_level),
     (torch.is_anomaly_enabled, lambda on: torch.set_anomaly_enabled(on, torch.is_anomaly_check_nan_enabled())),
     (lambda: warnings.filters, _set_filters),
     (lambda: logging.root.level, _set_level),

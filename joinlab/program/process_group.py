@@ -6,6 +6,7 @@ DDP's C++ Reducer alike. The recorder listens at this seam and the emulator answ
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
@@ -169,3 +170,24 @@ def _reduce_op_name(reduce_op: Any) -> str:
         return _REDUCE_OPS[int(getattr(value, "value", value))]
     except (KeyError, TypeError, ValueError):
         return "sum" if reduce_op is None or not hasattr(value, "name") else str(value.name).lower()
+
+
+GLOO_THREADS = 2
+"""Threads of a rank that carry out a group's collectives on gloo, in the order of issue.
+
+Source: Options::threads in ProcessGroupGloo.cpp, PyTorch v2.13.0: two per device, and there is one device. So a third
+collective waits for one of the two before it, and a rank whose workers both wait for a peer makes no progress.
+"""
+
+
+def name_backend(data: dict[str, Any], backend: str) -> dict[str, Any]:
+    """DDP's logging data of a group that C++ knows by another name, since it casts those called "gloo" and "nccl".
+
+    Source: Logger::set_env_variables() in torch/csrc/distributed/c10d/logger.cpp, v2.13.0.
+    """
+    data["backend_name"] = backend
+    if backend == "gloo":
+        data["gloo_num_threads"] = GLOO_THREADS
+        for name in ("gloo_socket_ifname", "gloo_device_transport"):
+            data[name] = os.environ.get(name.upper(), "N/A")
+    return data

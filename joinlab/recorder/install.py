@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 
+from joinlab.program.process_group import name_backend
 from joinlab.recorder.call import Reader
 from joinlab.recorder.group import BACKEND, RecordingGroup
 from joinlab.recorder.reader import HostReader
@@ -157,8 +158,7 @@ def _patch_spans(recorder: Recorder) -> None:
     logged: Any = DistributedDataParallel._get_ddp_logging_data
 
     def named_logging_data(self: Any) -> Any:
-        data = logged(self)  # C++ was told another name, since it casts groups that are called "gloo" or "nccl"
-        return {**data, "backend_name": str(c10d.get_backend(self.process_group))}
+        return name_backend(logged(self), str(c10d.get_backend(self.process_group)))
 
     DistributedDataParallel._get_ddp_logging_data = named_logging_data  # type: ignore[method-assign]
     DistributedDataParallel.forward = recorded_forward  # type: ignore[method-assign]
