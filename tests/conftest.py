@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from hypothesis import settings
 os.environ["JOINLAB_PROGRESS"] = "off"  # no test reads or writes how far the user is in the course
 settings.register_profile("joinlab", deadline=None, derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "joinlab"))
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job; tests interrupt their own process
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 AXE = "axe-core@4"
 

@@ -1,0 +1,37 @@
+"""Bodies of PyTorch's own distributed tests pass emulated and launched. `python -m tests.torch_bodies` runs all."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+SAMPLE = (
+    "test_batch_isend_irecv_gloo_tags",
+    "test_send_recv_any_source",
+    "test_broadcast_full_group",
+    "test_reduce_product",
+    "test_all_reduce_coalesced_max",
+    "test_sparse_all_reduce_sum",
+    "test_scatter_complex",
+    "test_gather_full_group",
+    "test_all_gather_coalesced_with_empty",
+    "test_accumulate_gradients_no_sync",
+    "test_barrier_full_group",
+    "test_DistributedDataParallel_requires_grad",
+    "test_ddp_logging_data_cpu",
+    "test_get_future",
+    "test_gather_object_subgroup",
+    "test_ddp_namedtuple",
+    "test_undefined_grad_parity_unused_parameters",
+    "test_ddp_broadcast_buffer",
+)
+
+
+@pytest.mark.slow
+def test_bodies_pass_on_both_engines():
+    """In a process of their own: the runner changes torch."""
+    run = subprocess.run([sys.executable, "-m", "tests.torch_bodies", *SAMPLE], capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr[-2000:]
+    assert f"{len(SAMPLE)} bodies run, {len(SAMPLE)} pass" in run.stdout
