@@ -110,6 +110,36 @@ def test_issuing_costs_the_host_a_little_so_calls_are_in_order():
     assert times[2] - times[1] == ISSUE_NS
 
 
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_a_rank_that_sleeps_is_waited_for(backend):
+    def program(rank, inputs):
+        first = dist.all_reduce(torch.ones(1), async_op=True) if rank == 0 else None
+        time.sleep(2 * rank)  # rank 0's stream waits for rank 1 meanwhile
+        if first is None:
+            first = dist.all_reduce(torch.ones(1), async_op=True)
+        first.wait()
+        dist.all_reduce(torch.ones(1))
+
+    timeline = emulate(program, (0, 0), backend=backend)
+    assert [str(end) for end in timeline.ends] == ["finished"] * 2
+    assert timeline.calls["completed_ns"].null_count() == 0
+
+
+def test_a_rank_that_looks_and_sleeps_for_ever_lets_the_others_go_on():
+    def program(rank, inputs):
+        store = dist.distributed_c10d._get_default_store()
+        dist.all_reduce(torch.ones(1))
+        if rank == 0:
+            dist.all_reduce(torch.ones(1), async_op=True).wait()  # makes the stream wait, not the host
+            store.set("key", "value")
+            return None
+        while not store.check(["key"]):
+            time.sleep(0.01)
+        return "seen"
+
+    assert emulate(program, (0, 0), timeout=60).returns[1] == "seen"
+
+
 def test_asking_for_completion_takes_time_until_it_is_there():
     def program(rank, inputs):
         if rank:

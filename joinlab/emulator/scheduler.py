@@ -184,13 +184,13 @@ class Baton:
             rank.queued = True
             heapq.heappush(self._ready, (rank.now, rank.index))
 
-    def yield_turn(self, rank: RankThread) -> None:
+    def yield_turn(self, rank: RankThread, asks: bool = True) -> None:
         """Let every other runnable rank that is not ahead of this one run first.
 
-        Ranks that wait may have to be let go here, too: one that asks `is_completed()` in a loop never waits, so
-        `stalled(True)` would never be called.
+        Ranks that wait may have to be let go here, too, if it `asks`: one that asks `is_completed()` in a loop never
+        waits, so `stalled(True)` would never be called.
         """
-        if not self._ready:
+        if asks and not self._ready:
             self._stalled(False)
         self.wake(rank)
         self.wait(rank)

@@ -22,6 +22,12 @@ from joinlab.emulator.futures import Futures
 from joinlab.emulator.model import EmulatedCall
 from joinlab.emulator.scheduler import Baton, RankThread
 
+NAPS = 1_000
+"""A rank that sleeps more often without a call may be waiting, in a loop, for what another does after a stream's wait.
+
+One that sleeps less often may still come, so the others' streams are not given up for it. The number is our own.
+"""
+
 
 @dataclass(slots=True)
 class Wait:
@@ -50,6 +56,7 @@ class Waits:
         self.stream_ns = 0
         self.stuck = False
         self.standing: Wait | None = None
+        self._naps = 0  # how often it has slept since its last call
         self.died_at: Sequence[EmulatedCall] = ()  # a rank that was killed while it ran next came to wait for these
         self._baton = baton
         self._futures = futures
@@ -181,7 +188,12 @@ class Waits:
     def sleep(self, seconds: float) -> None:
         """time.sleep: virtual time passes, and others may run."""
         self.work_for(round(max(0.0, seconds) * 1e9))
-        self._baton.yield_turn(self.thread)
+        self._naps += 1
+        self._baton.yield_turn(self.thread, asks=self._naps > NAPS)
+
+    def issues(self) -> None:
+        """The host issues a call: it was not asleep for good."""
+        self._naps = 0
 
     def yield_if_ready(self) -> None:
         """Let the others run, where any can."""
