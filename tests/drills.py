@@ -119,8 +119,9 @@ def rank_killed(draw: random.Random) -> str:
     """The victim is killed, the others raise, and the record has every call up to there.
 
     Of three ranks or more, one can wait for ever: its send is taken out of the queue, or is being written, when the
-    connection breaks, and gloo tells only those that are still queued (gloo/transport/tcp/pair.cc, signalException, of
-    torch 2.13.0; seen 3 times in 1,300 such launches). That is a hang, which nothing proves.
+    connection breaks, and gloo tells only those that are still queued (Pair::signalException in
+    gloo/transport/tcp/pair.cc). Seen 3 times with torch 2.13.0, the rank standing in waitSend. That is a hang, which
+    nothing proves.
     """
     ranks, last = draw.choice((2, 2, 2, 3, 4)), draw.randint(0, 3)
     victim = draw.randrange(ranks)
