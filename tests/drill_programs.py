@@ -20,6 +20,8 @@ import tempfile
 import threading
 import time
 import warnings
+from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -164,9 +166,17 @@ def state() -> dict[str, Any]:
         "environ": dict(os.environ),
         "cwd": os.getcwd(),
         "threads": sorted(one.name for one in threading.enumerate() if one.name.startswith("rank ")),
-        "descriptors": len(os.listdir("/proc/self/fd")),
         "files": sorted(one.name for one in Path(tempfile.gettempdir()).glob(f"joinlab-{os.getpid()}-*")),
     }
+
+
+def descriptors() -> Counter[str]:
+    """What this process has open, and how often."""
+    found: Counter[str] = Counter()
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # listdir's own
+            found[os.readlink(f"/proc/self/fd/{number}")] += 1
+    return found
 
 
 def misbehave(draw: random.Random) -> str:
@@ -182,7 +192,7 @@ def misbehave(draw: random.Random) -> str:
             exec(misdeed, globals())
         return rank
 
-    before, began = state(), time.monotonic()
+    before, had, began = state(), descriptors(), time.monotonic()
     backend = draw.choice(("gloo", "nccl"))
     said = "LaunchError"
     try:
@@ -198,5 +208,6 @@ def misbehave(draw: random.Random) -> str:
     assert time.monotonic() - began < HELD_UP_S, (plans, "held the caller up")
     after = state()
     assert (found := [name for name in before if before[name] != after[name]]) == [], (plans, backend, found)
+    assert (left := descriptors() - had) == Counter(), (plans, backend, left)  # an earlier launch may let go of some
     assert emulate(cases.case_1, (1, 1)).returns == (1, 1), plans
     return said

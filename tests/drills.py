@@ -300,7 +300,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--n", type=int, default=1000, help="launches; 10 times as many files, a fifth of programs")
     for name, what in (("launches", "n"), ("files", "10 n"), ("programs", "n / 5")):
         parser.add_argument(f"--{name}", type=int, help=f"default: {what}")
-    parser.add_argument("--surroundings", nargs="*", help="their names; default: all", metavar="NAME")
+    parser.add_argument("--surroundings", nargs="*", choices=list(drill_surroundings.SURROUNDINGS), metavar="NAME")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(argv)
     launches, files, programs = (

@@ -537,6 +537,7 @@ def test_it_shows_itself_as_a_widget():
     [
         (4, (5, 6), "emulated nccl", "rank 0 hangs; rank 1 finishes. Its barrier all-reduced a byte that nobody set"),
         (2, (1, 2), "emulated nccl", "As documented"),
+        (5, (1, 2), "emulated nccl", "rebuilds DDP's buckets meets the barrier; no GPU has run it"),
         (4, (5, 6), "emulated nccl 1.9", "As documented"),
         (4, (5, 6), "emulated gloo", "On gloo it is a call of its own kind"),
         (4, (3, 4), "emulated gloo", "On gloo it is a call of its own kind"),

@@ -35,7 +35,7 @@ def labels(timeline):
     return [f"rank {box.rank}: {box.label}" for box in lanes(timeline, setup=True).boxes if box.lane == "stream"]""",
     "follows = joinlab.bench(case=1, inputs=(2, 2))\nfollows",
     "holds = joinlab.bench(slow, inputs=(1, 1))\nholds",
-    "asks = joinlab.bench(predict=True, inputs=(1, 2))\nasks",
+    "asks = joinlab.bench(predict=True, inputs=(2, 3))\nasks",
     "runs = joinlab.bench(patient, engine='launched gloo', inputs=(1, 2))\nruns",
     "kept = joinlab.bench(case=4, engine='emulated nccl 1.9', inputs=(1, 2))\nkept",
 )
@@ -115,7 +115,7 @@ def test_predict_covers_until_all_is_said_and_again_after_a_change(notebook):
     show = where.get_by_role("button", name="Show")
     where.get_by_text("Predict first").wait_for()
     assert show.is_disabled()
-    for secret in ("hung", "all-reduce (", "Documented", "exhausted all 1"):
+    for secret in ("hung", "all-reduce (", "Documented", "exhausted all 2"):
         assert secret not in where.locator(".jp-OutputArea").inner_html()
     say = [where.get_by_label(f"I say that rank {rank}") for rank in (0, 1)]
     press(notebook, say[0], "f")
@@ -128,7 +128,7 @@ def test_predict_covers_until_all_is_said_and_again_after_a_change(notebook):
     assert "rank 1 hung (proven)" in where.locator(".jl-live").text_content()
     press(notebook, where.get_by_label("rank 0: inputs"), "ArrowRight")
     where.get_by_text("Predict first").wait_for()
-    where.locator(".jl-title", has_text="inputs (2, 2)").wait_for()
+    where.locator(".jl-title", has_text="inputs (3, 3)").wait_for()
     assert where.locator(".jl-cap").count() == 0 and drawn(where) == Counter()
     assert where.locator(".jl-live").text_content() == "The endings are covered."
     assert notebook.ask("[one.right for one in asks.scores]") == [[True, False]]

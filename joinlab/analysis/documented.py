@@ -38,6 +38,8 @@ def documented(timeline: Timeline) -> str:
     said = f"Documented, on NCCL with PyTorch 1.9: rank 0 {then[0]}; rank 1 {then[1]}."
     if gloo:
         return f"{said} {case.gloo}".rstrip()
-    if case.barrier and (timeline.meta.get("emulation") or {}).get("era") == "today":
+    if case.join and case.barrier and (timeline.meta.get("emulation") or {}).get("era") == "today":
         return f"{said} Its barrier all-reduced a byte that nobody set; today's is a float zero."
+    if case.barrier and here == ("hangs", "hangs") and "emulation" in timeline.meta:
+        return f"{said} In the model the broadcast that rebuilds DDP's buckets meets the barrier; no GPU has run it."
     return said
