@@ -250,8 +250,8 @@ class _Bomb(Exception):
 
 
 def _frame(parquet: bytes, max_bytes: int) -> pl.DataFrame:
-    """The frame in a parquet file, which says in its footer how many values it holds: each takes at least 8 bytes."""
-    if 8 * parquet_footer.values(parquet) > max_bytes:
+    """The frame in a parquet file, unless it says itself that it takes more room than allowed."""
+    if parquet_footer.room(parquet) > max_bytes:
         raise _Bomb("a table's values")
     return pl.read_parquet(io.BytesIO(parquet))
 

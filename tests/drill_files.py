@@ -176,7 +176,7 @@ def hostile(draw: random.Random, folder: Path) -> Path:
             pl.DataFrame({"rank": pl.zeros(size // 4, eager=True)}).write_parquet(buffer)
             path.write_bytes(repacked({"calls.parquet": buffer.getvalue()}, data=SAVED, deflate=True))
         case 8:
-            path.write_bytes(repacked({"calls.parquet": _page(draw)}, data=SAVED))
+            path.write_bytes(repacked({"calls.parquet": page(draw)}, data=SAVED))
         case 9:
             header = json.loads(SAVED_MEMBERS[archive.HEADER])
             array = b"\x93NUMPY\x01\x00v\x00{'descr': '<f8', 'fortran_order': False, 'shape': (%d,), }" % (1 << 40)
@@ -195,7 +195,7 @@ class _Calls:
         return os.mkdir, ("a folder that a pickle made",)
 
 
-def _page(draw: random.Random) -> bytes:
+def page(draw: random.Random) -> bytes:
     """A table whose first page claims sizes that it does not have.
 
     A page's header is Thrift's compact protocol: 15 00 (type: data page), 15 nn (bytes unpacked), 15 nn (bytes packed),

@@ -142,8 +142,9 @@ def killed_by(pid: Callable[[], int]) -> Callable[[random.Random], str]:
         launch(cases.case_2, (1, 1))  # the server runs
 
         def strike() -> None:
-            with suppress(IndexError, psutil.NoSuchProcess, ProcessLookupError):
-                os.kill(pid(), signal.SIGKILL)
+            with suppress(IndexError, psutil.NoSuchProcess, ProcessLookupError, ChildProcessError):
+                os.kill(victim := pid(), signal.SIGKILL)
+                os.waitid(os.P_PID, victim, os.WEXITED | os.WNOWAIT)  # the next launch finds it gone, not going
 
         timer = threading.Timer(draw.uniform(0, 0.4), strike)
         timer.start()

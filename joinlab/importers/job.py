@@ -100,7 +100,7 @@ def _of_one_job(dumps: Sequence[Dump], told: list[str]) -> list[Dump]:
 
 def _last(dump: Dump) -> int | None:
     """When the dump's last call was enqueued."""
-    return max(dump.rows["enqueued_ns"].to_list(), default=None)
+    return max(dump.rows["enqueued_ns"].drop_nulls().to_list(), default=None)
 
 
 def _all_groups(dumps: Sequence[Dump]) -> dict[str, Group]:

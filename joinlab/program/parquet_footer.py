@@ -1,6 +1,8 @@
-"""How much a parquet file says it holds, read from its footer: polars would only tell after it has made room for it.
+"""How much a parquet file says it holds, read from its footer and its pages' headers.
 
-A file ends with its metadata, their length (4 bytes) and "PAR1". The metadata are in Thrift's compact protocol
+polars makes room for what they claim before it looks, and where there is no such room the whole process ends.
+
+A file ends with its metadata, their length (4 bytes) and "PAR1". Metadata and headers are in Thrift's compact protocol
 (https://github.com/apache/thrift/blob/0.22.0/doc/specs/thrift-compact-protocol.md), which is read here as nested dicts
 by field number; which number is which says
 https://github.com/apache/parquet-format/blob/apache-parquet-format-2.11.0/src/main/thrift/parquet.thrift.
@@ -10,26 +12,52 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_ROW_GROUPS, _COLUMNS, _META_DATA, _NUM_VALUES = 4, 1, 3, 5  # FileMetaData, RowGroup, ColumnChunk, ColumnMetaData
+_ROW_GROUPS, _COLUMNS, _META_DATA = 4, 1, 3  # FileMetaData, RowGroup, ColumnChunk
+_NUM_VALUES, _PACKED, _DATA_PAGE, _DICTIONARY_PAGE = 5, 7, 9, 11  # ColumnMetaData: a count, bytes and two offsets
+_UNPACKED_SIZE, _PACKED_SIZE, _OF_PAGE = 2, 3, (5, 7, 8)  # PageHeader: bytes, and the header of a page of each type
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
 _MAX_DEPTH = 16
 
 Value = int | bytes | list["Value"] | dict[int, "Value"]
 
 
-def values(parquet: bytes) -> int:
-    """The number of values in all columns together, those in lists counted one by one. ValueError if it is none."""
+def room(parquet: bytes) -> int:
+    """Bytes that its values (8 each, those in lists counted one by one) or its unpacked pages take, whichever is more.
+
+    ValueError if it is no parquet file, or its pages claim what its footer does not.
+    """
     if len(parquet) < 12 or parquet[-4:] != b"PAR1":
         raise ValueError("no parquet file")
     length = int.from_bytes(parquet[-8:-4], "little")
     if length > len(parquet) - 12:
         raise ValueError("a parquet file without its footer")
     found = _Reader(parquet[-8 - length : -8]).struct()
-    return sum(
-        _number(_fields(_fields(column).get(_META_DATA, {})).get(_NUM_VALUES, 0))
+    columns = [
+        _fields(_fields(column).get(_META_DATA, {}))
         for group in _items(found.get(_ROW_GROUPS, []))
         for column in _items(_fields(group).get(_COLUMNS, []))
-    )
+    ]
+    values = sum(_number(column.get(_NUM_VALUES, 0)) for column in columns)
+    return max(8 * values, sum(_unpacked(parquet, column) for column in columns))
+
+
+def _unpacked(parquet: bytes, column: Mapping[int, Value]) -> int:
+    """Bytes of a column's pages, unpacked, as their headers say. Pages stand one after the other, header first."""
+    begins = [_number(column[offset]) for offset in (_DICTIONARY_PAGE, _DATA_PAGE) if offset in column]
+    at = min((begin for begin in begins if begin), default=0)
+    end = at + _number(column.get(_PACKED, 0))
+    if end > len(parquet):
+        raise ValueError("a parquet footer that names more than the file has")
+    unpacked = 0
+    while at < end:
+        reader = _Reader(parquet[at:end])
+        header = reader.struct()
+        for page in (_fields(header[kind]) for kind in _OF_PAGE if kind in header):
+            if _number(page.get(1, 0)) > _number(column.get(_NUM_VALUES, 0)):  # num_values, the first field of each
+                raise ValueError("a page of a parquet file that claims more values than its column has")
+        unpacked += _number(header.get(_UNPACKED_SIZE, 0))
+        at += reader.at + _number(header.get(_PACKED_SIZE, 0))
+    return unpacked
 
 
 def _items(value: Value) -> list[Value]:
@@ -53,7 +81,7 @@ def _number(value: Value) -> int:
 class _Reader:
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._at = 0
+        self.at = 0
 
     def struct(self, depth: int = 0) -> dict[int, Value]:
         found: dict[int, Value] = {}
@@ -84,10 +112,10 @@ class _Reader:
         raise ValueError("a parquet footer of another form")  # maps do not occur in it
 
     def _take(self, count: int) -> bytes:
-        part = self._data[self._at : self._at + count]
+        part = self._data[self.at : self.at + count]
         if len(part) < count:
             raise ValueError("a parquet footer that is cut short")
-        self._at += count
+        self.at += count
         return part
 
     def _varint(self) -> int:
