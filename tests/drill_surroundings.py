@@ -114,7 +114,7 @@ SURROUNDINGS: dict[str, Surrounding] = {
     "TMPDIR nearly full": _inside("mount -t tmpfs -o size=96k none {tmp}", REFUSES),
     "TMPDIR read-only": _inside("mount -t tmpfs -o ro none {tmp}"),
     "no folder for temporary files": Surrounding(
-        "exec $PROBE", REFUSES + ".*TMPDIR", setup="tempfile.tempdir = '/no/such'"
+        "exec $PROBE", REFUSES + ".*TMPDIR", setup="tempfile.tempdir = '/proc/no/such'"
     ),
     "read-only disk": _inside("mount -t tmpfs none {tmp}; mount -o remount,ro,bind / / || exit 7"),
     "no /dev/shm": _inside("umount -l /dev/shm || exit 7"),
