@@ -272,6 +272,17 @@ def test_traces_of_nccl_are_matched_by_their_numbers(tmp_path: Path, zipped: boo
     assert (row["started_ns"] - row["enqueued_ns"], row["completed_ns"] - row["started_ns"]) == (1000, 2250)
 
 
+def test_a_trace_of_a_rank_that_no_job_has_is_left_out(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        content = nccl_trace(rank, (1, 2))
+        if rank:
+            content["distributedInfo"]["rank"] = 2**31
+        (tmp_path / f"trace_{rank}.json").write_text(json.dumps(content))
+    timeline, _ = quietly(tmp_path)
+    assert timeline.world_size == 2 and timeline.meta["missing_ranks"] == [1]
+    assert any("trace_1.json" in one and "does not say of which rank it is" in one for one in timeline.meta["problems"])
+
+
 def profiled(rank, inputs):  # type: ignore[no-untyped-def]
     import torch
     import torch.distributed as dist

@@ -33,6 +33,7 @@ from joinlab.errors import TimelineFileError
 from joinlab.importers import safe_pickle, torchcomms
 from joinlab.ops import Op
 from joinlab.program.labels import Frame
+from joinlab.recorder.rank_log import MOST_RANKS
 
 MAX_BYTES = 1 << 29
 """A larger file is refused unread. A ring buffer of 20,000 entries with their stacks takes about 100 MB."""
@@ -156,7 +157,7 @@ def rank_in(name: str) -> int | None:
     (12, 0, None)
     """
     found = _LAST_NUMBER.search(Path(name).name)
-    return int(found[1]) if found and len(found[1]) < 8 else None
+    return int(found[1]) if found and len(found[1]) < 8 and int(found[1]) < MOST_RANKS else None
 
 
 def around_rank(name: str) -> tuple[str, str]:
@@ -256,7 +257,7 @@ def _groups(config: object) -> dict[str, tuple[str, tuple[int, ...]]]:
     found = {}
     for name, one in config.items():
         ranks = _plain(one["ranks"])
-        if not isinstance(ranks, list) or not all(isinstance(rank, int) and 0 <= rank < 1 << 20 for rank in ranks):
+        if not isinstance(ranks, list) or not all(isinstance(rank, int) and 0 <= rank < MOST_RANKS for rank in ranks):
             raise ValueError(f"the ranks of group {name!r} are {str(ranks)[:80]!r}")
         found[str(name) or "0"] = (str(one.get("desc") or ""), tuple(ranks))
     return found

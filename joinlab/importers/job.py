@@ -223,9 +223,9 @@ def _ends(calls: pl.DataFrame, size: int, missing: Sequence[int]) -> tuple[Endin
         .agg(pl.col("group").first(), pl.col("seq").first())
     )
     pending = {rank: (group, seq) for rank, group, seq in first.iter_rows()}
-    ends = []
+    ends, unseen = [], set(missing)
     for rank in range(size):
         group, seq = pending.get(rank, (None, None))
-        text = "there is no record of it" if rank in missing else "its record was written before it ended"
+        text = "there is no record of it" if rank in unseen else "its record was written before it ended"
         ends.append(Ending(EndKind.UNKNOWN, call=seq, group=group, text=text))
     return tuple(ends)

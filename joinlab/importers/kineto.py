@@ -20,6 +20,7 @@ import polars as pl
 from joinlab.errors import TimelineFileError
 from joinlab.importers.dump import DTYPES, MAX_BYTES, OPS, ROWS, Dump, Group, Texts, frame_of, rank_in
 from joinlab.ops import Op
+from joinlab.recorder.rank_log import MOST_RANKS
 
 _NAMES: Mapping[str, Op] = {
     "allreduce": Op.ALL_REDUCE,
@@ -65,7 +66,7 @@ def check(path: Path, content: Mapping[str, Any], texts: Texts) -> Dump:
     """The calls in a trace that was read from `path`. Raises TimelineFileError, which names the file."""
     info = content.get("distributedInfo")
     rank = info.get("rank") if isinstance(info, dict) else rank_in(path.name)
-    if not isinstance(rank, int) or rank < 0:
+    if not isinstance(rank, int) or not 0 <= rank < MOST_RANKS:
         raise TimelineFileError(
             f"cannot open {str(path)!r}: it does not say of which rank it is. "
             "Profile after init_process_group, or end its name in the rank."
@@ -89,7 +90,7 @@ def _groups(info: object, events: Sequence[Mapping[str, Any]]) -> dict[str, Grou
     found: dict[str, Group] = {}
     for one in listed or ():
         ranks = one.get("ranks") or ()
-        found[str(one["pg_name"])] = (str(one.get("pg_desc") or ""), tuple(int(rank) for rank in ranks))
+        found[str(one["pg_name"])] = (str(one.get("pg_desc") or ""), _ranks(list(ranks)))
     for event in events:
         if event.get("name") == "record_param_comms":
             told = event.get("args", {})
@@ -106,7 +107,9 @@ def _ranks(text: object) -> tuple[int, ...]:
         ranks = json.loads(text) if isinstance(text, str) else text
     except ValueError:
         return ()
-    return tuple(ranks) if isinstance(ranks, list) and all(type(rank) is int for rank in ranks) else ()
+    if not isinstance(ranks, list) or not all(type(rank) is int and 0 <= rank < MOST_RANKS for rank in ranks):
+        return ()
+    return tuple(ranks)
 
 
 def _rows(
