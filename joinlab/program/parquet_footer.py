@@ -48,9 +48,9 @@ def _unpacked(parquet: bytes, column: Mapping[int, Value]) -> int:
     end = at + _number(column.get(_PACKED, 0))
     if end > len(parquet):
         raise ValueError("a parquet footer that names more than the file has")
-    unpacked = 0
+    unpacked, whole = 0, memoryview(parquet)  # a slice of bytes would copy the rest of the column for each page
     while at < end:
-        reader = _Reader(parquet[at:end])
+        reader = _Reader(whole[at:end])
         header = reader.struct()
         for page in (_fields(header[kind]) for kind in _OF_PAGE if kind in header):
             if _number(page.get(1, 0)) > _number(column.get(_NUM_VALUES, 0)):  # num_values, the first field of each
@@ -79,7 +79,7 @@ def _number(value: Value) -> int:
 
 
 class _Reader:
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes | memoryview) -> None:
         self._data = data
         self.at = 0
 
@@ -112,7 +112,7 @@ class _Reader:
         raise ValueError("a parquet footer of another form")  # maps do not occur in it
 
     def _take(self, count: int) -> bytes:
-        part = self._data[self.at : self.at + count]
+        part = bytes(self._data[self.at : self.at + count])
         if len(part) < count:
             raise ValueError("a parquet footer that is cut short")
         self.at += count
