@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,15 +35,25 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.fixture(scope="session")
-def axe(tmp_path_factory) -> str:
-    """The script of axe-core, which looks for what hinders people who cannot see or point."""
-    if path := os.environ.get("AXE_CORE"):
-        return Path(path).read_text("utf-8")
-    if not shutil.which("npm"):
-        pytest.skip("no npm to get axe-core with, and AXE_CORE names no axe.min.js")
-    folder = tmp_path_factory.mktemp("npm")
-    options = ["--prefix", str(folder), "--no-audit", "--no-fund", "--ignore-scripts", "--cache", str(folder / "cache")]
-    done = subprocess.run(["npm", "install", *options, AXE], capture_output=True, text=True, timeout=90)
-    if done.returncode:
-        pytest.skip(f"npm could not get axe-core: {done.stderr.strip()[-200:]}")
-    return (folder / "node_modules" / "axe-core" / "axe.min.js").read_text("utf-8")
+def npm(tmp_path_factory) -> Callable[[str], Path]:
+    """Gets a package from npm, for the tests alone; returns the folder that has it. Skips the test where it cannot."""
+
+    def get(package: str) -> Path:
+        if not shutil.which("npm"):
+            pytest.skip(f"no npm to get {package} with")
+        folder = tmp_path_factory.mktemp("npm")
+        options = ["--prefix", str(folder), "--no-audit", "--no-fund", "--ignore-scripts"]
+        install = ["npm", "install", *options, "--cache", str(folder / "cache"), package]
+        done = subprocess.run(install, capture_output=True, text=True, timeout=90)
+        if done.returncode:
+            pytest.skip(f"npm could not get {package}: {done.stderr.strip()[-200:]}")
+        return folder / "node_modules"
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def axe(npm) -> str:
+    """The script of axe-core, which looks for what hinders people who cannot see or point. AXE_CORE names another."""
+    path = os.environ.get("AXE_CORE") or npm(AXE) / "axe-core" / "axe.min.js"
+    return Path(path).read_text("utf-8")

@@ -20,16 +20,9 @@ CHECK += ["--module", "es2022", "--moduleResolution", "bundler", "--lib", "es202
 
 
 @pytest.fixture(scope="module")
-def tsc(tmp_path_factory) -> Path:
+def tsc(npm) -> Path:
     """The type checker for scripts."""
-    if not shutil.which("npm"):
-        pytest.skip("no npm to get TypeScript with, so the scripts' types are not checked")
-    folder = tmp_path_factory.mktemp("npm")
-    options = ["--prefix", str(folder), "--no-audit", "--no-fund", "--ignore-scripts", "--cache", str(folder / "cache")]
-    done = subprocess.run(["npm", "install", *options, TYPESCRIPT], capture_output=True, text=True, timeout=90)
-    if done.returncode:
-        pytest.skip(f"npm could not get TypeScript: {done.stderr.strip()[-200:]}")
-    return folder / "node_modules" / ".bin" / "tsc"
+    return npm(TYPESCRIPT) / ".bin" / "tsc"
 
 
 def check(tsc: Path, folder: Path) -> str:
