@@ -154,7 +154,7 @@ def test_time_has_the_unit_that_fits():
     writer.call(0, "all_reduce", enqueued_ns=0, completed_ns=50_000_000)
     made = figure(writer.timeline([DONE], engine="emulated"), axis="time")
     assert made.layout.yaxis.title.text == "modelled time, ms"
-    assert bars(made, "other call").y == (50.0,)
+    assert bars(made, RowKind.REDUCE.value).y == (50.0,)
 
 
 def test_a_timeline_without_calls_is_drawn():

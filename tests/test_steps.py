@@ -107,6 +107,29 @@ def test_alike_calls_of_other_ranks_are_grouped():
     assert step.text.endswith(": ranks 0-2 float32[1]; rank 3 float32[2].")
 
 
+def test_a_slot_that_is_taken_apart_names_what_stands_elsewhere():
+    writer = Writer(groups={"g": [0, 1], "h": [0, 1]})
+    writer.call(0, "all_reduce", group="g")
+    writer.call(0, "broadcast", group="h", done=False)
+    writer.call(1, "all_reduce", group="h", done=False)
+    writer.call(1, "all_reduce", group="g")
+    steps = plan(Matched(writer.timeline([Ending("hung", proven=True)] * 2)))
+    assert {step.text for step in steps if step.bad} == {
+        "≠ Faces rank 1's all-reduce, but can never meet it.",
+        "≠ Faces rank 0's broadcast, but can never meet it.",
+    }
+
+
+def test_calls_that_met_from_different_lines_say_so_once():
+    writer = Writer(world_size=3)
+    for _ in range(2):
+        for rank in range(3):
+            writer.call(rank, "broadcast", call_site=f"a/p.py:{4 if rank == 1 else 7}")
+    steps = plan(Matched(writer.timeline([DONE] * 3)))
+    assert [step.text for step in steps] == ["Met from different lines: rank 1 p.py:4; ranks 0, 2 p.py:7.", ""]
+    assert not any(step.bad for step in steps)
+
+
 @pytest.mark.parametrize(
     ("op", "origin", "found"),
     [
@@ -119,8 +142,10 @@ def test_alike_calls_of_other_ranks_are_grouped():
         ("barrier", None, RowKind.BARRIER),
         ("broadcast", "broadcast (DDP bucket rebuild)", RowKind.SETUP),
         ("all_gather", "all-gather (DDP construction)", RowKind.SETUP),
-        ("send", "send", RowKind.OTHER),
-        ("all_reduce", "all-reduce (notify_join_context())", RowKind.OTHER),
+        ("send", "send", RowKind.PAIR),
+        ("all_reduce", "all-reduce (notify_join_context())", RowKind.REDUCE),
+        ("all_gather", "all-gather", RowKind.COLLECT),
+        ("a_new_one", None, RowKind.OTHER),
         ("broadcast", "broadcast (_find_common_rank(), join() hook, buffers)", RowKind.JOIN),
     ],
 )

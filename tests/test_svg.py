@@ -13,6 +13,7 @@ from timelines import Writer, case_timeline
 from joinlab.cases import case_4
 from joinlab.emulator.emulate import emulate
 from joinlab.picture.lanes import lanes
+from joinlab.picture.layout import outlines
 from joinlab.picture.svg import svg
 from joinlab.timeline import Ending, timeline_from_rows
 
@@ -47,6 +48,20 @@ def test_the_picture_in_the_readme_is_what_is_drawn_today():
 def test_a_mismatch_that_follows_another_stands_back():
     drawn = svg(lanes(case_timeline(4, 2, "nccl", "1.9")))
     assert drawn.count('fill="#FFE8D9"') == 1 and drawn.count("Still out of step") == 3
+
+
+def test_a_band_of_a_subgroup_stops_at_the_lanes_of_other_ranks():
+    writer = Writer(world_size=3, groups={"ends": [0, 2], "all": [0, 1, 2]})
+    for rank in (0, 2):
+        writer.call(rank, "all_reduce", group="ends")
+    for rank in range(3):
+        writer.call(rank, "all_reduce", group="all")
+    picture = lanes(writer.timeline([Ending("finished")] * 3))
+    drawn = [outlines(band) for band in picture.bands]
+    assert [len(one) for one in drawn] == [3, 1, 1]
+    solid = [{across for across, _ in shape} for shape in drawn[0] if len(shape) > 2]
+    assert all(across <= 1 or across >= 2 for sides in solid for across in sides)  # rank 1's lane is from 1 to 2
+    assert svg(picture).count("<polyline") == 1
 
 
 def test_hatchings_are_named_by_the_picture():

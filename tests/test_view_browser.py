@@ -157,8 +157,8 @@ def resize(notebook, width: int, beside: bool) -> None:
         """(beside) => [...document.querySelectorAll('.joinlab-beside')].every((pair) => {
             const [one, other] = [...pair.querySelectorAll('.jl')].map((view) => view.getBoundingClientRect());
             const [high, higher] = [...pair.querySelectorAll('.jl-svg')].map((svg) => svg.clientHeight);
-            // Two columns take 336 px at least.
-            const room = (svg) => Math.max(svg.closest('.jl-scroll').clientWidth - 12, 336);
+            // Two columns take 242 px at least.
+            const room = (svg) => Math.max(svg.closest('.jl-scroll').clientWidth - 12, 242);
             const fills = (svg) => Math.abs(svg.clientWidth - room(svg)) < 2;
             return (one.right <= other.left) === beside && (high === higher) === beside
                 && [...pair.querySelectorAll('.jl-svg')].every(fills); })""",
@@ -229,6 +229,11 @@ def test_every_line_of_the_program_can_be_read(notebook, width):
 def test_a_notebook_that_is_opened_without_its_kernel_shows_pictures_and_sentences(notebook):
     stills = notebook.page.locator(".joinlab-still")
     assert stills.count() == 4 and not any(one.is_visible() for one in stills.all())  # the views live
+    notebook.page.evaluate(  # a still that JupyterLab renders again, behind the view's back, stays out of sight
+        """() => { for (const one of document.querySelectorAll('.joinlab-still'))
+            one.closest('.jp-OutputArea-child').style.display = ''; }"""
+    )
+    assert not any(one.is_visible() for one in stills.all())
     notebook.page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
     shutil.copy(notebook.folder / "view.ipynb", notebook.folder / "later.ipynb")
     url, token = notebook.address

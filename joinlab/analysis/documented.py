@@ -18,6 +18,11 @@ IN_A_TRACE = {
 """Endings in the words of the documented traces."""
 
 
+def _end(then: str) -> str:
+    """An ending of the thread; of case 4 with 2 inputs its two reports differ, and the record has both in note form."""
+    return "finishes in one report, and raises an error in the other" if ";" in then else then
+
+
 def documented(timeline: Timeline) -> str:
     """How the thread documents the end of this run, and why this one ended otherwise; "" for what it does not have.
 
@@ -35,7 +40,7 @@ def documented(timeline: Timeline) -> str:
         return case.gloo if gloo and set(here) != {"finishes"} else ""
     if here == then:
         return "As documented, on NCCL with PyTorch 1.9."
-    said = f"Documented, on NCCL with PyTorch 1.9: rank 0 {then[0]}; rank 1 {then[1]}."
+    said = f"Documented, on NCCL with PyTorch 1.9: rank 0 {then[0]}; rank 1 {_end(then[1])}."
     if gloo:
         return f"{said} {case.gloo}".rstrip()
     if case.join and case.barrier and (timeline.meta.get("emulation") or {}).get("era") == "today":

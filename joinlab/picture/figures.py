@@ -18,7 +18,7 @@ from joinlab.analysis.large import is_large, large
 from joinlab.analysis.wording import good, title
 from joinlab.picture.blocks import gathered, with_the_rest
 from joinlab.picture.lanes import NARROW, Box, Lane, Lanes, lanes
-from joinlab.picture.layout import HOST, STREAM, cap_lines, corners, middle, sides
+from joinlab.picture.layout import HOST, STREAM, cap_lines, middle, outlines, sides
 from joinlab.picture.rows import RowKind
 from joinlab.picture.theme import (
     BAND,
@@ -256,9 +256,10 @@ class _Drawing:
             for band in self.picture.bands:
                 if (band.bad, band.met) != (bad, met):
                     continue
-                around = [*corners(band), corners(band)[0]]
-                x += [across for across, _ in around] + [None]
-                y += [along * self.scale for _, along in around] + [None]
+                for outline in outlines(band):
+                    around = [*outline, outline[0]]
+                    x += [across for across, _ in around] + [None]
+                    y += [along * self.scale for _, along in around] + [None]
             if x:
                 color = faded(WRONG, 0.45 if met else 0.15) if bad else faded(BAND, 0.32)
                 line = {"color": WRONG, "width": 2} if bad else {"color": faded(BAND, 0.8), "width": 0.8}

@@ -25,10 +25,20 @@ def sides(box: Box) -> tuple[float, float]:
     return low + width * box.track, low + width * (box.track + 1)
 
 
-def corners(band: Band) -> tuple[Corner, Corner, Corner, Corner]:
-    """The corners of a band, in the order in which they are drawn."""
+def outlines(band: Band) -> tuple[tuple[Corner, ...], ...]:
+    """The outlines of a band; where lanes that took no part lie between, a stub at either end and a line behind them.
+
+    rank 0 [call]====| lane of rank 1 |====[call] rank 2        = the stubs; the line runs behind rank 1
+    """
     left, right = band.a + STREAM[1], band.b + STREAM[0]
-    return (left, band.at_a[0]), (right, band.at_b[0]), (right, band.at_b[1]), (left, band.at_a[1])
+    if band.b == band.a + 1:
+        return (((left, band.at_a[0]), (right, band.at_b[0]), (right, band.at_b[1]), (left, band.at_a[1])),)
+    (from_a, to_a), (from_b, to_b), (begin, end) = band.at_a, band.at_b, (band.a + 1, band.b)
+    return (
+        ((left, from_a), (begin, from_a), (begin, to_a), (left, to_a)),
+        ((end, from_b), (right, from_b), (right, to_b), (end, to_b)),
+        ((begin, (from_a + to_a) / 2), (end, (from_b + to_b) / 2)),
+    )
 
 
 def middle(band: Band) -> Corner:

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from itertools import groupby
+from typing import assert_never
 
 from joinlab.analysis.folding import Fold, Part
 from joinlab.analysis.matching import Matched, Slot, is_setup, shadows
-from joinlab.analysis.wording import elements, ranks_text, tensor
-from joinlab.ops import POINT_TO_POINT, CallRow, Op
+from joinlab.analysis.wording import elements, listed, quoted, ranks_text, short_site, tensor
+from joinlab.ops import POINT_TO_POINT, CallRow, Op, op_of
 
 Row = CallRow
 
@@ -29,6 +30,10 @@ class RowKind(StrEnum):
     FINAL = "join() after the last input"
     BARRIER = "barrier"
     SETUP = "DDP construction, bucket rebuild"
+    REDUCE = "all-reduce, reduce"
+    SPREAD = "broadcast, scatter"
+    COLLECT = "gather, all-gather, all-to-all"
+    PAIR = "send, recv"
     OTHER = "other call"
     FOLD = "folded: all matched"
     WAIT = "host waits"
@@ -57,7 +62,25 @@ def _kind(origin: str, op: str) -> RowKind:
     for word, found in _KINDS:
         if word in origin:
             return found
-    return RowKind.BARRIER if op == Op.BARRIER else RowKind.OTHER
+    known = op_of(op)
+    return RowKind.OTHER if known is None else _own(known)
+
+
+def _own(op: Op) -> RowKind:
+    """What sort of call of the program's own this is: told by what it does with the ranks' data."""
+    match op:
+        case Op.ALL_REDUCE | Op.REDUCE | Op.REDUCE_SCATTER:
+            return RowKind.REDUCE
+        case Op.BROADCAST | Op.SCATTER:
+            return RowKind.SPREAD
+        case Op.GATHER | Op.ALL_GATHER | Op.ALL_TO_ALL:
+            return RowKind.COLLECT
+        case Op.SEND | Op.RECV:
+            return RowKind.PAIR
+        case Op.BARRIER:
+            return RowKind.BARRIER
+        case _:
+            assert_never(op)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +124,7 @@ def plan(
         text = (
             clash(rows, slot, lanes)
             if bad
-            else missing(rows, [one for one in groups[slot.group] if one not in slot.lost])
+            else missing(rows, [one for one in groups[slot.group] if one not in slot.lost]) or other_lines(rows, lanes)
         )
         text = text if bad or (slot.group, text) not in said else ""
         said.add((slot.group, text))
@@ -117,8 +140,8 @@ def plan(
         if ready is None:
             here = tuple(call for call in steps[0].calls if call in heads)
             rest = tuple(call for call in steps[0].calls if call not in heads)
-            ready = replace(steps[0], calls=here)
-            step_of.update(dict.fromkeys(rest, replace(steps[0], calls=rest)))
+            ready = _apart(steps[0], here, rest, calls, lanes)
+            step_of.update(dict.fromkeys(rest, _apart(steps[0], rest, here, calls, lanes)))
         for call in ready.calls:
             queues[calls[call]["rank"]].pop()
         found.append(ready)
@@ -141,6 +164,38 @@ def clash(rows: Sequence[Row], slot: Slot, lanes: Mapping[int, Sequence[int]] | 
     return (
         f"≠ {'Met, but should not have' if slot.met else 'Face each other, but can never meet'}{said and ': '}{said}."
     )
+
+
+def _apart(
+    step: PictureRow,
+    here: tuple[int, ...],
+    rest: Sequence[int],
+    calls: Sequence[Row],
+    lanes: Mapping[int, Sequence[int]] | None,
+) -> PictureRow:
+    """The row of some calls of a slot whose other calls stand in another row: where it went wrong, it names those."""
+    if not step.bad:
+        return replace(step, calls=here)
+    theirs = [
+        f"{ranks_text([calls[at]['rank']] if lanes is None else lanes[calls[at]['rank']])}'s {quoted(calls[at])}"
+        for at in rest
+    ]
+    met = "Met {}, but should not have" if step.met else "Faces {}, but can never meet it"
+    return replace(step, calls=here, text=f"≠ {met.format(listed(theirs))}.")
+
+
+def other_lines(rows: Sequence[Row], lanes: Mapping[int, Sequence[int]] | None = None) -> str:
+    """That ranks met in the same call of other lines: they may be in different rounds; "" where they are not."""
+    told: dict[str, list[int]] = {}
+    for row in rows:
+        if row["op"] in POINT_TO_POINT or row["origin"] != rows[0]["origin"] or not row["call_site"]:
+            return ""
+        ranks = [row["rank"]] if lanes is None else lanes[row["rank"]]
+        told.setdefault(short_site(row["call_site"]), []).extend(ranks)
+    if len(told) < 2:
+        return ""
+    fewest_first = sorted(told.items(), key=lambda line: len(line[1]))
+    return f"Met from different lines: {'; '.join(f'{ranks_text(ranks)} {site}' for site, ranks in fewest_first)}."
 
 
 def unlike(one: Row, other: Row, differs: Sequence[str]) -> bool:

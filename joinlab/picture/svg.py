@@ -11,7 +11,7 @@ from textwrap import wrap
 
 from joinlab.analysis.wording import good, shown
 from joinlab.picture.lanes import NARROW, Box, Lane, Lanes
-from joinlab.picture.layout import HOST, STREAM, cap_lines, corners, middle, sides
+from joinlab.picture.layout import HOST, STREAM, cap_lines, middle, outlines, sides
 from joinlab.picture.rows import RowKind
 from joinlab.picture.theme import BAND, BLACK, COMPLAINT, INK, OUTLINE, PLATE, STYLES, WHITE, WRONG
 
@@ -114,10 +114,14 @@ class _Picture:
 
     def _bands(self) -> Iterator[str]:
         for band in self.picture.bands:
-            points = " ".join(f"{self._x(across):.1f},{self._y(along):.1f}" for across, along in corners(band))
             color = WRONG if band.bad else BAND
             edge = f' stroke="{WRONG}" stroke-width="2"' + ("" if band.met else ' stroke-dasharray="6 4"')
-            yield f'<polygon points="{points}" fill="{color}" fill-opacity="0.25"{edge * band.bad}/>'
+            for outline in outlines(band):
+                points = " ".join(f"{self._x(across):.1f},{self._y(along):.1f}" for across, along in outline)
+                if len(outline) > 2:
+                    yield f'<polygon points="{points}" fill="{color}" fill-opacity="0.25"{edge * band.bad}/>'
+                else:
+                    yield f'<polyline points="{points}" stroke="{color}" stroke-width="1.5" stroke-dasharray="2 3"/>'
             if band.bad:
                 across, along = middle(band)
                 x, y = self._x(across), self._y(along)

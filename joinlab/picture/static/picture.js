@@ -7,6 +7,7 @@ import { clamp, esc, fit, px, widthOf, wrap } from "./text.js";
 const ROW = 24, SIDE_ROW = 92, LINE = 14; // px of a row, of a row sideways, of a line of text
 export const NARROW = 4; // from so many ranks on, a lane is narrow
 const FREE = 0.1, MARK = 20; // rows of free space above a box; px of a mark above a row
+const LEAST_COLUMN = 92; // px: a lane in which "anyone left?" can be read; two fit a notebook on a phone
 const SMALL = 8; // px: of a shorter one of many boxes, nothing but a rect is drawn
 const NEAR = 8; // calls at the end of a lane that can reach behind the others
 const ALL = 600, BEYOND = 0.2; // up to so many boxes are all drawn; of more, those in sight and so many screens beyond
@@ -55,9 +56,9 @@ export class Picture {
     this.time = layout.axis === "time";
     this.font = this.time ? 11 : clamp(11 * zoom ** 0.35, 9, 16);
     const extent = (layout.end - layout.begin) || 1, most = LONGEST / extent; // px of a unit, at most
-    this.left = down ? (this.narrow ? 58 : 76) : 0; // room for what is said of the rows
+    this.left = down ? (this.narrow || width < 340 ? 58 : 76) : 0; // room for what is said of the rows
     if (down) {
-      const fitting = Math.max((width - this.left) / this.n, this.narrow ? 100 : 130);
+      const fitting = Math.max((width - this.left) / this.n, this.narrow ? 100 : LEAST_COLUMN);
       this.column = fitting * (this.time ? 1 : Math.max(zoom, 1));
       this.perUnit = Math.min(most, this.time ? (620 * zoom) / extent : ROW * layout.unit * clamp(zoom, 0.6, 1 + (zoom - 1) * 0.4));
     } else {
@@ -421,7 +422,9 @@ export class Picture {
         const [low, high] = [0, this.beside(this.n, 0)];
         found.push(this.down ? `<path d="M${low} ${px(from)}H${px(high)}" class="jl-rule"/>` : `<path d="M${px(from)} ${low}V${px(high)}" class="jl-rule"/>`);
         if (this.down) {
-          const lines = wrap(group.label, this.left - 6, 11), step = 12;
+          const step = 12, whole = wrap(group.label, this.left - 6, 11);
+          const brief = group.label.replace(/ the .* input/, "").replace(/inputs(\[\d+\] (to|and) )(inputs)?/, "$1"); // "before", "[0] to [4]"
+          const lines = whole.length * step > to - from ? wrap(brief, this.left - 6, 11) : whole;
           const top = clamp(middle - ((lines.length - 1) * step) / 2, from + 5, Math.max(to - step * (lines.length - 1), from + 5)) + 4;
           lines.forEach((line, i) => this.rowNames.push(`<text x="${this.left - 6}" y="${px(top + i * step)}" text-anchor="end">${esc(line)}</text>`));
         } else found.push(`<text x="${px(from + 4)}" y="13">${esc(fit(group.label, group.label.replace(/ the .* input/, ""), to - from - 6, 11))}</text>`);
@@ -473,13 +476,17 @@ export class Picture {
     let plain = "";
     for (const { a, b, met, bad, text, slot } of shown) {
       const [one, other] = [this.beside(a.rank, high), this.beside(b.rank, low)];
-      const corners = [[one, a.begin], [other, b.begin], [other, b.end], [one, a.end]]
-        .map(([side, at]) => (this.down ? `${px(side)},${px(this.along(at))}` : `${px(this.along(at))},${px(side)}`));
+      const [left, right] = [this.beside(a.rank + 1, 0), this.beside(b.rank, 0)];
+      // Through the lanes of ranks that took no part goes a line, and no band (layout.py).
+      const shapes = b.rank === a.rank + 1 ? [[[one, a.begin], [other, b.begin], [other, b.end], [one, a.end]]]
+        : [[[one, a.begin], [left, a.begin], [left, a.end], [one, a.end]], [[right, b.begin], [other, b.begin], [other, b.end], [right, b.end]],
+          [[left, (a.begin + a.end) / 2], [right, (b.begin + b.end) / 2]]];
+      const outline = shapes.map((shape) => `M${shape.map(([side, at]) => (this.down ? `${px(side)},${px(this.along(at))}` : `${px(this.along(at))},${px(side)}`)).join("L")}z`).join("");
       if (this.partial && !bad) { // a path of all of them is one element for thousands
-        plain += `M${corners.join("L")}z`;
+        plain += outline;
         continue;
       }
-      found.push(`<polygon points="${corners.join(" ")}" data-slot="${slot}" class="${bad ? (met ? "jl-clash" : "jl-miss") : "jl-band"}">${text ? `<title>${esc(text)}</title>` : ""}</polygon>`);
+      found.push(`<path d="${outline}" data-slot="${slot}" class="${bad ? (met ? "jl-clash" : "jl-miss") : "jl-band"}">${text ? `<title>${esc(text)}</title>` : ""}</path>`);
     }
     return (plain && `<path d="${plain}" class="jl-band"/>`) + found.join("");
   }
