@@ -47,7 +47,7 @@ _SEAL = b"sha256:"
 _SEAL_BYTES = len(_SEAL) + 64
 _UNSEALED_HEADER = 1 << 24
 _OBJECT_BYTES = 100
-"""Memory that a JSON text takes for each sign of "[{,:": an empty list takes 56, a dict of one key 184 for two."""
+"""Bytes of memory for each of the signs "[{,:" in a JSON text: an empty list takes 56, a dict of one key 184 for 2."""
 _DATE = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip can say: bytes must not depend on when they were written
 _UNREADABLE = (
     zipfile.BadZipFile,
@@ -71,7 +71,7 @@ _UNREADABLE = (
 
 
 class Saved(Protocol):
-    """What of a Timeline is saved; its endings are dataclasses."""
+    """The parts of a Timeline that are saved; its endings are dataclasses."""
 
     @property
     def calls(self) -> pl.DataFrame: ...
@@ -89,7 +89,7 @@ class Saved(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What of a Timeline comes back from a file; its endings as the fields of each."""
+    """The parts of a Timeline that come back from a file; each ending as its fields."""
 
     calls: pl.DataFrame
     spans: pl.DataFrame
@@ -129,7 +129,7 @@ MAX_BYTES = 1 << 30
 def load(path: str | os.PathLike[str], build: Callable[[Parts], T], max_bytes: int = MAX_BYTES) -> T:
     """Read a Timeline that `save` wrote; `build` makes it of its parts, and may refuse them by a ValueError.
 
-    Nothing is read of what is no regular file or larger than `max_bytes`, and nothing is unpacked to more than that.
+    A file that is not regular or is larger than `max_bytes` is not read, and nothing is unpacked to more than that.
     Raises TimelineFileError, which names the file and says what is wrong with it.
     """
     name = os.fspath(path)
@@ -187,17 +187,17 @@ def pack(timeline: Saved) -> bytes:
 
 
 def unpack(data: bytes, name: str, build: Callable[[Parts], T], max_bytes: int = MAX_BYTES) -> T:
-    """What `build` makes of the bytes of a file; `name` is what an error calls it."""
+    """Pass the parts in a file's bytes to `build` and return its result; errors call the file `name`."""
     left = max_bytes
 
     def fetch(member: str) -> bytes:
-        nonlocal left  # of all reads together: a header may name one large array many times
+        nonlocal left  # for all reads together: a header may name one large array many times
         left -= archive.getinfo(member).file_size  # zipfile reads no more than that, whatever the data unpacks to
         if left < 0:
             raise _Bomb(member)
         return archive.read(member)
 
-    # The header comes first, so that these bytes tell a file of ours even where the rest of it is gone.
+    # The header comes first, so that these bytes identify our file even if the rest of it is missing.
     if not (data.startswith(b"PK\x03\x04") and data.startswith(HEADER.encode(), _FIRST_NAME_AT)):
         _refuse(name, "it is no Timeline file", "open a file that Timeline.save wrote")
     whole = data[-_SEAL_BYTES:] == _seal(data[:-_SEAL_BYTES])
@@ -205,7 +205,7 @@ def unpack(data: bytes, name: str, build: Callable[[Parts], T], max_bytes: int =
         _refuse(name, *_DAMAGED)
     try:
         archive = zipfile.ZipFile(io.BytesIO(data))
-        # Of a file without our seal, perhaps one of another version, nothing but its version will be read.
+        # A file without our seal may be of another version: read its version and nothing more.
         if archive.getinfo(HEADER).file_size > (max_bytes // 4 if whole else _UNSEALED_HEADER):
             raise _Bomb(HEADER)
         text = fetch(HEADER)
@@ -250,7 +250,7 @@ class _Bomb(Exception):
 
 
 def _frame(parquet: bytes, max_bytes: int) -> pl.DataFrame:
-    """The frame in a parquet file, unless it says itself that it takes more room than allowed."""
+    """The frame in a parquet file; refused if the file itself claims more room than allowed."""
     if parquet_footer.room(parquet) > max_bytes:
         raise _Bomb("a table's values")
     return pl.read_parquet(io.BytesIO(parquet))

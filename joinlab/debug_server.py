@@ -6,7 +6,7 @@
     start_debug_server(handlers=[*default_handlers(), joinlab.debug_handler()], start_method="spawn")
 
 on every rank, after init_process_group, with TORCH_FR_BUFFER_SIZE=2000 in the environment. Then open port 25999 of
-rank 0's machine, "joinlab". The server asks every rank for its flight recorder; no rank has to answer for itself.
+rank 0's machine, "joinlab". The server asks every rank for its flight recorder; the training code need not respond.
 
 torch.distributed.debug is experimental and the classes used here are private: tried with torch 2.13.0 alone. All that
 joinlab knows of them is in this file. The server needs jinja2, tabulate and requests: pip install 'joinlab[debug]'.
@@ -45,7 +45,7 @@ class JoinlabHandler(DebugHandler):
         return [NavLink("/joinlab", "joinlab")]
 
     def dump(self) -> str | None:
-        """What the server writes into its dump_dir: the verdict as text."""
+        """The text that the server writes into its dump_dir: the verdict."""
         from joinlab.analysis.diagnosis import diagnose
 
         try:
@@ -66,7 +66,7 @@ class JoinlabHandler(DebugHandler):
         return text.encode("utf-8", "backslashreplace")
 
     def _timeline(self) -> Timeline:
-        """What the ranks' flight recorders hold now. Raises TimelineFileError where none holds a call."""
+        """The Timeline of the ranks' flight recorders now. Raises TimelineFileError where none holds a call."""
         answers = {name: fetch_all(name, timeout=self.fetch_timeout)[1] for name in ENDPOINTS}
         return timeline_of_answers(answers)
 
@@ -107,6 +107,6 @@ def timeline_of_answers(answers: dict[str, list[Response]]) -> Timeline:
 def debug_handler() -> DebugHandler:
     """The handler to give to torch.distributed.debug.start_debug_server: see this module's text.
 
-    Raises LaunchError where PyTorch has no such server, or what the server needs is not installed.
+    Raises LaunchError where PyTorch has no such server, or a package that the server needs is not installed.
     """
     return JoinlabHandler()

@@ -1,7 +1,7 @@
-"""What Ctrl-C and a notebook's stop button must not break off: an import, and the running of ranks.
+"""Protect imports and running ranks from Ctrl-C and a notebook's stop button.
 
 KeyboardInterrupt is raised in the main thread, between any two instructions. In the middle of an import it leaves a
-module half loaded, which no later import mends; in the middle of starting threads it leaves some of them running.
+module half loaded, and no later import repairs that; in the middle of starting threads it leaves some of them running.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class HeldInterrupts:
         self.asked = args
 
     def take(self) -> None:
-        """Give what was recorded to the handler that was there before."""
+        """Pass the recorded interrupt to the handler that was there before."""
         asked, self.asked = self.asked, None
         if asked is not None:
             self._before(*asked)
@@ -64,7 +64,7 @@ class HeldInterrupts:
             self.take()
 
     def let_go(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a function that an interrupt may break off at any moment."""
+        """Call a function that an interrupt may stop at any moment."""
         try:
             signal.signal(signal.SIGINT, self._before)
             self.take()
@@ -74,10 +74,10 @@ class HeldInterrupts:
 
 
 def take_interrupt() -> None:
-    """Called where it does no harm: an interrupt that is held back goes to the handler, which raises KeyboardInterrupt.
+    """Call it where an interrupt does no harm: one held back goes to the handler, which raises KeyboardInterrupt.
 
     with HeldInterrupts():
-        while not ready():      # whose inside an interrupt cannot break off
+        while not ready():      # an interrupt cannot stop it halfway
             take_interrupt()
     """
     if _in_main_thread() and HeldInterrupts.innermost is not None:
@@ -85,7 +85,7 @@ def take_interrupt() -> None:
 
 
 def interruptible(function: Callable[P, T]) -> Callable[P, T]:
-    """The same function, which an interrupt breaks off even where it is held back: the user's own may take forever."""
+    """The same function, but an interrupt stops it even where others are held back: it may run forever."""
 
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         held = HeldInterrupts.innermost if _in_main_thread() else None
@@ -124,7 +124,7 @@ class Background:
                 attempt = self._attempt = _Attempt()
                 try:
                     threading.Thread(target=attempt.run, args=(self._work,), name="joinlab: background").start()
-                except RuntimeError:  # this machine gives no more threads
+                except RuntimeError:  # the machine cannot start another thread
                     attempt.run(self._work)
         while not attempt.done.wait(LOOK_S):
             take_interrupt()

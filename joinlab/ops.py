@@ -1,4 +1,4 @@
-"""The words of a Timeline's calls: the ops, what is true of each, and how the values of small tensors are written.
+"""The vocabulary of a Timeline's calls: the ops, the facts about each, and the text form of small tensors' values.
 
 Apart from timeline.py, because a rank's process needs these and must not import polars: its threads would not
 survive the fork.
@@ -48,10 +48,10 @@ class Needs(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OpFacts:
-    """What is true of an op, whatever the backend, unless a line names one.
+    """Facts about an op, for every backend, unless a line names one.
 
     needs     whose contribution the result holds
-    alike     columns of a call that must be the same on all ranks, beside op and origin
+    alike     columns of a call that must be equal on all ranks, besides op and origin
     reduces   it combines elements in their dtype, by a reduce_op; the others move bytes
     rooted    it has a root
     pairwise  each rank's data goes straight to the rank that needs it (NCCL sends and receives); no other rank
@@ -70,12 +70,12 @@ class OpFacts:
 
     @property
     def point_to_point(self) -> bool:
-        """It has a peer, not a group: send and recv."""
+        """It has a peer instead of a group: send and recv."""
         return self.needs is Needs.PEER
 
     @property
     def mixes(self) -> bool:
-        """Data of several ranks meets on its way, so that one rank's size matters to others than its receiver."""
+        """Data of several ranks is combined on the way, so one rank's size affects more ranks than its receiver."""
         return self.needs in (Needs.EVERYONE, Needs.AT_ROOT) and not self.pairwise
 
 
@@ -87,7 +87,7 @@ FACTS: Mapping[str, OpFacts] = {
     Op.REDUCE: OpFacts(Needs.AT_ROOT, (*_SUM, "root"), reduces=True, rooted=True, one_size=True, empty_returns=True),
     # Ranks may contribute unevenly to an all_gather, so its shapes may differ.
     Op.ALL_GATHER: OpFacts(Needs.EVERYONE, ("dtype",), empty_returns=True),
-    # The root's shapes are those of the whole.
+    # The root's shapes describe the whole list.
     Op.GATHER: OpFacts(Needs.AT_ROOT, ("dtype", "root"), rooted=True, pairwise=True),
     Op.SCATTER: OpFacts(Needs.FROM_ROOT, ("dtype", "root"), rooted=True, pairwise=True),
     Op.REDUCE_SCATTER: OpFacts(Needs.EVERYONE, _SUM, reduces=True, empty_returns=True),
@@ -96,7 +96,7 @@ FACTS: Mapping[str, OpFacts] = {
     Op.SEND: OpFacts(Needs.PEER, ("dtype", "shape"), pairwise=True),
     Op.RECV: OpFacts(Needs.PEER, ("dtype", "shape"), pairwise=True),
 }
-"""The facts of every op; look them up here instead of writing down a set of ops elsewhere."""
+"""The facts of every op; look them up here instead of listing ops elsewhere."""
 
 if FACTS.keys() != set(Op):
     raise TypeError(f"FACTS in {__name__} needs one line for every Op; differing: {sorted(FACTS.keys() ^ set(Op))}")
@@ -169,9 +169,9 @@ def encode_values(tensors: Sequence[Sequence[Any]]) -> str:
     """
     texts = []
     for values in tensors:
-        for value in values:  # a number whose repr is its JSON, in nearly all calls
+        for value in values:  # nearly always a number whose repr is its JSON
             kind = type(value)
-            if kind is not int and (kind is not float or value - value != 0.0):  # of inf and nan, too
+            if kind is not int and (kind is not float or value - value != 0.0):  # also for inf and nan
                 return _ENCODE([list(values) for values in tensors])
         texts.append(f"[{','.join(map(repr, values))}]")
     return f"[{','.join(texts)}]"

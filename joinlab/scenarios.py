@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 Inputs = Sequence[torch.Tensor]
 
-# ---- collectives: rank r begins with values from 10 (r + 1) on, so that one sees whose they are
+# ---- collectives: rank r begins with values from 10 (r + 1) on, which shows whose they are
 
 
 def broadcast(rank: int, inputs: Inputs) -> torch.Tensor:
@@ -50,7 +50,7 @@ def all_reduce(rank: int, inputs: Inputs) -> torch.Tensor:
 
 
 def gather(rank: int, inputs: Inputs) -> list[torch.Tensor] | None:
-    """Every rank's tensor on one rank; the others pass None for the list. Notes on DDP."""
+    """Every rank's tensor on one rank; the others pass None as the list. Notes on DDP."""
     x = torch.tensor([10.0, 11.0]) + 10 * rank
     places = [torch.zeros(2) for _ in range(dist.get_world_size())] if rank == 0 else None
     dist.gather(x, places, dst=0)
@@ -58,7 +58,7 @@ def gather(rank: int, inputs: Inputs) -> list[torch.Tensor] | None:
 
 
 def gather_with_a_list_everywhere(rank: int, inputs: Inputs) -> None:
-    """What happens to a rank that is not the destination and passes a list all the same. Notes on DDP."""
+    """A rank that is not the destination, but passes a list anyway. Notes on DDP."""
     places = [torch.zeros(1) for _ in range(dist.get_world_size())]
     dist.gather(torch.ones(1), places, dst=0)
 
@@ -138,7 +138,7 @@ def gather_one_by_one(rank: int, inputs: Inputs) -> list[torch.Tensor]:
 
 
 def gather_by_cat_and_chunk(rank: int, inputs: Inputs) -> list[torch.Tensor]:
-    """The same with a single all_gather: cat before it, chunk behind it. Notes on DDP."""
+    """The same with a single all_gather: cat before it, chunk after it. Notes on DDP."""
     own = _own_tensors(rank, len(inputs))
     joined = torch.cat(own, -1)
     places = [torch.zeros_like(joined) for _ in range(dist.get_world_size())]
@@ -177,7 +177,7 @@ class ToyModel(torch.nn.Module):
 
 
 def toy_model(rank: int, inputs: Inputs) -> list[float]:
-    """A step per input with a loss and an optimizer, each rank on data of its own; returns the losses. Notes on DDP."""
+    """A step per input with a loss and an optimizer, each rank on its own data; returns the losses. Notes on DDP."""
     model = DDP(ToyModel())
     loss_fn = torch.nn.MSELoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
@@ -302,7 +302,7 @@ def gradients_of_those_left(rank: int, inputs: Inputs) -> list[float]:
 
 
 def own_parameters_at_the_end(rank: int, inputs: Inputs) -> float:
-    """Each rank writes its own number into the weight before it joins: whose do all get? Pull request 42577."""
+    """Each rank writes its own number into the weight before it joins: whose number do all get? Pull request 42577."""
     model = DDP(torch.nn.Linear(1, 1))
     with model.join():
         for input in inputs:
@@ -323,7 +323,7 @@ def exception(rank: int, inputs: Inputs) -> None:
 
 
 def join_disabled(rank: int, inputs: Inputs) -> list[torch.Tensor]:
-    """join(enable=False) does nothing: for those who know that their inputs are even. Pull request 42577."""
+    """join(enable=False) does nothing: for inputs known to be even. Pull request 42577."""
     return _train(DDP(torch.nn.Linear(1, 1)), inputs, scale=rank + 1, enable=False)
 
 
@@ -358,12 +358,12 @@ class _OwnCollective(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y: torch.Tensor = self.layer(x)
-        dist.all_reduce(y.detach().clone())  # nobody shadows this
+        dist.all_reduce(y.detach().clone())  # no hook shadows this
         return y
 
 
 def own_collective_in_forward(rank: int, inputs: Inputs) -> list[torch.Tensor]:
-    """A collective of one's own in forward, which join() does not shadow: a limit. Pull request 42577."""
+    """A collective that the model calls in forward, which join() does not shadow: a limit. Pull request 42577."""
     return _train(DDP(_OwnCollective()), inputs)
 
 
@@ -376,7 +376,7 @@ def sync_batch_norm(rank: int, inputs: Inputs) -> list[torch.Tensor]:
 
 
 class Counter(Joinable):
-    """Counts the inputs of all ranks, one all-reduce an input. From PyTorch's tutorial on Join.
+    """Counts the inputs of all ranks, one all-reduce per input. From PyTorch's tutorial on Join.
 
     to_all  a keyword of the context manager: whether the last rank to join hands its count to all
     """
@@ -393,17 +393,17 @@ class Counter(Joinable):
         self.count += one
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
-        """What a rank does for this object once it has joined."""
+        """The hook that a rank runs for this object once it has joined."""
         return CounterHook(self, kwargs.get("to_all", True))
 
     @property
     def join_device(self) -> torch.device:
-        """Where Join's own tensors live."""
+        """The device of Join's own tensors."""
         return self.count.device
 
     @property
     def join_process_group(self) -> Any:
-        """Whom Join talks to."""
+        """The process group in which Join communicates."""
         return dist.group.WORLD
 
 
@@ -426,7 +426,7 @@ class CounterHook(JoinHook):
 
 
 def count_inputs(rank: int, inputs: Inputs) -> float:
-    """A Joinable of one's own: with its hooks, every rank ends with the number of all inputs. Tutorial on Join."""
+    """A custom Joinable: with its hooks, every rank ends with the number of all inputs. Tutorial on Join."""
     counter = Counter()
     with Join([counter]):
         for _ in inputs:
@@ -496,11 +496,11 @@ def without_init(rank: int, inputs: Inputs) -> None:
 class _Forgetful(Counter):
     def __call__(self) -> None:
         super().__call__()
-        dist.all_reduce(torch.ones(3))  # a second call an input, of which the hook knows nothing
+        dist.all_reduce(torch.ones(3))  # a second call per input, unknown to the hook
 
 
 def forgetful_hook(rank: int, inputs: Inputs) -> float:
-    """Two all-reduces an input, and a hook that shadows only one of them. Pull request 61555."""
+    """Two all-reduces per input, and a hook that shadows only one of them. Pull request 61555."""
     counter = _Forgetful()
     with Join([counter]):
         for _ in inputs:
@@ -509,7 +509,7 @@ def forgetful_hook(rank: int, inputs: Inputs) -> float:
 
 
 def no_hook(rank: int, inputs: Inputs) -> int:
-    """Uneven inputs under nothing at all: the same counter without Join. Pull request 61555."""
+    """Uneven inputs without protection: the same counter without Join. Pull request 61555."""
     counter = Counter()
     for _ in inputs:
         counter()
@@ -520,7 +520,7 @@ def no_hook(rank: int, inputs: Inputs) -> int:
 
 
 def two_buckets(rank: int, inputs: Inputs) -> list[list[float]]:
-    """Two buckets of different size, reduced as they get ready: on rank 1 the other way round. Pull request 3435."""
+    """Two buckets of different size, reduced as they become ready: on rank 1 in the other order. Pull request 3435."""
     buckets = [torch.ones(1), torch.ones(3)]
     ready = [0, 1] if rank == 0 else [1, 0]
     works = [dist.all_reduce(buckets[i], async_op=True) for i in ready]
@@ -540,7 +540,7 @@ def two_buckets_of_one_size(rank: int, inputs: Inputs) -> list[list[float]]:
 
 
 def buckets_from_threads(rank: int, inputs: Inputs) -> list[list[float]]:
-    """The two buckets, each from a thread of its own, which get ready in different order. Pull request 3435."""
+    """The two buckets, each from its own thread; they become ready in different orders. Pull request 3435."""
     buckets = [torch.ones(1), torch.ones(3)]
     works: list[Any] = []
 
@@ -571,7 +571,7 @@ def fixed_order(rank: int, inputs: Inputs) -> list[list[float]]:
 
 
 def matched_by_name(rank: int, inputs: Inputs) -> list[list[float]]:
-    """A process group for each bucket is as good as a name: on gloo, any order will do. After pull request 3435."""
+    """With a process group per bucket, calls meet by group: on gloo, any order works. After pull request 3435."""
     names = [dist.new_group() for _ in range(2)]
     buckets = [torch.ones(1), torch.ones(3)]
     ready = [0, 1] if rank == 0 else [1, 0]
@@ -582,7 +582,7 @@ def matched_by_name(rank: int, inputs: Inputs) -> list[list[float]]:
 
 
 def destroy_behind_a_call(rank: int, inputs: Inputs) -> str:
-    """destroy_process_group() behind a call that rank 0 never meets. Pull request 3435 introduced it."""
+    """destroy_process_group() after a call that rank 0 never meets. Pull request 3435 introduced it."""
     if rank == 1:
         dist.all_reduce(torch.ones(1), async_op=True)
         dist.destroy_process_group()

@@ -46,7 +46,7 @@ CALL_COLUMNS: Mapping[str, pl.DataType] = {
     "started_ns": pl.Int64(),  # the backend began it; null where the backend does not say (gloo)
     "completed_ns": pl.Int64(),  # the backend completed it; null: never
     "host_wait_begin_ns": pl.Int64(),  # the host began to wait for it; null: it never did
-    "host_wait_end_ns": pl.Int64(),  # and was let go; null: never
+    "host_wait_end_ns": pl.Int64(),  # the wait returned; null: it never did
     "error": pl.String(),  # what the backend raised instead of completing it
 }
 
@@ -78,13 +78,13 @@ class Emulation(TypedDict, total=False):
 
 
 class Clock(TypedDict, total=False):
-    """What the times of a Timeline are counted on; of a monotonic clock also its origin, and each host's offset."""
+    """The clock of a Timeline's times; for a monotonic clock also its origin, and each host's offset."""
 
     domain: Required[str]
     origin_ns: int
     hosts: dict[str, int]
     bounds_ns: dict[str, int | None]  # by host: how far off its offset can be; None: not known
-    completed: str  # what a completion time means where it is not when the call completed
+    completed: str  # the meaning of a completion time, if it is not the time of completion
 
 
 class Progress(TypedDict):
@@ -143,8 +143,8 @@ class EndKind(StrEnum):
     """How a rank can end."""
 
     FINISHED = "finished"  # the program returned
-    HUNG = "hung"  # it waited for what could not come, and was ended by us
-    RAISED = "raised"  # an exception left the program
+    HUNG = "hung"  # it waited for what could not come, and joinlab ended it
+    RAISED = "raised"  # an exception escaped from the program
     KILLED = "killed"  # its process died of a signal, called os._exit, or was stopped from outside
     UNKNOWN = "unknown"  # the record ends before the rank did, or holds nothing of it
 
@@ -154,7 +154,7 @@ class Ending:
     """How one rank ended.
 
     `call` is the seq, within `group`, of the call it ended in: the one a hung rank waits for, the one that
-    raised, or, where `pending`, the first that a finished rank left unfinished behind it. `text` is the type
+    raised, or, if `pending`, the first that a finished rank left unfinished. `text` is the type
     and message of an exception, or what ended the process. `proven` is None unless the rank hung: True where
     the matching rule shows that the awaited call can never complete, False where only no progress was seen.
     """
@@ -186,7 +186,7 @@ class Ending:
 
     @classmethod
     def raised(cls, calls: Iterable[CallRow], text: str) -> Ending:
-        """An exception, type and message `text`, left the program.
+        """An exception, type and message `text`, escaped from the program.
 
         The program may have caught what an earlier one of its `calls` raised, so the call that it ended in is the last
         whose message the exception repeats.
@@ -214,7 +214,7 @@ class Timeline:
     """One run of one program: every collective call of every rank, and how each rank ended.
 
     calls    polars DataFrame, columns CALL_COLUMNS, one row per call per rank, sorted by rank, then by issue
-    spans    polars DataFrame, columns SPAN_COLUMNS: what the host did besides (forward, backward, optimizer)
+    spans    polars DataFrame, columns SPAN_COLUMNS: what else the host did (forward, backward, optimizer)
     ends     one Ending per rank
     returns  what the program returned on each rank, as plain data (tensors become numpy arrays); None if it
              did not return
@@ -224,7 +224,7 @@ class Timeline:
              also skipped {group: {rank: collectives that the rank issued in it before the first of its rows}},
             progress {group: {rank: how many it enqueued and completed}}, missing_ranks, and problems, sentences
             about what could not be read; group_names {name: the program's own description of it},
-            group_backends {name: its backend}, where that is another than `backend`; eager_groups, whose NCCL
+            group_backends {name: its backend} for groups whose backend is not `backend`; eager_groups, whose NCCL
             communicators were made with them (init_process_group(device_id=...)); processes {rank: host, pid, gpu,
             command} of a recorded job
 
@@ -263,7 +263,7 @@ class Timeline:
             object.__setattr__(self, name, tuple(value))
 
     def __getattr__(self, name: str) -> pl.DataFrame:
-        """A frame that is asked for the first time: making both takes a tenth of an emulation."""
+        """Make the frames when first asked for: making both takes a tenth of an emulation."""
         rows = self._unread.get(name) if name in _COLUMNS else None
         if rows is not None:
             object.__setattr__(self, name, _frame(rows, _COLUMNS[name]))
@@ -328,7 +328,7 @@ class Timeline:
 
     def to_chrome(self, path: str | os.PathLike[str]) -> Path:
         """Write a Chrome trace, which Perfetto opens, with flows between calls that met; returns its path."""
-        # By name, as the package's own exports are: reading a Timeline loads nothing that draws one.
+        # Imported by name, as the package's exports are: reading a Timeline loads no drawing code.
         written: Path = import_module("joinlab.picture.chrome").write_chrome(self, path)
         return written
 
@@ -484,8 +484,8 @@ def timeline_from_rows(
 ) -> Timeline:
     """Build a Timeline from row dicts; a missing column is null. Rows are sorted by rank, keeping issue order.
 
-    meta["groups"], if absent, becomes one default group "0" of all ranks. With `later` the frames are made when someone
-    asks for them: for rows that are known to fit the columns.
+    meta["groups"], if absent, becomes one default group "0" of all ranks. With `later` the frames are made when first
+    used: for rows that are known to fit the columns.
     """
     default: Meta = {"groups": {"0": list(range(len(ends)))}, "world_size": len(ends)}
     full: Meta = {**default, **meta}

@@ -1,1 +1,1 @@
-"""What a rank runs: the program, the process group it talks to, its labels and what it returns."""
+"""A rank's side of a run: the program, its process group, the labels of its calls and what it returns."""

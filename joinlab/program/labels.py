@@ -60,7 +60,7 @@ def walk(frame: FrameType | None) -> tuple[Frame, ...]:
         if not is_ours(file):
             found.append(Frame(file, frame.f_lineno, frame.f_code.co_name))
         elif frame.f_code is _PROGRAM_CALLER:
-            break  # what lies further out is how we started the rank, not the learner's program
+            break  # frames further out started the rank; they are not the learner's program
         frame = frame.f_back
     return tuple(found)
 
@@ -184,7 +184,7 @@ def _who(frames: tuple[Frame, ...], asynchronous: bool, dtype: str | None) -> st
     return None
 
 
-# What stands between a call and the function that meant it: c10d_logger.py's wrapper, distributed_c10d.py's functions.
+# Frames between a call and the function that asked for it: c10d_logger.py's wrapper, distributed_c10d.py's functions.
 _WRAPPERS = {"wrapper", "all_reduce", "broadcast", "_broadcast_coalesced", "_sync_params_and_buffers"}
 _DDP_FUNCTIONS = {"_pre_forward", "_post_forward", "main_hook", "post_hook", "__init__", "_lazy_init"}
 # Functions of distributed_c10d.py that issue several collectives for one call of the program.

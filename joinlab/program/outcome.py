@@ -29,7 +29,7 @@ def to_plain(value: Any) -> Any:
 
 
 def traceback_text(error: BaseException) -> str:
-    """As Python would print it, without the frames of joinlab: not how the program was started, nor the recorder."""
+    """The traceback as Python prints it, without joinlab's own frames."""
     shown = traceback.TracebackException.from_exception(error)
     causes: list[traceback.TracebackException | None] = [shown]
     while causes:
@@ -50,6 +50,6 @@ def text_of(error: BaseException) -> str:
     """Type and message of an exception, as an Ending says it."""
     try:
         message = str(error)
-    except Exception:  # its own __str__ raises: it ends the rank as itself all the same
+    except Exception:  # its __str__ raises: report the exception by its type
         message = "<its str() raises>"
     return f"{type(error).__name__}: {message}".rstrip(": ")

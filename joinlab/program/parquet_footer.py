@@ -1,10 +1,10 @@
 """How much a parquet file says it holds, read from its footer and its pages' headers.
 
-polars makes room for what they claim before it looks, and where there is no such room the whole process ends.
+polars allocates what they claim before it reads the data, and a failed allocation ends the whole process.
 
 A file ends with its metadata, their length (4 bytes) and "PAR1". Metadata and headers are in Thrift's compact protocol
-(https://github.com/apache/thrift/blob/0.22.0/doc/specs/thrift-compact-protocol.md), which is read here as nested dicts
-by field number; which number is which says
+(https://github.com/apache/thrift/blob/0.22.0/doc/specs/thrift-compact-protocol.md), read here as nested dicts
+by field number. The numbers are defined in
 https://github.com/apache/parquet-format/blob/apache-parquet-format-2.11.0/src/main/thrift/parquet.thrift.
 """
 

@@ -41,7 +41,7 @@ def encode(value: Any, store: Callable[[bytes], str], _outer: tuple[int, ...] = 
     kind = type(value)
     if value is None or kind in (bool, str):
         return value
-    if kind is int:  # a longer one than 64 bits is no safe JSON
+    if kind is int:  # JSON is not safe for more than 64 bits
         return value if -(2**63) <= value < 2**63 else {"$": ["int", hex(value)]}
     if kind is float:
         return value if math.isfinite(value) else {"$": ["float", str(value)]}
@@ -75,7 +75,7 @@ def _encode_repr(value: Any) -> Any:
 
 
 def _array(npy: bytes) -> np.ndarray[Any, Any]:
-    # Not np.load, which also opens archives and, if let, pickles. The size is checked first: numpy would make room for
+    # Not np.load, which also opens archives and, if allowed, pickles. The size is checked first: numpy would allocate
     # whatever shape the header claims.
     file = io.BytesIO(npy)
     header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}

@@ -1,4 +1,4 @@
-"""The process-group seam: what the methods of torch's ProcessGroup mean, and what stands in their arguments.
+"""The process-group seam: the meaning of the methods of torch's ProcessGroup and of their arguments.
 
 Everything that passes between a program and its backend passes here: the calls of torch.distributed and those of
 DDP's C++ Reducer alike. The recorder listens at this seam and the emulator answers at it; both read it by this file.
@@ -61,10 +61,10 @@ _REDUCE_OPS = {
 
 
 def check_begin(backend: Any, world_size: int, rank: int, own: tuple[str, int, int], *, begun: bool) -> None:
-    """Raise unless a program may call init_process_group with these arguments.
+    """Raise if a program may not call init_process_group with these arguments.
 
-    The group of a rank is there when its program begins, so that a program need not make it. One that does, as the
-    texts of tutorials do, has to ask for what is there.
+    The group of a rank is there when its program begins, so that a program need not make it. One that does, as
+    tutorials do, must ask for the group that is there.
 
     own    the backend of the run, its number of ranks, and this rank
     begun  the program has called it before
@@ -181,7 +181,7 @@ collective waits for one of the two before it, and a rank whose workers both wai
 
 
 def name_backend(data: dict[str, Any], backend: str) -> dict[str, Any]:
-    """DDP's logging data of a group that C++ knows by another name, since it casts those called "gloo" and "nccl".
+    """DDP's logging data for a group that C++ knows by another name, since it casts groups named "gloo" and "nccl".
 
     Source: Logger::set_env_variables() in torch/csrc/distributed/c10d/logger.cpp, v2.13.0.
     """

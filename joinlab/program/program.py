@@ -66,7 +66,7 @@ class Inputs:
 
 
 def call_program(program: Program, rank: int, inputs: Inputs) -> Any:
-    """Call the program. Its own function, so that the stacks of calls end here and not in how we got here."""
+    """Call the program. A function of its own, so that the stacks of calls end here."""
     return program(rank, inputs)
 
 
@@ -86,7 +86,7 @@ def check_program(program: object) -> None:
         raise ProgramError(f"{form} {_name(program)} is a generator (it has a yield), so calling it would run nothing.")
     try:
         signature = inspect.signature(program)
-    except (TypeError, ValueError):  # a builtin: let the call tell
+    except (TypeError, ValueError):  # a builtin has no signature: the call will tell
         return
     try:
         signature.bind(0, ())
@@ -155,7 +155,7 @@ def _name(program: object) -> str:
 
 
 def current_folder() -> str:
-    """Where the ranks will run. LaunchError if this process is in a folder that is gone: torch cannot bear that."""
+    """Where the ranks will run. LaunchError if this working directory was deleted: torch cannot start there."""
     try:
         return os.getcwd()
     except OSError as error:

@@ -1,1 +1,1 @@
-"""What can complete: which of the calls issued so far can meet, by the backend's matching rule."""
+"""The backends' matching rules: which of the calls issued so far can meet and complete."""

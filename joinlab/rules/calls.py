@@ -24,11 +24,11 @@ ITEM_BYTES: Mapping[str, int] = {
 
 
 class IssuedCall(NamedTuple):
-    """One issued call, as far as the rules care. `root` and `peer` are global ranks.
+    """One issued call, with the fields that the rules need. `root` and `peer` are global ranks.
 
     completed  the backend is known to have completed it
     failed     the backend raised instead
-    refused    it raised when it was handed the call, of which no other rank has seen anything
+    refused    it raised when it was handed the call; no other rank has seen anything of it
     """
 
     rank: int
@@ -111,7 +111,7 @@ REFUSALS = (
     "NCCL error in: ProcessGroupNCCL.cpp, invalid argument",
     "PyTorch 1.9 has no ",
 )
-"""How messages begin that a backend refuses a call with before anything of it is sent.
+"""Prefixes of the messages with which a backend refuses a call before it sends any data.
 
 invalidArgument in ProcessGroupGloo.cpp; check_gpu_single_tensor, getNcclReduceOp and recvAnysource in
 ProcessGroupNCCL.cpp; getNcclDataType in NCCLUtils.cpp; the dispatcher for a device that has no such backend
@@ -150,7 +150,7 @@ class GroupCalls:
     ranks        its global ranks, in the order of the group
     collectives  per rank, in order of issue: the k-th of one rank stands beside the k-th of another
     sends        per (sender, receiver, tag), in order of issue
-    recvs        the same; the sender is -1 where any source will do
+    recvs        the same; the sender is -1 where any source is accepted
     failed       whether the backend raised in one of them: then its state is no longer known
     eager        its communicator was made with the group, as init_process_group(device_id=...) does on NCCL
     one_node     all ranks run on one machine
@@ -166,7 +166,7 @@ class GroupCalls:
     one_node: bool = True
 
     def reached(self) -> GroupCalls:
-        """Without the calls that the backend refused: on no rank do they take a place in the order."""
+        """Without the calls that the backend refused: those take no place in the order on any rank."""
         lanes = {rank: [call for call in lane if not call.refused] for rank, lane in self.collectives.items()}
         sends, recvs = (
             {pair: kept for pair, calls in side.items() if (kept := [call for call in calls if not call.refused])}
@@ -180,10 +180,10 @@ ANY_SOURCE = -1
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a rule has to know of a run beside its calls.
+    """Facts about a run that a rule needs besides its calls.
 
     transport  over "sockets" NCCL notices that a peer has ended, and raises instead of hanging
-    backends   the backend of each group that has another one than the run
+    backends   the backend of each group whose backend differs from the run's
     eager      groups whose communicator was made with them
     one_node   all ranks run on one machine
     """

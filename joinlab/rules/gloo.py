@@ -7,7 +7,7 @@ needs particular peers:
 
     all_reduce, all_gather, barrier, reduce_scatter     everyone: each result holds something of everyone
     all_to_all                                          everyone, pair by pair
-    broadcast     a binomial tree: one receives from one's parent, then sends to one's children
+    broadcast     a binomial tree: a rank receives from its parent, then sends to its children
     gather        the root receives from everyone; the others only send to the root
     scatter       the root sends to everyone; the others only receive from the root
     reduce        a ring and then a gather to the root; a small tensor leaves out the ring's unneeded parts

@@ -1,7 +1,7 @@
 """NCCL's matching rule: which of the calls issued so far can never complete.
 
-NCCL checks nothing. On one communicator the k-th collective of one rank meets the k-th of the other, whatever kind,
-dtype, size or operation each of them thinks it is. Every collective is a fixed list of steps around a ring: in a
+NCCL checks nothing. On one communicator the k-th collective of one rank meets the k-th of the other, whatever
+their kinds, dtypes, sizes and operations are. Every collective is a fixed list of steps around a ring: in a
 step a rank receives from the rank before it, sends to the rank after it, or both. The message between two
 neighbours lies in a FIFO of NCCL_STEPS places, a step a place, and the step numbers live as long as the
 communicator. So two collectives that do not fit may still both complete, with nonsense; or one completes and the
@@ -13,13 +13,13 @@ own flag, and a receiver waits for the lines that *it* expects. A step may carry
 that lies beyond the end of a small tensor): it is counted, but no receiver waits for it.
 
 `Ring` is that model. It decides for small messages of up to TUNED_RANKS ranks on one machine, where NCCL's choice of
-algorithm is known. The order of the ranks on the ring is not: claimed is what holds in every order. With more ranks or
-larger messages the choice is the tuner's; there only what every algorithm shares is claimed: as long as all calls so
-far fit, a result that needs a rank which issued no such call cannot come. A rank's calls on one communicator run in
-order, on one stream: behind a call that cannot complete, none can.
+algorithm is known. The order of the ranks on the ring is not known: only what holds in every order is claimed. With
+more ranks or larger messages the tuner chooses; there only what holds for every algorithm is claimed: as long as all
+calls so far fit, a result that needs a rank which issued no such call cannot come. A rank's calls on one communicator
+run in order, on one stream: no call behind one that cannot complete can complete either.
 
 A communicator is made by the first call on it, in which its ranks' hosts meet, and so are the connections of two of
-them that send and receive: a call stands there, too, for a rank that never comes.
+them that send and receive: a call waits there, too, for a rank that never comes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ holds twice as much: NCCL_LL_LINES_PER_THREAD (8) * 512 * LINE_BYTES (src/includ
 LL_BYTES: Mapping[str, int] = {"V100": 512 * 1024, "A100": 1024 * 1024, "H100": 2 * 1024 * 1024}
 """By GPU kind: up to about here two ranks of one node take LL for an all-reduce; above, LL128 or Simple.
 
-Bounds of ours, to one figure: where the tuner changes over depends on the bandwidth that it finds for the machine's
+Our own bounds, to one digit: where the tuner switches depends on the bandwidth that it finds for the machine's
 links. `most_ll_bytes` with its llMaxBws, 39 (Volta), 87.7 (Ampere) and 141 (Hopper), is 577, 1,298 and 2,087 kB; on
 links of more than twice that bandwidth the true bound is somewhat lower.
 """
@@ -84,9 +84,9 @@ today  alignUp(divUp(remCount, nranks), 16/sizeof(T)) in runRing (NCCL v2.22.3-1
 
 
 TUNED_RANKS = 16
-"""Up to so many ranks of one node NCCL's tuner takes a ring and LL for small messages.
+"""Up to this many ranks of one node, NCCL's tuner takes a ring and LL for small messages.
 
-An all-reduce costs 6.6 + 0.6 * 2 (n - 1) us on it, 0.2 us more on a tree and 25 us with NVLS, which 17 ranks exceed
+An all-reduce takes 6.6 + 0.6 * 2 (n - 1) us on it, 0.2 us more on a tree and 25 us with NVLS, which 17 ranks exceed
 (ncclTunerConstantsDefaults and ncclTopoTuneModel in src/graph/tuning.cc, v2.29.7-1).
 """
 
@@ -170,7 +170,7 @@ def _all_reduce(place: int, size: int, nbytes: int, align: int) -> tuple[Step, .
 
 
 class Transfer(Protocol):
-    """What one call does with the lines that its steps move. The rule alone needs none; an emulation does."""
+    """Callbacks for the lines that a call's steps move. The rule itself needs none; an emulation does."""
 
     def take(self, step: int, first: int, last: int, source: Transfer | None, source_step: int) -> None:
         """In its `step`, lines `first` to `last` (excluded) can go on.
@@ -241,7 +241,7 @@ class Ring:
 
     @property
     def at_rest(self) -> bool:
-        """Whether nothing is under way and every step sent was received: what comes next finds no trace."""
+        """Whether no step is under way and every step sent was received, so that later calls see no trace."""
         return not any(place.todo for place in self._places) and all(
             len(edge.sent) == edge.received for edge in self._edges.values()
         )
@@ -259,7 +259,7 @@ class Ring:
         return edge
 
     def _advance(self, index: int) -> set[int]:
-        """Take the steps of one place for as long as it can; returns the places that may see a difference."""
+        """Take the steps of one place for as long as it can; returns the places that this may affect."""
         size = len(self._places)
         here = self._places[index]
         awake: set[int] = set()
@@ -356,7 +356,7 @@ def _unmade(group: GroupCalls, absent: Sequence[int]) -> First:
 
 
 def _first_blocked(ranks: Sequence[int], lanes: Sequence[Sequence[IssuedCall]]) -> First:
-    """What needs a rank that issued no call in its place, as long as all calls so far fit: whatever NCCL's choices."""
+    """Calls that need a rank without a call in that slot: true for every choice of NCCL while all calls so far fit."""
     first: First = {}
     if not all(map(_fit, zip(*lanes, strict=False))):
         return first
@@ -376,7 +376,7 @@ def _first_blocked(ranks: Sequence[int], lanes: Sequence[Sequence[IssuedCall]]) 
 
 
 def _fit(calls: Sequence[IssuedCall]) -> bool:
-    """Whether NCCL runs the same thing on all: then it completes once all have issued it, and leaves no trace."""
+    """Whether NCCL runs one collective on all ranks: then it completes once all have issued it, and leaves no trace."""
     one = calls[0]
     if all(call[3:6] == one[3:6] and call.root == one.root for call in calls):  # op, dtype, shape
         return True
@@ -401,7 +401,7 @@ def _goes_round(call: IssuedCall) -> bool:
 
 
 def _needed(call: IssuedCall, missing: Sequence[int]) -> Sequence[int]:
-    """Which of the missing ranks' data `call` cannot do without, whatever algorithm NCCL takes."""
+    """The missing ranks whose data `call` needs with every algorithm of NCCL's."""
     if call.elements == 0:
         return ()
     op = op_of(call.op)
@@ -424,7 +424,7 @@ def _needed(call: IssuedCall, missing: Sequence[int]) -> Sequence[int]:
 
 
 def _replayed(group: GroupCalls) -> First:
-    """What stays blocked on the ring, in whatever order the ranks stand on it, in old NCCL and new.
+    """The calls that stay blocked on the ring for every order of the ranks, in old NCCL and new.
 
     The record does not say which of these ways to run it was. Those in which a call does not complete that is known to
     be complete are out; what every other way leaves blocked is blocked.

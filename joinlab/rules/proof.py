@@ -46,7 +46,7 @@ class Proof:
     stuck: tuple[Stuck, ...]
 
     def of(self, rank: int) -> Stuck | None:
-        """The stuck call that `rank` waits for; None if the proof is not about it."""
+        """The stuck call that `rank` waits for; None if the proof does not cover it."""
         return next((one for one in self.stuck if one.rank == rank), None)
 
 
