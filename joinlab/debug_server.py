@@ -94,7 +94,7 @@ def timeline_of_answers(answers: dict[str, list[Response]]) -> Timeline:
                 dumps.append(check(name, parsed(name, answer.text.encode()), texts))
             except TimelineFileError as error:
                 problems.append(str(error))
-        if sum(one.rows.height for one in dumps) > sum(one.rows.height for one in best):
+        if sum(len(one.calls) for one in dumps) > sum(len(one.calls) for one in best):
             best = dumps
     if not best:
         why = f" {problems[0]}" if problems else ""

@@ -7,6 +7,8 @@ import json
 import os
 import pickle
 import struct
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -21,8 +23,8 @@ from hypothesis import strategies as st
 import joinlab
 from joinlab.analysis.matching import match
 from joinlab.errors import TimelineFileError
-from joinlab.importers import safe_pickle
-from joinlab.importers.dump import Texts, check, rank_in
+from joinlab.importers import reading, safe_pickle
+from joinlab.importers.dump import Dump, Texts, check, rank_in
 from joinlab.timeline import EndKind
 
 JOB = Job(
@@ -235,6 +237,29 @@ def test_a_dump_of_another_day_and_a_link_to_nowhere_are_named_and_the_rest_is_r
 def test_a_folder_without_a_dump_says_what_it_could_open(tmp_path: Path) -> None:
     with pytest.raises(TimelineFileError, match=r"it holds no flight recorder dump and no profiler's trace"):
         joinlab.load(tmp_path)
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_several_processes_read_what_one_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: bool) -> None:
+    folder = write(tmp_path, dumps(draw(3), ring=30))
+    (folder / "nccl_trace_rank_3").write_bytes(b"\x80\x02}garbage")
+    alone, told = quietly(folder)
+    monkeypatch.setattr(reading, "FEWEST_BYTES", 0)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2})
+    if not answers:
+        monkeypatch.setattr(reading, "_CODE", "raise SystemExit(1)")
+    adopted: list[Dump] = []
+    unpacked = reading._unpacked
+    monkeypatch.setattr(reading, "_unpacked", lambda *given: adopted.extend(found := list(unpacked(*given))) or found)
+    together, warned = quietly(folder)
+    assert together.equals(alone) and warned == told
+    assert bool(adopted) == answers
+
+
+def test_a_process_that_reads_dumps_loads_neither_polars_nor_torch() -> None:
+    loaded = "import sys, joinlab.importers.reading; print({'numpy', 'polars', 'torch'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
 
 
 def test_an_unknown_kind_of_call_is_told_of(tmp_path: Path) -> None:

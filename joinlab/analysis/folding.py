@@ -286,7 +286,7 @@ def _shown(timeline: Timeline, classes: Sequence[Sequence[int]]) -> Matched:
     shown = [ranks[0] for ranks in classes]
     if len(shown) == timeline.world_size:
         return Matched(timeline)
-    hidden = timeline.calls.filter(~pl.col("rank").is_in(shown))
+    hidden = timeline.calls.select("group", "rank", "op", "peer").filter(~pl.col("rank").is_in(shown))
     counts = hidden.filter(~pl.col("op").is_in(list(POINT_TO_POINT))).group_by("group", "rank").len().rows()
     skipped = {group: dict(ranks) for group, ranks in timeline.meta.get("skipped", {}).items()}
     for group, rank, count in counts:

@@ -19,15 +19,16 @@ from __future__ import annotations
 import ast
 import gc
 import json
+import marshal
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, repeat
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
-
-import polars as pl
+from typing import Any, NamedTuple
 
 from joinlab.errors import TimelineFileError
 from joinlab.importers import safe_pickle, torchcomms
@@ -99,23 +100,44 @@ _NAME = re.compile(r"(?:(?P<backend>\w+):)?(?P<op>\w+)(?: (?P<own>\d+)(?:->|<-)(
 _LAST_NUMBER = re.compile(r"(\d+)\D*$")
 
 
-ROWS: Mapping[str, pl.DataType] = {
-    "rank": pl.Int64(),
-    "group": pl.String(),
-    "number": pl.Int64(),  # collective_seq_id
-    "seq": pl.Int64(),
-    "op": pl.String(),
-    "backend": pl.String(),
-    "dtype": pl.String(),
-    "shape": pl.Int64(),  # index into Texts.shapes
-    "stack": pl.Int64(),  # index into Texts.stacks; null: none was recorded
-    "peer": pl.Int64(),
-    "enqueued_ns": pl.Int64(),
-    "started_ns": pl.Int64(),
-    "completed_ns": pl.Int64(),
-    "bound": pl.Boolean(),  # completed_ns is only a lower bound
-}
-"""Columns of one dump's calls."""
+class Kind(NamedTuple):
+    """What calls share: a job of 500,000 calls has a few hundred kinds, so that a call is a row of numbers.
+
+    shape  index into Texts.shapes
+    peer   global rank
+    over   it completed, whether or not the record says when
+    """
+
+    group: str
+    backend: str
+    op: str
+    dtype: str | None
+    shape: int
+    peer: int | None
+    over: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """The calls of a dump, oldest first, 52 bytes each. A time of 0 is not known.
+
+    kind    index into Texts.kinds
+    stack   index into Texts.stacks; -1: none was recorded
+    number  collective_seq_id
+    seq     order of issue within the group
+    """
+
+    kind: array[int]
+    stack: array[int]
+    number: array[int]
+    seq: array[int]
+    enqueued_ns: array[int]
+    started_ns: array[int]
+    completed_ns: array[int]
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
 
 Group = tuple[str, tuple[int, ...]]
 """Description and global ranks of a process group."""
@@ -127,7 +149,6 @@ class Dump:
 
     form      what wrote it, and its version
     library   version of NCCL; "" where the dump does not say
-    rows      its calls, oldest first: columns ROWS
     groups    every group that the dump describes, by name; that of a group which only entries name has no ranks
     status    enqueued and completed collectives, by the number that the process gave the group
     numbers   names of the groups by that number, as far as entries tell
@@ -138,7 +159,7 @@ class Dump:
     file: str
     form: str
     library: str
-    rows: pl.DataFrame
+    calls: Calls
     groups: dict[str, Group]
     status: dict[str, dict[str, int]]
     numbers: dict[str, str]
@@ -208,7 +229,11 @@ def check(path: Path, content: object, texts: Texts) -> Dump:
         status = _status(content.get("pg_status") or {})
         entries = _entries(content.get("entries", []))
         problems: list[str] = []
-        rows, numbers = _rows(rank, entries, groups, texts, problems)
+        try:
+            calls, numbers = _calls(entries, groups, texts, problems)
+        except KeyError:  # a form that lacks some fields
+            entries = [{**_ABSENT, **entry} for entry in entries]
+            calls, numbers = _calls(entries, groups, texts, problems)
     except TimelineFileError:
         raise
     except _MALFORMED as error:
@@ -216,7 +241,7 @@ def check(path: Path, content: object, texts: Texts) -> Dump:
         raise _refused(path, f"it is not of the known form ({detail})", "Copy it again.") from error
     library = str(content.get("comm_lib_version") or content.get("nccl_version") or "")
     named = tuple(f"{str(path)!r}: {problem}" for problem in problems)
-    return Dump(rank, str(path), f"flight recorder {version}", library, rows, groups, status, numbers, named)
+    return Dump(rank, str(path), f"flight recorder {version}", library, calls, groups, status, numbers, named)
 
 
 _MALFORMED = (
@@ -229,12 +254,11 @@ _MALFORMED = (
     SyntaxError,
     TypeError,
     ValueError,
-    pl.exceptions.PolarsError,
 )
 
 
 def _entries(entries: object) -> list[dict[str, Any]]:
-    if not isinstance(entries, list) or not all(type(entry) is dict for entry in entries):
+    if not isinstance(entries, list) or not set(map(type, entries)) <= {dict}:
         raise TypeError("its entries are no list of dicts")
     return entries
 
@@ -270,85 +294,86 @@ def _status(status: object) -> dict[str, dict[str, int]]:
     return {str(number): {key: int(value) for key, value in one.items()} for number, one in status.items()}
 
 
-def _rows(
-    rank: int, entries: Sequence[dict[str, Any]], groups: dict[str, Group], texts: Texts, problems: list[str]
-) -> tuple[pl.DataFrame, dict[str, str]]:
+def _calls(
+    entries: Sequence[dict[str, Any]], groups: dict[str, Group], texts: Texts, problems: list[str]
+) -> tuple[Calls, dict[str, str]]:
     """The calls, and the names of the groups by the number that the process gave them."""
-    titles = _column(entries, "profiling_name")
-    kinds = {title: _kind(title) for title in set(titles)}
-    left_out = {title for title, (_, op, _) in kinds.items() if op is None}
-    for title in sorted(left_out):
-        if kinds[title][0] not in _BRACKETS:
-            problems.append(f"{titles.count(title)} calls of the unknown kind {title!r} were left out")
-    keys = _place_keys(entries)
-    places = {key: _group_of(*key) for key in dict.fromkeys(keys)}
-    for name, words in places.values():
-        groups.setdefault(name, (words, ()))
+    # What the calls of one kind share is compared as bytes: tuples made in Python took four times as long.
+    alike = _Numbers()
+    codes = array("i", map(alike.__getitem__, map(marshal.dumps, map(_TOLD, entries), repeat(2))))
+    told = [texts.told(key) for key in alike]
+    for one in told:
+        groups.setdefault(one.group, (one.words, ()))
+    left_out = {code for code, one in enumerate(told) if one.op is None}
     if left_out:
-        entries = [entry for entry in entries if entry["profiling_name"] not in left_out]
-        titles, keys = _column(entries, "profiling_name"), _place_keys(entries)
-    names = [places[key][0] for key in keys]
-    peers = {title: peer for title, (_, _, peer) in kinds.items() if peer is not None}
-    over = [
-        bool(gone) or told == "completed"
-        for gone, told in zip(_column(entries, "retired"), _column(entries, "state"), strict=True)
-    ]
-    created = _column(entries, "time_created_ns")
-    done = [time or None for time in _column(entries, "time_discovered_completed_ns")]
-    bound = [yes and time is None for yes, time in zip(over, done, strict=True)]
-    if any(bound):
-        done = [first if low else time for first, low, time in zip(created, bound, done, strict=True)]
-    data: dict[str, Sequence[Any]] = {
-        "rank": [rank] * len(entries),
-        "group": names,
-        "number": _column(entries, "collective_seq_id"),
-        "seq": _seqs(names, _column(entries, "op_id")),
-        "op": [kinds[title][1] for title in titles],
-        "backend": [kinds[title][0] for title in titles],
-        "dtype": texts.dtypes(_column(entries, "input_dtypes")),
-        "shape": texts.numbered_shapes(_column(entries, "input_sizes")),
-        "stack": texts.numbered_stacks(_column(entries, "frames")),
-        "peer": [
-            groups[name][1][peers[title]] if title in peers else None for title, name in zip(titles, names, strict=True)
-        ],
-        "enqueued_ns": created,
-        "started_ns": [time or None for time in _column(entries, "time_discovered_started_ns")],
-        "completed_ns": done,
-        "bound": bound,
-    }
-    return frame_of(data), {str(number): name for (number, _), (name, _) in places.items()}
+        for title in sorted({told[code].title for code in left_out if told[code].backend not in _BRACKETS}):
+            count = sum(told[code].title == title for code in codes)
+            problems.append(f"{count} calls of the unknown kind {title!r} were left out")
+        entries = [entry for entry, code in zip(entries, codes, strict=True) if code not in left_out]
+        codes = array("i", [code for code in codes if code not in left_out])
+    kinds = [-1 if one.op is None else texts.kind(_kind_of(one, groups)) for one in told]
+    calls = Calls(
+        kind=array("i", map(kinds.__getitem__, codes)),
+        stack=texts.numbered_stacks([entry["frames"] for entry in entries]),
+        number=_numbers(entries, "collective_seq_id"),
+        seq=_seqs([told[code].group for code in codes], _numbers(entries, "op_id")),
+        enqueued_ns=_numbers(entries, "time_created_ns"),
+        started_ns=_numbers(entries, "time_discovered_started_ns"),
+        completed_ns=_numbers(entries, "time_discovered_completed_ns"),
+    )
+    return calls, {one.number: one.group for one in told}
 
 
-def frame_of(data: Mapping[str, Sequence[Any]]) -> pl.DataFrame:
-    """The columns ROWS; TypeError where a value is of another type."""
-    return pl.DataFrame([pl.Series(name, values, dtype=ROWS[name], strict=True) for name, values in data.items()])
-
-
-_FIELDS: Mapping[str, Any] = {
-    "retired": False,
-    "collective_seq_id": 0,
+_TOLD = itemgetter("pg_id", "process_group", "profiling_name", "input_dtypes", "input_sizes", "state", "retired")
+_ABSENT: Mapping[str, Any] = {
+    "pg_id": None,
+    "process_group": None,
     "input_dtypes": (),
     "input_sizes": (),
+    "state": None,
+    "retired": False,
+    "frames": None,
+    "collective_seq_id": 0,
+    "op_id": None,
+    "time_created_ns": None,
+    "time_discovered_started_ns": None,
+    "time_discovered_completed_ns": None,
 }
-"""What an older or shorter form of dump counts as having in these fields; None in all others."""
+"""What an entry says of these fields that an older or shorter form of dump does not have."""
 
 
-def _column(entries: Sequence[dict[str, Any]], name: str) -> list[Any]:
-    """One field of all entries. Indexing takes two thirds of the time of `get`, and of rows zipped into columns."""
-    try:
-        return [entry[name] for entry in entries]
-    except KeyError:
-        otherwise = _FIELDS.get(name)
-        return [entry.get(name, otherwise) for entry in entries]
+class _Numbers(dict[Hashable, int]):
+    """Numbers keys in the order in which they come first."""
+
+    def __missing__(self, key: Hashable) -> int:
+        self[key] = number = len(self)
+        return number
 
 
-def _place_keys(entries: Sequence[dict[str, Any]]) -> list[tuple[Any, Any]]:
-    """Of each entry what it says of its group: the group's number, and its name with a description."""
-    groups = _column(entries, "process_group")
-    return [
-        (number, tuple(group) if type(group) is list else group)
-        for number, group in zip(_column(entries, "pg_id"), groups, strict=True)
-    ]
+def _numbers(entries: Sequence[dict[str, Any]], name: str) -> array[int]:
+    """One field of all entries, 0 where it is null. TypeError if it is no integer."""
+    return array("q", [value or 0 for value in map(itemgetter(name), entries)])
+
+
+class _Told(NamedTuple):
+    """What an entry says of itself that others say, too. `peer` counts in the group; without an op it is left out."""
+
+    number: str
+    group: str
+    words: str
+    title: str
+    backend: str
+    op: str | None
+    peer: int | None
+    dtype: str | None
+    shape: int
+    over: bool
+
+
+def _kind_of(told: _Told, groups: Mapping[str, Group]) -> Kind:
+    assert told.op is not None
+    peer = None if told.peer is None else groups[told.group][1][told.peer]
+    return Kind(told.group, told.backend, told.op, told.dtype, told.shape, peer, told.over)
 
 
 def _group_of(number: object, group: Any) -> tuple[str, str]:
@@ -371,13 +396,14 @@ def _kind(title: str) -> tuple[str, str | None, int | None]:
     return found["backend"] or "nccl", op.value, int(found["peer"]) if found["peer"] else None
 
 
-def _seqs(names: Sequence[str], ids: Sequence[object]) -> list[int]:
+def _seqs(names: Sequence[str], ids: array[int]) -> array[int]:
     """Each call's order of issue within its group: from op_id, or counted where a dump has none or repeats it."""
-    pairs = set(zip(names, ids, strict=True))
-    if len(pairs) == len(names) and all(isinstance(one, int) and one > 0 for one in ids):
-        return [one - 1 for one in ids]  # type: ignore[operator]
+    several = len(set(names)) > 1
+    unique = len(set(zip(names, ids, strict=True) if several else ids)) == len(ids)
+    if unique and min(ids, default=0) > 0:
+        return array("q", [one - 1 for one in ids])
     counts: dict[str, int] = {}
-    found = []
+    found = array("q")
     for name in names:
         found.append(counts.get(name, 0))
         counts[name] = found[-1] + 1
@@ -385,69 +411,64 @@ def _seqs(names: Sequence[str], ids: Sequence[object]) -> list[int]:
 
 
 class Texts:
-    """Shapes and stacks of all dumps, each distinct one once: 500,000 entries have a few hundred of them."""
+    """What the calls of all dumps share, each distinct one once: their kinds, shapes and stacks."""
 
     def __init__(self) -> None:
+        self.kinds: dict[Kind, int] = {}
         self.shapes: dict[tuple[tuple[int, ...], ...], int] = {}
-        self.stacks: dict[tuple[str, ...], int] = {}
-        self.frames: list[tuple[Frame, ...]] = []
-        self._dtypes: dict[tuple[str, ...], str | None] = {}
+        self.stacks: dict[tuple[Frame, ...], int] = {}
+        self._told: dict[bytes, _Told] = {}
+        self._stacks: dict[tuple[tuple[Any, Any, Any], ...], int] = {}
+
+    def kind(self, kind: Kind) -> int:
+        """The number of a kind. UnicodeEncodeError where a name in it is no text that a table takes."""
+        "".join((kind.group, kind.backend, kind.dtype or "")).encode()
+        return self.kinds.setdefault(kind, len(self.kinds))
+
+    def told(self, key: Any) -> _Told:
+        """What the fields _TOLD say, from their marshalled bytes."""
+        found = self._told.get(key)
+        if found is None:
+            number, group, title, names, sizes, state, retired = marshal.loads(key)
+            name, words = _group_of(number, group)
+            backend, op, peer = _kind(title)
+            shape = self.shape(sizes) if op else 0
+            over = bool(retired) or state == "completed"
+            found = _Told(str(number), name, words, title, backend, op, peer, _dtype(names), shape, over)
+            self._told[key] = found
+        return found
 
     def shape(self, sizes: Sequence[Sequence[int]]) -> int:
         key = tuple(map(tuple, sizes))
-        found = self.shapes.get(key)
-        if found is None:
-            if not all(type(size) is int and size >= 0 for size in chain.from_iterable(key)):
-                raise ValueError(f"sizes {str(sizes)[:60]}")
-            found = self.shapes[key] = len(self.shapes)
-        return found
+        if key not in self.shapes and not all(
+            type(size) is int and 0 <= size < 1 << 62 for size in chain.from_iterable(key)
+        ):
+            raise ValueError(f"sizes {str(sizes)[:60]}")
+        return self.shapes.setdefault(key, len(self.shapes))
 
-    def numbered_shapes(self, column: Sequence[Sequence[Sequence[int]]]) -> list[int]:
-        """The number of each shape. Most are known, and cost a look."""
-        known = self.shapes
-        try:
-            return [known[tuple(map(tuple, sizes))] for sizes in column]
-        except KeyError:
-            return list(map(self.shape, column))
-
-    def dtypes(self, column: Sequence[Sequence[str] | str]) -> list[str | None]:
-        """Each name, or names, as torch spells it."""
-        known = self._dtypes
-        try:
-            return [known[tuple(names)] for names in column]
-        except KeyError:
-            return list(map(self._dtype, column))
-
-    def _dtype(self, names: Sequence[str] | str) -> str | None:
-        key = (names,) if isinstance(names, str) else tuple(names)
-        if key not in self._dtypes:
-            words = [DTYPES.get(name, name.lower()) for name in key if name]
-            self._dtypes[key] = (words[0] if len(set(words)) == 1 else ",".join(words)) if words else None
-        return self._dtypes[key]
-
-    def numbered_stacks(self, stacks: Sequence[Sequence[Mapping[str, Any]] | None]) -> list[int | None]:
+    def numbered_stacks(self, stacks: Sequence[Sequence[Mapping[str, Any]] | None]) -> array[int]:
         """The number of each stack. Frames that a dump shares are one object in it, so that most cost only a look."""
-        seen: dict[tuple[int, ...], int] = {}
-        found: list[int | None] = []
-        for frames in stacks:
-            if not frames:
-                found.append(None)
-                continue
-            key = tuple(map(id, frames))
-            number = seen.get(key)
-            if number is None:
-                number = seen[key] = self._stack(frames)
-            found.append(number)
-        return found
+        alike = _Numbers()
+        codes = array("i", map(alike.__getitem__, [tuple(map(id, frames or ())) for frames in stacks]))
+        numbers = [self._stack(stacks[codes.index(code)]) for code in alike.values()]
+        return array("i", map(numbers.__getitem__, codes))
 
-    def _stack(self, frames: Sequence[Mapping[str, Any]]) -> int:
-        read = tuple(Frame(str(one["filename"]), int(one["line"]), str(one["name"])) for one in frames)
-        texts = tuple(map(str, read))
-        number = self.stacks.get(texts)
+    def _stack(self, frames: Sequence[Mapping[str, Any]] | None) -> int:
+        if not frames:
+            return -1
+        key = tuple((one["filename"], one["line"], one["name"]) for one in frames)
+        number = self._stacks.get(key)
         if number is None:
-            number = self.stacks[texts] = len(self.frames)
-            self.frames.append(read)
+            stack = tuple(Frame(str(file), int(line), str(name)) for file, line, name in key)
+            "".join(map(str, stack)).encode()  # as in `kind`
+            number = self._stacks[key] = self.stacks.setdefault(stack, len(self.stacks))
         return number
+
+
+def _dtype(names: Sequence[str] | str) -> str | None:
+    """The name, or names, as torch spells it."""
+    words = [DTYPES.get(name, name.lower()) for name in ([names] if isinstance(names, str) else names) if name]
+    return (words[0] if len(set(words)) == 1 else ",".join(words)) if words else None
 
 
 def _refused(path: Path, what: str, todo: str) -> TimelineFileError:

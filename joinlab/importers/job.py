@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median_low
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from joinlab.analysis.wording import ranks_text
 from joinlab.errors import TimelineFileError
-from joinlab.importers.dump import Dump, Group, Texts
+from joinlab.importers.dump import Dump, Group, Kind, Texts
 from joinlab.ops import Op
-from joinlab.program.labels import call_site, label
+from joinlab.program.labels import Frame, call_site, label
 from joinlab.timeline import CALL_COLUMNS, SPAN_COLUMNS, Clock, Ending, EndKind, Meta, Progress, Timeline
 
 NOTHING_RECORDED = 1 << 40
@@ -34,7 +36,7 @@ def timeline_of(dumps: Sequence[Dump], texts: Texts, problems: Iterable[str] = (
     groups = _all_groups(dumps)
     world = {rank for _, ranks in groups.values() for rank in ranks} | {dump.rank for dump in dumps}
     told += [problem for dump in dumps for problem in dump.problems]
-    rows = pl.concat([_renamed(dump, groups) for dump in dumps])
+    rows = _rows(dumps, groups, texts)
     if rows.is_empty() and not any(dump.status for dump in dumps):
         why = f" {told[0]}." if told else ""
         raise TimelineFileError(
@@ -42,15 +44,14 @@ def timeline_of(dumps: Sequence[Dump], texts: Texts, problems: Iterable[str] = (
             "For dumps, set TORCH_FR_BUFFER_SIZE (TORCH_NCCL_TRACE_BUFFER_SIZE before 2.10) above 0 before the run."
         )
     origin = int(rows["enqueued_ns"].min() or 0)  # type: ignore[arg-type]
-    times = [pl.col(name) - origin for name in ("enqueued_ns", "started_ns", "completed_ns")]
-    calls = _written(rows, texts).with_columns(times)
+    calls = _written(rows, texts, origin)
     missing = sorted(world - {dump.rank for dump in dumps})
     if missing:
         told.append(f"there is no record of {ranks_text(missing)}: what happened there is unknown")
     size = max(world) + 1
-    backend = _backend(rows)
+    backend = _backend(rows, texts)
     clock: Clock = {"domain": "wall", "origin_ns": origin}
-    if rows["bound"].any():
+    if (rows["over"] & rows["completed_ns"].is_null()).any():
         clock["completed"] = "a lower bound: the record says that a call completed, not when"
     progress = _progress(dumps)
     meta: Meta = {
@@ -69,7 +70,7 @@ def timeline_of(dumps: Sequence[Dump], texts: Texts, problems: Iterable[str] = (
         "problems": told,
     }
     return Timeline(
-        calls=calls.select(list(CALL_COLUMNS)),
+        calls=calls,
         spans=pl.DataFrame(schema=dict(SPAN_COLUMNS)),
         ends=_ends(calls, size, missing),
         meta=meta,
@@ -100,7 +101,7 @@ def _of_one_job(dumps: Sequence[Dump], told: list[str]) -> list[Dump]:
 
 def _last(dump: Dump) -> int | None:
     """When the dump's last call was enqueued."""
-    return max(dump.rows["enqueued_ns"].drop_nulls().to_list(), default=None)
+    return max(dump.calls.enqueued_ns, default=0) or None
 
 
 def _all_groups(dumps: Sequence[Dump]) -> dict[str, Group]:
@@ -113,47 +114,88 @@ def _all_groups(dumps: Sequence[Dump]) -> dict[str, Group]:
     return dict(sorted(found.items(), key=lambda item: (-len(item[1][1]), len(item[0]), item[0])))
 
 
-def _renamed(dump: Dump, groups: Mapping[str, Group]) -> pl.DataFrame:
-    """The calls of a dump, under the names of `_all_groups`."""
+def _rows(dumps: Sequence[Dump], groups: Mapping[str, Group], texts: Texts) -> pl.DataFrame:
+    """The calls of all dumps, in numbers, under the groups' names of `_all_groups`; times as the dumps give them."""
+    kinds = [_renamed(dump, groups, texts) for dump in dumps]  # may add to texts.kinds
+    data = {"rank": np.repeat([dump.rank for dump in dumps], [len(dump.calls) for dump in dumps])}
+    data |= {"kind": np.concatenate(kinds)}
+    for name in ("stack", "number", "seq", *_TIMES):
+        data[name] = np.concatenate([np.asarray(getattr(dump.calls, name)) for dump in dumps])
+    kind = data["kind"]
+    return pl.DataFrame(data).with_columns(
+        pl.Series("group", [one.group for one in texts.kinds], dtype=pl.String()).gather(kind),
+        pl.Series("op", [one.op for one in texts.kinds], dtype=pl.String()).gather(kind),
+        pl.Series("over", [one.over for one in texts.kinds], dtype=pl.Boolean()).gather(kind),
+        *(pl.when(pl.col(name) != 0).then(pl.col(name)).alias(name) for name in _TIMES),
+    )
+
+
+_TIMES = ("enqueued_ns", "started_ns", "completed_ns")
+
+
+def _renamed(dump: Dump, groups: Mapping[str, Group], texts: Texts) -> npt.NDArray[np.int32]:
+    """The kinds of a dump's calls, under the names of `_all_groups`."""
+    found = np.asarray(dump.calls.kind)
     names = {name: _key(name, ranks, groups) for name, (_, ranks) in dump.groups.items() if ranks}
-    changed = {name: key for name, key in names.items() if name != key}
-    return dump.rows.with_columns(pl.col("group").replace(changed)) if changed else dump.rows
+    if any(name != key for name, key in names.items()):
+        for number, one in list(enumerate(texts.kinds)):
+            if one.group != names.get(one.group, one.group) and (found == number).any():
+                found = np.where(found == number, texts.kind(one._replace(group=names[one.group])), found)
+    return found
 
 
 def _key(name: str, ranks: tuple[int, ...], known: Mapping[str, Group]) -> str:
     return name if name not in known or known[name][1] == ranks else f"{name}:{','.join(map(str, ranks))}"
 
 
-def _written(rows: pl.DataFrame, texts: Texts) -> pl.DataFrame:
-    """`rows` with the columns of a Timeline: shapes and stacks themselves, and the labels that stacks tell."""
-    shapes = pl.Series("shape", [list(map(list, one)) for one in texts.shapes], dtype=CALL_COLUMNS["shape"])
-    stacks = pl.Series("stack", [list(map(str, reversed(one))) for one in texts.frames], dtype=CALL_COLUMNS["stack"])
-    sites = pl.Series("call_site", list(map(call_site, texts.frames)), dtype=pl.String())
-    told_by = ["op", "stack", "dtype", "backend"]
-    labels = rows.select(told_by).unique()
-    origins = [
-        label(
-            Op(op),
-            () if stack is None else texts.frames[stack],
-            asynchronous=True,
-            dtype=dtype,
-            all_reduce_barrier=backend == "nccl",
-        )
-        for op, stack, dtype, backend in labels.iter_rows()
+def _written(rows: pl.DataFrame, texts: Texts, origin: int) -> pl.DataFrame:
+    """`rows` with the columns of a Timeline: what their numbers stand for, and the labels that stacks tell."""
+    kinds, stacks = list(texts.kinds), list(texts.stacks)
+    kind, stack = rows["kind"].to_numpy(), rows["stack"].to_numpy()
+    none = len(stacks)  # the last of each column of stacks: gathered by number, which took a third of a join's time
+    texts_of = pl.DataFrame(
+        {
+            "stack": [*(list(map(str, reversed(one))) for one in stacks), None],
+            "call_site": [*map(call_site, stacks), None],
+        },
+        schema={name: CALL_COLUMNS[name] for name in ("stack", "call_site")},
+    )[np.where(stack < 0, none, stack)]
+    pairs, label_of = np.unique(kind.astype(np.int64) * (none + 1) + stack + 1, return_inverse=True)
+    labels = [
+        _label(kinds[pair // (none + 1)], (stacks[at - 1] if (at := pair % (none + 1)) else ()))
+        for pair in pairs.tolist()
     ]
-    labels = labels.with_columns(pl.Series("origin", origins, dtype=pl.String()))
-    joined = rows.join(labels, on=told_by, how="left", nulls_equal=True, maintain_order="left")
-    # Taken by number: joins with the texts took three times as long.
-    joined = joined.with_columns(
-        shapes.gather(joined["shape"]), stacks.gather(joined["stack"]), sites.gather(joined["stack"])
-    )
-    absent = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in CALL_COLUMNS.items() if name not in joined]
-    return joined.with_columns(absent)
+    shapes = [[list(size) for size in shape] for shape in texts.shapes]
+    columns = {
+        "origin": pl.Series(labels, dtype=pl.String()).gather(label_of),
+        "dtype": pl.Series([one.dtype for one in kinds], dtype=pl.String()).gather(kind),
+        "shape": pl.Series(shapes, dtype=CALL_COLUMNS["shape"]).gather(np.array([one.shape for one in kinds])[kind]),
+        "peer": pl.Series([one.peer for one in kinds], dtype=pl.Int64()).gather(kind),
+        "call_site": texts_of["call_site"],
+        "stack": texts_of["stack"],
+        "enqueued_ns": rows["enqueued_ns"] - origin,
+        "started_ns": rows["started_ns"] - origin,
+        "completed_ns": rows.select(
+            pl.when(pl.col("over")).then(pl.coalesce("completed_ns", "enqueued_ns")).otherwise("completed_ns") - origin
+        ).to_series(),
+    }
+    columns |= {name: rows[name] for name in ("rank", "group", "seq", "op")}
+    absent = {
+        name: pl.Series([None], dtype=dtype).new_from_index(0, rows.height) for name, dtype in CALL_COLUMNS.items()
+    }
+    return pl.DataFrame([(columns.get(name, one)).alias(name) for name, one in absent.items()])
 
 
-def _backend(rows: pl.DataFrame) -> str:
+def _label(kind: Kind, stack: tuple[Frame, ...]) -> str:
+    return label(Op(kind.op), stack, asynchronous=True, dtype=kind.dtype, all_reduce_barrier=kind.backend == "nccl")
+
+
+def _backend(rows: pl.DataFrame, texts: Texts) -> str:
     """The backend that most calls name; a job of two backends has groups of both."""
-    return str(rows["backend"].mode().sort().first()) if rows.height else "nccl"
+    counts: dict[str, int] = {}
+    for kind, count in zip(texts.kinds, np.bincount(rows["kind"].to_numpy(), minlength=len(texts.kinds)), strict=True):
+        counts[kind.backend] = counts.get(kind.backend, 0) + int(count)
+    return min(counts, key=lambda name: (-counts[name], name)) if rows.height else "nccl"
 
 
 def _skipped(

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import json
 import zlib
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeGuard
 
-import polars as pl
-
 from joinlab.errors import TimelineFileError
-from joinlab.importers.dump import DTYPES, MAX_BYTES, OPS, ROWS, Dump, Group, Texts, frame_of, rank_in
+from joinlab.importers.dump import DTYPES, MAX_BYTES, OPS, Calls, Dump, Group, Kind, Texts, rank_in
 from joinlab.ops import Op
 from joinlab.recorder.rank_log import MOST_RANKS
 
@@ -74,13 +73,13 @@ def check(path: Path, content: Mapping[str, Any], texts: Texts) -> Dump:
     try:
         events = [event for event in content["traceEvents"] if isinstance(event, dict)]
         groups, problems = _groups(info, events), list[str]()
-        rows = _rows(rank, int(content.get("baseTimeNanoseconds") or 0), events, groups, texts, problems)
-    except (TypeError, ValueError, KeyError, AttributeError, OverflowError, pl.exceptions.PolarsError) as error:
+        calls = _calls(int(content.get("baseTimeNanoseconds") or 0), events, groups, texts, problems)
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
         detail = f"{type(error).__name__}: {error}".partition("\n")[0][:160]
         raise TimelineFileError(f"cannot open {str(path)!r}: it is not of the known form ({detail}).") from error
     library = str(info.get("nccl_version") or "") if isinstance(info, dict) else ""
     told = tuple(f"{str(path)!r}: {problem}" for problem in problems)
-    return Dump(rank, str(path), "profiler trace", library, rows, groups, {}, {}, told)
+    return Dump(rank, str(path), "profiler trace", library, calls, groups, {}, {}, told)
 
 
 def _groups(info: object, events: Sequence[Mapping[str, Any]]) -> dict[str, Group]:
@@ -112,14 +111,9 @@ def _ranks(text: object) -> tuple[int, ...]:
     return tuple(ranks)
 
 
-def _rows(
-    rank: int,
-    base: int,
-    events: Sequence[Mapping[str, Any]],
-    groups: Mapping[str, Group],
-    texts: Texts,
-    problems: list[str],
-) -> pl.DataFrame:
+def _calls(
+    base: int, events: Sequence[Mapping[str, Any]], groups: Mapping[str, Group], texts: Texts, problems: list[str]
+) -> Calls:
     calls = list(_nccl(events)) or list(_gloo(events, groups, problems))
     kernels = {
         event["args"]["External id"]: event
@@ -127,35 +121,26 @@ def _rows(
         if event.get("cat") == "kernel" and str(event.get("name", "")).startswith("nccl") and event.get("args")
     }
     counts: dict[str, int] = {}
-    found: dict[str, list[Any]] = {name: [] for name in ROWS}
+    found = Calls(array("i"), array("i"), *(array("q") for _ in range(5)))
     for event, backend, name, op, told in sorted(calls, key=lambda call: float(call[0]["ts"])):
         order = counts[name] = counts.get(name, 0) + 1
         kernel = kernels.get(told.get("External id"))
-        begin = base + round(float(event["ts"]) * 1000)
-        ran = base + round(float(kernel["ts"]) * 1000) if kernel else None
-        over = ran + round(float(kernel["dur"]) * 1000) if kernel and ran is not None else None
+        ran = base + round(float(kernel["ts"]) * 1000) if kernel else 0
         number = told.get("Seq")
         peer = told.get("Dst Rank" if op is Op.SEND else "Src Rank") if op in (Op.SEND, Op.RECV) else None
-        elements, kind = told.get("In msg nelems"), told.get("dtype")
-        row = {
-            "rank": rank,
-            "group": name,
-            "number": number if type(number) is int and number > 0 else order,
-            "seq": order - 1,
-            "op": op.value,
-            "backend": backend,
-            "dtype": None if kind is None else DTYPES.get(kind, str(kind).lower()),
-            "shape": texts.shape([] if elements is None else [[elements]]),
-            "stack": None,
-            "peer": peer,
-            "enqueued_ns": begin,
-            "started_ns": ran,
-            "completed_ns": over if kernels else begin,
-            "bound": not kernels,
-        }
-        for column, value in row.items():
-            found[column].append(value)
-    return frame_of(found)
+        if peer is not None and not (type(peer) is int and -1 <= peer < MOST_RANKS):
+            raise ValueError(f"the peer of a {op} is {peer!r:.40}")
+        elements, dtype = told.get("In msg nelems"), told.get("dtype")
+        dtype = None if dtype is None else DTYPES.get(dtype, str(dtype).lower())
+        shape = texts.shape([] if elements is None else [[elements]])
+        found.kind.append(texts.kind(Kind(name, backend, op.value, dtype, shape, peer, over=not kernels)))
+        found.stack.append(-1)
+        found.number.append(number if type(number) is int and number > 0 else order)
+        found.seq.append(order - 1)
+        found.enqueued_ns.append(base + round(float(event["ts"]) * 1000))
+        found.started_ns.append(ran)
+        found.completed_ns.append(ran + round(float(kernel["dur"]) * 1000) if kernel else 0)
+    return found
 
 
 _Call = tuple[Mapping[str, Any], str, str, Op, Mapping[str, Any]]

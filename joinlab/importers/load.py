@@ -8,7 +8,6 @@ flight recorder dumps, one per rank: a folder, or one     a pickle, or JSON with
 from __future__ import annotations
 
 import os
-import stat
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 from joinlab.archive import MAX_BYTES
 from joinlab.errors import TimelineFileError
 from joinlab.importers import dump, job, kineto
+from joinlab.importers.reading import Readers, read, status_of
 from joinlab.importers.recording import is_recording, load_recording
 from joinlab.recorder.bounded_log import parse_segment_name
 from joinlab.timeline import Timeline
@@ -47,7 +47,7 @@ def load(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Timeline:
             return _told(_recording(place) if is_recording(place) else _folder(place))
         if _is_record(_head(place)):
             texts = dump.Texts()
-            return _told(job.timeline_of([_dump(place, texts)], texts))
+            return _told(job.timeline_of([read(place, texts)], texts))
     except OSError as error:
         why = error.strerror or str(error)
         raise TimelineFileError(
@@ -76,14 +76,8 @@ def _folder(folder: Path) -> Timeline:
     problems: list[str] = []
     candidates = [one for one in files if _may_be_dump(one, problems)]
     chosen = _one_series(candidates, problems)
-    dumps: list[dump.Dump] = []
     texts = dump.Texts()
-    with dump.no_collection():
-        for one in chosen:
-            try:
-                dumps.append(_dump(one, texts))
-            except (TimelineFileError, OSError) as error:
-                problems.append(_sentence(one, error))
+    dumps = _read(chosen, texts, problems)
     if not dumps:
         why = f" {problems[0]}" if problems else ""
         raise TimelineFileError(
@@ -91,6 +85,29 @@ def _folder(folder: Path) -> Timeline:
             "joinlab.load opens files of Timeline.save, and folders with one such file per rank."
         )
     return job.timeline_of(dumps, texts, problems)
+
+
+def _read(files: Sequence[Path], texts: dump.Texts, problems: list[str]) -> list[dump.Dump]:
+    """Those that can be read, in the order of the files; `problems` names the others."""
+    found: dict[str, dump.Dump] = {}
+    wrong: dict[str, str] = {}
+
+    def take(file: Path) -> None:
+        try:
+            found[str(file)] = read(file, texts)
+        except (TimelineFileError, OSError) as error:
+            wrong[str(file)] = _sentence(file, error)
+
+    with dump.no_collection(), Readers(files) as others:
+        for one in others.own:
+            take(one)
+        found |= {one.file: one for one in others.results(texts)}
+        for one in others.given:
+            if str(one) not in found:
+                take(one)
+    names = list(map(str, files))
+    problems += [wrong[name] for name in names if name in wrong]
+    return [found[name] for name in names if name in found]
 
 
 def _may_be_dump(file: Path, problems: list[str]) -> bool:
@@ -133,34 +150,10 @@ def _one_series(files: Sequence[Path], problems: list[str]) -> list[Path]:
     return series[best] if best is not None else []
 
 
-def _dump(file: Path, texts: dump.Texts) -> dump.Dump:
-    data = _bytes(file)
-    content = dump.parsed(file, kineto.unzipped(file, data) if kineto.looks_zipped(data) else data)
-    return kineto.check(file, content, texts) if kineto.is_trace(content) else dump.check(file, content, texts)
-
-
-def _status(file: Path) -> os.stat_result:
-    """What the system says of a file. A pipe or a device is refused: reading it might never end."""
-    status = file.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise TimelineFileError(f"cannot open {str(file)!r}: it is no regular file. Name a file or a folder.")
-    return status
-
-
 def _head(file: Path) -> bytes:
-    _status(file)
+    status_of(file)
     with file.open("rb") as opened:
         return opened.read(_HEAD_BYTES)
-
-
-def _bytes(file: Path) -> bytes:
-    size = _status(file).st_size
-    if size > dump.MAX_BYTES:
-        raise TimelineFileError(
-            f"cannot open {str(file)!r}: it has {size:,} bytes, and at most {dump.MAX_BYTES:,} of a dump "
-            "are read. Set TORCH_FR_BUFFER_SIZE lower for the next run."
-        )
-    return file.read_bytes()
 
 
 def _told(timeline: Timeline) -> Timeline:

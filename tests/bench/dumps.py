@@ -14,41 +14,46 @@ from typing import Any
 
 from tests.bench.figures import Figure
 
-RANKS, ENTRIES, ODD = 256, 2000, 77
+ENTRIES, ODD = 2000, 77
 LOOK = """
-import sys, time, joinlab, joinlab.importers.load, joinlab.analysis.blame, joinlab.analysis.verdict
+import os, resource, sys, time, joinlab, joinlab.importers.load, joinlab.analysis.blame, joinlab.analysis.verdict
 def now():
-    return time.perf_counter(), time.process_time()
+    return time.perf_counter(), sum(os.times()[:4])
 begin = now()
 timeline = joinlab.load(sys.argv[1])
 found = joinlab.blame(timeline)
 read = now()
 joinlab.analysis.verdict.judge(timeline)
 judged = now()
-print(*(b - a for a, b in (*zip(begin, read), *zip(read, judged))), *found.ranks)
+further = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+print(*(b - a for a, b in (*zip(begin, read), *zip(read, judged))), further // 1024, *found.ranks)
 """
 
 
 def measure() -> Iterator[Figure]:
-    """One job of 256 ranks with 2,000 calls each, in which one rank stops ten calls before the others."""
+    """Jobs of 256 and of 1,024 ranks with 2,000 calls each, in which one rank stops ten calls before the others."""
+    yield from _figures(256, "2 s, 500 MB", beside=True)
+    yield from _figures(1024, "at all", beside=False)
+
+
+def _figures(ranks: int, aim: str, beside: bool) -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for rank in range(RANKS):
-            (folder / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(dump(rank), protocol=2))
+        for rank in range(ranks):
+            (folder / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(dump(rank, ranks), protocol=2))
         ours, our_cpu, peak, said = child([sys.executable, "-c", LOOK, name])
-        *times, blamed = said.split()
+        *times, further, blamed = said.split()
         assert int(blamed) == ODD, said
         read, read_cpu, judged, judged_cpu = map(float, times)
-        trace = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", name]
-        theirs, their_cpu, their_peak, _ = child(trace)
-    ratio = f"{theirs / ours:.1f} times faster, CPU {their_cpu / our_cpu:.1f}"
-    both = (
-        f"{read:.2f} s, CPU {read_cpu:.2f} s, {peak} MB / "
-        f"torchfrtrace {theirs:.2f} s, CPU {their_cpu:.2f} s, {their_peak} MB"
-    )
-    yield Figure(f"dumps of {RANKS} x {ENTRIES}: load, match, blame", both, ratio, "2 s, 500 MB")
+        both, ratio = f"{read:.2f} s, CPU {read_cpu:.2f} s, {peak} MB and {further} MB a process beside", ""
+        if beside:
+            trace = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", name]
+            theirs, their_cpu, their_peak, _ = child(trace)
+            ratio = f"{theirs / ours:.1f} times faster, CPU {their_cpu / our_cpu:.1f}"
+            both += f" / torchfrtrace {theirs:.2f} s, CPU {their_cpu:.2f} s, {their_peak} MB"
+    yield Figure(f"dumps of {ranks} x {ENTRIES}: load, match, blame", both, ratio, aim)
     fold = f"{judged:.2f} s, CPU {judged_cpu:.2f} s"
-    yield Figure(f"dumps of {RANKS} x {ENTRIES}: fold and verdict", fold, "", "in the 2 s")
+    yield Figure(f"dumps of {ranks} x {ENTRIES}: fold and verdict", fold, "", "in the 2 s" if beside else "")
 
 
 def child(command: list[str]) -> tuple[float, float, int, str]:
@@ -60,7 +65,7 @@ def child(command: list[str]) -> tuple[float, float, int, str]:
     return seconds, cpu, after.ru_maxrss // 1024, done.stdout
 
 
-def dump(rank: int) -> dict[str, Any]:
+def dump(rank: int, size: int) -> dict[str, Any]:
     """One rank's dump: a ring buffer that lost its first 5,000 calls; the last ten never completed."""
     files = [f"site-packages/torch/file_{number}.py" for number in range(8)]
     inner = [{"name": f"f{number}", "filename": files[number % 8], "line": number} for number in range(60)]
@@ -80,7 +85,7 @@ def dump(rank: int) -> dict[str, Any]:
         }
         for at in range(ENTRIES if rank != ODD else ENTRIES - 10)
     ]  # fmt: skip
-    ranks = str(list(range(RANKS)))
+    ranks = str(list(range(size)))
     last = entries[-1]["collective_seq_id"]
     status = {"last_enqueued_collective": last, "last_started_collective": -1}
     return {
