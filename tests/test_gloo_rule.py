@@ -179,14 +179,16 @@ def test_reduce_scatter_is_an_all_reduce_to_gloo():
     assert blocked(by_group(ones, {"0": (0, 1)})["0"]) == {}
 
 
-def test_after_a_coalesced_reduce_scatter_the_count_is_not_known():
-    several = [
-        IssuedCall(0, "0", 0, "reduce_scatter", "float32", [[2], [2]]),
-        IssuedCall(0, "0", 1, "all_reduce", "float32", [[1]]),
-    ]
-    assert blocked(by_group(several, {"0": (0, 1)})["0"]) == {}
-    parts = [several[0]._replace(shape=[[3], [3]]), several[1]]  # 3 cannot be divided, so these are parts of one
-    assert set(blocked(by_group(parts, {"0": (0, 1)})["0"])) == {(0, 0), (0, 1)}
+def test_a_reduce_scatter_of_several_tensors_takes_a_number_for_each():
+    """Launched on two ranks, these all complete: an all_gather behind a list of two, and behind two all-reduces."""
+    parts = [IssuedCall(0, "0", 0, "reduce_scatter", "float32", [[1], [1]]), IssuedCall(0, "0", 1, "all_gather")]
+    sums = [IssuedCall(1, "0", seq, "all_reduce", "float32", [[1]]) for seq in (0, 1)]
+    last = IssuedCall(1, "0", 2, "all_gather")
+    assert blocked(by_group([*parts, *sums, last], {"0": (0, 1)})["0"]) == {}
+    one_short = blocked(by_group([*parts, sums[0], last._replace(seq=1)], {"0": (0, 1)})["0"])
+    assert set(one_short) == {(0, 0), (0, 1), (1, 1)}
+    unknown = [parts[0]._replace(shape=None), parts[1]]  # of how many tensors?
+    assert blocked(by_group(unknown, {"0": (0, 1)})["0"]) == {}
 
 
 def test_an_unrecorded_root_may_be_the_right_one():

@@ -16,8 +16,9 @@ Each is one file of gloo at the commit that torch v2.13.0 pins (third_party/gloo
 barrier.cc, alltoall.cc, broadcast.cc, gather.cc, scatter.cc and reduce.cc. The number, the wait of a barrier and the
 reduce_scatter are of torch/csrc/distributed/c10d/ProcessGroupGloo.cpp, v2.13.0.
 
-A barrier begins only when all earlier collectives of its rank are complete. PyTorch makes reduce_scatter of an
-all-reduce, so the two meet. A send meets the recv of the same two ranks and the same tag, in order.
+A barrier begins only when all earlier collectives of its rank are complete. PyTorch makes a reduce_scatter of
+all-reduces, one for each tensor and each with a number, so the two meet. A send meets the recv of the same two ranks
+and the same tag, in order.
 
 "Can never complete" is claimed only where no size, no dtype and no number of helper threads could make it untrue.
 Where sizes differ gloo may wait, fill a part, or abort the process: nothing is claimed. A peer that has ended closes
@@ -27,10 +28,11 @@ its connections, which is an error at the waiting rank, not a hang: nothing is c
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import chain
 from typing import assert_never
 
 from joinlab.ops import FACTS, Op, op_of
-from joinlab.rules.calls import ANY_SOURCE, Blocked, Blocker, GroupCalls, IssuedCall, is_list
+from joinlab.rules.calls import ANY_SOURCE, Blocked, Blocker, GroupCalls, IssuedCall
 
 Slot = dict[int, IssuedCall]
 """The k-th collective of every rank of a group that issued at least k."""
@@ -57,13 +59,11 @@ def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
     group = group.reached()
     found: dict[tuple[int, int], tuple[Blocker, ...]] = {}
     stuck: dict[int, Blocker] = {}  # per rank: its first collective that cannot complete; a barrier waits behind it
-    lanes = [group.collectives[rank] for rank in group.ranks]
+    lanes = [list(chain.from_iterable(map(_numbered, group.collectives[rank]))) for rank in group.ranks]
     for k in range(_first_open(lanes), max((len(lane) for lane in lanes), default=0)):
         slot = {rank: lane[k] for rank, lane in zip(group.ranks, lanes, strict=True) if k < len(lane)}
-        size = len(group.ranks)
-        scatters = [call for call in slot.values() if call.op == Op.REDUCE_SCATTER]
-        if any(len(call.shape or ()) != 1 and not is_list(call, size) for call in scatters):
-            break  # one number per tensor, or one for a list: from here on the counter is not known
+        if any(call.op == Op.REDUCE_SCATTER and not call.shape for call in slot.values()):
+            break  # from here on the counter is not known
         fresh = {}
         for rank in slot:
             why = _missing(rank, slot, group.ranks, stuck)
@@ -75,6 +75,13 @@ def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
         if any(slot[rank].completed for rank in fresh):
             return {}
     return {**found, **_pairs(group, gone)}
+
+
+def _numbered(call: IssuedCall) -> Sequence[IssuedCall]:
+    """What takes a number each: a reduce_scatter is an all-reduce of each of its tensors."""
+    if call.op != Op.REDUCE_SCATTER or len(call.shape or ()) < 2:
+        return (call,)
+    return [call._replace(shape=[shape]) for shape in call.shape or ()]
 
 
 def _first_open(lanes: Sequence[Sequence[IssuedCall]]) -> int:
@@ -93,7 +100,7 @@ def _missing(rank: int, slot: Slot, ranks: Sequence[int], stuck: dict[int, Block
     there = {other for other, its in slot.items() if kind(its.op) == kind(call.op)}
     if op is Op.BARRIER:
         there -= stuck.keys()
-    elif FACTS[op].mixes and len({(slot[r].op, slot[r].nbytes) for r in there}) > 1:
+    elif FACTS[op].mixes and len({(kind(slot[r].op), slot[r].nbytes) for r in there}) > 1:
         return ()  # sizes differ: with more than two ranks, others may make up for the one that is missing
     need = _needed(op, rank, slot, there, ranks)
     return tuple(_blame(other, slot, stuck if op is Op.BARRIER else {}) for other in ranks if other in need)
