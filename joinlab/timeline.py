@@ -123,6 +123,7 @@ class Meta(TypedDict, total=False):
     group_names: dict[str, str]
     group_backends: dict[str, str]
     eager_groups: list[str]
+    stream_waits: list[list[int | str]]
     skipped: dict[str, dict[int, int]]
     progress: dict[str, dict[int, Progress]]
     missing_ranks: list[int]

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joinlab.recorder.events import CHUNK, EventLog, LogTail, values_field
-from joinlab.recorder.rank_log import RankLog
+from joinlab.recorder.rank_log import RankLog, about_groups
+from joinlab.rules.calls import setting_of
 from joinlab.timeline import Ending, EndKind
 
 
@@ -124,6 +125,22 @@ def test_a_log_cut_anywhere_keeps_every_whole_line(cut: int) -> None:
     log = read(TEXT[:cut])
     whole = TEXT[:cut].count(b"\n")
     assert len(log.calls) == sum(event["e"] == "call" for event in EVENTS[:whole])
+
+
+def test_what_a_stream_waits_for_is_told_of_calls_that_never_completed() -> None:
+    def call(id: int, **more: object) -> dict[str, object]:
+        form = {"op": "all_reduce", "o": "", "i": None, "d": None, "sh": [], "st": 0}
+        return {"e": "call", "t": id, "id": id, "g": "0", "s": id, **form, **more}
+
+    events = [call(0), call(1), call(2, w=[0, 1]), call(3, w=[2]), {"e": "done", "id": 0, "t": 9}]
+    logs = [
+        read("".join(json.dumps(one) + "\n" for one in [*events, *more]).encode()) for more in ([], [{"e": "streams"}])
+    ]
+    assert [about_groups([log], "nccl")["stream_waits"] for log in logs] == [
+        [[1, "0", 1, "0", 2], [1, "0", 2, "0", 3]],
+        [],
+    ]
+    assert setting_of({"stream_waits": [[1, "0", 1, "0", 2]]}).streamed == {(1, "0", 2): [(1, "0", 1)]}
 
 
 def test_an_open_wait_says_for_what() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -444,6 +445,20 @@ def test_what_comes_out_on_a_gpu_is_kept_from_completion_until_the_program_waits
     for _ in range(2):  # a second wait reads nothing again
         call.group.reader.after_wait(call)
     assert copied == ([("value_out", ["what came out"])] if late else [])
+
+
+def test_on_a_gpu_a_call_says_what_its_stream_waits_for(monkeypatch) -> None:
+    """No GPU is needed to see it. A call that is known to have completed holds nothing up, and is left out."""
+    others: list[str] = []
+    waits: Any = SimpleNamespace(newly_streamed=[])
+    reader = CudaReader.__new__(CudaReader)
+    reader._waits, reader._on_other_stream, reader._open = waits, lambda: others.append("other"), deque()
+    for stream, id, done in ((0, 1, False), (0, 2, True), (7, 3, False)):
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda stream=stream: SimpleNamespace(cuda_stream=stream))
+        call: Any = SimpleNamespace(id=id, outs=None, done=done)
+        assert reader.watch(call)
+        reader.after_wait(call)
+    assert waits.newly_streamed == [1, 3] and others == ["other", "other"]
 
 
 def destroyed(rank, inputs):

@@ -14,8 +14,8 @@ from functools import cached_property
 from joinlab.analysis.matching import Matched, Slot
 from joinlab.analysis.wording import at_line, called, group_text, listed, quoted, ranks_text, upper
 from joinlab.ops import POINT_TO_POINT, Op
-from joinlab.rules.calls import Blocked, Blocker, by_group, setting_of
-from joinlab.rules.proof import RULES, Proof, Wait, prove
+from joinlab.rules.calls import Blocked, Blocker, Key, setting_of
+from joinlab.rules.proof import Proof, Wait, blocked_calls, prove
 from joinlab.timeline import CallRow, Ending, EndKind, Timeline, backend_of
 
 PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Read error", "Broken pipe")
@@ -25,7 +25,6 @@ MOST, BRIEF = 240, 80
 """Characters of an error's text that a sentence quotes at most; of one that stands among others."""
 
 Row = CallRow
-Key = tuple[int, str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +74,10 @@ class Reasons:
     @cached_property
     def blocked(self) -> dict[str, Blocked]:
         """What each call lacks, by the rule of its group's backend."""
-        lanes = by_group(self.matched.calls, self.groups, setting_of(self.meta))
-        rules = {name: RULES.get(str(backend_of(self.meta, name))) for name in lanes}
-        return {
-            # A record that lost its beginning does not say which ranks took part.
-            name: rule(lanes[name], self.gone) if rule and name not in self.meta.get("skipped", {}) else {}
-            for name, rule in rules.items()
-        }
+        # A record that lost its beginning does not say which ranks took part.
+        groups = {name: ranks for name, ranks in self.groups.items() if name not in self.meta.get("skipped", {})}
+        backend = str(self.meta.get("backend"))
+        return blocked_calls(self.matched.calls, groups, backend, self.gone, setting_of(self.meta))
 
     @cached_property
     def proof(self) -> Proof | None:
@@ -221,9 +217,9 @@ class Reasons:
         why = self.blocked.get(group, {}).get((rank, seq), ())
         if not why:
             return ""
-        own = [blocker.seq for blocker in why if blocker.rank == rank and blocker.seq is not None]
+        own = [blocker for blocker in why if blocker.rank == rank and blocker.seq is not None]
         if own and depth < 2:
-            first = (rank, group, own[0])
+            first = self._key(own[0], group)
             return f", behind its own {self._call(first)}{self._because(first, known, depth + 1)}"
         reasons = self._grouped([(blocker.rank, self._lack(key, blocker)) for blocker in why if blocker.rank != rank])
         return f": {'; '.join(reasons)}" if reasons else ""
@@ -235,7 +231,7 @@ class Reasons:
         if blocker.seq is None:
             what = "send" if mine["op"] == Op.RECV else "recv" if mine["op"] == Op.SEND else "call"
             return f"{self._whereabouts(blocker.rank)} issued no {what} to meet it"
-        theirs: Key = (blocker.rank, group, blocker.seq)
+        theirs = self._key(blocker, group)
         row = self.rows[theirs]
         slot = self.slot_of[key]
         if slot is not self.slot_of[theirs]:
@@ -247,6 +243,11 @@ class Reasons:
         if row["root"] != mine["root"] and row["op"] == mine["op"]:
             return f"{issued}, with root {row['root']} where rank {rank} has root {mine['root']}"
         return issued
+
+    def _key(self, blocker: Blocker, group: str) -> Key:
+        """The call that a blocker of a call in `group` names."""
+        assert blocker.seq is not None
+        return blocker.rank, group if blocker.group is None else blocker.group, blocker.seq
 
     def _beside(self, key: Key, known: Slot | None) -> str:
         """What the others issued in the place of a call, without a claim; "" if nothing differs."""

@@ -123,7 +123,7 @@ class Host:
     def submit(self, group: Group, calls: Sequence[EmulatedCall]) -> None:
         """Hand calls to the fabric that are issued as one."""
         if calls:
-            self.waits.issues()
+            self.waits.issues(calls[0])
             try:
                 group.fabric.submit(calls)
             except Exception as error:  # no backend raises here: what it refuses, `check` has refused

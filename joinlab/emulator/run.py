@@ -363,6 +363,12 @@ class Emulation:
         others = {name: own for name, own in self._backend_of.items() if own != knobs.backend}
         if others:
             meta["group_backends"] = others
+        streamed = [pair for host in self.hosts for pair in host.waits.behind if not pair[0].done]
+        if streamed:
+            meta["stream_waits"] = [
+                [stuck.host.rank, stuck.group.label, stuck.row["seq"], then.group.label, then.row["seq"]]
+                for stuck, then in streamed
+            ]
         return timeline_from_rows(
             calls=[call.row for host in self.hosts for call in host.calls],
             spans=[span for host in self.hosts for span in host.progress.spans],

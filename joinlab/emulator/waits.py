@@ -61,6 +61,8 @@ class Waits:
         self._baton = baton
         self._futures = futures
         self._streamed: dict[EmulatedCall, None] = {}  # the stream has been made to wait for these
+        self._stuck_at: list[EmulatedCall] = []  # of them, those that it was stuck at since the last call was issued
+        self.behind: list[tuple[EmulatedCall, EmulatedCall]] = []  # they, and the first call that was issued then
 
     @property
     def now(self) -> int:
@@ -163,6 +165,8 @@ class Waits:
             self._streamed[call] = None
             if call.done:
                 self.stream_ns = max(self.stream_ns, call.ended_ns)
+            else:
+                self._stuck_at.append(call)
         self._futures.fulfil()
 
     def sync(self) -> None:
@@ -191,9 +195,11 @@ class Waits:
         self._naps += 1
         self._baton.yield_turn(self.thread, asks=self._naps > NAPS)
 
-    def issues(self) -> None:
+    def issues(self, call: EmulatedCall) -> None:
         """The host issues a call: it was not asleep for good."""
         self._naps = 0
+        self.behind += [(stuck, call) for stuck in self._stuck_at]
+        self._stuck_at.clear()
 
     def yield_if_ready(self) -> None:
         """Let the others run, where any can."""

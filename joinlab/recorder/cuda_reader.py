@@ -30,9 +30,12 @@ class CudaReader:
 
     late = True
 
-    def __init__(self, log: Log, completions: Completions, waits: Waits) -> None:
+    def __init__(self, log: Log, completions: Completions, waits: Waits, on_other_stream: Callable[[], None]) -> None:
+        """`on_other_stream` is told that the program issues or awaits a call on a stream of its own."""
         self._log = log
         self._completions = completions
+        self._waits = waits
+        self._on_other_stream = on_other_stream
         self._open: deque[RecordedCall] = deque()
         self._copies: deque[tuple[int, str, list[torch.Tensor], Any]] = deque()  # id, column, copies, CUDA event
         self._lock = threading.Lock()
@@ -47,14 +50,22 @@ class CudaReader:
 
     def watch(self, call: RecordedCall) -> bool:
         """Poll for the completion of `call`."""
+        self._see_stream()
         self._open.append(call)
         return True
 
     def after_wait(self, call: RecordedCall) -> None:
         """Copy what came out, on the stream that has just been made to wait for it."""
+        if not call.done:
+            self._see_stream()
+            self._waits.newly_streamed.append(call.id)
         outs, call.outs = call.outs, None
         if outs:
             self._copy(call, "value_out", outs)
+
+    def _see_stream(self) -> None:
+        if torch.cuda.current_stream().cuda_stream != 0:  # not the default one
+            self._on_other_stream()
 
     def after(self, call: RecordedCall) -> None:
         """Nothing to read at completion: `after_wait` does."""

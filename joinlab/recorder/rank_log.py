@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
@@ -36,6 +36,10 @@ class RankLog:
     before: dict[int, int] = field(default_factory=dict)
     """By id of a call: how many collectives the rank had issued before it in its group; of bounded logs."""
     gpu: str | None = None
+    streamed: dict[int, int] = field(default_factory=dict)
+    """On NCCL: id of a call that the stream was made to wait for -> id of the first call that was issued then."""
+    one_stream: bool = True
+    """False if the program has issued a call, or waited for one, on another stream than the device's default one."""
     lost: str | None = None
     """Why the recorder stopped before the rank did."""
     damaged: int = 0
@@ -97,6 +101,8 @@ class RankLog:
                 }
                 if "k" in event:
                     self.before[event["id"]] = event["k"]
+                for id in event.get("w") or ():
+                    self.streamed.setdefault(id, event["id"])
             case "done":
                 done = self.calls.get(event["id"])  # a bounded log may have dropped the call
                 if done is not None:
@@ -159,24 +165,42 @@ class RankLog:
                 self.lost = event["x"]
             case "gpu":
                 self.gpu = event["x"]
+            case "streams":
+                self.one_stream = False
+
+    def stream_waits(self) -> list[list[int | str]]:
+        """See `AboutGroups`: of this rank, if all its calls are issued and waited for on one stream."""
+        found: list[list[int | str]] = []
+        for id, first in self.streamed.items() if self.one_stream else ():
+            call = self.calls.get(id)
+            if call is not None and call.get("completed_ns") is None and call.get("error") is None:
+                then = self.calls[first]
+                found.append([self.rank, call["group"], call["seq"], then["group"], then["seq"]])
+        return found
 
 
 class AboutGroups(TypedDict):
-    """What a Timeline's meta says of its groups beside their ranks."""
+    """What a Timeline's meta says of its groups beside their ranks.
+
+    stream_waits  rank, group and seq of each call that never completed though the rank's stream was made to wait for
+                  it, on NCCL, and group and seq of the first call that the rank issued then
+    """
 
     group_names: dict[str, str]
     group_backends: dict[str, str]
     eager_groups: list[str]
+    stream_waits: list[list[int | str]]
 
 
-def about_groups(logs: Iterable[RankLog], backend: str) -> AboutGroups:
-    """The groups of these logs, of a run on `backend`: what to call them, other backends, and eager ones."""
+def about_groups(logs: Collection[RankLog], backend: str) -> AboutGroups:
+    """The groups of these logs, of a run on `backend`: what to call them, other backends, eager ones, their streams."""
     groups = {name: group for log in logs for name, group in log.groups.items()}
     ranks, said = ({name: group[field] for name, group in groups.items()} for field in ("ranks", "desc"))
     return {
         "group_names": group_names(ranks, said),
         "group_backends": {name: group["backend"] for name, group in groups.items() if group["backend"] != backend},
         "eager_groups": [name for name, group in groups.items() if group["eager"]],
+        "stream_waits": [wait for log in logs for wait in log.stream_waits()],
     }
 
 
@@ -226,7 +250,8 @@ _FORMS: Mapping[str, Mapping[str, Callable[[object], bool]]] = {
     "call": {"t": _number, "id": _number, "g": _text, "s": _number, "op": {*Op}.__contains__, "o": _or_none(_text),
              "i": _or_none(_number), "d": _or_none(_text), "sh": _list(_list(_number)), "st": _number,
              "reduce_op": _or_none(_text), "root": _or_none(_number), "peer": _or_none(_number),
-             "tag": _or_none(_number), "v": _or_none(_list(_flat)), "site": _or_none(_text), "k": _or_none(_number)},
+             "tag": _or_none(_number), "v": _or_none(_list(_flat)), "site": _or_none(_text), "k": _or_none(_number),
+             "w": _or_none(_list(_number))},
     "done": {"t": _number, "id": _number, "v": _or_none(_list(_flat))},
     "value": {"id": _number, "c": _text, "v": _or_none(_list(_flat))},
     "fail": {"id": _number, "x": _text},

@@ -62,7 +62,8 @@ class Recorder:
         self._stacks = Stacks()
         self._stack_segments: dict[int, int] = {}  # by number of a stack: the last segment that has it
         self._beginnings: list[str] = []  # the events of the rank, of its groups and of its GPU
-        self._gpu_noted = False
+        self._gpu: torch.device | None = None
+        self._one_stream = True
         self._input_event = ""
         self._works: deque[Any] = deque(maxlen=KEPT_WORKS)
         self.held: list[object] = []
@@ -152,6 +153,10 @@ class Recorder:
             if not frames and self.spans.backward_site is not None:  # an autograd thread of a GPU has no Python frame
                 text += f',"site":{to_json(self.spans.backward_site)}'
         place = f'"id":{call.id},"s":{group.numbering.next_seq()},"i":{"null" if self.input is None else self.input}'
+        streamed = self.waits.newly_streamed
+        if streamed:
+            place += f',"w":{streamed}'
+            streamed.clear()
         if self.history is not None:
             call.history = self.history.begin(group.label, stack)
             place += f',"k":{group.numbering.collectives}'  # a reader may not have all collectives that came before
@@ -176,11 +181,19 @@ class Recorder:
     def _note_gpu(self, tensors: list[torch.Tensor]) -> None:
         """Record which GPU this rank computes on: that of the first tensor on one."""
         device = next((tensor.device for tensor in tensors if tensor.is_cuda), None)
-        if device is not None and not self._gpu_noted:
+        if device is not None and self._gpu is None:
             import torch
 
-            self._gpu_noted = True
+            self._gpu = device
             self._begin({"e": "gpu", "x": f"{device} ({torch.cuda.get_device_name(device)})"})
+        elif device not in (None, self._gpu):
+            self.note_streams()
+
+    def note_streams(self) -> None:
+        """Record that not all calls are issued and waited for on one stream, so that one may overtake another."""
+        if self._one_stream:
+            self._one_stream = False
+            self._begin({"e": "streams"})
 
     def _stack(self, frame: FrameType) -> tuple[int, tuple[Frame, ...]]:
         number, new = self._stacks.intern(frame)
@@ -231,7 +244,7 @@ class Recorder:
         if self._cuda_reader is None:
             from joinlab.recorder.cuda_reader import CudaReader
 
-            self._cuda_reader = CudaReader(self.log, self.completions, self.waits)
+            self._cuda_reader = CudaReader(self.log, self.completions, self.waits, self.note_streams)
         return self._cuda_reader
 
 

@@ -19,6 +19,8 @@ class Waits:
         self.completions = completions
         self.own_threads = 0
         """Threads that the recorder itself runs. They are not the program's: they issue nothing while another waits."""
+        self.newly_streamed: list[int] = []
+        """Ids of open calls that the stream has been made to wait for since the last call was issued, on NCCL."""
         self.open: dict[int, str] = {}
         """The events of waits that have begun and not ended, by thread."""
 

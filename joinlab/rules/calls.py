@@ -6,7 +6,7 @@ the ranks still run, so the records are light: an `IssuedCall` is a plain tuple,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, NamedTuple
@@ -84,6 +84,8 @@ def call_of(row: CallRow) -> IssuedCall:
     >>> call_of({"rank": 0, "group": "0", "seq": 3, "op": "all_reduce", "dtype": "float32", "shape": [[2]]}).nbytes
     8
     """
+    error = row.get("error")
+    late = error is not None and error.startswith(TOO_LATE)
     return IssuedCall(
         row["rank"],
         row["group"],
@@ -95,9 +97,9 @@ def call_of(row: CallRow) -> IssuedCall:
         row.get("root"),
         row.get("peer"),
         row.get("tag"),
-        row.get("completed_ns") is not None,
-        row.get("error") is not None,
-        refuses(row.get("error") or ""),
+        row.get("completed_ns") is not None or late,
+        error is not None and not late,
+        refuses(error or ""),
     )
 
 
@@ -119,6 +121,12 @@ ProcessGroupNCCL.cpp; getNcclDataType in NCCLUtils.cpp; the dispatcher for a dev
 """
 
 
+TOO_LATE = "RuntimeError: result type Float can't be cast to the desired output type"
+"""How the error of an average of integers begins on gloo: AsyncReduceWork in ProcessGroupGloo.cpp, v2.13.0, divides the
+sum after gloo has completed the call, as AsyncAllreduceWork does.
+"""
+
+
 def refuses(error: str) -> bool:
     """Whether an error, type and message, is a refusal.
 
@@ -129,14 +137,21 @@ def refuses(error: str) -> bool:
 
 
 class Blocker(NamedTuple):
-    """Why a call cannot complete: what `rank` did in its place. `seq` is None where it issued no such call."""
+    """Why a call cannot complete: what `rank` did in its place. `seq` is None where it issued no such call.
+
+    group  the group of that call; None: that of the blocked call
+    """
 
     rank: int
     seq: int | None
+    group: str | None = None
 
 
 Blocked = Mapping[tuple[int, int], tuple[Blocker, ...]]
 """What a rule answers: (rank, seq) of every call of a group that cannot complete, and which ranks are the reason."""
+
+Key = tuple[int, str, int]
+"""A call: rank, group, seq."""
 
 Pair = tuple[int, int, int]
 """Sender, receiver, tag."""
@@ -154,6 +169,7 @@ class GroupCalls:
     failed       whether the backend raised in one of them: then its state is no longer known
     eager        its communicator was made with the group, as init_process_group(device_id=...) does on NCCL
     one_node     all ranks run on one machine
+    held         by (rank, seq): calls that were issued but never begin, and the stuck call that their stream waits for
     """
 
     name: str
@@ -164,12 +180,20 @@ class GroupCalls:
     failed: bool
     eager: bool = False
     one_node: bool = True
+    held: Blocked = field(default_factory=dict)
 
     def reached(self) -> GroupCalls:
         """Without the calls that the backend refused: those take no place in the order on any rank."""
-        lanes = {rank: [call for call in lane if not call.refused] for rank, lane in self.collectives.items()}
+        return self._only(lambda call: not call.refused)
+
+    def begun(self) -> GroupCalls:
+        """Without the calls that are held: their hosts have issued them, and no stream comes to them."""
+        return self._only(lambda call: (call.rank, call.seq) not in self.held) if self.held else self
+
+    def _only(self, kept: Callable[[IssuedCall], bool]) -> GroupCalls:
+        lanes = {rank: list(filter(kept, lane)) for rank, lane in self.collectives.items()}
         sends, recvs = (
-            {pair: kept for pair, calls in side.items() if (kept := [call for call in calls if not call.refused])}
+            {pair: left for pair, calls in side.items() if (left := list(filter(kept, calls)))}
             for side in (self.sends, self.recvs)
         )
         return replace(self, collectives=lanes, sends=sends, recvs=recvs)
@@ -186,19 +210,25 @@ class Setting:
     backends   the backend of each group whose backend differs from the run's
     eager      groups whose communicator was made with them
     one_node   all ranks run on one machine
+    streamed   on NCCL, calls that never completed and that the stream of their rank was made to wait for, by the first
+               call that the rank issued then: that one and all later ones of the rank wait for them on its stream
     """
 
     transport: str | None = None
     backends: Mapping[str, str] = field(default_factory=dict)
     eager: Collection[str] = ()
     one_node: bool = True
+    streamed: Mapping[Key, Sequence[Key]] = field(default_factory=dict)
 
 
 def setting_of(meta: Mapping[str, Any]) -> Setting:
     """The Setting that a Timeline's meta tells."""
     hosts = (meta.get("clock") or {}).get("hosts") or {}
     backends, eager = meta.get("group_backends") or {}, meta.get("eager_groups") or ()
-    return Setting(meta.get("transport"), backends, eager, one_node=len(hosts) < 2)
+    streamed: dict[Key, list[Key]] = {}
+    for rank, group, seq, first_group, first in meta.get("stream_waits") or ():
+        streamed.setdefault((rank, first_group, first), []).append((rank, group, seq))
+    return Setting(meta.get("transport"), backends, eager, len(hosts) < 2, streamed)
 
 
 def by_group(

@@ -31,7 +31,7 @@ from math import factorial
 from typing import NamedTuple, Protocol, assert_never
 
 from joinlab.ops import FACTS, Needs, Op, op_of
-from joinlab.rules.calls import Blocked, Blocker, GroupCalls, IssuedCall, is_list
+from joinlab.rules.calls import Blocked, Blocker, GroupCalls, IssuedCall, Pair, is_list
 
 NCCL_STEPS = 8
 """Places of a FIFO: a send must wait once this many steps are unread (NCCL v2.29.7-1, src/include/device.h)."""
@@ -327,19 +327,28 @@ def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
     group = group.reached()
     lanes = [group.collectives[rank] for rank in group.ranks]
     absent = _absent(group)
-    first = _unmade(group, absent) if absent and not group.eager else _first_blocked(group.ranks, lanes)
-    for rank, (index, why) in _replayed(group).items():
+    running = group.begun()
+    first = _unmade(group, absent) if absent and not group.eager else _first_blocked(group.ranks, running.collectives)
+    for rank, (index, why) in _replayed(group, running).items():
         if rank not in first or index < first[rank][0]:
             first[rank] = index, why
-    found: dict[tuple[int, int], tuple[Blocker, ...]] = {}
+    found: dict[tuple[int, int], tuple[Blocker, ...]] = dict(group.held)
     for rank, (index, why) in first.items():
         lane = group.collectives[rank]
         behind = (Blocker(rank, lane[index].seq),)  # the rank's own stream is held up by that call
-        found.update({(rank, call.seq): behind for call in lane[index + 1 :]})
-        found[rank, lane[index].seq] = why
+        found.update({(rank, call.seq): behind for call in lane[index + 1 :] if (rank, call.seq) not in group.held})
+        found[rank, lane[index].seq] = tuple(_held(group, blocker, index) for blocker in why)
     if any((call.rank, call.seq) in found for lane in lanes for call in lane if call.completed):
         return {}
-    return {**found, **_pairs(group, absent)}
+    return {**found, **_pairs(group, running, absent)}
+
+
+def _held(group: GroupCalls, blocker: Blocker, index: int) -> Blocker:
+    """Of a rank that takes no part in that place though it has issued its call there: what its stream waits for."""
+    lane = group.collectives[blocker.rank]
+    if blocker.seq is None and index < len(lane):
+        return next(iter(group.held.get((blocker.rank, lane[index].seq), ())), blocker)
+    return blocker
 
 
 def _absent(group: GroupCalls) -> list[int]:
@@ -355,9 +364,10 @@ def _unmade(group: GroupCalls, absent: Sequence[int]) -> First:
     return {rank: (0, why) for rank, lane in group.collectives.items() if lane}
 
 
-def _first_blocked(ranks: Sequence[int], lanes: Sequence[Sequence[IssuedCall]]) -> First:
+def _first_blocked(ranks: Sequence[int], collectives: Mapping[int, Sequence[IssuedCall]]) -> First:
     """Calls that need a rank without a call in that slot: true for every choice of NCCL while all calls so far fit."""
     first: First = {}
+    lanes = [collectives[rank] for rank in ranks]
     if not all(map(_fit, zip(*lanes, strict=False))):
         return first
     for k in range(min(map(len, lanes)), max(map(len, lanes))):
@@ -423,23 +433,25 @@ def _needed(call: IssuedCall, missing: Sequence[int]) -> Sequence[int]:
 # ---------------------------------------------------------------- calls that do not fit: let them run on the ring
 
 
-def _replayed(group: GroupCalls) -> First:
+def _replayed(group: GroupCalls, running: GroupCalls) -> First:
     """The calls that stay blocked on the ring for every order of the ranks, in old NCCL and new.
+
+    running  the group without the calls that are held; their hosts meet all the same
 
     The record does not say which of these ways to run it was. Those in which a call does not complete that is known to
     be complete are out; what every other way leaves blocked is blocked.
     """
     if not group.one_node or len(group.ranks) > TUNED_RANKS:
         return {}
-    lanes = [group.collectives[rank] for rank in group.ranks]
+    lanes = [running.collectives[rank] for rank in group.ranks]
     start = next((k for k, calls in enumerate(zip(*lanes, strict=False)) if not _fit(calls)), min(map(len, lanes)))
-    rest = {rank: group.collectives[rank][start:] for rank in group.ranks}
+    rest = {rank: running.collectives[rank][start:] for rank in group.ranks}
     if not any(rest.values()):
         return {}
-    pairs = bool(group.sends or group.recvs)
-    if pairs and any(FACTS[op].pairwise for lane in rest.values() for call in lane if (op := op_of(call.op))):
+    open_pairs = any(not call.completed for side in (group.sends, group.recvs) for one in side.values() for call in one)
+    if open_pairs and any(FACTS[op].pairwise for lane in rest.values() for call in lane if (op := op_of(call.op))):
         return {}  # issued as a batch, sends and recvs use the same connections
-    met = {rank: len(lane) for rank, lane in rest.items()} if pairs else _connected(group, start)
+    met = {rank: len(lane) for rank, lane in rest.items()} if open_pairs else _connected(group, start)
     reached = {rank: lane[: met[rank]] for rank, lane in rest.items()}
     ways = [_replay(order, reached, align) for order in _orders(group.ranks, rest) for align in ALIGNS]
     possible = []
@@ -605,6 +617,7 @@ def _connected(group: GroupCalls, start: int) -> dict[int, int]:
     """How many calls of each rank, from `start` on, got past the meeting of hosts that connects pairs (see `words`).
 
     A host that stands there issues nothing more. If the record has more calls of it, it did not stand: all got past.
+    Sends and recvs may have been a batch, and then have connected their ranks before.
     """
     ranks, told = group.ranks, Counter[Word]()
     threads = [_meetings(group, place) for place in range(len(ranks))]
@@ -634,7 +647,9 @@ def _connected(group: GroupCalls, start: int) -> dict[int, int]:
 def _meetings(group: GroupCalls, place: int) -> Iterator[tuple[int, list[tuple[Word, Word]]]]:
     """The meetings of one host: in which of its calls, and the words."""
     ranks = group.ranks
-    made: set[tuple[int, bool]] = set()
+    own = ranks[place]
+    made = {(ranks.index(target), True) for source, target, _ in group.sends if source == own and target in ranks}
+    made |= {(ranks.index(source), False) for source, target, _ in group.recvs if target == own and source in ranks}
     for index, call in enumerate(group.collectives[ranks[place]]):
         op = op_of(call.op)
         if op is None or not FACTS[op].pairwise or call.root not in (None, *ranks):
@@ -649,18 +664,19 @@ def _meetings(group: GroupCalls, place: int) -> Iterator[tuple[int, list[tuple[W
 # ---------------------------------------------------------------- sends and recvs
 
 
-def _pairs(group: GroupCalls, absent: Sequence[int]) -> Blocked:
-    """Recvs without a send, and sends to a rank that never met the sender: until then the two are not connected."""
-    sends: dict[tuple[int, int], int] = {}
+def _pairs(group: GroupCalls, running: GroupCalls, absent: Sequence[int]) -> Blocked:
+    """Recvs without a send, and sends to a rank that never met the sender: until then the two are not connected.
+
+    running  the group without the calls that are held, which do connect the two
+    """
+    sends, sent = _counts(group.sends), _counts(running.sends)
     recvs: dict[tuple[int, int], list[IssuedCall]] = {}
-    for (source, target, _), calls in group.sends.items():
-        sends[source, target] = sends.get((source, target), 0) + len(calls)
     for (source, target, _), calls in group.recvs.items():
         recvs.setdefault((source, target), []).extend(calls)
     found: dict[tuple[int, int], tuple[Blocker, ...]] = {}
     for (source, target), calls in recvs.items():
         calls.sort(key=lambda call: call.seq)
-        waiting = calls[sends.get((source, target), 0) :]
+        waiting = calls[sent.get((source, target), 0) :]
         found.update({(target, call.seq): (Blocker(source, None),) for call in waiting if call.elements != 0})
     for (source, target, _), calls in group.sends.items():
         if target in absent or not (
@@ -669,6 +685,14 @@ def _pairs(group: GroupCalls, absent: Sequence[int]) -> Blocked:
             found.update({(source, call.seq): (Blocker(target, None),) for call in calls if call.elements != 0})
     every = (call for one in (*recvs.values(), *group.sends.values()) for call in one)
     return {} if any(call.completed and (call.rank, call.seq) in found for call in every) else found
+
+
+def _counts(sends: Mapping[Pair, Sequence[IssuedCall]]) -> Counter[tuple[int, int]]:
+    """How many sends there are, by sender and receiver: NCCL knows no tags."""
+    found = Counter[tuple[int, int]]()
+    for (source, target, _), calls in sends.items():
+        found[source, target] += len(calls)
+    return found
 
 
 def _receives(group: GroupCalls, target: int, source: int) -> bool:

@@ -7,12 +7,12 @@ each of these waits that it cannot end with the calls that are there, it never w
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from joinlab.ops import CallRow
 from joinlab.rules import gloo as gloo_rule
 from joinlab.rules import nccl as nccl_rule
-from joinlab.rules.calls import Blocked, Blocker, GroupCalls, IssuedCall, Setting, by_group
+from joinlab.rules.calls import Blocked, Blocker, GroupCalls, IssuedCall, Setting, by_group, call_of
 
 RULES: Mapping[str, Callable[[GroupCalls, Collection[int]], Blocked]] = {
     "gloo": gloo_rule.blocked,
@@ -67,7 +67,7 @@ def prove(
     waits    all waiting host threads; a living rank without one may still go on
     gone     ranks whose process has ended
     setting  where the ranks ran, see `setting_of`
-    known    what the backend's rule says of each group, where it was asked before
+    known    what `blocked_calls` says, where it was asked before
 
         prove(calls, {"0": [0, 1]}, "gloo", [Wait(0, (("0", 7),)), Wait(1, (("0", 7),))])
     """
@@ -80,18 +80,65 @@ def prove(
     setting = setting or Setting()
     if backend == "nccl" and setting.transport == "sockets" and gone:
         return None
-    lanes = by_group(calls, groups, setting) if known is None else {}
-    answers = dict(known or {})
+    answers = blocked_calls(calls, groups, backend, gone, setting) if known is None else known
     stuck: list[Stuck] = []
     for wait in waits:
         for group, seq in wait.calls:
-            if group not in answers:
-                own = RULES.get(setting.backends.get(group, backend))
-                answers[group] = own(lanes[group], gone) if own and group in lanes else {}
-            why = answers[group].get((wait.rank, seq))
+            why = answers.get(group, {}).get((wait.rank, seq))
             if why:
                 stuck.append(Stuck(wait.rank, group, seq, why))
                 break
         else:
             return None
     return Proof(tuple(sorted(stuck, key=lambda one: one.rank)))
+
+
+def blocked_calls(
+    calls: Iterable[IssuedCall | CallRow],
+    groups: Mapping[str, Sequence[int]],
+    backend: str,
+    gone: Collection[int] = (),
+    setting: Setting | None = None,
+) -> dict[str, Blocked]:
+    """By group, the calls that can never complete, and why: by the rule of its backend, and by what streams wait for.
+
+    On NCCL a stuck call holds up its own communicator, and, once the rank's stream was made to wait for it, every
+    later call of the rank in every group. Those are missing elsewhere, so the rules are asked again without them:
+
+        rank 0    a: all_reduce             stuck, since rank 1 never calls in a; the stream waits for it
+                  b: all_reduce             issued, but never begins
+        rank 1    b: all_reduce             waits for rank 0's, which never begins
+
+    Arguments as for `prove`.
+    """
+    setting = setting or Setting()
+    issued = [call if isinstance(call, IssuedCall) else call_of(call) for call in calls]
+    lanes = by_group(issued, groups, setting)
+    backends = {name: setting.backends.get(name, backend) for name in lanes}
+
+    def ask(held: Mapping[str, Blocked]) -> dict[str, Blocked]:
+        rules = {name: RULES.get(own) for name, own in backends.items()}
+        return {
+            name: rule(replace(lanes[name], held=held.get(name, {})), gone) if rule else {}
+            for name, rule in rules.items()
+        }
+
+    alone = answers = ask({})
+    held: dict[str, dict[tuple[int, int], tuple[Blocker, ...]]] = {}
+    while setting.streamed:
+        before, held = held, {}
+        behind: dict[int, tuple[Blocker, ...]] = {}
+        for call in issued:
+            for rank, group, seq in setting.streamed.get((call.rank, call.group, call.seq), ()):
+                if (rank, seq) in answers.get(group, {}):
+                    behind.setdefault(rank, (Blocker(rank, seq, group),))
+            if call.rank in behind and backends.get(call.group) == "nccl":
+                if call.completed:  # so it did not wait: the program has streams of its own
+                    return alone
+                held.setdefault(call.group, {})[call.rank, call.seq] = behind[call.rank]
+        if held == before:
+            break
+        if any(not held.get(name, {}).keys() >= those.keys() for name, those in before.items()):
+            return alone  # a record that does not fit the rule once calls are held
+        answers = ask(held)
+    return answers

@@ -1,0 +1,113 @@
+"""How many hangs are proven from recorded calls alone: `python -m tests.proofs --n 400`.
+
+Random programs are emulated, so it is known which ranks hang and which calls complete; the Timelines are then judged as
+if they had been recorded. A claim about a call that did complete would be false, and ends the command with status 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from joinlab import Timeline, emulate
+from joinlab.analysis.matching import Matched
+from joinlab.analysis.reasons import Reasons
+from joinlab.errors import LaunchError
+from joinlab.rules.calls import setting_of
+from joinlab.rules.proof import blocked_calls
+from joinlab.timeline import EndKind
+from tests.random_programs import draw, program_of
+
+KNOBS = ({}, {"gpu": "H100"}, {"era": "1.9"}, {"independent_threads": False}, {"pad": 255}, {"era": "1.9"})
+"""Settings of emulated NCCL, in turn."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One hanging run: its hung ranks, those of them that are proven to hang, and why the others are not.
+
+    false  claims about calls that did complete: (rank, group, seq)
+    """
+
+    seed: int
+    hung: int
+    proven: int
+    cause: str
+    false: frozenset[tuple[int, str, int]]
+
+
+def runs(backend: str, seeds: range) -> Iterator[Judged]:
+    """Every program of `seeds`, emulated and judged; those without a hung rank for their false claims alone."""
+    for seed in seeds:
+        plan = draw(seed)
+        try:
+            found = emulate(
+                program_of(plan), plan.counts, backend, **KNOBS[seed % len(KNOBS)] if backend == "nccl" else {}
+            )
+        except LaunchError:  # the model says that it cannot tell
+            continue
+        yield judge(found, seed)
+
+
+def judge(timeline: Timeline, seed: int = 0) -> Judged:
+    """Judge an emulated Timeline as if it had been recorded."""
+    reasons = Reasons(Matched(replace(timeline, meta={**timeline.meta, "engine": "recorded"})))
+    calls = reasons.matched.calls
+    done = {(call.rank, call.group, call.seq) for call in calls if call.completed}
+    unseen = [call._replace(completed=False) for call in calls]  # claims may not rest on what was seen to complete
+    backend, setting = str(timeline.meta["backend"]), setting_of(timeline.meta)
+    answers = blocked_calls(unseen, reasons.groups, backend, reasons.gone, setting)
+    claimed = {(rank, group, seq) for group, stuck in answers.items() for rank, seq in stuck}
+    hung = [rank for rank, end in enumerate(timeline.ends) if end.kind is EndKind.HUNG]
+    proven = sum(bool(reasons.proven(rank)) for rank in hung)
+    cause = "" if proven == len(hung) else _cause(reasons, hung)
+    return Judged(seed, len(hung), proven, cause, frozenset(claimed & done))
+
+
+def _cause(reasons: Reasons, hung: list[int]) -> str:
+    """What keeps a run from being proven, seen in the first call of an ending of which the rule says nothing."""
+    for rank in hung:
+        end = reasons.ends[rank]
+        group = str(end.group)
+        if end.call is None or (rank, end.call) in reasons.blocked.get(group, {}):
+            continue
+        rows = [reasons.rows[other, group, seq] for other, seq in reasons.slot_of[rank, group, end.call].calls.items()]
+        if reasons.meta["backend"] == "gloo":
+            if set(reasons.groups[group]) & set(reasons.gone):
+                return "a peer has ended, so the wait may end in an error"
+            return (
+                "gloo, sizes differ" if len({(str(row["shape"]), row["dtype"]) for row in rows}) > 1 else "gloo, other"
+            )
+        if len(reasons.groups[group]) > 2:
+            return "NCCL, the ring's order decides, which no record tells"
+    return "NCCL, hosts that connect, or what no ring of two decides"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--n", type=int, default=400, help="programs 0 to n - 1")
+    wrong = 0
+    seeds = range(parser.parse_args().n)
+    for backend in ("nccl", "gloo"):
+        found = list(runs(backend, seeds))
+        hung, proven = sum(one.hung for one in found), sum(one.proven for one in found)
+        print(f"{backend}: {proven} of {hung} hung ranks proven, {100 * proven / max(1, hung):.1f} %")
+        missing = Counter[str]()
+        for one in found:
+            missing[one.cause] += one.hung - one.proven
+            if one.false:
+                wrong += 1
+                print(f"  program {one.seed}: FALSE CLAIMS {sorted(one.false)}")
+        for cause, count in missing.most_common():
+            if count:
+                print(
+                    f"  {count:4}  {cause}: programs {', '.join(str(one.seed) for one in found if one.cause == cause)}"
+                )
+    return wrong > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
