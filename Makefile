@@ -45,7 +45,7 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/python -m pytest --doctest-modules --nbmake --nbmake-timeout=120 tests joinlab $(wildcard notebooks/*.ipynb)
+	$(BIN)/python -m pytest --doctest-modules --nbmake --nbmake-timeout=300 tests joinlab $(wildcard notebooks/*.ipynb)
 
 lab: $(STAMP)
 	mkdir -p notebooks

@@ -1,7 +1,9 @@
 """Chromium and JupyterLab for tests: headless, on the loopback alone, and every trouble written down.
 
 with chromium() as browser, watched(browser, allowed=[url]) as page: ...      # fails at the end if there was any
-with lab(folder) as (url, token): ...
+with lab(folder, settings) as (url, token): ...
+
+The tests share one of each: the fixtures `browser` and `served` in conftest.py.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, Page, Route, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
 ARGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 ARGS += ["--disable-sync", "--disable-quic"]
@@ -30,8 +32,12 @@ ARGS += ["--disable-sync", "--disable-quic"]
 BUSY = "to activate"
 """Part of what JupyterLab says of its own plugins on a busy machine: no fault of a page."""
 
-START_S = 60.0
-"""So long may JupyterLab take to start."""
+START_S = WAIT_S = 100.0
+"""So long may JupyterLab take to start, and anything on a page to come: a busy machine takes its time."""
+expect.set_options(timeout=WAIT_S * 1000)
+
+PATIENCE = "{ const real = AbortSignal.timeout; AbortSignal.timeout = (ms) => real.call(AbortSignal, 50 * ms); }"
+"""anywidget gives a widget 2 s from its first message until its module runs, and leaves it dead after that."""
 
 
 @contextmanager
@@ -65,7 +71,8 @@ def watched(browser: Browser, allowed: Sequence[str], ignored: Sequence[str] = (
 
     context = browser.new_context(**options)
     page = context.new_page()
-    page.set_default_timeout(60_000)  # a busy machine takes its time
+    page.set_default_timeout(WAIT_S * 1000)
+    page.add_init_script(PATIENCE)
     page.route("**/*", request)
     page.on("pageerror", lambda error: trouble.append(str(error)))
     page.on("console", said)
@@ -126,10 +133,20 @@ def lab(folder: Path, settings: Path) -> Iterator[tuple[str, str]]:
 
 def _answers(url: str) -> bool:
     try:
-        with urllib.request.urlopen(url, timeout=1):
+        with urllib.request.urlopen(url, timeout=START_S):
             return True
     except (urllib.error.URLError, OSError):
         return False
+
+
+def barriers(page: Page, axe: str, within: str = "html") -> list[tuple[str, str, str]]:
+    """What axe-core, whose script is `axe`, calls serious or critical there: how serious, the rule, and an element."""
+    page.evaluate(axe)
+    # To find out how to name every element that passed would take more than half of the time.
+    options = {"resultTypes": ["violations"]}
+    found = page.evaluate("([within, options]) => axe.run(within, options)", [within, options])["violations"]
+    told = [(one["impact"], one["id"], one["nodes"][0]["html"][:200]) for one in found]
+    return [one for one in told if one[0] in ("serious", "critical")]
 
 
 class Notebook:
@@ -160,6 +177,25 @@ class Notebook:
                 .filter((one) => one.output_type === "error").map((one) => one.evalue)"""
         )
         assert errors == []
+
+    def settle(self) -> None:
+        """Wait until nothing of ours has moved for a few frames: a picture is drawn again when its place changes."""
+        self.page.evaluate(
+            """async () => {
+                const places = () => JSON.stringify([...document.querySelectorAll('.jl, .jl-svg')]
+                    .map((one) => [one.getBoundingClientRect(), one.scrollHeight]));
+                for (let still = 0, before = ''; still < 3; ) {
+                    await new Promise(requestAnimationFrame);
+                    still = places() === before ? still + 1 : 0;
+                    before = places();
+                } }"""
+        )
+
+    def wait_for(self, expression: str, value: object) -> None:
+        """Until the kernel says so: what the browser did reaches it in its own time."""
+        give_up = time.monotonic() + WAIT_S
+        while (found := self.ask(expression)) != value:
+            assert time.monotonic() < give_up, (expression, found)
 
     def shut_down(self) -> None:
         """End the notebook's kernel."""

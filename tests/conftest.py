@@ -6,8 +6,9 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from hypothesis import settings
@@ -20,7 +21,16 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "joinlab"))
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job; tests interrupt their own process
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
 AXE = "axe-core@4"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Modules with a browser come last: they share one, and while Playwright runs, no other event loop can."""
+    with_browser = {item.path for item in items if item.get_closest_marker("browser")}
+    items.sort(key=lambda item: item.path in with_browser)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -32,6 +42,35 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
         if not torch.cuda.is_available():
             pytest.skip("no NVIDIA GPU")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """One Chromium for all tests; each opens its own pages in it (browser.watched)."""
+    pytest.importorskip("playwright.sync_api")
+    from browser import chromium
+
+    with chromium() as running:
+        yield running
+
+
+class Served(NamedTuple):
+    """A JupyterLab: the folder that it serves, its address and its token."""
+
+    folder: Path
+    url: str
+    token: str
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One JupyterLab for all tests; each writes notebooks of its own names into its folder."""
+    from browser import lab
+
+    folder = tmp_path_factory.mktemp("lab")
+    (folder / "served").mkdir()
+    with lab(folder / "served", folder / "settings") as (url, token):
+        yield Served(folder / "served", url, token)
 
 
 @pytest.fixture(scope="session")

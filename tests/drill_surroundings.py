@@ -253,7 +253,7 @@ def _judged(one: Surrounding, said: dict[str, str], code: int, error: str) -> st
 def _left(token: str, folder: Path, shared: set[str]) -> str:
     """What the probe has left; "as it should" if that is nothing."""
     mine = [one for one in psutil.process_iter() if _has(one, token)]
-    _, alive = psutil.wait_procs(mine, timeout=20)
+    _, alive = psutil.wait_procs(mine, timeout=60)
     if alive := [one for one in alive if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]:
         for one in alive:
             one.kill()

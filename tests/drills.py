@@ -262,7 +262,7 @@ def processes() -> list[psutil.Process]:
     """Every process that is left below this one, the fork server excepted. A keeper ends a moment after its run."""
     server = ForkServer._shared
     mine = psutil.Process().children(recursive=True)
-    _, alive = psutil.wait_procs([one for one in mine if server is None or one.pid != server.process.pid], timeout=20)
+    _, alive = psutil.wait_procs([one for one in mine if server is None or one.pid != server.process.pid], timeout=60)
     return [one for one in alive if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
 
 

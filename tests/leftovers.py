@@ -20,7 +20,7 @@ def rank_processes() -> list[psutil.Process]:
     if server is None or server.process.poll() is not None:
         return []
     try:
-        _, alive = psutil.wait_procs(psutil.Process(server.process.pid).children(recursive=True), timeout=10)
+        _, alive = psutil.wait_procs(psutil.Process(server.process.pid).children(recursive=True), timeout=60)
         return alive
     except psutil.NoSuchProcess:
         return []

@@ -8,8 +8,8 @@ A check that accepts a mutant does not test what was changed.
 from __future__ import annotations
 
 import ast
-import copy
-from collections.abc import Iterator
+import pickle
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,18 +32,20 @@ def mutants(path: Path, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     tree = ast.parse(path.read_text("utf-8"))
     (part,) = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name]
     part.body = [node for node in part.body if not _is_docstring(node)]
+    whole = pickle.dumps(tree)  # a copy by pickle takes a tenth of copy.deepcopy's time
     for at, node in enumerate(ast.walk(part)):
-        for change in range(len(list(_changes(copy.deepcopy(node))))):
-            changed = copy.deepcopy(tree)
+        for number in range(len(list(_changes(node)))):
+            changed = pickle.loads(whole)
             (place,) = [
                 one for one in changed.body if isinstance(one, ast.FunctionDef | ast.ClassDef) and one.name == name
             ]
             target = list(ast.walk(place))[at]
             before = ast.unparse(target)
-            list(_changes(target, change))
+            list(_changes(target))[number]()
             after = ast.unparse(target)
+            ast.fix_missing_locations(place)
             module = ModuleType(f"mutant_of_{path.stem}")
-            exec(compile(ast.fix_missing_locations(changed), f"mutant_of_{path.name}", "exec"), vars(module))
+            exec(compile(changed, f"mutant_of_{path.name}", "exec"), vars(module))
             yield f"line {getattr(node, 'lineno', 0)}: {before!r} became {after!r}", vars(module)
 
 
@@ -51,15 +53,8 @@ def _is_docstring(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
-def _changes(node: ast.AST, only: int | None = None) -> Iterator[None]:
-    """Change the node in place: the change numbered `only`, or, to count them, all in turn."""
-    for number, change in enumerate(list(_all_changes(node))):
-        if only is None or number == only:
-            change()
-            yield
-
-
-def _all_changes(node: ast.AST) -> Iterator[Any]:
+def _changes(node: ast.AST) -> Iterator[Callable[[], Any]]:
+    """What can be changed of the node alone; each changes it in place."""
     match node:
         case ast.Constant(value=bool(value)):
             yield lambda: setattr(node, "value", not value)

@@ -7,10 +7,12 @@ import os
 import socket
 import subprocess
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -71,8 +73,9 @@ def hung(tmp_path_factory: pytest.TempPathFactory, port: int) -> Iterator[str]:
                 try:
                     with urllib.request.urlopen(f"{address}/joinlab", timeout=60) as answer:
                         text = answer.read().decode()
-                except (urllib.error.URLError, ConnectionError):
-                    continue
+                except (OSError, HTTPException):
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(0.1)
             yield address
         finally:
             for one in [*psutil.Process(process.pid).children(recursive=True), process]:  # torchrun's have own sessions
@@ -87,9 +90,10 @@ def test_a_job_that_hangs_says_so_in_its_tab(hung: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.browser
-def test_the_tab_draws_the_lanes_in_a_browser(hung: str) -> None:
-    browser = pytest.importorskip("browser")
-    with browser.chromium() as running, browser.watched(running, [hung], ignored=["404"]) as page:
+def test_the_tab_draws_the_lanes_in_a_browser(hung: str, browser: Any) -> None:
+    from browser import watched
+
+    with watched(browser, [hung], ignored=["404"]) as page:
         page.goto(f"{hung}/joinlab")  # PyTorch's own pages ask for an icon on pytorch.org
         said = page.get_by_text("Rank 0 called all-reduce, where rank 1 called barrier.").filter(visible=True)
         said.first.wait_for()

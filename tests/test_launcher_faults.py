@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import linecache
 import os
 import resource
@@ -31,6 +32,7 @@ from joinlab.launcher.run_files import KEPT
 from joinlab.program.program import source_of
 from joinlab.timeline import EndKind, Timeline
 from tests.leftovers import assert_nothing_left
+from tests.patience import launch_in_time
 
 ROOT = Path(__file__).parent.parent
 
@@ -60,12 +62,13 @@ def test_a_rank_that_has_returned_but_does_not_exit_is_ended_in_time(option: str
         print("here", flush=True)
         return rank
 
-    heard = threading.Event()
-    options: dict[str, Any] = {"timeout": 1.0} if option == "timeout" else {"no_progress": 0.5}
     if option == "stop":
-        options = {"stop": heard.is_set, "on_output": lambda rank, line: heard.set() if rank == 0 else None}
-    timeline = run(program, **{"timeout": 60.0, "no_progress": 60.0, **options})
-    if option != "stop":  # else the other rank may have been stopped before it returned
+        heard = threading.Event()
+        said = {"stop": heard.is_set, "on_output": lambda rank, line: heard.set() if rank == 0 else None}
+        run(program, timeout=600, no_progress=600, **said)  # it returns; rank 1 may have been stopped before it did
+    else:
+        seconds = {"timeout": 1.0} if option == "timeout" else {"no_progress": 0.5}
+        timeline = launch_in_time(program, (1, 1), lambda timeline: timeline.returns == (0, 1), **seconds)
         assert [str(end) for end in timeline.ends] == ["finished", "finished"]
         assert timeline.returns == (0, 1)
         assert f"its process did not end; {'ended by' if option == 'timeout' else 'nothing'}" in timeline.ends[0].text
@@ -73,12 +76,14 @@ def test_a_rank_that_has_returned_but_does_not_exit_is_ended_in_time(option: str
 
 
 def test_a_child_that_multiprocessing_waits_for_at_exit_is_bounded_too() -> None:
-    def program(rank: int, inputs: Any) -> None:
+    def program(rank: int, inputs: Any) -> int:
         import multiprocessing
 
         multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,)).start()
+        return rank
 
-    assert {end.kind for end in run(program, timeout=1.0).ends} == {EndKind.FINISHED}
+    timeline = launch_in_time(program, (1, 1), lambda timeline: timeline.returns == (0, 1), timeout=1.0)
+    assert {end.kind for end in timeline.ends} == {EndKind.FINISHED}
 
 
 # ------------------------------------------------------------------------------------------ what a rank starts
@@ -116,12 +121,13 @@ def test_shared_memory_goes_with_the_run() -> None:
         mine = shared_memory.SharedMemory(create=True, size=4096)
         mine.close()  # never unlinked
         tensor = torch.ones(10).share_memory_()
-        return [mine.name, str(tensor.data_ptr() != 0)]
+        assert tensor.data_ptr()
+        return [mine.name, f"torch_{os.getpid()}_"]
 
-    before = set(os.listdir("/dev/shm"))
-    names = [value[0] for value in run(program).returns]
-    assert len(set(names)) == 2
-    assert set(os.listdir("/dev/shm")) <= before
+    names = run(program).returns
+    assert len({name for name, _ in names}) == 2
+    for name, torchs in names:
+        assert [one for one in os.listdir("/dev/shm") if one == name or one.startswith(torchs)] == []
 
 
 def test_the_folder_of_a_dead_launcher_is_swept_by_the_next_launch() -> None:
@@ -140,11 +146,13 @@ def test_the_folder_of_a_dead_launcher_is_swept_by_the_next_launch() -> None:
 
 def test_a_lost_fork_server_leaks_no_descriptor() -> None:
     run(plain)
+    gc.collect()  # what earlier tests have left
     before = len(os.listdir("/proc/self/fd"))
     server = ForkServer.get().process
     server.kill()
     server.wait()
     run(plain)
+    gc.collect()
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -212,7 +220,7 @@ def test_the_fork_server_ends_with_its_launcher_although_its_socket_is_held() ->
     server, holder = (int(word) for word in said.split())
     try:
         if psutil.pid_exists(server):
-            psutil.wait_procs([psutil.Process(server)], timeout=20)
+            psutil.wait_procs([psutil.Process(server)], timeout=60)
         assert not psutil.pid_exists(server) or psutil.Process(server).status() == psutil.STATUS_ZOMBIE
     finally:
         os.kill(holder, signal.SIGKILL)

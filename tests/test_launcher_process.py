@@ -32,10 +32,11 @@ from joinlab.errors import LaunchInterrupted
 def program(rank, inputs):
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     dist.barrier()
-    print("pids", os.getpid(), child.pid)
+    work = dist.all_reduce(torch.ones(1), async_op=True) if rank else None
+    print("pids", os.getpid(), child.pid)  # all three calls are made by then
     if rank == 0:
         time.sleep(600)
-    dist.all_reduce(torch.ones(1))
+    work.wait()
 
 try:
     joinlab.launch(program, (1, 1), backend="gloo", no_progress=600)
@@ -71,14 +72,14 @@ def assert_gone(pids: set[int]) -> None:
             processes.append(psutil.Process(pid))
         except psutil.NoSuchProcess:
             continue
-    _, alive = psutil.wait_procs(processes, timeout=20)
+    _, alive = psutil.wait_procs(processes, timeout=60)
     assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
 
 
 def test_an_interrupt_ends_every_process_and_keeps_the_timeline() -> None:
     with hanging_launch() as (parent, pids):
         parent.send_signal(signal.SIGINT)
-        out, _ = parent.communicate(timeout=60)
+        out, _ = parent.communicate(timeout=200)
         assert "interrupted ['killed', 'killed'] 3" in out
         assert parent.returncode == 130
         assert_gone(pids)
@@ -90,7 +91,7 @@ def test_the_launching_process_dying_takes_everything_with_it(sign: signal.Signa
     with hanging_launch() as (parent, pids):
         assert len(run_folders(parent.pid)) == 1
         parent.send_signal(sign)
-        parent.wait(60)
+        parent.wait(200)
         assert_gone(pids)
         assert run_folders(parent.pid) == []
 
@@ -102,7 +103,7 @@ def test_killing_the_fork_server_or_the_keeper_ends_the_ranks_too(victim: str) -
         (keeper,) = server.children()
         assert len(keeper.children()) == 2
         (keeper if victim == "keeper" else server).kill()
-        parent.wait(60)
+        parent.wait(200)
         assert parent.returncode == 1  # LaunchError: the process that ranks are forked from died
         assert_gone(pids)
         assert run_folders(parent.pid) == []

@@ -17,16 +17,11 @@ from joinlab.timeline import Ending
 
 pytestmark = pytest.mark.browser
 pytest.importorskip("playwright.sync_api")
-from browser import chromium, watched  # noqa: E402
+from browser import barriers, watched  # noqa: E402
+from playwright.sync_api import expect  # noqa: E402
 
 LABELS = "(all) => all.map((one) => one.getAttribute('aria-label'))"
 SOURCE = {"file": "train.py", "first_line": 26, "text": "a\nb\nwith join():\n\n\nmodel(x)\nbackward()\nbarrier()\n"}
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as running:
-        yield running
 
 
 def shown(case: int, n: int, era: str = "today"):
@@ -283,10 +278,8 @@ def test_the_names_of_the_rows_stay_in_sight_when_the_picture_is_drawn_anew(open
         view.get_by_role("button", name="zoom in").click()
     places = """(view) => [view.querySelector('.jl-scroll').scrollLeft,
         view.querySelector('.jl-rows').getAttribute('transform')]"""
-    view.evaluate(
-        """(view) => { view.querySelector('.jl-scroll').scrollLeft = 90;
-            return new Promise((done) => setTimeout(done, 100)); }"""
-    )
+    view.evaluate("(view) => { view.querySelector('.jl-scroll').scrollLeft = 90; }")
+    expect(view.locator(".jl-rows")).to_have_attribute("transform", "translate(90 0)")
     assert view.evaluate(places) == [90, "translate(90 0)"]
     rows = view.locator("[role=row]").count()
     view.get_by_role("button", name="unfold all").click()  # draws it anew, without a scroll
@@ -439,12 +432,9 @@ def test_axe_finds_no_serious_violation(opened, request, axe, which, scheme):
     view.locator(".jl-svg").focus()
     for key in ("End", "ArrowRight"):
         page.keyboard.press(key)
-    page.evaluate(axe)
     for axis in ("calls that met", "time"):
         view.get_by_role("button", name=axis, exact=True).click()
-        found = page.evaluate("() => axe.run()")["violations"]
-        told = [(one["impact"], one["id"], one["nodes"][0]["html"][:200]) for one in found]
-        assert [one for one in told if one[0] in ("serious", "critical")] == []
+        assert barriers(page, axe) == []
 
 
 def test_what_is_too_small_to_be_seen_is_told_as_a_block_and_what_went_wrong_is_always_drawn(opened, many):

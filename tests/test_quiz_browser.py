@@ -11,7 +11,8 @@ from joinlab.course.questions import Question, questions
 
 pytestmark = pytest.mark.browser
 pytest.importorskip("playwright.sync_api")
-from browser import Notebook, chromium, lab, watched, write_notebook  # noqa: E402
+from browser import Notebook, watched, write_notebook  # noqa: E402
+from playwright.sync_api import expect  # noqa: E402
 
 CELLS = (
     "import joinlab\nasked = joinlab.quiz('5-meets', 'here is the run')\nasked",
@@ -35,26 +36,20 @@ ANSWER = """(choices) => {
 """Choose in each question of the notebook, and press each Show."""
 
 
-@pytest.fixture(scope="module")
-def opened(tmp_path_factory) -> Iterator[Callable[[str, Sequence[str]], Notebook]]:
-    """Opens code cells as a notebook, in one JupyterLab and one page for the whole module."""
-    folder = tmp_path_factory.mktemp("quiz")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JOINLAB_PROGRESS", str(folder / "progress.json"))
-        (folder / "served").mkdir()
-        with (
-            lab(folder / "served", folder / "settings") as (url, token),
-            chromium() as browser,
-            watched(browser, [url], viewport={"width": 1300, "height": 1100}) as page,
-        ):
+@pytest.fixture
+def opened(browser, served) -> Iterator[Callable[[str, Sequence[str]], Notebook]]:
+    """Opens code cells as a notebook."""
+    with watched(browser, [served.url], viewport={"width": 1300, "height": 1100}) as page:
+        made = []
 
-            def open_cells(name: str, cells: Sequence[str]) -> Notebook:
-                write_notebook(folder / "served" / name, cells)
-                notebook = Notebook(page, url, token, name)
-                notebook.run_all()
-                return notebook
+        def open_cells(name: str, cells: Sequence[str]) -> Notebook:
+            write_notebook(served.folder / name, cells)
+            made.append(Notebook(page, served.url, served.token, name))
+            made[-1].run_all()
+            return made[-1]
 
-            yield open_cells
+        yield open_cells
+        made[-1].shut_down()
 
 
 def test_a_quiz_is_answered_by_keyboard_and_shows_the_run_only_then(opened):
@@ -82,8 +77,9 @@ def test_every_question_of_the_course_is_shown_and_answered(opened):
     choices = [choice(one, at % 2 == 1) for at, one in enumerate(asked)]
     assert page.evaluate(ANSWER, choices) == len(asked)
     page.get_by_text(f"{len(asked) // 2} of {len(asked)} answered questions right ({len(asked)} in all)").wait_for()
-    verdicts = page.get_by_role("status").filter(has_text=re.compile("^[✓✕]")).all_inner_texts()
-    for at, (one, verdict) in enumerate(zip(asked, verdicts, strict=True)):
+    verdicts = page.get_by_role("status").filter(has_text=re.compile("^[✓✕]"))
+    expect(verdicts).to_have_count(len(asked))
+    for at, (one, verdict) in enumerate(zip(asked, verdicts.all_inner_texts(), strict=True)):
         assert plain(verdict) == plain(f"{'✓ Right.' if at % 2 else f'✕ No: {one.answer}.'} {one.why}")
 
 

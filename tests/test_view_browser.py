@@ -9,7 +9,7 @@ import pytest
 
 pytestmark = pytest.mark.browser
 pytest.importorskip("playwright.sync_api")
-from browser import Notebook, chromium, lab, watched, write_notebook  # noqa: E402
+from browser import Notebook, watched, write_notebook  # noqa: E402
 
 CELLS = (
     f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
@@ -26,36 +26,23 @@ FIRST, MOVE = 150_000, 15_000
 
 
 @pytest.fixture(scope="module")
-def notebook(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("lab")
-    write_notebook(folder / "served" / "view.ipynb", CELLS)
-    size = {"width": 1400, "height": 1300}
-    with (
-        lab(folder / "served", folder / "settings") as (url, token),
-        chromium() as browser,
-        watched(browser, [url], viewport=size) as page,
-    ):
+def notebook(browser, served):
+    write_notebook(served.folder / "view.ipynb", CELLS)
+    with watched(browser, [served.url], viewport={"width": 1400, "height": 1300}) as page:
         sent: list[bytes | str] = []
         page.on("websocket", lambda socket: socket.on("framereceived", lambda one: sent.append(one)))
-        opened = Notebook(page, url, token, "view.ipynb")
-        opened.sent, opened.folder, opened.address = sent, folder / "served", (url, token)
+        opened = Notebook(page, served.url, served.token, "view.ipynb")
+        opened.sent = sent
         opened.run_all()
         opened.page.wait_for_function("() => document.querySelectorAll('.jl-svg').length === 6")
         yield opened
+        opened.shut_down()
 
 
 def messages(notebook, kind: str) -> list[int]:
     """Sizes of the messages of that kind which the browser got."""
     found = [one if isinstance(one, bytes) else one.encode() for one in notebook.sent]
     return [len(one) for one in found if kind.encode() in one]
-
-
-def wait_for(notebook, expression: str, value: object) -> None:
-    """Until the kernel says so: what the browser did reaches it in its own time."""
-    for _ in range(100):
-        if notebook.ask(expression) == value:
-            return
-    assert notebook.ask(expression) == value
 
 
 def first(notebook, name: str):
@@ -80,7 +67,7 @@ def test_python_hears_of_the_selection_and_can_set_it(notebook):
     notebook.page.keyboard.press("Home")
     for _ in range(3):
         notebook.page.keyboard.press("ArrowDown")
-    wait_for(notebook, "view.calls['origin'].to_list()", ["all-reduce (DDP forward() 2)"] * 2)
+    notebook.wait_for("view.calls['origin'].to_list()", ["all-reduce (DDP forward() 2)"] * 2)
     notebook.tell("view.selected = len(view.slots) - 1")
     notebook.page.wait_for_function(
         "() => document.querySelector('.jl-card.jl-here').textContent.includes('never completes')"
@@ -101,13 +88,13 @@ def test_arrow_keys_leave_the_cells_of_the_notebook_alone(notebook):
 
 def test_axis_and_hidden_kinds_go_both_ways(notebook):
     first(notebook, ".jl-bar button:text-is('time')").click()
-    wait_for(notebook, "view.axis", "time")
+    notebook.wait_for("view.axis", "time")
     notebook.tell("view.axis = 'logical'; view.hidden = ['barrier']")
     barriers = first(notebook, ".jl-svg").locator("[role=gridcell][aria-label*=': barrier']")
     gone = "() => !document.querySelector('.jl-svg').querySelector('[aria-label*=\": barrier\"]')"
     notebook.page.wait_for_function(gone)
     first(notebook, ".jl-legend button:has-text('barrier')").click()
-    wait_for(notebook, "view.hidden", [])
+    notebook.wait_for("view.hidden", [])
     assert barriers.count() == 5 * 2 + 1
 
 
@@ -226,7 +213,7 @@ def test_every_line_of_the_program_can_be_read(notebook, width):
     assert over == [0] * 4
 
 
-def test_a_notebook_that_is_opened_without_its_kernel_shows_pictures_and_sentences(notebook):
+def test_a_notebook_that_is_opened_without_its_kernel_shows_pictures_and_sentences(notebook, served):
     stills = notebook.page.locator(".joinlab-still")
     assert stills.count() == 4 and not any(one.is_visible() for one in stills.all())  # the views live
     notebook.page.evaluate(  # a still that JupyterLab renders again, behind the view's back, stays out of sight
@@ -235,11 +222,11 @@ def test_a_notebook_that_is_opened_without_its_kernel_shows_pictures_and_sentenc
     )
     assert not any(one.is_visible() for one in stills.all())
     notebook.page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
-    shutil.copy(notebook.folder / "view.ipynb", notebook.folder / "later.ipynb")
-    url, token = notebook.address
+    shutil.copy(served.folder / "view.ipynb", served.folder / "later.ipynb")
     known = ["widget model not found"]  # JupyterLab says so on the console
-    with watched(notebook.page.context.browser, [url], known, viewport={"width": 1400, "height": 1300}) as page:
-        later = Notebook(page, url, token, "later.ipynb").page
+    size = {"width": 1400, "height": 1300}
+    with watched(notebook.page.context.browser, [served.url], known, viewport=size) as page:
+        later = Notebook(page, served.url, served.token, "later.ipynb").page
         stills = later.locator(".joinlab-still")
         stills.nth(3).wait_for()
         later.wait_for_function(

@@ -337,7 +337,7 @@ def test_a_run_under_way_prints_and_is_stopped_midway():
     press(made, press="go")  # a second click changes nothing
     with pytest.raises(ProgramError, match="under way"):
         made.counts = (2, 2)
-    assert heard.wait(30)
+    assert heard.wait(100)
     assert "Running" in status(made) and made.timeline is None
     made.stop()
     assert not made.running and not made.view.busy and not made.panel.running
@@ -461,7 +461,7 @@ def waiting(monkeypatch, cell: str, run: str) -> Bench:
     heard = threading.Event()
     made._output.widget.observe(lambda change: heard.set() if change["new"].count("here") == 2 else None, "value")
     made.start()
-    assert heard.wait(30) and made.running  # both ranks have said so
+    assert heard.wait(100) and made.running  # both ranks have said so
     return made
 
 

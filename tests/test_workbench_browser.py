@@ -9,7 +9,8 @@ import pytest
 
 pytestmark = pytest.mark.browser
 pytest.importorskip("playwright.sync_api")
-from browser import Notebook, chromium, lab, watched, write_notebook  # noqa: E402
+from browser import Notebook, barriers, watched, write_notebook  # noqa: E402
+from playwright.sync_api import expect  # noqa: E402
 
 from joinlab.notebook.ending_map import TRIES  # noqa: E402
 
@@ -43,18 +44,14 @@ FOLLOWS, HOLDS, ASKS, RUNS, KEPT = range(1, 6)
 
 
 @pytest.fixture(scope="module")
-def notebook(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("lab")
-    write_notebook(folder / "served" / "bench.ipynb", CELLS)
-    with (
-        lab(folder / "served", folder / "settings") as (url, token),
-        chromium() as browser,
-        watched(browser, [url], viewport={"width": 1400, "height": 1300}) as page,
-    ):
-        opened = Notebook(page, url, token, "bench.ipynb")
+def notebook(browser, served):
+    write_notebook(served.folder / "bench.ipynb", CELLS)
+    with watched(browser, [served.url], viewport={"width": 1400, "height": 1300}) as page:
+        opened = Notebook(page, served.url, served.token, "bench.ipynb")
         opened.run_all()
         opened.page.wait_for_function("() => document.querySelectorAll('.jl-svg').length === 5")
         yield opened
+        opened.shut_down()
 
 
 def cell(notebook, number):
@@ -96,15 +93,19 @@ def test_ranks_are_added_and_removed(notebook):
     where = cell(notebook, FOLLOWS)
     press(notebook, where.get_by_role("button", name="+ add a rank"), "Enter")
     where.locator(".jl-title", has_text="inputs (2, 3, 3)").wait_for()
-    assert where.get_by_role("slider").count() == 3
+    expect(where.get_by_role("slider")).to_have_count(3)
     press(notebook, where.get_by_role("button", name="− remove a rank"), "Enter")
     where.locator(".jl-title", has_text="inputs (2, 3),").wait_for()
-    assert where.get_by_role("slider").count() == 2
+    expect(where.get_by_role("slider")).to_have_count(2)
 
 
 def test_positions_that_come_while_one_is_emulated_are_left_out(notebook):
     where = cell(notebook, HOLDS)
-    press(notebook, where.get_by_label("rank 0: inputs"), "ArrowRight", times=12)
+    where.get_by_label("rank 0: inputs").evaluate(
+        """(slider) => { for (let n = 2; n <= 13; n++) {
+            slider.value = n;
+            slider.dispatchEvent(new Event("input", { bubbles: true })); } }"""
+    )
     where.locator(".jl-title", has_text="inputs (13, 1)").wait_for()
     seen = notebook.ask("seen")
     assert seen[0] == 1 and 13 in seen and len(seen) - TRIES < 10
@@ -123,14 +124,15 @@ def test_predict_covers_until_all_is_said_and_again_after_a_change(notebook):
     where.get_by_text("Everything is said").wait_for()
     press(notebook, show, "Enter")
     where.locator(".jl-cap", has_text="hung (proven)").wait_for()
-    assert [one.text_content() for one in where.locator(".jl-result").all()] == ["✓ it finishes", "✗ it hangs"]
-    assert where.get_by_text("1 of 2 right").is_visible() and where.get_by_text("Documented").is_visible()
-    assert "rank 1 hung (proven)" in where.locator(".jl-live").text_content()
+    expect(where.locator(".jl-result")).to_have_text(["✓ it finishes", "✗ it hangs"])
+    for said in ("1 of 2 right", "Documented"):
+        where.get_by_text(said).wait_for()
+    expect(where.locator(".jl-live")).to_contain_text("rank 1 hung (proven)")
     press(notebook, where.get_by_label("rank 0: inputs"), "ArrowRight")
     where.get_by_text("Predict first").wait_for()
     where.locator(".jl-title", has_text="inputs (3, 3)").wait_for()
     assert where.locator(".jl-cap").count() == 0 and drawn(where) == Counter()
-    assert where.locator(".jl-live").text_content() == "The endings are covered."
+    expect(where.locator(".jl-live")).to_have_text("The endings are covered.")
     assert notebook.ask("[one.right for one in asks.scores]") == [[True, False]]
 
 
@@ -139,16 +141,15 @@ def test_a_run_is_stopped_midway_and_a_launched_case_4_shows_its_proven_hang(not
     press(notebook, where.get_by_role("button", name="Run"), "Enter")
     where.get_by_label("Output of rank 1").get_by_text("rank 1 waits").wait_for()
     assert notebook.ask("runs.running") is True  # and the kernel answers meanwhile
-    assert where.get_by_label("rank 0: inputs").is_disabled()
+    expect(where.get_by_label("rank 0: inputs")).to_be_disabled()
     press(notebook, where.get_by_role("button", name="Stop"), "Enter")
     where.locator(".jl-cap", has_text="stopped on request").first.wait_for()
     assert notebook.ask("[str(end) for end in runs.timeline.ends]") == ["killed", "killed"]
     where.get_by_role("combobox", name="Program").select_option(label="Case 4: join(), and a barrier inside the loop")
     where.locator(".jl-title", has_text="case_4").wait_for()
     press(notebook, where.get_by_role("button", name="Run"), "Enter")
-    where.locator(".jl-cap", has_text="hung (proven)").first.wait_for()
-    assert where.locator(".jl-cap", has_text="hung (proven)").count() == 2
-    assert "✕ ranks 0, 1 hang" in where.locator(".jlb-verdict").text_content()
+    expect(where.locator(".jl-cap", has_text="hung (proven)")).to_have_count(2)
+    expect(where.locator(".jlb-verdict")).to_contain_text("✕ ranks 0, 1 hang")
 
 
 def test_a_cell_that_is_run_again_stops_what_its_old_bench_launched(notebook):
@@ -172,6 +173,7 @@ def test_what_is_kept_stands_beside_what_comes_next_and_the_parting_is_marked(no
     notebook.page.wait_for_function(
         "(at) => document.querySelectorAll('.jp-CodeCell')[at].querySelectorAll('.jl-mark').length === 2", arg=KEPT
     )
+    notebook.settle()
     one, other = (picture.bounding_box() for picture in where.locator(".jl-svg").all())
     assert one["x"] + one["width"] <= other["x"] and abs(one["y"] - other["y"]) < 40  # side by side
 
@@ -182,8 +184,9 @@ def test_a_click_on_the_map_moves_the_sliders_and_the_picture(notebook):
     grid.locator('[data-cell="3,1"][style]').wait_for()
     grid.locator('[data-cell="3,1"]').click()
     where.locator(".jl-title", has_text="inputs (3, 1)").wait_for()
-    assert [one.input_value() for one in where.get_by_role("slider").all()] == ["3", "1"]
-    assert grid.locator('[aria-selected="true"]').get_attribute("data-cell") == "3,1"
+    for slider, value in zip(where.get_by_role("slider").all(), ("3", "1"), strict=True):
+        expect(slider).to_have_value(value)
+    expect(grid.locator('[aria-selected="true"]')).to_have_attribute("data-cell", "3,1")
     press(notebook, grid, "ArrowRight")
     where.locator(".jl-title", has_text="inputs (4, 1)").wait_for()
     assert notebook.ask("follows.counts") == [4, 1]
@@ -234,11 +237,13 @@ def test_what_is_shown_can_be_saved(notebook):
 def test_the_bench_is_on_one_screen(notebook, size):
     width, height = size
     notebook.page.set_viewport_size({"width": width, "height": height})
+    notebook.settle()
     where = cell(notebook, FOLLOWS)
     where.locator(".jlb").evaluate("(one) => one.scrollIntoView({ block: 'start' })")
     frame = notebook.page.locator(".jp-WindowedPanel-outer").first.bounding_box()
     bottom = frame["y"] + frame["height"]
     where.locator('.jl-svg [role="gridcell"]').last.click()
+    notebook.settle()
     inner = where.locator(".jlb-verdict").evaluate("(one) => [one.scrollHeight, one.clientHeight]")
     assert inner[0] <= inner[1]  # it does not scroll inside itself
     for part in (".jlb-verdict", ".jlm-grid", ".jl-heads", ".jl-overview", ".jl-card.jl-here .jl-call"):
@@ -254,15 +259,13 @@ def test_axe_finds_no_serious_violation(notebook, axe, theme):
     notebook.page.wait_for_function(
         "(light) => document.body.dataset.jpThemeLight === light", arg=str(theme.endswith("Light")).lower()
     )
-    notebook.page.evaluate(axe)
-    found = notebook.page.evaluate("() => axe.run('.jl')")["violations"]
-    told = [(one["impact"], one["id"], one["nodes"][0]["html"][:200]) for one in found]
-    assert [one for one in told if one[0] in ("serious", "critical")] == []
+    assert barriers(notebook.page, axe, ".jl") == []
 
 
 @pytest.mark.parametrize("width", [900, 1400])
 def test_nothing_is_wider_than_its_notebook(notebook, width):
     notebook.page.set_viewport_size({"width": width, "height": 1300})
+    notebook.settle()
     wide = notebook.page.evaluate(
         "() => [...document.querySelectorAll('.jp-OutputArea-output')].map((one) => one.scrollWidth - one.clientWidth)"
     )
