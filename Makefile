@@ -45,7 +45,9 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/python -m pytest --doctest-modules --nbmake --nbmake-timeout=300 tests joinlab $(wildcard notebooks/*.ipynb)
+	$(BIN)/python -m pytest --doctest-modules tests joinlab
+	JOINLAB_PROGRESS=off $(BIN)/python -m pytest --nbmake --nbmake-timeout=300 --numprocesses=2 --maxschedchunk=1 \
+	  $(wildcard notebooks/*.ipynb)
 
 lab: $(STAMP)
 	mkdir -p notebooks
