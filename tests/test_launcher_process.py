@@ -26,10 +26,12 @@ ROOT = Path(__file__).parent.parent
 
 HANGING = """
 import os, subprocess, sys, time
-import joinlab, torch, torch.distributed as dist
+import joinlab
 from joinlab.errors import LaunchInterrupted
 
 def program(rank, inputs):
+    import torch, torch.distributed as dist
+
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     dist.barrier()
     work = dist.all_reduce(torch.ones(1), async_op=True) if rank else None
@@ -120,7 +122,7 @@ def test_all_ranks_are_stopped_before_the_first_is_killed(monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-def test_sixty_mixed_launches_leave_nothing_behind() -> None:
+def test_thirty_mixed_launches_leave_nothing_behind() -> None:
     """Cases drawn at random; some runs are interrupted midway, in some a rank is killed."""
     draw = random.Random(0)
     interrupted = killed = 0
@@ -142,7 +144,7 @@ def test_sixty_mixed_launches_leave_nothing_behind() -> None:
         print("here", flush=True)
         cases.case_4(rank, inputs)
 
-    for _ in range(60):  # the drills have a thousand
+    for _ in range(30):  # the drills have a thousand
         kind = draw.choice(["case", "case", "case", "killed", "interrupted"])
         if kind == "case":
             n = draw.randint(1, 3)
@@ -155,8 +157,8 @@ def test_sixty_mixed_launches_leave_nothing_behind() -> None:
                 joinlab.launch(chatty, (2, 3), backend="gloo", on_output=interrupt)
             except KeyboardInterrupt:
                 interrupted += 1
-    assert killed > 5
-    assert interrupted > 5
+    assert killed > 2
+    assert interrupted > 2
     assert_nothing_left()
     server = psutil.Process(ForkServer.get().process.pid)
     assert server.num_fds() < 20
@@ -164,11 +166,11 @@ def test_sixty_mixed_launches_leave_nothing_behind() -> None:
 
 
 @pytest.mark.slow
-def test_no_false_verdict_in_sixty_runs_on_a_loaded_machine() -> None:
+def test_no_false_verdict_in_thirty_runs_on_a_loaded_machine() -> None:
     """Cases 1 and 6 finish, however slowly: two processes beside them keep both cores busy."""
     burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 2)]
     try:
-        for i in range(60):
+        for i in range(30):  # the drills have more
             timeline = joinlab.launch((cases.case_1, cases.case_6)[i % 2], (2, 3), backend="gloo", on_output=None)
             assert [str(end) for end in timeline.ends] == ["finished", "finished"], json.dumps(dict(timeline.meta))
     finally:

@@ -12,7 +12,7 @@ import joinlab
 from joinlab.timeline import EndKind
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def shell() -> Iterator[InteractiveShell]:
     InteractiveShell.clear_instance()
     made = InteractiveShell.instance()
