@@ -25,6 +25,18 @@ Where the emulator gives another one than the first launch, one of so many more 
 AT_ONCE = 6
 """Programs that are launched at a time: most of a launch is waiting for a sleep, or for a hang to be sure."""
 
+UNSET = (
+    "the root of a gather that expects more than a rank sends shows memory that gloo never set: with MALLOC_PERTURB_ "
+    "its value changes"
+)
+EXPLAINED = {
+    130: "a rank that is about to abort announces itself to a monitored_barrier first, in one launch of eight",
+    1379: UNSET,
+    1962: UNSET,
+    2523: "ranks that all-reduce 5 and 1 bytes sum memory that gloo never set: with MALLOC_PERTURB_ it changes",
+}
+"""Wild programs that real processes nearly always end otherwise than the emulator does, and why."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -78,7 +90,8 @@ def main() -> None:
         for outcome in compare(asked.kind, range(first, min(first + 50, last)), asked.relaunches):
             if outcome.found:
                 differ += 1
-                print(outcome, flush=True)
+                why = EXPLAINED.get(outcome.plan.seed) if asked.kind == "wild" else None
+                print(f"{outcome.plan.seed} differs: {why}" if why else outcome, flush=True)
             elif outcome.launches > 1:
                 again += 1
                 print(f"{outcome.plan.seed} agrees in launch {outcome.launches}", flush=True)

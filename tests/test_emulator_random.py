@@ -6,7 +6,7 @@ import pytest
 
 from joinlab import emulate
 from tests import wild_programs
-from tests.against_gloo import compare
+from tests.against_gloo import EXPLAINED, compare
 from tests.random_programs import draw, program_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -19,16 +19,12 @@ def test_on_gloo_they_agree_with_real_processes(first):
 
 
 WILD = 300
-RACES = {
-    130: "a rank that is about to abort announces itself to a monitored_barrier first, in one launch of eight",
-}
-"""Programs whose race real processes nearly always decide otherwise than the emulator, and how."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, WILD, 60))
 def test_wild_programs_agree_with_real_processes(first):
-    seeds = [seed for seed in range(first, first + 60) if seed not in RACES]
+    seeds = [seed for seed in range(first, first + 60) if seed not in EXPLAINED]
     assert [str(outcome) for outcome in compare("wild", seeds) if outcome.found] == []
 
 

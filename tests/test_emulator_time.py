@@ -220,3 +220,31 @@ def test_a_group_of_gloo_has_the_timeout_that_it_was_given(how):
     late = emulate(program, (2, 0), "gloo")
     assert "Timed out waiting 1000ms for recv operation to complete" in late.ends[1].text
     assert [str(end) for end in late.ends] == ["raised"] * 2
+
+
+def test_a_rank_that_aborts_meets_what_was_sent_by_then_and_nothing_after():
+    def program(rank, inputs):
+        if rank == 0:  # too much for the recv, which aborts rank 1 a moment after rank 2's message has come
+            dist.send(torch.ones(2), 1)
+        elif rank == 1:
+            dist.irecv(torch.zeros(5), 2)
+            dist.isend(torch.ones(2), 0)
+            dist.recv(torch.zeros(1), 0)
+        else:
+            dist.send(torch.ones(5), 1)
+
+    timeline = emulate(program, (0, 0, 0), backend="gloo")
+    assert [str(end) for end in timeline.ends] == ["finished", "killed", "finished"]
+    assert "SIGABRT" in timeline.ends[1].text
+
+    def later(rank, inputs):
+        dist.barrier()
+        if rank:
+            dist.send(torch.ones(2), 0)
+            with pytest.raises(RuntimeError, match="Connection closed by peer"):
+                dist.recv(torch.zeros(2), 0, tag=1)  # was sent, but rank 0 has aborted since
+        else:
+            dist.isend(torch.ones(2), 1, tag=1)
+            dist.recv(torch.zeros(1), 1)
+
+    assert [str(end) for end in emulate(later, (0, 0), backend="gloo").ends] == ["killed", "finished"]

@@ -90,7 +90,7 @@ class GlooFabric:
         self._working: list[list[Task]] = [[] for _ in ranks]  # by place: what its workers carry out
         self._slots: dict[int, dict[int, Task]] = {}  # by number: the tasks that are started, by place
         self._left: set[int] = set()
-        self._frozen: set[int] = set()
+        self._aborts: dict[int, int] = {}  # by place: when its process aborts; it issues nothing any more
         self._cut: set[int] = set()  # places that have closed their connections after a wait that timed out
         self._failures: list[list[tuple[int, str]]] = [[] for _ in ranks]  # by place: when a task of it failed, and how
 
@@ -111,8 +111,10 @@ class GlooFabric:
     def submit(self, calls: Sequence[EmulatedCall]) -> None:
         """A rank issues these."""
         for call in calls:
-            if call.place in self._frozen:
+            if call.place in self._aborts:
                 continue
+            for place in [place for place, at_ns in self._aborts.items() if at_ns < call.ready_ns]:
+                self.freeze(place)
             if call.op in POINT_TO_POINT:
                 self._post_pair(call)
             else:
@@ -147,12 +149,20 @@ class GlooFabric:
         for other in range(self.size):
             self._start_next(other)
 
+    def abort(self, place: int, at_ns: int) -> None:
+        """The process at `place` aborts at that time: what others have issued by then may still meet its calls."""
+        self._aborts.setdefault(place, at_ns)
+
     def freeze(self, place: int) -> None:
-        """The process at `place` is about to end: none of its messages goes or comes any more."""
-        self._frozen.add(place)
+        """The process at `place` is about to end: no message of it goes any more, and none of a collective comes.
+
+        A send still goes to a recv of the program: gloo has told the sender that it is posted (NOTIFY_RECV_READY).
+        """
+        self._aborts.setdefault(place, 0)
         for task in [*self._working[place]]:
             self._forget(task)
         self._queued[place].clear()
+        self._network.mute(place)
 
     def timed_out(self, call: EmulatedCall, ms: int) -> RuntimeError:
         """The host stops waiting for `call`.
@@ -379,7 +389,7 @@ class GlooFabric:
                 return
 
     def _abort_who_must(self) -> None:
-        """End the processes that have received a message which is too long for them."""
+        """End the processes that receive a message which is too long for them."""
         for place, text, at_ns in self._network.aborts():
             self._run.abort_rank(self._run.hosts[self._ranks[place]], text, at_ns)
 

@@ -205,6 +205,12 @@ class Network:
             for post in [post for post in posts if post.buffer is buffer]:
                 posts.remove(post)
 
+    def mute(self, place: int) -> None:
+        """Remove the sends of the process at `place`, which is about to end: it answers no receiver any more."""
+        for (source, _, _), posts in self._sends.items():
+            if source == place:
+                posts.clear()
+
     def close(self, place: int) -> list[Buffer]:
         """The process at `place` has ended. Return the buffers whose posted messages now fail.
 

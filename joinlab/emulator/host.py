@@ -45,6 +45,7 @@ class Orders(Protocol):
 
     knobs: Knobs
     judged: bool
+    aborting: list[Host]
     baton: Baton
     printed_lines: list[tuple[int, str]]
 
@@ -124,6 +125,8 @@ class Host:
         """Hand calls to the fabric that are issued as one."""
         if calls:
             self.waits.issues(calls[0])
+            if self.orders.aborting:
+                self.waits.yield_if_ready()
             try:
                 group.fabric.submit(calls)
             except Exception as error:  # no backend raises here: what it refuses, `check` has refused

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -54,6 +54,7 @@ class Emulation:
         self.costs = knobs.costs
         self.printed_lines: list[tuple[int, str]] = []
         self.judged = False  # every rank that still lives is being ended
+        self.aborting: list[Host] = []  # their backend aborts their process, and their clocks are not there yet
         owns = [Own(rank, len(counts), seed) for rank, seed in enumerate(seeds)]
         self._isolation = Isolation(owns, knobs.backend)
         self._weak: Emulation = weakref.proxy(self)
@@ -103,6 +104,8 @@ class Emulation:
             self._close_process(host)
         except RankEnded:
             self._died_at(host, host.waits.died_at)
+            if host in self.aborting:
+                self._abort(host)
             raise
         finally:
             self._depart(host)
@@ -161,16 +164,37 @@ class Emulation:
         self.baton.doom(host.waits.thread)
 
     def abort_rank(self, host: Rank, text: str, at_ns: int) -> None:
-        """Its backend aborts its process. Until that is gone the others go on, though it answers them no longer."""
+        """Its backend aborts its process at that time. Ranks whose clocks are behind act first (`Host.submit`).
+
+        rank 0   sends 8 B to rank 1 at 5
+        rank 1   issues recv(2) at 5, and recv(0) of 4 B at 7: it aborts at 7
+        rank 2   sends to rank 1 at 6, and has its turn after rank 1: its message still comes
+        """
         mine = self.hosts[host.rank]
         if mine.gone or mine.ending is not None:
             return
         mine.ending = Ending.at(EndKind.KILLED, _awaited(mine), f"its process was killed by SIGABRT: {text}")
+        self.aborting.append(mine)
+        for fabric, place in self._on_gloo(mine):
+            fabric.abort(place, at_ns)
+        mine.reach(at_ns)
+        mine.waits.end()
+
+    def _abort(self, host: Host) -> None:
+        """It ends where it next waits. Until its process is gone the others go on, though it answers them no longer."""
+        host.waits.thread.doomed = self.judged
+        if not self.judged:
+            host.waits.yield_if_ready()
+        for fabric, place in self._on_gloo(host):
+            fabric.freeze(place)
+        self.aborting.remove(host)
+        self._close_process(host)
+
+    def _on_gloo(self, host: Host) -> Iterator[tuple[GlooFabric, int]]:
+        """Its groups on gloo, and its place in each."""
         for name, fabric in self._fabrics.items():
-            if isinstance(fabric, GlooFabric) and mine.rank in self._ranks_of[name]:
-                fabric.freeze(self._ranks_of[name].index(mine.rank))
-        mine.reach(at_ns + EXIT_NS)
-        self.baton.doom(mine.waits.thread)
+            if isinstance(fabric, GlooFabric) and host.rank in self._ranks_of[name]:
+                yield fabric, self._ranks_of[name].index(host.rank)
 
     def _died_at(self, host: Host, calls: Sequence[EmulatedCall]) -> None:
         """A rank that was killed while it ran was just beginning to wait for these."""

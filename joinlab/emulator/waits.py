@@ -100,6 +100,13 @@ class Waits:
         """Let the thread go on."""
         self._baton.wake(self.thread)
 
+    def end(self) -> None:
+        """End the thread where it stands still, or, if it runs, where it next waits."""
+        if self.standing is None:
+            self.thread.doomed = True
+        else:
+            self._baton.doom(self.thread)
+
     def let_go(self) -> bool:
         """Every rank waits: go on if only the stream does. False if the host waits, too, or stands for no call."""
         wait = self.standing
