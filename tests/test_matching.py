@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from timelines import SIZES, Writer, case_timeline
 
+from joinlab import emulate, launch
 from joinlab.analysis.diagnosis import diagnose
+from joinlab.analysis.folding import places
 from joinlab.analysis.matching import label_table, match, shadows
+from joinlab.analysis.verdict import judge
 from joinlab.timeline import Ending, EndKind, Timeline
 
 DONE = Ending(EndKind.FINISHED)
@@ -236,3 +241,40 @@ def test_nothing_is_said_of_calls_that_the_record_lost() -> None:
     assert "issued no call" not in said
     assert "Its ending is unknown: cut off." in said
     assert "rank 1 issued all-reduce" in diagnose(lost_beginning()).ranks[0].sentence
+
+
+def retries(rank: int, inputs: object) -> None:
+    """Rank 1 tries what its backend refuses, twice; then every rank does, once."""
+    import torch
+    import torch.distributed as dist
+
+    def refused() -> None:
+        with suppress(ValueError, RuntimeError):
+            dist.all_gather([torch.zeros(2)] * 2, torch.ones(1)) if dist.get_backend() == "gloo" else None
+            dist.all_reduce(torch.ones(1), dist.ReduceOp.BAND)
+
+    dist.all_reduce(torch.ones(1))
+    if rank == 1:
+        refused()
+        refused()
+        with suppress(RuntimeError):
+            dist.send(torch.ones(2, 2).t(), 0) if dist.get_backend() == "gloo" else refused()
+    dist.all_reduce(torch.ones(2))
+    refused()
+    dist.barrier()
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_a_refused_call_takes_no_place_in_the_order(backend: str) -> None:
+    for timeline in [emulate(retries, (0, 0), backend)] + ([launch(retries, (0, 0))] if backend == "gloo" else []):
+        assert [str(end) for end in timeline.ends] == ["finished", "finished"]
+        slots = match(timeline)
+        assert [(len(slot.calls), slot.met) for slot in slots if not slot.refused] == [(2, True)] * 3
+        assert [tuple(slot.calls) for slot in slots if slot.refused] == [(1,), (1,), (1,), (0, 1)]
+        assert all(slot.expected and slot.absent((0, 1)) == [] for slot in slots)
+        assert [slot.refused for slot in slots[:1]] + [slots[-1].refused] == [False, False]
+        assert "every call met its partner" in judge(timeline).headline
+        found, _, _ = places(timeline)  # by columns the same calls stand together
+        at = {(row["rank"], row["seq"]): int(number) for row, number in zip(timeline.rows("calls"), found, strict=True)}
+        assert len({at[one] for one in at}) == len(slots)
+        assert all(len({at[one] for one in slot.calls.items()}) == 1 for slot in slots)

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from joinlab.analysis.matching import SETUP, Matched, Slot, groups_of, is_setup
+from joinlab.analysis.matching import SETUP, Matched, Slot, groups_of, is_refused, is_setup
 from joinlab.analysis.wording import asks, ranks_text
 from joinlab.ops import POINT_TO_POINT
 from joinlab.timeline import Timeline
@@ -236,6 +236,13 @@ def _places(timeline: Timeline, kinds: Codes, done: npt.NDArray[np.bool_]) -> tu
     paired = calls.select(pair).to_series().to_numpy()
     within = ["group", "rank", "side", "source", "target", "tag"] if paired.any() else ["group", "rank"]
     numbered = keys.select(pl.int_range(pl.len(), dtype=pl.Int64).over(within)).to_series()
+    refused = is_refused(calls)
+    if refused.any():  # they take no place: a collective stands before the next one that does, a send or recv alone
+        counted = keys.with_columns(no=refused.cast(pl.Int64))
+        numbered -= counted.select((pl.col("no").cum_sum() - pl.col("no")).over(within)).to_series()
+        nth = counted.with_columns(k=numbered).select(pl.col("no").cum_sum().over([*within, "k"])).to_series()
+        alone = np.where(paired, np.arange(len(keys)) + 1, nth.to_numpy())
+        keys = keys.with_columns(nth=pl.Series(np.where(refused.to_numpy(), alone, 0)))
     names = keys["group"].unique().to_list()
     number = keys["group"].replace_strict(names, list(range(len(names))), return_dtype=pl.Int64).to_numpy()
     skips = timeline.meta.get("skipped", {})
@@ -244,8 +251,9 @@ def _places(timeline: Timeline, kinds: Codes, done: npt.NDArray[np.bool_]) -> tu
         table = np.array([[skips.get(name, {}).get(rank, 0) for rank in world] for name in names], np.int64)
         numbered = numbered + table[number, keys["rank"].to_numpy()] * ~paired
     # A record that begins late may have numbers far apart; a damaged one, negative ones.
-    if paired.any() or numbered.max() > 4 * len(numbered) + 1000 or numbered.min() < 0:  # type: ignore[operator]
-        hashed = hash_columns(keys.with_columns(k=numbered), "group", "source", "target", "tag", "k")
+    if paired.any() or refused.any() or numbered.max() > 4 * len(numbered) + 1000 or numbered.min() < 0:  # type: ignore[operator]
+        columns = [name for name in ("nth", "group", "source", "target", "tag") if name in keys.columns]
+        hashed = hash_columns(keys.with_columns(k=numbered), *columns, "k")
         _, slot_of = np.unique(hashed, return_inverse=True)
     else:  # to number them by sorting two million hashes takes 0.5 s
         ks = numbered.to_numpy()
@@ -286,8 +294,9 @@ def _shown(timeline: Timeline, classes: Sequence[Sequence[int]]) -> Matched:
     shown = [ranks[0] for ranks in classes]
     if len(shown) == timeline.world_size:
         return Matched(timeline)
-    hidden = timeline.calls.select("group", "rank", "op", "peer").filter(~pl.col("rank").is_in(shown))
-    counts = hidden.filter(~pl.col("op").is_in(list(POINT_TO_POINT))).group_by("group", "rank").len().rows()
+    hidden = timeline.calls.select("group", "rank", "op", "peer", "error").filter(~pl.col("rank").is_in(shown))
+    taking = hidden.filter(~pl.col("op").is_in(list(POINT_TO_POINT)), ~is_refused(hidden))
+    counts = taking.group_by("group", "rank").len().rows()
     skipped = {group: dict(ranks) for group, ranks in timeline.meta.get("skipped", {}).items()}
     for group, rank, count in counts:
         of = skipped.setdefault(group, {})

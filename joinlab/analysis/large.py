@@ -18,7 +18,7 @@ import numpy.typing as npt
 import polars as pl
 
 from joinlab.analysis.folding import Codes, places, rank_classes
-from joinlab.analysis.matching import Matched
+from joinlab.analysis.matching import Matched, is_refused
 from joinlab.ops import POINT_TO_POINT
 from joinlab.timeline import Meta, Timeline
 
@@ -90,7 +90,8 @@ def large(timeline: Timeline, ranks: bool = True) -> Large:
 def _numbers(timeline: Timeline, found: Codes) -> Numbers:
     """The index of every call's slot in the order in which `match` lists them."""
     calls = timeline.calls
-    if calls["group"].n_unique() == 1 and calls["peer"].null_count() == calls.height:
+    plain = calls["peer"].null_count() == calls.height and not is_refused(calls).any()
+    if calls["group"].n_unique() == 1 and plain:
         # Collectives of one group come in that group's order.
         present = np.bincount(found.astype(np.int64)) > 0
         return np.asarray((np.cumsum(present) - 1)[found], np.int64)
@@ -108,6 +109,7 @@ def _skipped(timeline: Timeline, slot: Numbers, kept: Flags) -> dict[str, dict[i
     calls = timeline.calls
     for group, ranks in timeline.meta.get("skipped", {}).items():
         mine = calls.select((pl.col("group") == group) & ~pl.col("op").is_in(list(POINT_TO_POINT))).to_series()
+        mine &= ~is_refused(calls)
         of_group = np.zeros(len(kept), bool)
         of_group[slot[mine.to_numpy()]] = True
         begin = min((ranks.get(rank, 0) for rank in calls.filter(mine)["rank"].unique()), default=0)

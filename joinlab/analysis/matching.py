@@ -21,7 +21,7 @@ import polars as pl
 
 from joinlab.ops import FACTS, POINT_TO_POINT
 from joinlab.rules import gloo as gloo_rule
-from joinlab.rules.calls import ANY_SOURCE, IssuedCall, by_group, call_of, elements_of
+from joinlab.rules.calls import ANY_SOURCE, REFUSAL, GroupCalls, IssuedCall, by_group, call_of, elements_of
 from joinlab.timeline import CallRow, Timeline, backend_of
 
 SHADOWS: Mapping[str, frozenset[str]] = {
@@ -51,6 +51,7 @@ class Slot:
     input     index of the input, as in the documented traces: the largest among the calls; where no call has one,
               that of the row above
     met       the calls exchanged data, or would have, had all of them been reached
+    refused   the backend refused these calls when they were issued, so that no other rank saw anything of them
     differs   in what they disagree that must agree: of "op", "dtype", "shape" (the number of elements), "reduce_op",
               "root" and "origin"
     expected  whether they should have met: they fit, and the lines that issued them meant each other
@@ -64,6 +65,11 @@ class Slot:
     differs: tuple[str, ...]
     expected: bool
     lost: tuple[int, ...] = ()
+    refused: bool = False
+
+    def absent(self, ranks: Iterable[int]) -> list[int]:
+        """Those of `ranks`, the members of its group, that issued no call here, though this one needs them."""
+        return [] if self.refused else sorted(set(ranks) - self.calls.keys() - set(self.lost))
 
 
 Row = CallRow
@@ -105,22 +111,23 @@ def _match(
     counts: dict[str, int] = {}
     input: int | None = None
     found = _slots(rows, calls, groups, meta)
-    for at in _in_order([members for members, _ in found], rows):
-        members, lost = found[at]
+    for at in _in_order([members for members, _, _ in found], rows):
+        members, lost, refused = found[at]
         group = members[0]["group"]
         inputs = [row["input"] for row in members if row["input"] is not None]
         input = max(inputs) if inputs else input
-        differs = _differences(members)
+        differs = () if refused else _differences(members)
         slots.append(
             Slot(
                 group=group,
                 index=counts.setdefault(group, 0),
                 calls={row["rank"]: row["seq"] for row in members},
                 input=input,
-                met=_meet(members, backend_of(meta, group), lost),
+                met=not refused and _meet(members, backend_of(meta, group), lost),
                 differs=differs,
                 expected=not differs,
                 lost=lost,
+                refused=refused,
             )
         )
         counts[group] += 1
@@ -134,6 +141,13 @@ def groups_of(timeline: Timeline) -> dict[str, tuple[int, ...]]:
         if rank not in groups.get(name, ()):
             groups[name] = (*groups.get(name, ()), rank)
     return groups
+
+
+def is_refused(calls: pl.DataFrame) -> pl.Series:
+    """Of every call whether the backend refused it."""
+    if calls["error"].null_count() == calls.height:  # nearly always; a regular expression for a million rows is slow
+        return pl.repeat(False, calls.height, eager=True)
+    return calls["error"].str.contains(REFUSAL).fill_null(False)
 
 
 def label_table(timeline: Timeline, group: str | None = None, include_setup: bool = False) -> pl.DataFrame:
@@ -180,26 +194,34 @@ def _slots(
     calls: Sequence[IssuedCall],
     groups: Mapping[str, Sequence[int]],
     meta: Mapping[str, Any],
-) -> list[tuple[list[Row], tuple[int, ...]]]:
-    """The rows of each slot and the ranks whose call in it is lost: slots of one group in order, group by group.
+) -> list[tuple[list[Row], tuple[int, ...], bool]]:
+    """The rows of each slot, the ranks whose call in it is lost, and whether its calls were refused: slots of one group
+    in order, group by group.
 
-    A rank that skipped 3 collectives has its first recorded one in slot 3, and is lost in slots 0 to 2.
+    A rank that skipped 3 collectives has its first recorded one in slot 3, and is lost in slots 0 to 2. A call that the
+    backend refused takes no place in the order; those that ranks issued at one place share a slot of their own:
+
+        rank 0   all_reduce   [refused]   barrier
+        rank 1   all_reduce               barrier
     """
     skipped: Mapping[str, Mapping[int, int]] = meta.get("skipped", {})
     row_of = {(row["group"], row["rank"], row["seq"]): row for row in rows}
-    found: list[tuple[list[Row], tuple[int, ...]]] = []
+    found: list[tuple[list[Row], tuple[int, ...], bool]] = []
     for name, group in by_group(calls, groups).items():
         first = {rank: skipped.get(name, {}).get(rank, 0) for rank in group.ranks}
+        refused, alone = _refused(group, first)
+        group = group.reached() if refused or alone else group
         lanes = {rank: lane for rank, lane in group.collectives.items() if lane}
         begin = min((first[rank] for rank in lanes), default=0)
         end = max((first[rank] + len(lane) for rank, lane in lanes.items()), default=0)
         places: Iterable[int] = range(begin, end)
         if end - begin > sum(map(len, lanes.values())):  # records that begin far apart, or say so
             places = sorted({first[rank] + at for rank, lane in lanes.items() for at in range(len(lane))})
-        for k in places:
+        for k in sorted({*places, *refused}) if refused else places:
+            found += [([row_of[name, call.rank, call.seq] for call in some], (), True) for some in refused.get(k, ())]
             met = [lane[k - first[rank]] for rank, lane in lanes.items() if 0 <= k - first[rank] < len(lane)]
             lost = tuple(rank for rank in group.ranks if first[rank] > k)
-            found += [([row_of[name, call.rank, call.seq] for call in met], lost)] if met else []
+            found += [([row_of[name, call.rank, call.seq] for call in met], lost, False)] if met else []
         together: list[list[IssuedCall]] = []
         sends, recvs = (_per_pair(pairs, backend_of(meta, name)) for pairs in (group.sends, group.recvs))
         for pair in sorted(sends.keys() | recvs.keys()):
@@ -208,8 +230,28 @@ def _slots(
                 together += [[call] for call in (*out, *into)]
                 continue
             together += [[*out[k : k + 1], *into[k : k + 1]] for k in range(max(len(out), len(into)))]
-        found += [([row_of[name, call.rank, call.seq] for call in calls], ()) for calls in together]
+        found += [([row_of[name, call.rank, call.seq] for call in calls], (), False) for calls in together]
+        found += [([row_of[name, call.rank, call.seq]], (), True) for call in alone]
     return found
+
+
+def _refused(group: GroupCalls, first: Mapping[int, int]) -> tuple[dict[int, list[list[IssuedCall]]], list[IssuedCall]]:
+    """The calls that the backend refused: collectives by the place before which they were issued, the n-th of each rank
+    together; and sends and recvs.
+    """
+    places: dict[int, list[list[IssuedCall]]] = {}
+    for rank, lane in group.collectives.items():
+        k, n = first[rank], 0
+        for call in lane:
+            if not call.refused:
+                k, n = k + 1, 0
+                continue
+            here = places.setdefault(k, [])
+            here += [[]] if n == len(here) else []
+            here[n].append(call)
+            n += 1
+    sides = (group.sends, group.recvs)
+    return places, [call for side in sides for calls in side.values() for call in calls if call.refused]
 
 
 def _per_pair(

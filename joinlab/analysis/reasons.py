@@ -253,7 +253,7 @@ class Reasons:
         """What the others issued in the place of a call, without a claim; "" if nothing differs."""
         rank, group, _ = key
         slot = self.slot_of[key]
-        if self.rows[key]["op"] in POINT_TO_POINT or slot is known:
+        if self.rows[key]["op"] in POINT_TO_POINT or slot is known or slot.refused:
             return ""
         others = [other for other in self.groups.get(group, ()) if other != rank and other not in slot.lost]
         if not slot.differs:

@@ -208,6 +208,8 @@ class _Judge:
         """Whether the calls of a slot differ, or some rank that has to take part issued none."""
         if not slot.expected:
             return True
+        if slot.refused:
+            return False
         if self._pair(slot):
             return not slot.met and all(self._call(slot, rank)["completed_ns"] is None for rank in slot.calls)
         return bool(self._absent(slot))
@@ -216,8 +218,8 @@ class _Judge:
         """Ranks that have to take part in a slot, and issued no call for it."""
         if self._pair(slot):
             peers = {self._call(slot, rank)["peer"] for rank in slot.calls}
-            return sorted({peer for peer in peers if peer is not None} - slot.calls.keys() - set(slot.lost))
-        return sorted(set(self.groups[slot.group]) - slot.calls.keys() - set(slot.lost))
+            return slot.absent(peer for peer in peers if peer is not None)
+        return slot.absent(self.groups[slot.group])
 
     @cached_property
     def sides(self) -> list[Side]:

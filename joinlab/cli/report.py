@@ -252,12 +252,12 @@ class _Calls:
         told = []
         if slot.differs and not slot.met:
             told.append("can never meet")
-        absent = sorted(set(self.folding.matched.groups[slot.group]) - slot.calls.keys() - set(slot.lost))
-        if pair and not slot.met:
+        absent = slot.absent(self.folding.matched.groups[slot.group])
+        if pair and not slot.met and not slot.refused:
             told.append("nothing meets it")
         elif absent and not pair:
             told.append(f"no call of rank{'s' * (len(absent) > 1)} {span_text(absent)}")
-        for how, wanted in (("failed", True), ("never ends", False)):
+        for how, wanted in (("refused" if slot.refused else "failed", True), ("never ends", False)):
             ranks = [rank for rank, row in rows.items() if row["completed_ns"] is None and bool(row["error"]) is wanted]
             all_of = len(ranks) == len(rows)
             who = "" if all_of else f"{ranks_text([one for rank in ranks for one in self.folding.lanes[rank]])} "

@@ -121,11 +121,10 @@ def plan(
         members = tuple(at[rank, slot.group, seq] for rank, seq in sorted(slot.calls.items()))
         rows = [calls[index] for index in members]
         bad = not slot.expected
-        text = (
-            clash(rows, slot, lanes)
-            if bad
-            else missing(rows, [one for one in groups[slot.group] if one not in slot.lost]) or other_lines(rows, lanes)
-        )
+        if bad:
+            text = clash(rows, slot, lanes)
+        else:
+            text = "" if slot.refused else missing(rows, slot.absent(groups[slot.group])) or other_lines(rows, lanes)
         text = text if bad or (slot.group, text) not in said else ""
         said.add((slot.group, text))
         called = number if numbers is None else numbers[number]
@@ -212,9 +211,8 @@ def unlike(one: Row, other: Row, differs: Sequence[str]) -> bool:
     return False
 
 
-def missing(rows: Sequence[Row], members: Sequence[int]) -> str:
-    """Which ranks never issued their part of a call that is not complete; "" if none, or if it completed."""
-    absent = sorted(set(members) - {row["rank"] for row in rows})
+def missing(rows: Sequence[Row], absent: Sequence[int]) -> str:
+    """That these ranks never issued their part of a call that is not complete; "" if none, or if it completed."""
     if rows[0]["op"] in POINT_TO_POINT or not absent or all(row["completed_ns"] is not None for row in rows):
         return ""
     return f"∅ Nothing meets this call: {ranks_text(absent)} never issued one."

@@ -155,7 +155,7 @@ def _method(name: str) -> Callable[..., RecordedWork]:
         try:
             call.work = getattr(self.real, name)(*args, **kwargs)
         except BaseException as error:
-            recorder.completions.fail(call, error)
+            recorder.refuse(call, error)
             raise
         work = RecordedWork(recorder, call)
         recorder.track(call, work)

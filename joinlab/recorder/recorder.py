@@ -165,6 +165,12 @@ class Recorder:
         self.completions.issue(call, f'{{"e":"call",{place},"st":{stack},{text}{values},"t":{now()}}}')
         return call
 
+    def refuse(self, call: RecordedCall, error: BaseException) -> None:
+        """The backend raised when it was handed the call, which so has no place in the order of its group."""
+        if call.op not in POINT_TO_POINT:
+            call.group.numbering.collectives -= 1
+        self.completions.fail(call, error)
+
     def track(self, call: RecordedCall, work: Any) -> None:
         """Follow an issued call until its completion is written down; keep `work`, its RecordedWork, alive."""
         if call.small:

@@ -6,6 +6,7 @@ the ranks still run, so the records are light: an `IssuedCall` is a plain tuple,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -104,21 +105,29 @@ def call_of(row: CallRow) -> IssuedCall:
 
 
 REFUSALS = (
-    "ProcessGroupGloo::",
-    "ProcessGroupNCCL does not support ",
-    "Tensors must be contiguous",
-    "Input tensor data type is not supported for NCCL process group",
-    "Cannot use ReduceOp.",
-    "Could not run 'c10d::",
-    "NCCL error in: ProcessGroupNCCL.cpp, invalid argument",
-    "PyTorch 1.9 has no ",
+    r"ProcessGroupGloo::",
+    r"ProcessGroupNCCL does not support ",
+    r"Tensors must be contiguous",
+    r"input tensor has to be (contiguous|dense)",
+    r"Tag must be nonnegative",
+    r"invalid input tensor list size, must be world size",
+    r"Input tensor data type is not supported for NCCL process group",
+    r"Cannot use ReduceOp\.\w+ with (NCCL|[Bb]oolean inputs)",
+    r"Could not run 'c10d::",
+    r"NCCL error in: ProcessGroupNCCL.cpp, invalid argument",
+    r"PyTorch 1\.9 has no ",
 )
 """Prefixes of the messages with which a backend refuses a call before it sends any data.
 
-invalidArgument in ProcessGroupGloo.cpp; check_gpu_single_tensor, getNcclReduceOp and recvAnysource in
-ProcessGroupNCCL.cpp; getNcclDataType in NCCLUtils.cpp; the dispatcher for a device that has no such backend
-(torch/csrc/distributed/c10d and c10/core, PyTorch v2.13.0). The last two are the emulator's own words.
+invalidArgument, checkSingleTensor, checkTag and reduce_scatter in ProcessGroupGloo.cpp; check_gpu_single_tensor,
+getNcclReduceOp and recvAnysource in ProcessGroupNCCL.cpp; getNcclDataType in NCCLUtils.cpp; the dispatcher for a device
+that has no such backend (torch/csrc/distributed/c10d and c10/core, PyTorch v2.13.0). The last two are the emulator's
+own words. What gloo's worker refuses ("Cannot use ReduceOp.BAND with non-integral dtype") has used up its number.
 """
+
+REFUSAL = f"^[^:]*: ({'|'.join(REFUSALS)})"
+"""A regular expression: an error, type and message, that is a refusal."""
+_is_refusal = re.compile(REFUSAL).match
 
 
 TOO_LATE = "RuntimeError: result type Float can't be cast to the desired output type"
@@ -133,7 +142,7 @@ def refuses(error: str) -> bool:
     >>> refuses("ValueError: Tensors must be contiguous"), refuses("RuntimeError: Connection closed by peer")
     (True, False)
     """
-    return error.partition(": ")[2].startswith(REFUSALS)
+    return _is_refusal(error) is not None
 
 
 class Blocker(NamedTuple):
