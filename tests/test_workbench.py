@@ -427,7 +427,7 @@ def test_compare_alone():
     assert made.left.timeline is left and made.right.timeline is right
     assert made.left.heading == "1.9: rank 0 hung (proven), rank 1 finished"
     assert made.right.heading == "today: rank 0 finished, rank 1 hung (proven)"
-    assert "Rank 0 read" in made._columns[0].children[1].value
+    assert "Rank 0 read" in made._told.children[0].value
     for side, view in (("left", made.left), ("right", made.right)):
         assert view.rows == [getattr(row, side) for row in made.comparison.rows]
     made.left.selected = len(made.left.slots) - 1

@@ -222,7 +222,12 @@ class Bench:
         return CASES[self.case].program
 
     def keep(self) -> None:
-        """Keep what is shown on the left, to compare what comes next with it; again: put it away."""
+        """Keep what is shown on the left, to compare what comes next with it; again: put it away.
+
+        Raises ProgramError where nothing is shown.
+        """
+        if not self.panel.comparing and self.timeline is None:
+            raise ProgramError("there is no picture to keep yet; bench.run() shows one")
         self.panel.comparing = not self.panel.comparing
 
     def run(self) -> Timeline:

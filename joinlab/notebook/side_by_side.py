@@ -31,14 +31,24 @@ class Beside:
     def __init__(self, left: Timeline, right: Timeline | View) -> None:
         self.left = View(left, sentences=False, alike=False)
         self.right = View(right, sentences=False, alike=False) if isinstance(right, Timeline) else right
+        self._told_above = right if isinstance(right, View) else None  # its owner says how it ended
         self.comparison: Comparison | None = None
         self._following = False
         self._said = ipywidgets.HTML()
         half = {"flex": "1 1 380px", "min_width": "0"}  # below 760 px, one stands above the other
-        self._columns = [ipywidgets.VBox([view, ipywidgets.HTML()], layout=half) for view in (self.left, self.right)]
+        self._columns = [ipywidgets.VBox([view], layout=half) for view in (self.left, self.right)]
+        self._told = ipywidgets.HBox(
+            [ipywidgets.HTML(layout=half), ipywidgets.HTML(layout=half)],
+            layout={"flex_flow": "row wrap", "grid_gap": "12px"},
+        )
         self._pair = ipywidgets.HBox(self._columns, layout={"flex_flow": "row wrap", "grid_gap": "12px"})
         self._pair.add_class("joinlab-beside")  # by it the views find each other, and agree on the heights of rows
-        self.widget = ipywidgets.VBox([self._said, self._pair])
+        # Where the script puts what the two share: above them the toolbar, below them the legend and what is selected.
+        bar, below = ipywidgets.Box(layout={"display": "block"}), ipywidgets.Box(layout={"display": "block"})
+        bar.add_class("joinlab-shared-bar")
+        below.add_class("joinlab-shared-below")
+        self.widget = ipywidgets.VBox([self._said, bar, self._pair, below, self._told])
+        self.widget.add_class("joinlab-compared")
         for view in (self.left, self.right):
             view.observe(self._follow, [*SHARED, "selected"])
         self._share(self.right, SHARED)
@@ -59,20 +69,30 @@ class Beside:
         for side, view in (("left", self.left), ("right", self.right)):
             there = [slot for row in parted if (slot := getattr(row, side)) is not None]
             here = bool(parted) and getattr(parted[0], side) is not None  # else the mark stands before what comes next
-            below = self._columns[view is self.right].children[1]
+            below = self._told.children[view is self.right]
             ended = ", ".join(f"rank {rank} {end}" for rank, end in enumerate(view.timeline.ends))
-            below.value = "" if view.covered else _sentences(view.timeline)
+            below.value = "" if view.covered or view is self._told_above else _sentences(view.timeline)
             with view.hold_sync():
                 view.heading = names[side] if view.covered else f"{names[side]}: {ended}"
                 view.mark = {"slot": there[0], "text": "they part" if here else "nothing here"} if there else {}
                 view.rows = [getattr(row, side) for row in self.comparison.rows] if self.comparison else []
+        self._select(parted)
+
+    def _select(self, parted: tuple[ComparedRow, ...]) -> None:
+        """Select in the left view what stands beside the right one's selection; where nothing is, where they part."""
+        if self.comparison is None:
+            return
+        if self.right.selected is not None:
+            self.left.selected = self.comparison.other(self.right.selected, "right")
+        elif parted and self.left.selected is None:
+            self.left.selected, self.right.selected = parted[0].left, parted[0].right
 
     def close(self) -> None:
         """Take it apart again; the right view, if it was handed in, goes on."""
         for view in (self.left, self.right):
             view.unobserve(self._follow, [*SHARED, "selected"])
         self.right.heading, self.right.mark, self.right.rows = "", {}, []
-        self._columns[1].children = self._columns[1].children[1:]
+        self._columns[1].children = ()
         close(self.widget)
 
     def _follow(self, change: Mapping[str, Any]) -> None:

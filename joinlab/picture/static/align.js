@@ -41,7 +41,7 @@ export function evenly(both) {
 /** Let the pictures of two views begin at one height, whatever stands above each. @param {HTMLElement[]} frames */
 export function level(frames) {
   const mains = frames.map((one) => /** @type {HTMLElement} */ (one.closest(".jl-main")));
-  for (const one of mains) one.style.marginTop = "";
+  for (const one of mains) one.style.paddingTop = "";
   const tops = frames.map((one) => one.getBoundingClientRect().top + /** @type {HTMLElement} */ (one.querySelector(".jl-canvas")).offsetTop);
-  mains.forEach((one, at) => { one.style.marginTop = `${Math.max(...tops) - tops[at]}px`; });
+  mains.forEach((one, at) => { one.style.paddingTop = `${Math.max(...tops) - tops[at]}px`; });
 }

@@ -54,10 +54,12 @@ function card(panel, picture, rank, box, all, here) {
 }
 
 /** Fill the panel. @param {HTMLElement} panel @param {import("./picture.js").Picture} picture
- * @param {number | null} selected slot @param {number} rank @param {() => void} unfold shows the setup call by call */
-export function drawDetails(panel, picture, selected, rank, unfold) {
+ * @param {number | null} selected slot @param {number} rank @param {() => void} unfold shows the setup call by call
+ * @param {string} name what to call the run, where there are two */
+export function drawDetails(panel, picture, selected, rank, unfold, name = "") {
+  const whose = name && `${name}: `;
   if (selected === null) {
-    panel.innerHTML = `<p class="jl-h">Nothing selected</p><p class="jl-soft">Click a call, or go to the picture with Tab and press ↓: what each rank put in, got out and made of it appears here.</p>`;
+    panel.innerHTML = `<p class="jl-h">${esc(whose)}${name ? "nothing stands here" : "Nothing selected"}</p><p class="jl-soft">Click a call, or go to the picture with Tab and press ↓: what each rank put in, got out and made of it appears here.</p>`;
     return;
   }
   const { data, layout: { boxes: known }, run } = picture;
@@ -68,7 +70,7 @@ export function drawDetails(panel, picture, selected, rank, unfold) {
     const all = together.map(([one]) => one);
     cards.append(card(panel, picture, of, box, all, all.includes(rank)));
   }
-  const parts = [element("p", { class: "jl-h" }, rowName(picture, selected))];
+  const parts = [element("p", { class: "jl-h" }, whose + rowName(picture, selected))];
   const remark = [run.layouts.logical, run.layouts["logical setup"]].flatMap((one) => one?.notes ?? []).find((note) => note.slot === selected);
   if (remark && !picture.covered.length && (picture.time || remark.line !== remark.whole)) // else it stands in the picture
     parts.push(element("p", { class: remark.bad ? "jl-remark jl-bad" : "jl-remark" }, data.texts[remark.whole]));

@@ -124,7 +124,7 @@ class Panel {
     this.verdict.innerHTML = `<ul class="jlb-chips">${chips.join("")}</ul><div><p class="jlb-headline">${esc(headline)}</p>` +
       steps.map((step) => `<p>${esc(step)}</p>`).join("") + (advice ? `<p><b>Do:</b> ${esc(advice)}</p>` : "") +
       (documented ? `<p class="jl-soft" title="${esc(documented)}">${esc(first)}<span class="jlb-more">${esc(documented.slice(first.length))}</span> </p>` : "") + "</div>";
-    if (eras) this.verdict.querySelector("p:last-child").append(button("compare today with 1.9", "Show both eras of NCCL side by side", () => this.ask("eras", "Asking Python …"), { class: "jlb-link" }));
+    if (eras && !this.model.get("comparing")) this.verdict.querySelector("p:last-child").append(button("compare today with 1.9", "Show both eras of NCCL side by side", () => this.ask("eras", "Asking Python …"), { class: "jlb-link" }));
   }
 }
 

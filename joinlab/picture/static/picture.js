@@ -424,7 +424,7 @@ export class Picture {
         if (this.down) {
           const step = 12, whole = wrap(group.label, this.left - 6, 11);
           const brief = group.label.replace(/ the .* input/, "").replace(/inputs(\[\d+\] (to|and) )(inputs)?/, "$1"); // "before", "[0] to [4]"
-          const lines = whole.length * step > to - from ? wrap(brief, this.left - 6, 11) : whole;
+          const lines = whole.length * step > to - from - 4 ? wrap(brief, this.left - 6, 11) : whole;
           const top = clamp(middle - ((lines.length - 1) * step) / 2, from + 5, Math.max(to - step * (lines.length - 1), from + 5)) + 4;
           lines.forEach((line, i) => this.rowNames.push(`<text x="${this.left - 6}" y="${px(top + i * step)}" text-anchor="end">${esc(line)}</text>`));
         } else found.push(`<text x="${px(from + 4)}" y="13">${esc(fit(group.label, group.label.replace(/ the .* input/, ""), to - from - 6, 11))}</text>`);

@@ -6,18 +6,21 @@ import { esc } from "./text.js";
 /** @type {WeakMap<HTMLElement, string>} Setting the same HTML again would lose the reader's place. */
 const shown = new WeakMap();
 
-/** @param {HTMLElement} source @param {import("./picture.js").Picture} picture @param {number | null} selected slot */
-export function drawSource(source, picture, selected) {
-  const { data, layout, run } = picture;
-  if (!run.source) {
+/** Of several pictures, all have the same program, and each line says of which it speaks.
+ * @param {HTMLElement} source @param {{ picture: import("./picture.js").Picture, selected: number | null, name: string }[]} of */
+export function drawSource(source, of) {
+  if (!of[0]?.picture.run.source) {
     source.replaceChildren();
     shown.delete(source);
     return;
   }
-  const here = grouped(layout.boxes.of(selected).filter((box) => picture.seen(box.rank))
-    .map((box) => [box.line, picture.laneName(box.rank)]));
-  const ends = grouped(picture.covered.length ? [] : run.ended.map((line, rank) =>
-    [line, `${run.sign[rank]} ${data.texts[run.lanes[rank]]} ${data.texts[run.ends[rank]].split(":")[0]}`]));
+  const { data, run } = of[0].picture, whose = (/** @type {string} */ name) => (of.length > 1 ? `${name}: ` : "");
+  const here = grouped(of.flatMap(({ picture, selected, name }) => picture.layout.boxes.of(selected).filter((box) => picture.seen(box.rank))
+    .map((box) => /** @type {[number, string]} */ ([box.line, `${whose(name)}${picture.laneName(box.rank)}`]))));
+  const ends = grouped(of.flatMap(({ picture, name }) => (picture.covered.length ? [] : picture.run.ended.map((line, rank) => {
+    const { data: { texts }, run: { sign, lanes, ends: how } } = picture;
+    return /** @type {[number, string]} */ ([line, `${sign[rank]} ${whose(name)}${texts[lanes[rank]]} ${texts[how[rank]].split(":")[0]}`]);
+  }))));
   const lines = data.texts[run.source.text].split("\n").map((line, i) => {
     const number = run.source.first_line + i, cited = here.get(number), ended = ends.get(number);
     return `<span class="jl-line${cited ? " jl-cited" : ""}"${cited ? ' aria-current="true"' : ""}><span class="jl-no">${number}</span>${esc(line) || " "}` +

@@ -107,12 +107,21 @@ interface Model {
 
 /** What a view lets the view beside it see. */
 interface Neighbour {
+  view: HTMLElement;
   told: HTMLElement;
   scroll: HTMLElement;
+  bar: HTMLElement;
+  legend: HTMLElement;
+  side: HTMLElement;
+  name: string;
+  selected: number | null;
+  rank: number;
   picture: import("./picture.js").Picture | null;
   rows: (number | null)[];
   render(gaps: Gap[], atLeast?: number): void;
   zoomTo(to: number): void;
+  press(slot: number, rank: number): void;
+  drawLegend(): void;
 }
 
 interface HTMLElement { joinlab?: Neighbour }

@@ -7,6 +7,7 @@ import { element } from "./dom.js";
 import { Keys } from "./keys.js";
 import { factsIn, foldsOf, layoutOf, unpack } from "./layout.js";
 import { drawLegend } from "./legend.js";
+import { drawBoth, leader, pairOf, share } from "./pair.js";
 import { Overview } from "./overview.js";
 import { Picture } from "./picture.js";
 import { Player } from "./player.js";
@@ -97,18 +98,24 @@ export class LiveView {
     this.live = element("div", { class: "jl-live", role: "status", "aria-live": "polite" });
     this.overview = new Overview((slot) => this.select(slot));
     this.frame = element("div", { class: "jl-picture" }, this.overview.root, this.scroll, this.legend);
-    const main = element("div", { class: "jl-main" }, this.frame, element("div", { class: "jl-side" }, this.panel, this.source));
+    this.side = element("div", { class: "jl-side" }, this.panel, this.source);
+    const main = element("div", { class: "jl-main" }, this.frame, this.side);
     this.view = element("div", { class: "jl", role: "group", "aria-label": "Swimlanes", "data-lm-suppress-shortcuts": "true" },
       this.told, this.toolbar.bar, main, this.live);
     this.keys = new Keys(this);
     this.root.replaceChildren(this.view);
     const self = this;
     this.view.joinlab = {
-      told: this.told, scroll: this.scroll,
+      view: this.view, told: this.told, scroll: this.scroll, bar: this.toolbar.bar, legend: this.legend, side: this.side,
+      get selected() { return self.selected; },
+      get rank() { return self.rank; },
+      get name() { return (self.get("heading") ?? "").split(":")[0]; },
+      press: (slot, rank) => self.press(slot, rank),
       get picture() { return self.picture; },
       get rows() { return self.picture && !self.picture.time && self.picture.down ? self.get("rows") ?? [] : []; },
       render: (...room) => { if (String(room) !== String(self.room)) self.render(...room); },
       zoomTo: (to) => self.zoomTo(to),
+      drawLegend: () => { if (self.picture) self.drawLegend(); },
     };
   }
 
@@ -164,6 +171,7 @@ export class LiveView {
     this.player.stop();
     this.observer.disconnect();
     for (const [event, listener] of Object.entries(this.listeners)) this.model.off(event, listener);
+    for (const shared of [this.toolbar.bar, this.legend]) shared.remove(); // in a comparison they stand outside of the view
   }
 
   // -- data
@@ -214,7 +222,9 @@ export class LiveView {
   }
 
   drawDetails() {
+    if (share(this.view.joinlab)) return drawBoth(this.view);
     drawDetails(this.panel, this.picture, this.selected, this.rank, () => this.press(this.selected, this.rank));
+    drawSource(this.source, [{ picture: this.picture, selected: this.selected, name: "" }]);
   }
 
   hideStill() { // what stands in for this view where it cannot live is not needed now
@@ -305,8 +315,14 @@ export class LiveView {
     this.toolbar.update(this.get("axis"), !!this.get("setup"));
     this.overview.draw(layoutOf(this.data, this.run, "logical", true), this.data.looks, this.run, !!this.covered.length);
     this.overview.window(this.picture, this.scroll);
-    drawLegend(this.legend, this.picture, this.get("hidden") ?? [], (hidden) => this.set("hidden", hidden), neighbour(this.view)?.picture);
+    this.drawLegend();
     this.pick(false);
+  }
+
+  drawLegend() {
+    const views = pairOf(this.view)?.views ?? [this.view.joinlab], other = views.find((one) => one !== this.view.joinlab);
+    if (leader(views) !== this.view.joinlab) return leader(views).drawLegend();
+    drawLegend(this.legend, this.picture, this.get("hidden") ?? [], (hidden) => this.set("hidden", hidden), other?.picture);
   }
 
   get grid() { return /** @type {SVGElement} */ (this.canvas.firstChild); }
@@ -366,7 +382,6 @@ export class LiveView {
     const { selected } = this, cell = this.markPicked();
     this.drawDetails();
     this.ask();
-    drawSource(this.source, this.picture, selected);
     const extent = scrolls && selected !== null ? this.picture.extent(selected) : null;
     if (!extent) return;
     const box = this.layout.boxes.of(selected).find((one) => one.rank === this.rank), across = box ? this.picture.sides(box) : null;
