@@ -145,6 +145,26 @@ def test_ranks_that_did_the_same_share_a_lane():
     assert set(folding.slots[-1].calls) == {5}
 
 
+def test_ranks_that_part_only_where_all_matched_share_a_lane_of_a_crowded_picture():
+    def run(ranks: int) -> Folding:
+        writer = Writer(ranks, "nccl")
+        for rank in range(ranks):
+            for number in range(30):
+                writer.call(rank, "all_reduce", input=number, line=50 if number == rank else 1)  # each in its turn
+            if rank == 5:
+                writer.call(rank, "broadcast", root=0, done=False, line=99)
+            writer.call(rank, "barrier", done=False, line=2)
+        return fold(
+            writer.timeline([Ending("hung", call=30 + (rank == 5), group="0", proven=True) for rank in range(ranks)])
+        )
+
+    few, many = run(8), run(20)
+    assert len(few.classes) == 8 and few.late == () and few.remark() == ""
+    assert many.classes == ((*range(5), *range(6, 20)), (5,)) and many.late == (0,)
+    assert many.remark().startswith("Before anything went wrong, ranks 0-4, 6-19 also issued other calls or lines")
+    assert {slot.calls.keys() == {0, 5} for slot in many.slots[:30]} == {True}
+
+
 def test_what_is_selected_is_not_folded():
     assert 4 in fold(rounds(9), keep=[4]).parts
     assert 4 not in fold(rounds(9)).parts

@@ -31,6 +31,12 @@ from joinlab.timeline import Timeline
 FEWEST = 3
 """A round of rows is folded if that hides at least this many rows, or it is DDP's own setup."""
 
+CROWDED = 8
+"""With more lanes than these, ranks that part only in calls which matched, before anything went wrong, share one."""
+
+BEFORE = 3
+"""So many of a rank's calls before the first that went wrong must be alike, too, for ranks to share a lane then."""
+
 MANY = 12
 """A fold that opens shows at most about this many parts: of a thousand rounds, ten folds of a hundred."""
 
@@ -74,11 +80,13 @@ class Folding:
     matched  the calls of the first rank of every class, matched. Their slots are the rows; `Slot.lost` names the
              ranks that issued the same call and are not shown
     parts    the rows from first to last, each of them once: by index of its slot, or within a Fold
+    late     first ranks of those classes whose ranks did the same only from shortly before anything went wrong
     """
 
     classes: tuple[tuple[int, ...], ...]
     matched: Matched
     parts: tuple[Part, ...]
+    late: tuple[int, ...] = ()
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -121,31 +129,62 @@ class Folding:
         """The name of the lane that this rank stands for: "ranks 0-4, 6, 7"."""
         return ranks_text(self.lanes[rank])
 
+    def remark(self) -> str:
+        """Which lanes hold ranks that are alike only at the end; "" where all are alike from the first call on."""
+        if not self.late:
+            return ""
+        which = ranks_text(sorted(rank for lane in self.late for rank in self.lanes[lane]))
+        return f"Before anything went wrong, {which} also issued other calls or lines, which all matched."
+
 
 def fold(
-    timeline: Timeline, keep: Collection[int] = (), ranks: bool | Classes = True, matched: Matched | None = None
+    timeline: Timeline,
+    keep: Collection[int] = (),
+    ranks: bool | Classes = True,
+    matched: Matched | None = None,
+    late: tuple[int, ...] = (),
 ) -> Folding:
     """Fold a Timeline.
 
     keep     rows that stay rows of their own, by index of Folding.slots: what is selected
     ranks    False gives every rank a lane of its own; or the ranks of each lane, where they are known
     matched  Matched(timeline), if it is at hand
+    late     with `ranks` that are known: as Folding has it
 
         [part for part in fold(timeline).parts if isinstance(part, int)]        # rows that stand by themselves
     """
     if isinstance(ranks, bool):
-        classes = rank_classes(timeline) if ranks else tuple((rank,) for rank in range(timeline.world_size))
+        classes, late = rank_lanes(timeline) if ranks else (tuple((rank,) for rank in range(timeline.world_size)), ())
     else:
         classes = ranks
     if matched is None or len(classes) < timeline.world_size:
         matched = _shown(timeline, classes)
-    return Folding(classes, matched, fold_rows(matched, keep))
+    return Folding(classes, matched, fold_rows(matched, keep), late)
 
 
 # ---------------------------------------------------------------- ranks
 
 
-def rank_classes(timeline: Timeline) -> tuple[tuple[int, ...], ...]:
+def rank_lanes(timeline: Timeline) -> tuple[Classes, tuple[int, ...]]:
+    """The ranks of each lane, in order of their first rank, and which of them are `late`, as Folding has it.
+
+    Ranks share a lane if they did the same (`rank_classes`). Where that leaves more than CROWDED lanes, it is enough
+    that they did the same from shortly before their first call that went wrong:
+
+        rank 0   a  b  save  c  d  e  hangs
+        rank 1   a  save  b  c  d  e  hangs         one lane, late: all that differs matched, long before
+        rank 2   a  b  save  c  d  x  e  hangs      a lane of its own
+    """
+    classes = rank_classes(timeline)
+    if len(classes) <= CROWDED:
+        return classes, ()
+    fewer = _alike(timeline, *_signatures(timeline, tail=True))
+    first = {rank: some[0] for some in classes for rank in some}
+    late = tuple(some[0] for some in fewer if len({first[rank] for rank in some}) > 1)
+    return (fewer, late) if late and len(fewer) < len(classes) else (classes, ())
+
+
+def rank_classes(timeline: Timeline) -> Classes:
     """Ranks with the same calls, meetings and endings, in order of their first rank. One or two ranks stay apart.
 
     A rank's own number counts as the same: ranks that each send to the next are alike, and so are ranks of groups
@@ -154,7 +193,11 @@ def rank_classes(timeline: Timeline) -> tuple[tuple[int, ...], ...]:
     world = timeline.world_size
     if world < 3:
         return tuple((rank,) for rank in range(world))
-    signatures, groups = _signatures(timeline)
+    return _alike(timeline, *_signatures(timeline))
+
+
+def _alike(timeline: Timeline, signatures: Codes, groups: Mapping[tuple[int, str | None], int]) -> Classes:
+    """The ranks with one signature that ended alike."""
     found: dict[tuple[int, object], list[int]] = {}
     for rank, end in enumerate(timeline.ends):
         text = end.text.replace(f"rank {rank}", "this rank").replace(f"Rank {rank}", "This rank")
@@ -165,10 +208,12 @@ def rank_classes(timeline: Timeline) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, found.values()))
 
 
-def _signatures(timeline: Timeline) -> tuple[Codes, dict[tuple[int, str | None], int]]:
+def _signatures(timeline: Timeline, tail: bool = False) -> tuple[Codes, dict[tuple[int, str | None], int]]:
     """A number a rank: the same for ranks whose calls are alike, one after the other, and met in the same way.
 
     Also the groups of each rank, numbered in the order in which the rank first used them.
+
+    tail  count only what comes from shortly before the rank's first call that went wrong
     """
     calls, world = timeline.calls, timeline.world_size
     if calls.is_empty():
@@ -195,7 +240,15 @@ def _signatures(timeline: Timeline) -> tuple[Codes, dict[tuple[int, str | None],
     # Calls of an odd slot are alike only within that slot; all others wherever they are.
     each = _mixed(mine + np.where(odd, _mixed(places), np.uint64(0)))
     starts = np.searchsorted(ranks, np.arange(world + 1))
-    at = np.arange(len(ranks), dtype=np.uint64) - starts[ranks].astype(np.uint64)
+    begin = starts[:-1]
+    if tail:
+        unlined = _mixed(hash_columns(calls, "op", "origin", "dtype", "shape", "reduce_op"))
+        unlined = _mixed(unlined + hash_columns(derived, "root"))
+        wrong = np.flatnonzero(_places(timeline, unlined, derived["done"].to_numpy())[1])  # of another line is no wrong
+        until = np.append(wrong, len(ranks))[np.searchsorted(wrong, begin)]
+        begin = np.maximum(np.minimum(until, starts[1:] - 1) - BEFORE, begin)
+        each[np.arange(len(ranks)) < begin[ranks]] = 0
+    at = np.arange(len(ranks), dtype=np.uint64) - begin[ranks].astype(np.uint64)
     summed = np.concatenate([np.zeros(1, np.uint64), np.cumsum(each * (_mixed(at) | np.uint64(1)), dtype=np.uint64)])
     return np.asarray(summed[starts[1:]] - summed[starts[:-1]], np.uint64), groups
 

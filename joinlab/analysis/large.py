@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from joinlab.analysis.folding import Codes, places, rank_classes
+from joinlab.analysis.folding import Codes, places, rank_lanes
 from joinlab.analysis.matching import Matched, is_refused
 from joinlab.ops import POINT_TO_POINT
 from joinlab.timeline import Meta, Timeline
@@ -43,6 +43,7 @@ class Large:
     odd       by slot: not every rank of the group issued the same call from the same line there, and completed it
     wrong     by slot: its calls met, or miss each other, and should not have
     short     some of its slots, matched; `short.numbers` names them by their index in the whole
+    late      first ranks of lanes whose ranks are alike only at the end, as analysis.folding has it
     """
 
     timeline: Timeline
@@ -51,11 +52,12 @@ class Large:
     odd: Flags
     wrong: Flags
     short: Matched
+    late: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, timeline: Timeline, ranks: bool = True) -> Large:
         """Read a Timeline. `ranks`: those that did the same share a lane."""
-        classes = rank_classes(timeline) if ranks else tuple((rank,) for rank in range(timeline.world_size))
+        classes, late = rank_lanes(timeline) if ranks else (tuple((rank,) for rank in range(timeline.world_size)), ())
         found, odd_calls, kinds = places(timeline)
         slot = _numbers(timeline, found)
         odd = np.bincount(slot, odd_calls) > 0
@@ -69,7 +71,7 @@ class Large:
         bad = [not short.slots[number_of[at]].expected if at in number_of else True for at in where[example].tolist()]
         wrong = np.zeros(len(odd), bool)
         wrong[where] = np.array(bad, bool)[of_pattern] if len(where) else False
-        return cls(timeline, classes, slot, odd, wrong, short)
+        return cls(timeline, classes, slot, odd, wrong, short, late)
 
     def calls(self, slot: int) -> pl.DataFrame:
         """The calls of a slot."""

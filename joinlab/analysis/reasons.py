@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from joinlab.analysis.matching import Matched, Slot
-from joinlab.analysis.wording import at_line, called, group_text, listed, quoted, ranks_text, upper
+from joinlab.analysis.wording import at_line, called, group_text, listed, plural, quoted, ranks_text, upper
 from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.rules.calls import Blocked, Blocker, Key, setting_of
 from joinlab.rules.proof import Proof, Wait, blocked_calls, prove
@@ -299,7 +299,7 @@ class Reasons:
         ranks_of: dict[str, list[int]] = {}
         for rank, text in told:
             ranks_of.setdefault(text, []).append(rank)
-        return [f"{ranks_text(ranks)} {text}" for text, ranks in ranks_of.items()]
+        return [f"{ranks_text(ranks)} {plural(text) if len(ranks) > 1 else text}" for text, ranks in ranks_of.items()]
 
     # ---------------------------------------------------------------- words
 

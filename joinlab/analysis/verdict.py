@@ -23,7 +23,7 @@ from joinlab.analysis.folding import Folding, fold
 from joinlab.analysis.matching import Matched, Slot, shadows
 from joinlab.analysis.reasons import Reasons, worded
 from joinlab.analysis.source import SourceText
-from joinlab.analysis.wording import asks, at_line, good, listed, quoted, ranks_text, short_site, upper
+from joinlab.analysis.wording import asks, at_line, good, listed, plural, quoted, ranks_text, short_site, upper
 from joinlab.ops import POINT_TO_POINT
 from joinlab.timeline import CallRow, Ending, EndKind, Timeline
 
@@ -319,10 +319,15 @@ class _Judge:
     def _asks(self, row: CallRow) -> str:
         return asks(row["origin"], row["op"])
 
+    def _present(self, slot: Slot) -> list[Side]:
+        """The sides that issued a call in a slot; the ones that did otherwise than most come first."""
+        odd = self._odd()
+        return sorted((side for side in self.sides if side[0] in slot.calls), key=lambda side: side[0] not in odd)
+
     def _headline(self) -> str:
         assert self.clash is not None
         slot = self.slots[self.clash]
-        present = [side for side in self.sides if side[0] in slot.calls]
+        present = self._present(slot)
         calls = [self._call(slot, side[0]) for side in present]
         if len(present) > 1 and slot.met:
             for asker, answer in ((0, 1), (1, 0)):
@@ -400,7 +405,7 @@ class _Judge:
                 f"{upper(self._name(self.shift.ahead))} is {count} ahead since call {row['seq']}{at_line(row)}, where "
                 f"{self._name(self.shift.behind)} called the same from another line."
             )
-        present = [side for side in self.sides if side[0] in slot.calls]
+        present = self._present(slot)
         calls = [self._call(slot, side[0]) for side in present]
         if len(present) > 1:
             told = [
@@ -440,7 +445,7 @@ class _Judge:
             Fate(
                 tuple(sorted(ranks)),
                 ended,
-                f"{upper(ranks_text(ranks))} {_plural(said) if len(ranks) > 1 else said}",
+                f"{upper(ranks_text(ranks))} {plural(said) if len(ranks) > 1 else said}",
                 good(self.ends[ranks[0]]),
             )
             for (ended, said), ranks in told.items()
@@ -513,8 +518,8 @@ class _Judge:
         if self.clash is None or self._pair(self.slots[self.clash]):
             return None
         row = self.clash if self.shift is None else self._row_of(self.shift)
-        slot = self.slots[row]
-        for rank in slot.calls:
+        slot, odd = self.slots[row], self._odd()
+        for rank in sorted(slot.calls, key=lambda rank: rank not in odd):
             site = self._call(slot, rank)["call_site"] or ""
             number = self.source.line(site)
             if number and (test := _rank_test(self.source.text, number - self.source.first_line + 1)):
@@ -626,23 +631,6 @@ class _Judge:
             f"{upper(ranks_text(pending))} returned while a call was still pending, so its result was never read.",
             "04_six_cases.ipynb",
         )
-
-
-_VERBS = {"hangs": "hang", "waits": "wait", "makes": "make", "was": "were", "has": "have"}
-
-
-def _plural(said: str) -> str:
-    """What is said after "rank 1", to be said after "ranks 1, 2".
-
-    >>> _plural("hangs in barrier, call 5, behind its own send"), _plural("finished: its program returned.")
-    ('hang in barrier, call 5, behind their own send', 'finished: their program returned.')
-    """
-    verb, _, rest = said.partition(" ")
-    return (
-        f"{_VERBS.get(verb, verb)} {rest}".replace(" its own ", " their own ", 1)
-        .replace(": its ", ": their ", 1)
-        .replace(". Its ", ". Their ")
-    )
 
 
 def _rank_test(text: str, line: int) -> str:

@@ -85,6 +85,23 @@ def short_label(label: str) -> str:
     return inner.removesuffix(")").removeprefix("DDP ").removeprefix("join() ") if bracket else label
 
 
+_VERBS = {"hangs": "hang", "waits": "wait", "makes": "make", "was": "were", "has": "have", "does": "do", "is": "are"}
+_MANY = {" its own ": " their own ", ": its ": ": their ", ". Its ": ". Their ", "since it waits ": "since they wait "}
+
+
+def plural(said: str) -> str:
+    """What is said after "rank 1", to be said after "ranks 1, 2".
+
+    >>> plural("hangs in barrier, call 5, behind its own send"), plural("finished: its program returned.")
+    ('hang in barrier, call 5, behind their own send', 'finished: their program returned.')
+    """
+    verb, _, rest = said.partition(" ")
+    told = f"{_VERBS.get(verb, verb)} {rest}"
+    for one, many in _MANY.items():
+        told = told.replace(one, many, 1)
+    return told
+
+
 # ---- tensors
 
 

@@ -195,6 +195,7 @@ class _Calls:
         few = sum(isinstance(part, int) for part in parts) <= BEFORE + AFTER
         begin, end = (0, len(parts)) if self.everything or few else (max(at - BEFORE, 0), at + AFTER)
         yield "   call  " + self._columns([self.folding.name(rank) for rank in self.shown])
+        yield from wrap(self.folding.remark(), WIDTH - 9, initial_indent=" " * 9, subsequent_indent=" " * 9)
         folded = False
         for k, part in enumerate(parts):
             if isinstance(part, Fold):

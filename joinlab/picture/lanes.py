@@ -203,7 +203,7 @@ def read(timeline: Timeline, ranks: bool = True) -> tuple[Matched, Folding, Flag
         return matched, folded(matched, ranks), None
     whole = large(timeline, ranks and timeline.world_size > NARROW)
     short = whole.short
-    return short, fold_timeline(short.timeline, ranks=whole.classes, matched=short), whole.odd
+    return short, fold_timeline(short.timeline, ranks=whole.classes, matched=short, late=whole.late), whole.odd
 
 
 def folded(matched: Matched, ranks: bool = True) -> Folding:
@@ -325,6 +325,10 @@ def _by_row(run: _Run, steps: Sequence[PictureRow]) -> _Layout:
     layout = _Layout(stops=dict.fromkeys(ranks, 0.0))
     inside = {call for step in steps if step.fold is not None for call in step.calls}
     y, tops = 0.0, []
+    if remark := run.folding.remark():
+        lines = _wrapped(remark, LINE)
+        layout.notes.append(Note(None, y, y + NOTE * len(lines), "\n".join(lines), False, None, remark, remark))
+        y += NOTE * len(lines)
     told = None  # the last slot so far
     for step, (drawn, whole) in zip(steps, notes(calls, steps), strict=True):
         if run.odd is not None and (said := _left_out(run.odd, told, step.slots[0])):
