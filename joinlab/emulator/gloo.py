@@ -154,15 +154,21 @@ class GlooFabric:
         self._aborts.setdefault(place, at_ns)
 
     def freeze(self, place: int) -> None:
-        """The process at `place` is about to end: no message of it goes any more, and none of a collective comes.
+        """The process at `place` is about to end: no message of it goes any more.
 
-        A send still goes to a recv of the program: gloo has told the sender that it is posted (NOTIFY_RECV_READY).
+        A send to a recv that it has posted still goes, and completes: gloo has told the sender (NOTIFY_RECV_READY).
         """
         self._aborts.setdefault(place, 0)
         for task in [*self._working[place]]:
-            self._forget(task)
+            for other in list(self._slots.get(task.number, {}).values()):
+                self._begin(other, abort=False)
+        for task in [*self._working[place]]:
+            task.done = True
+            self._slots.get(task.number, {}).pop(place, None)
+        self._working[place].clear()
         self._queued[place].clear()
         self._network.mute(place)
+        self._abort_who_must()
 
     def timed_out(self, call: EmulatedCall, ms: int) -> RuntimeError:
         """The host stops waiting for `call`.
