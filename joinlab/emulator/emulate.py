@@ -61,9 +61,11 @@ def emulate(
     on_output          called with (rank, line) for each line that a rank printed, after the run
 
     What each rank has of its own: torch's process groups, random state and settings, environment, working directory,
-    stdout, stderr and stdin, signals, clock and exit. What all ranks share, as threads of one process do: module
-    globals and class attributes (a counter in a module counts for all), loaded modules, the memory limit, files. A rank
-    that changes what another one reads gets there in the order of the emulation; put such state into the function.
+    stdout, stderr and stdin, signals, clock and exit; and globals and class attributes of the program's own modules, as
+    far as its code changes them. Each rank begins with a copy, and what it changes is gone at the end: `return` what
+    you want to look at. What all ranks share, as threads of one process do: what closures hold, the rest of the
+    globals, loaded modules, the memory limit, files. A rank that changes what another one reads gets there in the order
+    of the emulation; put such state into the function.
 
     A thread that a program starts cannot call collectives here: LaunchError. Launch such a program instead.
     Other threads of this process keep their environment and clocks. torch's random state they share with whatever rank

@@ -5,6 +5,7 @@ runs in, and any other thread gets the original.
 
     Isolation       installs and restores everything, swaps what ranks have of their own, lets go of forked children
     own.py          what each rank has of its own
+    namespaces.py   the names of the program's modules, which each rank has of its own, too
     patches.py      how a function is replaced
     devices.py      the lines of a program that name a GPU
     rank_process.py what would end, delay or outlive a rank's process
@@ -32,6 +33,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from joinlab.emulator.devices import patch_devices
 from joinlab.emulator.leftovers import Leftovers
+from joinlab.emulator.namespaces import Namespaces
 from joinlab.emulator.output import RankInput, RankOutput
 from joinlab.emulator.own import DRAWING, Environments, Own, Worlds, read_swapped, write_swapped
 from joinlab.emulator.patches import Patches, chosen
@@ -65,12 +67,15 @@ class Isolation:
 
     owns     what each rank has of its own
     backend  of the default group
+    program  what the ranks run: they have its module's names of their own
     """
 
     _installed: Isolation | None = None
 
-    def __init__(self, owns: Sequence[Own], backend: str) -> None:
+    def __init__(self, owns: Sequence[Own], backend: str, program: object = None) -> None:
         self._owns = owns
+        self._program = program
+        self._names: Namespaces | None = None
         self._backend = backend
         self._patches = Patches()
         self._restore: Callable[[], None] = lambda: None
@@ -100,6 +105,11 @@ class Isolation:
         if old is not None:
             old.own.torch_random = torch.default_generator.get_state()
             old.own.swapped = swapped
+        if self._names is not None:
+            if old is not None:
+                old.own.names = self._names.read()
+            if new is not None:
+                self._names.write(new.own.names)
         if new is None:
             return
         torch.default_generator.set_state(new.own.torch_random)
@@ -145,6 +155,10 @@ class Isolation:
         state, threads = torch.default_generator.get_state(), torch.get_num_threads()
         python, legacy, cwd = random.getstate(), np.random.get_state(), os.getcwd()
         swapped, leftovers = read_swapped(), Leftovers()
+        mine = Namespaces(self._program)
+        self._names = mine if mine else None  # a program without such names pays nothing for them
+        for own in self._owns if mine else ():
+            own.names = mine.fresh()
         inside = [(value, value.copy()) for value in swapped if isinstance(value, (list, dict))]
         environ = self._environ = os.environ._data  # type: ignore[attr-defined]
         functions = [(vars(module), dict(vars(module))) for module in (random, np.random)]
@@ -155,6 +169,7 @@ class Isolation:
             for own in self._owns:
                 _undo_environ(environ, own.environ)
             write_swapped(read_swapped(), swapped)
+            mine.restore()
             for value, items in inside:
                 _refill(value, items)
             for names, before in functions:

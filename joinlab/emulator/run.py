@@ -56,7 +56,7 @@ class Emulation:
         self.judged = False  # every rank that still lives is being ended
         self.aborting: list[Host] = []  # their backend aborts their process, and their clocks are not there yet
         owns = [Own(rank, len(counts), seed) for rank, seed in enumerate(seeds)]
-        self._isolation = Isolation(owns, knobs.backend)
+        self._isolation = Isolation(owns, knobs.backend, program)
         self._weak: Emulation = weakref.proxy(self)
         self.baton = Baton(self._isolation.switched, lambda final, weak=self._weak: weak.stalled(final))  # type: ignore[misc]
         self.hosts = [Host(self._weak, rank, own) for rank, own in enumerate(owns)]
