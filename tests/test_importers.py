@@ -11,6 +11,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +233,30 @@ def test_a_dump_of_another_day_and_a_link_to_nowhere_are_named_and_the_rest_is_r
     assert timeline.meta["missing_ranks"] == [1, 2]
     assert any("rank_1' is of another job: its last call is 3 days later than those of most" in one for one in told)
     assert any("rank_2': it cannot be read (No such file or directory)" in one for one in told)
+
+
+@pytest.mark.parametrize("ahead", [-500, 0, 500])
+def test_dumps_of_an_earlier_run_of_the_same_size_are_named_and_left_out(tmp_path: Path, ahead: int) -> None:
+    found = dumps(replace(JOB, calls=JOB.calls * 4, at=30), ring=9)
+    for rank, one in found.items():
+        for entry in one["entries"]:
+            for name in ("collective_seq_id", "op_id"):
+                entry[name] += 1000 + ahead * (rank == 1)
+            for name in ("time_created_ns", "time_discovered_completed_ns"):  # rank 1: ten minutes before
+                entry[name] = entry[name] and entry[name] + 600 * 10**9 * (rank != 1)
+    timeline, told = quietly(write(tmp_path, found))
+    assert timeline.meta["missing_ranks"] == [1]
+    assert [one for one in told if "nccl_trace_rank_1' is of another run than" in one]
+
+
+def test_zipped_dumps_are_read_beside_plain_ones(tmp_path: Path) -> None:
+    plain, _ = quietly(write(tmp_path, dumps(JOB)))
+    for rank in (1, 2):
+        file = tmp_path / f"nccl_trace_rank_{rank}"
+        file.with_suffix(".gz").write_bytes(gzip.compress(file.read_bytes()))
+        file.unlink()
+    timeline, told = quietly(tmp_path)
+    assert told == [] and timeline.equals(plain)
 
 
 def test_a_folder_without_a_dump_says_what_it_could_open(tmp_path: Path) -> None:

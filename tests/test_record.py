@@ -198,6 +198,15 @@ def test_fsdp2_a_device_mesh_and_send_and_recv_are_matched_by_group(tmp_path: Pa
     assert all(slot.met and slot.expected for slot in joinlab.match(timeline))
 
 
+def test_a_job_that_has_just_started_is_read_before_any_rank_has_begun(tmp_path: Path) -> None:
+    for rank in range(3):
+        (tmp_path / f"rank-{rank}.0.jsonl").touch()
+    timeline = loaded(tmp_path, "")
+    assert [one.partition("was left out: ")[2] for one in timeline.meta["problems"]] == ["it has no beginning yet"] * 3
+    assert [(end.kind, end.text) for end in timeline.ends] == [(EndKind.UNKNOWN, "its record has no beginning yet")] * 3
+    assert "no beginning yet" in str(joinlab.diagnose(timeline))
+
+
 # ------------------------------------------------------------------------------------------ one line
 
 SPAWNED = """

@@ -12,7 +12,7 @@ import polars as pl
 from joinlab.analysis.wording import ranks_text
 from joinlab.errors import TimelineFileError
 from joinlab.importers.dump import Dump, Group, Kind, Texts
-from joinlab.ops import Op
+from joinlab.ops import FACTS, Needs, Op
 from joinlab.program.labels import Frame, call_site, label
 from joinlab.timeline import CALL_COLUMNS, SPAN_COLUMNS, Clock, Ending, EndKind, Meta, Progress, Timeline
 
@@ -32,7 +32,7 @@ def timeline_of(dumps: Sequence[Dump], texts: Texts, problems: Iterable[str] = (
     problems  sentences about files that were left out; with those found here they are meta["problems"]
     """
     told = list(problems)
-    dumps = _of_one_job(sorted(dumps, key=lambda one: one.rank), told)
+    dumps = _of_one_job(sorted(dumps, key=lambda one: one.rank), texts, told)
     groups = _all_groups(dumps)
     world = {rank for _, ranks in groups.values() for rank in ranks} | {dump.rank for dump in dumps}
     told += [problem for dump in dumps for problem in dump.problems]
@@ -77,7 +77,7 @@ def timeline_of(dumps: Sequence[Dump], texts: Texts, problems: Iterable[str] = (
     )
 
 
-def _of_one_job(dumps: Sequence[Dump], told: list[str]) -> list[Dump]:
+def _of_one_job(dumps: Sequence[Dump], texts: Texts, told: list[str]) -> list[Dump]:
     """The dumps of one job: one a rank, of the time and with the size of the default group that most dumps have."""
     sizes = [max(map(len, (ranks for _, ranks in dump.groups.values())), default=0) for dump in dumps]
     most = max(sizes, key=lambda size: (sizes.count(size), size))
@@ -96,7 +96,59 @@ def _of_one_job(dumps: Sequence[Dump], told: list[str]) -> list[Dump]:
             told.append(f"{dump.file!r} is another dump of rank {dump.rank}: {kept[dump.rank].file!r} was read")
         else:
             kept[dump.rank] = dump
-    return list(kept.values())
+    return _of_one_time(list(kept.values()), texts, told)
+
+
+def _of_one_time(dumps: Sequence[Dump], texts: Texts, told: list[str]) -> list[Dump]:
+    """Those whose calls can be of one run: a collective that a rank completed, every rank of its group had issued.
+
+    old run    rank 3    1 ... 90 completed, at 10:00
+    new run    rank 0    issues 12 at 10:20: rank 3 cannot have completed 90 before
+    """
+    apart = np.zeros((len(dumps), len(dumps)), bool)  # those two contradict each other
+    for group in {(name, ranks) for one in dumps for name, (_, ranks) in one.groups.items()}:
+        kinds = [one.group == group[0] and FACTS[one.op].needs is Needs.EVERYONE for one in texts.kinds]
+        members = [at for at, one in enumerate(dumps) if one.groups.get(group[0], ("", ()))[1] == group[1]]
+        reaches = [_reach(dumps[at], np.array(kinds, bool)) for at in members]
+        first, begun, last, ended, number, over = np.array(reaches, np.int64).reshape(-1, 6).T
+        # A row for each rank that completed `number`, a column for each that issued `first` later, or nothing so far.
+        late = (first <= number[:, None]) & (begun > over[:, None] + MOST_OFF_NS)
+        never = (last < first[:, None]) & (ended + MOST_OFF_NS < begun[:, None]) & (number >= first)[:, None]
+        apart[np.ix_(members, members)] |= (late | never) & (first > 0)
+    apart |= apart.T
+    if not apart.any():
+        return list(dumps)
+    fewest = apart.sum(axis=0).min()
+    model = max(
+        (one for one, count in zip(range(len(dumps)), apart.sum(axis=0), strict=True) if count == fewest),
+        key=lambda one: _last(dumps[one]) or 0,
+    )
+    for one, other in zip(dumps, apart[model], strict=True):
+        if other:
+            told.append(
+                f"{one.file!r} is of another run than {dumps[model].file!r}: by their times, one of them completed "
+                "collectives before the other issued them, or without it. Load each run from a folder of its own"
+            )
+    return [one for one, other in zip(dumps, apart[model], strict=True) if not other]
+
+
+MOST_OFF_NS = 60 * 10**9
+"""Clocks of hosts may differ by this much, and dumps of one run be written so far apart, before two runs are told."""
+
+
+def _reach(dump: Dump, kinds: npt.NDArray[np.bool_]) -> tuple[int, int, int, int, int, int]:
+    """Of the collectives of some kinds: number and time of the first and last issued, and of the last completed.
+
+    Zeros where there are none; a trace of the profiler holds the steps that were profiled, so it tells nothing.
+    """
+    of = kinds[np.asarray(dump.calls.kind)]
+    if not of.any() or not dump.form.startswith("flight recorder"):
+        return 0, 0, 0, 0, 0, 0
+    columns = (dump.calls.number, dump.calls.enqueued_ns, dump.calls.completed_ns)
+    numbers, times, over = (np.asarray(column)[of].tolist() for column in columns)
+    done = next((at for at in range(len(over) - 1, -1, -1) if over[at]), None)
+    ended = (0, 0) if done is None else (numbers[done], over[done])
+    return numbers[0], times[0], numbers[-1], times[-1], *ended
 
 
 def _last(dump: Dump) -> int | None:

@@ -43,6 +43,14 @@ def looks_zipped(head: bytes) -> bool:
     return head.startswith(_GZIP)
 
 
+def unzipped_head(head: bytes) -> bytes:
+    """What the first bytes of a file say, if they are gzip's: the first bytes of what it holds."""
+    try:
+        return zlib.decompressobj(wbits=31).decompress(head) if looks_zipped(head) else head
+    except zlib.error:
+        return head
+
+
 def unzipped(path: Path, data: bytes) -> bytes:
     """What a gzip file holds, at most MAX_BYTES of it. Raises TimelineFileError, which names the file."""
     unpack = zlib.decompressobj(wbits=31)

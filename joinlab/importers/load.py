@@ -24,7 +24,7 @@ from joinlab.timeline import load as load_saved
 MAX_FILES = 100_000
 """A folder with more files than this is refused: it is not the folder of one job's dumps."""
 
-_HEAD_BYTES = 64
+_HEAD_BYTES = 512  # of a gzip file: the table of its code and the first words
 
 
 def load(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Timeline:
@@ -138,8 +138,10 @@ def _one_series(files: Sequence[Path], problems: list[str]) -> list[Path]:
     """
     series: dict[tuple[str, str], list[Path]] = {}
     for one in files:
-        trace = kineto.looks_zipped(_head(one)) or b"schemaVersion" in _head(one)
-        series.setdefault(("", "trace") if trace else dump.around_rank(one.name), []).append(one)
+        head = kineto.unzipped_head(_head(one))
+        dumped = dump.looks_like_dump(head) or (head.lstrip()[:1] == b"{" and b"schemaVersion" not in head)
+        name = dump.around_rank(one.name.removesuffix(".gz"))
+        series.setdefault(name if dumped else ("", "trace"), []).append(one)
     best = max(series, key=lambda key: (len(series[key]), "json" not in key[1], key), default=None)
     for key, those in series.items():
         if key != best:

@@ -27,6 +27,7 @@ MOST_FILE_BYTES = 4 << 30
 RUNNING = "still running when its record was read"
 NO_END = "its process is gone, and its record has no end: killed, or ended by os._exit"
 LOST = "its record ends early, so that its ending is not known"
+NO_BEGINNING = "its record has no beginning yet"
 NO_WORD = "its record has no end, and it runs on another host: it may be running"
 
 
@@ -211,7 +212,7 @@ def _of_one_job(recorded: RecordedFolder, problems: list[str]) -> dict[int, Rank
     for files in sorted(recorded.ranks.values(), key=lambda files: -(files.log.begin.get("wall") or 0)):
         log, problem = files.log, ""
         if not log.begin:
-            problem = "it has no beginning"
+            problem = "it has no beginning" if log.damaged or log.calls else "it has no beginning yet"
         elif any(log.begin.get(name) != newest.get(name) for name in ("job", "world")):
             problem = "it is of another job"
         elif log.rank in chosen:
@@ -228,7 +229,9 @@ def _of_one_job(recorded: RecordedFolder, problems: list[str]) -> dict[int, Rank
             problems.append(f"the record of rank {log.rank} ends early: {log.lost}")
         problems += files.problems
     if not chosen:
-        raise TimelineFileError(f"cannot open {str(recorded.folder)!r}: {problems[0]}")
+        if any(files.log.damaged or files.log.calls or files.problems for files in recorded.ranks.values()):
+            raise TimelineFileError(f"cannot open {str(recorded.folder)!r}: {problems[0]}")
+        chosen = {files.log.rank: files for files in recorded.ranks.values()}  # the job has just started
     return {rank: chosen[rank].log for rank in sorted(chosen)}
 
 
@@ -324,8 +327,8 @@ def _ends(
         elif rank in stuck:
             gone = "" if lives[rank] is not False else "its process has been ended since"
             ends.append(Ending.at(EndKind.HUNG, stuck[rank], gone, proven=True))
-        elif log.lost is not None:
-            ends.append(Ending(EndKind.UNKNOWN, text=LOST))
+        elif log.lost is not None or not log.begin:
+            ends.append(Ending(EndKind.UNKNOWN, text=NO_BEGINNING if log.lost is None else LOST))
         elif lives[rank] is False:
             ends.append(Ending.at(EndKind.KILLED, log.awaited(), NO_END))
         else:
