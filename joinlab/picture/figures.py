@@ -23,8 +23,10 @@ from joinlab.picture.rows import RowKind
 from joinlab.picture.theme import (
     BAND,
     BAND_NAMES,
+    BAND_OPACITY,
     BLACK,
     COMPLAINT,
+    EDGE,
     INK,
     OUTLINE,
     PLATE,
@@ -194,7 +196,7 @@ class _Drawing:
                     "color": color,
                     "pattern": {"shape": pattern, "bgcolor": color, **HATCHING},
                     "line": {
-                        "color": [WRONG if box.bad or box.failed else faded(BLACK, 0.6) for box in boxes],
+                        "color": [EDGE if box.bad or box.failed else faded(BLACK, 0.6) for box in boxes],
                         "width": [0 if box.open else 2.5 if box.bad or box.failed else 0.8 for box in boxes],
                     },
                 },
@@ -261,8 +263,8 @@ class _Drawing:
                     x += [across for across, _ in around] + [None]
                     y += [along * self.scale for _, along in around] + [None]
             if x:
-                color = faded(WRONG, 0.45 if met else 0.15) if bad else faded(BAND, 0.32)
-                line = {"color": WRONG, "width": 2} if bad else {"color": faded(BAND, 0.8), "width": 0.8}
+                color = faded(WRONG if bad else BAND, BAND_OPACITY[bad, met])
+                line = {"color": EDGE, "width": 2} if bad else {"color": faded(BAND, 0.8), "width": 0.8}
                 yield go.Scatter(
                     x=x if self.down else y,
                     y=y if self.down else x,
@@ -286,7 +288,7 @@ class _Drawing:
             x=x if self.down else y,
             y=y if self.down else x,
             mode="markers+text",
-            marker={"size": 17, "color": WHITE, "line": {"color": WRONG, "width": 2}},
+            marker={"size": 17, "color": WHITE, "line": {"color": EDGE, "width": 2}},
             text=["≠"] * len(bands),
             textfont={"color": BLACK, "size": 14},
             customdata=[_lines(band.text, 90) for band in bands],

@@ -13,7 +13,7 @@ from joinlab.analysis.wording import good, shown
 from joinlab.picture.lanes import NARROW, Box, Lane, Lanes
 from joinlab.picture.layout import HOST, STREAM, cap_lines, middle, outlines, sides
 from joinlab.picture.rows import RowKind
-from joinlab.picture.theme import BAND, BLACK, COMPLAINT, INK, OUTLINE, PLATE, STYLES, WHITE, WRONG
+from joinlab.picture.theme import BAND, BAND_OPACITY, BLACK, COMPLAINT, EDGE, INK, OUTLINE, PLATE, STYLES, WHITE, WRONG
 
 LEFT, TOP, CAPS = 100, 30, 46  # px beside, above and below the lanes
 ROW = 24  # px a row
@@ -115,17 +115,18 @@ class _Picture:
     def _bands(self) -> Iterator[str]:
         for band in self.picture.bands:
             color = WRONG if band.bad else BAND
-            edge = f' stroke="{WRONG}" stroke-width="2"' + ("" if band.met else ' stroke-dasharray="6 4"')
+            edge = f' stroke="{EDGE}" stroke-width="2"' + ("" if band.met else ' stroke-dasharray="6 4"')
+            fill = f'fill="{color}" fill-opacity="{BAND_OPACITY[band.bad, band.met]}"'
             for outline in outlines(band):
                 points = " ".join(f"{self._x(across):.1f},{self._y(along):.1f}" for across, along in outline)
                 if len(outline) > 2:
-                    yield f'<polygon points="{points}" fill="{color}" fill-opacity="0.25"{edge * band.bad}/>'
+                    yield f'<polygon points="{points}" {fill}{edge * band.bad}/>'
                 else:
                     yield f'<polyline points="{points}" stroke="{color}" stroke-width="1.5" stroke-dasharray="2 3"/>'
             if band.bad:
                 across, along = middle(band)
                 x, y = self._x(across), self._y(along)
-                yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="8" fill="{WHITE}" stroke="{WRONG}" stroke-width="2"/>'
+                yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="8" fill="{WHITE}" stroke="{EDGE}" stroke-width="2"/>'
                 yield f'<text x="{x:.1f}" y="{y + 4:.1f}" text-anchor="middle" fill="{BLACK}">≠</text>'
 
     def _box(self, box: Box) -> Iterator[str]:
@@ -140,7 +141,7 @@ class _Picture:
                 yield self._rect(left, right, *cuts, fill=STYLES[box.kind][0], opacity=round(0.8 - 0.17 * i, 2))
         else:
             wrong = box.bad or box.failed
-            edge = {"stroke": WRONG if wrong else OUTLINE, "stroke_width": 2.5 if wrong else 0.8}
+            edge = {"stroke": EDGE if wrong else OUTLINE, "stroke_width": 2.5 if wrong else 0.8}
             yield self._rect(left, right, box.begin, box.end, fill=self._fill(box.kind), **edge)
         room = int((self._x(right) - self._x(left)) / CHARACTER)
         high = self._y(box.end) - self._y(box.begin) >= 12

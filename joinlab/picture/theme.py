@@ -2,6 +2,9 @@
 
 The Okabe-Ito palette, which people with any common colour blindness can tell apart. Vermillion is kept for what went
 wrong. A colour never stands alone: every box says in words what it is, and some kinds are hatched besides.
+
+An edge that means something (EDGE, PICKED) stands out 3:1 from every fill beside it, on light and dark pages, for eyes
+that lack a kind of cone, too: tests/test_contrast.py. So the pastels are no darker, and a dark page's lanes no lighter.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ from collections.abc import Mapping
 from joinlab.picture.rows import RowKind
 
 WRONG = "#D55E00"
+EDGE = "#B85832"  # around what went wrong: between pastels and a dark page there is room for this, not for WRONG
+PICKED = "#1F6FC4"  # around what is selected
 RIGHT = "#009E73"
 FINE = "#B7DFD0"  # all ranks finish: the pastel of RIGHT
 INK = "#7A7A7A"  # reads on white (4.3:1) and on the dark of JupyterLab (4.4:1)
@@ -26,18 +31,21 @@ STYLES: Mapping[RowKind, tuple[str, str]] = {  # colour and hatching: pastel, so
     RowKind.FORWARD: ("#CFE3F3", ""),
     RowKind.BACKWARD: ("#CFE9DF", ""),
     RowKind.JOIN: ("#F6DFB4", ""),
-    RowKind.FINAL: ("#C7D6EA", ""),
-    RowKind.BARRIER: ("#E6DBE6", ""),
+    RowKind.FINAL: ("#D9DAF2", ""),
+    RowKind.BARRIER: ("#EADFEA", ""),
     RowKind.REDUCE: ("#EDEBC8", ""),
-    RowKind.SPREAD: ("#F3D3D6", ""),
+    RowKind.SPREAD: ("#F7DEE1", ""),
     RowKind.COLLECT: ("#D3E6C3", ""),
-    RowKind.PAIR: ("#E5D5C3", ""),
-    RowKind.OTHER: ("#DCDDF0", ""),
+    RowKind.PAIR: ("#EBDFD2", ""),
+    RowKind.OTHER: ("#DDE9E9", ""),
     RowKind.SETUP: ("#E4E4E1", ""),
     RowKind.FOLD: ("#F3F3F1", ""),
     RowKind.WAIT: ("#FFFFFF", "-"),
     RowKind.SPAN: ("#D9D9D6", ""),
 }
+BAND_OPACITY = {(False, True): 0.32, (True, True): 0.12, (True, False): 0.05}
+"""How far the fill of a band covers the page, by (bad, met): EDGE is read against it."""
+
 BAND_NAMES = {
     (False, True): "meet",
     (True, True): "met, but should not have",
@@ -54,6 +62,10 @@ _LIGHT = {
     "wrong": "#a84300",
     "right": "#00674a",
     "mark": "#ffe8d9",
+    "lane": "0.06",
+    "host": "0.09",
+    "clash-fill": str(BAND_OPACITY[True, True]),
+    "miss-fill": str(BAND_OPACITY[True, False]),
 }
 _DARK = {
     "ink": "#ececec",
@@ -65,8 +77,13 @@ _DARK = {
     "wrong": "#ff9c5c",
     "right": "#4ed0a4",
     "mark": "#4a2a14",
+    "lane": "0.02",
+    "host": "0.02",
+    "clash-fill": "0.05",
+    "miss-fill": "0.02",
 }
 _ALWAYS = {"clash": WRONG, "black": BLACK, "white": WHITE, "outline": OUTLINE, "quiet": QUIET_EDGE}
+_ALWAYS |= {"bad-edge": EDGE, "picked": PICKED, "met-fill": str(BAND_OPACITY[False, True])}
 
 
 def variables() -> str:
