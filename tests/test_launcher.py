@@ -24,7 +24,6 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 import joinlab
 from joinlab import cases
 from joinlab.errors import LaunchError, ProgramError, RankError
-from joinlab.launcher.forkclient import ForkServer
 from joinlab.launcher.launcher import choose_backend
 from joinlab.launcher.terminal import ECHO_LINES
 from joinlab.timeline import EndKind, Timeline
@@ -555,13 +554,6 @@ def test_the_backend_follows_the_gpus() -> None:
 def test_nccl_without_a_gpu_says_what_to_use() -> None:
     with pytest.raises(LaunchError, match="gloo"):
         run(cases.case_1, backend="nccl")
-
-
-def test_a_dead_fork_server_is_replaced() -> None:
-    run(cases.case_2, (1, 1))
-    ForkServer.get().process.kill()
-    ForkServer.get().process.wait()
-    assert [str(end) for end in run(cases.case_2, (1, 1)).ends] == ["finished", "finished"]
 
 
 def test_launches_from_several_threads_do_not_meet() -> None:

@@ -144,14 +144,14 @@ def test_the_folder_of_a_dead_launcher_is_swept_by_the_next_launch() -> None:
 # ------------------------------------------------------------------------------------------ the fork server
 
 
-def test_a_lost_fork_server_leaks_no_descriptor() -> None:
+def test_a_lost_fork_server_is_replaced_and_leaks_no_descriptor() -> None:
     run(plain)
     gc.collect()  # what earlier tests have left
     before = len(os.listdir("/proc/self/fd"))
     server = ForkServer.get().process
     server.kill()
     server.wait()
-    run(plain)
+    assert [str(end) for end in run(plain).ends] == ["finished", "finished"]
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) == before
 
@@ -292,13 +292,6 @@ def test_a_path_in_sys_path_does_no_harm(monkeypatch: pytest.MonkeyPatch, tmp_pa
     run(plain).raise_for_ending()
 
 
-def test_an_environment_that_no_process_can_be_given_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    ForkServer.get().close()
-    monkeypatch.setenv("HUGE", "x" * 20_000_000)
-    with pytest.raises(LaunchError, match="environment has 20,0"):
-        run(plain)
-
-
 def test_a_missing_temporary_folder_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     run(plain)
     with monkeypatch.context() as patch:
@@ -351,3 +344,11 @@ def test_the_loopback_interface_is_found_or_said_to_be_missing(
             launcher.loopback()
     else:
         assert launcher.loopback() == address
+
+
+def test_an_environment_that_no_process_can_be_given_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    if ForkServer._shared is not None:
+        ForkServer._shared.close()
+    monkeypatch.setenv("HUGE", "x" * 20_000_000)
+    with pytest.raises(LaunchError, match="environment has 20,0"):
+        run(plain)
