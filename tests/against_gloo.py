@@ -22,6 +22,8 @@ KINDS = {"random": random_programs, "wild": wild_programs}
 RELAUNCHES = 11
 """A program that races itself (whose error comes first, who notices an ended peer in which call) ends in several ways.
 Where the emulator gives another one than the first launch, one of so many more has to give the emulator's."""
+MOST_S = 40.0
+"""A launch of a second or two that takes longer than this is given up, and repeated."""
 AT_ONCE = 6
 """Programs that are launched at a time: most of a launch is waiting for a sleep, or for a hang to be sure."""
 
@@ -68,7 +70,9 @@ def _launch_until_equal(plan: Any, program: Any, emulated: Timeline, relaunches:
     found: list[str] = []
     for index in range(1 + relaunches):
         patience = no_progress * min(3, 1 + index)  # ranks of a busy machine may not have begun by then
-        launched = launch(program, plan.counts, "gloo", no_progress=patience, on_output=None, progress=False)
+        launched = launch(
+            program, plan.counts, "gloo", no_progress=patience, timeout=MOST_S, on_output=None, progress=False
+        )
         found = differences(emulated, launched)
         finished = all(end.kind is EndKind.FINISHED for end in launched.ends)
         if not found and finished and repr(emulated.returns) != repr(launched.returns):
