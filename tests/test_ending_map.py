@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 
 from joinlab.emulator import emulate as emulator
-from joinlab.notebook import session
+from joinlab.notebook import ending_map, session
 from joinlab.notebook.bench import Bench, bench
 from joinlab.notebook.ending_map import TRIES
 from joinlab.notebook.sweep import COUNTS, Overall
@@ -77,14 +76,38 @@ def test_there_is_no_map_where_it_would_tell_or_cannot_be(options):
     assert bench(**options).panel.map == {}
 
 
-def test_a_slow_program_gets_no_map(monkeypatch):
-    def slow(rank, inputs):
-        began = time.thread_time()
-        while time.thread_time() < began + 0.2:
-            pass
+def quick(rank, inputs):
+    pass
 
-    opened = watched(bench(slow, inputs=(1,) * 2))
-    assert len(opened.panel.map["cells"]) == TRIES and "slow" in opened.panel.map["note"]
+
+def test_the_map_of_a_slow_program_begins_with_the_fewest_inputs(monkeypatch):
+    monkeypatch.setattr(ending_map, "SLOW_S", -1.0)  # every emulation counts as a slow one
+    opened = bench(quick, inputs=(5, 5))
+    opened._map.finish()
+    order = [sum(map(int, cell.split(","))) for cell in opened.panel.map["cells"]]
+    assert len(order) == len(COUNTS) ** 2 and order[TRIES:] == sorted(order[TRIES:]) and order[TRIES] == 0
+    assert opened.panel.map["note"] == "" and "stop" not in opened.panel.map
+
+
+def test_the_map_of_a_slow_program_says_how_far_it_is_and_can_be_stopped(monkeypatch):
+    monkeypatch.setattr(ending_map, "SLOW_S", -1.0)
+    opened = bench(quick, inputs=(5, 5))
+    for _ in range(TRIES + 1):
+        opened._map._step()
+    opened._map._tell("")
+    assert opened.panel.map["note"] == f"{TRIES + 1} of 81" and opened.panel.map["stop"] is True
+    opened.panel._handle_custom_msg({"press": "end map"}, [])
+    assert opened.panel.map["note"].startswith(f"Stopped at {TRIES + 1} of 81") and "stop" not in opened.panel.map
+    opened._map.finish()
+    assert len(opened.panel.map["cells"]) == TRIES + 1
+
+
+def test_the_map_of_a_slow_program_takes_a_bounded_time(monkeypatch):
+    monkeypatch.setattr(ending_map, "SLOW_S", -1.0)
+    monkeypatch.setattr(ending_map, "MOST_S", 0.0)
+    opened = watched(bench(quick, inputs=(5, 5)))
+    assert len(opened.panel.map["cells"]) == TRIES
+    assert opened.panel.map["note"].startswith(f"This program is slow, so its map ends at {TRIES} of 81")
 
 
 def test_a_rank_that_raises_has_a_colour_of_its_own():

@@ -156,7 +156,7 @@ class Bench:
 
     @property
     def barrier_value(self) -> int:
-        """The byte that PyTorch 1.9's barrier all-reduces. Settable."""
+        """The 4-byte word whose lowest byte PyTorch 1.9's barrier all-reduces. Settable."""
         return self.panel.barrier_value
 
     @barrier_value.setter
@@ -442,6 +442,8 @@ class Bench:
         match message:
             case {"press": "shown"}:
                 self._map.watch()
+            case {"press": "end map"}:
+                self._map.give_up()
             case {"press": "go"}:
                 self._clicked()
             case {"press": "stop"}:

@@ -20,9 +20,15 @@ from joinlab.notebook.view import packed
 from joinlab.timeline import EndKind
 
 SLOW_S, TRIES = 0.15, 3
-"""A program gets no map if TRIES emulations on end each take more CPU seconds: the sliders would lag behind them."""
+"""A program is slow if TRIES emulations on end each take more CPU seconds. The cells with the fewest inputs come first
+then, and the kernel rests as long as each has taken: a slider waits for one emulation at most, and
+half the time for none.
+"""
 
-SLOW = "This program is slow: joinlab.sweep(program) computes the rest."
+MOST_S = 60.0
+"""So many CPU seconds go into the map of a slow program; what is left by then stays open."""
+
+REST = "joinlab.sweep(program) computes the rest."
 
 EVERY_S = 0.2
 """How often what is new goes to the browser."""
@@ -49,7 +55,9 @@ class EndingMap:
         self._cells: dict[str, int] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._told = 0.0
-        self._slow = 0  # emulations on end that took long
+        self._long = 0  # emulations on end that took long
+        self._slow = False
+        self._spent = self._took = 0.0  # CPU seconds of all emulations, and of the last one
         self.watched = False
 
     def follow(self, setting: Setting | None) -> None:
@@ -65,7 +73,8 @@ class EndingMap:
         base = replace(setting, counts=(0, 0))
         cell = None if setting.case else self._session.cell  # any cell may redefine what a program of one's own calls
         if (base, cell) != (self._base, self._cell):
-            self._base, self._cell, self._cells, self._slow = base, cell, {}, 0
+            self._base, self._cell, self._cells = base, cell, {}
+            self._long, self._slow, self._spent, self._took = 0, False, 0.0, 0.0
             self._left = _nearest_first(setting.counts)
             self._tell("")
         if self.watched:
@@ -85,6 +94,11 @@ class EndingMap:
                 return
         self._tell("")
 
+    def give_up(self) -> None:
+        """Compute no more of it, and say so: somebody pressed Stop."""
+        if self._left:
+            self._give_up(f"Stopped at {self._progress}: {REST}")
+
     def stop(self) -> None:
         """Compute no more of it."""
         self._left = []
@@ -98,12 +112,12 @@ class EndingMap:
                 loop = asyncio.get_running_loop()
             except RuntimeError:  # no loop runs here: nothing goes on in the background
                 return
-            self._timer = loop.call_later(REST_S, self._tick)
+            self._timer = loop.call_later(max(REST_S, self._took if self._slow else 0.0), self._tick)
 
     def _tick(self) -> None:
         self._timer = None
         if self._left and self._step():
-            if time.monotonic() - self._told > EVERY_S or not self._left:
+            if time.monotonic() - self._told > EVERY_S or self._slow or not self._left:
                 self._tell("")
             self._schedule()
 
@@ -117,11 +131,16 @@ class EndingMap:
         except (JoinlabError, KeyboardInterrupt) as error:
             return self._give_up(f"No map: {str(error) or 'interrupted'}"[:160])
         if any(end.kind is EndKind.KILLED for end in timeline.ends):  # how it ends is not known
-            return self._give_up(SLOW)
+            return self._give_up(f"This program is slow: {REST}")
         self._cells[f"{counts[0]},{counts[1]}"] = list(Overall).index(overall_of(timeline))
-        self._slow = self._slow + 1 if time.process_time() - began > SLOW_S else 0
-        if self._slow >= TRIES and self._left:
-            return self._give_up(SLOW)
+        self._took = time.process_time() - began
+        self._spent += self._took
+        self._long = self._long + 1 if self._took > SLOW_S else 0
+        if self._long == TRIES and not self._slow:
+            self._slow = True
+            self._left.sort(key=lambda cell: (sum(cell), cell))
+        if self._slow and self._left and self._spent > MOST_S:
+            return self._give_up(f"This program is slow, so its map ends at {self._progress}: {REST}")
         packed(timeline, False)  # what the bench shows of it, so that going there costs the drawing alone
         judged(timeline)
         return True
@@ -133,8 +152,13 @@ class EndingMap:
 
     def _tell(self, note: str) -> None:
         self._told = time.monotonic()
-        left = f"{len(self._left)} to go" if self._left else ""
-        self._show({"most": COUNTS[-1], "kinds": KINDS, "cells": dict(self._cells), "note": note or left})
+        left = self._progress if self._left else ""
+        told: dict[str, Any] = {"most": COUNTS[-1], "kinds": KINDS, "cells": dict(self._cells), "note": note or left}
+        self._show(told | ({"stop": True} if self._slow and self._left else {}))
+
+    @property
+    def _progress(self) -> str:
+        return f"{len(self._cells)} of {len(COUNTS) ** 2}"
 
 
 def _nearest_first(here: tuple[int, ...]) -> list[tuple[int, int]]:

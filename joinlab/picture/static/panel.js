@@ -19,7 +19,7 @@ class Panel {
     this.inputs = Object.fromEntries(["barrier_value", "pad"].map((name) => [name, this.knob(name)]));
     this.status = element("p", { class: "jlb-status", role: "status" });
     this.verdict = element("section", { class: "jlb-verdict", "aria-label": "How it ended" });
-    this.map = new EndingMap((counts) => { this.say("Asking Python …"); this.model.send({ counts }); });
+    this.map = new EndingMap((counts) => { this.say("Asking Python …"); this.model.send({ counts }); }, () => this.model.send({ press: "end map" }));
     const root = element("div", { class: "jl jlb", role: "group", "aria-label": "Bench", "data-lm-suppress-shortcuts": "true" },
       element("div", { class: "jlb-bar" }, this.program, this.engines, this.run, this.stop, this.status, this.compare, this.door),
       this.knobs, element("div", { class: "jlb-top" }, this.verdict, this.map.whole));
