@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from joinlab import cases, emulate
+from joinlab import cases, emulate, launch
 from joinlab.emulator.clock import ISSUE_NS
 
 SECOND = 1_000_000_000
@@ -151,7 +151,7 @@ def test_asking_for_completion_takes_time_until_it_is_there():
         return asked
 
     for backend in ("nccl", "gloo"):
-        timeline = emulate(program, (0, 0), backend=backend, timeout=10)
+        timeline = emulate(program, (0, 0), backend=backend, timeout=60)
         assert [str(end) for end in timeline.ends] == ["finished"] * 2
         assert timeline.returns[0] >= 1
 
@@ -217,9 +217,24 @@ def test_a_group_of_gloo_has_the_timeout_that_it_was_given(how):
         dist.all_reduce(torch.ones(1), group=group)
 
     assert [str(end) for end in emulate(program, (0, 0), "gloo").ends] == ["finished"] * 2
-    late = emulate(program, (2, 0), "gloo")
-    assert "Timed out waiting 1000ms for recv operation to complete" in late.ends[1].text
-    assert [str(end) for end in late.ends] == ["raised"] * 2
+    for late in (emulate(program, (2, 0), "gloo"), launch(program, (2, 0))):
+        assert "Timed out waiting 1000ms for send operation to complete" in late.ends[1].text  # of its first part
+        assert [str(end) for end in late.ends] == ["raised"] * 2
+
+
+def test_a_hang_ends_by_its_group_s_timeout_where_that_is_shorter_than_the_run():
+    def program(rank, inputs):
+        both = dist.new_group(timeout=timedelta(seconds=len(inputs)))
+        if rank == 0:
+            dist.barrier(both)
+        else:
+            with pytest.raises(RuntimeError):  # rank 0 has ended
+                dist.all_reduce(torch.ones(1))
+
+    for run in (emulate(program, (1, 1), "gloo"), launch(program, (1, 1))):
+        assert [str(end) for end in run.ends] == ["raised", "finished"]
+        assert "Timed out waiting 1000ms" in run.ends[0].text
+    assert launch(program, (90, 90), timeout=60).ends[0].proven  # by its timeout this run would be over
 
 
 def test_a_rank_that_aborts_meets_what_was_sent_by_then_and_nothing_after():

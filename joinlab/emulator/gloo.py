@@ -179,7 +179,12 @@ class GlooFabric:
         if call.op not in POINT_TO_POINT:
             return RuntimeError("Operation timed out!")
         self.cut(call.place)
-        return RuntimeError(f"[unbound_buffer.cc:78] Timed out waiting {ms}ms for {call.op} operation to complete")
+        return _timed_out(str(call.op), ms)
+
+    def way_of(self, call: EmulatedCall) -> str:
+        """Whether a call that is under way waits in "send" or in "recv"."""
+        waits = (task.waits_on for task in self._working[call.place] if task.call is call and task.waits_on)
+        return next((way for _, way in waits), "send" if call.op is Op.SEND else "recv")
 
     def cut(self, place: int) -> None:
         """The rank at `place` closes its connections; its process lives on."""
@@ -482,14 +487,15 @@ def _is_empty(task: Task) -> bool:
 
 
 def gloo_timeout(call: EmulatedCall, ms: int) -> RuntimeError:
-    """The timeout of a call's group has passed: its worker fails, and its rank's connections in the group close.
-
-    UnboundBuffer::waitRecv and waitSend in gloo/transport/tcp/unbound_buffer.cc, at the commit that torch v2.13.0 pins.
-    """
+    """The timeout of a call's group has passed: its worker fails, and its rank's connections in the group close."""
     fabric = call.group.fabric
     assert isinstance(fabric, GlooFabric)
+    way = fabric.way_of(call)
     fabric.cut(call.place)
-    roots = {Op.BROADCAST: True, Op.SCATTER: True, Op.GATHER: False, Op.REDUCE: False}
-    sends = call.op is Op.SEND or roots.get(call.op) is (call.place == call.root)
-    side, line = ("send", 135) if sends else ("recv", 78)
-    return RuntimeError(f"[unbound_buffer.cc:{line}] Timed out waiting {ms}ms for {side} operation to complete")
+    return _timed_out(way, ms)
+
+
+def _timed_out(way: str, ms: int) -> RuntimeError:
+    """UnboundBuffer::waitRecv and waitSend in gloo/transport/tcp/unbound_buffer.cc, in torch v2.13.0 as it is built."""
+    line = 129 if way == "send" else 78
+    return RuntimeError(f"[unbound_buffer.cc:{line}] Timed out waiting {ms}ms for {way} operation to complete")

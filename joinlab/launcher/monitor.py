@@ -44,6 +44,8 @@ STILL_S = 0.03
 """No event for this long: time to ask whether the ranks can still go on."""
 BUSY = 0.05
 """A rank that does not wait, and has used this share of a CPU while nothing was recorded, is at work."""
+LIMIT_NS = 5_000_000_000
+"""A call whose group's timeout has passed for this long is not ended by it."""
 BEGIN_S = 30.0
 """Ranks that are not started by then never will be: someone has stopped the fork server."""
 ANSWER_S = 5.0
@@ -110,8 +112,11 @@ class Watch:
                     self.files.take_in(set(self.verdict))
                     bar.show(sum(log.inputs_done for log in self.logs))
             elif at - moved >= STILL_S and asked < moved:
-                asked, used = at, self._working()
-                self._prove()
+                if self._limited(at - began, timeout):
+                    moved = at
+                else:
+                    asked, used = at, self._working()
+                    self._prove()
             if not self.pids and at - began > min(timeout, BEGIN_S):
                 self._judge(EndKind.KILLED, f"not started within {min(timeout, BEGIN_S):g} s")
             elif at - moved > no_progress:
@@ -191,6 +196,24 @@ class Watch:
                     times = psutil.Process(pid).cpu_times()
                     seconds += times.user + times.system
         return seconds
+
+    def _limited(self, elapsed: float, timeout: float) -> bool:
+        """Whether a rank waits for a call that its group's own timeout, on gloo, will end within this run.
+
+        The timeout counts from when gloo begins with the call: when it was issued, or a call before it has ended.
+        """
+        self.files.take_in(set(self.verdict))
+        left_ns = round((timeout - elapsed) * 1e9)
+        at = now() - self.origin_ns
+        for log in self.logs:
+            for ids in log.waits.values() if log.rank not in self._gone() else ():
+                for call in (log.calls[id] for id in ids):
+                    group = log.groups.get(call["group"]) or {}
+                    limit = group.get("limit_ns", 0) if group.get("backend") == "gloo" else 0
+                    over = call["host_wait_begin_ns"] or 0
+                    if limit and at < over + limit + LIMIT_NS and over + limit < at + left_ns:
+                        return True
+        return False
 
     def _prove(self) -> None:
         """Judge the ranks hung if every living one waits for what, by the matching rule, cannot come."""

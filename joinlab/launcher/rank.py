@@ -182,6 +182,8 @@ def _init_process_group(recorder: Recorder, rank: int, request: Mapping[str, Any
         asked = kwargs.get("rank", args[3] if len(args) > 3 else -1)
         check_begin(backend, size, asked, (request["backend"], n, rank), begun=bool(begun))
         begun.append(True)
+        if kwargs.get("timeout") is not None:
+            c10d._get_default_group().set_timeout(kwargs["timeout"])
 
     c10d.init_process_group = dist.init_process_group = begin
 

@@ -94,6 +94,7 @@ class RecordedGroup:
     label       its name in the log
     backend     "gloo" or "nccl"
     ranks       its global ranks, by rank within the group
+    limit_ns    its timeout
     host_waits  a Work.wait() blocks the host (gloo, or NCCL with TORCH_NCCL_BLOCKING_WAIT=1), not only the stream
     """
 
@@ -110,6 +111,7 @@ class RecordedGroup:
         self.backend = backend
         self.ranks = ranks
         self.reader = reader
+        self.limit_ns = 0
         self.host_waits = host_waits
         self.known: dict[tuple[Any, ...], Description] = {}
         """Descriptions by what they depend on: a loop issues the same few calls again and again."""

@@ -89,11 +89,13 @@ class RecordingGroup(dist.ProcessGroup):
         readers: Mapping[str, tuple[str, Reader]],
         desc: str = "",
         eager: bool = False,
+        timeout: timedelta = timedelta(0),
     ) -> None:
         """`readers`: by type of device, the backend that serves it and who reads its values.
 
         desc   what the program calls the group
         eager  its NCCL communicator is made with it, not by the first call
+        timeout  how long a call may take
         """
         super().__init__(real.rank(), real.size())  # type: ignore[call-arg]
         self.recorder = recorder
@@ -106,7 +108,8 @@ class RecordingGroup(dist.ProcessGroup):
             self.records[device] = RecordedGroup(label, backend, ranks, reader, host_waits, numbering)
         self.record = self.records.get("cuda") or self.records["cpu"]  # for calls without a tensor
         self.backend = self.record.backend
-        recorder.begin_group(self.record, desc, eager)
+        self.about = (desc, eager)
+        self._note(timeout)
 
     def record_of(self, method: Method, args: tuple[Any, ...]) -> RecordedGroup:
         """The record of the backend that will serve this call: that of its tensors' device."""
@@ -140,6 +143,11 @@ class RecordingGroup(dist.ProcessGroup):
 
     def set_timeout(self, timeout: timedelta) -> None:
         self.real.set_timeout(timeout)
+        self._note(timeout)
+
+    def _note(self, timeout: timedelta) -> None:
+        self.record.limit_ns = round(timeout.total_seconds() * 1e9)
+        self.recorder.begin_group(self.record, *self.about)
 
 
 def _method(name: str) -> Callable[..., RecordedWork]:

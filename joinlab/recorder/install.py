@@ -102,7 +102,7 @@ def _create_group(
             inner[name] = _create_backend(name, store, ranks, options, backend_options)
             inner[name]._set_sequence_number_for_group()
         readers[device] = (name, recorder.cuda_reader() if name == "nccl" else HostReader())
-    group = RecordingGroup(recorder, real, str(options.group_id), ranks, readers, desc, eager)
+    group = RecordingGroup(recorder, real, str(options.group_id), ranks, readers, desc, eager, options.timeout)
     real._set_default_backend(_KINDS[group.backend])
     for device, name in backends.items():
         for owner in (real, group):  # the second for what C++ asks of a group beside its collectives

@@ -150,6 +150,7 @@ class RankLog:
                     "backend": event["backend"],
                     "desc": event.get("desc") or "",
                     "eager": bool(event.get("eager")),
+                    "limit_ns": event.get("limit") or 0,
                 }
             case "begin":
                 self.begin = event
@@ -245,7 +246,8 @@ _FORMS: Mapping[str, Mapping[str, Callable[[object], bool]]] = {
     "begin": {"t": _number, "rank": _rank, "host": _or_none(_text), "pid": _or_none(_number), "world": _or_none(_rank),
               "wall": _or_none(_number), "keep": _or_none(_positive), "command": _or_none(_list(_text)),
               **dict.fromkeys(("joinlab", "python", "torch", "nccl"), _or_none(_text))},
-    "group": {"name": _text, "ranks": _list(_rank), "backend": _text, "desc": _or_none(_text)},
+    "group": {"name": _text, "ranks": _list(_rank), "backend": _text, "desc": _or_none(_text),
+              "limit": _or_none(_number)},
     "stack": {"id": _number, "f": _list(_text), "site": _or_none(_text)},
     "call": {"t": _number, "id": _number, "g": _text, "s": _number, "op": {*Op}.__contains__, "o": _or_none(_text),
              "i": _or_none(_number), "d": _or_none(_text), "sh": _list(_list(_number)), "st": _number,

@@ -77,8 +77,9 @@ class Recorder:
         self._begin({"e": "begin", "rank": self.rank, "pid": os.getpid(), "host": socket.gethostname(), **about})
 
     def begin_group(self, group: RecordedGroup, desc: str = "", eager: bool = False) -> None:
-        """Record that this rank is in a new process group."""
-        event = {"e": "group", "name": group.label, "ranks": group.ranks, "backend": group.backend}
+        """Record that this rank is in a new process group, or that the timeout of one has changed."""
+        place = {"e": "group", "name": group.label, "ranks": group.ranks}
+        event = {**place, "backend": group.backend, "limit": group.limit_ns}
         self._begin({**event, **({"desc": desc} if desc else {}), **({"eager": True} if eager else {})})
 
     def _begin(self, event: dict[str, Any]) -> None:
