@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -54,6 +54,7 @@ class CallKind:
     host_waits   the host waits for it, not only the stream
     in_backward  it was issued inside a backward pass; a `bucket` is one of gradients
     rebuilds     it tells the Reducer which parameters belong to which bucket
+    accepted     eras whose NCCL takes all calls of this kind, if their tensors are contiguous
     """
 
     op: Op
@@ -67,6 +68,7 @@ class CallKind:
     in_backward: bool
     bucket: bool
     rebuilds: bool
+    accepted: set[str] = field(default_factory=set)
 
 
 class Rank(Protocol):

@@ -26,9 +26,7 @@ from joinlab.errors import LaunchError, LaunchInterrupted
 from joinlab.ops import CallRow, group_names
 from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text
 from joinlab.program.program import Inputs, Program, call_program, program_name, source_of
-from joinlab.rules.calls import Setting, call_of
 from joinlab.rules.nccl import TUNED_RANKS
-from joinlab.rules.proof import Wait, prove
 from joinlab.timeline import Emulation as EmulationMeta
 from joinlab.timeline import Ending, EndKind, Meta, Timeline, timeline_from_rows
 
@@ -283,28 +281,14 @@ class Emulation:
         if ahead or not final:
             return
         self.judged = True
-        # Everything that the model could carry out is done and every rank waits: that proves the hang. What a rule can
-        # say of the calls alone is a shorter reason.
-        told = self._prove(living)
+        # Everything that the model could carry out is done and every rank waits: that proves the hang.
         for host in living:
             standing = host.waits.standing
             why = standing.why if standing is not None else ""
-            text = "" if told and not why else f"no rank can go on; this one waits {why or 'for a call'}"
+            text = "" if host.waits.awaited and not why else f"no rank can go on; this one waits {why or 'for a call'}"
             text = "; ".join(filter(None, (host.closing, text)))
             host.ending = Ending.at(EndKind.HUNG, _awaited(host), text, proven=True)
             self.baton.doom(host.waits.thread)
-
-    def _prove(self, living: Sequence[Host]) -> bool:
-        waits = [
-            Wait(host.rank, tuple((call.group.label, call.row["seq"]) for call in host.waits.awaited))
-            for host in living
-        ]
-        if not all(wait.calls for wait in waits):
-            return False
-        calls = [call_of(call.row) for host in self.hosts for call in host.calls]
-        gone = [host.rank for host in self.hosts if host.gone]
-        setting = Setting(backends=self._backend_of, eager=self._eager)
-        return prove(calls, self._ranks_of, self.knobs.backend, waits, gone, setting) is not None
 
     def overtaken(self, host: Host, call: EmulatedCall) -> None:
         """The stream of a rank that was let go would have moved on after all, and its host has computed without it."""

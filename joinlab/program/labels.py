@@ -24,7 +24,7 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from types import FrameType
+from types import CodeType, FrameType
 
 from joinlab.ops import Op
 from joinlab.program.program import call_program
@@ -201,21 +201,24 @@ _COMPOSITE = {
 class Stacks:
     """Numbers each distinct stack, so that a recorder writes it once: walking is cheap, formatting is not."""
 
-    __slots__ = ("_ids", "_lock", "frames")
+    __slots__ = ("_codes", "_ids", "_lock", "frames")
 
     def __init__(self) -> None:
-        self._ids: dict[tuple[object, ...], int] = {}
+        self._ids: dict[tuple[int, ...], int] = {}
+        self._codes: list[list[CodeType]] = []  # of the known stacks, kept so that no other code gets one of their ids
         self._lock = threading.Lock()
         self.frames: list[tuple[Frame, ...]] = []
         """By number: the frames of each stack, innermost first."""
 
     def intern(self, frame: FrameType | None) -> tuple[int, bool]:
         """The stack's number, and whether it is new."""
-        key: list[object] = []
+        key: list[int] = []
+        codes: list[CodeType] = []
         at = frame
         while at is not None and len(key) < 2 * MAX_FRAMES:
             code = at.f_code
-            key.append(code)
+            codes.append(code)
+            key.append(id(code))  # the hash of a code is computed each time, from all it holds: 4 us a stack
             key.append(at.f_lasti)
             at = None if code is _PROGRAM_CALLER else at.f_back
         known = self._ids.get(tuple(key))
@@ -226,4 +229,5 @@ class Stacks:
             if number < len(self.frames):  # another thread was first
                 return number, False
             self.frames.append(walk(frame))
+            self._codes.append(codes)
         return number, True
