@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import parallel_jobs
 import pytest
 from dumps import Job, draw, dumps
 from hypothesis import given
@@ -52,6 +54,44 @@ def test_a_gpu_that_stands_still_is_named_where_a_peer_went_on_and_no_other_rank
     else:
         assert found.ranks == ()
         assert f"is not complete on rank {job.culprit} although" in str(found)
+
+
+@pytest.mark.parametrize("fault", parallel_jobs.FAULTS)
+def test_in_jobs_of_three_kinds_of_groups_a_stopped_rank_is_named_and_no_other(fault: str) -> None:
+    found = Counter(parallel_jobs.told(job) for job in map(parallel_jobs.draw, range(120)) if job.fault == fault)
+    if fault in ("sleep", "raised", "died"):
+        assert found.keys() <= {"exact", None} and found["exact"] > 5
+    elif fault in ("size", "two"):  # of two ranks that differ none is named; a second culprit may keep no one waiting
+        assert "another" not in found and found["exact"] > 0
+    else:  # a rank that went another way in a group of two: which of them did, no record tells
+        assert found["exact"] > 0
+
+
+def test_the_rank_whose_call_most_others_cannot_meet_is_named() -> None:
+    writer = Writer(3, groups={"0": [0, 1, 2]})
+    for rank in range(3):
+        writer.call(rank, "all_reduce", shape=[[9 if rank == 1 else 4]], done=False)
+    found = blame(writer.timeline([Ending(EndKind.UNKNOWN)] * 3, backend="nccl"))
+    assert (found.ranks, found.innocent) == ((1,), (0, 2))
+    assert "Rank 1 issued all_reduce of 9 elements" in str(found) and "ranks 0, 2 issued all_reduce of 4" in str(found)
+
+
+def test_the_rank_that_went_another_way_than_all_others_is_named() -> None:
+    writer = Writer(3, groups={"0": [0, 1, 2], "1": [0, 1, 2]})
+    for rank in range(3):
+        writer.call(rank, "all_reduce", group="1" if rank == 1 else "0", done=False)
+    found = blame(writer.timeline([Ending(EndKind.UNKNOWN)] * 3, backend="nccl"))
+    assert found.ranks == (1,) and "It went another way than they" in str(found)
+
+
+def test_no_rank_is_named_where_it_may_wait_for_one_without_a_record() -> None:
+    writer = Writer(3, groups={"0": [0, 1], "1": [1, 2]})
+    writer.call(0, "all_reduce", group="0", done=False)
+    writer.call(1, "all_reduce", group="1", done=False)
+    timeline = writer.timeline([Ending(EndKind.UNKNOWN)] * 3, backend="nccl")
+    assert blame(timeline).ranks == (2,)
+    timeline.meta["missing_ranks"] = [2]
+    assert blame(timeline).ranks == () and "Rank 1 may wait for rank 2" in str(blame(timeline))
 
 
 def test_the_draw_has_jobs_of_both_kinds_that_stand_still() -> None:

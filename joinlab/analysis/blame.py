@@ -9,6 +9,11 @@ got as far: one that did not enqueue the call, or whose stream still has an earl
 A rank for which others wait, and which waits for none, keeps the job from going on. Ranks that wait for each other in
 a circle do so together. All others are innocent as far as the record shows: they wait.
 
+Ranks that stand in one collective with calls that cannot meet, because most of its group issued another op or size
+there, keep it from completing, whatever they wait for themselves. Of two ranks the record does not tell which is wrong.
+
+A call that may wait for a rank without a record blames no one: that rank may be the culprit.
+
 Where such a rank stands in a call that its peers have reached but not completed either, the record does not tell which
 of them is the one that stands still. Then it is not blamed; `unclear` says who it may be.
 A later call of the same rank and group proves nothing, since its stream may never get there; it is not looked at.
@@ -23,6 +28,7 @@ import polars as pl
 
 from joinlab.analysis.wording import group_text, ranks_text, upper
 from joinlab.ops import Op
+from joinlab.rules.calls import elements_of
 from joinlab.timeline import EndKind, Timeline
 
 _PAIRS = (Op.SEND.value, Op.RECV.value)
@@ -107,6 +113,7 @@ class _Place:
     completed: int
     op: str = ""
     since_ns: int = 0
+    form: str = ""  # of that collective: what must be alike on all members
 
     @property
     def waits(self) -> bool:
@@ -121,9 +128,10 @@ def blame(timeline: Timeline) -> Blame:
     groups = {str(name): tuple(ranks) for name, ranks in timeline.meta.get("groups", {}).items()}
     places = _places(timeline, groups)
     unknown = set(timeline.meta.get("missing_ranks", ()))
+    odd = _odd(groups, places, unknown)
     waits = tuple(
         sorted(
-            [*_collectives(groups, places, unknown), *_pairs(timeline, unknown)],
+            [*_collectives(groups, places, unknown), *_held_up(groups, places, odd), *_pairs(timeline, unknown)],
             key=lambda one: (one.since_ns, one.rank, one.on),
         )
     )
@@ -132,27 +140,49 @@ def blame(timeline: Timeline) -> Blame:
     for one in waits:
         after.setdefault(one.rank, set()).add(one.on)
         before.setdefault(one.on, set()).add(one.rank)
+    for rank, absent in _unrecorded(timeline, groups, places, unknown):
+        after.setdefault(rank, set()).add(absent)
     culprits = []
     doubts = []
-    for circle in _ends_of(after, before):
+    ends = [circle for circle in _ends_of(after, before) if not unknown & {*circle}]
+    wrong = {rank for _, _, ranks in odd for rank in ranks}
+    split = {
+        rank
+        for group, least, ranks in odd
+        for rank in groups[group]
+        if not ranks and places[group, rank].waits and places[group, rank].completed == least
+    }
+    for ranks in [*((rank,) for rank in sorted(wrong)), *(one for one in ends if not (wrong | split) & {*one})]:
+        circle = _alone(ranks, after, before)
         inside = {one for one in waits if one.on in circle and one.rank not in circle}
         edges = inside or {one for one in waits if one.on in circle}
         first = min(edges, key=lambda one: (one.number is None, one.since_ns, one.rank))  # a collective tells more
-        stands = _stands(circle[0], groups, places)
-        level = set() if stands or len(circle) > 1 else _level(circle[0], groups, places, unknown) - set(after)
+        stands = None if wrong & {*circle} else _stands(circle[0], groups, places)
+        level = (
+            set()
+            if stands or len(circle) > 1 or wrong & {*circle}
+            else _level(circle[0], groups, places, unknown) - set(after)
+        )
         if level:
             doubts.append(_doubt(timeline, circle[0], level, first))
             continue
         since = min(one.since_ns for one in edges)
-        culprits.append(
-            (since, Culprit(circle, _behind(circle, before), _reason(timeline, circle, first, edges, stands)))
+        found = next(((group, number) for group, number, ranks in odd if circle[0] in ranks), None)
+        reason = (
+            _reason(timeline, circle, first, edges, stands, parted=ranks != circle)
+            if found is None
+            else _reason_of_odd(timeline, circle[0], *found, groups, places)
         )
+        culprits.append((since, Culprit(circle, _behind(circle, before), reason)))
+    if len(culprits) > 1 and len({one.rank for one in waits}) == 1 and not any(one.enqueued for one in waits):
+        doubts.append(_doubt_of_one(timeline, waits))
+        culprits = []
     named = {rank for _, culprit in culprits for rank in culprit.ranks}
     return Blame(
         tuple(culprit for _, culprit in sorted(culprits, key=lambda one: (one[0], one[1].ranks))),
         tuple(sorted(set(after) - named)),
         waits,
-        (*doubts, *_unclear(timeline, groups, places, unknown, waits)),
+        (*doubts, *_unclear(timeline, groups, places, unknown, waits, odd)),
     )
 
 
@@ -169,20 +199,103 @@ def _places(timeline: Timeline, groups: Mapping[str, Sequence[int]]) -> dict[tup
             open_.any().alias("waits"),
             pl.col("op").filter(open_).first().alias("op"),
             pl.col("enqueued_ns").filter(open_).first().alias("since"),
+            pl.col("dtype").filter(open_).first().alias("dtype"),
+            pl.col("shape").filter(open_).first().alias("shape"),
         )
     )
     places = {}
     for group, counts in timeline.meta.get("progress", {}).items():
         for rank, counted in counts.items():
             places[group, rank] = _Place(counted["completed"], counted["completed"])  # what is open stands in the rows
-    for group, rank, count, first, waits, op, since in found.iter_rows():
+    for group, rank, count, first, waits, op, since, dtype, shape in found.iter_rows():
         before = skipped.get(group, {}).get(rank, 0)
         enqueued = before + count
-        places[group, rank] = _Place(enqueued, before + first if waits else enqueued, op or "", since or 0)
+        completed = before + first if waits else enqueued
+        places[group, rank] = _Place(
+            enqueued, completed, op or "", since or 0, _form(op, dtype, shape) if waits else ""
+        )
     for group, ranks in groups.items():
         for rank in ranks:
             places.setdefault((group, rank), _Place(0, 0))
     return places
+
+
+def _form(op: str, dtype: str | None, shape: Sequence[Sequence[int]] | None) -> str:
+    """What a collective must have in common with the calls that it is to meet, in words."""
+    if op not in _NEEDS_ALL or op in (Op.BARRIER, Op.ALL_TO_ALL) or shape is None:  # all-to-all may split as it likes
+        return op
+    return f"{op} of {elements_of(shape)} elements{f' ({dtype})' if dtype else ''}"
+
+
+Odd = tuple[str, int, tuple[int, ...]]
+"""A collective by its group and how many are complete there, and the ranks whose call those of most cannot meet.
+
+Without any where no call is that of most.
+"""
+
+
+def _odd(groups: Mapping[str, Sequence[int]], places: Mapping[tuple[str, int], _Place], unknown: set[int]) -> list[Odd]:
+    found = []
+    for group, ranks in groups.items():
+        least = min((places[group, rank].completed for rank in ranks if rank not in unknown), default=0)
+        here = {rank: places[group, rank] for rank in ranks if rank not in unknown}
+        forms = [one.form for one in here.values() if one.waits and one.completed == least]
+        usual = max(forms, key=forms.count, default="")
+        if len(set(forms)) > 1:
+            odd = tuple(r for r, one in here.items() if one.waits and one.completed == least and one.form != usual)
+            found.append((group, least, odd if 2 * forms.count(usual) > len(ranks) else ()))
+    return found
+
+
+def _held_up(
+    groups: Mapping[str, Sequence[int]], places: Mapping[tuple[str, int], _Place], odd: Sequence[Odd]
+) -> Iterator[Waiting]:
+    """The others of a collective wait for the ranks whose call theirs cannot meet; without a usual call, all do."""
+    for group, least, wrong in odd:
+        here = [rank for rank in groups[group] if places[group, rank].waits and places[group, rank].completed == least]
+        for rank in here:
+            mine = places[group, rank]
+            for other in () if rank in wrong else wrong or here:
+                if places[group, other].form != mine.form:
+                    yield Waiting(rank, other, group, mine.op, least + 1, True, least, mine.since_ns)
+
+
+def _reason_of_odd(
+    timeline: Timeline,
+    rank: int,
+    group: str,
+    least: int,
+    groups: Mapping[str, Sequence[int]],
+    places: Mapping[tuple[str, int], _Place],
+) -> str:
+    mine = places[group, rank].form
+    others = [one for one in groups[group] if places[group, one].waits and places[group, one].completed == least]
+    forms = [places[group, one].form for one in others]
+    usual = max(forms, key=forms.count)
+    those = [one for one, form in zip(others, forms, strict=True) if form == usual]
+    return (
+        f"Rank {rank} issued {mine} as collective {least + 1} of group {group_text(timeline.meta, group)}, where "
+        f"{ranks_text(those)} issued {usual}. Look at what it did before: it skipped a call, made one more, or "
+        "has other data."
+    )
+
+
+def _unrecorded(
+    timeline: Timeline,
+    groups: Mapping[str, Sequence[int]],
+    places: Mapping[tuple[str, int], _Place],
+    unknown: set[int],
+) -> Iterator[tuple[int, int]]:
+    """Ranks, each with one without a record that it may wait for."""
+    for group, ranks in groups.items():
+        furthest = max((places[group, rank].completed for rank in ranks if rank not in unknown), default=0)
+        for rank in ranks:
+            mine = places[group, rank]
+            # Where another member completed the call, the absent one has given what is needed for it.
+            if rank not in unknown and mine.waits and (mine.completed == furthest or mine.op not in _NEEDS_ALL):
+                yield from ((rank, absent) for absent in ranks if absent in unknown)
+    if unknown:
+        yield from _pending_pairs(timeline).filter(pl.col("peer").is_in(list(unknown))).select("rank", "peer").rows()
 
 
 def _collectives(
@@ -203,22 +316,31 @@ def _collectives(
 
 
 def _pairs(timeline: Timeline, unknown: set[int]) -> Iterator[Waiting]:
-    """A send or recv that is not complete, where the peer has no incomplete call to meet it.
+    """A send or recv that is not complete, where the peer has no incomplete call to meet it, or has others before it.
 
     Only each rank's first one in a group: a communicator carries out its sends and recvs in order.
     """
-    pending = timeline.calls.filter(
+    pending = _pending_pairs(timeline)
+    counts = {tuple(key): count for *key, count in pending.group_by("group", "rank", "peer", "op").len().iter_rows()}
+    first = pending.group_by("group", "rank", maintain_order=True).first()
+    heads = {
+        (group, rank): (peer, op, since)
+        for group, rank, peer, op, since in first.select("group", "rank", "peer", "op", "enqueued_ns").iter_rows()
+    }
+    for (group, rank), (peer, op, since) in heads.items():
+        other = Op.RECV.value if op == Op.SEND else Op.SEND.value
+        issued = bool(counts.get((group, peer, rank, other)))
+        if peer not in unknown and not (issued and heads[group, peer][:2] == (rank, other)):
+            yield Waiting(rank, peer, group, op, None, issued, None, since)
+
+
+def _pending_pairs(timeline: Timeline) -> pl.DataFrame:
+    return timeline.calls.filter(
         pl.col("op").is_in(_PAIRS),
         pl.col("completed_ns").is_null(),
         pl.col("error").is_null(),
         pl.col("peer").is_not_null(),
     )
-    counts = {tuple(key): count for *key, count in pending.group_by("group", "rank", "peer", "op").len().iter_rows()}
-    first = pending.group_by("group", "rank", maintain_order=True).first()
-    for group, rank, peer, op, since in first.select("group", "rank", "peer", "op", "enqueued_ns").iter_rows():
-        other = Op.RECV.value if op == Op.SEND else Op.SEND.value
-        if peer not in unknown and not counts.get((group, peer, rank, other)):
-            yield Waiting(rank, peer, group, op, None, False, None, since)
 
 
 def _ends_of(after: Mapping[int, set[int]], before: Mapping[int, set[int]]) -> Iterator[tuple[int, ...]]:
@@ -243,6 +365,18 @@ def _closure(start: int, edges: Mapping[int, set[int]]) -> set[int]:
     return found
 
 
+def _alone(circle: tuple[int, ...], after: Mapping[int, set[int]], before: Mapping[int, set[int]]) -> tuple[int, ...]:
+    """Of three ranks or more that wait for each other, the one that parted from the others, if there is one.
+
+    All others wait for it in one place, and it waits for all of them in another: they agree, and it does not.
+    """
+    for rank in circle if len(circle) > 2 else ():
+        others = set(circle) - {rank}
+        if others <= before[rank] & after[rank] and not any(before[one] & others for one in others):
+            return (rank,)
+    return circle
+
+
 def _behind(circle: Sequence[int], before: Mapping[int, set[int]]) -> tuple[int, ...]:
     return tuple(sorted(set().union(*(_closure(rank, before) for rank in circle)) - set(circle)))
 
@@ -253,6 +387,7 @@ def _reason(
     first: Waiting,
     edges: set[Waiting],
     stands: tuple[str, int, tuple[int, ...]] | None,
+    parted: bool,
 ) -> str:
     where = f"{first.op} of group {group_text(timeline.meta, first.group)}"
     call = (
@@ -268,6 +403,11 @@ def _reason(
     ended = _ENDED.get(timeline.ends[rank].kind)
     if ended:
         return f"{who} in {call}, but {ended}."
+    if parted:
+        return (
+            f"{who} in {call}, and it waits for them elsewhere. It went another way than they: it skipped a call, "
+            "or made one more."
+        )
     if stands:
         group, number, others = stands
         return (
@@ -311,6 +451,16 @@ def _doubt(timeline: Timeline, rank: int, level: set[int], first: Waiting) -> st
     )
 
 
+def _doubt_of_one(timeline: Timeline, waits: Sequence[Waiting]) -> str:
+    """Where one rank waits for several that wait for none."""
+    first, others = waits[0], ranks_text(sorted({one.on for one in waits}))
+    call = f"{first.op} of group {group_text(timeline.meta, first.group)}"
+    return (
+        f"Rank {first.rank} alone waits, in {call}, for {others}. "
+        "Either they stand still, or it made a call that they do not make: the record does not tell."
+    )
+
+
 def _stands(
     rank: int, groups: Mapping[str, Sequence[int]], places: Mapping[tuple[str, int], _Place]
 ) -> tuple[str, int, tuple[int, ...]] | None:
@@ -334,8 +484,12 @@ def _unclear(
     places: Mapping[tuple[str, int], _Place],
     unknown: set[int],
     waits: Sequence[Waiting],
+    odds: Sequence[Odd],
 ) -> Iterator[str]:
     blocked, waited = {one.rank for one in waits}, {one.on for one in waits}
+    for rank, absent in sorted({*_pending_pairs(timeline).select("rank", "peer").rows()}) if unknown else ():
+        if absent in unknown:
+            yield f"Rank {rank} may wait for rank {absent} in a send or recv: there is no record of rank {absent}."
     for group, ranks in groups.items():
         stuck = [rank for rank in ranks if places[group, rank].waits and rank not in unknown]
         absent = sorted(unknown & set(ranks))
@@ -346,9 +500,12 @@ def _unclear(
             )
         ops: dict[str, list[int]] = {}
         last = {places[group, rank].completed for rank in stuck}
+        odd = {rank for one, _, wrong in odds for rank in wrong if one == group}
         for rank in stuck:
-            ops.setdefault(places[group, rank].op, []).append(rank)
-        if len(last) == 1 and len(ops) > 1:
+            ops.setdefault(places[group, rank].form, []).append(rank)
+        if len({places[group, rank].op for rank in stuck}) == len(ops):  # the op alone tells them apart
+            ops = {places[group, those[0]].op: those for those in ops.values()}
+        if len(last) == 1 and len(ops) > 1 and not odd:
             issued = "; ".join(f"{ranks_text(those)} {op}" for op, those in ops.items())
             call = f"collective {last.pop() + 1} of group {group_text(timeline.meta, group)}"
             yield f"In {call} the ranks issued different calls: {issued}."

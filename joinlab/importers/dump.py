@@ -232,7 +232,7 @@ def check(path: Path, content: object, texts: Texts) -> Dump:
         try:
             calls, numbers = _calls(entries, groups, texts, problems)
         except KeyError:  # a form that lacks some fields
-            entries = [{**_ABSENT, **entry} for entry in entries]
+            entries = [_completed(entry) for entry in entries]
             calls, numbers = _calls(entries, groups, texts, problems)
     except TimelineFileError:
         raise
@@ -340,6 +340,12 @@ _ABSENT: Mapping[str, Any] = {
     "time_discovered_completed_ns": None,
 }
 """What an entry says of these fields that an older or shorter form of dump does not have."""
+
+
+def _completed(entry: dict[str, Any]) -> dict[str, Any]:
+    """An entry with all fields. Before 2.2 one `seq_id` counted what two numbers have counted since."""
+    older = {"collective_seq_id": entry["seq_id"]} if "seq_id" in entry else {}
+    return {**_ABSENT, **older, **entry}
 
 
 class _Numbers(dict[Hashable, int]):
