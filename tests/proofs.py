@@ -83,7 +83,8 @@ def _cause(reasons: Reasons, hung: list[int]) -> str:
             )
         if len(reasons.groups[group]) > 2:
             return "NCCL, the ring's order decides, which no record tells"
-    return "NCCL, hosts that connect, or what no ring of two decides"
+        return "NCCL, hosts that connect, or what no ring of two decides"
+    return "no rank ends in a call that the rules leave open: a rank waits for none, or for several"
 
 
 def main() -> int:

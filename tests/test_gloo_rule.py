@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joinlab.rules.calls import Blocker, IssuedCall, by_group
+from joinlab.rules.calls import Blocker, IssuedCall, by_group, call_of
 from joinlab.rules.gloo import blocked
 
 ROOTED = {"broadcast", "gather", "scatter", "reduce"}
@@ -224,6 +224,16 @@ def test_a_completed_call_that_the_rule_calls_stuck_silences_the_rule():
     ]
     assert blocked(by_group(ones, {"0": (0, 1)})["0"]) == {}
     assert blocked(by_group([pair(1, 0, "recv", 0, completed=True)], {"0": (0, 1)})["0"]) == {}
+
+
+def test_an_average_of_integers_fails_after_its_data_has_moved():
+    """A barrier behind it fails with the same words, and has sent nothing."""
+    error = "RuntimeError: result type Float can't be cast to the desired output type Int"
+    rows = [{"rank": rank, "group": "0", "seq": 0, "op": "reduce", "error": error, "root": 0} for rank in (0, 1)]
+    last = [IssuedCall(0, "0", 1, "all_gather"), IssuedCall(1, "0", 1, "broadcast", root=1)]
+    assert set(blocked(by_group([*map(call_of, rows), *last], {"0": (0, 1)})["0"])) == {(0, 1), (1, 1)}
+    barrier = call_of({"rank": 1, "group": "0", "seq": 1, "op": "barrier", "error": error})
+    assert blocked(by_group([*map(call_of, rows), last[0], barrier], {"0": (0, 1)})["0"]) == {}
 
 
 def test_a_failed_call_silences_the_rule():

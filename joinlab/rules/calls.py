@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, NamedTuple
 
-from joinlab.ops import POINT_TO_POINT, CallRow, Op
+from joinlab.ops import FACTS, POINT_TO_POINT, CallRow, Op
 
 ITEM_BYTES: Mapping[str, int] = {
     **dict.fromkeys(("bool", "uint8", "int8", "float8_e4m3fn", "float8_e5m2"), 1),
@@ -86,7 +86,7 @@ def call_of(row: CallRow) -> IssuedCall:
     8
     """
     error = row.get("error")
-    late = error is not None and error.startswith(TOO_LATE)
+    late = error is not None and error.startswith(TOO_LATE) and row["op"] in FACTS and FACTS[Op(row["op"])].reduces
     return IssuedCall(
         row["rank"],
         row["group"],
@@ -132,7 +132,7 @@ _is_refusal = re.compile(REFUSAL).match
 
 TOO_LATE = "RuntimeError: result type Float can't be cast to the desired output type"
 """How the error of an average of integers begins on gloo: AsyncReduceWork in ProcessGroupGloo.cpp, v2.13.0, divides the
-sum after gloo has completed the call, as AsyncAllreduceWork does.
+sum when gloo has completed the call, as AsyncAllreduceWork does. A barrier behind it raises it, too, and sent nothing.
 """
 
 
