@@ -63,6 +63,14 @@ SPAN_COLUMNS: Mapping[str, pl.DataType] = {
 _COLUMNS = {"calls": CALL_COLUMNS, "spans": SPAN_COLUMNS}
 
 
+class Watched(TypedDict):
+    """How NCCL's watchdog would end a rank that hangs: after how long, and what it would say."""
+
+    rank: int
+    after_s: float
+    text: str
+
+
 class Emulation(TypedDict, total=False):
     """The knobs of an emulation: see `joinlab.emulate`."""
 
@@ -72,6 +80,7 @@ class Emulation(TypedDict, total=False):
     gpu: str  # left out: "A100"
     independent_threads: bool  # left out: True
     assumes: str  # what the model takes for granted where NCCL might choose otherwise
+    watchdog: list[Watched]  # left out: no rank hangs on NCCL, or era is "1.9"
     seconds_per_input: list[float]
     latency: float
     bytes_per_second: float

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from joinlab import cases, emulate, launch
+from joinlab.analysis.wording import assumed
 from joinlab.emulator.clock import ISSUE_NS
 
 SECOND = 1_000_000_000
@@ -263,3 +264,27 @@ def test_a_rank_that_aborts_meets_what_was_sent_by_then_and_nothing_after():
             dist.recv(torch.zeros(1), 1)
 
     assert [str(end) for end in emulate(later, (0, 0), backend="gloo").ends] == ["killed", "finished"]
+
+
+def test_a_hang_on_nccl_says_how_the_watchdog_would_end_it():
+    def program(rank, inputs):
+        pair = dist.new_group(timeout=timedelta(seconds=90))
+        if rank == 0:
+            dist.all_gather([torch.zeros(3)] * 2, torch.zeros(3), group=pair)
+        dist.reduce_scatter(torch.zeros(2), [torch.zeros(2)] * 2)
+        torch.zeros(1).item()
+
+    hung = emulate(program, (0, 0))
+    assert [str(end) for end in hung.ends] == ["hung (proven)"] * 2
+    first, second = hung.meta["emulation"]["watchdog"]
+    begin = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType="
+    assert first == {
+        "rank": 0,
+        "after_s": 90.0,
+        "text": f"[Rank 0] {begin}ALLGATHER, NumelIn=3, NumelOut=6, Timeout(ms)=90000) ran for 90000 "
+        "milliseconds before timing out.",
+    }
+    assert second["after_s"] == 600.0 and f"{begin}REDUCE_SCATTER, NumelIn=4, NumelOut=2," in second["text"]
+    assert "NCCL's watchdog aborts rank 0 90 s later" in assumed(hung)
+    for other in (emulate(program, (0, 0), era="1.9"), emulate(program, (0, 0), "gloo"), emulate(cases.case_1, (1, 1))):
+        assert "watchdog" not in other.meta["emulation"]

@@ -194,9 +194,17 @@ def measured(timeline: Timeline) -> str:
 
 
 def assumed(timeline: Timeline, before: str = "") -> str:
-    """What the model takes for granted where NCCL might choose otherwise, after `before`; "" if nothing."""
-    said = (timeline.meta.get("emulation") or {}).get("assumes")
-    return f"{before}{said}" if said else ""
+    """What else to know of a model of NCCL, after `before`; "" if nothing.
+
+    What it takes for granted where NCCL might choose otherwise, and when the watchdog would end ranks that hang.
+    """
+    knobs = timeline.meta.get("emulation") or {}
+    said = [knobs.get("assumes") or ""]
+    for seconds in sorted({one["after_s"] for one in knobs.get("watchdog") or ()}):
+        ranks = ranks_text([one["rank"] for one in knobs["watchdog"] if one["after_s"] == seconds])
+        said.append(f"On GPUs NCCL's watchdog aborts {ranks} {seconds:g} s later, when the group's timeout has passed.")
+    told = " ".join(filter(None, said))
+    return f"{before}{told}" if told else ""
 
 
 def _barrier(timeline: Timeline) -> str:

@@ -23,6 +23,9 @@ from joinlab.emulator.model import EmulatedCall, Fabric
 from joinlab.ops import Op
 from joinlab.program.process_group import METHODS
 
+NCCL_TIMEOUT = timedelta(minutes=10)
+"""default_pg_nccl_timeout in torch/distributed/constants.py, PyTorch v2.13.0."""
+
 BACKEND = "joinlab-emulated"
 """What C++ is told that this group is. Not "gloo" or "nccl": DDP's logger casts those."""
 
@@ -46,6 +49,8 @@ class EmulatedGroup(dist.ProcessGroup):
         self.issued = 0
         limit = None if fabric.streams else host.asked_timeout
         self.limit_ns = 0 if limit is None else round(limit.total_seconds() * 1e9)
+        watched = (host.asked_timeout or NCCL_TIMEOUT) if fabric.streams else timedelta(0)
+        self.watchdog_ns = round(watched.total_seconds() * 1e9)
         self.coalescing: list[EmulatedCall] | None = None
 
     def __repr__(self) -> str:
@@ -92,11 +97,12 @@ class EmulatedGroup(dist.ProcessGroup):
         """Give everything up, without waiting."""
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """NCCL's watchdog and the default timeouts are not modelled: a rank that they would end is said to hang.
+        """On gloo, a timeout that the program gives (new_group, init_process_group, this) passes in virtual time.
 
-        A timeout that the program gives a group of gloo (new_group, init_process_group, this) is, in virtual time.
+        On NCCL a rank is said to hang, and the Timeline's meta says when and how the watchdog would end it.
         """
-        self.limit_ns = 0 if self.fabric.streams else round(timeout.total_seconds() * 1e9)
+        ns = round(timeout.total_seconds() * 1e9)
+        self.limit_ns, self.watchdog_ns = (0, ns) if self.fabric.streams else (ns, 0)
 
     def _get_backend(self, device: torch.device) -> EmulatedBackend:  # type: ignore[override]
         return EmulatedBackend(self)

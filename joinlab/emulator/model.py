@@ -120,6 +120,8 @@ class Group(Protocol):
     fabric: Fabric
     limit_ns: int
     """The timeout that the program gave the group, on gloo; 0: none."""
+    watchdog_ns: int
+    """On NCCL, how long a call may take before the watchdog ends the process; 0: not on NCCL."""
 
     def next_seq(self) -> int:
         """Number of this rank's next call in this group."""

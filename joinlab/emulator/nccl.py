@@ -20,7 +20,6 @@ the program binds a GPU (init_process_group(device_id=...)), it does with the gr
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Sequence
 from itertools import accumulate
@@ -251,12 +250,7 @@ class NcclFabric:
         """Work.wait(timeout) aborts the communicator (WorkNCCL::synchronizeInternal, ProcessGroupNCCL.cpp, v2.13.0)."""
         communicator, place = self._where([call])
         communicator.abort(place)
-        kind, size = call.op.value.replace("_", "").upper(), sum(math.prod(one) for one in call.row["shape"] or ())
-        work = f"SeqNum={call.row['seq'] + 1}, OpType={kind}, NumelIn={size}, NumelOut={size}, Timeout(ms)={ms}"
-        return dist.DistBackendError(
-            f"[Rank {call.host.rank}] Watchdog caught collective operation timeout: WorkNCCL({work}) ran for {ms} "
-            "milliseconds before timing out."
-        )
+        return dist.DistBackendError(watchdog_text(call, ms))
 
     def submit(self, calls: Sequence[EmulatedCall]) -> None:
         """A rank issues these as one."""
@@ -288,3 +282,23 @@ class NcclFabric:
 
     def leave(self, place: int) -> None:
         """NCCL within one machine does not notice that a rank has ended."""
+
+
+_OP_TYPES = {
+    **dict.fromkeys(("_allgather_base", "all_gather_single"), "_ALLGATHER_BASE"),
+    **dict.fromkeys(("_reduce_scatter_base", "reduce_scatter_single"), "_REDUCE_SCATTER_BASE"),
+    **dict.fromkeys(("alltoall_base", "all_to_all_single"), "ALLTOALL_BASE"),
+    "reduce_scatter": "REDUCE_SCATTER",
+}
+"""By method, where it is not the op in capitals: opTypeToString in ProcessGroup.cpp, PyTorch v2.13.0."""
+
+
+def watchdog_text(call: EmulatedCall, ms: int) -> str:
+    """What the watchdog says of a call that has taken `ms`: WorkNCCL::checkTimeout, ProcessGroupNCCL.cpp, v2.13.0."""
+    kind = _OP_TYPES.get(call.method, call.op.value.replace("_", "").upper())
+    ins, outs = (sum(one.numel() for part in call.parts for one in getattr(part, side)) for side in ("ins", "outs"))
+    work = f"SeqNum={call.row['seq'] + 1}, OpType={kind}, NumelIn={ins}, NumelOut={outs}, Timeout(ms)={ms}"
+    return (
+        f"[Rank {call.host.rank}] Watchdog caught collective operation timeout: WorkNCCL({work}) ran for {ms} "
+        "milliseconds before timing out."
+    )

@@ -18,7 +18,7 @@ from joinlab.emulator.group import EmulatedGroup
 from joinlab.emulator.host import Host
 from joinlab.emulator.isolation import Isolation
 from joinlab.emulator.model import EmulatedCall, Fabric, Knobs, Rank
-from joinlab.emulator.nccl import NcclFabric
+from joinlab.emulator.nccl import NcclFabric, watchdog_text
 from joinlab.emulator.own import Own
 from joinlab.emulator.scheduler import Baton, RankEnded, one_at_a_time
 from joinlab.emulator.store import SharedStore
@@ -28,7 +28,7 @@ from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text
 from joinlab.program.program import Inputs, Program, call_program, program_name, source_of
 from joinlab.rules.nccl import TUNED_RANKS
 from joinlab.timeline import Emulation as EmulationMeta
-from joinlab.timeline import Ending, EndKind, Meta, Timeline, timeline_from_rows
+from joinlab.timeline import Ending, EndKind, Meta, Timeline, Watched, timeline_from_rows
 
 DEFAULT_GROUP = "0"
 """Name that torch.distributed gives to the group of all ranks."""
@@ -345,6 +345,8 @@ class Emulation:
                 emulation["independent_threads"] = False
             if len(self.hosts) > TUNED_RANKS:
                 emulation["assumes"] = ASSUMES
+            if watched := self._watched():
+                emulation["watchdog"] = watched
         meta: Meta = {
             "program": program_name(self.program),
             "source": source_of(self.program),
@@ -386,6 +388,24 @@ class Emulation:
             output=["".join(host.own.output) for host in self.hosts],
             later=True,
         )
+
+    def _watched(self) -> list[Watched]:
+        """How NCCL's watchdog would end the ranks that hang.
+
+        Today it does so by default (TORCH_NCCL_ASYNC_ERROR_HANDLING=3, ProcessGroupNCCL.cpp, PyTorch v2.13.0): the
+        process aborts when a call has not completed within its group's timeout. 1.9 waits for ever.
+        """
+        found: list[Watched] = []
+        for host in self.hosts if self.knobs.era == "today" else ():
+            if host.ending is None or host.ending.kind is not EndKind.HUNG:
+                continue
+            pending = [call for call in host.calls if call.group.watchdog_ns and not call.done]
+            first = min(pending, key=lambda call: (call.row["enqueued_ns"] or 0) + call.group.watchdog_ns, default=None)
+            if first is not None:
+                ns = first.group.watchdog_ns
+                text = watchdog_text(first, ns // 1_000_000)
+                found.append({"rank": host.rank, "after_s": ns / 1e9, "text": text})
+        return found
 
     def tell(self, listener: Callable[[int, str], None]) -> None:
         """Give `listener` each line that a rank printed, in the order in which they were printed."""
