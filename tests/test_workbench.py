@@ -523,6 +523,13 @@ def test_a_closed_bench_leaves_no_widget():
     assert set(known) == before
 
 
+def test_the_first_view_is_small_on_the_wire():
+    made = bench(case=4)
+    sent = [value for one in (made.panel, made.view) for value in one.get_state().values()]
+    size = sum(len(one) if isinstance(one, bytes) else len(str(one)) for one in sent)
+    assert 100_000 < size < 145_000  # the names of the traits, and of the widgets around, come on top
+
+
 def test_it_shows_itself_as_a_widget():
     made = bench(case=1)
     assert "application/vnd.jupyter.widget-view+json" in made._repr_mimebundle_()

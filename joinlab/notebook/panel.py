@@ -7,7 +7,7 @@ from typing import Any
 import anywidget
 import traitlets
 
-from joinlab.picture.assets import script, style
+from joinlab.picture.assets import script
 
 
 class Panel(anywidget.AnyWidget):
@@ -32,8 +32,7 @@ class Panel(anywidget.AnyWidget):
     counts         the inputs that the sliders show
     """
 
-    _esm = script("panel.js")
-    _css = style("view.css", "bench.css")
+    _esm = script("panel.js")  # the style sheet comes with the Board: once for both
 
     programs: Any = traitlets.List().tag(sync=True)
     case = traitlets.Int().tag(sync=True, echo_update=False)

@@ -72,7 +72,7 @@ WATCH = """() => { window.moved = new Promise((done) => {
 
 SIZES = (
     ("2 ranks of 5 inputs, emulation included", "emulated, 4, 5", "at most 60 ms"),
-    ("8 ranks, drawing alone", "lambda at: large[at], 0, 1", "at most 90 ms"),
+    ("8 ranks, drawing alone", "lambda at: large[at], 0, 1", "at most 60 ms"),
 )
 KINDS = ("figure", "view")
 
