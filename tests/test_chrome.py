@@ -43,6 +43,7 @@ def bound(found: list[dict[str, Any]]) -> int:
 
     Trace Event Format (Google, 2016): times are microseconds; slices of one thread are nested; a flow has one event "s"
     and one "f" of the same id, name and category, and binds to the slices around them, "f" because of its bp "e".
+    Perfetto reads in the order of time: it drops an "f" before its "s", and a slice is over at its last moment.
     """
     threads: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for one in of_kind(found, "X"):
@@ -57,8 +58,8 @@ def bound(found: list[dict[str, Any]]) -> int:
             assert not open_ or one["ts"] + one["dur"] <= open_[-1], one
             open_.append(one["ts"] + one["dur"])
     flows: dict[tuple[Any, ...], list[str]] = {}
-    for one in (*of_kind(found, "s"), *of_kind(found, "f")):
-        around = [it for it in threads[one["pid"], one["tid"]] if it["ts"] <= one["ts"] <= it["ts"] + it["dur"]]
+    for one in sorted((it for it in found if it["ph"] in "sf"), key=lambda one: float(one["ts"])):
+        around = [it for it in threads[one["pid"], one["tid"]] if it["ts"] <= one["ts"] < it["ts"] + it["dur"]]
         assert any("completed" in it["args"] for it in around)
         assert one["ph"] == "s" or one["bp"] == "e"
         flows.setdefault((one["id"], one["name"], one["cat"]), []).append(one["ph"])

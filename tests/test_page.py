@@ -78,6 +78,11 @@ def test_the_page_is_well_formed_and_every_link_has_a_target():
     assert outline.tags.count("h1") == 1
 
 
+def test_the_title_of_a_single_run_stands_once_on_its_page():
+    made = page([("The job as it stands", hung())])
+    assert re.findall(r"<(title|h1|h2)[^>]*>The job as it stands<", made) == ["title", "h2"]
+
+
 def test_each_run_has_its_title_diagnosis_data_and_table():
     made = text_of(case_timeline(4, 2), case_timeline(1, 2))
     assert made.count('<section class="run"') == 2

@@ -10,7 +10,9 @@ Slices of one thread must lie within each other or apart ("duration events" of t
 statistic slice_drop_overlapping_complete_event). Calls that are in flight at the same time overlap, so that a group has
 as many threads of its name as it needs.
 
-Calls that met are joined by flows: an arrow from each rank's call to that of the next rank in the slot. A call that
+Calls that met are joined by flows: an arrow from each rank's call to the one that was enqueued next, since a flow that
+ends before it has begun is dropped, and so is one in a slice without length (Perfetto, flow_tracker.cc: the statistics
+flow_end_without_start and flow_no_enclosing_slice). A call that
 never completed lasts to the end of the record and says so in its arguments.
 """
 
@@ -78,7 +80,8 @@ def events(timeline: Timeline) -> Iterator[Event]:
     for slot in matched.slots:
         if not slot.met:
             continue
-        together = [calls[rank, slot.group, seq] for rank, seq in sorted(slot.calls.items())]
+        ranks = sorted(slot.calls.items())
+        together = sorted((calls[rank, slot.group, seq] for rank, seq in ranks), key=lambda call: float(call["ts"]))
         for one, other in pairwise(together):
             number += 1
             kind = "met" if slot.expected else "met, and should not have"
@@ -156,6 +159,7 @@ def _call(row: CallRow, thread: int, last: int) -> Event:
         "call_site",
         "error",
     )
+    event["dur"] = max(event["dur"], 0.001)
     event["args"] = {name: value for name in told if (value := row[name]) is not None}  # type: ignore[literal-required]
     event["args"]["completed"] = end is not None
     return event

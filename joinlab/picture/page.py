@@ -128,8 +128,8 @@ def page(named: list[tuple[str, Timeline]], contents: Contents | None = None) ->
     """The text of the page, for pairs of title and timeline."""
     data = LaneData()
     numbers = [data.add(timeline) for _, timeline in named]
-    heading = named[0][0] if len(named) == 1 else "What every rank really called"
-    return shown("".join(_document(heading, _runs(named, numbers, contents), data)))
+    tab = named[0][0] if len(named) == 1 else HEADING
+    return shown("".join(_document(tab, _runs(named, numbers, contents), data, HEADING)))
 
 
 def _runs(named: list[tuple[str, Timeline]], numbers: list[int], contents: Contents | None) -> Iterator[str]:
@@ -219,14 +219,18 @@ def _sliders(found: Mapping[Position, int], start: Position, printed: Mapping[st
     yield f'<script type="application/json" id="positions">{text}</script>\n'
 
 
-def _document(heading: str, body: Iterable[str], data: LaneData) -> Iterator[str]:
+HEADING = "What every rank really called"
+"""Above the runs; each run has a title of its own below."""
+
+
+def _document(tab: str, body: Iterable[str], data: LaneData, heading: str | None = None) -> Iterator[str]:
     yield (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(heading)}</title>\n<style>\n{style('view.css', 'page.css')}</style>\n</head>\n<body>\n"
+        f"<title>{escape(tab)}</title>\n<style>\n{style('view.css', 'page.css')}</style>\n</head>\n<body>\n"
         '<a class="skip" href="#runs">Skip to the runs</a>\n'
-        f'<header>\n<h1>{escape(heading)}</h1>\n<p class="soft">{LEGEND}</p>\n</header>\n<main id="runs">\n'
+        f'<header>\n<h1>{escape(heading or tab)}</h1>\n<p class="soft">{LEGEND}</p>\n</header>\n<main id="runs">\n'
     )
     yield from body
     yield f'</main>\n<script type="text/plain" id="data">{b64encode(data.packed()).decode()}</script>\n'
