@@ -149,6 +149,19 @@ def barriers(page: Page, axe: str, within: str = "html") -> list[tuple[str, str,
     return [one for one in told if one[0] in ("serious", "critical")]
 
 
+def end_kernels(url: str, token: str) -> None:
+    """End every kernel of a JupyterLab whose pages are closed."""
+
+    def ask(path: str, method: str = "GET") -> bytes:
+        headers = {"Authorization": f"token {token}"}
+        request = urllib.request.Request(f"{url}/api/kernels{path}", headers=headers, method=method)
+        with urllib.request.urlopen(request, timeout=START_S) as answer:
+            return bytes(answer.read())
+
+    for kernel in json.loads(ask("")):
+        ask(f"/{kernel['id']}", "DELETE")
+
+
 class Notebook:
     """A notebook that is open in a JupyterLab."""
 
@@ -196,6 +209,19 @@ class Notebook:
         give_up = time.monotonic() + WAIT_S
         while (found := self.ask(expression)) != value:
             assert time.monotonic() < give_up, (expression, found)
+
+    def change_theme(self, theme: str) -> None:
+        """Change to JupyterLab's "Light" or "Dark", and wait until it is there and the screen shown meanwhile is gone.
+
+        JupyterLab removes that screen once for each change, 0.2 s later; of two changes within that time one fails.
+        """
+        command = "(theme) => window.jupyterapp.commands.execute('apputils:change-theme', { theme })"
+        self.page.evaluate(command, f"JupyterLab {theme}")
+        self.page.wait_for_function(
+            """(light) => document.body.dataset.jpThemeLight === light
+                && !document.getElementById('jupyterlab-splash')""",
+            arg=str(theme == "Light").lower(),
+        )
 
     def shut_down(self) -> None:
         """End the notebook's kernel."""

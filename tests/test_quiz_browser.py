@@ -11,7 +11,7 @@ from joinlab.course.questions import Question, questions
 
 pytestmark = pytest.mark.browser
 pytest.importorskip("playwright.sync_api")
-from browser import Notebook, watched, write_notebook  # noqa: E402
+from browser import Notebook, end_kernels, watched, write_notebook  # noqa: E402
 from playwright.sync_api import expect  # noqa: E402
 
 CELLS = (
@@ -40,16 +40,15 @@ ANSWER = """(choices) => {
 def opened(browser, served) -> Iterator[Callable[[str, Sequence[str]], Notebook]]:
     """Opens code cells as a notebook."""
     with watched(browser, [served.url], viewport={"width": 1300, "height": 1100}) as page:
-        made = []
 
         def open_cells(name: str, cells: Sequence[str]) -> Notebook:
             write_notebook(served.folder / name, cells)
-            made.append(Notebook(page, served.url, served.token, name))
-            made[-1].run_all()
-            return made[-1]
+            notebook = Notebook(page, served.url, served.token, name)
+            notebook.run_all()
+            return notebook
 
         yield open_cells
-        made[-1].shut_down()
+    end_kernels(served.url, served.token)
 
 
 def test_a_quiz_is_answered_by_keyboard_and_shows_the_run_only_then(opened):

@@ -9,7 +9,7 @@ import pytest
 
 pytestmark = pytest.mark.browser
 pytest.importorskip("playwright.sync_api")
-from browser import Notebook, watched, write_notebook  # noqa: E402
+from browser import Notebook, end_kernels, watched, write_notebook  # noqa: E402
 
 CELLS = (
     f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
@@ -36,7 +36,7 @@ def notebook(browser, served):
         opened.run_all()
         opened.page.wait_for_function("() => document.querySelectorAll('.jl-svg').length === 6")
         yield opened
-        opened.shut_down()
+    end_kernels(served.url, served.token)
 
 
 def messages(notebook, kind: str) -> list[int]:
@@ -241,10 +241,7 @@ def test_a_notebook_that_is_opened_without_its_kernel_shows_pictures_and_sentenc
 
 @pytest.mark.parametrize("theme", ["Dark", "Light"])
 def test_it_follows_the_theme_of_the_notebook(notebook, theme):
-    notebook.page.evaluate(
-        "(theme) => window.jupyterapp.commands.execute('apputils:change-theme', { theme })", f"JupyterLab {theme}"
-    )
-    notebook.page.wait_for_function(f"() => document.body.dataset.jpThemeLight === '{str(theme == 'Light').lower()}'")
+    notebook.change_theme(theme)
     ink, paper = notebook.page.evaluate(
         """() => ['.jl-head text', '.jl'].map((name, at) => {
             const style = getComputedStyle(document.querySelector(name));

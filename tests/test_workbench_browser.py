@@ -9,7 +9,7 @@ import pytest
 
 pytestmark = pytest.mark.browser
 pytest.importorskip("playwright.sync_api")
-from browser import Notebook, barriers, watched, write_notebook  # noqa: E402
+from browser import Notebook, barriers, end_kernels, watched, write_notebook  # noqa: E402
 from playwright.sync_api import expect  # noqa: E402
 
 CELLS = (
@@ -46,7 +46,7 @@ def notebook(browser, served):
         opened.run_all()
         opened.page.wait_for_function("() => document.querySelectorAll('.jl-svg').length === 5")
         yield opened
-        opened.shut_down()
+    end_kernels(served.url, served.token)
 
 
 def cell(notebook, number):
@@ -259,12 +259,9 @@ def test_the_bench_is_on_one_screen(notebook, size):
     notebook.page.set_viewport_size({"width": 1400, "height": 1300})
 
 
-@pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
+@pytest.mark.parametrize("theme", ["Light", "Dark"])
 def test_axe_finds_no_serious_violation(notebook, axe, theme):
-    notebook.page.evaluate("(theme) => window.jupyterapp.commands.execute('apputils:change-theme', { theme })", theme)
-    notebook.page.wait_for_function(
-        "(light) => document.body.dataset.jpThemeLight === light", arg=str(theme.endswith("Light")).lower()
-    )
+    notebook.change_theme(theme)
     assert barriers(notebook.page, axe, ".jl") == []
 
 
