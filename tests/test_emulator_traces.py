@@ -214,18 +214,17 @@ def test_fresh_processes_with_other_hash_seeds_are_one(tmp_path):
         "for backend in ('nccl', 'gloo'):\n"
         "    joinlab.emulate(joinlab.cases.case_4, (2, 3), backend=backend).save(sys.argv[1] + backend)\n"
     )
-    for first in (0, 2):
-        both = [
-            subprocess.Popen(
-                [sys.executable, "-c", text, str(tmp_path / str(seed))],
-                cwd=ROOT,
-                env={**os.environ, "PYTHONHASHSEED": str(seed)},
-            )
-            for seed in (first, first + 1)
-        ]
-        assert [process.wait() for process in both] == [0, 0]
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", text, str(tmp_path / str(seed))],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": str(seed)},
+        )
+        for seed in (0, 1)
+    ]
+    assert [process.wait() for process in both] == [0, 0]
     for backend in ("nccl", "gloo"):
-        assert len({(tmp_path / f"{seed}{backend}").read_bytes() for seed in range(4)}) == 1
+        assert len({(tmp_path / f"{seed}{backend}").read_bytes() for seed in (0, 1)}) == 1
 
 
 def test_two_threads_do_not_meet():
