@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 Probe = Callable[[int, int], Any]
 DTYPES = (
@@ -656,7 +657,44 @@ def collective_after_monitored(rank: int, size: int) -> Any:
     return tensor.item()
 
 
+def all_reduces_by_a_coalescing_manager(rank: int, size: int) -> Any:
+    one, other = torch.ones(2) * rank, torch.ones(3)
+    with distributed_c10d._coalescing_manager(async_ops=True) as manager:
+        dist.all_reduce(one)
+        dist.all_reduce(other)
+    manager.wait()
+    return _lists(one, other)
+
+
+def all_gathers_by_a_coalescing_manager(rank: int, size: int) -> Any:
+    outs = torch.zeros(2 * size), torch.zeros(size)
+    with distributed_c10d._coalescing_manager():
+        dist.all_gather_into_tensor(outs[0], torch.ones(2) * rank)
+        dist.all_gather_into_tensor(outs[1], torch.ones(1) * rank)
+    return _lists(*outs)
+
+
+def a_coalescing_manager_for_a_device(rank: int, size: int) -> Any:
+    group = dist.new_group()  # of its own: torch coalesces what follows in it, after an error, too
+    with distributed_c10d._coalescing_manager(group, torch.device("cpu")):
+        dist.all_reduce(torch.ones(1), group=group)
+
+
+def sends_and_recvs_in_a_batch(rank: int, size: int) -> Any:
+    came = torch.zeros(2)
+    ops = [
+        dist.P2POp(dist.isend, torch.ones(2) * rank, (rank + 1) % size),
+        dist.P2POp(dist.irecv, came, (rank - 1) % size),
+    ]
+    works = dist.batch_isend_irecv(ops)
+    for work in works:
+        work.wait()
+    return len(works), came.tolist()
+
+
 WORKS: tuple[Probe, ...] = (
+    all_reduces_by_a_coalescing_manager, all_gathers_by_a_coalescing_manager, a_coalescing_manager_for_a_device,
+    sends_and_recvs_in_a_batch,
     work_of_reduce_scatter, work_of_reduce_scatter_list, future_of_a_barrier, future_of_an_open_barrier,
     future_of_a_gather, future_of_a_scatter, future_of_an_all_gather, future_of_a_coalesced_all_gather,
     future_of_an_all_to_all, work_of_a_send, result_too_early, monitored, collective_after_monitored,

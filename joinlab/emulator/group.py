@@ -108,6 +108,8 @@ class EmulatedGroup(dist.ProcessGroup):
         return EmulatedBackend(self)
 
     def _start_coalescing(self, device: torch.device | None) -> None:
+        if not self.fabric.streams:  # Backend::startCoalescing in Backend.hpp, PyTorch v2.13.0
+            raise RuntimeError("Backend gloo does not implement startCoalescing")
         self.coalescing = []
 
     def _end_coalescing(self, device: torch.device | None) -> EmulatedWork:
