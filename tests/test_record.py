@@ -69,9 +69,11 @@ def torchrun(folder: Path, how: str, ranks: int, script: str = TRAIN) -> Iterato
         try:
             yield job
         finally:
-            for process in psutil.Process(job.pid).children(recursive=True) if job.poll() is None else []:
-                process.kill()
-            job.kill()
+            ranks = psutil.Process(job.pid).children(recursive=True) if job.poll() is None else []
+            for process in (*ranks, job):
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(ranks, timeout=60)  # a killed process takes a moment to go
 
 
 def loaded(folder: Path, name: str = "runs") -> Timeline:
