@@ -21,6 +21,7 @@ import torch
 from segments import begin, call, write
 
 import joinlab
+from joinlab.cli.main import main
 from joinlab.errors import TimelineFileError
 from joinlab.importers.clocks import offsets
 from joinlab.importers.recording import LOST, RecordedFolder, load_recording
@@ -198,6 +199,24 @@ def test_fsdp2_a_device_mesh_and_send_and_recv_are_matched_by_group(tmp_path: Pa
     assert ops[groups[2, 3]] == {"all_reduce"}
     assert ops[groups[0, 1, 2, 3]] == {"recv", "barrier"}
     assert all(slot.met and slot.expected for slot in joinlab.match(timeline))
+
+
+def test_a_module_is_recorded_and_wrong_usage_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    given: list[tuple[Path, int | None]] = []
+    monkeypatch.setattr("joinlab.recorder.record.record", lambda folder, *, keep: given.append((folder, keep)))
+    (tmp_path / "a_module_to_record.py").write_text("import sys; print(__name__, sys.argv[1:])")
+    assert main(["record", "--keep", "all", "-m", "a_module_to_record", "--lr", "1"]) == 0
+    assert (capsys.readouterr().out, given) == ("__main__ ['--lr', '1']\n", [(Path("runs/today"), None)])
+    assert main(["record", "nofile.py"]) == 2
+    assert capsys.readouterr().err.startswith("joinlab: nofile.py: there is no such script.")
+    with pytest.raises(SystemExit):
+        main(["record", "--keep", "nix", "train.py"])
+    assert "'nix' is neither a number of calls" in capsys.readouterr().err
 
 
 def test_a_job_that_has_just_started_is_read_before_any_rank_has_begun(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ own traceback and exit code.
 from __future__ import annotations
 
 import argparse
+import errno
 import runpy
 import sys
 from pathlib import Path
@@ -22,24 +23,37 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--into", type=Path, default=Path(FOLDER), metavar="FOLDER", help=f"where the ranks write (default: {FOLDER})"
     )
-    parser.add_argument("--keep", metavar="N", default="2000", help='calls kept per group and rank, or "all"')
-    parser.add_argument("script", metavar="SCRIPT.py", help="what torchrun would run; -m MODULE works, too")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--keep", metavar="N", type=_kept, default="2000", help='calls kept per group and rank, or "all"'
+    )
+    parser.add_argument(
+        "-m", dest="module", action="store_true", help="SCRIPT.py is the name of a module, as python -m"
+    )
+    parser.add_argument("script", metavar="SCRIPT.py", help="what torchrun would run")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help=argparse.SUPPRESS)
+
+
+def _kept(text: str) -> int | None:
+    if text != "all" and not (text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f'{text!r} is neither a number of calls of at least 1 nor "all"')
+    return None if text == "all" else int(text)
 
 
 def _run(options: argparse.Namespace) -> int:
     from joinlab.program.outcome import text_of
     from joinlab.recorder.record import Recording, record
 
-    keep = None if options.keep == "all" else int(options.keep) if options.keep.isdecimal() else 0
-    module = options.script == "-m"
-    sys.argv = options.arguments[:] if module else [options.script, *options.arguments]
-    record(options.into, keep=keep)
+    if not options.module and not Path(options.script).exists():
+        raise FileNotFoundError(
+            errno.ENOENT, "there is no such script. Name the one that torchrun would run.", options.script
+        )
+    sys.argv = [options.script, *options.arguments]
+    record(options.into, keep=options.keep)
     code = 0
     try:
-        if module:
+        if options.module:
             sys.path[0] = ""
-            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+            runpy.run_module(options.script, run_name="__main__", alter_sys=True)
         else:
             sys.path[0] = str(Path(options.script).resolve().parent)
             runpy.run_path(options.script, run_name="__main__")
