@@ -18,9 +18,9 @@ from joinlab.emulator import emulate as emulator
 from joinlab.errors import LaunchInterrupted, ProgramError
 from joinlab.launcher import launcher
 from joinlab.notebook import bench as workbench
-from joinlab.notebook import session
+from joinlab.notebook import session, stage
 from joinlab.notebook.bench import Bench, bench
-from joinlab.notebook.output import LINES
+from joinlab.notebook.output import LINES, Output
 from joinlab.timeline import Ending, EndKind, timeline_from_rows
 from tests.leftovers import assert_nothing_left
 
@@ -388,7 +388,8 @@ def test_a_launch_that_fails_says_why_and_the_bench_lives_on(monkeypatch):
 
 
 def test_what_a_machine_lacks_is_said_and_cannot_be_started(monkeypatch):
-    monkeypatch.setattr(workbench, "missing", lambda engine, ranks: "No GPU." if engine.name == "launched nccl" else "")
+    for module in (stage, workbench):
+        monkeypatch.setattr(module, "missing", lambda one, ranks: "No GPU." if one.name == "launched nccl" else "")
     made = bench(engine="launched nccl")
     assert "No GPU." in status(made) and not made.panel.can_go
     assert {"name": "launched nccl", "label": "▶ really, on NCCL", "missing": "No GPU."} in made.panel.engines
@@ -559,7 +560,7 @@ def test_documented_endings(number, counts, engine, told):
 
 
 def test_the_last_lines_of_a_rank_are_shown(monkeypatch):
-    output = workbench.Output()
+    output = Output()
     for at in range(LINES + 5):
         output(0, f"line {at}.")
     monkeypatch.setattr(time, "monotonic", lambda: 1e9)

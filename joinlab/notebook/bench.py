@@ -18,36 +18,29 @@ browser:
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-import ipywidgets
 
 from joinlab.emulator.warm_up import warm_up
 from joinlab.errors import JoinlabError, LaunchInterrupted, ProgramError
-from joinlab.notebook.board import Board, check_counts
-from joinlab.notebook.ending_map import EndingMap
-from joinlab.notebook.engines import ENGINES, Engine, knobs, missing
-from joinlab.notebook.opening import CASE, COUNTS, ENGINE, opening, torch_is_loaded
-from joinlab.notebook.output import Layout, Output, close
-from joinlab.notebook.panel import Panel
-from joinlab.notebook.predictions import Score, blank, score, tally
+from joinlab.notebook.board import check_counts
+from joinlab.notebook.engines import missing
+from joinlab.notebook.opening import CASE, COUNTS, ENGINE, opening
+from joinlab.notebook.output import close
 from joinlab.notebook.saving import saved
-from joinlab.notebook.session import Session, Setting
+from joinlab.notebook.session import Setting
 from joinlab.notebook.side_by_side import Beside
-from joinlab.notebook.verdict_card import card
-from joinlab.program.program import Program, check_program, program_name, source_of
+from joinlab.notebook.stage import Stage, fill
+from joinlab.program.program import Program, check_program, program_name
 from joinlab.timeline import Timeline
 
 _UNDER_WAY: set[Bench] = set()
 """The benches of which a launched run goes on."""
 
 
-class Bench:
+class Bench(Stage):
     """Where a learner plays; show it at the end of a cell.
 
     program   a function worker(rank, inputs) of your own; None: the cases
@@ -74,41 +67,7 @@ class Bench:
             check_program(program)
         self._made_by = _cell()
         _stop_what_was_left_behind(self._made_by)
-        self.own = program
-        self.predict = bool(predict)
-        self.scores: list[Score] = []
-        self._timeline: Timeline | None = None
-        self._session = Session(timeout)
-        self._lock = threading.RLock()
-        self._held = True
-        self._verdict: dict[str, Any] = {}
-        self._failed: BaseException | None = None
-        self._beside: Beside | None = None
-        self._closed = False
-        self._loop = None if torch_is_loaded() else _event_loop()  # while torch is loaded: where its end is told
-
-        counts = list(check_counts(inputs))
-        programs = [] if program is None else [(0, program_name(program))]
-        programs += sorted((opening().titles if self.loading else _titles()).items())
-        chosen = 0 if program is not None and case == 4 else case
-        self.panel = Panel(
-            programs=programs,
-            case=_one_of("case", chosen, [number for number, _ in programs]),
-            engine=_one_of("engine", engine, ENGINES),
-            counts=counts,
-        )
-        self.view = Board(
-            timeline=self._blank(counts),
-            covered=list(range(len(counts))),
-            counts=counts,
-            said=[""] * len(counts),
-            predict=self.predict,
-            sentences=False,  # the panel says them
-            layout=Layout(),
-        )
-        self._output = Output(layout=Layout())
-        self._map = EndingMap(self._session, self._show_map)
-        self.widget = ipywidgets.VBox(self._parts(), layout=Layout())
+        super().__init__(program, case, inputs, engine, predict, timeout)
         if self.loading:
             self._open()
         else:
@@ -126,100 +85,9 @@ class Bench:
     # ---------------------------------------------------------------- what Python can ask and set
 
     @property
-    def counts(self) -> tuple[int, ...]:
-        """Number of inputs per rank: 1 to 8 ranks, at most 20 each. Settable."""
-        return tuple(self.view.counts)
-
-    @counts.setter
-    def counts(self, counts: Sequence[int]) -> None:
-        self._set(lambda: setattr(self.view, "counts", list(check_counts(counts))))
-
-    @property
-    def case(self) -> int:
-        """Number of the case; 0 is the program that the bench was given. Settable."""
-        return self.panel.case
-
-    @case.setter
-    def case(self, case: int) -> None:
-        _one_of("case", case, [number for number, _ in self.panel.programs])
-        self._set(lambda: setattr(self.panel, "case", case))
-
-    @property
-    def engine(self) -> str:
-        """On what the program runs, as `joinlab.notebook.engines.ENGINES` names it. Settable."""
-        return str(self.panel.engine)
-
-    @engine.setter
-    def engine(self, engine: str) -> None:
-        _one_of("engine", engine, ENGINES)
-        self._set(lambda: setattr(self.panel, "engine", engine))
-
-    @property
-    def barrier_value(self) -> int:
-        """The 4-byte word whose lowest byte PyTorch 1.9's barrier all-reduces. Settable."""
-        return self.panel.barrier_value
-
-    @barrier_value.setter
-    def barrier_value(self, value: int) -> None:
-        self._set(lambda: setattr(self.panel, "barrier_value", value))
-
-    @property
-    def pad(self) -> int:
-        """The upper half of an NCCL line that holds 4 bytes. Settable."""
-        return self.panel.pad
-
-    @pad.setter
-    def pad(self, value: int) -> None:
-        self._set(lambda: setattr(self.panel, "pad", value))
-
-    @property
-    def said(self) -> tuple[str, ...]:
-        """What the learner says of each rank: "finishes", "hangs", "raises", or "" for nothing yet. Settable."""
-        return tuple(self.view.said)
-
-    @said.setter
-    def said(self, said: Sequence[str]) -> None:
-        if not self.covered:
-            raise ProgramError(
-                "nothing is covered that could still be predicted; joinlab.bench(predict=True) asks first"
-            )
-        self.view.said = list(said)
-
-    @property
-    def covered(self) -> bool:
-        """Whether the ending is still to be predicted."""
-        return self.predict and bool(self.view.covered)
-
-    @property
-    def running(self) -> bool:
-        """Whether a launched run is under way."""
-        return self._session.running
-
-    @property
-    def loading(self) -> bool:
-        """Whether torch is still being loaded; a recorded emulation is shown meanwhile."""
-        return self._loop is not None
-
-    @property
-    def timeline(self) -> Timeline | None:
-        """What is shown; None while it is covered or not run yet. While torch is loaded, it is waited for."""
-        if self.loading and self._timeline is None:
-            self._wait_until_loaded()
-        return self._timeline
-
-    @property
     def comparison(self) -> Beside | None:
         """What is shown while the bench compares; None otherwise."""
         return self._beside
-
-    @property
-    def program(self) -> Program:
-        """The function that is run."""
-        if not self.case and self.own is not None:
-            return self.own
-        from joinlab.cases import CASES  # it takes torch with it
-
-        return CASES[self.case].program
 
     def keep(self) -> None:
         """Keep what is shown on the left, to compare what comes next with it; again: put it away.
@@ -347,37 +215,6 @@ class Bench:
 
     # ---------------------------------------------------------------- what a change leads to
 
-    @property
-    def _now(self) -> Engine:
-        return ENGINES[self.engine]
-
-    def _setting(self) -> Setting:
-        return Setting(self.program, self.case, self.counts, self._now, self.barrier_value, self.pad)
-
-    def _set(self, change: Callable[[], None]) -> None:
-        """Make a change from Python: what it leads to is done once, and an interrupt goes to the cell."""
-        if self.running:
-            raise ProgramError("a run is under way; bench.stop() ends it")
-        with self._holding():
-            change()
-
-    @contextmanager
-    def _holding(self) -> Iterator[None]:
-        outer, self._held = self._held, True
-        try:
-            yield
-        finally:
-            self._held = outer
-        if not outer:
-            self._loop = None  # Python asked: what it gets is emulated, and torch waited for
-            self._refresh()
-
-    def _wait_until_loaded(self) -> None:
-        """Python asks: wait for torch here and now, instead of in the background."""
-        self._loop = None
-        warm_up()
-        self._refresh()
-
     def _changed(self, change: Mapping[str, Any]) -> None:
         if change["name"] == "counts":
             self.panel.counts = list(change["new"])
@@ -398,44 +235,10 @@ class Bench:
         self._arrange()
         self._tell(f"Loading PyTorch …; inputs {self.counts} are next.")
 
-    def _refresh(self) -> None:
-        """Something was chosen: cover or forget what was shown before, and emulate what can be emulated at once."""
-        with self._lock:
-            self._timeline, self._failed = None, None
-            self.panel.counts = list(self.counts)
-            self.view.said = [""] * len(self.counts)
-            self.view.results = []
-            if self.predict or self._now.launched:
-                self._cover()
-                self._tell(self._next_step())
-            else:
-                self._emulate()
-            self._arrange()
-            self._follow_map()
-
-    def _follow_map(self) -> None:
-        if self.predict or self._now.launched or self._failed is not None:
-            self._map.follow(None)
-        else:
-            self._map.follow(self._setting())
-
-    def _show_map(self, told: dict[str, Any]) -> None:
-        if not self._closed and self.panel.map != told:
-            self.panel.map = told
-
     def _spoken(self, _: Mapping[str, Any]) -> None:
         if not self._held and self.covered:
             self._tell(self._next_step())
             self._arrange()
-
-    def _next_step(self) -> str:
-        if reason := missing(self._now, len(self.counts)):
-            return f"Not on this machine. {reason}"
-        if self.covered and "" in self.said:
-            return "Predict first: say of each rank whether it finishes, hangs or raises. Then it is shown."
-        if self.covered and not self._now.launched:
-            return "Everything is said. Press Show."
-        return "Not run yet. Press Run: each rank becomes a process of its own."
 
     def _pressed(self, _: Any, message: Mapping[str, Any], __: Any) -> None:
         """What the browser sends: a button, or a cell of the map."""
@@ -476,53 +279,14 @@ class Bench:
         with self._lock:
             if change["new"] and self._timeline is not None:
                 self._beside = Beside(self._timeline, self.view)
-                _fill(self.widget, self._parts())
+                fill(self.widget, self._parts())
             elif self._beside is not None:
                 beside, self._beside = self._beside, None
-                _fill(self.widget, self._parts())
+                fill(self.widget, self._parts())
                 beside.close()
             self._arrange()
 
-    def _arrange(self) -> None:
-        """Show the controls that matter now, and no others."""
-        launched, running, panel = self._now.launched, self.running, self.panel
-        reason = "" if self.loading else missing(self._now, len(self.counts))
-        with panel.hold_sync():
-            panel.engines = self._engines()
-            panel.knobs = [] if self.loading else list(knobs(self._now, self.case or None))
-            panel.go = "▶ Run" if launched else "Show" if self.covered else ""
-            panel.can_go = not (running or self.loading or reason or (self.covered and "" in self.said))
-            panel.launches, panel.running = launched, running
-            panel.can_compare = self._timeline is not None
-            panel.verdict = {} if self._timeline is None else self._verdict
-        self.view.busy = running
-
-    def _engines(self) -> list[dict[str, str]]:
-        """What the switch offers: NCCL on GPUs only where there are some, or where it was asked for."""
-        found = []
-        for one in ENGINES.values():
-            reason = "" if self.loading else missing(one, 2)
-            if one.name != "launched nccl" or one.name == self.engine or not (self.loading or reason):
-                found.append({"name": one.name, "label": one.label, "missing": reason})
-        return found
-
-    def _parts(self) -> list[ipywidgets.Widget]:
-        picture = self.view if self._beside is None else self._beside.widget
-        return [self.panel, picture, self._output.widget]
-
     # ---------------------------------------------------------------- running
-
-    def _emulate(self, again: bool = False) -> None:
-        """Emulate what is chosen, or take it from what is kept, and show it."""
-        try:
-            timeline = self._session.emulate(self._setting(), again)
-        except LaunchInterrupted as interrupted:
-            self._show(interrupted.timeline)
-            raise
-        except JoinlabError as error:
-            self._fail(error)
-            return
-        self._show(timeline)
 
     def _goes_on(self, seconds: int, done: int) -> None:
         """Called by the run, in its thread, all the time: say how far it is."""
@@ -547,61 +311,6 @@ class Bench:
 
     # ---------------------------------------------------------------- showing
 
-    def _blank(self, counts: Sequence[int]) -> Timeline:
-        """A Timeline with nothing in it, of what is chosen."""
-        if self.loading:
-            meta = opening().timeline.meta
-            return blank(meta["program"], meta["source"], counts, ENGINES[ENGINE])
-        return blank(program_name(self.program), source_of(self.program), counts, self._now)
-
-    def _cover(self) -> None:
-        """Show the program and the ranks, and nothing of what they do."""
-        timeline = self._blank(self.counts)
-        self._draw(timeline, selected=None, covered=list(range(timeline.world_size)))
-        self._output.clear()
-        if self._beside is not None:
-            self._beside.compare()
-
-    def _show(self, timeline: Timeline) -> None:
-        asked = self.covered
-        self._verdict, first = card(timeline)
-        self._draw(timeline, covered=[], selected=first)
-        self._timeline = timeline
-        self._output.show(timeline)
-        self._tell("")
-        if asked:
-            self._judge(timeline)
-        if self._beside is not None:
-            self._beside.compare()
-        self._arrange()
-
-    def _draw(self, timeline: Timeline, **seen: Any) -> None:
-        with self.view.hold_sync():
-            self.view.timeline = timeline
-            for name, value in seen.items():
-                setattr(self.view, name, value)
-
-    def _judge(self, timeline: Timeline) -> None:
-        """Compare what was said with what came, and say what was right."""
-        found = score(timeline, self._now, self.said)
-        self.scores.append(found)
-        self.view.results = [
-            "we ended it: not counted" if ended is None else f"✓ it {ended}" if right else f"✗ it {ended}"
-            for ended, right in zip(found.ended, found.right, strict=True)
-        ]
-        right, judged = tally([found])
-        all_right, all_judged = tally(self.scores)
-        self._tell(f"{right} of {judged} right; {all_right} of {all_judged} since the bench was opened.")
-
-    def _fail(self, error: BaseException) -> None:
-        self._failed = error
-        self._cover()
-        self._tell(f"{error}", bad=True)
-        self._arrange()
-
-    def _tell(self, text: str, bad: bool = False) -> None:
-        self.panel.tell(text, bad)
-
 
 def bench(
     program: Program | None = None,
@@ -621,21 +330,6 @@ def bench(
     return Bench(program, case=case, inputs=inputs, engine=engine, predict=predict, timeout=timeout)
 
 
-def _titles() -> dict[int, str]:
-    """What each case is called, by number."""
-    from joinlab.cases import CASES  # it takes torch with it
-
-    return {number: one.title for number, one in CASES.items()}
-
-
-def _event_loop() -> asyncio.AbstractEventLoop | None:
-    """The loop that runs here, as in a notebook's kernel; None in a script."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
-
-
 def _cell() -> tuple[str, str] | None:
     """The notebook cell that runs now, and which of its runs this is; None where nobody says so.
 
@@ -652,14 +346,3 @@ def _stop_what_was_left_behind(now: tuple[str, str] | None) -> None:
     for bench in list(_UNDER_WAY):
         if now and bench._made_by and bench._made_by[0] == now[0] and bench._made_by != now:
             bench.stop()
-
-
-def _fill(box: Any, widgets: Sequence[Any]) -> None:
-    if box.children != tuple(widgets):
-        box.children = widgets
-
-
-def _one_of(name: str, value: Any, known: Collection[Any]) -> Any:
-    if value not in known:
-        raise ProgramError(f"{name}= is one of {', '.join(map(repr, known))}; got {value!r}")
-    return value
