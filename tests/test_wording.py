@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from ipykernel.compiler import XCachingCompiler
 
 from joinlab.analysis.diagnosis import diagnose
+from joinlab.analysis.wording import short_site
 from joinlab.cli import report
 from joinlab.notebook.verdict_card import card
 from joinlab.picture.lane_data import pack
@@ -52,3 +56,14 @@ def test_what_controls_a_screen_leaves_as_escapes(
     for text in texts:
         assert "\\x1b]52;c;eA==" in text.replace("\\\\", "\\"), text
         assert not {sign for sign in hostile if not sign.isprintable()} & set(text), text
+
+
+def test_a_line_of_a_notebook_is_named_by_its_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the compiler of a notebook's kernel knows its cells; of another kernel's, no number is known."""
+    compiler = XCachingCompiler()
+    file = compiler.cache("import joinlab\n", 2)
+    shell = SimpleNamespace(compile=compiler)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    assert short_site(f"{file}:6") == "In [2], line 6"
+    assert short_site("folder/ipykernel_7/186561581.py:6") == "a notebook's cell, line 6"
+    assert short_site("folder/train.py:6") == "train.py:6"
