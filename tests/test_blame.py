@@ -67,6 +67,14 @@ def test_in_jobs_of_three_kinds_of_groups_a_stopped_rank_is_named_and_no_other(f
         assert found["exact"] > 0
 
 
+def test_where_one_rank_alone_waits_it_may_have_made_a_call_too_many() -> None:
+    writer = Writer(3, groups={"0": [0, 1, 2], "1": [0, 1]})
+    writer.call(0, "all_reduce", group="1", done=False)
+    found = blame(writer.timeline([Ending(EndKind.UNKNOWN)] * 3, backend="nccl"))
+    assert found.ranks == (1,)
+    assert "Only rank 0 waits. If rank 1 does not stand still, then rank 0 made a call" in str(found)
+
+
 def test_the_rank_whose_call_most_others_cannot_meet_is_named() -> None:
     writer = Writer(3, groups={"0": [0, 1, 2]})
     for rank in range(3):

@@ -174,9 +174,15 @@ def blame(timeline: Timeline) -> Blame:
             else _reason_of_odd(timeline, circle[0], *found, groups, places)
         )
         culprits.append((since, Culprit(circle, _behind(circle, before), reason)))
-    if len(culprits) > 1 and len({one.rank for one in waits}) == 1 and not any(one.enqueued for one in waits):
-        doubts.append(_doubt_of_one(timeline, waits))
-        culprits = []
+    if culprits and len({one.rank for one in waits}) == 1 and not any(one.enqueued for one in waits):
+        if len(culprits) > 1:
+            doubts.append(_doubt_of_one(timeline, waits))
+            culprits = []
+        elif timeline.world_size - len(unknown) > 2:
+            doubts.append(
+                f"Only rank {waits[0].rank} waits. If rank {waits[0].on} does not stand still, "
+                f"then rank {waits[0].rank} made a call that rank {waits[0].on} does not make."
+            )
     named = {rank for _, culprit in culprits for rank in culprit.ranks}
     return Blame(
         tuple(culprit for _, culprit in sorted(culprits, key=lambda one: (one[0], one[1].ranks))),
