@@ -266,6 +266,21 @@ def test_a_rank_that_aborts_meets_what_was_sent_by_then_and_nothing_after():
     assert [str(end) for end in emulate(later, (0, 0), backend="gloo").ends] == ["killed", "finished"]
 
 
+def test_a_rank_that_aborts_hears_of_no_recv_that_is_posted_when_its_message_comes():
+    """Of 6 launches rank 2 got what rank 0 had for it in one: mostly rank 0 is gone before it could send that."""
+
+    def program(rank, inputs):
+        data = torch.ones(3, dtype=torch.uint8)
+        if rank == 0:
+            dist.all_to_all_single(torch.zeros(0, dtype=torch.uint8), data[:2], [0, 0, 0], [0, 0, 2])
+        else:  # a byte too many for rank 0, while rank 0's two are one too many for rank 2
+            dist.all_to_all([torch.zeros(1, dtype=torch.uint8) for _ in range(3)], list(data.split(1)))
+
+    timeline = emulate(program, (0, 0, 0), backend="gloo")
+    assert [str(end) for end in timeline.ends] == ["killed", "finished", "raised"]
+    assert "Connection closed by peer" in timeline.ends[2].text
+
+
 def test_a_hang_on_nccl_says_how_the_watchdog_would_end_it():
     def program(rank, inputs):
         pair = dist.new_group(timeout=timedelta(seconds=90))

@@ -127,6 +127,7 @@ class Network:
         self._cut: set[int] = set()  # places whose process lives on without connections
         self._woken: list[Buffer] = []
         self._aborts: list[tuple[int, str, int]] = []
+        self._aborts_at: dict[int, int] = {}  # by place: when its process aborts
         self._size = size
 
     def send(self, place: int, peer: int, slot: Slot, buffer: Buffer, low: int, size: int) -> None:
@@ -146,7 +147,7 @@ class Network:
         post = _Post(place, buffer, low, size)
         buffer.task.buffers.append(buffer)
         waiting = self._sends.get((peer, place, slot))
-        if waiting:
+        if waiting and self._answers(peer, post.at_ns):
             self._meet(waiting.popleft(), post)
         else:
             self._recvs.setdefault((peer, place, slot), deque()).append(post)
@@ -154,7 +155,7 @@ class Network:
     def recv_any(self, place: int, slot: Slot, buffer: Buffer) -> None:
         """Post a recv that takes the first message under `slot`, from any peer (Context::recvFromAny in context.cc)."""
         for peer in range(self._size):
-            if self._sends.get((peer, place, slot)):
+            if self._sends.get((peer, place, slot)) and self._answers(peer, buffer.task.at_ns):
                 self.recv(place, peer, slot, buffer, 0, len(buffer.data))
                 return
         self._any.setdefault((place, slot), deque()).append(_Post(place, buffer, 0, len(buffer.data)))
@@ -165,6 +166,10 @@ class Network:
             raise ConnectionError(CUT_TEXT)
         if peer in self._closed or peer in self._cut:
             raise ConnectionError(closed_text(peer))
+
+    def _answers(self, peer: int, at_ns: int) -> bool:
+        """Whether the process at `peer` still sends when it hears of a recv that was posted at `at_ns`."""
+        return peer not in self._aborts_at or at_ns < self._aborts_at[peer]
 
     def _meet(self, send: _Post, recv: _Post) -> None:
         """The bytes go over. The sender's length counts, as in Pair::readBuffer (pair.cc):
@@ -180,6 +185,7 @@ class Network:
             if way == "recv" and len(data) > room:
                 text = f"what():  enforce fail: op.preamble.length <= op.nbytes. {len(data)} vs {room}"
                 self._aborts.append((recv.place, text, at))
+                self._aborts_at.setdefault(recv.place, at)
                 continue
             post.buffer.counts[way] += 1
             post.buffer.at_ns = max(post.buffer.at_ns, at)
