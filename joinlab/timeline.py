@@ -159,6 +159,10 @@ class EndKind(StrEnum):
     UNKNOWN = "unknown"  # the record ends before the rank did, or holds nothing of it
 
 
+RUNNING = "still running when its record was read"
+"""The text of an ending that has not come yet."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ending:
     """How one rank ended.
@@ -182,6 +186,11 @@ class Ending:
             raise ValueError(f"an ending says `proven` exactly if it is hung: {self}")
         if self.pending and self.kind is not EndKind.FINISHED:
             raise ValueError(f"only a finished rank leaves a call pending behind it: {self}")
+
+    @property
+    def runs(self) -> bool:
+        """The rank had not ended when it was read."""
+        return self.kind is EndKind.UNKNOWN and self.text == RUNNING
 
     @classmethod
     def at(cls, kind: EndKind, call: CallRow | None, text: str = "", *, proven: bool | None = None) -> Ending:

@@ -62,7 +62,7 @@ def judge(timeline: Timeline, seed: int = 0) -> Judged:
     answers = blocked_calls(unseen, reasons.groups, backend, reasons.gone, setting)
     claimed = {(rank, group, seq) for group, stuck in answers.items() for rank, seq in stuck}
     hung = [rank for rank, end in enumerate(timeline.ends) if end.kind is EndKind.HUNG]
-    proven = sum(bool(reasons.proven(rank)) for rank in hung)
+    proven = sum(bool(reasons.proven_again(rank)) for rank in hung)
     cause = "" if proven == len(hung) else _cause(reasons, hung)
     return Judged(seed, len(hung), proven, cause, frozenset(claimed & done))
 

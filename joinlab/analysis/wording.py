@@ -86,7 +86,12 @@ def short_label(label: str) -> str:
 
 
 _VERBS = {"hangs": "hang", "waits": "wait", "makes": "make", "was": "were", "has": "have", "does": "do", "is": "are"}
-_MANY = {" its own ": " their own ", ": its ": ": their ", ". Its ": ". Their ", "since it waits ": "since they wait "}
+_MANY = {
+    " its own ": " their own ",
+    ": its ": ": their ",
+    ". Its ": ". Their ",
+    "do not get there, since it waits ": "do not get there, since they wait ",
+}
 
 
 def plural(said: str) -> str:
@@ -94,6 +99,8 @@ def plural(said: str) -> str:
 
     >>> plural("hangs in barrier, call 5, behind its own send"), plural("finished: its program returned.")
     ('hang in barrier, call 5, behind their own send', 'finished: their program returned.')
+    >>> plural("hangs in barrier: rank 2 does not get there, since it waits in barrier")
+    'hang in barrier: rank 2 does not get there, since it waits in barrier'
     """
     verb, _, rest = said.partition(" ")
     told = f"{_VERBS.get(verb, verb)} {rest}"
@@ -139,12 +146,12 @@ def elements(row: Mapping[str, Any]) -> int:
 
 
 def good(ending: Ending) -> bool:
-    """Whether a rank finished and left nothing pending."""
-    return ending.kind is EndKind.FINISHED and not ending.pending
+    """Whether a rank finished and left nothing pending, or is still running."""
+    return ending.runs or (ending.kind is EndKind.FINISHED and not ending.pending)
 
 
 def sign(ending: Ending) -> str:
-    """An ending as a sign: finished, finished with a call pending, not known, or anything else.
+    """An ending as a sign: finished, finished with a call pending, not known or not come yet, or anything else.
 
     >>> sign(Ending("finished")), sign(Ending("finished", pending=True)), sign(Ending("killed"))
     ('✓', '!', '✕')

@@ -120,7 +120,7 @@ def run_report(run: Timeline, everything: bool = False) -> Text:
         lines += _wrapped(f"FIX  {verdict.advice.do} {verdict.advice.reason}", " " * 5)
     lines += _wrapped(assumed(run), "") if assumed(run) else []
     lines += ["", *_Calls(run, folding, verdict, everything).lines(), ""]
-    ended = [f"{one.text}{_reason(run, verdict, one.ranks)}" for one in verdict.endings]
+    ended = [f"{one.text}{_reason(run, one.ranks)}" for one in verdict.endings]
     if sum(map(len, ended)) + 3 * len(ended) < WIDTH - 7:
         ended = [" · ".join(ended)]
     for number, one in enumerate(ended):
@@ -153,17 +153,17 @@ def _title(run: Timeline, verdict: Verdict) -> str:
 
 def _verb(end: Ending) -> str:
     words = {EndKind.FINISHED: "finished", EndKind.HUNG: "hang", EndKind.RAISED: "raised an error"}
-    return words.get(end.kind, str(end.kind)) + ", a call still pending" * end.pending
+    return words.get(end.kind, "still running" if end.runs else str(end.kind)) + ", a call still pending" * end.pending
 
 
-def _reason(run: Timeline, verdict: Verdict, ranks: Sequence[int]) -> str:
+def _reason(run: Timeline, ranks: Sequence[int]) -> str:
     """The text of an exception, or of what ended the process; nothing where the steps have told it."""
     told = set()
     for rank in ranks:
         end = run.ends[rank]
         if end.kind is EndKind.HUNG:
-            told.add(next(fate.ended for fate in verdict.fates if rank in fate.ranks).removeprefix("hung"))
-        elif end.kind is not EndKind.FINISHED:
+            told.add(str(end).removeprefix("hung"))
+        elif end.kind is not EndKind.FINISHED and not end.runs:
             text = end.text.strip().partition("\n")[0]
             told.add(f": {text}" if text else "")
     return told.pop() if len(told) == 1 else ""

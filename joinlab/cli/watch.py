@@ -37,7 +37,7 @@ def _run(options: argparse.Namespace) -> int:
     from rich.live import Live
 
     from joinlab.cli import report
-    from joinlab.importers.recording import RecordedFolder
+    from joinlab.importers.recording import RecordedFolder, is_over
 
     recorded = RecordedFolder(options.folder)
     screen = report.Screen()
@@ -59,11 +59,11 @@ def _run(options: argparse.Namespace) -> int:
                 if live is not None:
                     live.update("\n".join(_lines(recorded, timeline, at - moved)), refresh=True)
                 stuck = any(end.kind == "hung" for end in timeline.ends)
-                if (stuck or still) and said != (said := str(timeline.ends)):
-                    screen.print("The job stands still.", report.run_report(timeline))
-                over = all(end.kind in ("finished", "raised", "killed") for end in timeline.ends)
+                over = is_over(timeline)
                 if over:
                     screen.print(report.run_report(timeline))
+                elif (stuck or still) and said != (said := str(timeline.ends)):
+                    screen.print("The job stands still.", report.run_report(timeline))
                 if over or (options.exit_code and _code(timeline, still)):
                     return _code(timeline, still) if options.exit_code else 0
                 time.sleep(EVERY_S)

@@ -19,16 +19,16 @@ from joinlab.recorder.events import LogTail
 from joinlab.recorder.rank_log import MOST_RANKS, RankLog, about_groups
 from joinlab.rules.calls import Setting
 from joinlab.rules.proof import Wait, prove
-from joinlab.timeline import Clock, Ending, EndKind, Meta, Process, Timeline, timeline_from_rows
+from joinlab.timeline import RUNNING, Clock, Ending, EndKind, Meta, Process, Timeline, timeline_from_rows
 
 MOST_FILE_BYTES = 4 << 30
 """A larger file is not read: what a bounded log writes is a thousandth of it."""
 
-RUNNING = "still running when its record was read"
 NO_END = "its process is gone, and its record has no end: killed, or ended by os._exit"
 LOST = "its record ends early, so that its ending is not known"
 NO_BEGINNING = "its record has no beginning yet"
 NO_WORD = "its record has no end, and it runs on another host: it may be running"
+GONE = "its process has been ended since"
 
 
 def is_recording(folder: Path) -> bool:
@@ -302,6 +302,12 @@ def _shift(row: CallRow | SpanRow, by: int) -> None:
 # ---------------------------------------------------------------- endings
 
 
+def is_over(timeline: Timeline) -> bool:
+    """Whether no process of a recorded job is left that could go on."""
+    over = (EndKind.FINISHED, EndKind.RAISED, EndKind.KILLED)
+    return all(end.kind in over or end.text == GONE for end in timeline.ends)
+
+
 def _ends(
     logs: dict[int, RankLog],
     size: int,
@@ -325,7 +331,7 @@ def _ends(
         elif log.raised is not None:
             ends.append(Ending.raised(mine, log.raised["x"]))
         elif rank in stuck:
-            gone = "" if lives[rank] is not False else "its process has been ended since"
+            gone = "" if lives[rank] is not False else GONE
             ends.append(Ending.at(EndKind.HUNG, stuck[rank], gone, proven=True))
         elif log.lost is not None or not log.begin:
             ends.append(Ending(EndKind.UNKNOWN, text=NO_BEGINNING if log.lost is None else LOST))

@@ -12,9 +12,8 @@ import time
 from pathlib import Path
 from typing import Any, ClassVar
 
-from joinlab.analysis.verdict import judge
 from joinlab.errors import TimelineFileError
-from joinlab.importers.recording import RecordedFolder
+from joinlab.importers.recording import RecordedFolder, is_over
 from joinlab.notebook.view import View
 from joinlab.timeline import EndKind
 
@@ -72,11 +71,11 @@ class Following(View):
     def _say(self) -> None:
         kinds = {end.kind for end in self.timeline.ends}
         quiet = time.monotonic() - self._moved
-        if kinds <= {EndKind.FINISHED, EndKind.RAISED, EndKind.KILLED}:
-            self.heading = f"The job is over. {judge(self.timeline).headline}"
+        if is_over(self.timeline):
+            self.heading = "The job is over."
             self.stop()
         elif EndKind.HUNG in kinds or quiet >= self._still_s:
-            self.heading = f"The job stands still. {judge(self.timeline).headline}"
+            self.heading = "The job stands still."
         else:
             self.heading = "The job runs."
 

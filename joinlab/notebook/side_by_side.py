@@ -62,7 +62,9 @@ class Beside:
         if self.comparison is None:
             self._said.value = ""
         else:
-            self._said.value = f'<p role="status" style="line-height:1.4">{shown_html(self.comparison.sentence)}</p>'
+            self._said.value = (
+                f'<p role="status" style="line-height:1.4;margin:0">{shown_html(self.comparison.sentence)}</p>'
+            )
             if self.comparison.parting is not None:
                 parted = self.comparison.rows[self.comparison.parting :]
         names = dict(zip(("left", "right"), told_apart(self.left.timeline, self.right.timeline), strict=True))
