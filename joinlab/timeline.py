@@ -31,7 +31,7 @@ CALL_COLUMNS: Mapping[str, pl.DataType] = {
     "seq": pl.Int64(),  # order of issue within the group on that rank, from 0
     "op": pl.String(),  # all_reduce, broadcast, barrier, send, ... (an Op)
     "origin": pl.String(),  # who issued it: the label of the documented traces
-    "input": pl.Int64(),  # index of the input being processed; null before the first and after the last
+    "input": pl.Int64(),  # index of the input being processed, or of the step, see input_column; null outside of all
     "dtype": pl.String(),  # "float32"; several are joined by ","; null for a gloo barrier
     "shape": pl.List(pl.List(pl.Int64())),  # one entry per tensor that the rank contributes or receives into
     "reduce_op": pl.String(),  # "sum", "max", ...; null where the op reduces nothing
@@ -122,6 +122,7 @@ class Meta(TypedDict, total=False):
     transport: str | None
     world_size: int
     inputs: list[int]
+    input_column: Literal["inputs", "backward passes"]  # what `input` counts, see program/steps.py; left out: "inputs"
     seeds: list[int | None]
     groups: dict[str, list[int]]
     versions: dict[str, str | None]
@@ -245,7 +246,7 @@ class Timeline:
             about what could not be read; group_names {name: the program's own description of it},
             group_backends {name: its backend} for groups whose backend is not `backend`; eager_groups, whose NCCL
             communicators were made with them (init_process_group(device_id=...)); processes {rank: host, pid, gpu,
-            command} of a recorded job
+            command} of a recorded job; input_column, what the column `input` counts
 
         timeline.calls.filter(pl.col("completed_ns").is_null())     # what never completed
         timeline.ends[1].kind                                       # "hung"
@@ -395,6 +396,7 @@ _META = {"program": _TEXT, "engine": _TEXT, "backend": _TEXT, "transport": _TEXT
 _META |= {"world_size": _INT, **dict.fromkeys(("source", "versions", "clock", "emulation"), (dict, type(None)))}
 _META |= dict.fromkeys(("problems", "missing_ranks", "eager_groups"), (list, tuple))
 _META |= dict.fromkeys(("skipped", "progress", "group_names", "group_backends"), (dict,))
+_META["input_column"] = (str,)
 _SOURCE = {"file": (str,), "first_line": (int,), "text": (str,)}
 
 

@@ -117,6 +117,9 @@ def test_a_job_of_8_is_read_while_one_rank_sleeps_and_when_all_have_finished(tmp
     assert (
         timeline.calls.filter(pl.col("rank") == ranks - 1)["origin"].to_list().count("all-reduce (DDP backward())") == 4
     )
+    backward = timeline.calls.filter(pl.col("origin") == "all-reduce (DDP backward())")
+    assert backward["input"].to_list() == [0, 1, 2, 3] * ranks
+    assert timeline.meta["input_column"] == "backward passes"
     assert timeline.calls["completed_ns"].null_count() == 0
     assert set(timeline.spans["name"]) == {"forward", "backward", "optimizer"}
     assert timeline.calls["call_site"].str.contains("train.py:").all()

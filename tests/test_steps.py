@@ -162,7 +162,7 @@ def test_words():
 
 def test_stretches_name_the_inputs():
     timeline = case_timeline(1, 2)
-    found = stretches(rows(timeline), plan(Matched(timeline)))
+    found = stretches(rows(timeline), plan(Matched(timeline)), timeline.meta)
     assert list(dict.fromkeys(found)) == [
         "before the first input",
         "inputs[0]",
@@ -177,7 +177,7 @@ def test_ranks_at_different_inputs_are_both_named():
     writer.call(0, "all_reduce", input=0)
     writer.call(1, "all_reduce", input=3)
     timeline = writer.timeline([DONE, DONE])
-    assert stretches(rows(timeline), plan(Matched(timeline))) == ["inputs[0] and inputs[3]"]
+    assert stretches(rows(timeline), plan(Matched(timeline)), timeline.meta) == ["inputs[0] and inputs[3]"]
 
 
 def test_a_program_that_marks_no_inputs_has_no_stretches():
@@ -185,4 +185,4 @@ def test_a_program_that_marks_no_inputs_has_no_stretches():
     for rank in (0, 1):
         writer.call(rank, "all_reduce")
     timeline = writer.timeline([DONE, DONE])
-    assert stretches(rows(timeline), plan(Matched(timeline))) == [""]
+    assert stretches(rows(timeline), plan(Matched(timeline)), timeline.meta) == [""]

@@ -18,7 +18,7 @@ from typing import Any
 
 from joinlab.analysis.conclusions import conclusion
 from joinlab.analysis.matching import Matched, Slot
-from joinlab.analysis.wording import elements, quoted, ranks_text, tensor
+from joinlab.analysis.wording import at_input, elements, input_or_step, quoted, ranks_text, tensor
 from joinlab.ops import decode_values
 from joinlab.timeline import Ending, Timeline
 
@@ -115,6 +115,7 @@ class _Side:
     """One Timeline, with the columns that are asked for looked up once."""
 
     def __init__(self, timeline: Timeline, at: str) -> None:
+        self.meta = timeline.meta
         self.at = at  # "on the left", "with 1.9"
         matched = Matched(timeline)
         rows = matched.row_of
@@ -260,7 +261,9 @@ def _calls(row: ComparedRow, left: _Side, right: _Side) -> tuple[Calls, Calls]:
 def _where(row: ComparedRow, left: _Side, right: _Side) -> str:
     places = [side.keys[at][0] for side, at in ((left, row.left), (right, row.right)) if at is not None]
     place = min(places)
-    return {BEFORE: "before the first input", AFTER: "after the last input"}.get(place, f"at inputs[{place}]")
+    what = input_or_step(left.meta)
+    outside = {BEFORE: f"before the first {what}", AFTER: f"after the last {what}"}
+    return outside.get(place, f"at {at_input(place, left.meta)}")
 
 
 def _issued(calls: Calls, others: Calls) -> str:

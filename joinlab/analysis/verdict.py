@@ -23,7 +23,19 @@ from joinlab.analysis.folding import Folding, fold
 from joinlab.analysis.matching import Matched, Slot, shadows
 from joinlab.analysis.reasons import Reasons, worded
 from joinlab.analysis.source import SourceText
-from joinlab.analysis.wording import asks, at_line, good, listed, plural, quoted, ranks_text, short_site, upper
+from joinlab.analysis.wording import (
+    asks,
+    at_line,
+    counts_steps,
+    good,
+    input_or_step,
+    listed,
+    plural,
+    quoted,
+    ranks_text,
+    short_site,
+    upper,
+)
 from joinlab.ops import POINT_TO_POINT
 from joinlab.timeline import CallRow, Ending, EndKind, Timeline
 
@@ -501,23 +513,32 @@ class _Judge:
         )
 
     def _uneven_without_join(self) -> Advice | None:
-        counts = self.timeline.meta.get("inputs") or []
-        if self.clash is None or len(counts) != len(self.ends) or len(set(counts)) < 2:
+        counts, by_step = self._counts(), counts_steps(self.timeline.meta)
+        if self.clash is None or (not by_step and (len(counts) != len(self.ends) or len(set(counts)) < 2)):
             return None
         if any("join()" in (row["origin"] or "") for row in self.folding.matched.rows):
             return None
         slot = self.slots[self.clash]
         seen = [row["input"] for rank in slot.calls if (row := self._call(slot, rank))["input"] is not None]
         out = [rank for rank, count in enumerate(counts) if seen and count <= max(seen)]
+        if by_step and all("DDP" in (self._call(slot, rank)["origin"] or "") for rank in slot.calls):
+            reached = {span["rank"] for span in self.timeline.rows("spans") if seen and span["input"] == max(seen)}
+            over = {rank for rank, end in enumerate(self.ends) if end.kind is EndKind.FINISHED}
+            out = [rank for rank in self._absent(slot) if seen and rank in over - reached]
         if not out or any(rank in slot.calls and self._call(slot, rank)["input"] is not None for rank in out):
             return None
         has = "has" if len(out) == 1 else "have"
+        what = input_or_step(self.timeline.meta)
         return Advice(
             "Wrap the loop in model.join(), or give every rank the same number of inputs: drop_last=True, or the "
             "minimum of all ranks' counts.",
-            f"{upper(ranks_text(out))} {has} no input {max(seen)}, and DDP's calls need every rank.",
+            f"{upper(ranks_text(out))} {has} no {what} {max(seen)}, and DDP's calls need every rank.",
             "04_six_cases.ipynb",
         )
+
+    def _counts(self) -> list[int]:
+        """How many inputs each rank has; none where the calls are numbered by steps, which may be more or fewer."""
+        return [] if counts_steps(self.timeline.meta) else self.timeline.meta.get("inputs") or []
 
     def _under_a_rank_test(self) -> Advice | None:
         if self.clash is None or self._pair(self.slots[self.clash]):
@@ -542,7 +563,7 @@ class _Judge:
         slot = self.slots[self.clash]
         gone = [rank for rank in self._absent(slot) if self.ends[rank].kind in (EndKind.RAISED, EndKind.FINISHED)]
         raised = [rank for rank in gone if self.ends[rank].kind is EndKind.RAISED]
-        counts = self.timeline.meta.get("inputs") or []
+        counts = self._counts()
         inputs: dict[int, int] = {}
         for row in self.folding.matched.rows:
             if row["input"] is not None:

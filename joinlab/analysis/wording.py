@@ -9,7 +9,8 @@ from html import escape
 from math import prod
 from typing import Any
 
-from joinlab.timeline import Ending, EndKind, Timeline
+from joinlab.program.steps import BY_BACKWARD
+from joinlab.timeline import Ending, EndKind, Meta, Timeline
 
 
 def listed(words: Sequence[str]) -> str:
@@ -179,6 +180,25 @@ def title(timeline: Timeline) -> str:
         low, high = min(inputs), max(inputs)
         said = f", {len(inputs)} ranks with {low if low == high else f'{low} to {high}'} inputs"
     return f"{meta.get('program', 'program')}{said}, {meta.get('engine', 'recorded')} on {meta.get('backend', '?')}"
+
+
+def at_input(number: int, meta: Meta) -> str:
+    """A number of the column `input` in words.
+
+    >>> at_input(2, {}), at_input(2, {"input_column": "backward passes"})
+    ('inputs[2]', 'step 2')
+    """
+    return f"step {number}" if counts_steps(meta) else f"inputs[{number}]"
+
+
+def input_or_step(meta: Meta) -> str:
+    """What the column `input` counts: "input" or "step"."""
+    return "step" if counts_steps(meta) else "input"
+
+
+def counts_steps(meta: Meta) -> bool:
+    """Whether the column `input` counts steps, see program/steps.py: it says nothing of meta["inputs"] then."""
+    return meta.get("input_column") == BY_BACKWARD
 
 
 def measured(timeline: Timeline) -> str:

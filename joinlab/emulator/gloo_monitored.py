@@ -96,6 +96,7 @@ def _post(fabric: GlooFabric, host: Any, group: Group, op: Op, peer: int, tag: i
         in_backward=False,
         bucket=False,
         rebuilds=False,
+        joined=False,
     )
     call = EmulatedCall(host._weak, group, kind, row, [part])
     fabric.check_connection(call)

@@ -160,6 +160,8 @@ class Host:
             "value_in": values(ins) if kind.small and ins and not waits.stuck else None,
             "enqueued_ns": waits.now,
         }
+        if not kind.joined:
+            self.progress.number(row)
         call = EmulatedCall(self._weak, group, kind, row, parts, name, args)
         if kind.small:
             call.tensors_in, call.tensors_out = ins, outs

@@ -17,6 +17,7 @@ from joinlab.emulator.payload import Part
 from joinlab.ops import MAX_VALUES, POINT_TO_POINT, Op
 from joinlab.program.labels import Frame, Stacks, call_site, label
 from joinlab.program.process_group import METHODS, dtype_of, options_key, options_of, tensors_in
+from joinlab.program.steps import is_made_by_join
 
 _REBUILD = "DDP bucket rebuild"
 
@@ -99,6 +100,7 @@ class Kinds:
         shape = [list(tensor.shape) for tensor in tensors]
         functions = {one.function for one in frames}
         numel = sum(t.numel() for t in ins) + (0 if ins is outs else sum(t.numel() for t in outs))
+        stack = [str(one) for one in reversed(frames)]
         sides = (sum(t.numel() * t.element_size() for t in side) for side in (ins, outs))
         return CallKind(
             op=op,
@@ -115,7 +117,7 @@ class Kinds:
                 "peer": options.get("peer"),
                 "tag": options.get("tag"),
                 "call_site": call_site(frames),
-                "stack": [str(one) for one in reversed(frames)],
+                "stack": stack,
             },
             look=(op, root, options.get("reduce_op"), dtype, tuple(map(tuple, shape))),
             root=group.ranks.index(root) if root in group.ranks else -1,
@@ -131,6 +133,7 @@ class Kinds:
             in_backward="_engine_run_backward" in functions,
             bucket=origin == "all-reduce (DDP backward())",
             rebuilds=_REBUILD in origin,
+            joined=is_made_by_join(stack),
         )
 
 

@@ -54,6 +54,7 @@ class CallKind:
     host_waits   the host waits for it, not only the stream
     in_backward  it was issued inside a backward pass; a `bucket` is one of gradients
     rebuilds     it tells the Reducer which parameters belong to which bucket
+    joined       join() makes it, for a rank that has run out
     accepted     eras whose NCCL takes all calls of this kind, if their tensors are contiguous
     """
 
@@ -68,6 +69,7 @@ class CallKind:
     in_backward: bool
     bucket: bool
     rebuilds: bool
+    joined: bool
     accepted: set[str] = field(default_factory=set)
 
 

@@ -17,8 +17,9 @@ import torch
 from joinlab.emulator.clock import FORWARD_SHARE
 from joinlab.emulator.reducer import Reducer
 from joinlab.emulator.waits import Waits
-from joinlab.ops import SpanRow
+from joinlab.ops import CallRow, SpanRow
 from joinlab.program.labels import line_of
+from joinlab.program.steps import Steps
 
 
 class Progress:
@@ -27,6 +28,8 @@ class Progress:
     def __init__(self, rank: int, input_ns: int, waits: Waits, reducer: Reducer) -> None:
         self.input: int | None = None
         self.spans: list[SpanRow] = []
+        self.steps = Steps()
+        self.numbered: list[CallRow | SpanRow] = []  # rows whose input is a step
         self._rank = rank
         self._forward_ns = round(input_ns * FORWARD_SHARE)
         self._backward_ns = round(input_ns * (1 - FORWARD_SHARE))
@@ -41,6 +44,7 @@ class Progress:
 
     def mark_input(self, index: int | None, done: int) -> None:
         """Input `index` is now being processed (None: none is), `done` before it."""
+        self.steps.mark()
         if self.input is not None:
             self._waits.work_for(max(0, self._input_ns - self._input_used_ns))
         self._input_used_ns = 0
@@ -53,6 +57,7 @@ class Progress:
             trained = [p for p in module.parameters() if p.requires_grad]
             nbytes = self._bytes_of[module] = sum(p.numel() * p.element_size() for p in trained)
         self._ddp_bytes = nbytes
+        self.steps.begin_forward()
         span = self._begin("forward", frame)
         try:
             found = run_it()
@@ -64,12 +69,14 @@ class Progress:
     def backward(self, frame: FrameType, run_it: Callable[[], None]) -> None:
         """A backward pass: `run_it()`."""
         self._budgets.append(self._backward_ns)
+        self.steps.begin_backward()
         span = self._begin("backward", frame)
         try:
             run_it()
             self._spend(self._budgets[-1])
         finally:
             self._budgets.pop()
+            self.steps.end_backward()
             self._reducer.backward_over()
             self._end(span)
 
@@ -91,13 +98,26 @@ class Progress:
         if self._steps:
             self._end(self._steps.pop())
 
+    @property
+    def marked(self) -> bool:
+        """Whether the program has iterated over its inputs."""
+        return self.steps.marked
+
+    def number(self, row: CallRow | SpanRow) -> None:
+        """Write down which step a row belongs to, where steps are counted."""
+        if self.steps.now is not None:
+            row["input"] = self.steps.now
+            self.numbered.append(row)
+
     def _spend(self, ns: int) -> None:
         self._input_used_ns += ns
         self._waits.work_for(ns)
 
     def _begin(self, name: str, frame: FrameType) -> int:
         site, now = line_of(frame), self._waits.now
-        self.spans.append({"rank": self._rank, "name": name, "input": self.input, "begin_ns": now, "call_site": site})
+        span: SpanRow = {"rank": self._rank, "name": name, "input": self.input, "begin_ns": now, "call_site": site}
+        self.spans.append(span)
+        self.number(span)
         return len(self.spans) - 1
 
     def _end(self, number: int) -> None:

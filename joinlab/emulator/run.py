@@ -26,6 +26,7 @@ from joinlab.errors import LaunchError, LaunchInterrupted
 from joinlab.ops import CallRow, group_names
 from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text
 from joinlab.program.program import Inputs, Program, call_program, program_name, source_of
+from joinlab.program.steps import BY_BACKWARD, settle_steps
 from joinlab.rules.nccl import TUNED_RANKS
 from joinlab.timeline import Emulation as EmulationMeta
 from joinlab.timeline import Ending, EndKind, Meta, Timeline, Watched, timeline_from_rows
@@ -365,6 +366,8 @@ class Emulation:
             },
             "clock": {"domain": "virtual"},
         }
+        if settle_steps([host.progress for host in self.hosts]):
+            meta["input_column"] = BY_BACKWARD
         if self._eager:
             meta["eager_groups"] = sorted(self._eager)
         names = group_names(self._ranks_of, self._said)

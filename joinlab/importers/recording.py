@@ -14,6 +14,7 @@ from joinlab.analysis.wording import ranks_text
 from joinlab.errors import TimelineFileError
 from joinlab.importers.clocks import Offset, offsets
 from joinlab.ops import CallRow, SpanRow
+from joinlab.program.steps import BY_BACKWARD, settle_steps
 from joinlab.recorder.bounded_log import parse_segment_name
 from joinlab.recorder.events import LogTail
 from joinlab.recorder.rank_log import MOST_RANKS, RankLog, about_groups
@@ -157,6 +158,7 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
     missing = sorted(set(range(size)) - set(logs))
     if missing:
         problems.append(f"there is no record of {ranks_text(missing)}: what they did is unknown")
+    by_step = settle_steps(logs.values())
     calls, skipped = _kept_calls(logs)
     host_of = {rank: str(log.begin.get("host", "?")) for rank, log in logs.items()}
     shifts = _shifts(logs, calls, host_of, groups, problems)
@@ -202,6 +204,8 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
         "missing_ranks": missing,
         "problems": problems,
     }
+    if by_step:
+        meta["input_column"] = BY_BACKWARD
     return timeline_from_rows(calls=calls, ends=ends, meta=meta, spans=spans)
 
 

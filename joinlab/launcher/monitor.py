@@ -33,6 +33,7 @@ from joinlab.launcher.forkclient import ForkServer
 from joinlab.launcher.rank_ends import ended
 from joinlab.launcher.run_files import RunFiles
 from joinlab.launcher.terminal import Bar, Listener, Told
+from joinlab.program.steps import BY_BACKWARD, settle_steps
 from joinlab.recorder.events import now
 from joinlab.recorder.rank_log import about_groups
 from joinlab.rules.calls import setting_of
@@ -270,6 +271,8 @@ class Watch:
             },
             "clock": {"domain": "monotonic", "origin_ns": self.origin_ns, "hosts": {begin.get("host", "?"): 0}},
         }
+        if settle_steps(self.logs):
+            meta["input_column"] = BY_BACKWARD
         return timeline_from_rows(
             calls=[call for log in self.logs for call in log.calls.values()],
             spans=[span for log in self.logs for span in log.spans.values()],

@@ -113,9 +113,10 @@ class View(anywidget.AnyWidget):
             return
         whole = large(self.timeline, self._folds)
         lane_of = {ranks[0]: lane for lane, ranks in enumerate(whole.classes)}
+        meta = self.timeline.meta
         tells_start = self.timeline.calls["started_ns"].null_count() < self.timeline.calls.height
-        rows = whole.calls(slot).rows(named=True)
-        told = [[lane_of[row["rank"]], call_details(row, tells_start)[2:]] for row in rows if row["rank"] in lane_of]
+        rows = [row for row in whole.calls(slot).rows(named=True) if row["rank"] in lane_of]
+        told = [[lane_of[row["rank"]], call_details(row, tells_start, meta)[2:]] for row in rows]
         self.send({"details": slot, "calls": told})
 
     @traitlets.validate("selected")

@@ -13,11 +13,13 @@ from functools import lru_cache
 from typing import Any
 
 from joinlab.analysis.conclusions import conclusion
-from joinlab.analysis.wording import elements, shapes
+from joinlab.analysis.wording import at_input, elements, input_or_step, shapes
 from joinlab.ops import MAX_VALUES, POINT_TO_POINT, decode_values
+from joinlab.timeline import Meta
 
 Details = tuple[tuple[str, str], ...]
 
+_NO_META: Meta = {}
 _LIBRARY = re.compile(r"^.*[/\\](site|dist)-packages[/\\]")  # where pip puts things says nothing to a reader
 
 MADE = "what the rank made of it"
@@ -61,11 +63,12 @@ def values(text: str | None) -> str | None:
     return "; ".join(", ".join(json.dumps(value) for value in one) for one in decoded)
 
 
-def call_details(row: Mapping[str, Any], tells_start: bool) -> Details:
+def call_details(row: Mapping[str, Any], tells_start: bool, meta: Meta = _NO_META) -> Details:
     """Every column of one call (a row of Timeline.calls). What cannot apply, such as the root of an all-reduce, is
     left out; whatever is unknown or never happened says so.
 
     tells_start  whether the backend says when it begins a call; gloo does not
+    meta         of its Timeline: it says what the column `input` counts
     """
     point_to_point = row["op"] in POINT_TO_POINT
     done = row["completed_ns"] is not None
@@ -76,7 +79,7 @@ def call_details(row: Mapping[str, Any], tells_start: bool) -> Details:
         ("rank", str(row["rank"])),
         ("group, seq", f"{row['group']}, {row['seq']}"),
         ("op", str(row["op"])),
-        ("input", "none: before the first or after the last" if row["input"] is None else f"inputs[{row['input']}]"),
+        _place(row, "none: before the first or after the last", meta),
         ("dtype", str(row["dtype"] or "none")),
         ("shape", shapes(row["shape"])),
     ]
@@ -107,6 +110,10 @@ def call_details(row: Mapping[str, Any], tells_start: bool) -> Details:
 @lru_cache(4096)
 def _shorter(frame: str) -> str:
     return _LIBRARY.sub("", frame)
+
+
+def _place(row: Mapping[str, Any], none: str, meta: Meta) -> tuple[str, str]:
+    return input_or_step(meta), none if row["input"] is None else at_input(row["input"], meta)
 
 
 def _times(row: Mapping[str, Any], tells_start: bool) -> Details:
@@ -146,14 +153,14 @@ def wait_details(row: Mapping[str, Any]) -> Details:
     )
 
 
-def span_details(row: Mapping[str, Any]) -> Details:
+def span_details(row: Mapping[str, Any], meta: Meta = _NO_META) -> Details:
     """Every column of one host span (a row of Timeline.spans)."""
     end = row["end_ns"]
     lasted = "the rank ended inside it" if end is None else f"{moment(end)} ({duration(end - row['begin_ns'])})"
     return (
         ("host", str(row["name"])),
         ("rank", str(row["rank"])),
-        ("input", "none" if row["input"] is None else f"inputs[{row['input']}]"),
+        _place(row, "none", meta),
         ("begun", moment(row["begin_ns"])),
         ("ended", lasted),
         ("called from", str(row["call_site"] or "not known")),

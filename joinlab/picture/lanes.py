@@ -26,11 +26,11 @@ from joinlab.analysis.folding import Folding
 from joinlab.analysis.folding import fold as fold_timeline
 from joinlab.analysis.large import Flags, is_large, large
 from joinlab.analysis.matching import Matched
-from joinlab.analysis.wording import asks, tensor
+from joinlab.analysis.wording import asks, at_input, tensor
 from joinlab.picture.details import Details, call_details, moment, span_details, wait_details
 from joinlab.picture.mismatches import notes
 from joinlab.picture.rows import PictureRow, Row, RowKind, fold, kind, plan, stretches, unlike
-from joinlab.timeline import CALL_COLUMNS, SPAN_COLUMNS, Ending, EndKind, SpanRow, Timeline
+from joinlab.timeline import CALL_COLUMNS, SPAN_COLUMNS, Ending, EndKind, Meta, SpanRow, Timeline
 
 Place = tuple[float, float]
 """Where a box begins and ends along the axis."""
@@ -248,16 +248,17 @@ class _Run:
         self.spans = [span for span in matched.timeline.rows("spans") if span["rank"] in self.lane_of]
         self.numbers = self.folding.numbers(matched)
         self.steps = plan(self.folding.matched, self.numbers, self.folding.lanes)
+        meta = self.timeline.meta
         tells_start = any(call["started_ns"] is not None for call in self.calls)
         self.call_boxes: dict[int, Box] = {}
         self.wait_boxes: dict[int, Box] = {}
         for step in self.steps:
             for index in step.calls:
                 call, slot = self.calls[index], step.slots[0]
-                self.call_boxes[index] = _call_box(call, slot, step.bad, tells_start)
+                self.call_boxes[index] = _call_box(call, slot, step.bad, tells_start, meta)
                 if call["host_wait_begin_ns"] is not None:
                     self.wait_boxes[index] = _wait_box(call, slot)
-        self.span_boxes = [_span_box(span) for span in self.spans]
+        self.span_boxes = [_span_box(span, meta) for span in self.spans]
         self.issued: dict[int, list[tuple[int, int]]] = {rank: [] for rank in self.lane_of}
         self.begun = [_begun(call) for call in self.calls]
         for index, call in enumerate(self.calls):
@@ -359,7 +360,7 @@ def _by_row(run: _Run, steps: Sequence[PictureRow]) -> _Layout:
         if rows:  # a span that issued no call, or only folded ones, has no place of its own in an order of calls
             end = max(place[1] for place in rows) if stop is not None else layout.stops[span["rank"]]
             layout.spans[index] = (min(place[0] for place in rows), end)
-    edges = zip(stretches(calls, steps), tops, [*tops[1:], y], strict=False)
+    edges = zip(stretches(calls, steps, run.timeline.meta), tops, [*tops[1:], y], strict=False)
     for label, stretch in groupby(edges, lambda edge: edge[0]):
         together = list(stretch)
         if label:
@@ -413,7 +414,7 @@ def _by_time(run: _Run, front: PictureRow | None) -> _Layout:
     if front is not None:
         layout.begin, layout.earlier = begin - margin * 1.05, True
     for (rank, number), at in sorted(inputs.items()):
-        layout.groups.append(Group(rank, float(min(at)), float(max(at)), f"inputs[{number}]"))
+        layout.groups.append(Group(rank, float(min(at)), float(max(at)), at_input(number, run.timeline.meta)))
     return layout
 
 
@@ -450,7 +451,7 @@ def _waits_for_ever(call: Row) -> bool:
 _NOWHERE = (0.0, 0.0)
 
 
-def _call_box(call: Row, slot: int, bad: bool, tells_start: bool) -> Box:
+def _call_box(call: Row, slot: int, bad: bool, tells_start: bool, meta: Meta) -> Box:
     label = asks(call["origin"], call["op"])
     return Box(
         call["rank"],
@@ -462,7 +463,7 @@ def _call_box(call: Row, slot: int, bad: bool, tells_start: bool) -> Box:
         open=_pending(call),
         bad=bad,
         failed=call["error"] is not None,
-        details=call_details(call, tells_start),
+        details=call_details(call, tells_start, meta),
         slot=slot,
         site=call["call_site"] or "",
     )
@@ -484,9 +485,9 @@ def _wait_box(call: Row, slot: int) -> Box:
     )
 
 
-def _span_box(span: SpanRow) -> Box:
+def _span_box(span: SpanRow, meta: Meta) -> Box:
     name, unended = str(span["name"]), span["end_ns"] is None
-    told, site = span_details(span), span["call_site"] or ""
+    told, site = span_details(span, meta), span["call_site"] or ""
     return Box(span["rank"], Lane.HOST, RowKind.SPAN, *_NOWHERE, name, name, unended, details=told, site=site)
 
 

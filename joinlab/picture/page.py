@@ -17,7 +17,7 @@ from html import escape
 from pathlib import Path
 
 from joinlab.analysis.verdict import judge
-from joinlab.analysis.wording import measured, shown, sign, title
+from joinlab.analysis.wording import input_or_step, measured, shown, sign, title
 from joinlab.picture.assets import script, style
 from joinlab.picture.lane_data import LaneData
 from joinlab.picture.lanes import lanes, read
@@ -304,9 +304,10 @@ def _table(timeline: Timeline) -> Iterator[str]:
         "with DDP's own setup unfolded" if odd is None else f"of {len(odd):,} rows those where ranks part, begin or end"
     )
     yield f"<caption>One row for the calls that met, {what}.</caption>\n<thead><tr>"
-    yield '<th scope="col">input</th>' + "".join(f'<th scope="col">rank {rank}</th>' for rank in ranks)
+    yield f'<th scope="col">{input_or_step(timeline.meta)}</th>'
+    yield "".join(f'<th scope="col">rank {rank}</th>' for rank in ranks)
     yield '<th scope="col">remark</th></tr></thead>\n<tbody>\n'
-    for step, stretch in zip(steps, stretches(calls, steps), strict=True):
+    for step, stretch in zip(steps, stretches(calls, steps, timeline.meta), strict=True):
         cell = {}
         for index in step.calls:
             call = calls[index]

@@ -15,8 +15,19 @@ from typing import assert_never
 
 from joinlab.analysis.folding import Fold, Part
 from joinlab.analysis.matching import Matched, Slot, is_setup, shadows
-from joinlab.analysis.wording import elements, listed, quoted, ranks_text, short_site, tensor
+from joinlab.analysis.wording import (
+    at_input,
+    counts_steps,
+    elements,
+    input_or_step,
+    listed,
+    quoted,
+    ranks_text,
+    short_site,
+    tensor,
+)
 from joinlab.ops import POINT_TO_POINT, CallRow, Op, op_of
+from joinlab.timeline import Meta
 
 Row = CallRow
 
@@ -235,11 +246,12 @@ def fold(rows: Sequence[PictureRow], parts: Sequence[Part], numbers: Sequence[in
     return tuple(found)
 
 
-def stretches(calls: Sequence[Row], steps: Sequence[PictureRow]) -> list[str]:
-    """For each step the inputs it belongs to: "inputs[2]", "" where the program marks no inputs.
+def stretches(calls: Sequence[Row], steps: Sequence[PictureRow], meta: Meta) -> list[str]:
+    """For each row the inputs it belongs to: "inputs[2]", or "step 2"; "" where neither is known.
 
     Where ranks that met are at different inputs, both are named.
     """
+    what, by_step = input_or_step(meta), counts_steps(meta)
     if all(row["input"] is None for row in calls):
         return [""] * len(steps)
     found = []
@@ -247,8 +259,11 @@ def stretches(calls: Sequence[Row], steps: Sequence[PictureRow]) -> list[str]:
     for step in steps:
         inputs = sorted({at for call in step.calls if (at := calls[call]["input"]) is not None})
         begun = begun or bool(inputs)
-        outside = "after the last input" if begun else "before the first input"
+        outside = f"after the last {what}" if begun else f"before the first {what}"
         several = len(inputs) > 2 and inputs[-1] - inputs[0] == len(inputs) - 1
-        here = f"inputs[{inputs[0]}] to [{inputs[-1]}]" if several else " and ".join(f"inputs[{i}]" for i in inputs)
+        if several:
+            here = f"steps {inputs[0]} to {inputs[-1]}" if by_step else f"inputs[{inputs[0]}] to [{inputs[-1]}]"
+        else:
+            here = " and ".join(at_input(number, meta) for number in inputs)
         found.append(here or outside)
     return found

@@ -9,9 +9,9 @@ clock; the reader subtracts the moment the run began.
     begin   rank, pid, host, versions              group   name, ranks, backend
     gpu     device and its name
     stack   id, frames                             input   i (null: exhausted)
-    call    id, group, seq, op, ...                done / fail   id, values or text
+    call    id, group, seq, input or step, op, ... done / fail   id, values or text
     value   id, column, values (from a GPU)         wait / wake   ids, thread, live threads
-    span+   id, name                               span-   id
+    span+   id, name, input or step                span-   id
     over    how the program ended                  return / raise   type and text, traceback
 """
 

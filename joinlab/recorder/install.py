@@ -139,20 +139,23 @@ def _patch_spans(recorder: Recorder) -> None:
     backward: Any = torch.autograd.backward
 
     def recorded_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        span = recorder.spans.begin("forward", sys._getframe(1), recorder.input)
+        recorder.steps.begin_forward()
+        span = recorder.spans.begin("forward", sys._getframe(1), recorder.place())
         try:
             return forward(self, *args, **kwargs)
         finally:
             recorder.spans.end(span)
 
     def recorded_backward(*args: Any, **kwargs: Any) -> None:
-        span = recorder.spans.begin("backward", sys._getframe(1), recorder.input)
+        recorder.steps.begin_backward()
+        span = recorder.spans.begin("backward", sys._getframe(1), recorder.place())
         try:
             backward(*args, **kwargs)
         except BaseException as error:
             recorder.reducer.gave_up(error)
             raise
         finally:
+            recorder.steps.end_backward()
             recorder.spans.end(span)
 
     logged: Any = DistributedDataParallel._get_ddp_logging_data
@@ -167,7 +170,7 @@ def _patch_spans(recorder: Recorder) -> None:
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
     def begin_step(*_: Any) -> None:
-        steps.append(recorder.spans.begin("optimizer", sys._getframe(2), recorder.input))
+        steps.append(recorder.spans.begin("optimizer", sys._getframe(2), recorder.place()))
 
     register_optimizer_step_pre_hook(begin_step)
     register_optimizer_step_post_hook(lambda *_: recorder.spans.end(steps.pop()) if steps else None)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
 from joinlab.ops import CallRow, Op, SpanRow, encode_values, group_names
+from joinlab.program.steps import is_made_by_join
 
 MOST_RANKS = 65_536
 
@@ -27,6 +28,10 @@ class RankLog:
     threads: int = 1
     """Python threads of the program that were alive when its last wait began."""
     inputs_done: int = 0
+    marked: bool = False
+    """Whether the program has iterated over its inputs."""
+    numbered: list[CallRow | SpanRow] = field(default_factory=list)
+    """Rows whose input is a step, see steps.py."""
     last_ns: int = 0
     over: str | None = None
     """How the program has ended, once its process only waits for what is still in flight."""
@@ -44,7 +49,7 @@ class RankLog:
     """Why the recorder stopped before the rank did."""
     damaged: int = 0
     """Lines that are no events."""
-    _stacks: dict[int, tuple[list[str], str | None]] = field(default_factory=dict)
+    _stacks: dict[int, tuple[list[str], str | None, bool]] = field(default_factory=dict)
     _rest: bytes = b""
 
     def feed(self, data: bytes) -> None:
@@ -80,8 +85,8 @@ class RankLog:
             case "call" if event["id"] in self.calls:
                 return  # a bounded log repeats it in its next segment
             case "call":
-                stack, site = self._stacks.get(event["st"], ([], None))
-                self.calls[event["id"]] = {
+                stack, site, joined = self._stacks.get(event["st"], ([], None, False))
+                call: CallRow = {
                     "rank": self.rank,
                     "group": event["g"],
                     "seq": event["s"],
@@ -99,6 +104,9 @@ class RankLog:
                     "stack": stack,
                     "enqueued_ns": at,
                 }
+                self.calls[event["id"]] = call
+                if not joined:
+                    self._number(call, event)
                 if "k" in event:
                     self.before[event["id"]] = event["k"]
                 for id in event.get("w") or ():
@@ -130,20 +138,23 @@ class RankLog:
                         self.calls[id].setdefault("host_wait_end_ns", at)
                 self.waits.pop(event["th"], None)
             case "span+":
-                self.spans[event["id"]] = {
+                span: SpanRow = {
                     "rank": self.rank,
                     "name": event["n"],
                     "input": event["i"],
                     "begin_ns": at,
                     "call_site": event.get("site"),
                 }
+                self.spans[event["id"]] = span
+                self._number(span, event)
             case "span-":
                 if event["id"] in self.spans:
                     self.spans[event["id"]]["end_ns"] = at
             case "input":
                 self.inputs_done = event["k"]
+                self.marked = True
             case "stack":
-                self._stacks[event["id"]] = (event["f"], event["site"])
+                self._stacks[event["id"]] = (event["f"], event["site"], is_made_by_join(event["f"]))
             case "group":
                 self.groups[event["name"]] = {
                     "ranks": event["ranks"],
@@ -168,6 +179,11 @@ class RankLog:
                 self.gpu = event["x"]
             case "streams":
                 self.one_stream = False
+
+    def _number(self, row: CallRow | SpanRow, event: dict[str, Any]) -> None:
+        if event.get("b") is not None:
+            row["input"] = event["b"]
+            self.numbered.append(row)
 
     def stream_waits(self) -> list[list[int | str]]:
         """See `AboutGroups`: of this rank, if all its calls are issued and waited for on one stream."""
@@ -253,13 +269,14 @@ _FORMS: Mapping[str, Mapping[str, Callable[[object], bool]]] = {
              "i": _or_none(_number), "d": _or_none(_text), "sh": _list(_list(_number)), "st": _number,
              "reduce_op": _or_none(_text), "root": _or_none(_number), "peer": _or_none(_number),
              "tag": _or_none(_number), "v": _or_none(_list(_flat)), "site": _or_none(_text), "k": _or_none(_number),
-             "w": _or_none(_list(_number))},
+             "w": _or_none(_list(_number)), "b": _or_none(_number)},
     "done": {"t": _number, "id": _number, "v": _or_none(_list(_flat))},
     "value": {"id": _number, "c": _text, "v": _or_none(_list(_flat))},
     "fail": {"id": _number, "x": _text},
     "wait": {"t": _number, "id": _list(_number), "th": _number, "n": _number},
     "wake": {"t": _number, "id": _list(_number), "th": _number},
-    "span+": {"t": _number, "id": _number, "n": _text, "i": _or_none(_number), "site": _or_none(_text)},
+    "span+": {"t": _number, "id": _number, "n": _text, "i": _or_none(_number), "b": _or_none(_number),
+              "site": _or_none(_text)},
     "span-": {"t": _number, "id": _number},
     "input": {"k": _number},
     "raise": {"x": _text},

@@ -26,6 +26,7 @@ from joinlab.ops import MAX_VALUES, POINT_TO_POINT, Op
 from joinlab.program.labels import Frame, Stacks, call_site, from_reducer, label
 from joinlab.program.outcome import text_of
 from joinlab.program.process_group import Method, dtype_of, options_key, options_of, tensors_in
+from joinlab.program.steps import Steps
 from joinlab.recorder.bounded_log import History
 from joinlab.recorder.call import Description, Reader, RecordedCall, RecordedGroup
 from joinlab.recorder.completions import Completions
@@ -52,6 +53,7 @@ class Recorder:
         self.history = history
         self.rank = rank
         self.input: int | None = None
+        self.steps = Steps()
         self.completions = Completions(log)
         self.waits = Waits(log, self.completions)
         self.reducer = ReducerWaits(self.completions, self.waits)
@@ -90,8 +92,15 @@ class Recorder:
     def mark_input(self, index: int | None, done: int) -> None:
         """Record that the rank now processes input `index` (None: none), and has processed `done` inputs before."""
         self.input = index
+        self.steps.mark()
         self._input_event = f'{{"e":"input","i":{"null" if index is None else index},"k":{done},"t":{now()}}}'
         self.log.write_text(self._input_event)
+
+    def place(self) -> str:
+        """Fields of an event: the input that the rank processes, or the step, where it has marked none."""
+        if self.steps.now is not None:
+            return f'"i":null,"b":{self.steps.now}'
+        return '"i":null' if self.input is None else f'"i":{self.input}'
 
     def preamble(self) -> Iterator[str]:
         """What the next segment of a bounded log begins with, see bounded_log.py."""
@@ -153,7 +162,7 @@ class Recorder:
             self.reducer.bracket(call)
             if not frames and self.spans.backward_site is not None:  # an autograd thread of a GPU has no Python frame
                 text += f',"site":{to_json(self.spans.backward_site)}'
-        place = f'"id":{call.id},"s":{group.numbering.next_seq()},"i":{"null" if self.input is None else self.input}'
+        place = f'"id":{call.id},"s":{group.numbering.next_seq()},{self.place()}'
         streamed = self.waits.newly_streamed
         if streamed:
             place += f',"w":{streamed}'

@@ -19,8 +19,8 @@ class Spans:
         self._numbers = itertools.count()
         self._sites: dict[tuple[str, CodeType | None, int], tuple[str | None, str]] = {}
 
-    def begin(self, name: str, frame: FrameType | None, input: int | None) -> int:
-        """Record that the host began `name`, called from `frame`, for that input; returns the span's number."""
+    def begin(self, name: str, frame: FrameType | None, place: str) -> int:
+        """Record that the host began `name`, called from `frame`, at Recorder.place(); returns the span's number."""
         number = next(self._numbers)
         while frame is not None and kind_of(frame.f_code.co_filename) != "program":
             frame = frame.f_back
@@ -32,8 +32,7 @@ class Spans:
         site, text = known
         if name == "backward":
             self.backward_site = site
-        index = "null" if input is None else input
-        self.log.write_text(f'{{"e":"span+","id":{number},"i":{index},{text},"t":{now()}}}')
+        self.log.write_text(f'{{"e":"span+","id":{number},{place},{text},"t":{now()}}}')
         return number
 
     def end(self, number: int) -> None:

@@ -423,11 +423,12 @@ export class Picture {
         found.push(this.down ? `<path d="M${low} ${px(from)}H${px(high)}" class="jl-rule"/>` : `<path d="M${px(from)} ${low}V${px(high)}" class="jl-rule"/>`);
         if (this.down) {
           const step = 12, whole = wrap(group.label, this.left - 6, 11);
-          const brief = group.label.replace(/ the .* input/, "").replace(/inputs(\[\d+\] (to|and) )(inputs)?/, "$1"); // "before", "[0] to [4]"
+          const outside = group.label.replace(/ the .* (input|step)/, "");
+          const brief = outside.replace(/(?:inputs|steps? )(\[?\d+\]? (?:to|and) )(?:inputs|step )?/, "$1"); // "before", "[0] to [4]", "0 to 4"
           const lines = whole.length * step > to - from - 4 ? wrap(brief, this.left - 6, 11) : whole;
           const top = clamp(middle - ((lines.length - 1) * step) / 2, from + 5, Math.max(to - step * (lines.length - 1), from + 5)) + 4;
           lines.forEach((line, i) => this.rowNames.push(`<text x="${this.left - 6}" y="${px(top + i * step)}" text-anchor="end">${esc(line)}</text>`));
-        } else found.push(`<text x="${px(from + 4)}" y="13">${esc(fit(group.label, group.label.replace(/ the .* input/, ""), to - from - 6, 11))}</text>`);
+        } else found.push(`<text x="${px(from + 4)}" y="13">${esc(fit(group.label, group.label.replace(/ the .* (input|step)/, ""), to - from - 6, 11))}</text>`);
       } else if (this.seen(group.rank)) {
         const [low, high] = [this.beside(group.rank, 0.01), this.beside(group.rank, 0.99)];
         found.push(this.down ? `<path d="M${px(low)} ${px(from)}H${px(high)}" class="jl-rule"/>` : `<path d="M${px(from)} ${px(low)}V${px(high)}" class="jl-rule"/>`);

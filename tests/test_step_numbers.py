@@ -1,0 +1,164 @@
+"""The column `input` of a program over its own DataLoader: steps, counted by backward passes, alike in both engines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from timelines import Writer
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, TensorDataset
+
+import joinlab
+from joinlab.analysis.folding import Fold, fold_rows
+from joinlab.analysis.matching import Matched
+from joinlab.analysis.verdict import judge
+from joinlab.picture.details import call_details
+from joinlab.picture.page import _table
+from joinlab.picture.rows import plan, stretches
+from joinlab.program.steps import BY_BACKWARD, Steps
+from joinlab.timeline import Ending, Timeline
+
+
+def loader(rank: int) -> DataLoader[Any]:
+    return DataLoader(TensorDataset(torch.ones(5 + rank, 1)))
+
+
+def own_loader(rank: int, inputs: Any) -> None:
+    """Rank 1 has one batch more. Each step: the backward pass, its optimizer, and the mean of the losses."""
+    model = DDP(torch.nn.Linear(1, 1))
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    dist.barrier()
+    with model.join():
+        for (batch,) in loader(rank):
+            model(batch).sum().backward()
+            sgd.step()
+    dist.barrier()
+
+
+def uneven(rank: int, inputs: Any) -> None:
+    model = DDP(torch.nn.Linear(1, 1))
+    for (batch,) in loader(rank):
+        model(batch).sum().backward()
+        dist.all_reduce(torch.zeros(1))  # the mean of the losses
+
+
+def uneven_inputs(rank: int, inputs: Any) -> None:
+    """The same over `inputs`."""
+    model = DDP(torch.nn.Linear(1, 1))
+    for batch in inputs:
+        model(batch).sum().backward()
+        dist.all_reduce(torch.zeros(1))
+
+
+def accumulating(rank: int, inputs: Any) -> None:
+    """Two backward passes per update; in each a second one within it, of a checkpoint."""
+    model = DDP(torch.nn.Linear(1, 1))
+    for first in (True, False):
+        with torch.autograd.graph.save_on_cpu() if first else model.no_sync():
+            hidden = model(torch.ones(1, 1))
+            checkpoint(torch.square, hidden, use_reentrant=True).sum().backward()
+    dist.barrier()
+
+
+def mixed(rank: int, inputs: Any) -> None:
+    """Rank 0 iterates over its inputs, rank 1 over its own data."""
+    model = DDP(torch.nn.Linear(1, 1))
+    for batch in inputs if rank == 0 else [torch.ones(1)] * 2:
+        model(batch).sum().backward()
+
+
+def columns(timeline: Timeline) -> list[tuple[Any, ...]]:
+    calls = timeline.calls.select("rank", "group", "seq", "origin", "input").rows()
+    return [*calls, *timeline.spans.select("rank", "name", "input").rows()]
+
+
+@pytest.fixture(scope="module")
+def run() -> Timeline:
+    return joinlab.emulate(own_loader, inputs=(1, 1), backend="gloo")
+
+
+def test_a_launched_run_has_the_numbers_of_the_emulated_one(run: Timeline) -> None:
+    launched = joinlab.launch(own_loader, inputs=(1, 1), backend="gloo")
+    assert launched.meta["input_column"] == run.meta["input_column"] == BY_BACKWARD
+    assert columns(launched) == columns(run)
+
+
+def test_each_step_holds_a_forward_a_backward_pass_and_an_optimizer(run: Timeline) -> None:
+    for rank in (0, 1):
+        spans = [row[1:] for row in run.spans.select("rank", "name", "input").rows() if row[0] == rank]
+        assert spans == [(name, step) for step in range(5 + rank) for name in ("forward", "backward", "optimizer")]
+
+
+def test_what_comes_before_the_first_step_and_what_join_makes_belong_to_none(run: Timeline) -> None:
+    of = {rank: [row for row in run.calls.to_dicts() if row["rank"] == rank] for rank in (0, 1)}
+    for rank, rows in of.items():
+        outside = [row["origin"] for row in rows if row["input"] is None]
+        assert outside[:2] == ["all-gather (DDP construction)", "broadcast (DDP construction)"]
+        assert ("all-reduce (join() hook)" in outside) == (rank == 0)  # it has run out, and repeats rank 1's calls
+    assert {row["input"] for row in of[1] if "backward" in row["origin"]} == set(range(6))
+
+
+def test_pictures_say_step(run: Timeline) -> None:
+    matched = Matched(run)
+    said = list(dict.fromkeys(stretches(matched.rows, plan(matched), run.meta)))
+    assert said[:2] == ["before the first step", "step 0"]
+    assert "step 5" in said
+    assert not any("input" in text for text in said)
+    call = next(row for row in run.calls.to_dicts() if row["input"] == 2)
+    assert ("step", "step 2") in call_details(call, False, run.meta)
+    assert '<th scope="col">step</th>' in "".join(_table(run))
+
+
+def test_rounds_are_folded_as_those_of_inputs_are() -> None:
+    parts = fold_rows(Matched(joinlab.emulate(uneven, inputs=(0, 0))))
+    assert parts == fold_rows(Matched(joinlab.emulate(uneven_inputs, inputs=(5, 6))))
+    assert any(isinstance(part, Fold) and part.times == 4 for part in parts)
+
+
+def test_a_rank_that_lacks_a_step_is_named_whatever_its_inputs_are() -> None:
+    for inputs in ((5, 6), (1, 1)):
+        advice = judge(joinlab.emulate(uneven, inputs=inputs)).advice
+        assert advice is not None
+        assert advice.reason.startswith("Rank 0 has no step 5, and"), advice
+
+
+def test_every_backward_pass_is_a_step_and_one_within_another_is_none() -> None:
+    run = joinlab.emulate(accumulating, inputs=(0, 0))
+    assert [row["input"] for row in run.rows("spans") if row["name"] == "forward"] == [0, 1] * 2
+    assert {row["input"] for row in run.rows("calls") if "backward" in (row["origin"] or "")} == {0}
+
+
+def test_a_rank_that_iterates_over_its_inputs_makes_the_column_say_inputs() -> None:
+    run = joinlab.emulate(mixed, inputs=(2, 2))
+    assert "input_column" not in run.meta
+    assert {row["input"] for row in run.rows("calls") if row["rank"] == 1} == {None}
+    assert {row["input"] for row in run.rows("calls") if row["rank"] == 0} == {None, 0, 1}
+
+
+def test_two_backward_passes_of_one_forward_are_two_steps_and_two_forwards_of_one_backward_are_one() -> None:
+    steps = Steps()
+    seen = []
+    for event in ("forward", "backward", "backward", "forward", "forward", "backward", "forward"):
+        if event == "forward":
+            steps.begin_forward()
+        else:
+            steps.begin_backward()
+            steps.end_backward()
+        seen.append(steps.now)
+    assert seen == [0, 0, 1, 2, 2, 2, 3]
+    steps.mark()
+    steps.begin_forward()
+    assert steps.now is None
+
+
+def test_ranks_at_different_steps_are_both_named() -> None:
+    writer = Writer()
+    writer.call(0, "all_reduce", input=0)
+    writer.call(1, "all_reduce", input=3)
+    timeline = writer.timeline([Ending("finished")] * 2)
+    rows = plan(Matched(timeline))
+    assert stretches(timeline.calls.to_dicts(), rows, {"input_column": BY_BACKWARD}) == ["step 0 and step 3"]
