@@ -376,7 +376,9 @@ for i in range(5 * rank):  # what the backend refuses takes no place in the orde
         pass
 for i in range(60):
     dist.all_reduce(x, group=seldom)
+weight = torch.ones((), requires_grad=True)
 for i in range(1000):
+    weight.backward()
     dist.broadcast(x, 0)
 """
 
@@ -405,7 +407,8 @@ def test_a_long_job_keeps_the_last_calls_of_each_group_and_counts_the_others(bus
     timeline = loaded(busy).raise_for_ending()
     for rank in (0, 1):
         mine = timeline.calls.filter(pl.col("rank") == rank)
-        assert mine.filter(pl.col("op") == "broadcast")["seq"].to_list() == list(range(950, 1000))
+        broadcasts = mine.filter(pl.col("op") == "broadcast")
+        assert broadcasts["seq"].to_list() == broadcasts["input"].to_list() == list(range(950, 1000))  # a step each
         refused = 5 * rank
         last = range(10 + refused, 60 + refused)
         assert mine.filter(pl.col("op") == "all_reduce")["seq"].to_list() == list(last)
@@ -538,6 +541,27 @@ def test_a_bound_over_a_third_host_counts() -> None:
     found = offsets(rows, {0: "x", 1: "y", 2: "z"}, groups, {"x": 0, "y": 0, "z": 0}, "x")
     assert (found["y"].offset_ns, found["z"].offset_ns) == (-100, -5100)
     assert found["z"].bound_ns == 21
+
+
+def test_refused_calls_and_sends_do_not_shift_which_collectives_bound_a_clock() -> None:
+    def row(rank: int, seq: int, op: str, at: int, error: str | None = None) -> CallRow:
+        done = None if error else at + 10
+        return {
+            "rank": rank,
+            "group": "a",
+            "seq": seq,
+            "op": op,
+            "enqueued_ns": at,
+            "completed_ns": done,
+            "error": error,
+        }
+
+    barriers = [row(0, n, "barrier", 100 * n) for n in range(3)]
+    others = [row(1, 0, "send", 5000), row(1, 1, "all_gather", 5000, "ValueError: Tensors must be contiguous")]
+    others += [row(1, n + 2, "barrier", 5000 + 100 * n) for n in range(1, 3)]  # its first one was dropped
+    skipped = {"a": {0: 0, 1: 1}}
+    found = offsets([*barriers, *others], {0: "x", 1: "y"}, {"a": [0, 1]}, {"x": 0, "y": 0}, "x", skipped)
+    assert (found["y"].offset_ns, found["y"].bound_ns) == (-5000, 11)
 
 
 def test_without_a_call_that_met_wall_clocks_are_compared_and_it_is_said(tmp_path: Path) -> None:

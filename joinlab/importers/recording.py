@@ -161,7 +161,7 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
     by_step = settle_steps(logs.values())
     calls, skipped = _kept_calls(logs)
     host_of = {rank: str(log.begin.get("host", "?")) for rank, log in logs.items()}
-    shifts = _shifts(logs, calls, host_of, groups, problems)
+    shifts = _shifts(logs, calls, host_of, groups, skipped, problems)
     origin = min(
         (log.begin["t"] + shifts[host_of[rank]].offset_ns for rank, log in logs.items() if "t" in log.begin), default=0
     )
@@ -284,12 +284,13 @@ def _shifts(
     calls: list[CallRow],
     host_of: dict[int, str],
     groups: dict[str, list[int]],
+    skipped: dict[str, dict[int, int]],
     problems: list[str],
 ) -> dict[str, Offset]:
     wall: dict[str, int] = {}
     for rank, log in logs.items():
         wall.setdefault(host_of[rank], int(log.begin.get("wall") or 0) - int(log.begin.get("t") or 0))
-    found = offsets(calls, host_of, groups, wall, host_of[min(logs)])
+    found = offsets(calls, host_of, groups, wall, host_of[min(logs)], skipped)
     for host, shift in found.items():
         if shift.bound_ns is None:
             problems.append(f"no call bounds the clock of host {host}: its times are set by its wall clock")
