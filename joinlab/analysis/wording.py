@@ -152,11 +152,13 @@ def good(ending: Ending) -> bool:
 
 
 def sign(ending: Ending) -> str:
-    """An ending as a sign: finished, finished with a call pending, not known or not come yet, or anything else.
+    """An ending as a sign: finished, finished with a call pending, still running, not known, or anything else.
 
     >>> sign(Ending("finished")), sign(Ending("finished", pending=True)), sign(Ending("killed"))
     ('✓', '!', '✕')
     """
+    if ending.runs:
+        return "…"
     if ending.kind is EndKind.UNKNOWN:
         return "?"
     return "✓" if good(ending) else "!" if ending.pending else "✕"

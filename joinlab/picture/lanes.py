@@ -593,7 +593,7 @@ def _bands(run: _Run, steps: Sequence[PictureRow], layout: _Layout) -> Iterator[
 
 def _cap(timeline: Timeline, lane: int, rank: int, at: float) -> Cap:
     ending = timeline.ends[rank]
-    text = str(ending)
+    text = "still running" if ending.runs else str(ending)
     if ending.kind in (EndKind.RAISED, EndKind.KILLED) and ending.text:
         text += ": " + ending.text.splitlines()[0]
     return Cap(lane, at, ending, text)
