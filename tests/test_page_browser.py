@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import polars as pl
 import pytest
 from bench.large import large
 from timelines import Writer, case_timeline
@@ -435,6 +436,26 @@ def test_axe_finds_no_serious_violation(opened, request, axe, which, scheme):
     for axis in ("calls that met", "time"):
         view.get_by_role("button", name=axis, exact=True).click()
         assert barriers(page, axe) == []
+
+
+def test_every_mismatch_of_a_large_run_is_marked_and_reached(opened, tmp_path):
+    made = large(8, 1000)
+    other = (pl.col("rank") == 7) & pl.col("seq").is_between(200, 899)
+    calls = made.calls.with_columns(pl.when(other).then(pl.lit("reduce")).otherwise("op").alias("op"))
+    page = opened(
+        write_html(replace(made, calls=calls), tmp_path / "run.html"), viewport={"width": 1300, "height": 900}
+    )
+    view = live(page)
+    strip = view.locator(".jl-overview svg")
+    assert (
+        strip.get_attribute("aria-label") == "The whole run: 1000 rows, 701 of them wrong"
+    )  # and the last, which hangs
+    strip.click()  # its middle is row 500, which the folded picture does not hold
+    panel = view.locator(".jl-panel .jl-h").first
+    expect(panel).to_have_text("Row 501 of 1000")
+    view.locator(".jl-svg").focus()
+    page.keyboard.press("n")
+    expect(panel).to_have_text("Row 502 of 1000")
 
 
 def test_what_is_too_small_to_be_seen_is_told_as_a_block_and_what_went_wrong_is_always_drawn(opened, many):

@@ -44,7 +44,11 @@ function common(run) {
     begin[i] *= unit;
     end[i] = flags[i] & OPEN ? columns.stops[rank[i]] : begin[i] + took[i] * unit;
   }
-  return (columns.common = { rank, slot: Int32Array.from(summed(slot, counts, 1)), begin, end, code, flags, waited, waits });
+  const slots = Int32Array.from(summed(slot, counts, 1)), wrong = new Uint8Array(columns.rows);
+  for (let i = 0; i < slots.length; i++) if (flags[i] & (BAD | OPEN | FAILED)) wrong[slots[i]] = 1;
+  for (const kept of run.verdict.wrong) wrong[kept] = 1;
+  run.verdict.wrong = [...wrong.keys()].filter((at) => wrong[at]); // the verdict knows those alone that the folded picture holds
+  return (columns.common = { rank, slot: slots, begin, end, code, flags, waited, waits });
 }
 
 /** What is known of a call without its values and stack. @param {LaneData} data @param {RawRun} run @param {number} told

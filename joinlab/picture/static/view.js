@@ -409,7 +409,8 @@ export class LiveView {
   nextWrong() {
     const { wrong } = this.run.verdict;
     if (!wrong.length || this.covered.length) return;
-    const { boxes } = this.layout, here = boxes.rowOf(this.selected), order = wrong.filter((slot) => boxes.rowOf(slot) >= 0);
+    const { boxes } = this.run.columns ? layoutOf(this.data, this.run, "logical", true) : this.layout; // a large run's folds hold wrong ones, too
+    const here = boxes.rowOf(this.selected), order = wrong.filter((slot) => boxes.rowOf(slot) >= 0);
     this.select(order.find((slot) => boxes.rowOf(slot) > here) ?? order[0] ?? wrong[0]);
   }
 
