@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 
 import polars as pl
 
@@ -128,10 +129,11 @@ def blame(timeline: Timeline) -> Blame:
     groups = {str(name): tuple(ranks) for name, ranks in timeline.meta.get("groups", {}).items()}
     places = _places(timeline, groups)
     unknown = set(timeline.meta.get("missing_ranks", ()))
-    odd = _odd(groups, places, unknown)
+    odds = _odd(groups, places, unknown)
+    pending = _pending_pairs(timeline)
     waits = tuple(
         sorted(
-            [*_collectives(groups, places, unknown), *_held_up(groups, places, odd), *_pairs(timeline, unknown)],
+            [*_collectives(groups, places, unknown), *_held_up(places, odds), *_pairs(pending, unknown)],
             key=lambda one: (one.since_ns, one.rank, one.on),
         )
     )
@@ -140,39 +142,28 @@ def blame(timeline: Timeline) -> Blame:
     for one in waits:
         after.setdefault(one.rank, set()).add(one.on)
         before.setdefault(one.on, set()).add(one.rank)
-    for rank, absent in _unrecorded(timeline, groups, places, unknown):
+    for rank, absent in _unrecorded(pending, groups, places, unknown):
         after.setdefault(rank, set()).add(absent)
     culprits = []
     doubts = []
-    ends = [circle for circle in _ends_of(after, before) if not unknown & {*circle}]
-    wrong = {rank for _, _, ranks in odd for rank in ranks}
-    split = {
-        rank
-        for group, least, ranks in odd
-        for rank in groups[group]
-        if not ranks and places[group, rank].waits and places[group, rank].completed == least
-    }
-    for ranks in [*((rank,) for rank in sorted(wrong)), *(one for one in ends if not (wrong | split) & {*one})]:
+    wrong = {rank: odd for odd in reversed(odds) for rank in odd.wrong}  # the first one counts
+    split = {rank for odd in odds if not odd.usual for rank in odd.here}
+    ends = [one for one in _ends_of(after, before) if not (unknown | wrong.keys() | split) & {*one}]
+    for ranks in [*((rank,) for rank in sorted(wrong)), *ends]:
         circle = _alone(ranks, after, before)
         inside = {one for one in waits if one.on in circle and one.rank not in circle}
         edges = inside or {one for one in waits if one.on in circle}
-        first = min(edges, key=lambda one: (one.number is None, one.since_ns, one.rank))  # a collective tells more
-        stands = None if wrong & {*circle} else _stands(circle[0], groups, places)
-        level = (
-            set()
-            if stands or len(circle) > 1 or wrong & {*circle}
-            else _level(circle[0], groups, places, unknown) - set(after)
-        )
-        if level:
-            doubts.append(_doubt(timeline, circle[0], level, first))
-            continue
+        if circle[0] in wrong:
+            reason = _reason_of_odd(timeline, circle[0], wrong[circle[0]])
+        else:
+            first = min(edges, key=lambda one: (one.number is None, one.since_ns, one.rank))  # a collective tells more
+            stands = _stands(circle[0], groups, places)
+            level = set() if stands or len(circle) > 1 else _level(circle[0], groups, places, unknown) - set(after)
+            if level:
+                doubts.append(_doubt(timeline, circle[0], level, first))
+                continue
+            reason = _reason(timeline, circle, first, edges, stands, parted=ranks != circle)
         since = min(one.since_ns for one in edges)
-        found = next(((group, number) for group, number, ranks in odd if circle[0] in ranks), None)
-        reason = (
-            _reason(timeline, circle, first, edges, stands, parted=ranks != circle)
-            if found is None
-            else _reason_of_odd(timeline, circle[0], *found, groups, places)
-        )
         culprits.append((since, Culprit(circle, _behind(circle, before), reason)))
     if culprits and len({one.rank for one in waits}) == 1 and not any(one.enqueued for one in waits):
         if len(culprits) > 1:
@@ -188,7 +179,7 @@ def blame(timeline: Timeline) -> Blame:
         tuple(culprit for _, culprit in sorted(culprits, key=lambda one: (one[0], one[1].ranks))),
         tuple(sorted(set(after) - named)),
         waits,
-        (*doubts, *_unclear(timeline, groups, places, unknown, waits, odd)),
+        (*doubts, *_unclear(timeline, groups, places, unknown, waits, odds, pending)),
     )
 
 
@@ -233,61 +224,72 @@ def _form(op: str, dtype: str | None, shape: Sequence[Sequence[int]] | None) -> 
     return f"{op} of {elements_of(shape)} elements{f' ({dtype})' if dtype else ''}"
 
 
-Odd = tuple[str, int, tuple[int, ...]]
-"""A collective by its group and how many are complete there, and the ranks whose call those of most cannot meet.
+@dataclass(frozen=True, slots=True)
+class _Odd:
+    """A collective in which ranks stand with calls that cannot meet.
 
-Without any where no call is that of most.
-"""
+    least  how many collectives of the group are complete there
+    forms  by form of the call, the ranks that issued it
+    usual  the form that most of the group issued; "" without one
+    """
+
+    group: str
+    least: int
+    forms: Mapping[str, Sequence[int]]
+    usual: str
+
+    @property
+    def here(self) -> list[int]:
+        """The ranks that stand in it."""
+        return [rank for ranks in self.forms.values() for rank in ranks]
+
+    @property
+    def wrong(self) -> list[int]:
+        """The ranks whose call that of most cannot meet; none without a usual one."""
+        return (
+            [rank for form, ranks in self.forms.items() if form != self.usual for rank in ranks] if self.usual else []
+        )
 
 
-def _odd(groups: Mapping[str, Sequence[int]], places: Mapping[tuple[str, int], _Place], unknown: set[int]) -> list[Odd]:
+def _odd(
+    groups: Mapping[str, Sequence[int]], places: Mapping[tuple[str, int], _Place], unknown: set[int]
+) -> list[_Odd]:
     found = []
     for group, ranks in groups.items():
-        least = min((places[group, rank].completed for rank in ranks if rank not in unknown), default=0)
         here = {rank: places[group, rank] for rank in ranks if rank not in unknown}
-        forms = [one.form for one in here.values() if one.waits and one.completed == least]
-        usual = max(forms, key=forms.count, default="")
-        if len(set(forms)) > 1:
-            odd = tuple(r for r, one in here.items() if one.waits and one.completed == least and one.form != usual)
-            found.append((group, least, odd if 2 * forms.count(usual) > len(ranks) else ()))
+        least = min((one.completed for one in here.values()), default=0)
+        forms: dict[str, list[int]] = {}
+        for rank, one in here.items():
+            if one.waits and one.completed == least:
+                forms.setdefault(one.form, []).append(rank)
+        if len(forms) > 1:
+            most = max(forms, key=lambda form: len(forms[form]))
+            found.append(_Odd(group, least, forms, most if 2 * len(forms[most]) > len(ranks) else ""))
     return found
 
 
-def _held_up(
-    groups: Mapping[str, Sequence[int]], places: Mapping[tuple[str, int], _Place], odd: Sequence[Odd]
-) -> Iterator[Waiting]:
+def _held_up(places: Mapping[tuple[str, int], _Place], odds: Sequence[_Odd]) -> Iterator[Waiting]:
     """The others of a collective wait for the ranks whose call theirs cannot meet; without a usual call, all do."""
-    for group, least, wrong in odd:
-        here = [rank for rank in groups[group] if places[group, rank].waits and places[group, rank].completed == least]
-        for rank in here:
-            mine = places[group, rank]
-            for other in () if rank in wrong else wrong or here:
-                if places[group, other].form != mine.form:
-                    yield Waiting(rank, other, group, mine.op, least + 1, True, least, mine.since_ns)
+    for odd in odds:
+        for form, ranks in odd.forms.items():
+            if odd.usual in ("", form):
+                others = [other for one, some in odd.forms.items() if one != form for other in some]
+                for rank, other in product(ranks, others):
+                    mine = places[odd.group, rank]
+                    yield Waiting(rank, other, odd.group, mine.op, odd.least + 1, True, odd.least, mine.since_ns)
 
 
-def _reason_of_odd(
-    timeline: Timeline,
-    rank: int,
-    group: str,
-    least: int,
-    groups: Mapping[str, Sequence[int]],
-    places: Mapping[tuple[str, int], _Place],
-) -> str:
-    mine = places[group, rank].form
-    others = [one for one in groups[group] if places[group, one].waits and places[group, one].completed == least]
-    forms = [places[group, one].form for one in others]
-    usual = max(forms, key=forms.count)
-    those = [one for one, form in zip(others, forms, strict=True) if form == usual]
+def _reason_of_odd(timeline: Timeline, rank: int, odd: _Odd) -> str:
+    mine = next(form for form, ranks in odd.forms.items() if rank in ranks)
     return (
-        f"Rank {rank} issued {mine} as collective {least + 1} of group {group_text(timeline.meta, group)}, where "
-        f"{ranks_text(those)} issued {usual}. Look at what it did before: it skipped a call, made one more, or "
-        "has other data."
+        f"Rank {rank} issued {mine} as collective {odd.least + 1} of group {group_text(timeline.meta, odd.group)}, "
+        f"where {ranks_text(odd.forms[odd.usual])} issued {odd.usual}. Look at what it did before: it skipped a call, "
+        "made one more, or has other data."
     )
 
 
 def _unrecorded(
-    timeline: Timeline,
+    pending: pl.DataFrame,
     groups: Mapping[str, Sequence[int]],
     places: Mapping[tuple[str, int], _Place],
     unknown: set[int],
@@ -301,7 +303,7 @@ def _unrecorded(
             if rank not in unknown and mine.waits and (mine.completed == furthest or mine.op not in _NEEDS_ALL):
                 yield from ((rank, absent) for absent in ranks if absent in unknown)
     if unknown:
-        yield from _pending_pairs(timeline).filter(pl.col("peer").is_in(list(unknown))).select("rank", "peer").rows()
+        yield from pending.filter(pl.col("peer").is_in(list(unknown))).select("rank", "peer").rows()
 
 
 def _collectives(
@@ -321,12 +323,11 @@ def _collectives(
                 yield Waiting(rank, other, group, mine.op, mine.completed + 1, enqueued, reached, mine.since_ns)
 
 
-def _pairs(timeline: Timeline, unknown: set[int]) -> Iterator[Waiting]:
+def _pairs(pending: pl.DataFrame, unknown: set[int]) -> Iterator[Waiting]:
     """A send or recv that is not complete, where the peer has no incomplete call to meet it, or has others before it.
 
     Only each rank's first one in a group: a communicator carries out its sends and recvs in order.
     """
-    pending = _pending_pairs(timeline)
     counts = {tuple(key): count for *key, count in pending.group_by("group", "rank", "peer", "op").len().iter_rows()}
     first = pending.group_by("group", "rank", maintain_order=True).first()
     heads = {
@@ -490,10 +491,11 @@ def _unclear(
     places: Mapping[tuple[str, int], _Place],
     unknown: set[int],
     waits: Sequence[Waiting],
-    odds: Sequence[Odd],
+    odds: Sequence[_Odd],
+    pending: pl.DataFrame,
 ) -> Iterator[str]:
     blocked, waited = {one.rank for one in waits}, {one.on for one in waits}
-    for rank, absent in sorted({*_pending_pairs(timeline).select("rank", "peer").rows()}) if unknown else ():
+    for rank, absent in sorted({*pending.select("rank", "peer").rows()}) if unknown else ():
         if absent in unknown:
             yield f"Rank {rank} may wait for rank {absent} in a send or recv: there is no record of rank {absent}."
     for group, ranks in groups.items():
@@ -506,12 +508,12 @@ def _unclear(
             )
         ops: dict[str, list[int]] = {}
         last = {places[group, rank].completed for rank in stuck}
-        odd = {rank for one, _, wrong in odds for rank in wrong if one == group}
+        named = any(odd.usual for odd in odds if odd.group == group)
         for rank in stuck:
             ops.setdefault(places[group, rank].form, []).append(rank)
         if len({places[group, rank].op for rank in stuck}) == len(ops):  # the op alone tells them apart
             ops = {places[group, those[0]].op: those for those in ops.values()}
-        if len(last) == 1 and len(ops) > 1 and not odd:
+        if len(last) == 1 and len(ops) > 1 and not named:
             issued = "; ".join(f"{ranks_text(those)} {op}" for op, those in ops.items())
             call = f"collective {last.pop() + 1} of group {group_text(timeline.meta, group)}"
             yield f"In {call} the ranks issued different calls: {issued}."
