@@ -117,6 +117,7 @@ class Network:
     Invariant: of the sends and the recvs under one (from, to, slot), one side is always empty, since a post that finds
     its counterpart waiting meets it at once and is never queued. A send completes only when its recv is there: gloo
     announces it (NOTIFY_SEND_READY) and sends the bytes once the receiver has answered (Pair::send in pair.cc).
+    Only what a process that aborts still has to send may stand beside a recv: it does not answer any more.
     """
 
     def __init__(self, size: int) -> None:
