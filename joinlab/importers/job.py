@@ -118,11 +118,8 @@ def _of_one_time(dumps: Sequence[Dump], texts: Texts, told: list[str]) -> list[D
     apart |= apart.T
     if not apart.any():
         return list(dumps)
-    fewest = apart.sum(axis=0).min()
-    model = max(
-        (one for one, count in zip(range(len(dumps)), apart.sum(axis=0), strict=True) if count == fewest),
-        key=lambda one: _last(dumps[one]) or 0,
-    )
+    counts = apart.sum(axis=0)
+    model = max(np.flatnonzero(counts == counts.min()).tolist(), key=lambda at: _last(dumps[at]) or 0)
     for one, other in zip(dumps, apart[model], strict=True):
         if other:
             told.append(
