@@ -96,7 +96,7 @@ _MANY = {
 
 
 def plural(said: str) -> str:
-    """What is said after "rank 1", to be said after "ranks 1, 2".
+    """The words that follow "rank 1", changed to follow "ranks 1, 2".
 
     >>> plural("hangs in barrier, call 5, behind its own send"), plural("finished: its program returned.")
     ('hang in barrier, call 5, behind their own send', 'finished: their program returned.')

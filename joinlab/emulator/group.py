@@ -99,7 +99,7 @@ class EmulatedGroup(dist.ProcessGroup):
     def set_timeout(self, timeout: timedelta) -> None:
         """On gloo, a timeout that the program gives (new_group, init_process_group, this) passes in virtual time.
 
-        On NCCL a rank is said to hang, and the Timeline's meta says when and how the watchdog would end it.
+        On NCCL the rank hangs, and the Timeline's meta says when and how the watchdog would end it.
         """
         ns = round(timeout.total_seconds() * 1e9)
         self.limit_ns, self.watchdog_ns = (0, ns) if self.fabric.streams else (ns, 0)

@@ -8,15 +8,15 @@
         global counter
         counter += 1
 
-Functions stay what they are; so do classes, and isinstance() and pickle with them. What is swapped when the baton
-passes is the value behind a name: of a module (or notebook) that the program is written in, or an attribute of a class
-that is defined there. Only names count that the program reaches and that can change: it writes them (STORE_GLOBAL, and
-for attributes of classes STORE_ATTR, in its code or in code that it reaches), or a list, dict, set, tensor, array,
-module of torch, optimizer, or an instance of a class of its own stands there. A program without such names costs
+Functions and classes stay the same objects, so isinstance() and pickle work as before. When the baton passes, the
+values behind names are swapped: names of a module (or notebook) that the program is written in, and attributes of
+classes defined there. A name is swapped if the program reaches it and can change it: its code, or code that it reaches,
+writes the name (STORE_GLOBAL; STORE_ATTR for attributes of classes), or the value is a list, dict, set, tensor, array,
+module of torch, optimizer, or an instance of one of the program's own classes. A program without such names costs
 nothing more.
 
-Ranks still share what cannot be copied (a lock, an open file), what is larger than MAX_BYTES, what a closure holds,
-and what is written past the code (`globals()["x"] = 1`, `setattr`).
+Ranks still share values that cannot be copied (a lock, an open file), values larger than MAX_BYTES, the contents of
+closures, and names that are written indirectly (`globals()["x"] = 1`, `setattr`).
 """
 
 from __future__ import annotations

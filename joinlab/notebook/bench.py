@@ -90,7 +90,7 @@ class Bench(Stage):
         return self._beside
 
     def keep(self) -> None:
-        """Keep what is shown on the left, to compare what comes next with it; again: put it away.
+        """Keep the shown run on the left, to compare the next one with it; called again, remove it.
 
         Raises ProgramError where nothing is shown.
         """

@@ -26,7 +26,7 @@ half the time for none.
 """
 
 MOST_S = 60.0
-"""So many CPU seconds go into the map of a slow program; what is left by then stays open."""
+"""CPU seconds spent on the map of a slow program; cells not computed by then stay open."""
 
 REST = "joinlab.sweep(program) computes the rest."
 

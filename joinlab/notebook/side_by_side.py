@@ -43,7 +43,7 @@ class Beside:
         )
         self._pair = ipywidgets.HBox(self._columns, layout={"flex_flow": "row wrap", "grid_gap": "12px"})
         self._pair.add_class("joinlab-beside")  # by it the views find each other, and agree on the heights of rows
-        # Where the script puts what the two share: above them the toolbar, below them the legend and what is selected.
+        # The script moves the shared parts here: the toolbar above, the legend and the selection's details below.
         bar, below = ipywidgets.Box(layout={"display": "block"}), ipywidgets.Box(layout={"display": "block"})
         bar.add_class("joinlab-shared-bar")
         below.add_class("joinlab-shared-below")
@@ -81,7 +81,7 @@ class Beside:
         self._select(parted)
 
     def _select(self, parted: tuple[ComparedRow, ...]) -> None:
-        """Select in the left view what stands beside the right one's selection; where nothing is, where they part."""
+        """Select in the left view the row beside the right one's selection, or without one the row where they part."""
         if self.comparison is None:
             return
         if self.right.selected is not None:

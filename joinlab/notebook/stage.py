@@ -172,7 +172,7 @@ class Stage:
 
     @property
     def timeline(self) -> Timeline | None:
-        """What is shown; None while it is covered or not run yet. While torch is loaded, it is waited for."""
+        """The shown run; None while it is covered or not run yet. Waits while torch is loading."""
         if self.loading and self._timeline is None:
             self._wait_until_loaded()
         return self._timeline
@@ -211,7 +211,7 @@ class Stage:
         self._refresh()
 
     def _refresh(self) -> None:
-        """Something was chosen: cover or forget what was shown before, and emulate what can be emulated at once."""
+        """React to a choice: cover or drop the run shown before, and emulate the new one at once if possible."""
         with self._lock:
             self._timeline, self._failed = None, None
             self.panel.counts = list(self.counts)
