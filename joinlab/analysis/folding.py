@@ -24,7 +24,7 @@ import numpy.typing as npt
 import polars as pl
 
 from joinlab.analysis.matching import SETUP, Matched, Slot, groups_of, is_refused, is_setup
-from joinlab.analysis.wording import asks, ranks_text
+from joinlab.analysis.wording import asks, asks_of, ranks_text
 from joinlab.ops import POINT_TO_POINT
 from joinlab.timeline import Timeline
 
@@ -118,7 +118,7 @@ class Folding:
             slot = self.slots[index]
             for of in slot.calls if rank is None else slot.calls.keys() & {rank}:
                 row = self.matched.row_of[of, slot.group, slot.calls[of]]
-                words.append(_gathered(asks(row["origin"], row["op"])))
+                words.append(_gathered(asks_of(row)))
         setup = [word for word in dict.fromkeys(words) if word in _SETUP]
         pattern = [word for word in dict.fromkeys(words) if word not in _SETUP]
         said = ", ".join(pattern or setup)

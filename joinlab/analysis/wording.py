@@ -289,13 +289,18 @@ def asks(origin: str | None, op: str) -> str:
     return _ASKS.get(who, who) if bracket else label
 
 
+def asks_of(row: Mapping[str, Any]) -> str:
+    """The same of a row of a Timeline's calls."""
+    return asks(row["origin"], row["op"])
+
+
 def quoted(row: Mapping[str, Any]) -> str:
     """What a call asks, in quotes if it is more than one word.
 
     >>> quoted({"origin": "all-reduce (join() _get_num_nonjoined_procs())", "op": "all_reduce"})
     '"anyone left?"'
     """
-    said = asks(row["origin"], row["op"])
+    said = asks_of(row)
     return f'"{said}"' if " " in said else said
 
 

@@ -18,7 +18,7 @@ import polars as pl
 
 from joinlab.analysis.folding import hash_columns
 from joinlab.analysis.large import Large
-from joinlab.analysis.wording import asks
+from joinlab.analysis.wording import asks_of
 from joinlab.picture.details import Details, call_details
 from joinlab.picture.lanes import MARGIN
 from joinlab.picture.rows import RowKind, kind
@@ -153,7 +153,7 @@ def _codes(calls: pl.DataFrame) -> tuple[Column, list[Code]]:
         facts = tuple(fact for fact in call_details(row, True) if fact[0] not in VARIES)
         same = (row["op"], row["origin"], row["dtype"], str(row["shape"]), row["reduce_op"], row["root"])
         told = (("group", str(row["group"])), *facts)
-        label, number = asks(row["origin"], row["op"]), like.setdefault(same, len(like))
+        label, number = asks_of(row), like.setdefault(same, len(like))
         found.append(Code(kind(row), label, row["call_site"] or "", told, number))
     return code, found
 

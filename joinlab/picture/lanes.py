@@ -26,7 +26,7 @@ from joinlab.analysis.folding import Folding
 from joinlab.analysis.folding import fold as fold_timeline
 from joinlab.analysis.large import Flags, is_large, large
 from joinlab.analysis.matching import Matched
-from joinlab.analysis.wording import asks, at_input, tensor
+from joinlab.analysis.wording import asks_of, at_input, tensor
 from joinlab.picture.details import Details, call_details, moment, span_details, wait_details
 from joinlab.picture.mismatches import notes
 from joinlab.picture.rows import PictureRow, Row, RowKind, fold, kind, plan, stretches, unlike
@@ -452,7 +452,7 @@ _NOWHERE = (0.0, 0.0)
 
 
 def _call_box(call: Row, slot: int, bad: bool, tells_start: bool, meta: Meta) -> Box:
-    label = asks(call["origin"], call["op"])
+    label = asks_of(call)
     return Box(
         call["rank"],
         Lane.STREAM,
