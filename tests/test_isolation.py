@@ -8,6 +8,7 @@ import io
 import json
 import locale
 import logging
+import math
 import multiprocessing
 import os
 import pickle
@@ -30,6 +31,7 @@ import torch.multiprocessing as mp
 from torch.utils.data import DataLoader, TensorDataset
 
 from joinlab import cases, emulate, launch
+from joinlab.emulator import leftovers
 from joinlab.emulator.rank_process import EPOCH_NS
 from joinlab.emulator.warm_up import warm_up
 from joinlab.launcher.forkclient import ForkServer
@@ -118,6 +120,25 @@ def test_nothing_that_a_program_changes_is_left_behind(change):
     assert [str(end) for end in timeline.ends] == ["finished"] * 2
     assert [name for name in before if before[name] != after[name]] == []
     assert emulate(cases.case_1, (1, 2)).returns == (1, 2)
+
+
+@pytest.mark.parametrize("counted", [True, False], ids=["tags", "no tags"])
+def test_what_was_changed_between_two_emulations_stays(monkeypatch, counted):
+    monkeypatch.setattr(leftovers, "_COUNTED", leftovers._COUNTED and counted)
+
+    def change(rank, inputs):
+        torch.relu = torch.ones = math.gcd = None
+        del torch.Tensor.mine
+
+    emulate(cases.case_1, (1, 1))
+    mine, gcd = (lambda value: 0), (lambda *values: 1)
+    monkeypatch.setattr(torch.Tensor, "mine", mine, raising=False)
+    monkeypatch.setattr(math, "gcd", gcd)
+    ones = monkeypatch.setattr(torch, "ones", lambda *args, **kwargs: torch.full(args, 2.0)) or torch.ones
+    returned = emulate(lambda rank, inputs: (gcd(4, 2), torch.ones(1).item(), change(rank, inputs)), (0,)).returns
+    assert returned == ((1, 2.0, None),)
+    assert (torch.Tensor.mine, math.gcd, torch.ones) == (mine, gcd, ones)
+    assert torch.relu(torch.tensor(-1.0)) == 0 and emulate(cases.case_1, (1, 2)).returns == (1, 2)
 
 
 @pytest.mark.parametrize("leave", [quit, sys.exit, exit])

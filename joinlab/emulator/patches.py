@@ -16,28 +16,37 @@ Make = Callable[[Any], Callable[..., Any]]
 
 
 class Patches:
-    """Sets attributes, and puts back what was there, last first."""
+    """Sets attributes, and puts back what was there, last first. `again` sets the same ones once more."""
 
     def __init__(self) -> None:
-        self._undo: list[Callable[[], Any]] = []
-
-    def on_undo(self, action: Callable[[], Any]) -> None:
-        """Something else to do on `undo`."""
-        self._undo.append(action)
+        self._known: list[tuple[Any, str, Any, Any]] = []  # owner, name, what was there, what stands there instead
+        self._set = 0  # how many of them are set
 
     def undo(self) -> None:
         """Put everything back."""
-        while self._undo:
-            self._undo.pop()()
+        while self._set:
+            self._set -= 1
+            owner, name, before, _ = self._known[self._set]
+            if before is _MISSING:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
+
+    def again(self) -> bool:
+        """Set everything that was set before `undo`; False, and nothing is set, if what was there has changed."""
+        for owner, name, before, value in self._known:
+            if vars(owner).get(name, _MISSING) is not before:
+                self.undo()
+                return False
+            setattr(owner, name, value)
+            self._set += 1
+        return True
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         """Set an attribute of a module or class."""
-        before = vars(owner).get(name, _MISSING)
-        if before is _MISSING:
-            self._undo.append(lambda: delattr(owner, name))
-        else:
-            self._undo.append(lambda: setattr(owner, name, before))
+        self._known.append((owner, name, vars(owner).get(name, _MISSING), value))
         setattr(owner, name, value)
+        self._set += 1
 
     def for_ranks(self, owner: Any, name: str, make: Make) -> None:
         """Replace a function in the threads of ranks: make(host) returns what stands there."""
