@@ -150,6 +150,19 @@ class SpanRow(TypedDict):
     call_site: NotRequired[str | None]
 
 
+class AboutNccl(TypedDict, total=False):
+    """What a record of GPUs says of NCCL, beside its version.
+
+    rings        by group, of more than two ranks: their order on the ring, where NCCL's log told it
+    coalesced    groups in which calls were issued as one: a batch of sends and recvs, or several collectives
+    warps_apart  False: the GPUs are older than Volta, so the threads of a warp wait for each other
+    """
+
+    rings: dict[str, list[int]]
+    coalesced: list[str]
+    warps_apart: bool
+
+
 class Source(TypedDict):
     """Where the text of a program stands."""
 

@@ -20,10 +20,10 @@ import polars as pl
 
 from joinlab import archive
 from joinlab.errors import RankError
+from joinlab.ops import AboutNccl, decode_values
 from joinlab.ops import CallRow as CallRow
 from joinlab.ops import Source as Source
 from joinlab.ops import SpanRow as SpanRow
-from joinlab.ops import decode_values
 
 CALL_COLUMNS: Mapping[str, pl.DataType] = {
     "rank": pl.Int64(),  # global rank that issued the call
@@ -134,6 +134,7 @@ class Meta(TypedDict, total=False):
     group_backends: dict[str, str]
     eager_groups: list[str]
     stream_waits: list[list[int | str]]
+    nccl: AboutNccl
     skipped: dict[str, dict[int, int]]
     progress: dict[str, dict[int, Progress]]
     missing_ranks: list[int]
@@ -245,8 +246,9 @@ class Timeline:
             progress {group: {rank: how many it enqueued and completed}}, missing_ranks, and problems, sentences
             about what could not be read; group_names {name: the program's own description of it},
             group_backends {name: its backend} for groups whose backend is not `backend`; eager_groups, whose NCCL
-            communicators were made with them (init_process_group(device_id=...)); processes {rank: host, pid, gpu,
-            command} of a recorded job; input_column, what the column `input` counts
+            communicators were made with them (init_process_group(device_id=...)); nccl, what is known
+            of its rings and GPUs; processes {rank: host, pid, gpu, command} of a recorded job; input_column, what the
+            column `input` counts
 
         timeline.calls.filter(pl.col("completed_ns").is_null())     # what never completed
         timeline.ends[1].kind                                       # "hung"
@@ -395,7 +397,7 @@ _ENDING = {"kind": (str,), "pending": (bool,), "call": _INT, "group": _TEXT, "te
 _META = {"program": _TEXT, "engine": _TEXT, "backend": _TEXT, "transport": _TEXT, "verdict_ns": _INT, "inputs": _INTS}
 _META |= {"world_size": _INT, **dict.fromkeys(("source", "versions", "clock", "emulation"), (dict, type(None)))}
 _META |= dict.fromkeys(("problems", "missing_ranks", "eager_groups"), (list, tuple))
-_META |= dict.fromkeys(("skipped", "progress", "group_names", "group_backends"), (dict,))
+_META |= dict.fromkeys(("skipped", "progress", "group_names", "group_backends", "nccl"), (dict,))
 _META["input_column"] = (str,)
 _SOURCE = {"file": (str,), "first_line": (int,), "text": (str,)}
 
@@ -425,6 +427,13 @@ def _check_meta(timeline: Timeline) -> None:
     for name, counts in (meta.get("skipped", {}) or {}).items():
         if not isinstance(counts, dict) or any(type(one) is not int for pair in counts.items() for one in pair):
             raise ValueError(f"meta whose skipped calls of group {name!r:.40} are no numbers")
+    nccl = meta.get("nccl", {})
+    _check_types("meta of NCCL", nccl, {"rings": (dict,), "coalesced": (list, tuple), "warps_apart": (bool,)})
+    if any(
+        not isinstance(ring, (list, tuple)) or any(type(rank) is not int for rank in ring)
+        for ring in nccl.get("rings", {}).values()
+    ):
+        raise ValueError("meta whose rings are no ranks")
     if any(type(count) is not int for count in meta.get("inputs") or ()):
         raise ValueError("meta whose inputs are no numbers")
 

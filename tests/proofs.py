@@ -2,6 +2,10 @@
 
 Random programs are emulated, so it is known which ranks hang and which calls complete; the Timelines are then judged as
 if they had been recorded. A claim about a call that did complete would be false, and ends the command with status 1.
+
+On NCCL each is judged three times: with all that a record of GPUs tells (the order of the ring from NCCL's log, its
+version, the kind of GPU, and which calls were issued as one); without the ring; and by calls alone, as of a dump that
+another tool wrote.
 """
 
 from __future__ import annotations
@@ -9,8 +13,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from joinlab import Timeline, emulate
 from joinlab.analysis.matching import Matched
@@ -39,8 +44,15 @@ class Judged:
     false: frozenset[tuple[int, str, int]]
 
 
-def runs(backend: str, seeds: range) -> Iterator[Judged]:
-    """Every program of `seeds`, emulated and judged; those without a hung rank for their false claims alone."""
+TOLD = ("ring", "record", "calls")
+"""How much is told of a run on NCCL, most first."""
+
+
+def runs(backend: str, seeds: range) -> Iterator[tuple[Judged, ...]]:
+    """Every program of `seeds`, emulated and judged, once for each of TOLD on NCCL.
+
+    Those without a hung rank are judged for their false claims alone.
+    """
     for seed in seeds:
         plan = draw(seed)
         try:
@@ -49,12 +61,28 @@ def runs(backend: str, seeds: range) -> Iterator[Judged]:
             )
         except LaunchError:  # the model says that it cannot tell
             continue
-        yield judge(found, seed)
+        yield tuple(judge(found, seed, told) for told in (TOLD if backend == "nccl" else TOLD[-1:]))
 
 
-def judge(timeline: Timeline, seed: int = 0) -> Judged:
+def as_recorded(timeline: Timeline, told: str = "calls") -> dict[str, Any]:
+    """The meta that a record of this emulation would have; `told` is one of TOLD."""
+    meta: dict[str, Any] = {**timeline.meta, "engine": "recorded"}
+    knobs = meta.pop("emulation")
+    if told != "calls":
+        own = meta.get("group_backends", {})
+        on_nccl = {name: ranks for name, ranks in meta["groups"].items() if own.get(name, "nccl") == "nccl"}
+        meta["versions"] = {**meta["versions"], "nccl": "2.7.8" if knobs["era"] == "1.9" else "2.29.7"}
+        meta["nccl"] = {
+            "rings": on_nccl if told == "ring" else {},  # the model's ring has the order of the ranks
+            "warps_apart": knobs.get("independent_threads", True),
+            "coalesced": meta.get("nccl", {}).get("coalesced", []),
+        }
+    return meta
+
+
+def judge(timeline: Timeline, seed: int = 0, told: str = "calls") -> Judged:
     """Judge an emulated Timeline as if it had been recorded."""
-    reasons = Reasons(Matched(replace(timeline, meta={**timeline.meta, "engine": "recorded"})))
+    reasons = Reasons(Matched(replace(timeline, meta=as_recorded(timeline, told))))  # type: ignore[arg-type]
     calls = reasons.matched.calls
     done = {(call.rank, call.group, call.seq) for call in calls if call.completed}
     unseen = [call._replace(completed=False) for call in calls]  # claims may not rest on what was seen to complete
@@ -89,25 +117,31 @@ def _cause(reasons: Reasons, hung: list[int]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--n", type=int, default=400, help="programs 0 to n - 1")
+    parser.add_argument("--n", type=int, default=400, help="this many programs")
+    parser.add_argument("--first", type=int, default=0, help="the number of the first one")
+    args = parser.parse_args()
     wrong = 0
-    seeds = range(parser.parse_args().n)
+    seeds = range(args.first, args.first + args.n)
     for backend in ("nccl", "gloo"):
-        found = list(runs(backend, seeds))
-        hung, proven = sum(one.hung for one in found), sum(one.proven for one in found)
-        print(f"{backend}: {proven} of {hung} hung ranks proven, {100 * proven / max(1, hung):.1f} %")
-        missing = Counter[str]()
-        for one in found:
-            missing[one.cause] += one.hung - one.proven
-            if one.false:
-                wrong += 1
-                print(f"  program {one.seed}: FALSE CLAIMS {sorted(one.false)}")
-        for cause, count in missing.most_common():
-            if count:
-                print(
-                    f"  {count:4}  {cause}: programs {', '.join(str(one.seed) for one in found if one.cause == cause)}"
-                )
+        by_told = zip(*runs(backend, seeds), strict=True)
+        for told, found in zip(TOLD if backend == "nccl" else TOLD[-1:], by_told, strict=True):
+            wrong += _print(f"{backend}, {told}", found)
     return wrong > 0
+
+
+def _print(title: str, found: Sequence[Judged]) -> int:
+    """Print one share of proven ranks, and what the others lack; returns how many programs have a false claim."""
+    hung, proven = sum(one.hung for one in found), sum(one.proven for one in found)
+    print(f"{title}: {proven} of {hung} hung ranks proven, {100 * proven / max(1, hung):.1f} %")
+    missing = Counter[str]()
+    for one in found:
+        missing[one.cause] += one.hung - one.proven
+        if one.false:
+            print(f"  program {one.seed}: FALSE CLAIMS {sorted(one.false)}")
+    for cause, count in missing.most_common():
+        if count:
+            print(f"  {count:4}  {cause}: programs {', '.join(str(one.seed) for one in found if one.cause == cause)}")
+    return sum(bool(one.false) for one in found)
 
 
 if __name__ == "__main__":

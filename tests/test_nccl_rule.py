@@ -19,12 +19,12 @@ def call(
 
 
 def stuck(
-    *lanes: list[tuple], gone: tuple[int, ...] = (), ranks: tuple[int, ...] | None = None
+    *lanes: list[tuple], gone: tuple[int, ...] = (), ranks: tuple[int, ...] | None = None, **told
 ) -> set[tuple[int, int]]:
-    """(rank, seq) of the blocked calls of lanes of (op, count, dtype, root)."""
+    """(rank, seq) of the blocked calls of lanes of (op, count, dtype, root); `told` are fields of a Setting."""
     ranks = tuple(range(len(lanes))) if ranks is None else ranks
     calls = [call(rank, seq, *what) for rank, lane in zip(ranks, lanes, strict=True) for seq, what in enumerate(lane)]
-    return set(blocked(by_group(calls, {"0": ranks})["0"], gone))
+    return set(blocked(by_group(calls, {"0": ranks}, Setting(**told))["0"], gone))
 
 
 TWO_RANKS = [  # rank 0 with rank 1, and which of them hangs
@@ -121,6 +121,69 @@ def test_of_more_ranks_is_claimed_what_holds_in_every_order_on_the_ring():
     assert stuck(*[[(BC, 1, "float32", k % 2)] for k in range(17)]) == set()  # more ranks than the tuner is known for
     split = by_group([call(rank, 0, AR, 1 + 2 * rank) for rank in (0, 1)], {"0": (0, 1)}, Setting(one_node=False))
     assert blocked(split["0"]) == {}
+
+
+def test_the_order_of_the_ring_decides_where_it_is_known():
+    """Rank 1 gets what rank 2 broadcasts only if it is the next one on the ring, not if rank 0 is, which sums."""
+    apart = [(AR, 1)], [(BC, 1, "float32", 2)], [(BC, 1, "float32", 2)]
+    assert stuck(*apart) == {(0, 0)}
+    assert stuck(*apart, rings={"0": (0, 1, 2)}) == {(0, 0), (1, 0)}
+    assert stuck(*apart, rings={"0": (0, 2, 1)}) == {(0, 0)}
+    assert stuck(*apart, rings={"0": (2, 0, 1)}) == {(0, 0), (1, 0)}  # one circle, another beginning
+    assert stuck(*apart, rings={"0": (0, 1)}) == {(0, 0)}  # not all of its ranks: nothing is known
+
+
+def test_version_and_kind_of_gpu_decide_where_they_are_known():
+    """Of 32 bytes on 3 ranks the first part is all in 2.7.8, and 16 today, so that the second does not come."""
+    odd = [(AR, 8)], [(AR, 1)], [(AR, 1)]
+    assert stuck(*odd) == stuck(*odd, version="2.7.8") == stuck(*odd, version="2.12.10") == {(0, 0)}
+    assert stuck(*odd, version="2.29.7") == {(0, 0), (1, 0), (2, 0)}
+    wider = [(AR, 3)], [(AR, 1)]
+    assert stuck(*wider) == {(0, 0)}
+    assert stuck(*wider, warps_apart=False) == {(0, 0), (1, 0)}  # before Volta no line goes on before all have come
+
+
+def test_a_list_to_scatter_is_one_collective_where_none_was_coalesced():
+    parts = [IssuedCall(rank, "0", 0, "reduce_scatter", "float32", [[2], [2]]) for rank in (0, 1)]
+    calls = [parts[0], call(1, 0, BC, root=1), call(0, 1, AR), call(1, 1, AR)]
+
+    def found(coalesced):
+        return set(blocked(by_group(calls, {"0": (0, 1)}, Setting(coalesced=coalesced))["0"]))
+
+    assert found(None) == found(["0"]) == set()
+    assert found([]) == {(1, 1)}
+
+
+def pairs(*lanes: list[tuple], **told) -> set[tuple[int, int]]:
+    """(rank, seq) of the blocked of two ranks' sends and recvs, (op, count), in a group of three."""
+    calls = [
+        IssuedCall(rank, "0", seq, op, "float32", [[count]], peer=1 - rank)
+        if op in ("send", "recv")
+        else call(rank, seq, op, count, root=1)
+        for rank, lane in enumerate(lanes)
+        for seq, (op, count) in enumerate(lane)
+    ]
+    return set(blocked(by_group(calls, {"0": (0, 1, 2)}, Setting(coalesced=(), **told))["0"]))
+
+
+def test_sends_that_were_in_no_batch_have_a_communicator_for_each_two_ranks():
+    send, recv = ("send", 1), ("recv", 1)
+    assert pairs([send, send, recv], [recv]) == {(0, 2)}
+    assert pairs([("send", 2)], [("recv", 4)]) == {(1, 0)}  # it waits for a second line
+    assert pairs([("send", 10**6)], [("recv", 4)]) == pairs([send], [("recv", 10**6)]) == set()  # not LL: not known
+    assert pairs([send], []) == {(0, 0)}  # the two must make it first
+    assert pairs([send], [("gather", 1)]) == {(0, 0), (1, 0)}  # which does not help: that needs the group's
+    assert pairs([send], [("gather", 1)], eager=("0",)) == {(1, 0)}
+    assert pairs([send] * 10, [recv]) == {(0, 9)}  # a FIFO holds eight
+
+
+def test_a_send_in_a_batch_may_be_what_a_gather_waits_for():
+    same = call(0, 0, AR), call(1, 0, AR)
+    gather, send = call(0, 1, "gather", root=0), IssuedCall(1, "0", 1, "send", "float32", [[1]], peer=0)
+    assert set(blocked(by_group([*same, gather], {"0": (0, 1)})["0"])) == {(0, 1)}
+    assert (0, 1) not in blocked(by_group([*same, gather, send], {"0": (0, 1)})["0"])
+    alone = by_group([*same, gather, send], {"0": (0, 1)}, Setting(coalesced=()))["0"]
+    assert set(blocked(alone)) == {(0, 1), (1, 1)}
 
 
 def test_a_host_meets_its_peer_inside_the_first_gather():

@@ -21,7 +21,7 @@ from joinlab.emulator.gloo_monitored import DEFAULT_TIMEOUT, monitored_barrier
 from joinlab.emulator.host import Host
 from joinlab.emulator.model import EmulatedCall, Fabric
 from joinlab.ops import Op
-from joinlab.program.process_group import METHODS
+from joinlab.program.process_group import COALESCED, METHODS
 
 NCCL_TIMEOUT = timedelta(minutes=10)
 """default_pg_nccl_timeout in torch/distributed/constants.py, PyTorch v2.13.0."""
@@ -148,7 +148,11 @@ class EmulatedBackend:
 
 
 def _method(name: str) -> Callable[..., EmulatedWork]:
+    several = name in COALESCED
+
     def issued(self: EmulatedGroup, *args: Any, **kwargs: Any) -> EmulatedWork:
+        if several or self.coalescing is not None:
+            self.host.coalesced.add(self.label)
         return self.work_of([self.host.issue(self, name, (*args, *kwargs.values()), self.coalescing)])
 
     issued.__name__ = name

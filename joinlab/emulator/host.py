@@ -87,6 +87,7 @@ class Host:
         self.gone = False
         self.closing = ""  # what is said of a rank that waits though its program is over
         self.calls: list[EmulatedCall] = []
+        self.coalesced: set[str] = set()  # groups in which it has issued several collectives as one
         self.eager = False  # its process is bound to a GPU, so that its groups connect when they are made
         self.asked_timeout: timedelta | None = None  # for the group that it is making now
         self.asked_backend: Any = None  # of a group that torch.distributed is making for it

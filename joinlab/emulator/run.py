@@ -370,6 +370,9 @@ class Emulation:
             meta["input_column"] = BY_BACKWARD
         if self._eager:
             meta["eager_groups"] = sorted(self._eager)
+        coalesced = {name for host in self.hosts for name in host.coalesced}
+        if coalesced:
+            meta["nccl"] = {"coalesced": sorted(coalesced)}
         names = group_names(self._ranks_of, self._said)
         if names:
             meta["group_names"] = names

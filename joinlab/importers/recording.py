@@ -18,7 +18,7 @@ from joinlab.program.steps import BY_BACKWARD, settle_steps
 from joinlab.recorder.bounded_log import parse_segment_name
 from joinlab.recorder.events import LogTail
 from joinlab.recorder.rank_log import MOST_RANKS, RankLog, about_groups
-from joinlab.rules.calls import Setting
+from joinlab.rules.calls import Setting, setting_of
 from joinlab.rules.proof import Wait, prove
 from joinlab.timeline import RUNNING, Clock, Ending, EndKind, Meta, Process, Timeline, timeline_from_rows
 
@@ -170,8 +170,6 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
     for row in rows:
         _shift(row, shifts[host_of[row["rank"]]].offset_ns - origin)
     transport = "sockets" if backend == "gloo" else None
-    setting = Setting(transport, about["group_backends"], about["eager_groups"], len(set(host_of.values())) < 2)
-    ends = _ends(logs, size, calls, groups, backend, setting)
     if any(skips for by_rank in skipped.values() for skips in by_rank.values()):
         keep = first.begin.get("keep")
         problems.append(f"only the last {keep} calls of each group and rank were kept (keep={keep}); older are counted")
@@ -204,8 +202,13 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
         "missing_ranks": missing,
         "problems": problems,
     }
+    if any(about["stream_waits"]):
+        meta["stream_waits"] = about["stream_waits"]
+    if "nccl" in about:
+        meta["nccl"] = about["nccl"]
     if by_step:
         meta["input_column"] = BY_BACKWARD
+    ends = _ends(logs, size, calls, groups, backend, setting_of(meta))
     return timeline_from_rows(calls=calls, ends=ends, meta=meta, spans=spans)
 
 

@@ -229,7 +229,7 @@ class Watch:
             for ids in log.waits.values():
                 waits.append(Wait(log.rank, tuple((log.calls[id]["group"], log.calls[id]["seq"]) for id in ids)))
         calls = [call for log in self.logs for call in log.calls.values()]
-        meta = {**self.meta, **about_groups(self.logs, self.meta["backend"])}
+        meta = {**self.meta, **about_groups(self.logs, self.meta["backend"]), "versions": self._versions()}
         if prove(calls, self._groups(), self.meta["backend"], waits, gone, setting_of(meta)) is not None:
             self._judge(EndKind.HUNG, "the matching rule proves a hang", proven=True)
 
@@ -263,12 +263,7 @@ class Watch:
             **self.meta,
             **about_groups(self.logs, self.meta["backend"]),
             "groups": self._groups() or {"0": list(range(len(self.counts)))},
-            "versions": {
-                "joinlab": __version__,
-                "python": ".".join(map(str, sys.version_info[:3])),
-                "torch": begin.get("torch"),
-                "nccl": begin.get("nccl"),
-            },
+            "versions": self._versions(),
             "clock": {"domain": "monotonic", "origin_ns": self.origin_ns, "hosts": {begin.get("host", "?"): 0}},
         }
         if settle_steps(self.logs):
@@ -281,6 +276,15 @@ class Watch:
             returns=[self.files.returned(log.rank) for log in self.logs],
             output=[output.text() for output in self.files.output],
         )
+
+    def _versions(self) -> dict[str, str | None]:
+        begin = next((log.begin for log in self.logs if log.begin), {})
+        return {
+            "joinlab": __version__,
+            "python": ".".join(map(str, sys.version_info[:3])),
+            "torch": begin.get("torch"),
+            "nccl": begin.get("nccl"),
+        }
 
     def _ended(self, rank: int) -> Ending:
         cut_short = self.cut_short if rank in self.late else ""

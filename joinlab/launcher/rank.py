@@ -33,6 +33,7 @@ from joinlab.program.process_group import check_begin
 from joinlab.program.program import Inputs, call_program
 from joinlab.recorder.events import PROGRAM, EventLog, log_name, output_name, return_name
 from joinlab.recorder.install import install
+from joinlab.recorder.nccl_log import NcclLog
 from joinlab.recorder.recorder import Recorder
 
 STORE = "rendezvous"
@@ -57,6 +58,8 @@ def run_rank(request: Mapping[str, Any], rank: int, trouble: int) -> NoReturn:
             _own_process(folder, rank, request)
             log = EventLog(folder / log_name(rank), lambda error: complain("could not go on recording", error))
             recorder = Recorder(log, rank)
+            if request["backend"] == "nccl":
+                recorder.nccl_log = NcclLog(folder, rank)
             install(recorder, {"torch": torch.__version__, "nccl": request["nccl"]})
         except Exception as error:
             complain("could not be set up", error)

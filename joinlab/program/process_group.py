@@ -53,6 +53,9 @@ METHODS = {
     "recv_anysource": Method(Op.RECV, None, 0),
 }
 
+COALESCED = frozenset(name for name in METHODS if "coalesced" in name)
+"""Methods that make one call of several collectives."""
+
 _REDUCE_OPS = {
     int(getattr(dist.ReduceOp, name).value): name.lower()
     for name in ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")

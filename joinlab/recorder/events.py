@@ -7,7 +7,8 @@ file is longer than its text; for a reader it ends at its first zero byte. Times
 clock; the reader subtracts the moment the run began.
 
     begin   rank, pid, host, versions              group   name, ranks, backend
-    gpu     device and its name
+    gpu     device, its name and its compute capability's first number
+    ring    group, its ranks in NCCL's order        coalesced   group in which calls were issued as one
     stack   id, frames                             input   i (null: exhausted)
     call    id, group, seq, input or step, op, ... done / fail   id, values or text
     value   id, column, values (from a GPU)         wait / wake   ids, thread, live threads

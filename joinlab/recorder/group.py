@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from joinlab.program.process_group import METHODS, Method, tensors_in
+from joinlab.program.process_group import COALESCED, METHODS, Method, tensors_in
 from joinlab.recorder.call import Numbering, Reader, RecordedCall, RecordedGroup
 from joinlab.recorder.recorder import Recorder
 
@@ -110,6 +110,11 @@ class RecordingGroup(dist.ProcessGroup):
         self.backend = self.record.backend
         self.about = (desc, eager)
         self._note(timeout)
+        self.coalescing = False
+        # NCCL tells it from the group's first rank; of two ranks there is one ring.
+        self.ring_wanted = (
+            recorder.nccl_log is not None and self.backend == "nccl" and real.rank() == 0 and real.size() > 2
+        )
 
     def record_of(self, method: Method, args: tuple[Any, ...]) -> RecordedGroup:
         """The record of the backend that will serve this call: that of its tensors' device."""
@@ -132,6 +137,26 @@ class RecordingGroup(dist.ProcessGroup):
             self.recorder.held.append(self)
         return BACKEND
 
+    def look_for_ring(self) -> None:
+        """If this group's NCCL communicator was just made, record the order of its ranks on the ring."""
+        log = self.recorder.nccl_log
+        if self.ring_wanted and not self.coalescing and log is not None:
+            ring = log.ring(len(self.record.ranks))
+            if ring:
+                self.ring_wanted = False
+                self.recorder.note_ring(self.record, [self.record.ranks[place] for place in ring])
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        self.recorder.note_coalesced(self.record)
+        self.coalescing = True
+        super()._start_coalescing(device)
+
+    def _end_coalescing(self, device: torch.device) -> Any:
+        self.coalescing = False
+        work = super()._end_coalescing(device)
+        self.look_for_ring()
+        return work
+
     def shutdown(self) -> None:
         """destroy_process_group."""
         self.real.shutdown()
@@ -152,6 +177,7 @@ class RecordingGroup(dist.ProcessGroup):
 
 def _method(name: str) -> Callable[..., RecordedWork]:
     method = METHODS[name]
+    several = name in COALESCED
 
     def recorded(self: RecordingGroup, *args: Any, **kwargs: Any) -> RecordedWork:
         recorder = self.recorder
@@ -165,6 +191,10 @@ def _method(name: str) -> Callable[..., RecordedWork]:
         except BaseException as error:
             recorder.refuse(call, error)
             raise
+        if several:
+            recorder.note_coalesced(call.group)
+        if self.ring_wanted:
+            self.look_for_ring()
         work = RecordedWork(recorder, call)
         recorder.track(call, work)
         return work

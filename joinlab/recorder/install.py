@@ -57,9 +57,12 @@ def _patch_group_creation(recorder: Recorder) -> None:
         else:
             args = (*args[:3], dist.Backend(BACKEND), *args[4:])
         try:
-            return helper(*args, **kwargs)
+            made = helper(*args, **kwargs)
         finally:
             requested.clear()  # a rank that is not in the group made none
+        if eager and isinstance(made[0], RecordingGroup):
+            made[0].look_for_ring()
+        return made
 
     def create(options: Any, backend_options: Any) -> RecordingGroup:
         return _create_group(recorder, *requested[-1], options, backend_options)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
-from joinlab.ops import CallRow, Op, SpanRow, encode_values, group_names
+from joinlab.ops import AboutNccl, CallRow, Op, SpanRow, encode_values, group_names
 from joinlab.program.steps import is_made_by_join
 
 MOST_RANKS = 65_536
+VOLTA = 7
+"""From this compute capability on, the threads of a warp make progress apart (CUDA C++ Programming Guide)."""
 
 
 @dataclass(slots=True)
@@ -41,6 +43,12 @@ class RankLog:
     before: dict[int, int] = field(default_factory=dict)
     """By id of a call: how many collectives the rank had issued before it in its group; of bounded logs."""
     gpu: str | None = None
+    gpu_major: int | None = None
+    """The first number of the GPU's compute capability."""
+    rings: dict[str, list[int]] = field(default_factory=dict)
+    """By group, of which this rank is the first: its ranks in the order of NCCL's ring."""
+    coalesced: set[str] = field(default_factory=set)
+    """Groups in which calls were issued as one."""
     streamed: dict[int, int] = field(default_factory=dict)
     """On NCCL: id of a call that the stream was made to wait for -> id of the first call that was issued then."""
     one_stream: bool = True
@@ -176,7 +184,11 @@ class RankLog:
             case "lost":
                 self.lost = event["x"]
             case "gpu":
-                self.gpu = event["x"]
+                self.gpu, self.gpu_major = event["x"], event.get("cc")
+            case "ring":
+                self.rings[event["g"]] = event["r"]
+            case "coalesced":
+                self.coalesced.add(event["g"])
             case "streams":
                 self.one_stream = False
 
@@ -207,18 +219,32 @@ class AboutGroups(TypedDict):
     group_backends: dict[str, str]
     eager_groups: list[str]
     stream_waits: list[list[int | str]]
+    nccl: NotRequired[AboutNccl]
 
 
 def about_groups(logs: Collection[RankLog], backend: str) -> AboutGroups:
     """The groups of these logs, of a run on `backend`: what to call them, other backends, eager ones, their streams."""
     groups = {name: group for log in logs for name, group in log.groups.items()}
     ranks, said = ({name: group[field] for name, group in groups.items()} for field in ("ranks", "desc"))
-    return {
+    about: AboutGroups = {
         "group_names": group_names(ranks, said),
         "group_backends": {name: group["backend"] for name, group in groups.items() if group["backend"] != backend},
         "eager_groups": [name for name, group in groups.items() if group["eager"]],
         "stream_waits": [wait for log in logs for wait in log.stream_waits()],
     }
+    if any(group["backend"] == "nccl" for group in groups.values()):
+        about["nccl"] = _about_nccl(logs)
+    return about
+
+
+def _about_nccl(logs: Collection[RankLog]) -> AboutNccl:
+    """What each of these logs was written to tell; one that is older may not know which calls were issued as one."""
+    about: AboutNccl = {"rings": {name: ring for log in logs for name, ring in log.rings.items()}}
+    if all("coalesced" in log.begin for log in logs):
+        about["coalesced"] = sorted({name for log in logs for name in log.coalesced})
+    if logs and all(log.gpu_major is not None and log.gpu_major < VOLTA for log in logs):
+        about["warps_apart"] = False
+    return about
 
 
 def _checked(event: dict[str, Any]) -> dict[str, Any]:
@@ -270,6 +296,8 @@ _FORMS: Mapping[str, Mapping[str, Callable[[object], bool]]] = {
              "reduce_op": _or_none(_text), "root": _or_none(_number), "peer": _or_none(_number),
              "tag": _or_none(_number), "v": _or_none(_list(_flat)), "site": _or_none(_text), "k": _or_none(_number),
              "w": _or_none(_list(_number)), "b": _or_none(_number)},
+    "ring": {"g": _text, "r": _list(_rank)},
+    "coalesced": {"g": _text},
     "done": {"t": _number, "id": _number, "v": _or_none(_list(_flat))},
     "value": {"id": _number, "c": _text, "v": _or_none(_list(_flat))},
     "fail": {"id": _number, "x": _text},
@@ -280,7 +308,8 @@ _FORMS: Mapping[str, Mapping[str, Callable[[object], bool]]] = {
     "span-": {"t": _number, "id": _number},
     "input": {"k": _number},
     "raise": {"x": _text},
-    **{event: {"x": _text} for event in ("over", "refused", "lost", "gpu")},
+    "gpu": {"x": _text, "cc": _or_none(_number)},
+    **{event: {"x": _text} for event in ("over", "refused", "lost")},
 }  # fmt: skip
 """By event: what its fields must be."""
 

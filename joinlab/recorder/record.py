@@ -37,7 +37,10 @@ class Recording:
     current: Recording | None = None
 
     def __init__(self, folder: Path, rank: int, keep: int | None) -> None:
+        import torch
+
         from joinlab.recorder.install import install
+        from joinlab.recorder.nccl_log import NcclLog
         from joinlab.recorder.recorder import Recorder
 
         self.rank = rank
@@ -51,6 +54,8 @@ class Recording:
             log = BoundedLog(folder, rank, self._failed)
             self.recorder = Recorder(log, rank, History(log, keep))
             log.preamble = self.recorder.preamble
+        if torch.distributed.is_nccl_available():
+            self.recorder.nccl_log = NcclLog(folder, rank)
         self.log = log
         self.over = False
         install(self.recorder, {**_about(), "keep": keep, "most_bytes": None if keep is None else MOST_BYTES})

@@ -31,6 +31,7 @@ from joinlab.recorder.bounded_log import History
 from joinlab.recorder.call import Description, Reader, RecordedCall, RecordedGroup
 from joinlab.recorder.completions import Completions
 from joinlab.recorder.events import Log, now, to_json, values_field
+from joinlab.recorder.nccl_log import NcclLog
 from joinlab.recorder.reducer import ReducerWaits
 from joinlab.recorder.spans import Spans
 from joinlab.recorder.waits import Waits
@@ -66,6 +67,8 @@ class Recorder:
         self._beginnings: list[str] = []  # the events of the rank, of its groups and of its GPU
         self._gpu: torch.device | None = None
         self._one_stream = True
+        self.nccl_log: NcclLog | None = None
+        self._coalesced: set[str] = set()
         self._input_event = ""
         self._works: deque[Any] = deque(maxlen=KEPT_WORKS)
         self.held: list[object] = []
@@ -76,7 +79,8 @@ class Recorder:
 
     def begin(self, about: Mapping[str, Any]) -> None:
         """Record who this rank is."""
-        self._begin({"e": "begin", "rank": self.rank, "pid": os.getpid(), "host": socket.gethostname(), **about})
+        where = {"rank": self.rank, "pid": os.getpid(), "host": socket.gethostname()}
+        self._begin({"e": "begin", **where, "coalesced": [], **about})  # a group in which calls are says so later
 
     def begin_group(self, group: RecordedGroup, desc: str = "", eager: bool = False) -> None:
         """Record that this rank is in a new process group, or that the timeout of one has changed."""
@@ -201,7 +205,8 @@ class Recorder:
             import torch
 
             self._gpu = device
-            self._begin({"e": "gpu", "x": f"{device} ({torch.cuda.get_device_name(device)})"})
+            major, _ = torch.cuda.get_device_capability(device)
+            self._begin({"e": "gpu", "x": f"{device} ({torch.cuda.get_device_name(device)})", "cc": major})
         elif device not in (None, self._gpu):
             self.note_streams()
 
@@ -210,6 +215,16 @@ class Recorder:
         if self._one_stream:
             self._one_stream = False
             self._begin({"e": "streams"})
+
+    def note_coalesced(self, group: RecordedGroup) -> None:
+        """Record that calls of this group were issued as one."""
+        if group.label not in self._coalesced:
+            self._coalesced.add(group.label)
+            self._begin({"e": "coalesced", "g": group.label})
+
+    def note_ring(self, group: RecordedGroup, ranks: list[int]) -> None:
+        """Record the order in which the ranks of this group stand on NCCL's ring."""
+        self._begin({"e": "ring", "g": group.label, "r": ranks})
 
     def _stack(self, frame: FrameType) -> tuple[int, tuple[Frame, ...]]:
         number, new = self._stacks.intern(frame)

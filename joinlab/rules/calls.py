@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from joinlab.ops import FACTS, POINT_TO_POINT, CallRow, Op
 
@@ -178,6 +178,11 @@ class GroupCalls:
     failed       whether the backend raised in one of them: then its state is no longer known
     eager        its communicator was made with the group, as init_process_group(device_id=...) does on NCCL
     one_node     all ranks run on one machine
+    ring         on NCCL its ranks in the order of the ring; (): not known
+    version      NCCL's, as numbers; (): not known
+    apart        each call was issued by itself: no batch of sends and recvs, no collectives coalesced into one
+    warps_apart  the threads of a warp make progress apart, as since Volta. True where it is not known: then more calls
+                 can complete, and less is claimed
     held         by (rank, seq): calls that were issued but never begin, and the stuck call that their stream waits for
     """
 
@@ -189,6 +194,10 @@ class GroupCalls:
     failed: bool
     eager: bool = False
     one_node: bool = True
+    ring: tuple[int, ...] = ()
+    version: tuple[int, ...] = ()
+    apart: bool = False
+    warps_apart: bool = True
     held: Blocked = field(default_factory=dict)
 
     def reached(self) -> GroupCalls:
@@ -221,6 +230,10 @@ class Setting:
     one_node   all ranks run on one machine
     streamed   on NCCL, calls that never completed and that the stream of their rank was made to wait for, by the first
                call that the rank issued then: that one and all later ones of the rank wait for them on its stream
+    rings      on NCCL, by group: its ranks in the order of the ring, where NCCL's log told it
+    version    of NCCL, "2.29.7"
+    coalesced  groups in which calls were issued as one; None: not known
+    warps_apart  False: on the GPUs the threads of a warp wait for each other, as before Volta
     """
 
     transport: str | None = None
@@ -228,6 +241,32 @@ class Setting:
     eager: Collection[str] = ()
     one_node: bool = True
     streamed: Mapping[Key, Sequence[Key]] = field(default_factory=dict)
+    rings: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    version: str | None = None
+    coalesced: Collection[str] | None = None
+    warps_apart: bool = True
+
+    def about(self, group: str, ranks: tuple[int, ...]) -> _About:
+        """What it says of one group, as fields of its GroupCalls."""
+        ring = tuple(self.rings.get(group, ()))
+        parts = (self.version or "").split(".")
+        return {
+            "eager": group in self.eager,
+            "one_node": self.one_node,
+            "ring": ring if sorted(ring) == sorted(ranks) else (),
+            "version": tuple(map(int, parts)) if all(map(str.isdecimal, parts)) else (),
+            "apart": self.coalesced is not None and group not in self.coalesced,
+            "warps_apart": self.warps_apart,
+        }
+
+
+class _About(TypedDict):
+    eager: bool
+    one_node: bool
+    ring: tuple[int, ...]
+    version: tuple[int, ...]
+    apart: bool
+    warps_apart: bool
 
 
 def setting_of(meta: Mapping[str, Any]) -> Setting:
@@ -237,7 +276,18 @@ def setting_of(meta: Mapping[str, Any]) -> Setting:
     streamed: dict[Key, list[Key]] = {}
     for rank, group, seq, first_group, first in meta.get("stream_waits") or ():
         streamed.setdefault((rank, first_group, first), []).append((rank, group, seq))
-    return Setting(meta.get("transport"), backends, eager, len(hosts) < 2, streamed)
+    nccl, versions = meta.get("nccl") or {}, meta.get("versions") or {}
+    return Setting(
+        meta.get("transport"),
+        backends,
+        eager,
+        len(hosts) < 2,
+        streamed,
+        nccl.get("rings") or {},
+        versions.get("nccl"),
+        nccl.get("coalesced"),
+        nccl.get("warps_apart", True),
+    )
 
 
 def by_group(
@@ -267,7 +317,7 @@ def by_group(
     at = setting or Setting()
     return {
         name: GroupCalls(
-            name, one.ranks, lanes[name], one.sends, one.recvs, name in failed, name in at.eager, at.one_node
+            name, one.ranks, lanes[name], one.sends, one.recvs, name in failed, **at.about(name, one.ranks)
         )
         for name, one in found.items()
         if name not in foreign

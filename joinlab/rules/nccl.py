@@ -13,10 +13,10 @@ own flag, and a receiver waits for the lines that *it* expects. A step may carry
 that lies beyond the end of a small tensor): it is counted, but no receiver waits for it.
 
 `Ring` is that model. It decides for small messages of up to TUNED_RANKS ranks on one machine, where NCCL's choice of
-algorithm is known. The order of the ranks on the ring is not known: only what holds in every order is claimed. With
-more ranks or larger messages the tuner chooses; there only what holds for every algorithm is claimed: as long as all
-calls so far fit, a result that needs a rank which issued no such call cannot come. A rank's calls on one communicator
-run in order, on one stream: no call behind one that cannot complete can complete either.
+algorithm is known. Where NCCL's log did not tell the order of the ranks on the ring, only what holds in every order is
+claimed. With more ranks or larger messages the tuner chooses; there only what holds for every algorithm is claimed: as
+long as all calls so far fit, a result that needs a rank which issued no such call cannot come. A rank's calls on one
+communicator run in order, on one stream: no call behind one that cannot complete can complete either.
 
 A communicator is made by the first call on it, in which its ranks' hosts meet, and so are the connections of two of
 them that send and receive: a call waits there, too, for a rank that never comes.
@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import factorial
+from math import factorial, prod
 from typing import NamedTuple, Protocol, assert_never
 
 from joinlab.ops import FACTS, Needs, Op, op_of
@@ -81,6 +81,15 @@ ALIGNS = (16, 512)
 today  alignUp(divUp(remCount, nranks), 16/sizeof(T)) in runRing (NCCL v2.22.3-1 and v2.29.7-1, src/device/all_reduce.h)
 1.9    minChunkSize = nthreads * sizeof(uint64_t), with 64 threads (NCCL v2.7.8-1, src/collectives/device/all_reduce.h)
 """
+
+
+def aligns(version: tuple[int, ...]) -> tuple[int, ...]:
+    """Which of ALIGNS this version of NCCL may have: of versions in between, and where it is not known, both.
+
+    >>> aligns((2, 29, 7)), aligns((2, 7, 8)), aligns(())
+    ((16,), (512,), (16, 512))
+    """
+    return ALIGNS[:1] if version >= (2, 22) else ALIGNS[1:] if version == (2, 7, 8) else ALIGNS
 
 
 TUNED_RANKS = 16
@@ -328,7 +337,7 @@ def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
     lanes = [group.collectives[rank] for rank in group.ranks]
     absent = _absent(group)
     running = group.begun()
-    first = _unmade(group, absent) if absent and not group.eager else _first_blocked(group.ranks, running.collectives)
+    first = _unmade(group, absent) if absent and not group.eager else _first_blocked(running)
     for rank, (index, why) in _replayed(group, running).items():
         if rank not in first or index < first[rank][0]:
             first[rank] = index, why
@@ -340,7 +349,7 @@ def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
         found[rank, lane[index].seq] = tuple(_held(group, blocker, index) for blocker in why)
     if any((call.rank, call.seq) in found for lane in lanes for call in lane if call.completed):
         return {}
-    return {**found, **_pairs(group, running, absent)}
+    return {**found, **(_pairs(group, running, absent) if _share(group) else _own_pairs(group))}
 
 
 def _held(group: GroupCalls, blocker: Blocker, index: int) -> Blocker:
@@ -352,9 +361,10 @@ def _held(group: GroupCalls, blocker: Blocker, index: int) -> Blocker:
 
 
 def _absent(group: GroupCalls) -> list[int]:
-    """The ranks that have issued no call at all in this group."""
+    """The ranks that have issued no call at all on this group's communicator."""
     there = {rank for rank, lane in group.collectives.items() if lane}
-    there |= {source for source, _, _ in group.sends} | {target for _, target, _ in group.recvs}
+    if _share(group):
+        there |= {source for source, _, _ in group.sends} | {target for _, target, _ in group.recvs}
     return [rank for rank in group.ranks if rank not in there]
 
 
@@ -364,10 +374,12 @@ def _unmade(group: GroupCalls, absent: Sequence[int]) -> First:
     return {rank: (0, why) for rank, lane in group.collectives.items() if lane}
 
 
-def _first_blocked(ranks: Sequence[int], collectives: Mapping[int, Sequence[IssuedCall]]) -> First:
+def _first_blocked(group: GroupCalls) -> First:
     """Calls that need a rank without a call in that slot: true for every choice of NCCL while all calls so far fit."""
     first: First = {}
-    lanes = [collectives[rank] for rank in ranks]
+    ranks = group.ranks
+    lanes = [group.collectives[rank] for rank in ranks]
+    sent = {(source, target) for source, target, _ in group.sends} if _share(group) else set()
     if not all(map(_fit, zip(*lanes, strict=False))):
         return first
     for k in range(min(map(len, lanes)), max(map(len, lanes))):
@@ -379,7 +391,8 @@ def _first_blocked(ranks: Sequence[int], collectives: Mapping[int, Sequence[Issu
                 first = {call.rank: (k, why) for call in calls}
             return first
         for call in calls:
-            need = _needed(call, missing)
+            # What a gather or scatter waits for, a send in a batch may bring.
+            need = [rank for rank in _needed(call, missing) if not _pairwise(call) or (rank, call.rank) not in sent]
             if need and call.rank not in first:
                 first[call.rank] = k, tuple(Blocker(rank, None) for rank in need)
     return first
@@ -408,6 +421,10 @@ def _goes_round(call: IssuedCall) -> bool:
     """
     op = op_of(call.op)
     return op is not None and FACTS[op].needs is Needs.EVERYONE and FACTS[op].mixes and call.elements != 0
+
+
+def _pairwise(call: IssuedCall) -> bool:
+    return call.op in FACTS and FACTS[call.op].pairwise
 
 
 def _needed(call: IssuedCall, missing: Sequence[int]) -> Sequence[int]:
@@ -449,11 +466,12 @@ def _replayed(group: GroupCalls, running: GroupCalls) -> First:
     if not any(rest.values()):
         return {}
     open_pairs = any(not call.completed for side in (group.sends, group.recvs) for one in side.values() for call in one)
-    if open_pairs and any(FACTS[op].pairwise for lane in rest.values() for call in lane if (op := op_of(call.op))):
+    shared = open_pairs and _share(group)
+    if shared and any(FACTS[op].pairwise for lane in rest.values() for call in lane if (op := op_of(call.op))):
         return {}  # issued as a batch, sends and recvs use the same connections
-    met = {rank: len(lane) for rank, lane in rest.items()} if open_pairs else _connected(group, start)
+    met = {rank: len(lane) for rank, lane in rest.items()} if shared else _connected(group, start)
     reached = {rank: lane[: met[rank]] for rank, lane in rest.items()}
-    ways = [_replay(order, reached, align) for order in _orders(group.ranks, rest) for align in ALIGNS]
+    ways = [_replay(group, order, reached, align) for order in _orders(group, rest) for align in aligns(group.version)]
     possible = []
     for done in ways:
         if done is None:
@@ -468,12 +486,25 @@ def _replayed(group: GroupCalls, running: GroupCalls) -> First:
     }
 
 
-def _orders(ranks: Sequence[int], rest: Mapping[int, Sequence[IssuedCall]]) -> Iterator[tuple[int, ...]]:
+def _share(group: GroupCalls) -> bool:
+    """Whether sends and recvs may run on the group's communicator: a batch does, and any where it is eager.
+
+    Others have a communicator for each two ranks (pointToPoint in ProcessGroupNCCL.cpp, PyTorch v2.13.0).
+    """
+    return group.eager or not group.apart
+
+
+def _orders(group: GroupCalls, rest: Mapping[int, Sequence[IssuedCall]]) -> Iterator[tuple[int, ...]]:
     """The ranks by place on the ring, in every order that can make a difference; none if they are too many.
 
     NCCL counts places from the group's first rank on (setupChannel in src/init.cc, v2.29.7-1), and takes the order that
     the machine's connections suggest. Ranks that issued the same, and are no call's root, can swap.
     """
+    ranks = group.ranks
+    if group.ring:
+        first = group.ring.index(ranks[0])
+        yield *group.ring[first:], *group.ring[:first]
+        return
     roots = {call.root for lane in rest.values() for call in lane}
     kinds: dict[object, list[int]] = {}
     for rank in ranks[1:]:
@@ -517,13 +548,15 @@ def _culprits(
     return tuple(Blocker(other, rest[other][done[other]].seq) for other in stuck)
 
 
-def _replay(order: Sequence[int], rest: Mapping[int, Sequence[IssuedCall]], align: int) -> dict[int, int] | None:
+def _replay(
+    group: GroupCalls, order: Sequence[int], rest: Mapping[int, Sequence[IssuedCall]], align: int
+) -> dict[int, int] | None:
     """How many calls of each rank complete if the ranks stand so on the ring; None if that cannot be told."""
-    ring = Ring(len(order))
+    ring = Ring(len(order), group.warps_apart)
     known = [0] * len(order)
     for place, rank in enumerate(order):
         for call in rest[rank]:
-            found = _steps_of(call, place, order, align)
+            found = _steps_of(group, call, place, order, align)
             if found is None:
                 break
             ring.issue(place, found)
@@ -534,7 +567,9 @@ def _replay(order: Sequence[int], rest: Mapping[int, Sequence[IssuedCall]], alig
     return dict(zip(order, done, strict=True))
 
 
-def _steps_of(call: IssuedCall, place: int, order: Sequence[int], align: int) -> tuple[Step, ...] | None:
+def _steps_of(
+    group: GroupCalls, call: IssuedCall, place: int, order: Sequence[int], align: int
+) -> tuple[Step, ...] | None:
     """The steps of a call; None if the record, or the size of the message, does not tell them."""
     nbytes = 4 if call.op == Op.BARRIER else call.nbytes
     if nbytes is None:
@@ -549,8 +584,11 @@ def _steps_of(call: IssuedCall, place: int, order: Sequence[int], align: int) ->
         return None
     if FACTS[op].pairwise:
         return None if large else _steps_to_peers(call, op, place, size, root)
-    if len(call.shape or ()) > 1 and not (op is Op.REDUCE_SCATTER and is_list(call, size)):
-        return None  # collectives that are issued as one may have channels of their own
+    parts = call.shape or ()
+    if len(parts) > 1:
+        listed = op is Op.REDUCE_SCATTER and (len(parts) == size if group.apart else is_list(call, size))
+        if not listed or len(set(map(prod, parts))) > 1:  # of unequal parts NCCL makes a reduce for each
+            return None  # collectives that are issued as one may have channels of their own
     found = steps(op, place, size, root, nbytes // size if op is Op.REDUCE_SCATTER else nbytes, align)
     # A large call has more steps than these. That matters to other large ones alone, see Ring.unsure: a receiver of LL
     # stands at the first of them for ever, since no flag comes.
@@ -648,8 +686,10 @@ def _meetings(group: GroupCalls, place: int) -> Iterator[tuple[int, list[tuple[W
     """The meetings of one host: in which of its calls, and the words."""
     ranks = group.ranks
     own = ranks[place]
-    made = {(ranks.index(target), True) for source, target, _ in group.sends if source == own and target in ranks}
-    made |= {(ranks.index(source), False) for source, target, _ in group.recvs if target == own and source in ranks}
+    made: set[tuple[int, bool]] = set()
+    if _share(group):
+        made |= {(ranks.index(target), True) for source, target, _ in group.sends if source == own and target in ranks}
+        made |= {(ranks.index(source), False) for source, target, _ in group.recvs if target == own and source in ranks}
     for index, call in enumerate(group.collectives[ranks[place]]):
         op = op_of(call.op)
         if op is None or not FACTS[op].pairwise or call.root not in (None, *ranks):
@@ -685,6 +725,54 @@ def _pairs(group: GroupCalls, running: GroupCalls, absent: Sequence[int]) -> Blo
             found.update({(source, call.seq): (Blocker(target, None),) for call in calls if call.elements != 0})
     every = (call for one in (*recvs.values(), *group.sends.values()) for call in one)
     return {} if any(call.completed and (call.rank, call.seq) in found for call in every) else found
+
+
+def _own_pairs(group: GroupCalls) -> Blocked:
+    """Sends and recvs of which each two ranks have a communicator of their own, with a ring of two places.
+
+    The two make it in their first call on it, so a send, too, waits for the other rank there.
+    """
+    lanes: dict[tuple[int, int], list[IssuedCall]] = {}  # by rank and peer
+    for (source, target, _), calls in group.sends.items():
+        lanes.setdefault((source, target), []).extend(calls)
+    for (source, target, _), calls in group.recvs.items():
+        lanes.setdefault((target, source), []).extend(calls)
+    found: dict[tuple[int, int], tuple[Blocker, ...]] = {}
+    for (rank, peer), lane in lanes.items():
+        lane.sort(key=lambda call: call.seq)
+        theirs = sorted(lanes.get((peer, rank), ()), key=lambda call: call.seq)
+        begun, met = ([call for call in one if (call.rank, call.seq) not in group.held] for one in (lane, theirs))
+        at = _done_with(begun, met, group.warps_apart) if theirs else 0
+        if at == len(begun) or any(call.completed for call in begun[at:]):
+            continue
+        first = begun[at]
+        beside = [call.seq for call in met if (call.op == Op.SEND) != (first.op == Op.SEND)]
+        nth = sum(call.op == first.op for call in begun[:at])
+        found[rank, first.seq] = (Blocker(peer, beside[nth] if nth < len(beside) else None),)
+        found.update({(rank, call.seq): (Blocker(rank, first.seq),) for call in begun[at + 1 :]})
+    return found
+
+
+def _done_with(mine: Sequence[IssuedCall], theirs: Sequence[IssuedCall], warps_apart: bool) -> int:
+    """How many of a rank's sends and recvs complete, at most, given those of the one peer that they are for.
+
+    Of a message whose size or protocol is not known, a send counts as long enough for every recv, and a recv as short.
+    """
+    ring = Ring(2, warps_apart)
+    for place, lane in enumerate((mine, theirs)):
+        for call in lane:
+            nbytes = call.nbytes
+            small = nbytes is not None and nbytes < P2P_LL_BYTES
+            lines = lines_of(nbytes) if nbytes is not None and small else _MOST_LINES if call.op == Op.SEND else 1
+            step = Step(None, lines, 1 - place) if call.op == Op.SEND else Step(lines, None, 1 - place)
+            ring.issue(place, () if nbytes == 0 else (step,))
+    return ring.done[0]
+
+
+P2P_LL_BYTES = 16 * 1024
+"""Up to this size NCCL sends a message of two ranks by LL: NCCL_P2P_LL_THRESHOLD (src/enqueue.cc, v2.29.7-1)."""
+
+_MOST_LINES = 1 << 62
 
 
 def _counts(sends: Mapping[Pair, Sequence[IssuedCall]]) -> Counter[tuple[int, int]]:
