@@ -6,31 +6,37 @@ got as far: one that did not enqueue the call, or whose stream still has an earl
     rank 13 ──▶ rank 12      group 74, collective 20537: rank 12 enqueued 20536
     rank 15 ──▶ rank 14      group 42, collective 42819: rank 14 completed 42805
 
-A rank for which others wait, and which waits for none, keeps the job from going on. Ranks that wait for each other in
-a circle do so together. All others are innocent as far as the record shows: they wait.
+It also waits for a member whose GPU has not begun the call, where its own has and the record says so.
+
+A rank for which others wait, and which waits for none, keeps the job from going on. All others are innocent as far as
+the record shows: they wait.
 
 Ranks that stand in one collective with calls that cannot meet, because most of its group issued another op or size
-there, keep it from completing, whatever they wait for themselves. Of two ranks the record does not tell which is wrong.
+there, keep it from completing, whatever they wait for themselves.
+
+Where ranks wait for each other in a circle, and where no call is that of most, `strays` tells which of them left the
+path of its peers, or its own. Where that decides nothing, too, one of them is to blame, and `either` holds them.
 
 A call that may wait for a rank without a record blames no one: that rank may be the culprit.
 
 Where such a rank stands in a call that its peers have reached but not completed either, the record does not tell which
-of them is the one that stands still. Then it is not blamed; `unclear` says who it may be.
+of them is the one that stands still. Then it is not blamed; `unclear` and `either` say who it may be.
 A later call of the same rank and group proves nothing, since its stream may never get there; it is not looked at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 import polars as pl
 
+from joinlab.analysis.strays import Paths
 from joinlab.analysis.wording import group_text, ranks_text, upper
-from joinlab.ops import Op
+from joinlab.ops import FACTS, Op
 from joinlab.rules.calls import elements_of
-from joinlab.timeline import EndKind, Timeline
+from joinlab.timeline import EndKind, Progress, Timeline
 
 _PAIRS = (Op.SEND.value, Op.RECV.value)
 _NEEDS_ALL = (Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_TO_ALL, Op.BARRIER)
@@ -65,7 +71,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
-    """Ranks that keep others waiting and wait for no other: mostly one, several where they wait for each other.
+    """A rank that keeps others waiting; or several that wait for each other, of which one is to blame, or all are.
 
     waiting  the ranks that wait for them, directly or through others
     reason   one sentence: what the record shows
@@ -84,17 +90,19 @@ class Blame:
     innocent  ranks that wait for others
     waits     every edge of the graph
     unclear   sentences about what cannot be told apart, and why
+    either    ranks of which at least one is a culprit, and the record does not tell which
     """
 
     culprits: tuple[Culprit, ...]
     innocent: tuple[int, ...]
     waits: tuple[Waiting, ...] = field(repr=False, default=())
     unclear: tuple[str, ...] = ()
+    either: tuple[tuple[int, ...], ...] = ()
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Every culprit rank, in the order of `culprits`."""
-        return tuple(rank for culprit in self.culprits for rank in culprit.ranks)
+        """Every rank that is named alone, in the order of `culprits`."""
+        return tuple(culprit.ranks[0] for culprit in self.culprits if len(culprit.ranks) == 1)
 
     def __str__(self) -> str:
         lines = [culprit.reason for culprit in self.culprits]
@@ -115,10 +123,44 @@ class _Place:
     op: str = ""
     since_ns: int = 0
     form: str = ""  # of that collective: what must be alike on all members
+    started: bool = False  # the GPU has begun it
 
     @property
     def waits(self) -> bool:
         return self.enqueued > self.completed
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What is read off a Timeline.
+
+    unknown  ranks without a record
+    pending  sends and recvs that are not complete
+    """
+
+    timeline: Timeline
+    groups: Mapping[str, Sequence[int]]
+    places: Mapping[tuple[str, int], _Place]
+    unknown: set[int]
+    pending: pl.DataFrame
+    heads: Mapping[tuple[str, int], _Head]
+
+    @classmethod
+    def of(cls, timeline: Timeline) -> _Job:
+        groups = {str(name): tuple(ranks) for name, ranks in timeline.meta.get("groups", {}).items()}
+        pending = _pending_pairs(timeline)
+        unknown = set(timeline.meta.get("missing_ranks", ()))
+        return cls(timeline, groups, _places(timeline, groups), unknown, pending, _heads(pending))
+
+    def name(self, group: str) -> str:
+        return group_text(self.timeline.meta, group)
+
+    def known(self, ranks: Iterable[int]) -> list[int]:
+        return [rank for rank in ranks if rank not in self.unknown]
+
+    @property
+    def reached(self) -> dict[tuple[str, int], int]:
+        return {place: one.enqueued for place, one in self.places.items()}
 
 
 def blame(timeline: Timeline) -> Blame:
@@ -126,61 +168,123 @@ def blame(timeline: Timeline) -> Blame:
 
     joinlab.blame(joinlab.load("dumps/")).ranks         # (12, 14)
     """
-    groups = {str(name): tuple(ranks) for name, ranks in timeline.meta.get("groups", {}).items()}
-    places = _places(timeline, groups)
-    unknown = set(timeline.meta.get("missing_ranks", ()))
-    odds = _odd(groups, places, unknown)
-    pending = _pending_pairs(timeline)
+    job = _Job.of(timeline)
+    odds = _odd(job)
     waits = tuple(
         sorted(
-            [*_collectives(groups, places, unknown), *_held_up(places, odds), *_pairs(pending, unknown)],
+            [*_collectives(job), *_held_up(job, odds), *_pairs(job)],
             key=lambda one: (one.since_ns, one.rank, one.on),
         )
     )
-    after: dict[int, set[int]] = {}
-    before: dict[int, set[int]] = {}
-    for one in waits:
-        after.setdefault(one.rank, set()).add(one.on)
-        before.setdefault(one.on, set()).add(one.rank)
-    for rank, absent in _unrecorded(pending, groups, places, unknown):
-        after.setdefault(rank, set()).add(absent)
-    culprits = []
-    doubts = []
-    wrong = {rank: odd for odd in reversed(odds) for rank in odd.wrong}  # the first one counts
-    split = {rank for odd in odds if not odd.usual for rank in odd.here}
-    ends = [one for one in _ends_of(after, before) if not (unknown | wrong.keys() | split) & {*one}]
-    for ranks in [*((rank,) for rank in sorted(wrong)), *ends]:
-        circle = _alone(ranks, after, before)
-        inside = {one for one in waits if one.on in circle and one.rank not in circle}
-        edges = inside or {one for one in waits if one.on in circle}
-        if circle[0] in wrong:
-            reason = _reason_of_odd(timeline, circle[0], wrong[circle[0]])
-        else:
-            first = min(edges, key=lambda one: (one.number is None, one.since_ns, one.rank))  # a collective tells more
-            stands = _stands(circle[0], groups, places)
-            level = set() if stands or len(circle) > 1 else _level(circle[0], groups, places, unknown) - set(after)
-            if level:
-                doubts.append(_doubt(timeline, circle[0], level, first))
-                continue
-            reason = _reason(timeline, circle, first, edges, stands, parted=ranks != circle)
-        since = min(one.since_ns for one in edges)
-        culprits.append((since, Culprit(circle, _behind(circle, before), reason)))
-    if culprits and len({one.rank for one in waits}) == 1 and not any(one.enqueued for one in waits):
-        if len(culprits) > 1:
-            doubts.append(_doubt_of_one(timeline, waits))
-            culprits = []
-        elif timeline.world_size - len(unknown) > 2:
-            doubts.append(
-                f"Only rank {waits[0].rank} waits. If rank {waits[0].on} does not stand still, "
-                f"then rank {waits[0].rank} made a call that rank {waits[0].on} does not make."
-            )
-    named = {rank for _, culprit in culprits for rank in culprit.ranks}
+    found = _Finding(job, waits, odds)
+    found.look()
+    sets = tuple(sorted({tuple(sorted(one)) for one in found.either}))
+    named = {rank for _, culprit in found.culprits for rank in culprit.ranks} | {rank for one in sets for rank in one}
     return Blame(
-        tuple(culprit for _, culprit in sorted(culprits, key=lambda one: (one[0], one[1].ranks))),
-        tuple(sorted(set(after) - named)),
+        tuple(culprit for _, culprit in sorted(found.culprits, key=lambda one: (one[0], one[1].ranks))),
+        tuple(sorted(set(found.after) - named)),
         waits,
-        (*doubts, *_unclear(timeline, groups, places, unknown, waits, odds, pending)),
+        (*found.doubts, *_unclear(job, waits, odds, sets)),
+        sets,
     )
+
+
+class _Finding:
+    """The culprits of a graph.
+
+    after, before  by rank: those that it waits for, and that wait for it
+    """
+
+    def __init__(self, job: _Job, waits: Sequence[Waiting], odds: Sequence[_Odd]) -> None:
+        self.job, self.waits, self.odds = job, waits, odds
+        self.after: dict[int, set[int]] = {}
+        self.before: dict[int, set[int]] = {}
+        for one in waits:
+            self.after.setdefault(one.rank, set()).add(one.on)
+            self.before.setdefault(one.on, set()).add(one.rank)
+        for rank, absent in _unrecorded(job):
+            self.after.setdefault(rank, set()).add(absent)
+        self.paths = Paths(job.timeline, job.groups, job.reached, job.unknown)
+        self.culprits: list[tuple[int, Culprit]] = []
+        self.doubts: list[str] = []
+        self.either: list[tuple[int, ...]] = []
+
+    def look(self) -> None:
+        """Fill in `culprits`, with the time since when others wait for each, `doubts` and `either`."""
+        wrong = {rank: odd for odd in reversed(self.odds) for rank in odd.wrong}  # the first one counts
+        open_ = [odd for odd in self.odds if not odd.usual]
+        split = {rank for odd in open_ for rank in odd.here}
+        told = self.job.unknown | wrong.keys() | split
+        ends = [one for one in _ends_of(self.after, self.before) if not told & {*one}]
+        strays = self.paths.strays(split)
+        strays += [stray for ranks in ends if len(self._alone(ranks)) > 1 for stray in self.paths.strays(ranks)]
+        strayed = {stray.rank: stray.reason for stray in strays if stray.rank not in wrong}
+        self.either += [tuple(odd.here) for odd in open_ if not strayed.keys() & {*odd.here}]
+        for rank in sorted({*wrong, *strayed}):
+            self._name((rank,), strayed.get(rank) or _reason_of_odd(self.job, rank, wrong[rank]))
+        one_waits = len({one.rank for one in self.waits}) == 1 and not any(one.enqueued for one in self.waits)
+        for ranks in ends:
+            if not strayed.keys() & {*ranks}:
+                one_waits &= not self._end(ranks)
+        if self.culprits and one_waits:
+            self._one_waits()
+        if not self.culprits and not self.either and not self.job.unknown and (still := _still(self.job)):
+            self.either.append(still)
+
+    def _end(self, ranks: tuple[int, ...]) -> bool:
+        """Name a rank, or a circle, where the graph ends. Whether its stream is known to stand still."""
+        circle = self._alone(ranks)
+        edges = self._edges(circle)
+        first = min(edges, key=lambda one: (one.number is None, one.since_ns, one.rank))  # a collective tells more
+        stands = _stands(self.job, circle[0])
+        if len(circle) > 1:
+            self.either.append(circle)
+        elif not stands and (level := _level(self.job, circle[0]) - set(self.after)):
+            self.doubts.append(_doubt(self.job, circle[0], level, first))
+            self.either.append((circle[0], *level))
+            return False
+        self._name(circle, _reason(self.job, circle, first, edges, stands, parted=ranks != circle))
+        return stands is not None
+
+    def _name(self, circle: tuple[int, ...], reason: str) -> None:
+        since = min((one.since_ns for one in self._edges(circle)), default=0)
+        self.culprits.append((since, Culprit(circle, self._behind(circle), reason)))
+
+    def _edges(self, circle: Sequence[int]) -> set[Waiting]:
+        inside = {one for one in self.waits if one.on in circle and one.rank not in circle}
+        return inside or {one for one in self.waits if one.on in circle}
+
+    def _one_waits(self) -> None:
+        """One rank alone waits, for ranks that wait for none: they stand still, or it made a call too many."""
+        waiter, sinks = self.waits[0].rank, sorted({one.on for one in self.waits})
+        strays = self.paths.strays({waiter, *sinks})
+        if strays:
+            self.culprits = []
+            self._name((strays[0].rank,), strays[0].reason)
+        elif len(sinks) > 1 or (_in_line(self.job, sinks[0], waiter) and not self.paths.behind(sinks[0], waiter)):
+            self.doubts.append(_doubt_of_one(self.job, self.waits))
+            self.either.append((waiter, *sinks))
+            self.culprits = []
+        elif self.job.timeline.world_size - len(self.job.unknown) > 2:
+            self.doubts.append(
+                f"Only rank {waiter} waits. If rank {sinks[0]} does not stand still, "
+                f"then rank {waiter} made a call that rank {sinks[0]} does not make."
+            )
+
+    def _alone(self, circle: tuple[int, ...]) -> tuple[int, ...]:
+        """Of three ranks or more that wait for each other, the one that parted from the others, if there is one.
+
+        All others wait for it in one place, and it waits for all of them in another: they agree, and it does not.
+        """
+        before, after = self.before, self.after
+        for rank in circle if len(circle) > 2 else ():
+            others = set(circle) - {rank}
+            if others <= before[rank] & after[rank] and not any(before[one] & others for one in others):
+                return (rank,)
+        return circle
+
+    def _behind(self, circle: Sequence[int]) -> tuple[int, ...]:
+        return tuple(sorted(set().union(*(_closure(rank, self.before) for rank in circle)) - set(circle)))
 
 
 def _places(timeline: Timeline, groups: Mapping[str, Sequence[int]]) -> dict[tuple[str, int], _Place]:
@@ -198,19 +302,24 @@ def _places(timeline: Timeline, groups: Mapping[str, Sequence[int]]) -> dict[tup
             pl.col("enqueued_ns").filter(open_).first().alias("since"),
             pl.col("dtype").filter(open_).first().alias("dtype"),
             pl.col("shape").filter(open_).first().alias("shape"),
+            pl.col("started_ns").filter(open_).first().is_not_null().alias("started"),
         )
     )
     places = {}
-    for group, counts in timeline.meta.get("progress", {}).items():
+    progress: Mapping[str, Mapping[int, Progress]] = timeline.meta.get("progress", {})
+    whole = timeline.calls["completed_ns"].null_count() < timeline.calls.height
+    for group, counts in progress.items():
         for rank, counted in counts.items():
             places[group, rank] = _Place(counted["completed"], counted["completed"])  # what is open stands in the rows
-    for group, rank, count, first, waits, op, since, dtype, shape in found.iter_rows():
+    for group, rank, count, first, waits, op, since, dtype, shape, started in found.iter_rows():
         before = skipped.get(group, {}).get(rank, 0)
         enqueued = before + count
         completed = before + first if waits else enqueued
-        places[group, rank] = _Place(
-            enqueued, completed, op or "", since or 0, _form(op, dtype, shape) if waits else ""
-        )
+        form = _form(op, dtype, shape) if waits else ""
+        lost = progress.get(group, {}).get(rank)
+        if whole and waits and not first and lost and lost["completed"] < before:
+            completed, form = lost["completed"], ""  # a ring that lost calls which had not completed
+        places[group, rank] = _Place(enqueued, completed, op or "", since or 0, form, started)
     for group, ranks in groups.items():
         for rank in ranks:
             places.setdefault((group, rank), _Place(0, 0))
@@ -219,8 +328,9 @@ def _places(timeline: Timeline, groups: Mapping[str, Sequence[int]]) -> dict[tup
 
 def _form(op: str, dtype: str | None, shape: Sequence[Sequence[int]] | None) -> str:
     """What a collective must have in common with the calls that it is to meet, in words."""
-    if op not in _NEEDS_ALL or op in (Op.BARRIER, Op.ALL_TO_ALL) or shape is None:  # all-to-all may split as it likes
-        return op
+    alike = FACTS[op].alike if op in FACTS else ()
+    if shape is None or op == Op.BARRIER or not ("shape" in alike or op == Op.ALL_GATHER):
+        return op  # all-to-all may split as it likes
     return f"{op} of {elements_of(shape)} elements{f' ({dtype})' if dtype else ''}"
 
 
@@ -251,16 +361,14 @@ class _Odd:
         )
 
 
-def _odd(
-    groups: Mapping[str, Sequence[int]], places: Mapping[tuple[str, int], _Place], unknown: set[int]
-) -> list[_Odd]:
+def _odd(job: _Job) -> list[_Odd]:
     found = []
-    for group, ranks in groups.items():
-        here = {rank: places[group, rank] for rank in ranks if rank not in unknown}
+    for group, ranks in job.groups.items():
+        here = {rank: job.places[group, rank] for rank in ranks if rank not in job.unknown}
         least = min((one.completed for one in here.values()), default=0)
         forms: dict[str, list[int]] = {}
         for rank, one in here.items():
-            if one.waits and one.completed == least:
+            if one.waits and one.form and one.completed == least:
                 forms.setdefault(one.form, []).append(rank)
         if len(forms) > 1:
             most = max(forms, key=lambda form: len(forms[form]))
@@ -268,77 +376,93 @@ def _odd(
     return found
 
 
-def _held_up(places: Mapping[tuple[str, int], _Place], odds: Sequence[_Odd]) -> Iterator[Waiting]:
+def _held_up(job: _Job, odds: Sequence[_Odd]) -> Iterator[Waiting]:
     """The others of a collective wait for the ranks whose call theirs cannot meet; without a usual call, all do."""
     for odd in odds:
         for form, ranks in odd.forms.items():
             if odd.usual in ("", form):
                 others = [other for one, some in odd.forms.items() if one != form for other in some]
                 for rank, other in product(ranks, others):
-                    mine = places[odd.group, rank]
+                    mine = job.places[odd.group, rank]
                     yield Waiting(rank, other, odd.group, mine.op, odd.least + 1, True, odd.least, mine.since_ns)
 
 
-def _reason_of_odd(timeline: Timeline, rank: int, odd: _Odd) -> str:
+def _reason_of_odd(job: _Job, rank: int, odd: _Odd) -> str:
     mine = next(form for form, ranks in odd.forms.items() if rank in ranks)
     return (
-        f"Rank {rank} issued {mine} as collective {odd.least + 1} of group {group_text(timeline.meta, odd.group)}, "
+        f"Rank {rank} issued {mine} as collective {odd.least + 1} of group {job.name(odd.group)}, "
         f"where {ranks_text(odd.forms[odd.usual])} issued {odd.usual}. Look at what it did before: it skipped a call, "
         "made one more, or has other data."
     )
 
 
-def _unrecorded(
-    pending: pl.DataFrame,
-    groups: Mapping[str, Sequence[int]],
-    places: Mapping[tuple[str, int], _Place],
-    unknown: set[int],
-) -> Iterator[tuple[int, int]]:
+def _unrecorded(job: _Job) -> Iterator[tuple[int, int]]:
     """Ranks, each with one without a record that it may wait for."""
-    for group, ranks in groups.items():
-        furthest = max((places[group, rank].completed for rank in ranks if rank not in unknown), default=0)
+    for group, ranks in job.groups.items():
+        furthest = max((job.places[group, rank].completed for rank in ranks if rank not in job.unknown), default=0)
         for rank in ranks:
-            mine = places[group, rank]
+            mine = job.places[group, rank]
             # Where another member completed the call, the absent one has given what is needed for it.
-            if rank not in unknown and mine.waits and (mine.completed == furthest or mine.op not in _NEEDS_ALL):
-                yield from ((rank, absent) for absent in ranks if absent in unknown)
-    if unknown:
-        yield from pending.filter(pl.col("peer").is_in(list(unknown))).select("rank", "peer").rows()
+            if rank not in job.unknown and mine.waits and (mine.completed == furthest or mine.op not in _NEEDS_ALL):
+                yield from ((rank, absent) for absent in ranks if absent in job.unknown)
+    if job.unknown:
+        yield from job.pending.filter(pl.col("peer").is_in(list(job.unknown))).select("rank", "peer").rows()
 
 
-def _collectives(
-    groups: Mapping[str, Sequence[int]], places: Mapping[tuple[str, int], _Place], unknown: set[int]
-) -> Iterator[Waiting]:
-    for group, ranks in groups.items():
+def _collectives(job: _Job) -> Iterator[Waiting]:
+    for group, ranks in job.groups.items():
         for rank in ranks:
-            mine = places[group, rank]
-            if rank in unknown or not mine.waits:
+            mine = job.places[group, rank]
+            if rank in job.unknown or not mine.waits:
                 continue
             for other in ranks:
-                theirs = places[group, other]
+                theirs = job.places[group, other]
                 enqueued = theirs.enqueued > mine.completed
-                if other == rank or other in unknown or (enqueued and theirs.completed >= mine.completed):
+                behind = theirs.completed < mine.completed
+                unstarted = theirs.completed == mine.completed and mine.started and not theirs.started
+                if other == rank or other in job.unknown or (enqueued and not behind and not unstarted):
                     continue
                 reached = theirs.completed if enqueued else theirs.enqueued
                 yield Waiting(rank, other, group, mine.op, mine.completed + 1, enqueued, reached, mine.since_ns)
 
 
-def _pairs(pending: pl.DataFrame, unknown: set[int]) -> Iterator[Waiting]:
-    """A send or recv that is not complete, where the peer has no incomplete call to meet it, or has others before it.
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """A rank's first send or recv in a group that is not complete; `met`: the peer's first one is its counterpart."""
 
-    Only each rank's first one in a group: a communicator carries out its sends and recvs in order.
-    """
-    counts = {tuple(key): count for *key, count in pending.group_by("group", "rank", "peer", "op").len().iter_rows()}
+    peer: int
+    op: str
+    since_ns: int
+    started: bool
+    issued: bool  # the peer has issued a counterpart
+    met: bool = False
+
+
+def _heads(pending: pl.DataFrame) -> dict[tuple[str, int], _Head]:
+    """By group and rank. A communicator carries out its sends and recvs in order, so only the first one counts."""
+    counts = {tuple(key) for *key, _ in pending.group_by("group", "rank", "peer", "op").len().iter_rows()}
     first = pending.group_by("group", "rank", maintain_order=True).first()
-    heads = {
-        (group, rank): (peer, op, since)
-        for group, rank, peer, op, since in first.select("group", "rank", "peer", "op", "enqueued_ns").iter_rows()
-    }
-    for (group, rank), (peer, op, since) in heads.items():
-        other = Op.RECV.value if op == Op.SEND else Op.SEND.value
-        issued = bool(counts.get((group, peer, rank, other)))
-        if peer not in unknown and not (issued and heads[group, peer][:2] == (rank, other)):
-            yield Waiting(rank, peer, group, op, None, issued, None, since)
+    found = {}
+    for group, rank, peer, op, since, started in first.select(
+        "group", "rank", "peer", "op", "enqueued_ns", pl.col("started_ns").is_not_null()
+    ).iter_rows():
+        found[group, rank] = _Head(peer, op, since, started, (group, peer, rank, _OTHER[op]) in counts)
+    for (group, rank), one in found.items():
+        theirs = found.get((group, one.peer))
+        if theirs is not None and (theirs.peer, theirs.op) == (rank, _OTHER[one.op]):
+            found[group, rank] = replace(one, met=True)
+    return found
+
+
+_OTHER = {Op.SEND.value: Op.RECV.value, Op.RECV.value: Op.SEND.value}
+
+
+def _pairs(job: _Job) -> Iterator[Waiting]:
+    """A send or recv that is not complete, where the peer has no such call to meet it, or has others before it."""
+    for (group, rank), one in job.heads.items():
+        unstarted = one.met and one.started and not job.heads[group, one.peer].started
+        if one.peer not in job.unknown and (not one.met or unstarted):
+            yield Waiting(rank, one.peer, group, one.op, None, one.issued, None, one.since_ns)
 
 
 def _pending_pairs(timeline: Timeline) -> pl.DataFrame:
@@ -372,42 +496,25 @@ def _closure(start: int, edges: Mapping[int, set[int]]) -> set[int]:
     return found
 
 
-def _alone(circle: tuple[int, ...], after: Mapping[int, set[int]], before: Mapping[int, set[int]]) -> tuple[int, ...]:
-    """Of three ranks or more that wait for each other, the one that parted from the others, if there is one.
-
-    All others wait for it in one place, and it waits for all of them in another: they agree, and it does not.
-    """
-    for rank in circle if len(circle) > 2 else ():
-        others = set(circle) - {rank}
-        if others <= before[rank] & after[rank] and not any(before[one] & others for one in others):
-            return (rank,)
-    return circle
-
-
-def _behind(circle: Sequence[int], before: Mapping[int, set[int]]) -> tuple[int, ...]:
-    return tuple(sorted(set().union(*(_closure(rank, before) for rank in circle)) - set(circle)))
-
-
 def _reason(
-    timeline: Timeline,
+    job: _Job,
     circle: Sequence[int],
     first: Waiting,
     edges: set[Waiting],
     stands: tuple[str, int, tuple[int, ...]] | None,
     parted: bool,
 ) -> str:
-    where = f"{first.op} of group {group_text(timeline.meta, first.group)}"
-    call = (
-        where
-        if first.number is None
-        else f"collective {first.number} ({first.op}) of group {group_text(timeline.meta, first.group)}"
-    )
+    where = f"{first.op} of group {job.name(first.group)}"
+    call = where if first.number is None else f"collective {first.number} ({first.op}) of group {job.name(first.group)}"
     if len(circle) > 1:
-        return f"{upper(ranks_text(circle))} wait for each other, first in {call}."
+        return (
+            f"{upper(ranks_text(circle))} wait for each other, first in {call}. "
+            f"{_which(circle)} went another way than the rest of the job: the record does not tell which."
+        )
     (rank,) = circle
     waiting = sorted({one.rank for one in edges})
     who = f"{upper(ranks_text(waiting))} wait{'s' if len(waiting) == 1 else ''} for rank {rank}"
-    ended = _ENDED.get(timeline.ends[rank].kind)
+    ended = _ENDED.get(job.timeline.ends[rank].kind)
     if ended:
         return f"{who} in {call}, but {ended}."
     if parted:
@@ -419,13 +526,20 @@ def _reason(
         group, number, others = stands
         return (
             f"{who} in {call}. Its stream stands still in collective {number} of group "
-            f"{group_text(timeline.meta, group)}, which {ranks_text(others)} completed, and it waits for no other "
+            f"{job.name(group)}, which {ranks_text(others)} completed, and it waits for no other "
+            "rank. Look at its GPU."
+        )
+    if first.number is None and first.enqueued:
+        return (
+            f"{who} in a {call}. It issued the counterpart, but its GPU has not begun it, and it waits for no other "
             "rank. Look at its GPU."
         )
     if first.number is None:
         return (
             f"{who} in a {call}, to which it issued no counterpart, and it waits for no other rank. Look at its host."
         )
+    if first.enqueued and first.number is not None and first.reached == first.number - 1:
+        return f"{who} in {call}. It enqueued that call, but its GPU has not begun it. Look at its GPU."
     if first.enqueued:
         return (
             f"{who} in {call}. It enqueued that call, but it has completed only {first.reached}, and it waits for no "
@@ -434,102 +548,132 @@ def _reason(
     return f"{who} in {call}. It stopped after {first.reached}, and it waits for no other rank. Look at its host."
 
 
-def _level(
-    rank: int, groups: Mapping[str, Sequence[int]], places: Mapping[tuple[str, int], _Place], unknown: set[int]
-) -> set[int]:
-    """Ranks that stand with `rank` in a collective which all of its group have reached and none has completed."""
-    found: set[int] = set()
-    for group, ranks in groups.items():
-        mine = places.get((group, rank))
+def _level(job: _Job, rank: int) -> set[int]:
+    """Ranks that stand with `rank` in a call which all that take part have reached and none has completed."""
+    found = {one.peer for (_, of), one in job.heads.items() if of == rank and one.met}
+    for group, ranks in job.groups.items():
+        mine = job.places.get((group, rank))
         if rank in ranks and mine is not None and mine.waits:
-            here = [
-                other for other in ranks if other not in unknown and places[group, other].completed == mine.completed
-            ]
-            found |= {other for other in here if places[group, other].waits}
+            places = {other: job.places[group, other] for other in job.known(ranks)}
+            found |= {other for other, one in places.items() if one.waits and one.completed == mine.completed}
     return found - {rank}
 
 
-def _doubt(timeline: Timeline, rank: int, level: set[int], first: Waiting) -> str:
-    one_of = ", ".join(map(str, sorted(level)))
+def _still(job: _Job) -> tuple[int, ...]:
+    """The ranks of a call that is the first open one of all that take part in it.
+
+    One of them, or what connects them, keeps it from completing. () if there are several such calls, or if all
+    ranks take part.
+    """
+    heads = {rank: (one.since_ns, group, True) for (group, rank), one in job.heads.items()}
+    for (group, rank), place in job.places.items():
+        if place.waits:
+            heads[rank] = min(heads.get(rank, (place.since_ns, group, False)), (place.since_ns, group, False))
+    calls = {
+        (group, pair, tuple(sorted((rank, job.heads[group, rank].peer) if pair else job.groups[group])))
+        for rank, (_, group, pair) in heads.items()
+    }
+    level = [
+        ranks
+        for group, pair, ranks in calls
+        if {heads[one][1:] if one in heads else None for one in ranks} == {(group, pair)}
+    ]
+    everyone = len(level) == 1 and len(level[0]) == job.timeline.world_size
+    return level[0] if len(level) == 1 and not everyone else ()
+
+
+def _which(ranks: Sequence[int]) -> str:
+    """One of some ranks: "Rank 1 or rank 2"."""
+    return f"Rank {ranks[0]} or rank {ranks[1]}" if len(ranks) == 2 else f"One of {ranks_text(ranks)}"
+
+
+def _doubt(job: _Job, rank: int, level: set[int], first: Waiting) -> str:
     return (
-        f"Rank {first.rank} waits for rank {rank} in {first.op} of group {group_text(timeline.meta, first.group)}. "
-        f"Rank {rank} stands in a call with rank{'' if len(level) == 1 else 's'} {one_of}: "
-        "the record does not tell which of them stands still."
+        f"Rank {first.rank} waits for rank {rank} in {first.op} of group {job.name(first.group)}. "
+        f"Rank {rank} stands in a call with {ranks_text(sorted(level))}. {_which(sorted({rank, *level}))} stands "
+        "still: the record does not tell which."
     )
 
 
-def _doubt_of_one(timeline: Timeline, waits: Sequence[Waiting]) -> str:
+def _in_line(job: _Job, rank: int, waiter: int) -> bool:
+    """Whether `rank` has got as far as all who share a group with it, but for `waiter`: it is not behind."""
+    shared = [
+        (job.places[group, rank].enqueued, {job.places[group, other].enqueued for other in job.known(ranks)})
+        for group, ranks in job.groups.items()
+        if rank in ranks and {*ranks} - job.unknown - {rank, waiter}
+    ]
+    return any(mine for mine, _ in shared) and all(theirs == {mine} for mine, theirs in shared)
+
+
+def _doubt_of_one(job: _Job, waits: Sequence[Waiting]) -> str:
     """Where one rank waits for several that wait for none."""
     first, others = waits[0], ranks_text(sorted({one.on for one in waits}))
-    call = f"{first.op} of group {group_text(timeline.meta, first.group)}"
+    call = f"{first.op} of group {job.name(first.group)}"
     return (
         f"Rank {first.rank} alone waits, in {call}, for {others}. "
         "Either they stand still, or it made a call that they do not make: the record does not tell."
     )
 
 
-def _stands(
-    rank: int, groups: Mapping[str, Sequence[int]], places: Mapping[tuple[str, int], _Place]
-) -> tuple[str, int, tuple[int, ...]] | None:
+def _stands(job: _Job, rank: int) -> tuple[str, int, tuple[int, ...]] | None:
     """A collective that `rank` has not completed although others did: its group, number, and those others.
 
     They could complete it only with what `rank` sent, so its own stream, not a peer, is what keeps it.
     """
-    for group, ranks in groups.items():
-        mine = places.get((group, rank))
+    for group, ranks in job.groups.items():
+        mine = job.places.get((group, rank))
         if rank not in ranks or mine is None or not mine.waits or mine.op not in _NEEDS_ALL:
             continue
-        others = tuple(other for other in ranks if places[group, other].completed > mine.completed)
+        others = tuple(other for other in ranks if job.places[group, other].completed > mine.completed)
         if others:
             return group, mine.completed + 1, others
     return None
 
 
 def _unclear(
-    timeline: Timeline,
-    groups: Mapping[str, Sequence[int]],
-    places: Mapping[tuple[str, int], _Place],
-    unknown: set[int],
-    waits: Sequence[Waiting],
-    odds: Sequence[_Odd],
-    pending: pl.DataFrame,
+    job: _Job, waits: Sequence[Waiting], odds: Sequence[_Odd], either: Sequence[tuple[int, ...]]
 ) -> Iterator[str]:
     blocked, waited = {one.rank for one in waits}, {one.on for one in waits}
-    for rank, absent in sorted({*pending.select("rank", "peer").rows()}) if unknown else ():
-        if absent in unknown:
+    for rank, absent in sorted({*job.pending.select("rank", "peer").rows()}) if job.unknown else ():
+        if absent in job.unknown:
             yield f"Rank {rank} may wait for rank {absent} in a send or recv: there is no record of rank {absent}."
-    for group, ranks in groups.items():
-        stuck = [rank for rank in ranks if places[group, rank].waits and rank not in unknown]
-        absent = sorted(unknown & set(ranks))
+    for group, ranks in job.groups.items():
+        stuck = [rank for rank in ranks if job.places[group, rank].waits and rank not in job.unknown]
+        absent = sorted(job.unknown & set(ranks))
         if stuck and absent:
             yield (
                 f"{upper(ranks_text(stuck))} may wait for {ranks_text(absent)} in group "
-                f"{group_text(timeline.meta, group)}: there is no record of what happened there."
+                f"{job.name(group)}: there is no record of what happened there."
             )
         ops: dict[str, list[int]] = {}
-        last = {places[group, rank].completed for rank in stuck}
+        last = {job.places[group, rank].completed for rank in stuck}
         named = any(odd.usual for odd in odds if odd.group == group)
         for rank in stuck:
-            ops.setdefault(places[group, rank].form, []).append(rank)
-        if len({places[group, rank].op for rank in stuck}) == len(ops):  # the op alone tells them apart
-            ops = {places[group, those[0]].op: those for those in ops.values()}
+            ops.setdefault(job.places[group, rank].form, []).append(rank)
+        if len({job.places[group, rank].op for rank in stuck}) == len(ops):  # the op alone tells them apart
+            ops = {job.places[group, those[0]].op: those for those in ops.values()}
         if len(last) == 1 and len(ops) > 1 and not named:
             issued = "; ".join(f"{ranks_text(those)} {op}" for op, those in ops.items())
-            call = f"collective {last.pop() + 1} of group {group_text(timeline.meta, group)}"
-            yield f"In {call} the ranks issued different calls: {issued}."
+            call = f"collective {last.pop() + 1} of group {job.name(group)}"
+            here = tuple(sorted(rank for those in ops.values() for rank in those))
+            which = f" {_which(here)} is wrong: the record does not tell which." if here in either else ""
+            yield f"In {call} the ranks issued different calls: {issued}.{which}"
             return
-    alone = {rank: _stands(rank, groups, places) for _, rank in places if rank not in waited and rank not in blocked}
+    alone = {rank: _stands(job, rank) for _, rank in job.places if rank not in waited and rank not in blocked}
     for rank, stands in alone.items():
         if stands:
             group, number, others = stands
             yield (
-                f"Collective {number} of group {group_text(timeline.meta, group)} is not complete on rank {rank} "
+                f"Collective {number} of group {job.name(group)} is not complete on rank {rank} "
                 f"although {ranks_text(others)} completed it: its GPU stands still, or its record is older than theirs."
             )
-    standing = {rank for (_, rank), place in places.items() if place.waits} - blocked - waited
+    standing = {rank for (_, rank), place in job.places.items() if place.waits} - blocked - waited
     standing -= {rank for rank, stands in alone.items() if stands}
     if standing and waits:
         plural = "s" if len(standing) == 1 else ""
         yield f"{upper(ranks_text(sorted(standing)))} wait{plural} in calls that all peers have reached."
+    elif standing and either:
+        still = f"{_which(either[0])} stands still in a call that all its ranks have reached"
+        yield f"{still}: the record does not tell which."
     elif standing:
         yield "Every rank got to the same calls, and none completes: the record does not tell the ranks apart."

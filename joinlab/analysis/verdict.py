@@ -163,14 +163,18 @@ class _Judge:
 
     def _blamed(self, blamed: Blame, endings: tuple[Ended, ...]) -> Verdict:
         """The verdict on a record that does not say how ranks ended: who keeps the others waiting."""
-        several = len(blamed.ranks) > 1
-        waiting = {rank for culprit in blamed.culprits for rank in culprit.waiting}
-        headline = (
-            f"{upper(ranks_text(sorted(blamed.ranks)))} {'keep' if several else 'keeps'} {ranks_text(sorted(waiting))} "
-            f"waiting, and {'wait' if several else 'waits'} for no other rank."
-        )
+        culprits = sorted(blamed.ranks) or blamed.culprits[0].ranks
+        several = len(culprits) > 1
+        behind = {rank for culprit in blamed.culprits for rank in culprit.waiting}
+        waiting = ranks_text(sorted(behind)) if behind else ""
+        if blamed.ranks:
+            headline = f"{upper(ranks_text(culprits))} {'keep' if several else 'keeps'} {waiting} waiting"
+            if not {one.rank for one in blamed.waits} & {*culprits}:
+                headline += f", and {'wait' if several else 'waits'} for no other rank"
+        else:
+            headline = f"{upper(ranks_text(culprits))} wait for each other{f', {waiting} for them' if waiting else ''}"
         causes = tuple(culprit.reason for culprit in blamed.culprits)
-        where = {(one.rank, one.group) for one in blamed.waits if one.on in blamed.ranks}
+        where = {(one.rank, one.group) for one in blamed.waits if one.on in culprits}
         stuck = (
             at
             for at, slot in enumerate(self.parting.slots)
@@ -179,7 +183,7 @@ class _Judge:
         )
         first = next(stuck, None)
         lines = () if first is None else tuple(self._lines(first))
-        return Verdict(headline, endings, causes, tuple(self._fates()), lines, first, tuple(sorted(blamed.ranks)))
+        return Verdict(f"{headline}.", endings, causes, tuple(self._fates()), lines, first, tuple(sorted(blamed.ranks)))
 
     # ---------------------------------------------------------------- words
 

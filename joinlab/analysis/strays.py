@@ -1,0 +1,326 @@
+"""Which rank left the common path: each rank's own order of calls, over all its groups, beside its peers' and its past.
+
+In circles of waiting two ranks or more wait for each other, and where calls of one place differ, each side may be
+wrong. What decides is who departs from what it, and ranks in the same part of the job, do otherwise. Peers issue the
+same calls in the same order, each in its own groups; one may be further than another, no more:
+
+    rank 2    tensor 7   data 3   all 3      peers
+    rank 0    tensor 7   data 3              fits rank 2: it is not as far
+    rank 1    tensor 7   all 3               fits neither: it left out data 3
+
+A rank without peers has its past: a training loop repeats its calls, and one that was left out breaks the order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from joinlab.analysis.wording import group_text, ranks_text
+from joinlab.ops import FACTS, POINT_TO_POINT, op_of
+from joinlab.rules.calls import elements_of
+from joinlab.timeline import Timeline
+
+WINDOW = 600
+"""Calls of a rank that are looked at, the last ones: several steps of most jobs."""
+
+MOST_PEERS = 8
+"""Peers that a rank is compared with; more would seldom decide otherwise."""
+
+MOST_SUSPECTS = 64
+"""Of more suspects none is told apart, to bound the time."""
+
+Role = tuple[object, ...]
+Place = tuple[Role, bool, int]
+"""A group's role, whether the call is a send or recv, and its number: among the group's collectives, else its seq."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """A rank that left the common path, and the sentence that says what shows it."""
+
+    rank: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One call of a path. `kind`: what peers issue alike; `full` also what data may change: its line and elements."""
+
+    place: Place
+    group: str
+    kind: str
+    line: str
+    elements: int | None
+    peer: int | None
+
+    def form(self, level: int) -> tuple[object, ...]:
+        return (self.kind, self.line, self.elements)[: level + 1]
+
+    @property
+    def words(self) -> str:
+        return f"{self.kind.partition(' ')[0]}{f' ({self.line})' if self.line else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """The last calls of a rank, in its order of issue.
+
+    whole  calls that completed are in it, so that none is left out
+    reach  by role and whether sends and recvs are meant: the number that its next call will have
+    """
+
+    rank: int
+    calls: tuple[_Call, ...]
+    whole: bool
+    reach: Mapping[tuple[Role, bool], int]
+    at: Mapping[Place, int]
+
+
+class Paths:
+    """The paths of a Timeline's ranks, read as they are asked for.
+
+    reached  collectives that each rank has issued, by group and rank
+    unknown  ranks without a record
+    """
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        groups: Mapping[str, Sequence[int]],
+        reached: Mapping[tuple[str, int], int],
+        unknown: Collection[int],
+    ) -> None:
+        self.timeline, self.groups, self.reached = timeline, groups, reached
+        self.unknown = set(unknown)
+        self._known: dict[int, _Path] = {}
+
+    def strays(self, suspects: Collection[int]) -> list[Stray]:
+        """Those of some ranks that left the common path; [] where nothing decides, or all seem to have."""
+        known = sorted(set(suspects) - self.unknown)
+        if not 1 < len(known) <= MOST_SUSPECTS:
+            return []
+        peers = {rank: self._peers(rank, known) for rank in known}
+        self._read({*known, *(peer for those in peers.values() for peer in those)})
+        for level in range(3):
+            found = [stray for rank in known if (stray := self._apart(rank, peers[rank], level))]
+            if len(found) == 1:
+                return found
+        for lately in (True, False):
+            found = [stray for rank in known if (stray := self._turned(rank, lately))]
+            if found:
+                return found if len(found) == 1 else []
+        return []
+
+    def behind(self, rank: int, other: int) -> bool:
+        """Whether a peer of `rank`, not `other`, has issued more calls in some role."""
+        peers = [peer for peer in self._peers(rank, ()) if peer != other]
+        self._read({rank, *peers})
+        mine = self._known[rank].reach
+        return any(self._known[peer].reach.get(role, 0) > count for peer in peers for role, count in mine.items())
+
+    # ---------------------------------------------------------------- peers
+
+    @cached_property
+    def _roles(self) -> dict[int, dict[str, Role]]:
+        """Of each rank the role of each of its groups: groups of one role are made alike, by ranks as far apart.
+
+        The n-th of a rank's groups of one shape has another role than the first.
+        """
+        words = self.timeline.meta.get("group_names", {})
+        shared = [words.get(name, "") for name in self.groups]
+        found: dict[int, dict[str, Role]] = {}
+        counts: dict[tuple[object, ...], int] = {}
+        for name, ranks in self.groups.items():
+            word = words.get(name, "")
+            shape = (tuple(rank - ranks[0] for rank in ranks), word if shared.count(word) > 1 else "")
+            for rank in ranks:
+                nth = counts[rank, shape] = counts.get((rank, shape), -1) + 1
+                found.setdefault(rank, {})[name] = (*shape, nth)
+        return found
+
+    @cached_property
+    def _stages(self) -> dict[int, frozenset[tuple[Role, int]]]:
+        """Of each rank its place in the groups that send and receive: other stages issue other calls.
+
+        Where calls are lost, a group without a collective may be one of those.
+        """
+        calls = self.timeline.calls
+        pairs = set(calls.filter(pl.col("op").is_in(list(POINT_TO_POINT)))["group"].unique())
+        lost = any(any(counts.values()) for counts in self.timeline.meta.get("skipped", {}).values())
+        if lost or calls["completed_ns"].null_count() == calls.height:
+            pairs |= {name for name, of in self.groups.items() if not any(self.reached[name, rank] for rank in of)}
+        roles = {role for names in self._roles.values() for name, role in names.items() if name in pairs}
+        return {
+            rank: frozenset((role, self.groups[name].index(rank)) for name, role in names.items() if role in roles)
+            for rank, names in self._roles.items()
+        }
+
+    def _peers(self, rank: int, suspects: Sequence[int]) -> list[int]:
+        """Ranks of the same stage, those first with whose groups it shares the most roles; suspects at any rate."""
+        mine = set(self._roles.get(rank, {}).values())
+        alike = [
+            other
+            for other, names in self._roles.items()
+            if other != rank
+            and other not in self.unknown
+            and self._stages[other] == self._stages[rank]
+            and mine == set(names.values())
+        ]
+        return sorted(alike, key=lambda other: (other not in suspects, other))[: max(MOST_PEERS, len(suspects))]
+
+    # ---------------------------------------------------------------- paths
+
+    def _read(self, ranks: set[int]) -> None:
+        todo = sorted(ranks - self._known.keys())
+        skipped = self.timeline.meta.get("skipped", {})
+        is_pair = pl.col("op").is_in(list(POINT_TO_POINT))
+        calls = (
+            self.timeline.calls.filter(pl.col("rank").is_in(todo))
+            .with_columns(pair=is_pair, number=pl.col("seq").cum_count().over("rank", "group", is_pair) - 1)
+            .group_by("rank", maintain_order=True)
+            .tail(WINDOW)
+        )
+        names = ("group", "seq", "op", "dtype", "shape", "peer", "call_site", "root", "completed_ns", "pair", "number")
+        for (rank,), rows in calls.partition_by("rank", as_dict=True).items():
+            assert isinstance(rank, int)
+            roles = self._roles.get(rank, {})
+            path = []
+            whole = rows["completed_ns"].null_count() < rows.height
+            reach = {(role, False): self.reached[name, rank] for name, role in roles.items()}
+            for group, seq, op, dtype, shape, peer, line, root, _, pair, number in rows.select(names).iter_rows():
+                role = roles.get(group, (group,))
+                place = (role, pair, seq if pair else skipped.get(group, {}).get(rank, 0) + number)
+                facts = FACTS.get(op)
+                alike = facts.alike if facts else ()
+                kind = f"{op} {dtype}" + (f" {root}" if "root" in alike and root is not None else "")
+                elements = elements_of(shape) if "shape" in alike or op in _SIZED else None
+                if pair:
+                    kind += f" {peer - rank}" if peer is not None else ""
+                    if whole:
+                        reach[role, True] = seq + 1
+                path.append(_Call(place, group, kind, line or "", elements, peer))
+            at = {call.place: number for number, call in enumerate(path)}
+            self._known[rank] = _Path(rank, tuple(path), whole, reach, at)
+        for rank in ranks - self._known.keys():
+            reach = {(role, False): self.reached[name, rank] for name, role in self._roles.get(rank, {}).items()}
+            self._known[rank] = _Path(rank, (), False, reach, {})
+
+    def _apart(self, rank: int, peers: Sequence[int], level: int) -> Stray | None:
+        """A rank whose path does not fit that of most of its peers, while theirs fit each other."""
+        mine = self._known[rank]
+        others = {peer: _difference(mine, self._known[peer], level) for peer in peers}
+        against = {peer: call for peer, call in others.items() if call is not None}
+        one = max(against, default=None, key=lambda peer: sum(self._fits(peer, other, level) for other in against))
+        against = {peer: call for peer, call in against.items() if one is None or self._fits(peer, one, level)}
+        if 2 * len(against) <= len(peers) or len(against) < 2:
+            return None
+        call = next(iter(against.values()))
+        where = f"{call.words} of group {group_text(self.timeline.meta, call.group)}"
+        return Stray(
+            rank,
+            f"Rank {rank} went another way than {ranks_text(sorted(against))}, which have the same part in the job, "
+            f"at {where}: it skipped a call, made one more, changed their order, or has other data.",
+        )
+
+    def _fits(self, one: int, other: int, level: int) -> bool:
+        return _difference(self._known[one], self._known[other], level) is None
+
+    # ---------------------------------------------------------------- the past
+
+    def _turned(self, rank: int, lately: bool) -> Stray | None:
+        """A rank that broke the order that it had kept before; `lately`: in its last two rounds."""
+        calls = self._known[rank].calls
+        if not self._known[rank].whole:
+            return None
+        for level in (1, 2):
+            at = _break(calls, level, lately)
+            if at is not None:
+                here, (was, expected) = calls[at[0]], (calls[at[0] - 1], calls[at[0] - at[1]])
+                return Stray(
+                    rank,
+                    f"Rank {rank} broke its own order: after {was.words} of group "
+                    f"{group_text(self.timeline.meta, was.group)} it had issued {expected.words} of group "
+                    f"{group_text(self.timeline.meta, expected.group)} before, here {here.words} of group "
+                    f"{group_text(self.timeline.meta, here.group)}. It skipped a call, made one more, changed their "
+                    "order, or has other data.",
+                )
+        return None
+
+
+_SIZED = frozenset(op for op in FACTS if op_of(op) in ("all_gather", "reduce_scatter"))
+
+
+def _difference(mine: _Path, theirs: _Path, level: int) -> _Call | None:
+    """The first of my calls that shows that the two are not one order, of which one has issued more; None if they are.
+
+    Compared in roles that both have. A call older than the other's record counts as issued there, without its place.
+    """
+    shared = mine.reach.keys() & theirs.reach.keys()
+    order = -1
+    for call in mine.calls:
+        other = theirs.at.get(call.place)
+        if other is not None:
+            if theirs.calls[other].form(level) != call.form(level) or other < order:
+                return call
+            order = other
+    ahead = [mine.reach[one] > theirs.reach[one] for one in shared]
+    behind = [mine.reach[one] < theirs.reach[one] for one in shared]
+    if any(ahead) and any(behind):
+        return _first_beyond(mine, theirs) or (mine.calls[-1] if mine.calls else None)
+    return _late(mine, theirs) or (mine.calls[-1] if mine.calls and _late(theirs, mine) else None)
+
+
+def _first_beyond(mine: _Path, theirs: _Path) -> _Call | None:
+    return next((call for call in mine.calls if _beyond(call, theirs)), None)
+
+
+def _beyond(call: _Call, theirs: _Path) -> bool:
+    return call.place[2] >= theirs.reach.get(call.place[:2], 1 << 60)
+
+
+def _late(mine: _Path, theirs: _Path) -> _Call | None:
+    """A call of mine that they issued, too, though I issued it after one that they did not issue."""
+    further = False
+    for call in mine.calls:
+        beyond = _beyond(call, theirs)
+        if further and not beyond and call.place[:2] in theirs.reach:
+            return call
+        further |= beyond
+    return None
+
+
+def _break(calls: Sequence[_Call], level: int, lately: bool) -> tuple[int, int] | None:
+    """Where a sequence that had repeated itself went on otherwise, and the length of what it repeated.
+
+    a b c  a b c  a b | b c       at 8, of period 3: c was due
+    """
+    codes: dict[tuple[object, ...], int] = {}
+    tokens = np.array(
+        [codes.setdefault((call.group, call.peer, *call.form(level)), len(codes)) for call in calls], np.int64
+    )
+    return _last_break(tokens, [(call.group, call.kind.partition(" ")[0]) for call in calls], lately)
+
+
+def _last_break(tokens: npt.NDArray[np.int64], kinds: Sequence[object], lately: bool) -> tuple[int, int] | None:
+    count = len(tokens)
+    best, period = np.zeros(count, np.int64), np.zeros(count, np.int64)  # by place: how long a period held before it
+    fits = np.zeros(count, bool)
+    for one in range(1, count // 2 + 1):
+        same = np.zeros(count, bool)
+        same[one:] = tokens[one:] == tokens[:-one]
+        places = np.arange(count)
+        held = places - np.maximum.accumulate(np.where(~same, places, -1))  # matches up to and with each place
+        before = np.concatenate([[0], held[:-1]])
+        better = before > best
+        best[better], period[better], fits[better] = before[better], one, same[better]
+    known = np.array([kind in kinds[:at] for at, kind in enumerate(kinds)], bool)
+    breaks = np.flatnonzero((best >= period) & (period > 0) & ~fits & known)
+    if lately:
+        breaks = breaks[count - breaks <= 2 * period[breaks]]
+    return (int(breaks[-1]), int(period[breaks[-1]])) if len(breaks) else None
