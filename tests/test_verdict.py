@@ -175,7 +175,7 @@ def test_two_sends_wait_for_each_other():
     writer.call(0, "send", peer=1, done=False)
     writer.call(1, "send", peer=0, done=False)
     hung = Ending("hung", call=0, group="0", proven=True)
-    assert judge(writer.timeline([hung, hung])).headline == "Rank 1 waits elsewhere; nothing meets rank 0's send."
+    assert judge(writer.timeline([hung, hung])).headline == "Ranks 0, 1 wait for each other: each in send."
 
 
 @settings(max_examples=40)

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from joinlab.analysis.parting import Parting, alike
+from joinlab.analysis.parting import Parting
 from joinlab.analysis.source import SourceText
 from joinlab.analysis.wording import (
     asks_of,
+    at_input,
     at_line,
     counts_steps,
+    differing_text,
     input_or_step,
-    listed,
     quoted,
     ranks_text,
-    short_site,
+    tensor,
     upper,
 )
-from joinlab.timeline import EndKind
+from joinlab.ops import POINT_TO_POINT
+from joinlab.timeline import CallRow, EndKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,26 +48,25 @@ class _Rules:
 
     def advice(self) -> Advice | None:
         """The first rule that fits."""
+        if self.parting.clash is None:
+            return self._ended_too_early()
         rules: tuple[Callable[[], Advice | None], ...] = (
             self._own_call_under_join,
             self._uneven_without_join,
-            self._sync_differs,
-            self._unused_in_one_rank,
+            self._backward_differs,
+            self._order_differs,
             self._under_a_rank_test,
             self._left_early,
+            self._behind_a_rank_test,
             self._data_differs,
-            self._order_differs,
-            self._ended_too_early,
+            self._waits_in_a_circle,
         )
         return next((advice for rule in rules if (advice := rule())), None)
 
     def _own_call_under_join(self) -> Advice | None:
-        if self.parting.clash is None:
-            return None
-        slot = self.parting.slot
-        calls = [self.parting.call(slot, rank) for rank in slot.calls]
+        calls = self._clashing()
         joined = [row for row in calls if "(join() " in (row["origin"] or "")]
-        own = [row for row in calls if (row["origin"] or row["op"]).partition(" (")[2] in ("", "barrier)")]
+        own = [row for row in calls if _is_own(row)]
         if not joined or not own:
             return None
         what = asks_of(own[0])
@@ -78,18 +79,18 @@ class _Rules:
 
     def _uneven_without_join(self) -> Advice | None:
         counts, by_step = self._counts(), counts_steps(self.timeline.meta)
-        if self.parting.clash is None or (not by_step and (len(counts) != len(self.ends) or len(set(counts)) < 2)):
+        if not by_step and (len(counts) != len(self.ends) or len(set(counts)) < 2):
             return None
         if any("join()" in (row["origin"] or "") for row in self.parting.folding.matched.rows):
             return None
-        slot = self.parting.slot
-        seen = [row["input"] for rank in slot.calls if (row := self.parting.call(slot, rank))["input"] is not None]
+        slot, calls = self.parting.slot, self._clashing()
+        seen = [row["input"] for row in calls if row["input"] is not None]
         out = [rank for rank, count in enumerate(counts) if seen and count <= max(seen)]
-        if by_step and all("DDP" in (self.parting.call(slot, rank)["origin"] or "") for rank in slot.calls):
+        if by_step and all("DDP" in (row["origin"] or "") for row in calls):
             reached = {span["rank"] for span in self.timeline.rows("spans") if seen and span["input"] == max(seen)}
             over = {rank for rank, end in enumerate(self.ends) if end.kind is EndKind.FINISHED}
             out = [rank for rank in self.parting.absent(slot) if seen and rank in over - reached]
-        if not out or any(rank in slot.calls and self.parting.call(slot, rank)["input"] is not None for rank in out):
+        if not out or any(row["rank"] in out and row["input"] is not None for row in calls):
             return None
         has = "has" if len(out) == 1 else "have"
         what = input_or_step(self.timeline.meta)
@@ -100,34 +101,126 @@ class _Rules:
             "04_six_cases.ipynb",
         )
 
-    def _counts(self) -> list[int]:
-        """How many inputs each rank has; none where the calls are numbered by steps, which may be more or fewer."""
-        return [] if counts_steps(self.timeline.meta) else self.timeline.meta.get("inputs") or []
+    def _backward_differs(self) -> Advice | None:
+        """One side lacks all-reduces of a backward pass: it says why, left the pass out, or ran it otherwise."""
+        unused = [rank for rank in self.parting.lanes if "not used in producing loss" in self.ends[rank].text]
+        if unused:
+            return Advice(
+                "Use every parameter in every rank's loss, or pass find_unused_parameters=True to DDP on all ranks.",
+                f"{upper(self.parting.name(unused))} left parameters out: DDP all-reduces a bucket only when each of "
+                "its parameters has a gradient.",
+                "03_ddp_inside.ipynb",
+            )
+        number, without = self._lacking_backward()
+        if number is None or not without:
+            return None
+        who, which = upper(self.parting.name(without)), at_input(number, self.timeline.meta)
+        began = {(span["rank"], span["name"]) for span in self.timeline.rows("spans") if span["input"] == number}
+        if not any((rank, "backward") in began for rank in without):
+            return Advice(
+                "Run backward() for every input on every rank, or let all ranks skip it together: all-reduce a flag "
+                "first.",
+                f"{who} ran no backward pass for {which}, and DDP all-reduces gradients in each one.",
+                "03_ddp_inside.ipynb",
+            )
+        if "no_sync" in self.source.text:
+            return Advice(
+                "Enter no_sync() on every rank, or on none, for the same input.",
+                "Within no_sync() a backward pass issues no all-reduce; that of the other ranks meets another call.",
+                "03_ddp_inside.ipynb",
+            )
+        return Advice(
+            "Use every parameter in every rank's loss, or pass find_unused_parameters=True to DDP on all ranks; enter "
+            "no_sync() on every rank or on none.",
+            f"{who} ran the backward pass for {which} without all of its all-reduces: DDP all-reduces a bucket only "
+            "when each of its parameters has a gradient, and none under no_sync().",
+            "03_ddp_inside.ipynb",
+        )
+
+    def _lacking_backward(self) -> tuple[int | None, list[int]]:
+        """An input, and the lanes that are past it but lack all-reduces of its backward pass that others issued."""
+        parting = self.parting
+        rows = parting.extra or self._clashing()
+        backward = [row for row in rows if _BACKWARD in (row["origin"] or "") and row["input"] is not None]
+        if not backward or (parting.extra and len(backward) < len(rows)):
+            return None, []
+        number = backward[0]["input"]
+        counts = dict.fromkeys(parting.lanes, 0)
+        reached = dict.fromkeys(parting.lanes, -1)  # the last input that a lane was seen in
+        for row in parting.folding.matched.rows:
+            lane, input = row["rank"], row["input"]
+            if lane in reached and input is not None:
+                reached[lane] = max(reached[lane], input)
+                counts[lane] += input == number and _BACKWARD in (row["origin"] or "")
+        ran = set()
+        for span in self.timeline.rows("spans"):
+            if span["rank"] in reached and span["input"] is not None:
+                reached[span["rank"]] = max(reached[span["rank"]], span["input"])
+                if span["input"] == number and span["name"] == "backward":
+                    ran.add(span["rank"])
+        assert number is not None
+        fewer = [lane for lane in parting.lanes if counts[lane] < max(counts.values())]
+        over = [lane for lane in fewer if self.ends[lane].kind is EndKind.FINISHED]
+        return number, [
+            lane
+            for lane in fewer
+            if reached[lane] > number or (reached[lane] == number and (lane in over or lane in ran))
+        ]
+
+    def _order_differs(self) -> Advice | None:
+        sides = self.parting.sides
+        if len(sides) != 2 or self.parting.is_pair(self.parting.slot):
+            return None
+        if any(side[0] not in self.parting.slot.calls for side in sides):
+            return None
+        at, same = self.parting.place, self.parting.same_step
+        one, other = (self.parting.collectives(side[0])[at : at + 3] for side in sides)
+        if len(one) < 2 or len(other) < 2 or not (same(one[0], other[1]) and same(one[1], other[0])):
+            return None
+        if any(not same(a, b) for a, b in zip(one[2:], other[2:], strict=False)):
+            return None  # a b a b beside b a b a: one rank is a call ahead
+        which = f"{quoted(one[0])} and {quoted(one[1])}"
+        if quoted(one[0]) == quoted(one[1]):
+            which = f"the {quoted(one[0])} of {tensor(one[0])} and that of {tensor(one[1])}"
+        return Advice(
+            f"Issue {which} in the same order on every rank.",
+            "Calls meet by the order in which each rank issues them, not by what they are.",
+            "08_order.ipynb",
+        )
 
     def _under_a_rank_test(self) -> Advice | None:
-        if self.parting.clash is None or self.parting.is_pair(self.parting.slot):
-            return None
-        assert self.parting.first is not None
-        slot, odd = self.parting.slots[self.parting.first], self.parting.odd
-        for rank in sorted(slot.calls, key=lambda rank: rank not in odd):
-            site = self.parting.call(slot, rank)["call_site"] or ""
-            number = self.source.line(site)
-            if number and (test := _rank_test(self.source.text, number - self.source.first_line + 1)):
-                what = f"{asks_of(self.parting.call(slot, rank))} ({short_site(site)})"
-                return Advice(
-                    f"Take the {what} out of the branch on `{test}`, or let every rank issue it.",
-                    "A collective needs every rank of its group, in the same order.",
-                    "08_order.ipynb",
-                )
+        for what, test in self._rank_tests(_rank_test):
+            return Advice(
+                f"Take the {what} out of the branch on `{test}`, or let every rank issue it.",
+                "A collective needs every rank of its group, in the same order.",
+                "08_order.ipynb",
+            )
         return None
 
+    def _behind_a_rank_test(self) -> Advice | None:
+        for what, test in self._rank_tests(_leaving_test):
+            return Advice(
+                f"Let every rank issue the {what}, or none: the branch on `{test}` leaves before it.",
+                "A collective needs every rank of its group, in the same order.",
+                "08_order.ipynb",
+            )
+        return None
+
+    def _rank_tests(self, find: Callable[[str, int], str]) -> Iterator[tuple[str, str]]:
+        """Calls of the row in which the ranks part, those of the odd ranks first, with what `find` says of the line."""
+        parting = self.parting
+        slot = parting.slot if parting.first is None else parting.slots[parting.first]
+        if parting.is_pair(slot):
+            return
+        for rank in sorted(slot.calls, key=lambda rank: rank not in parting.odd):
+            row = parting.call(slot, rank)
+            number = self.source.line(row["call_site"] or "")
+            if number and (test := find(self.source.text, number - self.source.first_line + 1)):
+                yield f"{asks_of(row)}{at_line(row)}", test
+
     def _left_early(self) -> Advice | None:
-        if self.parting.clash is None:
-            return None
-        slot = self.parting.slot
-        gone = [
-            rank for rank in self.parting.absent(slot) if self.ends[rank].kind in (EndKind.RAISED, EndKind.FINISHED)
-        ]
+        absent = self.parting.absent(self.parting.slot)
+        gone = [rank for rank in absent if self.ends[rank].kind in (EndKind.RAISED, EndKind.FINISHED)]
         raised = [rank for rank in gone if self.ends[rank].kind is EndKind.RAISED]
         counts = self._counts()
         inputs: dict[int, int] = {}
@@ -146,72 +239,25 @@ class _Rules:
         )
 
     def _data_differs(self) -> Advice | None:
-        differs = set() if self.parting.clash is None else set(self.parting.slot.differs)
+        differs = set(self.parting.differs(self.parting.slot))
         if not differs or differs & {"op", "origin"}:
             return None
-        names = {"shape": "size", "reduce_op": "reduce operation"}
-        what = listed([names.get(name, name) for name in self.parting.slot.differs])
+        what = differing_text(self.parting.differs(self.parting.slot))
         return Advice(
             f"Give the call the same {what} on every rank.",
             f"The ranks' calls met with different {what}.",
             "02_collectives.ipynb",
         )
 
-    def _order_differs(self) -> Advice | None:
-        if self.parting.clash is None or len(self.parting.sides) != 2 or self.parting.is_pair(self.parting.slot):
-            return None
-        slot = self.parting.slot
-        if any(side[0] not in slot.calls for side in self.parting.sides):
-            return None
-        at = self.parting.place
-        one, other = (self.parting.collectives(side[0])[at : at + 2] for side in self.parting.sides)
-        if len(one) < 2 or len(other) < 2 or not (alike(one[0], other[1]) and alike(one[1], other[0])):
+    def _waits_in_a_circle(self) -> Advice | None:
+        circle = self.parting.circle
+        if len(circle) < 2 or any(row["op"] not in POINT_TO_POINT for row in circle):
             return None
         return Advice(
-            f"Issue {quoted(one[0])} and {quoted(one[1])} in the same order on every rank.",
-            "Calls meet by the order in which each rank issues them, not by what they are.",
-            "08_order.ipynb",
-        )
-
-    def _sync_differs(self) -> Advice | None:
-        backward = "DDP backward()"
-        if self.parting.clash is None or "no_sync" not in self.source.text:
-            return None
-        slot = self.parting.slot
-        has = [rank for rank in slot.calls if backward in (self.parting.call(slot, rank)["origin"] or "")]
-        if not has or len(has) == len(slot.calls):
-            return None
-        return Advice(
-            "Enter no_sync() on every rank, or on none, for the same input.",
-            "Within no_sync() a backward pass issues no all-reduce; the other ranks' all-reduce meets another call.",
-            "03_ddp_inside.ipynb",
-        )
-
-    def _unused_in_one_rank(self) -> Advice | None:
-        """A rank says so, or it ran a backward pass of the same input and issued fewer all-reduces in it."""
-        if self.parting.clash is None:
-            return None
-        slot = self.parting.slot
-        which = [rank for rank in self.parting.lanes if "not used in producing loss" in self.ends[rank].text]
-        at = {
-            self.parting.call(slot, rank)["input"]: rank
-            for rank in slot.calls
-            if "DDP backward()" in (self.parting.call(slot, rank)["origin"] or "")
-        }
-        if not which and at:
-            ran = {(span["rank"], span["input"]) for span in self.timeline.rows("spans") if span["name"] == "backward"}
-            which = [
-                rank
-                for rank in self.parting.lanes
-                if rank not in at.values() and any((rank, input) in ran for input in at.keys() - {None})
-            ]
-        if not which:
-            return None
-        return Advice(
-            "Use every parameter in every rank's loss, or pass find_unused_parameters=True to DDP on all ranks.",
-            f"{upper(self.parting.name(which))} left parameters out: DDP all-reduces a bucket only when each of its "
-            "parameters has a gradient.",
-            "03_ddp_inside.ipynb",
+            "Let some of these ranks send while their peers receive, or issue the sends and recvs together: "
+            "dist.batch_isend_irecv().",
+            "Each of them waits for a peer that issues its own part only later.",
+            "02_collectives.ipynb",
         )
 
     def _ended_too_early(self) -> Advice | None:
@@ -224,6 +270,22 @@ class _Rules:
             "04_six_cases.ipynb",
         )
 
+    def _clashing(self) -> list[CallRow]:
+        """The calls of the clash, one per lane."""
+        return [self.parting.call(self.parting.slot, rank) for rank in self.parting.slot.calls]
+
+    def _counts(self) -> list[int]:
+        """How many inputs each rank has; none where the calls are numbered by steps, which may be more or fewer."""
+        return [] if counts_steps(self.timeline.meta) else self.timeline.meta.get("inputs") or []
+
+
+_BACKWARD = "(DDP backward())"
+
+
+def _is_own(row: CallRow) -> bool:
+    """Whether the program issued the call itself, and not DDP or join() for it."""
+    return (row["origin"] or row["op"]).partition(" (")[2] in ("", "barrier)")
+
 
 def _rank_test(text: str, line: int) -> str:
     """The innermost test of a rank under which a line stands: "rank == 0"; "" if there is none, or no telling.
@@ -231,13 +293,39 @@ def _rank_test(text: str, line: int) -> str:
     >>> _rank_test("def f(rank):\\n    if rank == 0:\\n        g()\\n", 3)
     'rank == 0'
     """
-    try:
-        tree = ast.parse(text)
-    except SyntaxError:
-        return ""
     found = ""
-    for node in ast.walk(tree):  # outer ones come first
-        if isinstance(node, ast.If) and node.body[0].lineno <= line <= (node.end_lineno or 0):
-            names = {getattr(one, "id", getattr(one, "attr", "")) for one in ast.walk(node.test)}
-            found = ast.unparse(node.test) if {"rank", "get_rank", "local_rank"} & names else found
+    for node in _nodes(text):  # outer ones come first
+        if isinstance(node, ast.If) and node.body[0].lineno <= line <= (node.end_lineno or 0) and _asks_rank(node):
+            found = ast.unparse(node.test)
     return found
+
+
+def _leaving_test(text: str, line: int) -> str:
+    """The last test of a rank before a line of the same function whose branch leaves the function or the loop.
+
+    >>> _leaving_test("def f(rank):\\n    if rank == 0:\\n        return\\n    g()\\n", 4)
+    'rank == 0'
+    """
+    found = ""
+    for node in _nodes(text):
+        for block in (getattr(node, name, None) for name in ("body", "orelse", "finalbody")):
+            if not isinstance(block, list) or not any(one.lineno <= line <= (one.end_lineno or 0) for one in block):
+                continue
+            for one in block:
+                leaves = isinstance(one, ast.If) and isinstance(one.body[-1], ast.Return | ast.Break | ast.Continue)
+                if leaves and (one.end_lineno or 0) < line and _asks_rank(one):
+                    found = ast.unparse(one.test)
+    return found
+
+
+def _nodes(text: str) -> Iterator[ast.AST]:
+    """All nodes of a program's text, outer ones first; none of a text that cannot be read."""
+    try:
+        yield from ast.walk(ast.parse(text))
+    except SyntaxError:
+        return
+
+
+def _asks_rank(node: ast.If) -> bool:
+    names = {getattr(one, "id", getattr(one, "attr", "")) for one in ast.walk(node.test)}
+    return bool({"rank", "get_rank", "local_rank"} & names)

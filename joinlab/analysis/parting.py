@@ -9,15 +9,16 @@ row   rank 0      rank 1
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 
 from joinlab.analysis.folding import Folding
 from joinlab.analysis.matching import Slot, shadows
-from joinlab.analysis.wording import ranks_text
-from joinlab.ops import POINT_TO_POINT
-from joinlab.timeline import CallRow, Timeline
+from joinlab.analysis.wording import counts_steps, elements, ranks_text
+from joinlab.ops import POINT_TO_POINT, Op
+from joinlab.timeline import CallRow, EndKind, Timeline
 
 FURTHEST = 4
 """Two ranks that are up to so many calls apart are still seen to issue the same calls."""
@@ -40,7 +41,9 @@ Side = tuple[int, ...]
 class Parting:
     """The first difference of one Timeline, folded. Lanes are named by the rank that stands for them.
 
-    clash  the first row whose calls differ, or that a rank left out, by index of Folding.slots; None: there is none
+    clash   the first row whose calls differ, or that a rank left out, by index of Folding.slots; None: there is none.
+            Where ranks left it out because they hang in another such row, it is that row
+    circle  the calls, one per rank, of ranks that each left out the call that another of them waits for
     """
 
     def __init__(self, timeline: Timeline, folding: Folding) -> None:
@@ -49,7 +52,11 @@ class Parting:
         self.groups = folding.matched.groups
         self.lanes = folding.lanes
         self.ends = timeline.ends
+        self.by_step = counts_steps(timeline.meta)
+        self.circle: tuple[CallRow, ...] = ()
         self.clash = next((at for at, slot in enumerate(self.slots) if self._parts(slot)), None)
+        if self.clash is not None:
+            self.clash = self._cause_of(self.clash)
 
     @property
     def slot(self) -> Slot:
@@ -64,13 +71,50 @@ class Parting:
 
     def _parts(self, slot: Slot) -> bool:
         """Whether the calls of a slot differ, or some rank that has to take part issued none."""
-        if not slot.expected:
+        if self.differs(slot):
             return True
         if slot.refused:
             return False
         if self.is_pair(slot):
             return not slot.met and all(self.call(slot, rank)["completed_ns"] is None for rank in slot.calls)
         return bool(self.absent(slot))
+
+    def differs(self, slot: Slot) -> tuple[str, ...]:
+        """In what the calls of a slot differ that must agree.
+
+        Ranks may give an all-gather different sizes, if all expect them. Where one is not complete, they did not.
+        """
+        if slot.expected and not slot.refused and len(slot.calls) > 1:
+            calls = [self.call(slot, rank) for rank in slot.calls]
+            stuck = any(row["op"] == Op.ALL_GATHER and row["completed_ns"] is None for row in calls)
+            if stuck and len({elements(row) for row in calls}) > 1:
+                return ("shape",)
+        return slot.differs
+
+    def _cause_of(self, clash: int) -> int:
+        """The row that keeps the ranks from the clash: those that are absent there hang in a row that others left out.
+
+        recv of rank 0        rank 0 waits     rank 1 absent: hangs in the barrier
+        barrier               rank 1 waits     rank 0 absent: hangs in its recv, a circle: its first row is the cause
+        """
+        row_of = {(rank, slot.group, seq): at for at, slot in enumerate(self.slots) for rank, seq in slot.calls.items()}
+        lane_of = {rank: lane for lane, ranks in self.lanes.items() for rank in ranks}
+        path: list[tuple[int, CallRow]] = []  # each row with the call in which a rank that left it out hangs
+        at = clash
+        while at not in (before for before, _ in path):
+            slot = self.slots[at]
+            absent = [self.ends[lane_of[rank]] for rank in self.absent(slot)]
+            if self.differs(slot) or not absent or any(end.kind is not EndKind.HUNG for end in absent):
+                return at
+            lane = lane_of[self.absent(slot)[0]]
+            key = (lane, absent[0].group or "", -1 if absent[0].call is None else absent[0].call)
+            if key not in row_of or not self._parts(self.slots[row_of[key]]):
+                return at
+            path.append((at, self.rows[key]))
+            at = row_of[key]
+        begin = [before for before, _ in path].index(at)
+        self.circle = tuple(row for _, row in path[begin:])
+        return min(before for before, _ in path[begin:])
 
     def absent(self, slot: Slot) -> list[int]:
         """Ranks that have to take part in a slot, and issued no call for it."""
@@ -85,7 +129,7 @@ class Parting:
         slot, found = self.slot, list[list[int]]()
         for rank in slot.calls:
             for some in found:
-                if alike(self.call(slot, some[0]), self.call(slot, rank)):
+                if _alike(self.call(slot, some[0]), self.call(slot, rank)):
                     some.append(rank)
                     break
             else:
@@ -116,18 +160,41 @@ class Parting:
         ):
             return None
         one, other = (self.collectives(side[0]) for side in self.sides)
-        at = self.place
-        while at > 0 and max(len(one), len(other)) >= at and _other_line(one[at - 1 : at], other[at - 1 : at]):
-            at -= 1
-        for by in range(1, FURTHEST):
+        # A rank may take another line for once, and be ahead only since later: then the inputs tell, or the clash.
+        places = {self._back(one, other, differ) for differ in (self._elsewhere, self._other_input)} | {self.place}
+        for at, by in product(sorted(places), range(1, FURTHEST)):
             for (ahead, mine), (behind, theirs) in (
                 ((self.sides[1], other), (self.sides[0], one)),
                 ((self.sides[0], one), (self.sides[1], other)),
             ):
                 pairs = list(zip(mine[at + by :], theirs[at:], strict=False))
-                if pairs and all(_same(a, b) for a, b in pairs):
+                if len(pairs) == 1 and _same_line(mine[at], theirs[at]):
+                    continue  # too little to tell a call that was left out from data that differ
+                if pairs and all(_alike(a, b) and not self._elsewhere(a, b) for a, b in pairs):
                     return Shift(at, by, ahead, behind)
         return None
+
+    def _back(
+        self, one: Sequence[CallRow], other: Sequence[CallRow], differ: Callable[[CallRow, CallRow], bool]
+    ) -> int:
+        """The place from which on all calls before the clash differ so."""
+        at = self.place
+        while 0 < at <= min(len(one), len(other)) and differ(one[at - 1], other[at - 1]):
+            at -= 1
+        return at
+
+    def same_step(self, one: CallRow, other: CallRow) -> bool:
+        """Whether two calls are the same step of the program, perhaps written in two places."""
+        return _alike(one, other) and not self._other_input(one, other)
+
+    def _elsewhere(self, one: CallRow, other: CallRow) -> bool:
+        """Whether two calls that carry the same label come from other lines, or belong to other inputs."""
+        if one["origin"] != other["origin"]:
+            return False
+        return one["call_site"] != other["call_site"] or self._other_input(one, other)
+
+    def _other_input(self, one: CallRow, other: CallRow) -> bool:
+        return not self.by_step and len({one["input"], other["input"]} - {None}) > 1
 
     @property
     def place(self) -> int:
@@ -160,7 +227,9 @@ class Parting:
 
     @cached_property
     def odd(self) -> tuple[int, ...]:
-        """All ranks of the smaller side, if most ranks are on the other one."""
+        """All ranks of the smaller side, if most ranks are on the other one; () where the ranks do not part."""
+        if self.clash is None:
+            return ()
         ranks = sorted((self.ranks(side) for side in self.sides), key=len)
         most = len(ranks[-1])
         rest = tuple(sorted(rank for some in ranks[:-1] for rank in some))
@@ -183,20 +252,12 @@ class Parting:
         return ranks_text(self.ranks(side))
 
 
-def alike(one: CallRow, other: CallRow) -> bool:
+def _alike(one: CallRow, other: CallRow) -> bool:
     """Whether two calls can be meant for each other, by all but their lines."""
     names = ("op", "dtype", "shape", "reduce_op", "root")
     fit = all(one[name] == other[name] for name in names)  # type: ignore[literal-required]
     return fit and shadows(one["origin"] or "", other["origin"] or "")
 
 
-def _other_line(one: Sequence[CallRow], other: Sequence[CallRow]) -> bool:
-    """Whether two calls that fit were issued in different lines, though they are the same call."""
-    if not one or not other or one[0]["origin"] != other[0]["origin"]:
-        return False
-    return one[0]["call_site"] != other[0]["call_site"]
-
-
-def _same(one: CallRow, other: CallRow) -> bool:
-    """Whether two calls are the same step of the program."""
-    return alike(one, other) and not _other_line([one], [other])
+def _same_line(one: CallRow, other: CallRow) -> bool:
+    return (one["origin"], one["call_site"]) == (other["origin"], other["call_site"])

@@ -21,17 +21,20 @@ from joinlab.analysis.conclusions import conclusion
 from joinlab.analysis.documented import documented
 from joinlab.analysis.folding import Folding, fold
 from joinlab.analysis.matching import Matched
-from joinlab.analysis.parting import Parting, Side
+from joinlab.analysis.parting import Parting, Shift, Side
 from joinlab.analysis.reasons import Reasons, worded
 from joinlab.analysis.source import SourceText
 from joinlab.analysis.wording import (
     asks_of,
+    at_input,
     at_line,
+    differing_text,
     good,
     listed,
     plural,
     quoted,
     ranks_text,
+    tensor,
     upper,
 )
 from joinlab.timeline import CallRow, Ending, EndKind, Timeline
@@ -163,6 +166,13 @@ class _Judge:
 
     def _blamed(self, blamed: Blame, endings: tuple[Ended, ...]) -> Verdict:
         """The verdict on a record that does not say how ranks ended: who keeps the others waiting."""
+        causes = tuple(culprit.reason for culprit in blamed.culprits)
+        fates, first = tuple(self._fates()), self.parting.first
+        if blamed.ranks and sorted(blamed.ranks) == [*self.parting.odd] and len(self.parting.present) > 1:
+            assert first is not None
+            lines, met = tuple(self._lines(first)), tuple(self._meeting())
+            advice = advise(self.parting, self.source)
+            return Verdict(self._headline(), endings, (*met, *causes), fates, lines, first, self.parting.odd, advice)
         culprits = sorted(blamed.ranks) or blamed.culprits[0].ranks
         several = len(culprits) > 1
         behind = {rank for culprit in blamed.culprits for rank in culprit.waiting}
@@ -173,7 +183,6 @@ class _Judge:
                 headline += f", and {'wait' if several else 'waits'} for no other rank"
         else:
             headline = f"{upper(ranks_text(culprits))} wait for each other{f', {waiting} for them' if waiting else ''}"
-        causes = tuple(culprit.reason for culprit in blamed.culprits)
         where = {(one.rank, one.group) for one in blamed.waits if one.on in culprits}
         stuck = (
             at
@@ -183,7 +192,7 @@ class _Judge:
         )
         first = next(stuck, None)
         lines = () if first is None else tuple(self._lines(first))
-        return Verdict(f"{headline}.", endings, causes, tuple(self._fates()), lines, first, tuple(sorted(blamed.ranks)))
+        return Verdict(f"{headline}.", endings, causes, fates, lines, first, tuple(sorted(blamed.ranks)))
 
     # ---------------------------------------------------------------- words
 
@@ -201,30 +210,64 @@ class _Judge:
                     )
         shift, more = parting.shift, parting.extra
         if shift is not None and len(more) == shift.by:
-            what = asks_of(more[0]) if len({asks_of(row) for row in more}) == 1 else "call"
-            count = "one" if shift.by == 1 else str(shift.by)
-            return f"{upper(name(shift.ahead))} issued {count} {what} more than {name(shift.behind)}."
+            return self._one_more(shift, more)
+        if parting.circle:
+            return self._circle(parting.circle)
         if len(present) > 1:
-            if slot.differs and not {"op", "origin"} & set(slot.differs):
-                what = listed([{"reduce_op": "reduce operation"}.get(one, one) for one in slot.differs])
-                return f"{upper(name(slot.calls))} called {quoted(calls[0])}, but differ in {what}."
+            differs = parting.differs(slot)
+            if not {"op", "origin"} & set(differs) and differs:
+                return self._differ(present, calls, differs)
             told = [f"{name(side)} called {quoted(row)}" for side, row in zip(present, calls, strict=True)]
             return f"{upper(told[0])}, where {listed(told[1:])}."
         return self._nothing_meets(present[0], calls[0], parting.absent(slot))
+
+    def _one_more(self, shift: Shift, more: Sequence[CallRow]) -> str:
+        ahead, behind = self.parting.name(shift.ahead), self.parting.name(shift.behind)
+        words = {asks_of(row) for row in more}
+        what = words.pop() if len(words) == 1 else "call"
+        count = f"one {what}" if shift.by == 1 else f"{shift.by} calls{f' ({what})' if what != 'call' else ''}"
+        if self.parting.odd == self.parting.ranks(shift.behind):
+            return f"{upper(behind)} issued {count} fewer than {ahead}."
+        return f"{upper(ahead)} issued {count} more than {behind}."
+
+    def _differ(self, present: Sequence[Side], calls: Sequence[CallRow], differs: Sequence[str]) -> str:
+        """Calls of one kind whose values differ: of each side what it gave, if they are few."""
+        name = self.parting.name
+        if len(present) > 3:
+            what = differing_text(differs)
+            return f"{upper(name(self.parting.slot.calls))} called {quoted(calls[0])}, but differ in {what}."
+        first, *others = [
+            (name(side), quoted(row), _given(row, differs)) for side, row in zip(present, calls, strict=True)
+        ]
+        told = listed([f"{who} with {given}" for who, _, given in others])
+        return f"{upper(first[0])} called {first[1]} with {first[2]}, {told}."
+
+    def _circle(self, circle: Sequence[CallRow]) -> str:
+        """Ranks that wait for each other, each with what it waits in."""
+        by_call: dict[str, set[int]] = {}
+        for row in circle:
+            by_call.setdefault(quoted(row), set()).add(row["rank"])
+        every = self.parting.name(sorted({row["rank"] for row in circle}))
+        each = [f"{self.parting.name(sorted(ranks))} in {call}" for call, ranks in by_call.items()]
+        return (
+            f"{upper(every)} wait for each other: {listed(each) if len(each) > 1 else f'each in {quoted(circle[0])}'}."
+        )
 
     def _nothing_meets(self, side: Side, row: CallRow, absent: Sequence[int]) -> str:
         if not absent:  # a recv from any rank
             return f"No call meets {self.parting.name(side)}'s {quoted(row)}."
         gone = [rank for rank in absent if self.ends[rank].kind is not EndKind.HUNG]
         which = gone or list(absent)
-        end = self.ends[which[0]]
+        several, end = len(which) > 1, self.ends[which[0]]
         did = {
             EndKind.FINISHED: "finished",
             EndKind.RAISED: "raised an error",
-            EndKind.KILLED: "was killed" if len(which) == 1 else "were killed",
-            EndKind.UNKNOWN: "has no more calls on record" if len(which) == 1 else "have no more calls on record",
-            EndKind.HUNG: "waits elsewhere" if len(which) == 1 else "wait elsewhere",
+            EndKind.KILLED: "were killed" if several else "was killed",
+            EndKind.UNKNOWN: "have no more calls on record" if several else "has no more calls on record",
+            EndKind.HUNG: "wait elsewhere" if several else "waits elsewhere",
         }[end.kind]
+        if _out_of_time(end):
+            did = f"{'were' if several else 'was'} still running when the time was over"
         return f"{upper(ranks_text(which))} {did}; nothing meets {self.parting.name(side)}'s {quoted(row)}."
 
     def _undivided(self) -> str:
@@ -239,7 +282,7 @@ class _Judge:
         if not wrong:
             runs = tuple(rank for rank, end in enumerate(self.ends) if end.runs)
             return f"{upper(Ended(runs, self.ends[runs[0]]).text)}; every call fits its partner so far."
-        if all("still running after" in self.ends[rank].text for rank in wrong):
+        if all(_out_of_time(self.ends[rank]) for rank in wrong):
             was = "was" if len(wrong) == 1 else "were"
             return (
                 f"{upper(ranks_text(wrong))} {was} still running when the time was over; every call fits its partner."
@@ -257,11 +300,15 @@ class _Judge:
         parting, slot, name = self.parting, self.parting.slot, self.parting.name
         shift = parting.shift
         if shift is not None and parting.first != parting.clash:
-            row = parting.extra[0]
+            row, other = parting.extra[0], parting.collectives(shift.behind[0])[shift.at]
             count = "one call" if shift.by == 1 else f"{shift.by} calls"
+            same = "the same from another line"
+            if row["call_site"] == other["call_site"]:
+                same = f"the same for {at_input(other['input'] or 0, self.timeline.meta)}"
+            are = "are" if len(parting.ranks(shift.ahead)) > 1 else "is"
             yield (
-                f"{upper(name(shift.ahead))} is {count} ahead since call {row['seq']}{at_line(row)}, where "
-                f"{name(shift.behind)} called the same from another line."
+                f"{upper(name(shift.ahead))} {are} {count} ahead since call {row['seq']}{at_line(row)}, where "
+                f"{name(shift.behind)} called {same}."
             )
         present = parting.present
         calls = [parting.call(slot, side[0]) for side in present]
@@ -318,3 +365,19 @@ class _Judge:
             by_line.setdefault((call["call_site"] or "", asks_of(call), seq), []).extend(self.parting.lanes[rank])
         for (site, call_, seq), ranks in by_line.items():
             yield Line(tuple(sorted(ranks)), site, call_, self.source.at(site), seq)
+
+
+def _out_of_time(end: Ending) -> bool:
+    """Whether joinlab ended a rank because its time was over."""
+    return end.kind is EndKind.KILLED and "still running after" in end.text
+
+
+def _given(row: CallRow, names: Sequence[str]) -> str:
+    """What a call gave for each of `names`, see Slot.differs: "float32[2] and root 1"."""
+    said = {
+        "dtype": tensor(row),
+        "shape": tensor(row),
+        "reduce_op": row["reduce_op"] or "",
+        "root": f"root {row['root']}",
+    }
+    return " and ".join(dict.fromkeys(said[name] for name in names))

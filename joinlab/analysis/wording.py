@@ -304,6 +304,15 @@ def quoted(row: Mapping[str, Any]) -> str:
     return f'"{said}"' if " " in said else said
 
 
+def differing_text(names: Sequence[str]) -> str:
+    """What calls differ in, see Slot.differs.
+
+    >>> differing_text(["dtype", "shape"]), differing_text(["reduce_op"])
+    ('dtype and size', 'reduce operation')
+    """
+    return listed([{"shape": "size", "reduce_op": "reduce operation"}.get(name, name) for name in names])
+
+
 def group_text(meta: Mapping[str, Any], group: str) -> str:
     """A group as people know it: its name, of a hash the beginning, and what the program, or its ranks, say of it.
 

@@ -19,7 +19,7 @@ EVERY_S = 1.0
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="that the job is recorded into")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="the folder into which the job is recorded")
     parser.add_argument("--once", action="store_true", help="look once, and do not wait")
     parser.add_argument(
         "--still",
@@ -47,7 +47,7 @@ def _run(options: argparse.Namespace) -> int:
         recorded.refresh()
         if options.once:
             timeline = recorded.timeline()
-            screen.print("\n".join(_lines(recorded, timeline)), report.run_report(timeline))
+            screen.print("\n".join(_lines(recorded, timeline)), report.run_report(timeline), sep="\n")
             return _code(timeline, False) if options.exit_code else 0
         with Live(console=screen, auto_refresh=False, transient=True) if screen.is_terminal else nullcontext() as live:
             while True:
@@ -63,7 +63,7 @@ def _run(options: argparse.Namespace) -> int:
                 if over:
                     screen.print(report.run_report(timeline))
                 elif (stuck or still) and said != (said := str(timeline.ends)):
-                    screen.print("The job stands still.", report.run_report(timeline))
+                    screen.print("The job stands still.", report.run_report(timeline), sep="\n")
                 if over or (options.exit_code and _code(timeline, still)):
                     return _code(timeline, still) if options.exit_code else 0
                 time.sleep(EVERY_S)

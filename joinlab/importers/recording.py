@@ -25,7 +25,7 @@ from joinlab.timeline import RUNNING, Clock, Ending, EndKind, Meta, Process, Tim
 MOST_FILE_BYTES = 4 << 30
 """A larger file is not read: what a bounded log writes is a thousandth of it."""
 
-NO_END = "its process is gone, and its record has no end: killed, or ended by os._exit"
+NO_END = "the process is gone, and the record has no end: killed, or ended by os._exit"
 LOST = "its record ends early, so that its ending is not known"
 NO_BEGINNING = "its record has no beginning yet"
 NO_WORD = "its record has no end, and it runs on another host: it may be running"

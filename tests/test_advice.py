@@ -1,0 +1,155 @@
+"""What the verdict says of a training loop in which one rank does otherwise, as a beginner would write it."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from joinlab.analysis.verdict import judge
+from joinlab.emulator.emulate import emulate
+
+
+def train(rank, inputs, backward=lambda rank, step, loss: loss.backward(), after=lambda rank, step: None):
+    model = DDP(torch.nn.Linear(4, 1))
+    for step, _ in enumerate(inputs):
+        backward(rank, step, model(torch.ones(2, 4)).sum())
+        after(rank, step)
+
+
+def leaves_an_all_reduce_out(rank, inputs):
+    def validate(rank, step):
+        loss = torch.ones(1)
+        if rank == 0 and step == 2:
+            return loss
+        dist.all_reduce(loss)
+        return loss
+
+    train(rank, inputs, after=validate)
+
+
+def issues_one_too_many(rank, inputs):
+    def validate(rank, step):
+        loss = torch.ones(1)
+        dist.all_reduce(loss)
+        if rank == 1 and step == 2:
+            dist.all_reduce(loss)
+
+    train(rank, inputs, after=validate)
+
+
+def skips_a_bad_input(rank, inputs):
+    def backward(rank, step, loss):
+        if not (rank == 2 and step == 1):
+            loss.backward()
+
+    train(rank, inputs, backward)
+
+
+def accumulates_alone(rank, inputs):
+    model = DDP(torch.nn.Linear(4, 1))
+    for step, _ in enumerate(inputs):
+        with model.no_sync() if rank == 1 and step == 1 else nullcontext():
+            model(torch.ones(2, 4)).sum().backward()
+
+
+def gathers_uneven_sizes(rank, inputs):
+    t = torch.ones(3 + rank)
+    dist.all_gather([torch.empty_like(t) for _ in range(dist.get_world_size())], t)
+    dist.barrier()
+
+
+def reduces_metrics_in_its_own_order(rank, inputs):
+    metrics = {"loss": torch.ones(1), "hits": torch.ones(3)}
+    for name in sorted(metrics, reverse=rank == 1):
+        dist.all_reduce(metrics[name])
+    dist.barrier()
+
+
+def receives_first(rank, inputs):
+    t, n = torch.ones(1), dist.get_world_size()
+    dist.recv(t, src=(rank - 1) % n)
+    dist.send(t, dst=(rank + 1) % n)
+
+
+def receives_from_one_that_never_sends(rank, inputs):
+    if rank == 0:
+        dist.recv(torch.ones(1), src=1)
+    dist.barrier()
+
+
+def has_another_dtype(rank, inputs):
+    dist.all_reduce(torch.ones(2, dtype=torch.float64 if rank == 1 else torch.float32))
+    dist.barrier()
+
+
+def broadcasts_from_itself(rank, inputs):
+    dist.broadcast(torch.ones(2), src=rank)
+    dist.barrier()
+
+
+@pytest.mark.parametrize(
+    ("program", "headline", "advice"),
+    [
+        (
+            leaves_an_all_reduce_out,
+            "Rank 0 issued one all-reduce fewer than ranks 1, 2.",
+            "the branch on `rank == 0 and step == 2` leaves before it",
+        ),
+        (
+            issues_one_too_many,
+            "Rank 1 issued one all-reduce more than ranks 0, 2.",
+            "out of the branch on `rank == 1 and step == 2`",
+        ),
+        (
+            skips_a_bad_input,
+            "Rank 2 issued one backward fewer than ranks 0, 1.",
+            "Rank 2 ran no backward pass for inputs[1]",
+        ),
+        (accumulates_alone, "Rank 1 issued one backward fewer than ranks 0, 2.", "Enter no_sync() on every rank"),
+        (
+            gathers_uneven_sizes,
+            "Rank 0 called all-gather with float32[3], rank 1 with float32[4] and rank 2 with float32[5].",
+            "the same size on every rank",
+        ),
+        (
+            reduces_metrics_in_its_own_order,
+            "Rank 1 called all-reduce with float32[1], ranks 0, 2 with float32[3].",
+            "Issue the all-reduce of float32[3] and that of float32[1] in the same order",
+        ),
+        (receives_first, "Ranks 0-2 wait for each other: each in recv.", "dist.batch_isend_irecv()"),
+        (
+            receives_from_one_that_never_sends,
+            "Ranks 0-2 wait for each other: rank 0 in recv and ranks 1, 2 in barrier.",
+            None,
+        ),
+        (
+            has_another_dtype,
+            "Rank 1 called all-reduce with float64[2], ranks 0, 2 with float32[2].",
+            "the same dtype on every rank",
+        ),
+        (
+            broadcasts_from_itself,
+            "Rank 0 called broadcast with root 0, rank 1 with root 1 and rank 2 with root 2.",
+            "the same root on every rank",
+        ),
+    ],
+)
+def test_what_one_rank_did_otherwise_is_named(program, headline, advice):
+    told = judge(emulate(program, (4, 4, 4), "nccl"))
+    assert told.headline == headline
+    assert told.advice is None if advice is None else advice in str(told.advice)
+
+
+def test_a_rank_that_ran_out_of_time_was_not_killed():
+    def spins(rank, inputs):
+        while rank == 1:
+            torch.ones(1).add_(1)
+        dist.barrier()
+
+    told = judge(emulate(spins, (1, 1), "nccl", timeout=0.5))
+    assert told.headline == "Rank 1 was still running when the time was over; nothing meets rank 0's barrier."
+    assert told.advice is None  # waiting for the barrier would not end it
