@@ -117,6 +117,7 @@ class Meta(TypedDict, total=False):
 
     program: str
     source: Source | None
+    functions: list[Source]  # the texts of other functions of the learner's that calls came from
     engine: str
     backend: str
     transport: str | None
@@ -240,15 +241,15 @@ class Timeline:
     returns  what the program returned on each rank, as plain data (tensors become numpy arrays); None if it
              did not return
     output   what each rank printed, stdout and stderr in the order written
-    meta     program, source, engine ("launched", "emulated", "recorded" or "imported"), backend, world_size, inputs,
-             groups {name: [global ranks]}, versions, clock {"domain", ...}; for records that lost their beginning
-             also skipped {group: {rank: collectives that the rank issued in it before the first of its rows}},
-            progress {group: {rank: how many it enqueued and completed}}, missing_ranks, and problems, sentences
-            about what could not be read; group_names {name: the program's own description of it},
-            group_backends {name: its backend} for groups whose backend is not `backend`; eager_groups, whose NCCL
-            communicators were made with them (init_process_group(device_id=...)); nccl, what is known
-            of its rings and GPUs; processes {rank: host, pid, gpu, command} of a recorded job; input_column, what the
-            column `input` counts
+    meta     program, source, functions (the texts of the learner's other functions that calls came from), engine
+             ("launched", "emulated", "recorded" or "imported"), backend, world_size, inputs, groups
+             {name: [global ranks]}, versions, clock {"domain", ...}; for records that lost their beginning also
+             skipped {group: {rank: collectives that the rank issued in it before the first of its rows}}, progress
+             {group: {rank: how many it enqueued and completed}}, missing_ranks, and problems, sentences about what
+             could not be read; group_names {name: the program's own description of it}, group_backends
+             {name: its backend} for groups whose backend is not `backend`; eager_groups, whose NCCL communicators were
+             made with them (init_process_group(device_id=...)); nccl, what is known of its rings and GPUs; processes
+             {rank: host, pid, gpu, command} of a recorded job; input_column, what the column `input` counts
 
         timeline.calls.filter(pl.col("completed_ns").is_null())     # what never completed
         timeline.ends[1].kind                                       # "hung"
@@ -396,7 +397,7 @@ _TEXT, _INT, _INTS = (str, type(None)), (int, type(None)), (list, tuple, type(No
 _ENDING = {"kind": (str,), "pending": (bool,), "call": _INT, "group": _TEXT, "text": (str,)}
 _META = {"program": _TEXT, "engine": _TEXT, "backend": _TEXT, "transport": _TEXT, "verdict_ns": _INT, "inputs": _INTS}
 _META |= {"world_size": _INT, **dict.fromkeys(("source", "versions", "clock", "emulation"), (dict, type(None)))}
-_META |= dict.fromkeys(("problems", "missing_ranks", "eager_groups"), (list, tuple))
+_META |= dict.fromkeys(("problems", "missing_ranks", "eager_groups", "functions"), (list, tuple))
 _META |= dict.fromkeys(("skipped", "progress", "group_names", "group_backends", "nccl"), (dict,))
 _META["input_column"] = (str,)
 _SOURCE = {"file": (str,), "first_line": (int,), "text": (str,)}
@@ -412,8 +413,8 @@ def _check_types(what: str, found: Mapping[str, object], types: Mapping[str, tup
 
 def _check_meta(timeline: Timeline) -> None:
     meta, ranks = timeline.meta, range(timeline.world_size)
-    if (source := meta.get("source")) is not None:
-        if source.keys() != _SOURCE.keys():
+    for source in [*filter(None, [meta.get("source")]), *(meta.get("functions") or ())]:
+        if not isinstance(source, dict) or source.keys() != _SOURCE.keys():
             raise ValueError("meta whose source is of another form")
         _check_types("a source", source, _SOURCE)
     groups = meta.get("groups")

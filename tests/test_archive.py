@@ -510,11 +510,11 @@ _JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=8,
 )
-_META_KEYS = ["groups", "source", "inputs", "backend", "engine", "program", "world_size", "versions", "clock"]
+_META_KEYS = ["groups", "source", "functions", "inputs", "backend", "engine", "program", "world_size", "versions"]
 
 
 @settings(max_examples=60, deadline=None)
-@given(key=st.sampled_from([*_META_KEYS, "skipped", "transport", "emulation", "verdict_ns"]), value=_JSON)
+@given(key=st.sampled_from([*_META_KEYS, "clock", "skipped", "transport", "emulation", "verdict_ns"]), value=_JSON)
 def test_what_opens_can_be_read_to_the_end_whatever_its_meta(key: str, value: object) -> None:
     header = json.loads(zipfile.ZipFile(io.BytesIO(archive.pack(sample()))).read(archive.HEADER))
     data = repacked({}, header={"meta": header["meta"] | {key: value}})

@@ -70,7 +70,8 @@ def test_every_box_arrives_in_every_layout(timeline, name):
 
 def test_the_verdict_and_the_lines_of_the_program_arrive():
     timeline = case_timeline(4, 2)
-    source = {"file": "train.py", "first_line": 20, "text": "a\nb\n"}
+    lines = [f"line {number}" for number in range(18, 34)]
+    source = {"file": "train.py", "first_line": 18, "text": "\n".join(lines) + "\n"}
     object.__setattr__(timeline, "meta", {**timeline.meta, "source": source})
     data = read(pack(timeline))
     (run,) = data["runs"]
@@ -78,11 +79,13 @@ def test_the_verdict_and_the_lines_of_the_program_arrive():
     told = judge(timeline)
     assert text[run["verdict"]["headline"]] == told.headline
     assert [text[step] for step in run["verdict"]["steps"]] == list(told.steps)
-    assert run["ended"] == [28, 33] and run["sign"] == "✕✕" and run["good"] == [False, False]
-    source = run["source"]
-    assert (source["first_line"], text[source["name"]], text[source["text"]]) == (20, "train.py", "a\nb")
-    folded = [box["line"] for box in run["boxes"] if data["looks"]["kinds"][box["kind"]]["fold"]]
-    assert {26, 28, 31, 32, 33} <= {box["line"] for box in run["boxes"]} and set(folded) == {0}  # a fold has several
+    assert [run["lines"][at] for at in run["ended"]] == [[[0, 28]], [[0, 33]]]
+    assert run["sign"] == "✕✕" and run["good"] == [False, False]
+    (source,) = run["sources"]
+    assert (source["first_line"], text[source["name"]], text[source["text"]]) == (18, "train.py", "\n".join(lines))
+    folded = [run["lines"][box["lines"]] for box in run["boxes"] if data["looks"]["kinds"][box["kind"]]["fold"]]
+    assert all(one == [] for one in folded) and folded  # a fold has several
+    assert {26, 28, 31, 32, 33} <= {line for box in run["boxes"] for _, line in run["lines"][box["lines"]]}
 
 
 def test_what_looks_the_same_is_held_once():

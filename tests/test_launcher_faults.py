@@ -29,7 +29,7 @@ from joinlab.errors import LaunchError, LaunchInterrupted
 from joinlab.launcher import launcher, monitor
 from joinlab.launcher.forkclient import ForkServer
 from joinlab.launcher.run_files import KEPT
-from joinlab.program.program import source_of
+from joinlab.program.sources import source_of
 from joinlab.timeline import EndKind, Timeline
 from tests.leftovers import assert_nothing_left
 from tests.patience import launch_in_time

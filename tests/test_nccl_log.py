@@ -12,7 +12,7 @@ from joinlab.recorder.nccl_log import NcclLog, rings_in
 from joinlab.recorder.rank_log import RankLog, about_groups
 from joinlab.rules.calls import setting_of
 
-# Lines that others published: pytorch/pytorch issue 75658, and NVIDIA/nccl issue 514, whose NCCL cut long lines.
+# Lines that others published: pytorch/pytorch#75658, and NVIDIA/nccl#514, whose NCCL cut long lines.
 LOG = b"""\
 eudoxus:4055975:4056038 [0] NCCL INFO Channel 00/04 :    0   1   2   3
 eudoxus:4055976:4056040 [1] NCCL INFO Trees [0] 3/-1/-1->1->0 [1] 0/-1/-1->1->3 [2] 3/-1/-1->1->0 [3] 0/-1/-1->1->3

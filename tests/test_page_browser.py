@@ -177,6 +177,34 @@ def test_a_click_selects_and_the_stack_waits_to_be_asked_for(opened):
     assert view.locator(".jl-card.jl-here details").first.get_attribute("open") is not None
 
 
+def test_the_function_that_called_is_shown_and_its_callers_are_a_press_away(opened, tmp_path):
+    writer = Writer()
+    main, helper = "main.py:2 worker", "helpers.py:7 average"
+    for rank in (0, 1):
+        writer.call(rank, "all_reduce", call_site="helpers.py:7", stack=[main, helper])
+    writer.call(0, "broadcast", done=False, call_site="gone.py:4", stack=["main.py:3 worker", "gone.py:4 lost"])
+    writer.call(1, "barrier", done=False, call_site="main.py:3", stack=["main.py:3 worker"])
+    program = {"file": "main.py", "first_line": 1, "text": "def worker():\n    average()\n    last()\n"}
+    average = {"file": "helpers.py", "first_line": 6, "text": "def average():\n    dist.all_reduce(t)\n"}
+    timeline = writer.timeline([Ending("hung", call=1, proven=True)] * 2, source=program, functions=[average])
+    page = opened(write_html({"one": timeline}, tmp_path / "helpers.html"))
+    source = live(page).locator(".jl-source")
+    cited = source.locator(".jl-cited")
+    expect(source.locator("button")).to_have_text(["main.py, line 3", "gone.py, line 4"])
+    expect(source.locator(".jl-unknown")).to_contain_text("gone.py, line 4. The text of that function is not known")
+    expect(cited).to_have_text("3    last()◂ rank 0, rank 1✕ rank 0 hung (proven), ✕ rank 1 hung (proven)")
+    page.locator(".jl-svg").focus()
+    page.keyboard.press("Home")
+    expect(cited).to_have_text("7    dist.all_reduce(t)◂ rank 0, rank 1")
+    source.get_by_role("button", name="main.py, line 2").press("Enter")
+    expect(cited).to_have_text("2    average()◂ rank 0, rank 1")
+    expect(source.locator("[aria-pressed=true]")).to_be_focused()
+    page.locator(".jl-svg").focus()
+    page.keyboard.press("End")
+    page.keyboard.press("Home")
+    expect(source.locator("[aria-pressed=true]")).to_have_text("helpers.py, line 7")  # another call, another look
+
+
 def test_play_steps_by_itself_until_a_key_is_pressed(opened):
     page = opened()
     view = live(page)
@@ -484,5 +512,9 @@ def test_what_is_too_small_to_be_seen_is_told_as_a_block_and_what_went_wrong_is_
     assert "dtype" in facts and "called from" in facts
     page.keyboard.press("f")
     before = view.locator(".jl-svg").bounding_box()["height"]
+    blocks.first.scroll_into_view_if_needed()
+    page.evaluate(
+        "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+    )  # drawn again
     blocks.first.click()
     assert view.locator(".jl-svg").bounding_box()["height"] > before * 1.5

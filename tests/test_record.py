@@ -21,6 +21,7 @@ import torch
 from segments import begin, call, write
 
 import joinlab
+from joinlab.analysis.source import SourceTexts
 from joinlab.cli.main import main
 from joinlab.errors import TimelineFileError
 from joinlab.importers.clocks import offsets
@@ -128,6 +129,9 @@ def test_a_job_of_8_is_read_while_one_rank_sleeps_and_when_all_have_finished(tmp
     assert meta["processes"][1]["command"] == ["train.py", "sleeping"]
     assert meta["versions"]["torch"]
     assert meta["problems"] == []
+    assert [one["file"] for one in meta["functions"]] == ["train.py"] * len(meta["functions"])
+    texts = SourceTexts.of(timeline)
+    assert all(any(line.source.lines for line in texts.lines_of(row)) for row in timeline.rows("calls"))
 
 
 def test_a_hung_job_is_proven_hung_while_it_stands_and_after_it_was_killed(tmp_path: Path) -> None:

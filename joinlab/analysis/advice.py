@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from joinlab.analysis.parting import Parting
-from joinlab.analysis.source import SourceText
+from joinlab.analysis.source import SourceTexts
 from joinlab.analysis.wording import (
     asks_of,
     at_input,
@@ -36,14 +36,14 @@ class Advice:
         return f"{self.do} {self.reason}"
 
 
-def advise(parting: Parting, source: SourceText) -> Advice | None:
+def advise(parting: Parting, sources: SourceTexts) -> Advice | None:
     """The first rule that fits; None without one."""
-    return _Rules(parting, source).advice()
+    return _Rules(parting, sources).advice()
 
 
 class _Rules:
-    def __init__(self, parting: Parting, source: SourceText) -> None:
-        self.parting, self.source = parting, source
+    def __init__(self, parting: Parting, sources: SourceTexts) -> None:
+        self.parting, self.sources = parting, sources
         self.timeline, self.ends = parting.timeline, parting.ends
 
     def advice(self) -> Advice | None:
@@ -123,7 +123,7 @@ class _Rules:
                 f"{who} ran no backward pass for {which}, and DDP all-reduces gradients in each one.",
                 "03_ddp_inside.ipynb",
             )
-        if "no_sync" in self.source.text:
+        if any("no_sync" in one.text for one in self.sources.all):
             return Advice(
                 "Enter no_sync() on every rank, or on none, for the same input.",
                 "Within no_sync() a backward pass issues no all-reduce; that of the other ranks meets another call.",
@@ -214,9 +214,9 @@ class _Rules:
             return
         for rank in sorted(slot.calls, key=lambda rank: rank not in parting.odd):
             row = parting.call(slot, rank)
-            number = self.source.line(row["call_site"] or "")
-            if number and (test := find(self.source.text, number - self.source.first_line + 1)):
-                yield f"{asks_of(row)}{at_line(row)}", test
+            for source, number in self.sources.lines_of(row):  # that of the call, and those that led to it
+                if test := find(source.text, number - source.first_line + 1):
+                    yield f"{asks_of(row)}{at_line(row)}", test
 
     def _left_early(self) -> Advice | None:
         absent = self.parting.absent(self.parting.slot)

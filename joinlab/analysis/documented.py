@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from joinlab.analysis.source import SourceText
+from joinlab.analysis.source import SourceTexts
 from joinlab.documentation import DOCUMENTED
 from joinlab.timeline import EndKind, Timeline
 
@@ -31,7 +31,8 @@ def documented(timeline: Timeline) -> str:
     number = re.fullmatch(r"case_([1-6])", str(timeline.meta.get("program")))
     if timeline.calls.is_empty():  # not run yet: this would give its end away
         return ""
-    if number is None or SourceText.of(timeline).name not in ("cases.py", "the program"):
+    text = SourceTexts.of(timeline).program
+    if number is None or (text and text.name not in ("cases.py", "the program")):
         return ""
     case, gloo = DOCUMENTED[int(number[1])], timeline.meta.get("backend") == "gloo"
     then = case.ends(timeline.meta.get("inputs") or ())

@@ -1,40 +1,113 @@
-"""Source: the text of a run's program, and its lines by call site."""
+"""Source: the texts of a run's program and of its helpers, and the lines that a call came from."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, NamedTuple
 
 from joinlab.analysis.wording import file_name
+from joinlab.ops import Source
+from joinlab.program.labels import kind_of
 from joinlab.timeline import Timeline
+
+_FRAME = re.compile(r"(.*):(\d+) (.*)", re.DOTALL)  # of a stack: "file:line function"
 
 
 @dataclass(frozen=True, slots=True)
 class SourceText:
-    """The program of a run: its file, the number of its first line, and its text ("" where it is not known)."""
+    """A function: its file, the number of its first line, and its lines (none where they are not known)."""
 
     file: str
     first_line: int
-    text: str
-
-    @classmethod
-    def of(cls, timeline: Timeline) -> SourceText:
-        known = timeline.meta.get("source")
-        if known is None:
-            return cls("", 1, "")
-        text = str(known.get("text") or "").rstrip("\n")
-        return cls(str(known.get("file") or ""), int(known.get("first_line") or 1), text)
+    lines: tuple[str, ...]
 
     @property
     def name(self) -> str:
         """The file without its folder, or the cell: "train.py", "In [2]"."""
         return file_name(self.file) or "the program"
 
-    def line(self, site: str) -> int:
-        """The number of the line of a "file:line" within the program; 0 if it lies elsewhere."""
-        file, _, number = site.rpartition(":")
-        return int(number) if self.text and file == self.file and number.isdecimal() else 0
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
 
-    def at(self, site: str) -> str:
-        """The text of that line, without its indentation; "" if it lies elsewhere."""
-        at, lines = self.line(site) - self.first_line, self.text.split("\n")
-        return lines[at].strip() if 0 <= at < len(lines) else ""
+
+class CodeLine(NamedTuple):
+    """A line of the learner's code; `line` is its number in the file."""
+
+    source: SourceText
+    line: int
+
+    @property
+    def text(self) -> str:
+        """The line itself, without its indentation; "" if it is not known."""
+        at = self.line - self.source.first_line
+        return self.source.lines[at].strip() if self.source.lines else ""
+
+    @property
+    def site(self) -> str:
+        return f"{self.source.file}:{self.line}"
+
+
+@dataclass(slots=True)
+class SourceTexts:
+    """All texts that a Timeline carries.
+
+    program  that of the program itself; None where it is not known
+    others   those of the learner's other functions that calls came from
+    """
+
+    program: SourceText | None
+    others: tuple[SourceText, ...] = ()
+    _known: dict[object, tuple[CodeLine, ...]] = field(default_factory=dict, init=False, repr=False)
+
+    @classmethod
+    def of(cls, timeline: Timeline) -> SourceTexts:
+        known = timeline.meta.get("source")
+        return cls(_text(known) if known else None, tuple(map(_text, timeline.meta.get("functions") or ())))
+
+    @property
+    def all(self) -> tuple[SourceText, ...]:
+        """The program's first."""
+        return ((self.program,) if self.program else ()) + self.others
+
+    def lines_of(self, row: Mapping[str, Any]) -> tuple[CodeLine, ...]:
+        """The lines of the learner's code that a call or span came from, innermost first; () if none is known.
+
+        A line is told once where it has several frames, as that of a list comprehension has.
+
+        row  of `Timeline.calls` or `Timeline.spans`
+        """
+        site, stack = row["call_site"] or "", row.get("stack") or ()
+        key = (site, *stack)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = tuple(line for line, _ in groupby(self._read(site, stack)))
+        return found
+
+    def _read(self, site: str, stack: Sequence[str]) -> Iterator[CodeLine]:
+        file, _, number = site.rpartition(":")
+        if not file or not number.isdecimal():
+            return
+        yield self._line(file, int(number))
+        frames = [frame.groups() for text in reversed(stack) if (frame := _FRAME.fullmatch(text))]
+        # What is further in than the call site is a library. The site stands in no stack of the autograd engine's own.
+        inner = next((at for at, frame in enumerate(frames) if frame[:2] == (file, number)), len(frames))
+        for file, number, function in frames[inner + 1 :]:
+            found = self._line(file, int(number))
+            if found.source.lines or (kind_of(file) == "program" and function != "<module>"):
+                yield found
+
+    def _line(self, file: str, line: int) -> CodeLine:
+        holding = [
+            one for one in self.all if one.file == file and 0 <= line - one.first_line < len(one.lines)
+        ]  # several where a statement outside of functions holds one
+        return CodeLine(min(holding, key=lambda one: len(one.lines), default=SourceText(file, 1, ())), line)
+
+
+def _text(source: Source) -> SourceText:
+    text = str(source.get("text") or "").rstrip("\n")
+    lines = tuple(text.split("\n")) if text else ()
+    return SourceText(str(source.get("file") or ""), int(source.get("first_line") or 1), lines)

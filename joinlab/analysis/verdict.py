@@ -23,7 +23,7 @@ from joinlab.analysis.folding import Folding, fold
 from joinlab.analysis.matching import Matched
 from joinlab.analysis.parting import Parting, Shift, Side
 from joinlab.analysis.reasons import Reasons, worded
-from joinlab.analysis.source import SourceText
+from joinlab.analysis.source import CodeLine, SourceTexts
 from joinlab.analysis.wording import (
     asks_of,
     at_input,
@@ -72,6 +72,7 @@ class Line:
     call   what they called there: "anyone left?"
     text   the line itself; "" where the program's text is not known
     seq    the call's number within its group
+    via    the lines that led there, the nearest first: the calls of the function that `site` is in
     """
 
     ranks: tuple[int, ...]
@@ -79,6 +80,7 @@ class Line:
     call: str
     text: str
     seq: int
+    via: tuple[CodeLine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,7 @@ class _Judge:
     def __init__(self, timeline: Timeline, folding: Folding, reasons: Reasons | None) -> None:
         self.timeline, self.folding, self.ends = timeline, folding, timeline.ends
         self.parting = Parting(timeline, folding)
-        self.source = SourceText.of(timeline)
+        self.sources = SourceTexts.of(timeline)
         self._reasons = reasons
 
     def verdict(self) -> Verdict:
@@ -157,7 +159,7 @@ class _Judge:
             if blamed.culprits:
                 return self._blamed(blamed, endings)
         fates = tuple(self._fates())
-        advice = advise(self.parting, self.source)
+        advice = advise(self.parting, self.sources)
         first = self.parting.first
         if first is None:
             return Verdict(self._undivided(), endings, (), fates, advice=advice)
@@ -171,7 +173,7 @@ class _Judge:
         if blamed.ranks and sorted(blamed.ranks) == [*self.parting.odd] and len(self.parting.present) > 1:
             assert first is not None
             lines, met = tuple(self._lines(first)), tuple(self._meeting())
-            advice = advise(self.parting, self.source)
+            advice = advise(self.parting, self.sources)
             return Verdict(self._headline(), endings, (*met, *causes), fates, lines, first, self.parting.odd, advice)
         culprits = sorted(blamed.ranks) or blamed.culprits[0].ranks
         several = len(culprits) > 1
@@ -359,12 +361,13 @@ class _Judge:
 
     def _lines(self, row: int) -> Iterator[Line]:
         slot = self.parting.slots[row]
-        by_line: dict[tuple[str, str, int], list[int]] = {}
+        by_line: dict[tuple[str, str, int, tuple[CodeLine, ...]], list[int]] = {}
         for rank, seq in slot.calls.items():
             call = self.parting.rows[rank, slot.group, seq]
-            by_line.setdefault((call["call_site"] or "", asks_of(call), seq), []).extend(self.parting.lanes[rank])
-        for (site, call_, seq), ranks in by_line.items():
-            yield Line(tuple(sorted(ranks)), site, call_, self.source.at(site), seq)
+            key = (call["call_site"] or "", asks_of(call), seq, self.sources.lines_of(call))
+            by_line.setdefault(key, []).extend(self.parting.lanes[rank])
+        for (site, call_, seq, lines), ranks in by_line.items():
+            yield Line(tuple(sorted(ranks)), site, call_, lines[0].text if lines else "", seq, lines[1:])
 
 
 def _out_of_time(end: Ending) -> bool:

@@ -33,6 +33,9 @@ WIDTH = 80
 LANES = 3
 """So many lanes have a column of their own; of more, those that did otherwise are shown."""
 
+CALLERS = 2
+"""Of the lines that led to a call that the verdict rests on, the nearest so many are told."""
+
 REMARK, GAP = 16, 4
 """Characters kept for what is said of a row, and between two lanes, where the sign of inequality stands."""
 
@@ -116,6 +119,7 @@ def run_report(run: Timeline, everything: bool = False) -> Text:
     for number, line in enumerate(verdict.lines[:LANES]):
         who = f"{'AT' if not number else '  '}   {ranks_text(line.ranks)}"
         lines.append(_cut(f"{who}  {short_site(line.site)}  {line.text}"))
+        lines += [_cut(f"     called from {short_site(one.site)}  {one.text}") for one in line.via[:CALLERS]]
     if verdict.advice:
         lines += _wrapped(f"FIX  {verdict.advice.do} {verdict.advice.reason}", " " * 5)
     lines += _wrapped(assumed(run), "") if assumed(run) else []

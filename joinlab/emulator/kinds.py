@@ -14,7 +14,7 @@ import torch
 
 from joinlab.emulator.model import CallKind, Group
 from joinlab.emulator.payload import Part
-from joinlab.ops import MAX_VALUES, POINT_TO_POINT, Op
+from joinlab.ops import MAX_VALUES, POINT_TO_POINT, Op, Source
 from joinlab.program.labels import Frame, Stacks, call_site, label
 from joinlab.program.process_group import METHODS, dtype_of, options_key, options_of, tensors_in
 from joinlab.program.steps import is_made_by_join
@@ -76,8 +76,8 @@ class Kinds:
         )
         found = self._kinds.get(key)
         if found is None:
-            frames = self._stacks.frames[stack]
-            found = self._kinds[key] = self._make(group, name, args, ins, outs, frames, asynchronous)
+            frames, sources = self._stacks.frames[stack], self._stacks.sources[stack]
+            found = self._kinds[key] = self._make(group, name, args, ins, outs, frames, sources, asynchronous)
         return found
 
     def _make(
@@ -88,6 +88,7 @@ class Kinds:
         ins: Sequence[torch.Tensor],
         outs: Sequence[torch.Tensor],
         frames: tuple[Frame, ...],  # where it was issued, innermost first
+        sources: tuple[Source, ...],
         asynchronous: bool,
     ) -> CallKind:
         asked = METHODS[name].op
@@ -134,6 +135,7 @@ class Kinds:
             bucket=origin == "all-reduce (DDP backward())",
             rebuilds=_REBUILD in origin,
             joined=is_made_by_join(stack),
+            sources=sources,
         )
 
 

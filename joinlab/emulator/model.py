@@ -19,7 +19,7 @@ import torch
 
 from joinlab.emulator.clock import Costs
 from joinlab.emulator.payload import Part, values
-from joinlab.ops import CallRow, Op
+from joinlab.ops import CallRow, Op, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,7 @@ class CallKind:
     in_backward  it was issued inside a backward pass; a `bucket` is one of gradients
     rebuilds     it tells the Reducer which parameters belong to which bucket
     joined       join() makes it, for a rank that has run out
+    sources      texts of the learner's functions that it is issued from
     accepted     eras whose NCCL takes all calls of this kind, if their tensors are contiguous
     """
 
@@ -70,6 +71,7 @@ class CallKind:
     bucket: bool
     rebuilds: bool
     joined: bool
+    sources: tuple[Source, ...] = ()
     accepted: set[str] = field(default_factory=set)
 
 

@@ -8,8 +8,8 @@ input i   |-- forward --|------------- backward -------------|-- rest, if DDP di
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
-from types import FrameType
+from collections.abc import Callable, Iterator, Sequence
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -17,8 +17,9 @@ import torch
 from joinlab.emulator.clock import FORWARD_SHARE
 from joinlab.emulator.reducer import Reducer
 from joinlab.emulator.waits import Waits
-from joinlab.ops import CallRow, SpanRow
-from joinlab.program.labels import line_of
+from joinlab.ops import CallRow, Source, SpanRow
+from joinlab.program.labels import call_site, calling_frame, walk
+from joinlab.program.sources import source_at
 from joinlab.program.steps import Steps
 
 
@@ -39,6 +40,7 @@ class Progress:
         self._reducer = reducer
         self._budgets: list[int] = []  # of each backward pass under way: what is not yet used of it, ns
         self._steps: list[int] = []  # spans of optimizer steps under way
+        self._callers: dict[tuple[int, int], CodeType] = {}  # by id and line: the code that a span was called from
         self._ddp_bytes = 0  # of the gradients of the module whose forward pass came last
         self._bytes_of: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
 
@@ -103,6 +105,13 @@ class Progress:
         """Whether the program has iterated over its inputs."""
         return self.steps.marked
 
+    def sources(self) -> Iterator[Source]:
+        """The texts of the learner's functions that called what the spans stand for."""
+        for (_, line), code in self._callers.items():
+            source = source_at(code, line)
+            if source is not None:
+                yield source
+
     def number(self, row: CallRow | SpanRow) -> None:
         """Write down which step a row belongs to, where steps are counted."""
         if self.steps.now is not None:
@@ -114,7 +123,13 @@ class Progress:
         self._waits.work_for(ns)
 
     def _begin(self, name: str, frame: FrameType) -> int:
-        site, now = line_of(frame), self._waits.now
+        caller, now = calling_frame(frame), self._waits.now
+        if caller is None:
+            site = call_site(walk(frame))
+        else:
+            code, line = caller.f_code, caller.f_lineno
+            site = f"{code.co_filename}:{line}"
+            self._callers[id(code), line] = code  # keeps the code, so that no other one gets its id
         span: SpanRow = {"rank": self._rank, "name": name, "input": self.input, "begin_ns": now, "call_site": site}
         self.spans.append(span)
         self.number(span)

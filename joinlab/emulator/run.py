@@ -25,7 +25,8 @@ from joinlab.emulator.store import SharedStore
 from joinlab.errors import LaunchError, LaunchInterrupted
 from joinlab.ops import CallRow, group_names
 from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text
-from joinlab.program.program import Inputs, Program, call_program, program_name, source_of
+from joinlab.program.program import Inputs, Program, call_program, program_name
+from joinlab.program.sources import other_functions, source_of
 from joinlab.program.steps import BY_BACKWARD, settle_steps
 from joinlab.rules.nccl import TUNED_RANKS
 from joinlab.timeline import Emulation as EmulationMeta
@@ -368,6 +369,11 @@ class Emulation:
         }
         if settle_steps([host.progress for host in self.hosts]):
             meta["input_column"] = BY_BACKWARD
+        kinds = {id(call.kind): call.kind for host in self.hosts for call in host.calls}
+        functions = [source for kind in kinds.values() for source in kind.sources]
+        functions += [source for host in self.hosts for source in host.progress.sources()]
+        if others := other_functions(meta["source"], functions):
+            meta["functions"] = others
         if self._eager:
             meta["eager_groups"] = sorted(self._eager)
         coalesced = {name for host in self.hosts for name in host.coalesced}
@@ -376,9 +382,9 @@ class Emulation:
         names = group_names(self._ranks_of, self._said)
         if names:
             meta["group_names"] = names
-        others = {name: own for name, own in self._backend_of.items() if own != knobs.backend}
-        if others:
-            meta["group_backends"] = others
+        backends = {name: own for name, own in self._backend_of.items() if own != knobs.backend}
+        if backends:
+            meta["group_backends"] = backends
         streamed = [pair for host in self.hosts for pair in host.waits.behind if not pair[0].done]
         if streamed:
             meta["stream_waits"] = [

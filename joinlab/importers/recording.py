@@ -17,7 +17,7 @@ from joinlab.ops import CallRow, SpanRow
 from joinlab.program.steps import BY_BACKWARD, settle_steps
 from joinlab.recorder.bounded_log import parse_segment_name
 from joinlab.recorder.events import LogTail
-from joinlab.recorder.rank_log import MOST_RANKS, RankLog, about_groups
+from joinlab.recorder.rank_log import MOST_RANKS, RankLog, about_groups, functions_of
 from joinlab.rules.calls import Setting, setting_of
 from joinlab.rules.proof import Wait, prove
 from joinlab.timeline import RUNNING, Clock, Ending, EndKind, Meta, Process, Timeline, timeline_from_rows
@@ -206,6 +206,8 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
         meta["stream_waits"] = about["stream_waits"]
     if "nccl" in about:
         meta["nccl"] = about["nccl"]
+    if functions := functions_of(logs.values()):
+        meta["functions"] = functions
     if by_step:
         meta["input_column"] = BY_BACKWARD
     ends = _ends(logs, size, calls, groups, backend, setting_of(meta))

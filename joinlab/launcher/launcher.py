@@ -33,8 +33,8 @@ from joinlab.program.program import (
     check_seed,
     current_folder,
     program_name,
-    source_of,
 )
+from joinlab.program.sources import source_of, texts_of_cells
 from joinlab.recorder.events import PROGRAM
 from joinlab.timeline import Ending, EndKind, Meta, Timeline, timeline_from_rows
 
@@ -163,6 +163,7 @@ def _run(pickled: bytes, meta: Meta, backend: str | None, how: Watching) -> Time
             "environ": dict(os.environ),
             "path": [str(entry) for entry in sys.path],  # a Path among them is of no use to Python, but common
             "cwd": cwd,
+            "cells": texts_of_cells(pickled),
         }
         try:
             (folder / PROGRAM).write_bytes(pickled)

@@ -35,7 +35,7 @@ from joinlab.launcher.run_files import RunFiles
 from joinlab.launcher.terminal import Bar, Listener, Told
 from joinlab.program.steps import BY_BACKWARD, settle_steps
 from joinlab.recorder.events import now
-from joinlab.recorder.rank_log import about_groups
+from joinlab.recorder.rank_log import about_groups, functions_of
 from joinlab.rules.calls import setting_of
 from joinlab.rules.proof import Wait, prove
 from joinlab.timeline import Ending, EndKind, Meta, Timeline, timeline_from_rows
@@ -266,6 +266,8 @@ class Watch:
             "versions": self._versions(),
             "clock": {"domain": "monotonic", "origin_ns": self.origin_ns, "hosts": {begin.get("host", "?"): 0}},
         }
+        if functions := functions_of(self.logs, meta.get("source")):
+            meta["functions"] = functions
         if settle_steps(self.logs):
             meta["input_column"] = BY_BACKWARD
         return timeline_from_rows(

@@ -31,6 +31,7 @@ from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text
 from joinlab.program.plain_data import encode
 from joinlab.program.process_group import check_begin
 from joinlab.program.program import Inputs, call_program
+from joinlab.program.sources import know_cells
 from joinlab.recorder.events import PROGRAM, EventLog, log_name, output_name, return_name
 from joinlab.recorder.install import install
 from joinlab.recorder.nccl_log import NcclLog
@@ -95,6 +96,7 @@ def _own_process(folder: Path, rank: int, request: Mapping[str, Any]) -> None:
     sys.path[:] = request["path"]
     sys.argv[:] = [request["program"]]
     os.chdir(request["cwd"])
+    know_cells(request["cells"])
     atexit._clear()
     _note_shared_memory(folder / descendants.SEGMENTS)
 

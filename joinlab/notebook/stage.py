@@ -25,7 +25,8 @@ from joinlab.notebook.predictions import Score, blank, score, tally
 from joinlab.notebook.session import Session, Setting
 from joinlab.notebook.side_by_side import Beside
 from joinlab.notebook.verdict_card import card
-from joinlab.program.program import Program, program_name, source_of
+from joinlab.program.program import Program, program_name
+from joinlab.program.sources import source_of
 from joinlab.timeline import Timeline
 
 T = TypeVar("T")

@@ -18,6 +18,7 @@ import polars as pl
 
 from joinlab.analysis.folding import hash_columns
 from joinlab.analysis.large import Large
+from joinlab.analysis.source import CodeLine, SourceTexts
 from joinlab.analysis.wording import asks_of
 from joinlab.picture.details import Details, call_details
 from joinlab.picture.lanes import MARGIN
@@ -38,11 +39,15 @@ Column = npt.NDArray[np.int64]
 
 
 class Code(NamedTuple):
-    """What calls of one code have in common. `like`: the same for codes whose calls are meant to meet."""
+    """What calls of one code have in common.
+
+    lines  of the learner's code that they came from, see Box.lines
+    like   the same for codes whose calls are meant to meet
+    """
 
     kind: RowKind
     label: str
-    site: str
+    lines: tuple[CodeLine, ...]
     facts: Details
     like: int
 
@@ -90,7 +95,7 @@ def columns(large: Large) -> tuple[dict[str, Any], list[Code], int, bytes]:
         unit *= 10
     at_begun, at_span = begun // unit, span_from // unit
     took = np.where(ended < 0, 0, np.maximum(ended // unit - at_begun, 0))
-    code, codes = _codes(calls)
+    code, codes = _codes(calls, SourceTexts.of(large.timeline))
     names: dict[str, int] = {}
     planes = {
         "slot": _zigzag(_steps(slot, lane) - 1),
@@ -137,7 +142,7 @@ def call_times(calls: pl.DataFrame) -> tuple[Column, Column, Column, Column]:
     return begun_, ended, waited, let_go
 
 
-def _codes(calls: pl.DataFrame) -> tuple[Column, list[Code]]:
+def _codes(calls: pl.DataFrame, texts: SourceTexts) -> tuple[Column, list[Code]]:
     """The code of every call, and all codes."""
     if calls.is_empty():
         return np.zeros(0, np.int64), []
@@ -154,7 +159,7 @@ def _codes(calls: pl.DataFrame) -> tuple[Column, list[Code]]:
         same = (row["op"], row["origin"], row["dtype"], str(row["shape"]), row["reduce_op"], row["root"])
         told = (("group", str(row["group"])), *facts)
         label, number = asks_of(row), like.setdefault(same, len(like))
-        found.append(Code(kind(row), label, row["call_site"] or "", told, number))
+        found.append(Code(kind(row), label, texts.lines_of(row), told, number))
     return code, found
 
 

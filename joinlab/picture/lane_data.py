@@ -16,7 +16,7 @@ from typing import Any
 from joinlab.analysis.folding import Folding
 from joinlab.analysis.large import Large, large
 from joinlab.analysis.matching import Matched, Slot
-from joinlab.analysis.source import SourceText
+from joinlab.analysis.source import CodeLine, SourceText, SourceTexts
 from joinlab.analysis.verdict import judge
 from joinlab.analysis.wording import good, measured, shown, sign, title
 from joinlab.picture.columns import columns
@@ -71,6 +71,28 @@ class Table:
         return list(self._at)
 
 
+class _Cited:
+    """The texts that the boxes of one run refer to, and the lines in them: for each box all lines that led to it."""
+
+    def __init__(self, known: SourceTexts) -> None:
+        self._texts, self._lines = Table(), Table()
+        self._lines(())  # number 0
+        if known.program is not None:
+            self._texts(known.program)
+
+    def __call__(self, lines: tuple[CodeLine, ...]) -> int:
+        """The number of these lines, as Box.lines has them; 0 for none."""
+        return self._lines(tuple((self._texts(one.source), one.line) for one in lines))
+
+    def sources(self) -> list[SourceText]:
+        """The program's text first, if it is known."""
+        return self._texts.values
+
+    def lines(self) -> list[list[tuple[int, int]]]:
+        """By number: of each line the number of its text, and its own, innermost first."""
+        return self._lines.values
+
+
 class LaneData:
     """Collects runs; what they have in common is held once.
 
@@ -114,19 +136,20 @@ class LaneData:
         return gzip.compress(b"\0".join([text, b"".join(self._columns)]), 1, mtime=0)  # 6 takes 4 times as long for 4 %
 
     def _run(self, timeline: Timeline, ranks: bool) -> dict[str, Any]:
-        text, source, boxes = self._texts, SourceText.of(timeline), Table()
+        text, known, boxes = self._texts, SourceTexts.of(timeline), Table()
+        cited = _Cited(known)
         more: dict[str, Any] = {}
         matched, folding, odd = read(timeline, ranks)
         layouts = every_lanes(matched, folding, odd)
         if odd is None:
             zero = layouts["time", True].begin
         else:
-            more["columns"], zero = self._columns_of(large(timeline, ranks and timeline.world_size > NARROW), source)
+            more["columns"], zero = self._columns_of(large(timeline, ranks and timeline.world_size > NARROW), cited)
         lanes = layouts["logical", False].lanes
         first = [ranks[0] for ranks in folding.classes]
         caps = layouts["logical", False].caps
         places = {
-            name: self._layout(layouts[at], boxes, source, zero if at[0] == "time" else 0.0)
+            name: self._layout(layouts[at], boxes, cited, zero if at[0] == "time" else 0.0)
             for name, at in LAYOUTS.items()
             if at in layouts
         }
@@ -140,16 +163,18 @@ class LaneData:
             "ends": [text(cap.text) for cap in caps],
             "good": [good(cap.ending) for cap in caps],
             "sign": "".join(sign(cap.ending) for cap in caps),
-            "ended": [_ended(matched, source)[rank] for rank in first],
-            "source": {"name": text(source.name), "first_line": source.first_line, "text": text(source.text)}
-            if source.text
-            else None,
+            "ended": [cited(_ended(matched, known)[rank]) for rank in first],
+            "sources": [
+                {"name": text(one.name), "first_line": one.first_line, "text": text(one.text) if one.lines else None}
+                for one in cited.sources()
+            ],
+            "lines": cited.lines(),
             "zero": round(zero),
             "boxes": [dict(items) for items in boxes.values],
             "layouts": places,
         }
 
-    def _columns_of(self, whole: Large, source: SourceText) -> tuple[dict[str, Any], float]:
+    def _columns_of(self, whole: Large, cited: _Cited) -> tuple[dict[str, Any], float]:
         """What is told of the columns of a large run, and where its clock begins."""
         told, codes, begin, written = columns(whole)
         self._columns.append(written)
@@ -158,7 +183,7 @@ class LaneData:
             {
                 "kind": KINDS.index(one.kind),
                 "label": self._texts(one.label),
-                "line": source.line(one.site),
+                "lines": cited(one.lines),
                 "facts": self._told(
                     tuple(self._facts((self._texts(name), self._texts(said))) for name, said in one.facts)
                 ),
@@ -185,7 +210,7 @@ class LaneData:
             "wrong": wrong if first is None or first in wrong else sorted([first, *wrong]),
         }
 
-    def _box(self, box: Box, source: SourceText) -> tuple[tuple[str, int | bool | None], ...]:
+    def _box(self, box: Box, cited: _Cited) -> tuple[tuple[str, int | bool | None], ...]:
         """A box wherever it stands, as items. Its facts are not its label and rank again, and nothing of a wait."""
         text = self._texts
         skip = len(box.details) if box.kind is RowKind.WAIT else 2
@@ -196,13 +221,13 @@ class LaneData:
             "label": text(box.label),
             "short": text(box.short),
             "slot": box.slot,
-            "line": source.line(box.site),
+            "lines": cited(box.lines),
             "facts": self._told(facts),
         }
         found |= {name: True for name in ("open", "bad", "failed") if getattr(box, name)}
         return tuple(found.items())
 
-    def _layout(self, picture: Lanes, described: Table, source: SourceText, zero: float) -> dict[str, Any]:
+    def _layout(self, picture: Lanes, described: Table, cited: _Cited, zero: float) -> dict[str, Any]:
         """Where things stand in one layout; a box that no other layout had is added to those that are described."""
         unit = 0.01 if picture.unit == "rows" else 1.0
 
@@ -215,7 +240,7 @@ class LaneData:
             "unit": unit,
             "begin": at(picture.begin),
             "end": at(picture.end),
-            "box": [described(self._box(box, source)) for box in boxes],
+            "box": [described(self._box(box, cited)) for box in boxes],
             "from": [at(box.begin) for box in boxes],
             "to": [at(box.end) for box in boxes],
             "track": [box.track for box in boxes] if several else [],
@@ -259,11 +284,11 @@ def _went_wrong(folding: Folding, slot: Slot) -> bool:
     return not slot.expected or any(row["completed_ns"] is None for row in rows)
 
 
-def _ended(matched: Matched, source: SourceText) -> list[int]:
-    """The line of the call in which each rank ended; 0 if it ended in none, or in one that lies elsewhere."""
+def _ended(matched: Matched, known: SourceTexts) -> list[tuple[CodeLine, ...]]:
+    """The lines that led to the call in which each rank ended; none if it ended in no call."""
     timeline = matched.timeline
     ended_in = [
         None if end.call is None else matched.row_of.get((rank, end.group or timeline.default_group, end.call))
         for rank, end in enumerate(timeline.ends)
     ]
-    return [source.line(row["call_site"] or "" if row else "") for row in ended_in]
+    return [known.lines_of(row) if row else () for row in ended_in]

@@ -26,6 +26,7 @@ from joinlab.analysis.folding import Folding
 from joinlab.analysis.folding import fold as fold_timeline
 from joinlab.analysis.large import Flags, is_large, large
 from joinlab.analysis.matching import Matched
+from joinlab.analysis.source import CodeLine, SourceTexts
 from joinlab.analysis.wording import asks_of, at_input, tensor
 from joinlab.picture.details import Details, call_details, moment, span_details, wait_details
 from joinlab.picture.mismatches import notes
@@ -54,7 +55,7 @@ class Box(NamedTuple):  # made by the thousand, and so are bands: a frozen datac
              track-th of `tracks`
     details  (name, text) of every column, for a tooltip
     slot     index into match(timeline), for a fold the first of several; None for a span
-    site     "file:line" of the learner's code that it came from; "" if not known, or of several calls
+    lines    of the learner's code that it came from, innermost first; () if not known, or of several calls
     """
 
     rank: int
@@ -71,7 +72,7 @@ class Box(NamedTuple):  # made by the thousand, and so are bands: a frozen datac
     tracks: int = 1
     details: Details = ()
     slot: int | None = None
-    site: str = ""
+    lines: tuple[CodeLine, ...] = ()
 
     def at(self, place: Place) -> Box:
         """The same box at another place."""
@@ -250,15 +251,17 @@ class _Run:
         self.steps = plan(self.folding.matched, self.numbers, self.folding.lanes)
         meta = self.timeline.meta
         tells_start = any(call["started_ns"] is not None for call in self.calls)
+        texts = SourceTexts.of(self.timeline)
         self.call_boxes: dict[int, Box] = {}
         self.wait_boxes: dict[int, Box] = {}
         for step in self.steps:
             for index in step.calls:
                 call, slot = self.calls[index], step.slots[0]
-                self.call_boxes[index] = _call_box(call, slot, step.bad, tells_start, meta)
+                lines = texts.lines_of(call)
+                self.call_boxes[index] = _call_box(call, slot, step.bad, tells_start, meta, lines)
                 if call["host_wait_begin_ns"] is not None:
-                    self.wait_boxes[index] = _wait_box(call, slot)
-        self.span_boxes = [_span_box(span, meta) for span in self.spans]
+                    self.wait_boxes[index] = _wait_box(call, slot, lines)
+        self.span_boxes = [_span_box(span, meta, texts.lines_of(span)) for span in self.spans]
         self.issued: dict[int, list[tuple[int, int]]] = {rank: [] for rank in self.lane_of}
         self.begun = [_begun(call) for call in self.calls]
         for index, call in enumerate(self.calls):
@@ -451,7 +454,7 @@ def _waits_for_ever(call: Row) -> bool:
 _NOWHERE = (0.0, 0.0)
 
 
-def _call_box(call: Row, slot: int, bad: bool, tells_start: bool, meta: Meta) -> Box:
+def _call_box(call: Row, slot: int, bad: bool, tells_start: bool, meta: Meta, lines: tuple[CodeLine, ...]) -> Box:
     label = asks_of(call)
     return Box(
         call["rank"],
@@ -465,11 +468,11 @@ def _call_box(call: Row, slot: int, bad: bool, tells_start: bool, meta: Meta) ->
         failed=call["error"] is not None,
         details=call_details(call, tells_start, meta),
         slot=slot,
-        site=call["call_site"] or "",
+        lines=lines,
     )
 
 
-def _wait_box(call: Row, slot: int) -> Box:
+def _wait_box(call: Row, slot: int, lines: tuple[CodeLine, ...]) -> Box:
     return Box(
         call["rank"],
         Lane.HOST,
@@ -481,14 +484,14 @@ def _wait_box(call: Row, slot: int) -> Box:
         failed=call["error"] is not None,
         details=wait_details(call),
         slot=slot,
-        site=call["call_site"] or "",
+        lines=lines,
     )
 
 
-def _span_box(span: SpanRow, meta: Meta) -> Box:
+def _span_box(span: SpanRow, meta: Meta, lines: tuple[CodeLine, ...]) -> Box:
     name, unended = str(span["name"]), span["end_ns"] is None
-    told, site = span_details(span, meta), span["call_site"] or ""
-    return Box(span["rank"], Lane.HOST, RowKind.SPAN, *_NOWHERE, name, name, unended, details=told, site=site)
+    told = span_details(span, meta)
+    return Box(span["rank"], Lane.HOST, RowKind.SPAN, *_NOWHERE, name, name, unended, details=told, lines=lines)
 
 
 def _call_boxes(run: _Run, steps: Sequence[PictureRow], layout: _Layout) -> Iterator[Box]:

@@ -12,10 +12,12 @@ import os
 import sys
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
+from joinlab.analysis.source import CodeLine, SourceTexts
 from joinlab.analysis.verdict import judge
 from joinlab.analysis.wording import input_or_step, measured, shown, sign, title
 from joinlab.picture.assets import script, style
@@ -262,36 +264,37 @@ def _still(name: str, timeline: Timeline) -> Iterator[str]:
 
 
 def _source(timeline: Timeline) -> Iterator[str]:
-    source = timeline.meta.get("source")
-    text = "" if source is None else source["text"].rstrip("\n")
-    if source is None or not text:
-        yield '<div>\n<h3>The program</h3>\n<p class="soft">Its source is not known.</p>\n</div>\n'
-        return
-    file, first = source["file"] or "the program", source["first_line"] or 1
-    ended = _ended_at(timeline)
-    base = file.replace("\\", "/").rpartition("/")[2]
-    yield f'<div>\n<h3>The program, from {escape(base)}</h3>\n<pre tabindex="0"><code>'
-    for number, line in enumerate(text.split("\n"), first):
-        here = ended.get(f"{file}:{number}")
-        mark = f'<span class="said">◂ {escape("; ".join(here))}</span>' if here else ""
-        cited = " cited" if here else ""
-        yield f'<span class="line{cited}"><span class="no">{number}</span>{escape(line) or " "}{mark}</span>'
-    yield "</code></pre>\n</div>\n"
+    """The program, and the other functions in which a rank ended."""
+    known = SourceTexts.of(timeline)
+    ended: dict[CodeLine, list[str]] = {}
+    for lines, said in _ended(timeline, known):
+        for line in lines:
+            ended.setdefault(line, []).append(said)
+    shown = dict.fromkeys([*([known.program] if known.program else []), *(line.source for line in ended)])
+    texts = [source for source in shown if source.lines]
+    yield "<div>\n"
+    if not texts:
+        yield '<h3>The program</h3>\n<p class="soft">Its source is not known.</p>\n'
+    for source in texts:
+        what = "The program" if source is known.program else "A function"
+        yield f'<h3>{what}, from {escape(source.name)}</h3>\n<pre tabindex="0"><code>'
+        for number, text in enumerate(source.lines, source.first_line):
+            here = ended.get(CodeLine(source, number))
+            mark = f'<span class="said">◂ {escape("; ".join(here))}</span>' if here else ""
+            cited = " cited" if here else ""
+            yield f'<span class="line{cited}"><span class="no">{number}</span>{escape(text) or " "}{mark}</span>'
+        yield "</code></pre>\n"
+    yield "</div>\n"
 
 
-def _ended_at(timeline: Timeline) -> dict[str, list[str]]:
-    """What to write beside the lines in whose call a rank ended, by "file:line"."""
-    found: dict[str, list[str]] = {}
+def _ended(timeline: Timeline, known: SourceTexts) -> Iterator[tuple[tuple[CodeLine, ...], str]]:
+    """The lines that led to the call in which each rank ended, and what to write beside them."""
     for rank, end in enumerate(timeline.ends):
         if end.call is None:
             continue
-        try:
-            site = timeline.call(rank, end.call, end.group)["call_site"]
-        except KeyError:  # the call it names was not recorded
-            continue
-        left = "left a call pending here" if end.pending else f"{end} here"
-        found.setdefault(str(site), []).append(f"rank {rank} {left}")
-    return found
+        with suppress(KeyError):  # the call it names was not recorded
+            left = "left a call pending here" if end.pending else f"{end} here"
+            yield known.lines_of(timeline.call(rank, end.call, end.group)), f"rank {rank} {left}"
 
 
 def _table(timeline: Timeline) -> Iterator[str]:

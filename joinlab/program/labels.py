@@ -19,6 +19,7 @@ v2.13.0, where each stands alone in its file:
 from __future__ import annotations
 
 import os
+import re
 import sysconfig
 import threading
 from collections.abc import Iterable
@@ -26,8 +27,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType, FrameType
 
-from joinlab.ops import Op
+from joinlab.ops import Op, Source
 from joinlab.program.program import call_program
+from joinlab.program.sources import source_at
 
 MAX_FRAMES = 64
 """Deeper stacks are cut at their outer end, so that recursion in a program cannot make a call expensive."""
@@ -37,6 +39,7 @@ _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _STDLIB = tuple(
     os.path.realpath(path) + os.sep for path in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
 )
+_ANY_STDLIB = re.compile(r"[/\\]lib(64)?[/\\]python3\.\d+[/\\]")  # of another machine, in what it recorded
 _TEACHING = tuple(_HERE + name for name in ("cases.py", "scenarios.py"))  # ours, but the learner's text
 
 
@@ -79,6 +82,8 @@ def kind_of(file: str) -> str:
         return "torch"
     if "site-packages" in file or "dist-packages" in file or file.startswith((_HERE, "<frozen", *_STDLIB)):
         return "library"
+    if _ANY_STDLIB.search(file):
+        return "library"
     return "program"
 
 
@@ -92,14 +97,24 @@ def call_site(frames: Iterable[Frame]) -> str | None:
     return None
 
 
-def line_of(frame: FrameType | None) -> str | None:
-    """The `call_site` of the stack from `frame` outwards, without a look at the rest of it."""
-    at = frame
-    while at is not None and at.f_code is not _PROGRAM_CALLER:
-        if kind_of(at.f_code.co_filename) == "program":
-            return f"{at.f_code.co_filename}:{at.f_lineno}"
-        at = at.f_back
-    return call_site(walk(frame))
+def calling_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame of the learner's own code, from `frame` outwards."""
+    while frame is not None and frame.f_code is not _PROGRAM_CALLER:
+        if kind_of(frame.f_code.co_filename) == "program":
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def sources_under(frame: FrameType | None) -> tuple[Source, ...]:
+    """The texts of the learner's functions on the stack from `frame` outwards, innermost first."""
+    found: list[Source] = []
+    while (frame := calling_frame(frame)) is not None and len(found) < MAX_FRAMES:
+        source = source_at(frame.f_code, frame.f_lineno)
+        if source is not None and source not in found:
+            found.append(source)
+        frame = frame.f_back
+    return tuple(found)
 
 
 def label(op: Op, frames: tuple[Frame, ...], *, asynchronous: bool, dtype: str | None, all_reduce_barrier: bool) -> str:
@@ -201,7 +216,7 @@ _COMPOSITE = {
 class Stacks:
     """Numbers each distinct stack, so that a recorder writes it once: walking is cheap, formatting is not."""
 
-    __slots__ = ("_codes", "_ids", "_lock", "frames")
+    __slots__ = ("_codes", "_ids", "_lock", "frames", "sources")
 
     def __init__(self) -> None:
         self._ids: dict[tuple[int, ...], int] = {}
@@ -209,6 +224,8 @@ class Stacks:
         self._lock = threading.Lock()
         self.frames: list[tuple[Frame, ...]] = []
         """By number: the frames of each stack, innermost first."""
+        self.sources: list[tuple[Source, ...]] = []
+        """By number: the texts of the learner's functions in each stack."""
 
     def intern(self, frame: FrameType | None) -> tuple[int, bool]:
         """The stack's number, and whether it is new."""
@@ -229,5 +246,6 @@ class Stacks:
             if number < len(self.frames):  # another thread was first
                 return number, False
             self.frames.append(walk(frame))
+            self.sources.append(sources_under(frame))
             self._codes.append(codes)
         return number, True

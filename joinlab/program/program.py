@@ -10,14 +10,10 @@ from __future__ import annotations
 import inspect
 import operator
 import os
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
-from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from joinlab.errors import LaunchError, ProgramError
-from joinlab.ops import Source
 
 if TYPE_CHECKING:
     import torch
@@ -132,22 +128,6 @@ def check_seed(seed: object, ranks: int) -> tuple[int | None, ...]:
 def program_name(program: object) -> str:
     """What a Timeline calls the program."""
     return _name(program)
-
-
-def source_of(program: object) -> Source | None:
-    """Where the program's text stands: {"file", "first_line", "text"}; None if Python does not know."""
-    code = getattr(inspect.unwrap(program), "__code__", None)  # type: ignore[arg-type]
-    found = None if code is None else _source(code)
-    return None if found is None else found.copy()
-
-
-@lru_cache(maxsize=256)
-def _source(code: CodeType) -> Source | None:
-    try:
-        lines, first = inspect.getsourcelines(code)
-        return {"file": inspect.getfile(code), "first_line": first, "text": textwrap.dedent("".join(lines))}
-    except Exception:  # the file has changed since (TokenError, SyntaxError), or there is none
-        return None
 
 
 def _name(program: object) -> str:

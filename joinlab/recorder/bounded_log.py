@@ -138,11 +138,14 @@ class History:
         self._calls.setdefault(group, deque(maxlen=self._keep)).append(kept)
         return kept
 
-    def carried(self, open_calls: Iterable[KeptCall]) -> list[KeptCall]:
-        """Calls that only the segment has which is dropped now; the newest of each group first if not all fit."""
+    def carried(self, open_calls: Iterable[KeptCall], taken: int = 0) -> list[KeptCall]:
+        """Calls that only the segment has which is dropped now; the newest of each group first if not all fit.
+
+        `taken` of the bytes for them are taken.
+        """
         gone = self._log.segment - 1  # older segments than this are no longer kept
         found: dict[int, KeptCall] = {id(one): one for one in open_calls if -1 < one.segment < gone}
-        size = sum(len(one.call) for one in found.values())
+        size = taken + sum(len(one.call) for one in found.values())
         queues = [iter([*reversed(calls)]) for calls in list(self._calls.values())]
         while queues:
             for queue in list(queues):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NotRequired, TypedDict
 
-from joinlab.ops import AboutNccl, CallRow, Op, SpanRow, encode_values, group_names
+from joinlab.ops import AboutNccl, CallRow, Op, Source, SpanRow, encode_values, group_names
+from joinlab.program.sources import other_functions
 from joinlab.program.steps import is_made_by_join
 
 MOST_RANKS = 65_536
@@ -51,6 +52,8 @@ class RankLog:
     """Groups in which calls were issued as one."""
     streamed: dict[int, int] = field(default_factory=dict)
     """On NCCL: id of a call that the stream was made to wait for -> id of the first call that was issued then."""
+    texts: dict[tuple[str, int], Source] = field(default_factory=dict)
+    """Of the learner's functions that calls came from, by file and first line."""
     one_stream: bool = True
     """False if the program has issued a call, or waited for one, on another stream than the device's default one."""
     lost: str | None = None
@@ -163,6 +166,9 @@ class RankLog:
                 self.marked = True
             case "stack":
                 self._stacks[event["id"]] = (event["f"], event["site"], is_made_by_join(event["f"]))
+            case "text":
+                text: Source = {"file": event["f"], "first_line": event["n"], "text": event["x"]}
+                self.texts.setdefault((event["f"], event["n"]), text)
             case "group":
                 self.groups[event["name"]] = {
                     "ranks": event["ranks"],
@@ -247,6 +253,11 @@ def _about_nccl(logs: Collection[RankLog]) -> AboutNccl:
     return about
 
 
+def functions_of(logs: Iterable[RankLog], program: Source | None = None) -> list[Source]:
+    """The functions that calls of these ranks came from, see `other_functions`."""
+    return other_functions(program, (text for log in logs for text in log.texts.values()))
+
+
 def _checked(event: dict[str, Any]) -> dict[str, Any]:
     """The event, if its fields are of the documented types. A file may be damaged, or of another origin."""
     for name, right in _FORMS.get(event["e"], {}).items():
@@ -291,6 +302,7 @@ _FORMS: Mapping[str, Mapping[str, Callable[[object], bool]]] = {
     "group": {"name": _text, "ranks": _list(_rank), "backend": _text, "desc": _or_none(_text),
               "limit": _or_none(_number)},
     "stack": {"id": _number, "f": _list(_text), "site": _or_none(_text)},
+    "text": {"f": _text, "n": _positive, "x": _text},
     "call": {"t": _number, "id": _number, "g": _text, "s": _number, "op": {*Op}.__contains__, "o": _or_none(_text),
              "i": _or_none(_number), "d": _or_none(_text), "sh": _list(_list(_number)), "st": _number,
              "reduce_op": _or_none(_text), "root": _or_none(_number), "peer": _or_none(_number),

@@ -18,14 +18,15 @@ import os
 import socket
 import warnings
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from joinlab.ops import MAX_VALUES, POINT_TO_POINT, Op
+from joinlab.ops import MAX_VALUES, POINT_TO_POINT, Op, Source
 from joinlab.program.labels import Frame, Stacks, call_site, from_reducer, label
 from joinlab.program.outcome import text_of
 from joinlab.program.process_group import Method, dtype_of, options_key, options_of, tensors_in
+from joinlab.program.sources import MAX_TEXTS
 from joinlab.program.steps import Steps
 from joinlab.recorder.bounded_log import History
 from joinlab.recorder.call import Description, Reader, RecordedCall, RecordedGroup
@@ -58,13 +59,14 @@ class Recorder:
         self.completions = Completions(log)
         self.waits = Waits(log, self.completions)
         self.reducer = ReducerWaits(self.completions, self.waits)
-        self.spans = Spans(log)
+        self.spans = Spans(log, self._note_sources)
         self.join_hook: deque[RecordedCall] = deque()
         """Calls of the join hook whose futures the program has not waited on yet, in the order of issue."""
         self._ids = itertools.count()
         self._stacks = Stacks()
         self._stack_segments: dict[int, int] = {}  # by number of a stack: the last segment that has it
-        self._beginnings: list[str] = []  # the events of the rank, of its groups and of its GPU
+        self._known: dict[tuple[str, int], Source] = {}  # texts of functions, by file and first line
+        self._beginnings: list[str] = []  # the events of the rank, its groups, its GPU and its program's texts
         self._gpu: torch.device | None = None
         self._one_stream = True
         self.nccl_log: NcclLog | None = None
@@ -113,7 +115,7 @@ class Recorder:
         if self._input_event:
             yield self._input_event
         still_open = [call.history for call in self.completions.open_calls() if call.history is not None]
-        carried = self.history.carried(still_open)
+        carried = self.history.carried(still_open, sum(map(len, self._beginnings)))
         for stack in {one.stack for one in carried}:
             yield self._stack_event(stack)
         for one in carried:
@@ -228,9 +230,20 @@ class Recorder:
 
     def _stack(self, frame: FrameType) -> tuple[int, tuple[Frame, ...]]:
         number, new = self._stacks.intern(frame)
+        if new:
+            self._note_sources(self._stacks.sources[number])
         if new or (self.history is not None and self._stack_segments.get(number) != self.history.segment):
             self._stack_segments[number] = self.log.write_text(self._stack_event(number))
         return number, self._stacks.frames[number]
+
+    def _note_sources(self, sources: Iterable[Source]) -> None:
+        """Write down the texts of functions that are not written yet, while they are small enough together."""
+        for source in sources:
+            key = source["file"], source["first_line"]
+            if key in self._known or sum(len(one["text"]) for one in self._known.values()) > MAX_TEXTS:
+                continue
+            self._known[key] = source
+            self._begin({"e": "text", "f": key[0], "n": key[1], "x": source["text"]})
 
     def _stack_event(self, number: int) -> str:
         frames = self._stacks.frames[number]

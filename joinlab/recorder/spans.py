@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Iterable
 from types import CodeType, FrameType
 
-from joinlab.program.labels import kind_of
+from joinlab.ops import Source
+from joinlab.program.labels import kind_of, sources_under
 from joinlab.recorder.events import Log, now, to_json
 
 
 class Spans:
     """Writes the host spans of one rank."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, note: Callable[[Iterable[Source]], None]) -> None:
+        """`note` writes down the texts of functions."""
         self.log = log
+        self._note = note
         self.backward_site: str | None = None
         """"file:line" of the program that called the latest backward pass."""
         self._numbers = itertools.count()
@@ -28,6 +32,7 @@ class Spans:
         known = self._sites.get(key)
         if known is None:
             site = None if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            self._note(sources_under(frame))
             known = self._sites[key] = (site, f'"n":"{name}","site":{to_json(site)}')
         site, text = known
         if name == "backward":

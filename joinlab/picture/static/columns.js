@@ -101,12 +101,12 @@ export function columnar(data, run, axis) {
     const common = { i, begin: begin[i], end: end[i], track: 0, tracks: 1, kind: kind[i], open: !!(flags[i] & OPEN), fold: false, told: 0 };
     if (i >= n + waits) {
       const name = texts[columns.names[columns.read.spanCode[i - n - waits]]];
-      return { ...common, rank: (lane[i] - 1) / PARTS, label: name, short: name, bad: false, failed: false, slot: null, line: 0, facts: [], host: true };
+      return { ...common, rank: (lane[i] - 1) / PARTS, label: name, short: name, bad: false, failed: false, slot: null, lines: 0, facts: [], host: true };
     }
     const call = i < n ? i : waitsFor[i - n], code = columns.codes[all.code[call]], rank = all.rank[call];
-    if (i >= n) return { ...common, rank, label: `waits for ${texts[code.label]}`, short: "waits", bad: false, failed: false, slot: slot[i], line: code.line, facts: [], host: true };
+    if (i >= n) return { ...common, rank, label: `waits for ${texts[code.label]}`, short: "waits", bad: false, failed: false, slot: slot[i], lines: code.lines, facts: [], host: true };
     return {
-      ...common, rank, label: texts[code.label], short: texts[code.label], bad: !!(flags[i] & BAD), failed: !!(flags[i] & FAILED), slot: slot[i], line: code.line, host: false,
+      ...common, rank, label: texts[code.label], short: texts[code.label], bad: !!(flags[i] & BAD), failed: !!(flags[i] & FAILED), slot: slot[i], lines: code.lines, host: false,
       get facts() { return run.columns.told?.get(`${slot[i]},${rank}`) ?? sparse(data, run, code.facts, all.begin[i], flags[i] & OPEN ? null : all.end[i]); },
     };
   };

@@ -53,7 +53,7 @@ function placed(data, run, axis, setup) {
     return {
       i, begin: raw.from[i], end: raw.to[i], track: raw.track[i] ?? 0, tracks: raw.tracks[i] ?? 1,
       rank: box.rank, kind: box.kind, label: text(box.label), short: text(box.short),
-      open: !!box.open, bad: !!box.bad, failed: !!box.failed, slot: box.slot, line: box.line,
+      open: !!box.open, bad: !!box.bad, failed: !!box.failed, slot: box.slot, lines: box.lines,
       told: box.facts, host: kind.lane !== "stream", fold: kind.fold,
     };
   });

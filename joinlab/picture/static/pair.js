@@ -47,7 +47,7 @@ export function drawBoth(view) {
     const one = drawn[at];
     if (one) drawDetails(panel, one.picture, one.selected, one.rank, () => one.press(one.selected, one.rank), one.name);
   });
-  const texts = drawn.map(({ picture: { data, run } }) => (run.source ? data.texts[run.source.text] : null));
+  const texts = drawn.map(({ picture: { data, run } }) => data.texts[run.sources[0]?.text]);
   const same = drawn.length === 2 && texts[0] === texts[1];
   drawSource(program, drawn.slice(0, same ? 2 : 1));
   drawSource(another, same ? [] : drawn.slice(1));

@@ -3,7 +3,8 @@
 /** Lane data of one run, as joinlab/picture/lane_data.py writes it: texts are numbers into `LaneData.texts`. */
 interface RawRun {
   ranks: number; lanes: number[]; verdict: RawVerdict; title: number; measured: number; modelled: boolean; ends: number[]; good: boolean[]; sign: string; ended: number[];
-  source: { name: number; first_line: number; text: number } | null;
+  sources: { name: number; first_line: number; text: number | null }[];
+  lines: [source: number, line: number][][]; // the lines that led to a call, innermost first; boxes and `ended` name them by number
   zero: number;
   boxes: RawBox[];
   layouts: Record<string, RawLayout>;
@@ -13,7 +14,7 @@ interface RawRun {
 /** Every call of a large run, as joinlab/picture/columns.py writes it; stops, begin and end in ns. */
 interface RawColumns {
   planes: [name: string, size: number, n: number][]; unit: number; counts: number[]; spans: number[];
-  codes: { kind: number; label: number; line: number; facts: number; like: number }[];
+  codes: { kind: number; label: number; lines: number; facts: number; like: number }[];
   names: number[]; missed: number[]; stops: number[]; end: number; rows: number;
   read?: Record<string, Uint32Array>;
   common?: { rank: Int32Array; slot: Int32Array; begin: Float64Array; end: Float64Array } & Record<"code" | "flags" | "waited" | "waits", Uint32Array>;
@@ -42,7 +43,7 @@ interface RawVerdict {
 }
 
 interface RawBox {
-  rank: number; kind: number; label: number; short: number; slot: number | null; line: number; facts: number;
+  rank: number; kind: number; label: number; short: number; slot: number | null; lines: number; facts: number;
   open?: boolean; bad?: boolean; failed?: boolean;
 }
 
@@ -73,7 +74,7 @@ interface LaneData { looks: Looks; texts: string[]; facts: [number, number][]; t
 /** A call, or what a host did: a box of the picture, placed along the axis. */
 interface Box {
   i: number; begin: number; end: number; track: number; tracks: number; rank: number; kind: number; label: string; short: string;
-  open: boolean; bad: boolean; failed: boolean; slot: number | null; line: number; host: boolean; fold: boolean;
+  open: boolean; bad: boolean; failed: boolean; slot: number | null; lines: number; host: boolean; fold: boolean;
   told: number; facts?: Fact[]; // a number into LaneData.told, or the facts themselves
 }
 

@@ -1,0 +1,135 @@
+"""Sources: the texts of the functions that a run's calls came from, read while Python still has them.
+
+The unit is a function, from its decorators to its last line; of what stands outside of functions, the statement around
+the line, such as the loop of a script. Texts are bounded, since they are stored with every run.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import os
+import re
+import textwrap
+from collections.abc import Iterable
+from functools import lru_cache
+from types import CodeType
+
+from joinlab.ops import Source
+
+MAX_TEXT = 16_000
+"""Characters of one text; of a longer function a piece is kept, the PIECE lines around the call."""
+MAX_TEXTS = 64_000
+"""Characters of all texts of one run: the first that fit are kept."""
+PIECE = 200
+
+_INNER = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")  # frames of their own, inside a function's lines
+
+
+def source_of(program: object) -> Source | None:
+    """Where the program's text stands: {"file", "first_line", "text"}; None if Python does not know."""
+    code = getattr(inspect.unwrap(program), "__code__", None)  # type: ignore[arg-type]
+    found = None if code is None else _function(code, code.co_filename)
+    return None if found is None else found.copy()
+
+
+def source_at(code: CodeType, line: int) -> Source | None:
+    """The text of what `code` belongs to, around one of its lines; None if Python does not know."""
+    if code.co_name in _INNER:
+        return None
+    at_top = code.co_name == "<module>"
+    whole = _statement(code, code.co_filename, line) if at_top else _function(code, code.co_filename)
+    if whole is None or len(whole["text"]) <= MAX_TEXT:
+        return whole
+    lines = whole["text"].split("\n")
+    begin = (line - whole["first_line"]) // PIECE * PIECE  # fixed pieces, so that calls from near lines share one
+    text = "\n".join(lines[begin : begin + PIECE])
+    if not text or len(text) > MAX_TEXT:
+        return None
+    return {"file": whole["file"], "first_line": whole["first_line"] + begin, "text": text}
+
+
+def other_functions(program: Source | None, found: Iterable[Source]) -> list[Source]:
+    """The texts in `found` that say more than that of the program: each once, within MAX_TEXTS, by file and line.
+
+    A function inside another one whose text is there, too, is left out.
+    """
+    texts: dict[tuple[str, int], Source] = {}
+    left = MAX_TEXTS
+    for one in found:
+        key, size = (one["file"], one["first_line"]), len(one["text"])
+        if key not in texts and size <= min(left, MAX_TEXT):
+            texts[key] = one
+            left -= size
+    kept = (
+        one
+        for one in texts.values()
+        if not (program and _holds(program, one))
+        and not any(_holds(other, one) for other in texts.values() if other is not one)
+    )
+    return [one.copy() for one in sorted(kept, key=lambda one: (one["file"], one["first_line"]))]
+
+
+def texts_of_cells(pickled: bytes) -> dict[str, str]:
+    """By file name: the notebook cells, and whatever else no file holds, that code in `pickled` was typed into.
+
+    Another process knows their text only if it is told.
+    """
+    return {
+        file: "".join(entry[2])
+        for file, entry in list(linecache.cache.items())
+        if len(entry) == 4 and file.encode(errors="surrogatepass") in pickled and not os.path.exists(file)
+    }
+
+
+def know_cells(texts: dict[str, str]) -> None:
+    """Let Python find these texts by their file names: what `texts_of_cells` returned in another process."""
+    for file, text in texts.items():
+        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+
+
+def _holds(outer: Source, inner: Source) -> bool:
+    """Whether all lines of `inner` are lines of `outer`."""
+    begin = inner["first_line"] - outer["first_line"]
+    return outer["file"] == inner["file"] and 0 <= begin <= outer["text"].count("\n") - inner["text"].count("\n")
+
+
+# `file` is an argument although `code` has it: equal codes of two files are equal to the cache.
+
+
+@lru_cache(maxsize=1024)
+def _function(code: CodeType, file: str) -> Source | None:
+    try:
+        lines = _lines(file)
+        block = inspect.getblock(lines[code.co_firstlineno - 1 :])
+    except Exception:  # there is none, or it has changed since (TokenError, IndentationError)
+        return None
+    text, first = "".join(block), code.co_firstlineno
+    if not (re.search(rf"\b(def|class)\s+{re.escape(code.co_name)}\b", text) or code.co_name == "<lambda>"):
+        if os.path.exists(file):
+            return None  # it has changed since: another function stands there now
+        text, first = "".join(lines), 1  # a cell of %%ranks: a function without a line that says so
+    return {"file": file, "first_line": first, "text": textwrap.dedent(text)} if text.strip() else None
+
+
+@lru_cache(maxsize=1024)
+def _statement(code: CodeType, file: str, line: int) -> Source | None:
+    for first, last in _top_level(code, file):
+        if first <= line <= last:
+            return {"file": file, "first_line": first, "text": "".join(_lines(file)[first - 1 : last])}
+    return None
+
+
+@lru_cache(maxsize=64)
+def _top_level(code: CodeType, file: str) -> list[tuple[int, int]]:
+    """The first and the last line of each statement of a module."""
+    try:
+        return [(one.lineno, one.end_lineno or one.lineno) for one in ast.parse("".join(_lines(file))).body]
+    except Exception:
+        return []
+
+
+def _lines(file: str) -> list[str]:
+    linecache.checkcache(file)
+    return linecache.getlines(file)
