@@ -7,6 +7,7 @@ survive the fork.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum
@@ -171,6 +172,7 @@ class Source(TypedDict):
     text: str
 
 
+_IS_NO_JSON = re.compile(r"[^][0-9.,e+ -]").search  # finds inf, nan, True, None, 'text', (tuples) and 1j
 _ENCODE = json.JSONEncoder(separators=(",", ":"), default=str).encode
 
 
@@ -180,14 +182,10 @@ def encode_values(tensors: Sequence[Sequence[Any]]) -> str:
     >>> encode_values([[1.0], [2, 3]])
     '[[1.0],[2,3]]'
     """
-    texts = []
-    for values in tensors:
-        for value in values:  # nearly always a number whose repr is its JSON
-            kind = type(value)
-            if kind is not int and (kind is not float or value - value != 0.0):  # also for inf and nan
-                return _ENCODE([list(values) for values in tensors])
-        texts.append(f"[{','.join(map(repr, values))}]")
-    return f"[{','.join(texts)}]"
+    text = repr(tensors)
+    if _IS_NO_JSON(text):  # it nearly always is: ints and finite floats in lists
+        return _ENCODE([list(values) for values in tensors])
+    return text.replace(" ", "")
 
 
 def decode_values(text: str | None) -> list[list[Any]] | None:

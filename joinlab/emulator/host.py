@@ -151,7 +151,7 @@ class Host:
             ins = tensors_in(args[method.ins]) if method.ins is not None else []
             same = method.outs == method.ins
             outs = ins if same else tensors_in(args[method.outs]) if method.outs is not None else []
-            parts = parts_of(name, args, len(group.ranks), streams)
+            parts = [Part([t], [t]) for t in ins] if same else parts_of(name, args, len(group.ranks), streams)
         kind = (ON_STREAMS if streams else ON_HOSTS).of(group, name, args, ins, outs, frame)
         row: CallRow = {
             **kind.columns,

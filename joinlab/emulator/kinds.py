@@ -144,7 +144,10 @@ ON_STREAMS, ON_HOSTS = Kinds(streams=True), Kinds(streams=False)
 
 
 def parts_of(name: str, args: Sequence[Any], size: int, streams: bool) -> list[Part]:
-    """The collectives that one call of the method `name` in a group of `size` ranks consists of."""
+    """The collectives that one call of the method `name` in a group of `size` ranks consists of.
+
+    Not of those whose tensors are input and output: they are one for each tensor.
+    """
     method = METHODS[name]
     if method.op is Op.BARRIER:
         return []
@@ -160,8 +163,6 @@ def parts_of(name: str, args: Sequence[Any], size: int, streams: bool) -> list[P
     if name == "alltoall":
         return [Part(tensors_in(args[1]), tensors_in(args[0]))]
     outs, ins = args[method.outs or 0], args[method.ins or 0]
-    if method.outs == method.ins:
-        return [Part([tensor], [tensor]) for tensor in tensors_in(ins)]
     pairs: Sequence[tuple[Any, Any]]
     if name == "allgather_coalesced":  # one list of outputs per rank
         pairs = list(zip(zip(*outs, strict=True), ins, strict=True))

@@ -34,7 +34,7 @@ from joinlab.emulator.nccl_connections import Connections
 from joinlab.emulator.nccl_kernels import Kernels
 from joinlab.emulator.nccl_motion import Motion, Wiring, reducing, steps_to_peers
 from joinlab.emulator.payload import Bytes, Part, agree, len_of, look, move, waits_for, write
-from joinlab.ops import FACTS, POINT_TO_POINT, Op
+from joinlab.ops import FACTS, POINT_TO_POINT, Needs, Op
 from joinlab.rules.nccl import Ring, chunk_bytes
 
 
@@ -78,7 +78,7 @@ class Communicator:
 
     def connect(self, place: int, calls: Sequence[EmulatedCall]) -> None:
         """The host waits for the hosts of new peers, see `nccl_connections`."""
-        if self.size == 1 or not FACTS[calls[0].op].pairwise:
+        if self.size == 1:
             return
         parts = [(call, part) for call in calls for part in call.parts]
         steps = [step for call, part in parts for step in steps_to_peers(call, part, place, self.size)]
@@ -141,20 +141,22 @@ class Communicator:
 
     def _carry_out(self, calls: Sequence[EmulatedCall]) -> None:
         one = calls[0]
+        facts = FACTS[one.op]
         starts = [max(call.ready_ns, self._free_ns[place]) for place, call in enumerate(calls)]
         for call, start in zip(calls, starts, strict=True):
             call.begin(start)
         for index in range(len(one.parts)):
             parts = [call.parts[index] for call in calls]
-            if FACTS[one.op].reduces:
+            if facts.reduces:
                 self._reduce(one.op, parts, one.root, reducing(one))
             else:
                 move(one.op, parts, one.root)
         cost = self.run.costs.call_ns(one.nbytes())
         latest = max(starts)
         for place, call in enumerate(calls):
-            needed = waits_for(one.op, place, one.root, self.size)
-            start = latest if len(needed) == self.size else max(starts[place], *(starts[other] for other in needed))
+            start = latest
+            if facts.needs is not Needs.EVERYONE:
+                start = max(starts[place], *(starts[other] for other in waits_for(one.op, place, one.root, self.size)))
             self._free_ns[place] = start + cost
             call.complete(start + cost)
 
@@ -184,7 +186,10 @@ class Communicator:
             totals = [self._chain(dtype, reduce_op, [data[span] for data in each], c) for c, span in enumerate(spans)]
         whole = totals[0] if len(totals) == 1 else np.concatenate(totals)
         for place, part in enumerate(parts):
-            write(part.outs, whole if op is Op.ALL_REDUCE else totals[place])
+            if op is Op.ALL_REDUCE and part.outs[0] is part.ins[0] and part.ins[0].is_contiguous():
+                each[place][:] = whole  # `look` gave its memory: 3 us less than to find that again
+            else:
+                write(part.outs, whole if op is Op.ALL_REDUCE else totals[place])
 
     def _chain(self, dtype: torch.dtype, reduce_op: str, each: Sequence[Bytes], last: int) -> Bytes:
         return self._wiring.kernels.chain(
@@ -257,8 +262,9 @@ class NcclFabric:
         calls = list(calls)
         call = calls[0]
         communicator, place = self._where(calls)
-        communicator.join(place, call.host, calls, max(one.ready_ns for one in calls))
-        if communicator is self._main:
+        if place not in communicator.joined:
+            communicator.join(place, call.host, calls, max(one.ready_ns for one in calls))
+        if communicator is self._main and FACTS[call.op].pairwise:
             communicator.connect(place, calls)
         if not call.host.stuck:
             communicator.submit(place, calls)

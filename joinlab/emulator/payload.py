@@ -25,7 +25,9 @@ _tolist = torch._C.TensorBase.tolist
 def values(tensors: Sequence[torch.Tensor]) -> str | None:
     """The elements of each tensor as the text of value_in and value_out; None if they cannot be read (sparse ones)."""
     try:
-        return encode_values([_tolist(t if t.dim() == 1 else t.reshape(-1)) for t in tensors])
+        if len(tensors) == 1 and tensors[0].dim() == 1:  # most often
+            return encode_values([_tolist(tensors[0])])
+        return encode_values([_tolist(t.reshape(-1)) for t in tensors])
     except Exception:
         return None
 

@@ -108,13 +108,12 @@ class RankThread:
 
 def current() -> Any:
     """The `host` of the rank whose thread this is; None in any other thread."""
-    rank = getattr(_here, "rank", None)
-    return None if rank is None else rank.host
+    return getattr(_here, "host", None)
 
 
 def behind() -> Any:
     """The `host` of the rank whose thread this is, or whose program started this thread; None in any other."""
-    host = current()
+    host = getattr(_here, "host", None)
     return _children.get(threading.current_thread()) if host is None else host
 
 
@@ -251,7 +250,7 @@ class Baton:
     def _live(self, rank: RankThread) -> None:
         """A rank's thread, from its first turn to its end."""
         rank.gate.acquire()
-        _here.rank = rank
+        _here.host = rank.host
         try:
             if not rank.doomed:
                 rank.body()
@@ -259,8 +258,7 @@ class Baton:
             pass
         finally:
             self._leave(rank)
-            _here.rank = None
-            rank.host = None  # its end cuts the cycle of a rank and its thread
+            _here.host = rank.host = None  # its end cuts the cycle of a rank and its thread
 
     def _leave(self, rank: RankThread) -> None:
         rank.over = True

@@ -166,8 +166,9 @@ class Waits:
 
     def for_stream(self, calls: Sequence[EmulatedCall]) -> None:
         """The stream waits until all of `calls` are complete."""
-        if not self.stuck:
-            self.stand_still(Wait([call for call in calls if not call.done], of_stream=True))
+        late = [call for call in calls if not call.done]
+        if (late or self.thread.doomed) and not self.stuck:
+            self.stand_still(Wait(late, of_stream=True))
         for call in calls:
             self._streamed[call] = None
             if call.done:
@@ -205,8 +206,9 @@ class Waits:
     def issues(self, call: EmulatedCall) -> None:
         """The host issues a call: it was not asleep for good."""
         self._naps = 0
-        self.behind += [(stuck, call) for stuck in self._stuck_at]
-        self._stuck_at.clear()
+        if self._stuck_at:
+            self.behind += [(stuck, call) for stuck in self._stuck_at]
+            self._stuck_at.clear()
 
     def yield_if_ready(self) -> None:
         """Let the others run, where any can."""

@@ -231,13 +231,13 @@ class Stacks:
         """The stack's number, and whether it is new."""
         key: list[int] = []
         codes: list[CodeType] = []
-        at = frame
-        while at is not None and len(key) < 2 * MAX_FRAMES:
+        at, left = frame, MAX_FRAMES
+        while at is not None and left:
             code = at.f_code
             codes.append(code)
-            key.append(id(code))  # the hash of a code is computed each time, from all it holds: 4 us a stack
-            key.append(at.f_lasti)
+            key += id(code), at.f_lasti  # the hash of a code is computed each time, from all it holds: 4 us a stack
             at = None if code is _PROGRAM_CALLER else at.f_back
+            left -= 1
         known = self._ids.get(tuple(key))
         if known is not None:
             return known, False

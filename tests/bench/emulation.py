@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
@@ -9,10 +10,13 @@ from functools import partial
 from io import StringIO
 from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
 
 import joinlab
 from joinlab import cases
@@ -134,7 +138,7 @@ def _idle_group() -> Iterator[Callable[[Callable[..., object], Sequence[int]], N
 
     def run(program: Callable[..., object], inputs: Sequence[int]) -> None:
         for rank, count in enumerate(inputs):
-            with redirect_stdout(StringIO()):
+            with redirect_stdout(StringIO()), _joined_by_others(count, inputs):
                 program(rank, [torch.ones(1)] * count)
 
     try:
@@ -142,3 +146,24 @@ def _idle_group() -> Iterator[Callable[[Callable[..., object], Sequence[int]], N
     finally:
         c10d._world = before
         torch._C._distributed_c10d._unregister_process_group("0")
+
+
+@contextmanager
+def _joined_by_others(count: int, inputs: Sequence[int]) -> Iterator[None]:
+    """What join() asks the others, answered for a rank of `count` inputs, so that it makes its shadow calls."""
+    rounds = itertools.count(count)
+    ask, find = Join._get_num_nonjoined_procs, DistributedDataParallel._find_common_rank
+
+    def left(join: Any) -> int:
+        ask(join)  # type: ignore[no-untyped-call]
+        done = next(rounds)
+        return sum(other > done for other in inputs)
+
+    def last(model: Any, rank: int, condition: bool) -> Any:
+        return find(model, rank, True)  # type: ignore[no-untyped-call]
+
+    with (
+        patch.object(Join, "_get_num_nonjoined_procs", left),
+        patch.object(DistributedDataParallel, "_find_common_rank", last),
+    ):
+        yield
