@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 import joinlab
 from joinlab.analysis.matching import match
 from joinlab.errors import TimelineFileError
-from joinlab.importers import reading, safe_pickle
+from joinlab.importers import dump, reading, safe_pickle
 from joinlab.importers.dump import Dump, Texts, check, rank_in
 from joinlab.timeline import EndKind
 
@@ -465,3 +465,10 @@ def test_any_json_is_read_or_refused_by_name(content: dict[str, Any]) -> None:
         check(Path("trace_0"), content, Texts())
     except TimelineFileError as error:
         assert "trace_0" in str(error)
+
+
+@given(st.lists(st.sampled_from([(1, "a"), (1, "b"), (2, "a"), ()]), max_size=40))
+def test_calls_are_numbered_alike_whatever_follows_what(values: list[tuple[Any, ...]]) -> None:
+    codes, keys = dump._numbered(values, dump._bytes)
+    assert [keys[code] for code in codes] == [dump._bytes(value) for value in values]
+    assert len(set(keys)) == len(keys)

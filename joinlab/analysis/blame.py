@@ -411,19 +411,29 @@ def _unrecorded(job: _Job) -> Iterator[tuple[int, int]]:
 
 def _collectives(job: _Job) -> Iterator[Waiting]:
     for group, ranks in job.groups.items():
-        for rank in ranks:
+        known = job.known(ranks)
+        held: dict[tuple[int, bool], list[tuple[int, bool]]] = {}  # most ranks of a group wait for the same ones
+        for rank in known:
             mine = job.places[group, rank]
-            if rank in job.unknown or not mine.waits:
+            if not mine.waits:
                 continue
-            for other in ranks:
-                theirs = job.places[group, other]
-                enqueued = theirs.enqueued > mine.completed
-                behind = theirs.completed < mine.completed
-                unstarted = theirs.completed == mine.completed and mine.started and not theirs.started
-                if other == rank or other in job.unknown or (enqueued and not behind and not unstarted):
-                    continue
-                reached = theirs.completed if enqueued else theirs.enqueued
-                yield Waiting(rank, other, group, mine.op, mine.completed + 1, enqueued, reached, mine.since_ns)
+            if (mine.completed, mine.started) not in held:
+                held[mine.completed, mine.started] = list(_behind(mine, {one: job.places[group, one] for one in known}))
+            for other, enqueued in held[mine.completed, mine.started]:
+                if other != rank:
+                    theirs = job.places[group, other]
+                    reached = theirs.completed if enqueued else theirs.enqueued
+                    yield Waiting(rank, other, group, mine.op, mine.completed + 1, enqueued, reached, mine.since_ns)
+
+
+def _behind(mine: _Place, places: Mapping[int, _Place]) -> Iterator[tuple[int, bool]]:
+    """The ranks that have not got as far as one that waits at `mine`, and whether they have enqueued the call."""
+    for rank, theirs in places.items():
+        unstarted = theirs.completed == mine.completed and mine.started and not theirs.started
+        if theirs.enqueued <= mine.completed:
+            yield rank, False
+        elif theirs.completed < mine.completed or unstarted:
+            yield rank, True
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,18 +126,14 @@ def _short(timeline: Timeline, slot: Numbers, odd: Numbers, examples: Numbers) -
     count, most = int(slot.max()) + 1, max(KEPT // timeline.world_size, FEWEST)
     ranks = calls["rank"].to_numpy()
     last = slot[np.flatnonzero(np.append(ranks[1:] != ranks[:-1], True))]
-    ended = calls.select(
-        pl.any_horizontal(
-            pl.lit(False),
-            *(
-                (pl.col("rank") == rank)
-                & (pl.col("seq") == end.call)
-                & (pl.col("group") == (timeline.default_group if end.group is None else end.group))
-                for rank, end in enumerate(timeline.ends)
-                if end.call is not None
-            ),
-        )
-    ).to_series()
+    ends = [
+        (rank, timeline.default_group if end.group is None else end.group, end.call)
+        for rank, end in enumerate(timeline.ends)
+        if end.call is not None
+    ]
+    names = ["rank", "group", "seq"]
+    of_ends = pl.DataFrame(ends, schema={name: calls.schema[name] for name in names}, orient="row")
+    ended = calls.select(names).with_row_index("at").join(of_ends, on=names, how="semi")["at"]
     wanted = [np.arange(min(BESIDE, count)), last, slot[ended.to_numpy()], odd[:most], odd[-most:], examples[:most]]
     kept = np.zeros(count, bool)
     for some in wanted:

@@ -12,6 +12,7 @@ the forward and backward passes of the others. SHADOWS lists those pairs. Two ot
 from __future__ import annotations
 
 import heapq
+from bisect import bisect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -69,7 +70,7 @@ class Slot:
 
     def absent(self, ranks: Iterable[int]) -> list[int]:
         """Those of `ranks`, the members of its group, that issued no call here, though this one needs them."""
-        return [] if self.refused else sorted(set(ranks) - self.calls.keys() - set(self.lost))
+        return [] if self.refused else sorted(set(ranks).difference(self.calls, self.lost))
 
 
 Row = CallRow
@@ -217,10 +218,15 @@ def _slots(
         places: Iterable[int] = range(begin, end)
         if end - begin > sum(map(len, lanes.values())):  # records that begin far apart, or say so
             places = sorted({first[rank] + at for rank, lane in lanes.items() for at in range(len(lane))})
+        begins = sorted({0, *first.values()})
+        lost_at: dict[int, tuple[int, ...]] = {}  # by the last of `begins` before a slot
         for k in sorted({*places, *refused}) if refused else places:
             found += [([row_of[name, call.rank, call.seq] for call in some], (), True) for some in refused.get(k, ())]
             met = [lane[k - first[rank]] for rank, lane in lanes.items() if 0 <= k - first[rank] < len(lane)]
-            lost = tuple(rank for rank in group.ranks if first[rank] > k)
+            begun = begins[bisect(begins, k) - 1]
+            if begun not in lost_at:
+                lost_at[begun] = tuple(rank for rank in group.ranks if first[rank] > begun)
+            lost = lost_at[begun]
             found += [([row_of[name, call.rank, call.seq] for call in met], lost, False)] if met else []
         together: list[list[IssuedCall]] = []
         sends, recvs = (_per_pair(pairs, backend_of(meta, name)) for pairs in (group.sends, group.recvs))

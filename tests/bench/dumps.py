@@ -17,6 +17,7 @@ from tests.bench.figures import Figure
 ENTRIES, ODD = 2000, 77
 LOOK = """
 import os, resource, sys, time, joinlab, joinlab.importers.load, joinlab.analysis.blame, joinlab.analysis.verdict
+import joinlab.picture.page
 def now():
     return time.perf_counter(), sum(os.times()[:4])
 begin = now()
@@ -25,8 +26,10 @@ found = joinlab.blame(timeline)
 read = now()
 joinlab.analysis.verdict.judge(timeline)
 judged = now()
+joinlab.picture.page.page([("a job", timeline)])
+drawn = now()
 further = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-print(*(b - a for a, b in (*zip(begin, read), *zip(read, judged))), further // 1024, *found.ranks)
+print(*(b - a for a, b in (*zip(begin, read), *zip(read, judged), *zip(judged, drawn))), further // 1024, *found.ranks)
 """
 
 
@@ -44,7 +47,7 @@ def _figures(ranks: int, aim: str, beside: bool) -> Iterator[Figure]:
         ours, our_cpu, peak, said = child([sys.executable, "-c", LOOK, name])
         *times, further, blamed = said.split()
         assert int(blamed) == ODD, said
-        read, read_cpu, judged, judged_cpu = map(float, times)
+        read, read_cpu, judged, judged_cpu, drawn, drawn_cpu = map(float, times)
         both, ratio = f"{read:.2f} s, CPU {read_cpu:.2f} s, {peak} MB and {further} MB a process beside", ""
         if beside:
             trace = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", name]
@@ -54,10 +57,15 @@ def _figures(ranks: int, aim: str, beside: bool) -> Iterator[Figure]:
     yield Figure(f"dumps of {ranks} x {ENTRIES}: load, match, blame", both, ratio, aim)
     fold = f"{judged:.2f} s, CPU {judged_cpu:.2f} s"
     yield Figure(f"dumps of {ranks} x {ENTRIES}: fold and verdict", fold, "", "in the 2 s" if beside else "")
+    picture = f"{drawn:.2f} s, CPU {drawn_cpu:.2f} s; all together {read + judged + drawn:.2f} s"
+    yield Figure(f"dumps of {ranks} x {ENTRIES}: drawn as a page", picture, "", "in the 2 s" if beside else "")
 
 
 def child(command: list[str]) -> tuple[float, float, int, str]:
-    """Seconds, CPU seconds, peak memory in MB and the output of a process. The peak is of the largest child so far."""
+    """Seconds, CPU seconds, peak memory in MB and the output of a process. The peak is of the largest child so far.
+
+    Linux counts in a child's peak what its parent held when it was begun.
+    """
     begin, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     seconds, after = time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
