@@ -133,6 +133,27 @@ def test_the_rank_whose_call_most_others_cannot_meet_is_named() -> None:
     assert "Rank 1 issued all_reduce of 9 elements" in str(found) and "ranks 0, 2 issued all_reduce of 4" in str(found)
 
 
+@pytest.mark.parametrize("done", [(False, True, True), (True, False, False)])
+def test_a_rank_is_named_whose_call_has_another_size_though_one_side_completed_it(done: tuple[bool, ...]) -> None:
+    writer = Writer(3)
+    for rank in range(3):  # on gloo the smaller call completes with a part of the larger one
+        writer.call(rank, "all_reduce", shape=[[5 if rank == 0 else 1]], done=done[rank])
+        if done[rank]:
+            writer.call(rank, "all_reduce", shape=[[7]], done=False)
+    found = blame(writer.timeline([Ending("unknown")] * 3))
+    assert found.ranks == (0,) and found.innocent == (1, 2)
+    assert "Rank 0 issued all_reduce of 5 elements" in str(found) and "of 1 element " in str(found)
+
+
+def test_of_two_ranks_with_calls_of_another_size_neither_is_named_though_one_completed_it() -> None:
+    writer = Writer(2)
+    writer.call(0, "all_reduce", shape=[[5]], done=False)
+    writer.call(1, "all_reduce", shape=[[1]])
+    writer.call(1, "all_reduce", shape=[[5]], done=False)
+    found = blame(writer.timeline([Ending("unknown")] * 2))
+    assert found.ranks == () and found.either == ((0, 1),)
+
+
 def test_the_rank_that_went_another_way_than_all_others_is_named() -> None:
     writer = Writer(3, groups={"0": [0, 1, 2], "1": [0, 1, 2]})
     for rank in range(3):

@@ -36,7 +36,7 @@ from joinlab.analysis.strays import Paths
 from joinlab.analysis.wording import group_text, ranks_text, upper
 from joinlab.ops import FACTS, Op
 from joinlab.rules.calls import elements_of
-from joinlab.timeline import EndKind, Progress, Timeline
+from joinlab.timeline import EndKind, Progress, Timeline, backend_of
 
 _PAIRS = (Op.SEND.value, Op.RECV.value)
 _NEEDS_ALL = (Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_TO_ALL, Op.BARRIER)
@@ -331,14 +331,15 @@ def _form(op: str, dtype: str | None, shape: Sequence[Sequence[int]] | None) -> 
     alike = FACTS[op].alike if op in FACTS else ()
     if shape is None or op == Op.BARRIER or not ("shape" in alike or op == Op.ALL_GATHER):
         return op  # all-to-all may split as it likes
-    return f"{op} of {elements_of(shape)} elements{f' ({dtype})' if dtype else ''}"
+    count = elements_of(shape)
+    return f"{op} of {count} element{'' if count == 1 else 's'}{f' ({dtype})' if dtype else ''}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Odd:
-    """A collective in which ranks stand with calls that cannot meet.
+    """A collective in which ranks stand with calls that cannot meet, or that others completed with another call.
 
-    least  how many collectives of the group are complete there
+    least  how many collectives of the group are complete on the ranks that stand there
     forms  by form of the call, the ranks that issued it
     usual  the form that most of the group issued; "" without one
     """
@@ -350,7 +351,7 @@ class _Odd:
 
     @property
     def here(self) -> list[int]:
-        """The ranks that stand in it."""
+        """The ranks that issued it."""
         return [rank for ranks in self.forms.values() for rank in ranks]
 
     @property
@@ -370,10 +371,28 @@ def _odd(job: _Job) -> list[_Odd]:
         for rank, one in here.items():
             if one.waits and one.form and one.completed == least:
                 forms.setdefault(one.form, []).append(rank)
+        passed = [rank for rank, one in here.items() if one.completed > least]
+        for rank, form in _forms_at(job, group, least, passed) if forms and passed else ():
+            forms.setdefault(form, []).append(rank)
         if len(forms) > 1:
             most = max(forms, key=lambda form: len(forms[form]))
             found.append(_Odd(group, least, forms, most if 2 * len(forms[most]) > len(ranks) else ""))
     return found
+
+
+def _forms_at(job: _Job, group: str, place: int, ranks: Sequence[int]) -> Iterator[tuple[int, str]]:
+    """The call that each of `ranks` issued after `place` collectives of a group, as far as the record holds it."""
+    skipped = job.timeline.meta.get("skipped", {}).get(group, {})
+    before = pl.col("rank").replace_strict({rank: skipped.get(rank, 0) for rank in ranks}, return_dtype=pl.Int64)
+    calls = (
+        job.timeline.calls.filter(
+            pl.col("group") == group, pl.col("rank").is_in(list(ranks)), ~pl.col("op").is_in(_PAIRS)
+        )
+        .select("rank", "op", "dtype", "shape", at=pl.int_range(pl.len()).over("rank") + before)
+        .filter(pl.col("at") == place)
+    )
+    for rank, op, dtype, shape, _ in calls.iter_rows():
+        yield rank, _form(op, dtype, shape)
 
 
 def _held_up(job: _Job, odds: Sequence[_Odd]) -> Iterator[Waiting]:
@@ -384,6 +403,8 @@ def _held_up(job: _Job, odds: Sequence[_Odd]) -> Iterator[Waiting]:
                 others = [other for one, some in odd.forms.items() if one != form for other in some]
                 for rank, other in product(ranks, others):
                     mine = job.places[odd.group, rank]
+                    if mine.completed > odd.least:
+                        continue  # it is past it
                     yield Waiting(rank, other, odd.group, mine.op, odd.least + 1, True, odd.least, mine.since_ns)
 
 
@@ -514,6 +535,8 @@ def _reason(
     stands: tuple[str, int, tuple[int, ...]] | None,
     parted: bool,
 ) -> str:
+    gpu = backend_of(job.timeline.meta, first.group) != "gloo"
+    device = "GPU" if gpu else "process"
     where = f"{first.op} of group {job.name(first.group)}"
     call = where if first.number is None else f"collective {first.number} ({first.op}) of group {job.name(first.group)}"
     if len(circle) > 1:
@@ -534,26 +557,26 @@ def _reason(
         )
     if stands:
         group, number, others = stands
+        stuck = "Its stream stands still in" if gpu else "It has not completed"
         return (
-            f"{who} in {call}. Its stream stands still in collective {number} of group "
-            f"{job.name(group)}, which {ranks_text(others)} completed, and it waits for no other "
-            "rank. Look at its GPU."
+            f"{who} in {call}. {stuck} collective {number} of group {job.name(group)}, which {ranks_text(others)} "
+            f"completed, and it waits for no other rank. Look at its {device}."
         )
     if first.number is None and first.enqueued:
         return (
-            f"{who} in a {call}. It issued the counterpart, but its GPU has not begun it, and it waits for no other "
-            "rank. Look at its GPU."
+            f"{who} in a {call}. It issued the counterpart, but its {device} has not begun it, and it waits for no "
+            f"other rank. Look at its {device}."
         )
     if first.number is None:
         return (
             f"{who} in a {call}, to which it issued no counterpart, and it waits for no other rank. Look at its host."
         )
     if first.enqueued and first.number is not None and first.reached == first.number - 1:
-        return f"{who} in {call}. It enqueued that call, but its GPU has not begun it. Look at its GPU."
+        return f"{who} in {call}. It enqueued that call, but its {device} has not begun it. Look at its {device}."
     if first.enqueued:
         return (
             f"{who} in {call}. It enqueued that call, but it has completed only {first.reached}, and it waits for no "
-            "other rank. Look at its GPU."
+            f"other rank. Look at its {device}."
         )
     return f"{who} in {call}. It stopped after {first.reached}, and it waits for no other rank. Look at its host."
 
@@ -655,13 +678,16 @@ def _unclear(
                 f"{upper(ranks_text(stuck))} may wait for {ranks_text(absent)} in group "
                 f"{job.name(group)}: there is no record of what happened there."
             )
-        ops: dict[str, list[int]] = {}
+        odd = next((odd for odd in odds if odd.group == group), None)
         last = {job.places[group, rank].completed for rank in stuck}
-        named = any(odd.usual for odd in odds if odd.group == group)
+        ops: dict[str, list[int]] = {}
         for rank in stuck:
             ops.setdefault(job.places[group, rank].form, []).append(rank)
-        if len({job.places[group, rank].op for rank in stuck}) == len(ops):  # the op alone tells them apart
-            ops = {job.places[group, those[0]].op: those for those in ops.values()}
+        if odd is not None and not odd.usual:
+            last, ops = {odd.least}, {form: [*ranks] for form, ranks in odd.forms.items()}
+        if len({form.partition(" ")[0] for form in ops}) == len(ops):  # the op alone tells them apart
+            ops = {form.partition(" ")[0]: those for form, those in ops.items()}
+        named = odd is not None and odd.usual
         if len(last) == 1 and len(ops) > 1 and not named:
             issued = "; ".join(f"{ranks_text(those)} {op}" for op, those in ops.items())
             call = f"collective {last.pop() + 1} of group {job.name(group)}"
@@ -675,7 +701,7 @@ def _unclear(
             group, number, others = stands
             yield (
                 f"Collective {number} of group {job.name(group)} is not complete on rank {rank} "
-                f"although {ranks_text(others)} completed it: its GPU stands still, or its record is older than theirs."
+                f"although {ranks_text(others)} completed it: it stands still, or its record is older than theirs."
             )
     standing = {rank for (_, rank), place in job.places.items() if place.waits} - blocked - waited
     standing -= {rank for rank, stands in alone.items() if stands}

@@ -174,7 +174,7 @@ class _Judge:
             assert first is not None
             lines, met = tuple(self._lines(first)), tuple(self._meeting())
             advice = advise(self.parting, self.sources)
-            return Verdict(self._headline(), endings, (*met, *causes), fates, lines, first, self.parting.odd, advice)
+            return Verdict(self._headline(), endings, met or causes, fates, lines, first, self.parting.odd, advice)
         culprits = sorted(blamed.ranks) or blamed.culprits[0].ranks
         several = len(culprits) > 1
         behind = {rank for culprit in blamed.culprits for rank in culprit.waiting}
