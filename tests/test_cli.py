@@ -314,6 +314,26 @@ def test_a_program_with_a_neighbour_runs_in_real_processes(program, capfd) -> No
     assert "rank 0: ZeroDivisionError" in capfd.readouterr().out
 
 
+def test_a_program_is_emulated_without_a_process(program, capsys) -> None:
+    assert cli.main(["run", "train.py:worker", "--inputs", "1,1", "--emulate", "nccl", "--save", "run.joinlab"]) == 0
+    saved = joinlab.load("run.joinlab")
+    assert (saved.returns, saved.meta["engine"], saved.meta["backend"]) == ((42, 42), "emulated", "nccl")
+    assert "emulated nccl" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--emulate", "nccl", "--backend", "gloo"], "with --emulate leave them out"),
+        (["--emulate", "gloo", "--no-progress", "3"], "with --emulate leave them out"),
+        (["--era", "1.9"], "--era is a knob of --emulate"),
+    ],
+)
+def test_options_of_a_launch_and_of_an_emulation_do_not_mix(program, capsys, options: list[str], words: str) -> None:
+    assert cli.main(["run", "train.py:worker", *options]) == 2
+    assert words in capsys.readouterr().err
+
+
 def test_the_six_cases_run_here_and_a_hang_is_no_failure_of_the_command(monkeypatch, capfd) -> None:
     monkeypatch.setenv("COLUMNS", "200")  # so that no cell is broken
     assert cli.main(["cases", "--n", "1", "--backend", "gloo", "--only", *map(str, DOCUMENTED)]) == 0

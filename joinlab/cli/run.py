@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from joinlab.cli import keeping
 from joinlab.cli.command import Command, add_backend, add_html, counts
 from joinlab.cli.program import load_program
-from joinlab.errors import LaunchInterrupted
+from joinlab.errors import LaunchInterrupted, ProgramError
+
+if TYPE_CHECKING:
+    from joinlab.timeline import Timeline
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
@@ -17,6 +21,10 @@ def _options(parser: argparse.ArgumentParser) -> None:
         "--inputs", type=counts, default=(5, 6), metavar="5,6", help="how many inputs each rank gets (default: 5,6)"
     )
     add_backend(parser)
+    parser.add_argument(
+        "--emulate", choices=("nccl", "gloo"), help="start no processes: PyTorch's own code on a modelled backend"
+    )
+    parser.add_argument("--era", choices=("today", "1.9"), help="whose barrier an emulated NCCL has (default: today)")
     parser.add_argument("--save", type=Path, metavar="FILE", help="keep the recorded run, for `show` and joinlab.load")
     add_html(parser)
     parser.add_argument("--seed", type=int, metavar="INT", help="seeds every rank (default: 0)")
@@ -28,18 +36,15 @@ def _options(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from joinlab.cli import report
-    from joinlab.launcher.launcher import launch
 
+    if options.emulate and (options.backend or options.no_progress is not None):
+        raise ProgramError("--backend and --no-progress are of a launch; with --emulate leave them out")
+    if options.era and not options.emulate:
+        raise ProgramError("--era is a knob of --emulate; a launch has the barrier of the installed PyTorch")
     keeping.check_can_write(options.save)
     program = load_program(options.program)
-    settings = {"timeout": options.timeout, "no_progress": options.no_progress, "seed": options.seed}
     try:
-        timeline = launch(
-            program,
-            inputs=options.inputs,
-            backend=options.backend,
-            **{name: value for name, value in settings.items() if value is not None},
-        )
+        timeline = _emulated(program, options) if options.emulate else _launched(program, options)
     except LaunchInterrupted as interrupted:
         keeping.keep(interrupted.timeline, options.save, options.html)
         raise
@@ -48,10 +53,35 @@ def _run(options: argparse.Namespace) -> int:
     return 0 if all(end.kind == "finished" for end in timeline.ends) else 1
 
 
+def _launched(program: Any, options: argparse.Namespace) -> Timeline:
+    from joinlab.launcher.launcher import launch
+
+    settings = _given(timeout=options.timeout, no_progress=options.no_progress, seed=options.seed)
+    return launch(program, inputs=options.inputs, backend=options.backend, **settings)
+
+
+def _emulated(program: Any, options: argparse.Namespace) -> Timeline:
+    from joinlab.emulator.emulate import emulate
+
+    def told(rank: int, line: str) -> None:
+        print(f"rank {rank} | {line}")
+
+    settings = _given(timeout=options.timeout, seed=options.seed, era=options.era)
+    return emulate(program, options.inputs, options.emulate, on_output=told, **settings)
+
+
+def _given(**settings: Any) -> dict[str, Any]:
+    """The settings that the command line names; the others keep their defaults."""
+    return {name: value for name, value in settings.items() if value is not None}
+
+
 COMMAND = Command(
     "run",
     "run a program of your own: a function worker(rank, inputs)",
     _options,
     _run,
-    (("train.py:worker --inputs 5,6 --save run.joinlab", ""),),
+    (
+        ("train.py:worker --inputs 5,6 --save run.joinlab", ""),
+        ("train.py:worker --inputs 5,6 --emulate nccl", "what two GPUs would do, modelled"),
+    ),
 )
