@@ -7,10 +7,12 @@ from contextlib import nullcontext
 import pytest
 import torch
 import torch.distributed as dist
+from timelines import Writer
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from joinlab.analysis.verdict import judge
 from joinlab.emulator.emulate import emulate
+from joinlab.timeline import RUNNING, Ending
 
 
 def train(rank, inputs, backward=lambda rank, step, loss: loss.backward(), after=lambda rank, step: None):
@@ -153,3 +155,15 @@ def test_a_rank_that_ran_out_of_time_was_not_killed():
     told = judge(emulate(spins, (1, 1), "nccl", timeout=0.5))
     assert told.headline == "Rank 1 was still running when the time was over; nothing meets rank 0's barrier."
     assert told.advice is None  # waiting for the barrier would not end it
+
+
+def test_a_rank_that_still_runs_is_said_to_be_in_its_call():
+    writer = Writer(3)
+    for rank in range(3):
+        for size in (5,) if rank == 0 else (1, 5):
+            writer.call(rank, "all_reduce", shape=[[size]], done=size == 1)
+    ends = [Ending("unknown", call=0 if rank == 0 else 1, group="0", text=RUNNING) for rank in range(3)]
+    told = judge(writer.timeline(ends))
+    assert told.odd == (0,)
+    assert told.fates[1].text.startswith("Ranks 1, 2 are in all-reduce, call 1")
+    assert "rank 0 is in all-reduce, call 0 (train.py:11), and issued no call in its place" in told.fates[1].text

@@ -310,6 +310,10 @@ class Reasons:
     def _whereabouts(self, rank: int) -> str:
         """Where a rank is that did not issue the call in question, to be said before what it did not do."""
         end, awaited = self.ends[rank], self._awaited(rank)
+        if end.kind is EndKind.UNKNOWN and awaited:
+            return f"is in {self._call(awaited)}, and"
+        if end.runs:
+            return "is outside any recorded call, and"
         if end.kind is not EndKind.HUNG:
             return f"{_PAST[end.kind]}, and"
         return f"waits in {self._call(awaited)}, and" if awaited else "makes no progress outside any recorded call, and"
@@ -336,7 +340,7 @@ _PAST = {
     EndKind.FINISHED: "has finished",
     EndKind.RAISED: "has raised an error",
     EndKind.KILLED: "was killed",
-    EndKind.UNKNOWN: "is beyond the end of the record",
+    EndKind.UNKNOWN: "has no ending on record",
 }
 
 
