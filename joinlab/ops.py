@@ -110,6 +110,14 @@ def op_of(name: str) -> Op | None:
     return Op(name) if name in FACTS else None
 
 
+GLOO_THREADS = 2
+"""Threads of a rank that carry out a group's collectives on gloo, in the order of issue.
+
+Source: Options::threads in ProcessGroupGloo.cpp, PyTorch v2.13.0: two per device, and there is one device. So a third
+collective waits for one of the two before it, and a rank whose workers both wait for a peer makes no progress.
+"""
+
+
 class CallRow(TypedDict):
     """A row of `Timeline.calls`; timeline.CALL_COLUMNS says what each column holds.
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joinlab.rules.calls import Blocker, IssuedCall, by_group, call_of
+from joinlab.rules.calls import Blocker, IssuedCall, Setting, by_group, call_of
 from joinlab.rules.gloo import blocked
 
 ROOTED = {"broadcast", "gather", "scatter", "reduce"}
@@ -158,13 +158,56 @@ def test_who_waits_for_a_process_that_ended_gets_an_error_and_does_not_hang():
     assert stuck([[("broadcast", 1)], [("broadcast", 0)], []], gone=(2,)) == {(0, 0), (1, 0)}
 
 
-def test_differing_sizes_are_left_undecided():
-    def sized(rank: int, count: int) -> IssuedCall:
-        return IssuedCall(rank, "0", 0, "all_reduce", "float32", [[count]])
+def sized(op: str, *counts: int, size: int = 0, dtype: str = "float32", gone: tuple[int, ...] = ()) -> set[int]:
+    """The blocked ranks of one collective (its root is 0), of which rank r has counts[r] elements."""
+    root = 0 if op in ROOTED else None
+    calls = [IssuedCall(rank, "0", 0, op, dtype, [[count]], root=root) for rank, count in enumerate(counts)]
+    return {rank for rank, _ in blocked(by_group(calls, {"0": range(size or len(counts))})["0"], gone)}
 
-    assert blocked(by_group([sized(0, 1), sized(1, 2)], {"0": (0, 1)})["0"]) == {}
-    assert blocked(by_group([sized(0, 1), sized(1, 2)], {"0": (0, 1, 2)})["0"]) == {}
-    assert set(blocked(by_group([sized(0, 1), sized(1, 1)], {"0": (0, 1, 2)})["0"])) == {(0, 0), (1, 0)}
+
+def test_where_sizes_differ_the_messages_decide():
+    """As measured: one element beside two waits for ever; beside eight, the receiver of too much aborts."""
+    assert sized("all_reduce", 1, 2) == {0, 1}
+    assert sized("all_reduce", 1, 8) == set()
+    assert sized("all_reduce", 1, 2, size=3) == {0, 1}
+    assert sized("broadcast", 1, 2) == set()  # it fills the first
+    assert sized("broadcast", 2, 1) == set()  # rank 1 aborts
+    assert sized("gather", 3, 1, 1) == set()
+    assert sized("all_reduce", 1, 2, dtype="int16") == set()  # which gloo refuses to send
+    assert sized("all_reduce", 1, 2, dtype="sparse float32") == set()  # its sizes are not recorded
+
+
+def test_a_small_reduce_leaves_ranks_out():
+    """One element is one chunk: rank 2 only sends it to rank 1, and the root has it from there."""
+    assert sized("reduce", 1, 1, 1) == set()
+    calls = [IssuedCall(rank, "0", 0, "reduce", "float32", [[1]], root=0) for rank in (1, 2)]
+    assert {rank for rank, _ in blocked(by_group(calls, {"0": range(3)})["0"])} == {1}
+
+
+def test_who_has_no_message_to_a_rank_that_has_ended_hangs():
+    """Of two elements on 4 ranks, rank 3 only sends at first, to rank 2; nothing goes over from rank 0 to it."""
+    calls = [IssuedCall(3, "0", 0, "all_reduce", "float32", [[2]])]
+    group = by_group(calls, {"0": range(4)})["0"]
+    assert {rank for rank, _ in blocked(group, gone=(2,))} == set()
+    assert {rank for rank, _ in blocked(group, gone=(0,))} == {3}
+
+
+def test_behind_as_many_stuck_calls_as_it_has_threads_a_rank_begins_no_other():
+    wait, other = ("gather", 0), ("broadcast", 0)
+    lanes = [[wait, wait, other], [("barrier", 0)] * 2 + [other]]
+    group = by_group(calls_of(lanes), {"0": (0, 1)})["0"]
+    assert set(blocked(group)) == {(0, 0), (0, 1), (1, 0), (1, 1)}
+    group = by_group(calls_of(lanes), {"0": (0, 1)}, Setting(threads=2))["0"]
+    assert set(blocked(group)) == {(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)}
+    assert (blocked(group)[0, 2], blocked(group)[1, 2]) == ((Blocker(0, 0),), (Blocker(1, 0),))
+
+
+def test_a_call_that_a_thread_refused_has_used_up_its_number():
+    row = {"rank": 0, "group": "0", "seq": 0, "op": "all_reduce", "error": "RuntimeError: Invalid scalar type"}
+    calls = [call_of(row), *(IssuedCall(rank, "0", rank == 0, "barrier") for rank in (0, 1))]
+    assert set(blocked(by_group(calls, {"0": (0, 1)})["0"])) == {(0, 1), (1, 0)}
+    calls.append(IssuedCall(1, "0", 1, "barrier"))
+    assert (0, 1) in blocked(by_group(calls, {"0": (0, 1)})["0"])
 
 
 def test_an_empty_all_reduce_waits_for_nobody():

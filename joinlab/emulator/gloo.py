@@ -38,8 +38,7 @@ from joinlab.emulator.gloo_algorithms import Buffer, Network
 from joinlab.emulator.gloo_jobs import Job, jobs_of
 from joinlab.emulator.model import EmulatedCall, Machine
 from joinlab.emulator.payload import Part, agree, len_of, look, move, read, waits_for, write
-from joinlab.ops import FACTS, POINT_TO_POINT, Op
-from joinlab.program.process_group import GLOO_THREADS
+from joinlab.ops import FACTS, GLOO_THREADS, POINT_TO_POINT, Op
 
 
 class Task:

@@ -1,19 +1,11 @@
-"""Gloo's algorithms, message by message, and the network that carries the messages.
+"""The network that carries gloo's messages, and what each message does to memory.
 
-Each algorithm is a generator. It posts sends and recvs to the `Network`, and yields (buffer, "send" or "recv") where
-gloo calls waitSend or waitRecv. The order of posts and waits is that of gloo's sources, so a mismatch ends here as it
-does there: it hangs at the same wait, fills the same part of a buffer, or aborts the same process.
+Which messages a collective posts, and where it waits, is told in rules/gloo_messages.py, from gloo's sources. Here they
+have bytes: `program` is a generator that posts sends and recvs to the `Network`, and yields (buffer, "send" or "recv")
+where gloo calls waitSend or waitRecv. So a mismatch ends here as it does there: it hangs at the same wait, fills the
+same part of a buffer, or aborts the same process.
 
-    function here   gloo, in third_party/gloo of PyTorch v2.13.0      slot prefix (gloo/types.h)
-    _barrier        gloo/barrier.cc barrier(): dissemination          kBarrierSlotPrefix
-    _broadcast      gloo/broadcast.cc broadcast(): binomial tree      kBroadcastSlotPrefix
-    _all_reduce     gloo/allreduce.cc ring(), the default             kAllreduceSlotPrefix
-    _reduce         gloo/reduce.cc reduce(): ring, gather to root     kReduceSlotPrefix
-    _all_gather     gloo/allgather.cc allgather(): ring               kAllgatherSlotPrefix
-    _gather         gloo/gather.cc gather()                           kGatherSlotPrefix
-    _scatter        gloo/scatter.cc scatter()                         kScatterSlotPrefix
-    _all_to_all     gloo/alltoall.cc, gloo/alltoallv.cc               kAlltoallSlotPrefix
-    Network         gloo/transport/tcp/pair.cc, context.cc and unbound_buffer.cc
+    Network         gloo/transport/tcp/pair.cc, context.cc and unbound_buffer.cc, in third_party/gloo of PyTorch v2.13.0
 
 Which of them a call of torch.distributed runs, and on what memory, is decided in
 torch/csrc/distributed/c10d/ProcessGroupGloo.cpp: see `gloo`.
@@ -22,7 +14,7 @@ torch/csrc/distributed/c10d/ProcessGroupGloo.cpp: see `gloo`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, Protocol, assert_never
 
 import numpy as np
@@ -34,12 +26,8 @@ from joinlab.emulator.model import EmulatedCall
 from joinlab.emulator.payload import Bytes, Part, len_of, read, write
 from joinlab.ops import Op
 from joinlab.rules import gloo as gloo_rule
-
-MAX_SEGMENT = 1024 * 1024
-"""Bytes of the longest message that all_reduce and reduce send.
-
-Source: kMaxSegmentSize in gloo/allreduce.h and gloo/reduce.h, PyTorch v2.13.0.
-"""
+from joinlab.rules import gloo_messages as messages
+from joinlab.rules.gloo_messages import ARRIVED, WORK, Post, Steps, Sum, Wait
 
 
 class Task(Protocol):
@@ -263,30 +251,13 @@ def closed_text(place: int) -> str:
 # ------------------------------------------------------------------------------------------ the algorithms
 
 
-def segments(nbytes: int, item: int, size: int) -> tuple[int, int]:
-    """(number of segments, bytes of one) of an all_reduce of `nbytes`, with `item` bytes per element.
-
-    At least two per rank, and the same number for each. The last ones may be shorter, or empty:
-
-    >>> segments(12, 4, 2)  # float32[3] on 2 ranks: |0..4|4..8|8..12|empty|
-    (4, 4)
-
-    Source: numSegments and segmentBytes in ring(), gloo/allreduce.cc, PyTorch v2.13.0.
-    """
-    longest = item * max(1, MAX_SEGMENT // item)
-    number = max(-(-nbytes // longest), size * 2)
-    number += -number % size
-    each = -(-nbytes // number)
-    return number, each + -each % item
-
-
 def chunk(nbytes: int, item: int, size: int) -> int:
     """Bytes of the chunk of an all_reduce whose sum one rank holds at the end of the first half.
 
     >>> chunk(12, 4, 2)
     8
     """
-    number, each = segments(nbytes, item, size)
+    number, each = messages.segments(nbytes, item, size)
     return number // size * each
 
 
@@ -295,21 +266,30 @@ def program(network: Network, task: Task, size: int) -> Waits:
     call, part = task.call, task.part
     slot = (gloo_rule.kind(Op.ALL_GATHER if task.job.sparse is not None else task.op), task.number)
     me, root = call.place, call.root
+
+    def play(steps: Steps, *buffers: Buffer) -> Waits:
+        return _play(network, task, slot, me, steps, buffers)
+
     match task.op:
         case Op.BARRIER:
-            yield from _barrier(network, task, slot, me, size)
+            yield from play(messages.barrier(me, size), Buffer(task, np.empty(0, np.uint8)))
         case Op.ALL_REDUCE if task.job.sparse is not None:
             yield from _all_reduce_sparse(network, task, task.job.sparse, slot, me, size)
         case Op.BROADCAST | Op.ALL_REDUCE | Op.REDUCE:
             work = Buffer(task, read(part.ins))
+            nbytes, item = len(work.data), part.dtype.itemsize
+            each = 0
             if task.op is Op.BROADCAST:
-                waits = _broadcast(network, work, slot, me, root, size)
+                steps = messages.broadcast(me, size, root, nbytes)
             elif task.op is Op.ALL_REDUCE:
-                waits = _all_reduce(network, task, work, slot, me, size)
+                steps = messages.all_reduce(me, size, nbytes, item)
+                _, each = messages.segments(nbytes, item, size)
             else:
-                waits = _reduce(network, task, work, slot, me, root, size)
-            for wait in waits:  # gloo works in place: what has come is in the tensor even if the call never ends
-                write(part.outs, work.data)
+                steps = messages.reduce(me, size, root, nbytes, item)
+                _, each = messages.reduce_segments(nbytes, item, size)
+            arrived = Buffer(task, np.zeros(each * 2, np.uint8), scratch=True)
+            for wait in play(steps, work, arrived):  # gloo works in place: what has come is in the tensor
+                write(part.outs, work.data)  # even if the call never ends
                 yield wait
             task.undefined = work.undefined
             write(part.outs, work.data)
@@ -317,148 +297,61 @@ def program(network: Network, task: Task, size: int) -> Waits:
             own = read(part.ins)
             work = Buffer(task, np.zeros(len(own) * size, np.uint8), scratch=True)
             work.data[me * len(own) : (me + 1) * len(own)] = own
-            yield from _all_gather(network, work, slot, me, size)
+            yield from play(messages.all_gather(me, size, len(own)), work)
             task.undefined = work.undefined
             write(part.outs, work.data)
         case Op.GATHER:
-            yield from _gather(network, task, slot, me, root, size)
+            own = read(part.ins)
+            steps = messages.gather(me, size, root, len(own))
+            if me != root:
+                yield from play(steps, Buffer(task, own))
+                return
+            work = Buffer(task, np.tile(own, size), scratch=True)
+            yield from play(steps, work)
+            task.undefined = work.undefined
+            write(part.outs, work.data)
+        case Op.SCATTER if me != root:
+            work = Buffer(task, read(part.outs))
+            yield from play(messages.scatter(me, size, root, [len(work.data)]), work)
+            write(part.outs, work.data)
         case Op.SCATTER:
-            yield from _scatter(network, task, slot, me, root, size)
+            each_buffer = [Buffer(task, read([tensor])) for tensor in part.ins]
+            lengths = [len(buffer.data) for buffer in each_buffer]
+            for wait in play(messages.scatter(me, size, root, lengths), *each_buffer):
+                write(part.outs, each_buffer[me].data)
+                yield wait
         case Op.ALL_TO_ALL:
-            yield from _all_to_all(network, task, slot, me, size)
+            sent, came = Buffer(task, read(part.ins)), Buffer(task, read(part.outs))
+            lengths, room = ([len_of(tensor) for tensor in side] for side in (part.ins, part.outs))
+            mine = sent.data[sum(lengths[:me]) :][: min(lengths[me], room[me])]
+            came.data[sum(room[:me]) :][: len(mine)] = mine
+            write(part.outs, came.data)  # in place: a rank's own share is there even if the call fails
+            for wait in play(messages.all_to_all(me, size, lengths, room), sent, came):
+                write(part.outs, came.data)
+                yield wait
+            write(part.outs, came.data)
         case Op.REDUCE_SCATTER | Op.SEND | Op.RECV:  # the fabric makes all-reduces of the one, and pairs of the others
             raise ValueError(f"a {task.op} is no algorithm of gloo's collectives")
         case _:
             assert_never(task.op)
 
 
-def _others(me: int, size: int) -> Iterable[int]:
-    return [peer for peer in range(size) if peer != me]
-
-
-def _gather(network: Network, task: Task, slot: Slot, me: int, root: int, size: int) -> Waits:
-    """Everyone sends to the root, which waits for as many messages as it has peers."""
-    part = task.part
-    mine = Buffer(task, read(part.ins))
-    if me != root:
-        network.send(me, root, slot, mine, 0, len(mine.data))
-        yield mine, "send"
-        return
-    work = Buffer(task, np.tile(mine.data, size), scratch=True)
-    for peer in _others(me, size):  # each at its own place, of the root's length, whatever the peer sends
-        network.recv(me, peer, slot, work, peer * len(mine.data), len(mine.data))
-    for _ in _others(me, size):
-        yield work, "recv"
-    task.undefined = work.undefined
-    write(part.outs, work.data)
-
-
-def _scatter(network: Network, task: Task, slot: Slot, me: int, root: int, size: int) -> Waits:
-    """The root sends to everyone from one buffer per peer, and waits for all to have gone."""
-    part = task.part
-    if me != root:
-        work = Buffer(task, read(part.outs))
-        network.recv(me, root, slot, work, 0, len(work.data))
-        yield work, "recv"
-        write(part.outs, work.data)
-        return
-    each = [Buffer(task, read([tensor])) for tensor in part.ins]
-    for peer in _others(me, size):
-        network.send(me, peer, slot, each[peer], 0, len(each[peer].data))
-    write(part.outs, each[me].data)
-    for peer in _others(me, size):
-        yield each[peer], "send"
-
-
-def _barrier(network: Network, task: Task, slot: Slot, me: int, size: int) -> Waits:
-    """In round r every rank hears from the one 2^r before it, and tells the one 2^r after it.
-
-        5 ranks, rank 0:    round 0 hears 4 (which is all it knows), tells 1
-                            round 1 hears 3 (which has heard 2), tells 2
-                            round 2 hears 1 (which has heard 0 and 4), tells 4
-
-    After ceil(log2(size)) rounds it has heard, through others, of every rank.
-    """
-    nothing = Buffer(task, np.empty(0, np.uint8))
-    far = 1
-    while far < size:
-        network.recv(me, (me - far) % size, slot, nothing, 0, 0)
-        network.send(me, (me + far) % size, slot, nothing, 0, 0)
-        yield nothing, "recv"
-        yield nothing, "send"
-        far *= 2
-
-
-def _broadcast(network: Network, work: Buffer, slot: Slot, me: int, root: int, size: int) -> Waits:
-    """A binomial tree over `mine`, the rank's distance from the root: round r doubles the number of those who have it.
-
-        root 0, 6 ranks:    round 0   0 -> 1
-                            round 1   0 -> 2, 1 -> 3
-                            round 2   0 -> 4, 1 -> 5      (2 -> 6 and 3 -> 7 do not exist)
-
-    Each rank receives once, in the round of its highest bit, before it sends anything. Its sends are waited for at the
-    end: a root, too, stays until its children have taken the data. `mask` keeps those out who do not have it yet.
-    """
-    mine, rounds = (me - root) % size, (size - 1).bit_length()
-    mask = (1 << rounds) - 1
-    sent = 0
-    for bit in range(rounds):
-        mask ^= 1 << bit
-        peer = mine ^ (1 << bit)
-        if mine & mask or peer >= size:
-            continue
-        if mine & (1 << bit):
-            network.recv(me, (peer + root) % size, slot, work, 0, len(work.data))
-            yield work, "recv"
-        else:
-            network.send(me, (peer + root) % size, slot, work, 0, len(work.data))
-            sent += 1
-    for _ in range(sent):
-        yield work, "send"
-
-
-def _ring(
-    network: Network, task: Task, work: Buffer, slot: Slot, me: int, size: int, plan: tuple[int, int], turns: int
-) -> Waits:
-    """Segments go from rank to rank - 1 and are summed on the way, two of them in flight; `turns` of them are posted.
-
-    With 3 ranks and chunks A, B, C (each of `per_rank` segments), rank 0 sums like this:
-
-        it sends    B0  B1  C0' C1'      of the chunk of rank + 1, then what it has just summed (')
-        it sums         C0  C1  A0  A1   what rank 1 sends; at the end A holds everyone's sum
-
-    A turn waits for the message that was posted two turns before, so `arrived` needs room for two segments. A segment
-    that lies behind the end of the data is neither sent nor waited for: both sides leave it out if their sizes agree,
-    and where they differ one side may wait for a segment that the other one never sends.
-    """
-    number, each = plan
-    total, per_rank = len(work.data), number // size
-    if not each:
-        return  # nothing to sum
-    arrived = Buffer(task, np.zeros(each * 2, np.uint8), scratch=True)
-
-    def spans(turn: int) -> tuple[int, int, int, int]:  # where from, how many bytes, where to, how many bytes
-        out = ((me + 1) * per_rank + turn) * each % (number * each)
-        into = ((me + 2) * per_rank + turn) * each % (number * each)
-        return out, min(each, total - out), into, min(each, total - into)
-
-    for turn in range(turns + 2):
-        if turn >= 2:
-            _, sent, into, came = spans(turn - 2)
-            if came > 0:
-                yield arrived, "recv"
-                at = turn % 2 * each
-                own = work.data[into : into + came]
+def _play(network: Network, task: Task, slot: Slot, me: int, steps: Steps, buffers: Sequence[Buffer]) -> Waits:
+    """Carry out a rank's steps with the bytes of its buffers."""
+    for step in steps:
+        match step:
+            case Wait():
+                yield buffers[step.buffer], step.way
+            case Post():
+                post = network.send if step.way == "send" else network.recv
+                post(me, step.peer, slot, buffers[step.buffer], step.low, step.size)
+            case Sum():
+                work, arrived = buffers[WORK], buffers[ARRIVED]
                 work.undefined |= arrived.undefined
-                own[:] = combine(task.part.dtype, task.job.reduce_op, own, arrived.data[at : at + came])
-            if sent > 0:
-                yield work, "send"
-        if turn < turns:
-            out, sent, _, came = spans(turn)
-            if came > 0:
-                network.recv(me, (me + 1) % size, slot, arrived, turn % 2 * each, came)
-            if sent > 0:
-                network.send(me, (me - 1) % size, slot, work, out, sent)
+                own, came = work.data[step.low : step.low + step.size], arrived.data[step.at : step.at + step.size]
+                own[:] = combine(task.part.dtype, task.job.reduce_op, own, came)
+            case _:
+                assert_never(step)
 
 
 def summed(dtype: torch.dtype, reduce_op: str, each: Sequence[Bytes]) -> Bytes:
@@ -489,38 +382,6 @@ def summed_sparse(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return total.coalesce()
 
 
-def _all_reduce(network: Network, task: Task, work: Buffer, slot: Slot, me: int, size: int) -> Waits:
-    """The ring sums each chunk (`_ring`), and a second trip hands the sums out.
-
-    After the first trip rank r holds the sum of chunk r. On the second it sends that on to rank - 1, then what it has
-    received itself. The sums arrive in place, in `work`, so this trip needs no scratch memory.
-    """
-    total = len(work.data)
-    number, each = segments(total, task.part.dtype.itemsize, size)
-    per_rank = number // size
-    turns = number - per_rank
-    yield from _ring(network, task, work, slot, me, size, (number, each), turns)
-
-    def spans(turn: int) -> tuple[int, int, int, int]:
-        out = (me * per_rank + turn) * each % (number * each)
-        into = ((me + 1) * per_rank + turn) * each % (number * each)
-        return out, min(each, total - out), into, min(each, total - into)
-
-    for turn in range(turns + 2):
-        if turn >= 2:
-            _, sent, _, came = spans(turn - 2)
-            if came > 0:
-                yield work, "recv"
-            if sent > 0:
-                yield work, "send"
-        if turn < turns:
-            out, sent, into, came = spans(turn)
-            if came > 0:
-                network.recv(me, (me + 1) % size, slot, work, into, came)
-            if sent > 0:
-                network.send(me, (me - 1) % size, slot, work, out, sent)
-
-
 def _all_reduce_sparse(network: Network, task: Task, tensor: torch.Tensor, slot: Slot, me: int, size: int) -> Waits:
     """Three all-gathers under one slot: what each rank has, the indices, the values. Then everyone sums for itself.
 
@@ -538,7 +399,7 @@ def _all_reduce_sparse(network: Network, task: Task, tensor: torch.Tensor, slot:
     header[3 : 3 + mine.dim()] = mine.shape
     at = me * _SPARSE_SIZES_BYTES
     sizes.data[at : at + _SPARSE_SIZES_BYTES] = header.view(np.uint8)
-    yield from _all_gather(network, sizes, slot, me, size)
+    yield from _play(network, task, slot, me, messages.all_gather(me, size, _SPARSE_SIZES_BYTES), [sizes])
     headers = sizes.data.view(np.int64).reshape(size, -1)
     if any((other[:2] != header[:2]).any() or (other[3:] != header[3:]).any() for other in headers):
         raise ConnectionError("Sparse dimensions do not match")
@@ -580,77 +441,3 @@ def _all_gather_v(network: Network, work: Buffer, slot: Slot, me: int, lengths: 
         network.recv(me, (me - 1) % size, slot, work, starts[into], lengths[into])
     yield work, "send"
     yield work, "recv"
-
-
-def _reduce(network: Network, task: Task, work: Buffer, slot: Slot, me: int, root: int, size: int) -> Waits:
-    """The ring of `_all_reduce`, then every rank sends its summed chunk to the root.
-
-    Its ring differs in two ways: segments are rounded otherwise, and `number - 2` turns are posted. With two segments
-    per rank that is as many as an all_reduce posts; with more, sums are forwarded that no rank needs. A rank whose
-    chunk is empty, since the tensor is too small, sends nothing to the root.
-    """
-    total, item = len(work.data), task.part.dtype.itemsize
-    longest = item * (MAX_SEGMENT // item)
-    each = min(-(-total // (size * 2)), longest)
-    each += -each % item
-    number = max(-(-total // each), size * 2)
-    number += -number % size
-    per_rank = number // size
-    yield from _ring(network, task, work, slot, me, size, (number, each), number - 2)
-    whole = per_rank * each
-    if me == root:
-        expected = 0
-        for peer in _others(me, size):
-            length = min(whole, total - peer * whole)
-            if length > 0:
-                network.recv(me, peer, slot, work, peer * whole, length)
-                expected += 1
-        for _ in range(expected):
-            yield work, "recv"
-    else:
-        length = min(whole, total - me * whole)
-        if length > 0:
-            network.send(me, root, slot, work, me * whole, length)
-            yield work, "send"
-
-
-def _all_gather(network: Network, work: Buffer, slot: Slot, me: int, size: int) -> Waits:
-    """Each rank's share goes around the ring in two halves: while one half travels, the other is passed on.
-
-        rank 1 of 3, shares a b c:    sends b0 b1 a0 a1, receives a0 a1 c0 c1
-
-    A share of one byte has an empty first half. It is sent all the same: an empty message completes, too.
-    """
-    whole = len(work.data)
-    each = whole // size
-    halves = ((0, each // 2), (each // 2, each - each // 2))
-    for turn in range((size - 1) * 2):
-        out = size + me - turn // 2
-        low, length = halves[turn % 2]
-        if turn >= 2:
-            yield work, "send"
-            yield work, "recv"
-        network.send(me, (me + 1) % size, slot, work, (out * each + low) % whole, length)
-        network.recv(me, (me - 1) % size, slot, work, ((out - 1) * each + low) % whole, length)
-    for _ in range(2):
-        yield work, "send"
-        yield work, "recv"
-
-
-def _all_to_all(network: Network, task: Task, slot: Slot, me: int, size: int) -> Waits:
-    """Everyone posts all sends and recvs at once, nearest rank first, and then waits for as many as it posted."""
-    ins, outs = task.part.ins, task.part.outs
-    sent, came = Buffer(task, read(ins)), Buffer(task, read(outs))
-    out_at = np.cumsum([0, *map(len_of, ins)]).tolist()
-    in_at = np.cumsum([0, *map(len_of, outs)]).tolist()
-    came.data[in_at[me] : in_at[me + 1]] = sent.data[out_at[me] : out_at[me + 1]][: in_at[me + 1] - in_at[me]]
-    write(outs, came.data)  # in place: a rank's own share is there even if the call fails
-    for turn in range(1, size):
-        target, source = (me + turn) % size, (me - turn) % size
-        network.send(me, target, slot, sent, out_at[target], out_at[target + 1] - out_at[target])
-        network.recv(me, source, slot, came, in_at[source], in_at[source + 1] - in_at[source])
-    for _ in range(1, size):
-        yield sent, "send"
-        write(outs, came.data)
-        yield came, "recv"
-    write(outs, came.data)

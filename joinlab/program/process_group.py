@@ -14,7 +14,7 @@ from typing import Any, TypedDict
 import torch
 import torch.distributed as dist
 
-from joinlab.ops import FACTS, POINT_TO_POINT, Op
+from joinlab.ops import FACTS, GLOO_THREADS, POINT_TO_POINT, Op
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +103,17 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
 
 def dtype_of(tensors: Sequence[torch.Tensor]) -> str | None:
-    """ "float32"; several distinct ones joined by ","; None without tensors."""
+    """ "float32", or "sparse float32"; several distinct ones joined by ","; None without tensors."""
     if not tensors:
         return None
     if len(tensors) == 1:
-        return str(tensors[0].dtype)[6:]
-    return ",".join(dict.fromkeys(str(t.dtype)[6:] for t in tensors))
+        return _dtype_of(tensors[0])
+    return ",".join(dict.fromkeys(map(_dtype_of, tensors)))
+
+
+def _dtype_of(tensor: torch.Tensor) -> str:
+    name = str(tensor.dtype)[6:]
+    return name if tensor.layout is torch.strided else f"sparse {name}"
 
 
 def values_in(tensors: Sequence[torch.Tensor]) -> list[list[Any]] | None:
@@ -173,14 +178,6 @@ def _reduce_op_name(reduce_op: Any) -> str:
         return _REDUCE_OPS[int(getattr(value, "value", value))]
     except (KeyError, TypeError, ValueError):
         return "sum" if reduce_op is None or not hasattr(value, "name") else str(value.name).lower()
-
-
-GLOO_THREADS = 2
-"""Threads of a rank that carry out a group's collectives on gloo, in the order of issue.
-
-Source: Options::threads in ProcessGroupGloo.cpp, PyTorch v2.13.0: two per device, and there is one device. So a third
-collective waits for one of the two before it, and a rank whose workers both wait for a peer makes no progress.
-"""
 
 
 def name_backend(data: dict[str, Any], backend: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, NamedTuple, TypedDict
 
-from joinlab.ops import FACTS, POINT_TO_POINT, CallRow, Op
+from joinlab.ops import FACTS, GLOO_THREADS, POINT_TO_POINT, CallRow, Op
 
 ITEM_BYTES: Mapping[str, int] = {
     **dict.fromkeys(("bool", "uint8", "int8", "float8_e4m3fn", "float8_e5m2"), 1),
@@ -30,6 +30,7 @@ class IssuedCall(NamedTuple):
     completed  the backend is known to have completed it
     failed     the backend raised instead
     refused    it raised when it was handed the call; no other rank has seen anything of it
+    void       gloo's thread raised before it sent anything: the call has used up its number, and that is all
     """
 
     rank: int
@@ -45,6 +46,7 @@ class IssuedCall(NamedTuple):
     completed: bool = False
     failed: bool = False
     refused: bool = False
+    void: bool = False
 
     @property
     def elements(self) -> int | None:
@@ -101,6 +103,7 @@ def call_of(row: CallRow) -> IssuedCall:
         row.get("completed_ns") is not None or late,
         error is not None and not late,
         refuses(error or ""),
+        _is_void(error or "") is not None,
     )
 
 
@@ -128,6 +131,21 @@ own words. What gloo's worker refuses ("Cannot use ReduceOp.BAND with non-integr
 REFUSAL = f"^[^:]*: ({'|'.join(REFUSALS)})"
 """A regular expression: an error, type and message, that is a refusal."""
 _is_refusal = re.compile(REFUSAL).match
+
+_VOID = (
+    r"Invalid scalar type",
+    r"Cannot use ReduceOp\.\w+ with (non-integral dtype|Gloo)",
+    r"(all_)?reduce does not support.on complex tensors",
+    r"\[enforce fail at [^ ]*alltoallv?\.cc:(29|30|138)\]",
+    r"Tensor's dim 0 does not divide equally across group size",
+    r"Split sizes doesn't match total dim 0 size",
+)
+"""Prefixes of the messages with which a thread of gloo's fails before it sends any data.
+
+getFunction and GENERATE_ALL_TYPES in ProcessGroupGlooDetail.hpp, AsyncAlltoallWork in ProcessGroupGloo.cpp, PyTorch
+v2.13.0, and alltoall.cc and alltoallv.cc of the gloo that it pins.
+"""
+_is_void = re.compile(f"^[^:]*: ({'|'.join(_VOID)})").match
 
 
 TOO_LATE = "RuntimeError: result type Float can't be cast to the desired output type"
@@ -183,6 +201,7 @@ class GroupCalls:
     apart        each call was issued by itself: no batch of sends and recvs, no collectives coalesced into one
     warps_apart  the threads of a warp make progress apart, as since Volta. True where it is not known: then more calls
                  can complete, and less is claimed
+    threads      of each rank, on gloo, for its collectives; None: not known
     held         by (rank, seq): calls that were issued but never begin, and the stuck call that their stream waits for
     """
 
@@ -198,6 +217,7 @@ class GroupCalls:
     version: tuple[int, ...] = ()
     apart: bool = False
     warps_apart: bool = True
+    threads: int | None = None
     held: Blocked = field(default_factory=dict)
 
     def reached(self) -> GroupCalls:
@@ -234,6 +254,7 @@ class Setting:
     version    of NCCL, "2.29.7"
     coalesced  groups in which calls were issued as one; None: not known
     warps_apart  False: on the GPUs the threads of a warp wait for each other, as before Volta
+    threads    of each rank and group on gloo
     """
 
     transport: str | None = None
@@ -245,6 +266,7 @@ class Setting:
     version: str | None = None
     coalesced: Collection[str] | None = None
     warps_apart: bool = True
+    threads: int | None = None
 
     def about(self, group: str, ranks: tuple[int, ...]) -> _About:
         """What it says of one group, as fields of its GroupCalls."""
@@ -257,6 +279,7 @@ class Setting:
             "version": tuple(map(int, parts)) if all(map(str.isdecimal, parts)) else (),
             "apart": self.coalesced is not None and group not in self.coalesced,
             "warps_apart": self.warps_apart,
+            "threads": self.threads,
         }
 
 
@@ -267,6 +290,7 @@ class _About(TypedDict):
     version: tuple[int, ...]
     apart: bool
     warps_apart: bool
+    threads: int | None
 
 
 def setting_of(meta: Mapping[str, Any]) -> Setting:
@@ -287,6 +311,7 @@ def setting_of(meta: Mapping[str, Any]) -> Setting:
         versions.get("nccl"),
         nccl.get("coalesced"),
         nccl.get("warps_apart", True),
+        GLOO_THREADS if meta.get("engine") in ("emulated", "launched", "recorded") else None,
     )
 
 
@@ -308,7 +333,7 @@ def by_group(
         if name not in lanes or call.rank not in lanes[name]:
             foreign.add(name)
             continue
-        if call.failed and not call.refused:
+        if call.failed and not call.refused and not call.void:
             failed.add(name)
         if call.op in POINT_TO_POINT:
             _add_pair(found[name], call)

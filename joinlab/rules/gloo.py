@@ -20,30 +20,37 @@ A barrier begins only when all earlier collectives of its rank are complete. PyT
 all-reduces, one for each tensor and each with a number, so the two meet. A send meets the recv of the same two ranks
 and the same tag, in order.
 
-"Can never complete" is claimed only where no size, no dtype and no number of helper threads could make it untrue.
-Where sizes differ gloo may wait, fill a part, or abort the process: nothing is claimed. A peer that has ended closes
-its connections, which is an error at the waiting rank, not a hang: nothing is claimed either.
+Where sizes differ gloo may wait, fill a part, or abort a process: then the messages of all ranks are played through
+(`gloo_messages`), as if every call that can begin had a thread. If a process would abort, or a record does not tell the
+sizes, nothing is claimed. A peer that has ended closes its connections, which is an error at a rank that has a message
+to it, not a hang: nothing is claimed of that rank either. Each rank has a few threads for its collectives; where their
+number is known, no collective begins behind as many that are stuck.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
+from math import prod
 from typing import assert_never
 
 from joinlab.ops import FACTS, Op, op_of
-from joinlab.rules.calls import ANY_SOURCE, Blocked, Blocker, GroupCalls, IssuedCall
+from joinlab.rules import gloo_messages
+from joinlab.rules.calls import ANY_SOURCE, ITEM_BYTES, Blocked, Blocker, GroupCalls, IssuedCall
+from joinlab.rules.gloo_messages import Steps
 
 Slot = dict[int, IssuedCall]
 """The k-th collective of every rank of a group that issued at least k."""
 
 
-def kind(op: str) -> str:
-    """What gloo makes of an op: calls of different kinds never meet.
+def kind(op: str, dtype: str | None = None) -> str:
+    """What gloo makes of an op: calls of different kinds never meet. A sparse all_reduce is all-gathers.
 
-    >>> kind("reduce_scatter"), kind("barrier")
-    ('all_reduce', 'barrier')
+    >>> kind("reduce_scatter"), kind("barrier"), kind("all_reduce", "sparse float32")
+    ('all_reduce', 'barrier', 'all_gather')
     """
+    if dtype is not None and dtype.startswith("sparse"):
+        return str(Op.ALL_GATHER)
     return str(Op.ALL_REDUCE if op == Op.REDUCE_SCATTER else op)
 
 
@@ -58,22 +65,36 @@ def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
         return {}
     group = group.reached()
     found: dict[tuple[int, int], tuple[Blocker, ...]] = {}
-    stuck: dict[int, Blocker] = {}  # per rank: its first collective that cannot complete; a barrier waits behind it
+    stuck: dict[int, list[Blocker]] = {}  # per rank: its collectives that cannot complete, each of which holds a thread
     lanes = [list(chain.from_iterable(map(_numbered, group.collectives[rank]))) for rank in group.ranks]
     for k in range(_first_open(lanes), max((len(lane) for lane in lanes), default=0)):
         slot = {rank: lane[k] for rank, lane in zip(group.ranks, lanes, strict=True) if k < len(lane)}
         if any(call.op == Op.REDUCE_SCATTER and not call.shape for call in slot.values()):
             break  # from here on the counter is not known
-        fresh = {}
-        for rank in slot:
-            why = _missing(rank, slot, group.ranks, stuck)
+        held = {
+            rank: stuck[rank][0]
+            for rank, call in slot.items()
+            if rank in stuck
+            and not call.void
+            and (call.op == Op.BARRIER or (group.threads and len(stuck[rank]) >= group.threads))
+        }
+        begun = {rank: call for rank, call in slot.items() if rank not in held and not call.void}
+        fresh: dict[int, tuple[Blocker, ...]] = {rank: (behind,) for rank, behind in held.items()}
+        first = {rank: calls[0] for rank, calls in stuck.items()}
+        for rank, call in begun.items():
+            why = _missing(rank, begun, slot, group.ranks, first if call.op == Op.BARRIER else held)
             if why and not any(blocker.rank in gone for blocker in why):
                 fresh[rank] = why
-        for rank, why in fresh.items():
-            found[rank, slot[rank].seq] = why
-            stuck.setdefault(rank, Blocker(rank, slot[rank].seq))
+        for calls in _to_play(begun, group.ranks, gone):
+            played = _play(calls, slot, group.ranks, gone, held)
+            if played is None:
+                return {}
+            fresh |= played
         if any(slot[rank].completed for rank in fresh):
             return {}
+        for rank, why in fresh.items():
+            found[rank, slot[rank].seq] = why
+            stuck.setdefault(rank, []).append(Blocker(rank, slot[rank].seq))
     return {**found, **_pairs(group, gone)}
 
 
@@ -89,25 +110,127 @@ def _first_open(lanes: Sequence[Sequence[IssuedCall]]) -> int:
     return min((next((k for k, call in enumerate(lane) if not call.completed), len(lane)) for lane in lanes), default=0)
 
 
-def _missing(rank: int, slot: Slot, ranks: Sequence[int], stuck: dict[int, Blocker]) -> tuple[Blocker, ...]:
-    """The ranks that the call of `rank` in `slot` waits for in vain; () if it may complete."""
-    call = slot[rank]
+def _missing(
+    rank: int, begun: Slot, slot: Slot, ranks: Sequence[int], behind: Mapping[int, Blocker]
+) -> tuple[Blocker, ...]:
+    """The ranks that the call of `rank` waits for in vain; () if it may complete, or if sizes decide.
+
+    begun   the calls of the slot that their ranks have begun
+    behind  what other ranks stand in, so that they do not begin theirs
+    """
+    call = begun[rank]
     op = op_of(call.op)
     if op is None or (FACTS[op].empty_returns and call.elements == 0):
         return ()
-    if op is Op.BARRIER and rank in stuck:
-        return (stuck[rank],)
-    there = {other for other, its in slot.items() if kind(its.op) == kind(call.op)}
-    if op is Op.BARRIER:
-        there -= stuck.keys()
-    elif FACTS[op].mixes and len({(kind(slot[r].op), slot[r].nbytes) for r in there}) > 1:
-        return ()  # sizes differ: with more than two ranks, others may make up for the one that is missing
-    need = _needed(op, rank, slot, there, ranks)
-    return tuple(_blame(other, slot, stuck if op is Op.BARRIER else {}) for other in ranks if other in need)
+    there = {other for other, its in begun.items() if kind(its.op, its.dtype) == kind(call.op, call.dtype)}
+    if _uneven({other: begun[other] for other in there}):
+        return ()
+    need = _needed(op, rank, begun, there, ranks)
+    return tuple(_blame(other, slot, behind) for other in ranks if other in need)
 
 
-def _blame(other: int, slot: Slot, stuck: dict[int, Blocker]) -> Blocker:
-    return stuck.get(other) or Blocker(other, slot[other].seq if other in slot else None)
+def _blame(other: int, slot: Slot, behind: Mapping[int, Blocker]) -> Blocker:
+    return behind.get(other) or Blocker(other, slot[other].seq if other in slot else None)
+
+
+def _uneven(calls: Slot) -> bool:
+    """Whether calls of one kind would meet with messages of different sizes."""
+    if any(call.op in (Op.BARRIER, Op.ALL_TO_ALL) for call in calls.values()):
+        return False  # what comes of an all_to_all is not recorded
+    parts = (_parts(call) if call.op == Op.SCATTER else [call.nbytes] for call in calls.values())  # its root has all
+    return len({(call.dtype, part) for call, some in zip(calls.values(), parts, strict=True) for part in some}) > 1
+
+
+def _to_play(begun: Slot, ranks: Sequence[int], gone: Collection[int]) -> list[Slot]:
+    """The calls of each kind of which messages decide, not only who takes part.
+
+    Those are of different sizes; a reduce, in which a small tensor leaves out ranks; and where a rank that is missing
+    has ended, as only who has a message to it gets an error.
+    """
+    kinds: dict[str, Slot] = {}
+    for rank, call in begun.items():
+        kinds.setdefault(kind(call.op, call.dtype), {})[rank] = call
+    missing = {name: [rank for rank in ranks if rank not in calls] for name, calls in kinds.items()}
+    return [
+        calls
+        for name, calls in kinds.items()
+        if _uneven(calls) or (missing[name] and (name == Op.REDUCE or any(rank in gone for rank in missing[name])))
+    ]
+
+
+def _play(
+    calls: Slot, slot: Slot, ranks: Sequence[int], gone: Collection[int], behind: Mapping[int, Blocker]
+) -> dict[int, tuple[Blocker, ...]] | None:
+    """By rank, the blockers of those of `calls` that cannot complete; None: a process would abort.
+
+    That ends more than this call, so no other claim would stand.
+    """
+    if any(rank in gone and not call.completed for rank, call in calls.items()):
+        return {}  # how far it came is not known, and who waits for it gets an error
+    parts = {ranks.index(rank): _steps(call, ranks.index(rank), ranks) for rank, call in calls.items()}
+    if any(steps is None for steps in parts.values()):
+        return {}
+    stand = gloo_messages.run({place: steps for place, steps in parts.items() if steps is not None})
+    if stand.overrun:
+        return None
+    found: dict[int, tuple[Blocker, ...]] = {}
+    for place, peers in stand.waiting.items():
+        rank = ranks[place]
+        if not any(ranks[peer] in gone for peer in peers):
+            apart = [other for other in ranks if other not in calls or _size(calls[other]) != _size(calls[rank])]
+            live = [other for other in apart if other not in gone] or [ranks[peer] for peer in sorted(peers)]
+            found[rank] = tuple(_blame(other, slot, behind) for other in live)
+    return found
+
+
+def _size(call: IssuedCall) -> tuple[object, ...]:
+    return call.dtype, call.nbytes
+
+
+_ITEM_BYTES = {
+    name: ITEM_BYTES[name]
+    for name in ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool")
+}
+"""Of the dtypes that gloo sends as they are: GENERATE_ALL_TYPES in ProcessGroupGlooDetail.hpp, PyTorch v2.13.0."""
+
+_MOST_MESSAGES = 20_000
+"""Calls that send more messages than these are not played through."""
+
+
+def _parts(call: IssuedCall) -> list[int | None]:
+    """The bytes of each of its tensors."""
+    item = _ITEM_BYTES.get(call.dtype or "")
+    return [None if item is None else item * prod(shape) for shape in call.shape or ()]
+
+
+def _steps(call: IssuedCall, me: int, ranks: Sequence[int]) -> Steps | None:
+    """The messages of a call at place `me`; None if the record does not tell them, or there are too many."""
+    size, op, nbytes, item = len(ranks), op_of(call.op), call.nbytes, _ITEM_BYTES.get(call.dtype or "")
+    if op is None or nbytes is None or item is None or (FACTS[op].rooted and call.root not in ranks):
+        return None
+    root = ranks.index(call.root) if call.root in ranks else 0
+    if 4 * size * (nbytes // gloo_messages.MAX_SEGMENT + 2 * size) > _MOST_MESSAGES:
+        return None
+    match op:
+        case Op.ALL_REDUCE | Op.REDUCE_SCATTER:
+            return gloo_messages.all_reduce(me, size, nbytes, item) if nbytes else iter(())
+        case Op.REDUCE:
+            return gloo_messages.reduce(me, size, root, nbytes, item) if nbytes else iter(())
+        case Op.ALL_GATHER:
+            return gloo_messages.all_gather(me, size, nbytes) if nbytes else None
+        case Op.BROADCAST:
+            return gloo_messages.broadcast(me, size, root, nbytes)
+        case Op.GATHER:
+            return gloo_messages.gather(me, size, root, nbytes)
+        case Op.SCATTER:
+            lengths = [length for length in _parts(call) if length is not None]
+            return (
+                gloo_messages.scatter(me, size, root, lengths) if len(lengths) == (size if me == root else 1) else None
+            )
+        case Op.BARRIER | Op.ALL_TO_ALL | Op.SEND | Op.RECV:
+            return None
+        case _:
+            assert_never(op)
 
 
 def _needed(op: Op, rank: int, slot: Slot, there: set[int], ranks: Sequence[int]) -> set[int]:

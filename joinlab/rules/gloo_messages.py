@@ -1,0 +1,356 @@
+"""Which messages each rank of a gloo collective sends and waits for, step by step.
+
+Gloo knows memory and nothing else, so what it posts depends on the rank's place, the root and the sizes alone, never on
+data. Each function yields a rank's steps in the order of gloo's sources. The rule (`gloo.py`) runs them to see which
+calls whose sizes differ can complete; the emulator runs them with the bytes that they carry.
+
+    function here   gloo, in third_party/gloo of PyTorch v2.13.0
+    barrier         gloo/barrier.cc barrier(): dissemination
+    broadcast       gloo/broadcast.cc broadcast(): binomial tree
+    all_reduce      gloo/allreduce.cc ring(), the default
+    reduce          gloo/reduce.cc reduce(): ring, gather to root
+    all_gather      gloo/allgather.cc allgather(): ring
+    gather          gloo/gather.cc gather()
+    scatter         gloo/scatter.cc scatter()
+    all_to_all      gloo/alltoall.cc, gloo/alltoallv.cc
+
+A buffer is a number: WORK is the tensor, ARRIVED what a ring receives before it is summed; a scatter's root has one for
+each place, and all_to_all has WORK to send from and ARRIVED to receive into.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Literal, NamedTuple
+
+Way = Literal["send", "recv"]
+
+WORK, ARRIVED = 0, 1
+
+MAX_SEGMENT = 1024 * 1024
+"""Bytes of the longest message that all_reduce and reduce send.
+
+Source: kMaxSegmentSize in gloo/allreduce.h and gloo/reduce.h, PyTorch v2.13.0.
+"""
+
+
+class Post(NamedTuple):
+    """Post a message: `size` bytes from `low` on of a buffer, to or from the rank at place `peer`."""
+
+    way: Way
+    peer: int
+    buffer: int
+    low: int
+    size: int
+
+
+class Wait(NamedTuple):
+    """Wait until one more message of a buffer has gone, or come, whichever it is (waitSend and waitRecv)."""
+
+    way: Way
+    buffer: int
+
+
+class Sum(NamedTuple):
+    """Add `size` bytes of ARRIVED, from `at` on, to those of WORK from `low` on."""
+
+    at: int
+    low: int
+    size: int
+
+
+Steps = Iterator[Post | Wait | Sum]
+
+
+def segments(nbytes: int, item: int, size: int) -> tuple[int, int]:
+    """(number of segments, bytes of one) of an all_reduce of `nbytes`, with `item` bytes per element.
+
+    At least two per rank, and the same number for each. The last ones may be shorter, or empty:
+
+    >>> segments(12, 4, 2)  # float32[3] on 2 ranks: |0..4|4..8|8..12|empty|
+    (4, 4)
+
+    Source: numSegments and segmentBytes in ring(), gloo/allreduce.cc, PyTorch v2.13.0.
+    """
+    longest = item * max(1, MAX_SEGMENT // item)
+    number = max(-(-nbytes // longest), size * 2)
+    number += -number % size
+    each = -(-nbytes // number)
+    return number, each + -each % item
+
+
+def barrier(me: int, size: int) -> Steps:
+    """In round r every rank hears from the one 2^r before it, and tells the one 2^r after it.
+
+        5 ranks, rank 0:    round 0 hears 4 (which is all it knows), tells 1
+                            round 1 hears 3 (which has heard 2), tells 2
+                            round 2 hears 1 (which has heard 0 and 4), tells 4
+
+    After ceil(log2(size)) rounds it has heard, through others, of every rank.
+    """
+    far = 1
+    while far < size:
+        yield Post("recv", (me - far) % size, WORK, 0, 0)
+        yield Post("send", (me + far) % size, WORK, 0, 0)
+        yield Wait("recv", WORK)
+        yield Wait("send", WORK)
+        far *= 2
+
+
+def broadcast(me: int, size: int, root: int, nbytes: int) -> Steps:
+    """A binomial tree over `mine`, the rank's distance from the root: round r doubles the number of those who have it.
+
+        root 0, 6 ranks:    round 0   0 -> 1
+                            round 1   0 -> 2, 1 -> 3
+                            round 2   0 -> 4, 1 -> 5      (2 -> 6 and 3 -> 7 do not exist)
+
+    Each rank receives once, in the round of its highest bit, before it sends anything. Its sends are waited for at the
+    end: a root, too, stays until its children have taken the data. `mask` keeps those out who do not have it yet.
+    """
+    mine, rounds = (me - root) % size, (size - 1).bit_length()
+    mask = (1 << rounds) - 1
+    sent = 0
+    for bit in range(rounds):
+        mask ^= 1 << bit
+        peer = mine ^ (1 << bit)
+        if mine & mask or peer >= size:
+            continue
+        if mine & (1 << bit):
+            yield Post("recv", (peer + root) % size, WORK, 0, nbytes)
+            yield Wait("recv", WORK)
+        else:
+            yield Post("send", (peer + root) % size, WORK, 0, nbytes)
+            sent += 1
+    for _ in range(sent):
+        yield Wait("send", WORK)
+
+
+def gather(me: int, size: int, root: int, nbytes: int) -> Steps:
+    """Everyone sends to the root, which waits for as many messages as it has peers.
+
+    Each has a place of its own at the root, of the root's length, whatever the peer sends.
+    """
+    if me != root:
+        yield Post("send", root, WORK, 0, nbytes)
+        yield Wait("send", WORK)
+        return
+    for peer in _others(me, size):
+        yield Post("recv", peer, WORK, peer * nbytes, nbytes)
+    for _ in _others(me, size):
+        yield Wait("recv", WORK)
+
+
+def scatter(me: int, size: int, root: int, lengths: Sequence[int]) -> Steps:
+    """The root sends to everyone from one buffer per peer, and waits for all to have gone.
+
+    lengths  at the root, bytes for each place; elsewhere, bytes of the one tensor
+    """
+    if me != root:
+        yield Post("recv", root, WORK, 0, lengths[0])
+        yield Wait("recv", WORK)
+        return
+    for peer in _others(me, size):
+        yield Post("send", peer, peer, 0, lengths[peer])
+    for peer in _others(me, size):
+        yield Wait("send", peer)
+
+
+def all_reduce(me: int, size: int, nbytes: int, item: int) -> Steps:
+    """The ring sums each chunk (`_ring`), and a second trip hands the sums out.
+
+    After the first trip rank r holds the sum of chunk r. On the second it sends that on to rank - 1, then what it has
+    received itself. The sums arrive in place, in WORK, so this trip needs no scratch memory.
+    """
+    number, each = segments(nbytes, item, size)
+    per_rank = number // size
+    turns = number - per_rank
+    yield from _ring(me, size, nbytes, (number, each), turns)
+
+    def spans(turn: int) -> tuple[int, int, int, int]:
+        out = (me * per_rank + turn) * each % (number * each)
+        into = ((me + 1) * per_rank + turn) * each % (number * each)
+        return out, min(each, nbytes - out), into, min(each, nbytes - into)
+
+    for turn in range(turns + 2):
+        if turn >= 2:
+            _, sent, _, came = spans(turn - 2)
+            if came > 0:
+                yield Wait("recv", WORK)
+            if sent > 0:
+                yield Wait("send", WORK)
+        if turn < turns:
+            out, sent, into, came = spans(turn)
+            if came > 0:
+                yield Post("recv", (me + 1) % size, WORK, into, came)
+            if sent > 0:
+                yield Post("send", (me - 1) % size, WORK, out, sent)
+
+
+def reduce(me: int, size: int, root: int, nbytes: int, item: int) -> Steps:
+    """The ring of `all_reduce`, then every rank sends its summed chunk to the root.
+
+    Its ring differs in two ways: segments are rounded otherwise, and `number - 2` turns are posted. With two segments
+    per rank that is as many as an all_reduce posts; with more, sums are forwarded that no rank needs. A rank whose
+    chunk is empty, since the tensor is too small, sends nothing to the root.
+    """
+    number, each = reduce_segments(nbytes, item, size)
+    yield from _ring(me, size, nbytes, (number, each), number - 2)
+    whole = number // size * each
+    if me == root:
+        expected = 0
+        for peer in _others(me, size):
+            length = min(whole, nbytes - peer * whole)
+            if length > 0:
+                yield Post("recv", peer, WORK, peer * whole, length)
+                expected += 1
+        for _ in range(expected):
+            yield Wait("recv", WORK)
+    else:
+        length = min(whole, nbytes - me * whole)
+        if length > 0:
+            yield Post("send", root, WORK, me * whole, length)
+            yield Wait("send", WORK)
+
+
+def reduce_segments(nbytes: int, item: int, size: int) -> tuple[int, int]:
+    """As `segments`, for a reduce: numSegments and segmentBytes in reduce(), gloo/reduce.cc, PyTorch v2.13.0."""
+    each = min(-(-nbytes // (size * 2)), item * (MAX_SEGMENT // item))
+    each += -each % item
+    number = max(-(-nbytes // each), size * 2)
+    return number + -number % size, each
+
+
+def _ring(me: int, size: int, nbytes: int, plan: tuple[int, int], turns: int) -> Steps:
+    """Segments go from rank to rank - 1 and are summed on the way, two of them in flight; `turns` of them are posted.
+
+    With 3 ranks and chunks A, B, C (each of `per_rank` segments), rank 0 sums like this:
+
+        it sends    B0  B1  C0' C1'      of the chunk of rank + 1, then what it has just summed (')
+        it sums         C0  C1  A0  A1   what rank 1 sends; at the end A holds everyone's sum
+
+    A turn waits for the message that was posted two turns before, so ARRIVED needs room for two segments. A segment
+    that lies behind the end of the data is neither sent nor waited for: both sides leave it out if their sizes agree,
+    and where they differ one side may wait for a segment that the other one never sends.
+    """
+    number, each = plan
+    per_rank = number // size
+    if not each:
+        return  # nothing to sum
+
+    def spans(turn: int) -> tuple[int, int, int, int]:  # where from, how many bytes, where to, how many bytes
+        out = ((me + 1) * per_rank + turn) * each % (number * each)
+        into = ((me + 2) * per_rank + turn) * each % (number * each)
+        return out, min(each, nbytes - out), into, min(each, nbytes - into)
+
+    for turn in range(turns + 2):
+        at = turn % 2 * each
+        if turn >= 2:
+            _, sent, into, came = spans(turn - 2)
+            if came > 0:
+                yield Wait("recv", ARRIVED)
+                yield Sum(at, into, came)
+            if sent > 0:
+                yield Wait("send", WORK)
+        if turn < turns:
+            out, sent, _, came = spans(turn)
+            if came > 0:
+                yield Post("recv", (me + 1) % size, ARRIVED, at, came)
+            if sent > 0:
+                yield Post("send", (me - 1) % size, WORK, out, sent)
+
+
+def all_gather(me: int, size: int, each: int) -> Steps:
+    """Each rank's share, of `each` bytes, goes around in two halves: while one half travels, the other is passed on.
+
+        rank 1 of 3, shares a b c:    sends b0 b1 a0 a1, receives a0 a1 c0 c1
+
+    A share of one byte has an empty first half. It is sent all the same: an empty message completes, too.
+    """
+    whole = each * size
+    halves = ((0, each // 2), (each // 2, each - each // 2))
+    for turn in range((size - 1) * 2):
+        out = size + me - turn // 2
+        low, length = halves[turn % 2]
+        if turn >= 2:
+            yield Wait("send", WORK)
+            yield Wait("recv", WORK)
+        yield Post("send", (me + 1) % size, WORK, (out * each + low) % whole, length)
+        yield Post("recv", (me - 1) % size, WORK, ((out - 1) * each + low) % whole, length)
+    for _ in range(2):
+        yield Wait("send", WORK)
+        yield Wait("recv", WORK)
+
+
+def all_to_all(me: int, size: int, out: Sequence[int], into: Sequence[int]) -> Steps:
+    """Everyone posts all sends and recvs at once, nearest rank first, and then waits for as many as it posted.
+
+    out, into  bytes that go to, and come from, each place
+    """
+    out_at, into_at = ([0, *accumulate(lengths)] for lengths in (out, into))
+    for turn in range(1, size):
+        target, source = (me + turn) % size, (me - turn) % size
+        yield Post("send", target, WORK, out_at[target], out[target])
+        yield Post("recv", source, ARRIVED, into_at[source], into[source])
+    for _ in range(1, size):
+        yield Wait("send", WORK)
+        yield Wait("recv", ARRIVED)
+
+
+def _others(me: int, size: int) -> list[int]:
+    """Everyone's place but mine, in the order of the group."""
+    return [place for place in range(size) if place != me]
+
+
+class Stand(NamedTuple):
+    """How far the ranks of one collective get.
+
+    waiting  by place of each rank that does not get to the end: the peers that have yet to answer a post of it
+    overrun  places that receive a message which is too long for them: gloo aborts their process
+    """
+
+    waiting: dict[int, set[int]]
+    overrun: set[int]
+
+
+def run(parts: Mapping[int, Steps]) -> Stand:
+    """Let the ranks of one collective do their steps, by place, as far as they get. Places left out never come.
+
+    A send meets the recv of the same two ranks, in order. The sender's length counts: a shorter message fills a part.
+    """
+    posted: dict[tuple[int, int, Way], deque[Post]] = {}  # by sender, receiver and whose post it is: those not yet met
+    counts = Counter[tuple[int, Wait]]()  # completed messages that no wait has taken yet
+    waits: dict[int, Wait] = {}
+    overrun: set[int] = set()
+    awake = deque(parts)
+    while awake:
+        me = awake.popleft()
+        while me not in waits or counts[me, waits[me]]:
+            if me in waits:
+                counts[me, waits.pop(me)] -= 1
+            step = next(parts[me], None)
+            if step is None:
+                break
+            if isinstance(step, Wait):
+                waits[me] = step
+            if not isinstance(step, Post):
+                continue
+            ends = (me, step.peer) if step.way == "send" else (step.peer, me)
+            theirs = posted.get((*ends, "recv" if step.way == "send" else "send"))
+            if not theirs:
+                posted.setdefault((*ends, step.way), deque()).append(step)
+                continue
+            other = theirs.popleft()
+            send, recv = (step, other) if step.way == "send" else (other, step)
+            if send.size > recv.size:
+                overrun.add(ends[1])
+            for place, one in ((me, step), (step.peer, other)):
+                counts[place, Wait(one.way, one.buffer)] += 1
+            awake.append(step.peer)
+    waiting: dict[int, set[int]] = {me: set() for me in waits}
+    for (source, target, way), posts in posted.items():
+        me, peer = (source, target) if way == "send" else (target, source)
+        if me in waiting and posts:
+            waiting[me].add(peer)
+    return Stand(waiting, overrun)
