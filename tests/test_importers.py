@@ -109,6 +109,61 @@ def test_a_retired_gloo_call_is_complete_at_a_time_that_is_not_known(tmp_path: P
     assert timeline.calls["completed_ns"].drop_nulls().len() == retired
 
 
+def test_a_retired_nccl_call_that_is_not_complete_has_timed_out(tmp_path: Path) -> None:
+    found = dumps(JOB)
+    before, _ = quietly(write(tmp_path / "before", found))
+    for one in found.values():
+        for entry in one["entries"]:
+            entry["retired"] = True
+    timeline, _ = quietly(write(tmp_path / "retired", found))
+    assert timeline.calls["completed_ns"].equals(before.calls["completed_ns"])
+
+
+def batches(rank: int, calls: list[tuple[str, int, int, str]]) -> dict[str, Any]:
+    """A dump of one of two ranks: name, the two numbers and the state of each entry."""
+    entries = [
+        {
+            "pg_id": 0, "process_group": ("0", "default_pg"), "collective_seq_id": number, "p2p_seq_id": pair,
+            "op_id": at + 1, "profiling_name": f"nccl:{name}", "time_created_ns": 1000 + at, "input_sizes": [[4 + at]],
+            "input_dtypes": ["Float"], "state": state, "retired": False, "time_discovered_started_ns": None,
+            "time_discovered_completed_ns": 2000 + at if state == "completed" else None, "frames": [],
+        }
+        for at, (name, number, pair, state) in enumerate(calls)
+    ]  # fmt: skip
+    last = {"last_enqueued_collective": 900, "last_completed_collective": 900}  # of a send
+    config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
+    return {"version": "2.10", "pg_config": config, "pg_status": {"0": last}, "entries": entries}
+
+
+def test_sends_and_recvs_of_a_batch_are_as_complete_as_the_batch(tmp_path: Path) -> None:
+    found = {}
+    for rank, other in ((0, 1), (1, 0)):
+        first = [(f"send {rank}->{other}", 7, 1, "scheduled"), (f"recv {rank}<-{other}", 7, 1, "scheduled")]
+        second = [(name, 7, 2, state) for name, _, _, state in first]
+        found[rank] = batches(
+            rank, [*first, ("coalesced", 7, 1, "completed"), *second, ("coalesced", 7, 2, "scheduled")]
+        )
+    timeline, _ = quietly(write(tmp_path / "whole", found))
+    assert timeline.calls["completed_ns"].is_null().to_list() == [False, False, True, True] * 2
+    assert timeline.meta["progress"]["0"][0] == {"enqueued": 7, "completed": 7}
+    for one in found.values():
+        one["entries"] = [entry for entry in one["entries"] if entry["state"] != "completed"]
+    timeline, _ = quietly(write(tmp_path / "active", found))
+    assert timeline.calls["completed_ns"].is_null().to_list() == [False, False, True, True] * 2
+
+
+@pytest.mark.parametrize(("end", "op"), [("coalesced", "broadcast"), ("ALLGATHER_coalesced", "all_gather")])
+def test_collectives_of_a_batch_are_one_call(tmp_path: Path, end: str, op: str) -> None:
+    parts = [("_broadcast_oop", 8, 0, "scheduled"), ("_broadcast_oop", 8, 0, "scheduled"), (end, 8, 0, "completed")]
+    calls = [("all_reduce", 7, 0, "completed"), *parts, ("all_reduce", 9, 0, "scheduled")]
+    timeline, problems = quietly(write(tmp_path, {rank: batches(rank, calls) for rank in (0, 1)}))
+    mine = timeline.calls.filter(pl.col("rank") == 0)
+    assert mine["op"].to_list() == ["all_reduce", op, "all_reduce"]
+    assert mine["shape"].to_list()[1] == [[5], [6]]
+    assert mine["completed_ns"].is_null().to_list() == [False, False, True]
+    assert problems == []
+
+
 @pytest.mark.parametrize("version", ["2.1", "2.4", "2.10"])
 def test_fields_that_a_version_lacks_are_null(tmp_path: Path, version: str) -> None:
     found = dumps(JOB)

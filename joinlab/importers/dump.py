@@ -1,7 +1,8 @@
 """One rank's dump of PyTorch's flight recorder, NCCL's or gloo's, pickle or JSON, read into columns.
 
 The form is that of c10d::FlightRecorder (torch/csrc/distributed/c10d/FlightRecorderDetail.hpp, v2.13.0; dump versions
-2.1 to 2.10 were read). What the dump says, and what a Timeline makes of it:
+2.1 to 2.10 were read, and the sources that write 2.2, 2.3, 2.7 and 2.10 compared). What the dump says, and what a
+Timeline makes of it:
 
     collective_seq_id   the k-th collective of the group is number k + 1. A ring buffer forgets its oldest entries, and
                         a dump of active entries alone leaves out all that completed: `meta["skipped"]` counts them
@@ -9,7 +10,8 @@ The form is that of c10d::FlightRecorder (torch/csrc/distributed/c10d/FlightReco
     pg_status           the last collective that was enqueued and completed, also of groups without an entry:
                         `meta["progress"]`. It is kept by the number that the process gave the group, not by its name
     state, retired      a gloo entry is never "completed"; it is retired instead, at a time that the dump does not say.
-                        Then `completed_ns` is the time of the enqueueing, a lower bound, and `meta["clock"]` says so
+                        Then `completed_ns` is the time of the enqueueing, a lower bound, and `meta["clock"]` says so.
+                        An NCCL entry that is retired and not completed has timed out (FlightRecorder.hpp, Entry)
 
 How a rank ended is not in a dump: every ending is unknown, in the oldest call that was pending.
 """
@@ -302,6 +304,10 @@ def _calls(
     """The calls, and the names of the groups by the number that the process gave them."""
     codes, keys = _numbered(map(_TOLD, entries), _bytes)
     told = [texts.told(key) for key in keys]
+    if any((one.backend == "nccl" and one.op in _PAIRS) or one.title.endswith("coalesced") for one in told):
+        entries = _apart(entries)
+        codes, keys = _numbered(map(_TOLD, entries), _bytes)
+        told = [texts.told(key) for key in keys]
     for one in told:
         groups.setdefault(one.group, (one.words, ()))
     left_out = {code for code, one in enumerate(told) if one.op is None}
@@ -323,6 +329,58 @@ def _calls(
     )
     return calls, {one.number: one.group for one in told}
 
+
+def _apart(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Entries whose batches are taken apart: sends and recvs with the state of their batch, its collectives as one.
+
+    batch_isend_irecv(), or an all_gather of uneven tensors, makes an entry for each call, whose state never changes,
+    and then one that ends the batch and has its state; all of them bear the same two numbers (ProcessGroupNCCL.cpp,
+    pointToPoint, collective and endCoalescing; collectives since torch 2.7, by flight_recorder/components/utils.py):
+
+        7, 13   nccl:send 0->1    scheduled          7, 13   nccl:send 0->1    completed
+        7, 13   nccl:recv 0<-1    scheduled    ->    7, 13   nccl:recv 0<-1    completed
+        7, 13   nccl:coalesced    completed
+
+    A dump of active entries alone leaves out the end of a batch that completed. Of one call alone in such a batch it
+    does not tell that it completed.
+    """
+    batches: dict[object, list[dict[str, Any]]] = {}
+    for entry in entries:
+        batches.setdefault(_batch_of(entry), []).append(entry)
+    active = not any(entry["state"] == "completed" for entry in entries)
+    found = []
+    for entry in entries:
+        those = batches[_batch_of(entry)]
+        end = those[-1]
+        ended = end["profiling_name"].endswith("coalesced")
+        if len(those) == 1 or not (ended or active):
+            found.append(entry)
+        elif _is_pair(entry):
+            found.append(
+                {**entry, **{name: end[name] for name in _STATE}} if ended else {**entry, "state": "completed"}
+            )
+        elif entry is next(one for one in those if not _is_pair(one)) and (parts := those[:-1] if ended else those):
+            # A batch that ends as "coalesced" is named by its first call, another one by its end.
+            named = end if ended and _kind(end["profiling_name"])[1] else entry
+            joined = {name: [one for part in parts for one in part[name]] for name in ("input_sizes", "input_dtypes")}
+            state = {name: end[name] for name in _STATE} if ended else {"state": "completed"}
+            found += (
+                [{**entry, "profiling_name": named["profiling_name"], **joined, **state}] if entry is not end else []
+            )
+    return found
+
+
+def _batch_of(entry: dict[str, Any]) -> object:
+    group = entry["process_group"]
+    return entry["pg_id"], group and tuple(group), entry["collective_seq_id"], entry.get("p2p_seq_id")
+
+
+def _is_pair(entry: dict[str, Any]) -> bool:
+    return _kind(entry["profiling_name"])[1] in _PAIRS
+
+
+_PAIRS = frozenset({Op.SEND.value, Op.RECV.value})
+_STATE = ("state", "retired", "time_discovered_started_ns", "time_discovered_completed_ns")
 
 _TOLD = itemgetter("pg_id", "process_group", "profiling_name", "input_dtypes", "input_sizes", "state", "retired")
 _ABSENT: Mapping[str, Any] = {
@@ -463,7 +521,7 @@ class Texts:
             name, words = _group_of(number, group)
             backend, op, peer = _kind(title)
             shape = self.shape(sizes) if op else 0
-            over = bool(retired) or state == "completed"
+            over = state == "completed" or (bool(retired) and backend == "gloo")
             found = _Told(str(number), name, words, title, backend, op, peer, _dtype(names), shape, over)
             self._told[key] = found
         return found

@@ -12,7 +12,7 @@ import polars as pl
 from joinlab.analysis.wording import ranks_text
 from joinlab.errors import TimelineFileError
 from joinlab.importers.dump import Dump, Group, Kind, Texts
-from joinlab.ops import FACTS, Needs, Op
+from joinlab.ops import FACTS, POINT_TO_POINT, Needs, Op
 from joinlab.program.labels import Frame, call_site, label
 from joinlab.timeline import CALL_COLUMNS, SPAN_COLUMNS, Clock, Ending, EndKind, Meta, Progress, Timeline
 
@@ -53,7 +53,7 @@ def timeline_of(dumps: Sequence[Dump], texts: Texts, problems: Iterable[str] = (
     clock: Clock = {"domain": "wall", "origin_ns": origin}
     if (rows["over"] & rows["completed_ns"].is_null()).any():
         clock["completed"] = "a lower bound: the record says that a call completed, not when"
-    progress = _progress(dumps)
+    progress = _progress(dumps, texts)
     meta: Meta = {
         "program": "a recorded job",
         "engine": "imported",
@@ -278,18 +278,41 @@ def _skipped(
 _NONE: Progress = {"enqueued": 0, "completed": 0}
 
 
-def _progress(dumps: Sequence[Dump]) -> dict[str, dict[int, Progress]]:
-    """Per group and rank: how many collectives were enqueued and completed, as pg_status counts them."""
+def _progress(dumps: Sequence[Dump], texts: Texts) -> dict[str, dict[int, Progress]]:
+    """Per group and rank: how many collectives were enqueued and completed, as pg_status counts them.
+
+    In a group that sends and receives, pg_status may hold the number of a send (ProcessGroupNCCL.cpp, initWork and
+    workEnqueue: that of the last work, of either kind). There the entries tell: each has the number of the collective
+    before it. A rank without an entry counts as level with the furthest.
+    """
     found: dict[str, dict[int, Progress]] = {}
+    reached = _reached(dumps, texts)
     for dump in dumps:
         names = _status_names(dump)
         for number, status in dump.status.items():
             if number in names:
+                group = names[number]
                 enqueued, completed = (status.get(f"last_{what}_collective", 0) for what in ("enqueued", "completed"))
-                found.setdefault(names[number], {})[dump.rank] = {
+                if group in reached:
+                    enqueued = completed = reached[group].get(dump.rank, max(reached[group].values()))
+                found.setdefault(group, {})[dump.rank] = {
                     "enqueued": max(enqueued, 0),
                     "completed": max(completed, 0),
                 }
+    return found
+
+
+def _reached(dumps: Sequence[Dump], texts: Texts) -> dict[str, dict[int, int]]:
+    """Per group of NCCL with sends or recvs and rank: the largest number of a collective that an entry has."""
+    kinds = list(texts.kinds)
+    groups = {one.group for one in kinds if one.op in POINT_TO_POINT and one.backend == "nccl"}
+    found: dict[str, dict[int, int]] = {}
+    for dump in dumps if groups else ():
+        kind, number = np.asarray(dump.calls.kind), np.asarray(dump.calls.number)
+        for group in groups:
+            mine = np.isin(kind, [at for at, one in enumerate(kinds) if one.group == group])
+            if mine.any():
+                found.setdefault(group, {})[dump.rank] = int(number[mine].max())
     return found
 
 

@@ -9,6 +9,7 @@ v0.3.0-rc2: FlightRecorder::record, FlightRecorderHook::registerWithComm and onP
     process_group       the communicator's name and its backend; there is no description
     pg_status           always empty
     profiling_name      "ncclx:all_reduce"; of a send or recv the peer is not recorded
+    retired             the call is over, also where its state does not say so
 
 So a call's number within its communicator has to be counted, and that takes a dump that lost nothing.
 """
@@ -59,6 +60,7 @@ def as_c10d(path: Path, content: dict[str, Any]) -> dict[str, Any]:
                 "profiling_name": f"{_NCCL.get(backend, backend)}:{op}",
                 "collective_seq_id": number if whole else entry["collective_seq_id"] + 1,
                 "op_id": calls if whole else entry["collective_seq_id"] + 1,
+                "state": "completed" if entry["retired"] else entry["state"],
             }
         )
     return {**content, "entries": found}
