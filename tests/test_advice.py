@@ -146,6 +146,20 @@ def test_what_one_rank_did_otherwise_is_named(program, headline, advice):
     assert told.advice is None if advice is None else advice in str(told.advice)
 
 
+def test_the_line_that_raised_an_error_is_named_and_its_traceback_is_output():
+    def reads_a_missing_key(rank, inputs):
+        if rank == 1:
+            {}["loss"]
+        dist.barrier()
+
+    lines = []
+    told = judge(emulate(reads_a_missing_key, (1, 1), "nccl", on_output=lambda rank, line: lines.append((rank, line))))
+    (said,) = (fate.text for fate in told.fates if fate.ranks == (1,))
+    at = reads_a_missing_key.__code__.co_firstlineno + 2
+    assert said == f"Rank 1 raised KeyError: 'loss' (test_advice.py:{at})."
+    assert lines[0] == (1, "Traceback (most recent call last):") and lines[-1] == (1, "KeyError: 'loss'")
+
+
 def test_a_rank_that_ran_out_of_time_was_not_killed():
     def spins(rank, inputs):
         while rank == 1:

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 from joinlab.analysis.documented import documented
 from joinlab.analysis.verdict import judge
-from joinlab.cases import case_1, case_2, case_4, case_5
+from joinlab.cases import case_1, case_2, case_3, case_4, case_5
 from joinlab.emulator.emulate import emulate
 from joinlab.timeline import Ending
 
@@ -133,6 +133,7 @@ def test_what_never_meets_has_not_answered():
     ("program", "inputs", "advice", "notebook"),
     [
         (case_2, (5, 6), "Wrap the loop in model.join()", "04"),
+        (case_3, (5, 6), "Give every rank the same number of inputs", "05"),  # with join() it would be case 4
         (case_5, (5, 6), "Wrap the loop in model.join()", "04"),
         (saves_on_one_rank, (1, 1), "out of the branch on `rank == 0`", "08"),
         (other_order, (1, 1), "in the same order on every rank", "08"),

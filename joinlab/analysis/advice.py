@@ -93,13 +93,26 @@ class _Rules:
         if not out or any(row["rank"] in out and row["input"] is not None for row in calls):
             return None
         has = "has" if len(out) == 1 else "have"
-        what = input_or_step(self.timeline.meta)
+        lacks = f"{upper(ranks_text(out))} {has} no {input_or_step(self.timeline.meta)} {max(seen)}"
+        if own := self._own_call_in_the_loop():
+            return Advice(
+                "Give every rank the same number of inputs: drop_last=True, or the minimum of all ranks' counts.",
+                f"{lacks}, and each call needs every rank. join() would not do here: it repeats DDP's calls, and never "
+                f"your {asks_of(own)}{at_line(own)}.",
+                "05_why_case_4_hangs.ipynb",
+            )
         return Advice(
             "Wrap the loop in model.join(), or give every rank the same number of inputs: drop_last=True, or the "
             "minimum of all ranks' counts.",
-            f"{upper(ranks_text(out))} {has} no {what} {max(seen)}, and DDP's calls need every rank.",
+            f"{lacks}, and DDP's calls need every rank.",
             "04_six_cases.ipynb",
         )
+
+    def _own_call_in_the_loop(self) -> CallRow | None:
+        """A call that the program itself issued for its inputs. What comes after the loop counts as the last step."""
+        rows = [row for row in self.parting.folding.matched.rows if _is_own(row) and row["input"] is not None]
+        several = len({row["input"] for row in rows}) > 1 or not counts_steps(self.timeline.meta)
+        return rows[0] if rows and several else None
 
     def _backward_differs(self) -> Advice | None:
         """One side lacks all-reduces of a backward pass: it says why, left the pass out, or ran it otherwise."""

@@ -7,13 +7,15 @@ differs, and of two ranks that differ they never say which one is wrong: that de
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from joinlab.analysis.matching import Matched, Slot
-from joinlab.analysis.wording import at_line, called, group_text, listed, plural, quoted, ranks_text, upper
+from joinlab.analysis.wording import at_line, called, group_text, listed, plural, quoted, ranks_text, short_site, upper
 from joinlab.ops import POINT_TO_POINT, Op
+from joinlab.program.labels import kind_of
 from joinlab.rules.calls import Blocked, Blocker, Key, setting_of
 from joinlab.rules.proof import Proof, Wait, blocked_calls, prove
 from joinlab.timeline import CallRow, Ending, EndKind, Timeline, backend_of
@@ -168,7 +170,8 @@ class Reasons:
     def _raised(self, rank: int, awaited: Key | None, known: Slot | None) -> str:
         text = self.ends[rank].text.strip().partition("\n")[0]
         if awaited is None:
-            return f"raised {_cut(text)}."
+            site = _raised_at(self.timeline.output[rank])
+            return f"raised {_cut(text)}{f' ({short_site(site)})' if site else ''}."
         error = self.rows[awaited]["error"]
         if self._on_gloo(awaited) and any(words in f"{error} {text}" for words in PEER_GONE):
             ended = "on gloo a process that ends closes its connections"
@@ -342,6 +345,19 @@ _PAST = {
     EndKind.KILLED: "was killed",
     EndKind.UNKNOWN: "has no ending on record",
 }
+
+
+_FRAME = re.compile(r'  File "(.+)", line (\d+)', re.MULTILINE)  # of a traceback
+
+
+def _raised_at(output: str) -> str:
+    """The line of the learner's own code in which a traceback at the end of a rank's output ends; "" without one.
+
+    >>> _raised_at('Traceback (most recent call last):\\n  File "train.py", line 9, in worker\\nKeyError: 1\\n')
+    'train.py:9'
+    """
+    frames = _FRAME.findall(output[output.rfind("Traceback (most recent call last)") :])
+    return next((f"{file}:{line}" for file, line in reversed(frames) if kind_of(file) == "program"), "")
 
 
 def _waits(timeline: Timeline, rows: Sequence[Row]) -> list[Wait]:

@@ -127,8 +127,9 @@ class Emulation:
         if isinstance(error, SystemExit) and error.code in (None, 0):
             self._returned(host, None)
             return
-        host.own.output.append(traceback_text(error))
-        text = text_of(error)
+        told, text = traceback_text(error), text_of(error)
+        host.own.output.append(told)
+        self.printed_lines.append((host.rank, told))
         host.drain(closing=at_exit(f"its program has raised {text}"))
         host.ending = Ending.raised((call.row for call in host.calls), text)
 
