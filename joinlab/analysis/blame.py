@@ -682,7 +682,8 @@ def _unclear(
         last = {job.places[group, rank].completed for rank in stuck}
         ops: dict[str, list[int]] = {}
         for rank in stuck:
-            ops.setdefault(job.places[group, rank].form, []).append(rank)
+            if job.places[group, rank].form:  # else the record lost the call
+                ops.setdefault(job.places[group, rank].form, []).append(rank)
         if odd is not None and not odd.usual:
             last, ops = {odd.least}, {form: [*ranks] for form, ranks in odd.forms.items()}
         if len({form.partition(" ")[0] for form in ops}) == len(ops):  # the op alone tells them apart

@@ -308,6 +308,9 @@ def _break(calls: Sequence[_Call], level: int, lately: bool) -> tuple[int, int] 
 
 
 def _last_break(tokens: npt.NDArray[np.int64], kinds: Sequence[object], lately: bool) -> tuple[int, int] | None:
+    """As `_break`. Each place is judged by the period that held longest before it, for a whole round at least, and only
+    where its call is of a known kind: a new one begins another part of the program.
+    """
     count = len(tokens)
     best, period = np.zeros(count, np.int64), np.zeros(count, np.int64)  # by place: how long a period held before it
     fits = np.zeros(count, bool)
@@ -320,7 +323,8 @@ def _last_break(tokens: npt.NDArray[np.int64], kinds: Sequence[object], lately: 
         better = before > best
         best[better], period[better], fits[better] = before[better], one, same[better]
     known = np.array([kind in kinds[:at] for at, kind in enumerate(kinds)], bool)
-    breaks = np.flatnonzero((best >= period) & (period > 0) & ~fits & known)
+    # One call over and over is no order: it may be a part of a longer one.
+    breaks = np.flatnonzero((best >= period) & (period > 1) & ~fits & known)
     if lately:
         breaks = breaks[count - breaks <= 2 * period[breaks]]
     return (int(breaks[-1]), int(period[breaks[-1]])) if len(breaks) else None
