@@ -210,6 +210,31 @@ def test_sends_are_buffered_and_a_batch_waits_for_none_of_its_own():
     assert [end.kind for end in emulate(crossed, (0, 0)).ends] == ["hung", "hung"]
 
 
+@pytest.mark.parametrize("batch", [True, False])
+def test_a_pipeline_sends_to_the_next_stage(batch):
+    def stage(rank, inputs):
+        came, ops = torch.zeros(1), []
+        if rank < 2:  # the first stage and the last have a batch of one
+            ops.append(dist.P2POp(dist.isend, torch.full((1,), 5.0 + rank), rank + 1))
+        if rank > 0:
+            ops.append(dist.P2POp(dist.irecv, came, rank - 1))
+        works = dist.batch_isend_irecv(ops) if batch else [op.op(op.tensor, op.peer) for op in ops]
+        for work in works:
+            work.wait()
+        return came.item()
+
+    assert emulate(stage, (0, 0, 0)).returns == (0.0, 5.0, 6.0)
+
+    def first_two(rank, inputs):
+        if rank < 2:
+            op = dist.P2POp(dist.irecv if rank else dist.isend, torch.ones(1), 1 - rank)
+            work = dist.batch_isend_irecv([op])[0] if batch else op.op(op.tensor, op.peer)
+            work.wait()
+
+    kinds = [end.kind for end in emulate(first_two, (0, 0, 0)).ends]
+    assert kinds == [*["hung" if batch else "finished"] * 2, "finished"]  # a batch makes the group's communicator first
+
+
 def test_values_that_are_not_known_are_not_shown():
     def program(rank, inputs):
         dist.all_reduce(torch.ones(1))

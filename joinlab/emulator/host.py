@@ -111,6 +111,7 @@ class Host:
         if not mine:
             raise self.orders.threaded(self)
         call = self._describe(group, name, args, sys._getframe(2))
+        call.batched = coalesced is not None
         try:
             group.fabric.check(call)
         except Exception as error:

@@ -162,6 +162,7 @@ class EmulatedCall:
 
     __slots__ = (
         "args",
+        "batched",
         "done",
         "ended_ns",
         "error",
@@ -215,6 +216,7 @@ class EmulatedCall:
         self.done = False
         self.error: str | None = None
         self.future: Any = None
+        self.batched = False  # it is one of those that are issued together, be it the only one
         self.expired = False  # the host has given up waiting for it, so its end is not written down any more
         self.inflight = False  # it was issued behind a call that was still open: its input may not have been there
         self.tensors_in: list[torch.Tensor] = []  # whole, as the program gave them; parts may be pieces of them

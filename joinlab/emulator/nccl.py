@@ -270,13 +270,17 @@ class NcclFabric:
             communicator.submit(place, calls)
 
     def _where(self, calls: Sequence[EmulatedCall]) -> tuple[Communicator, int]:
-        """The communicator that calls issued as one run on, and the place of their rank in it."""
+        """The communicator that calls issued as one run on, and the place of their rank in it.
+
+        A batch of sends and receives, be it of one, runs on the group's, as collectives do: `batchP2P` in
+        ProcessGroupNCCL::pointToPoint, ProcessGroupNCCL.cpp, PyTorch v2.13.0.
+        """
         call = calls[0]
         if call.op not in POINT_TO_POINT:
             return self._main, call.place
         for one in calls:
             one.source_place = self._ranks.index(one.row["peer"])
-        if len(calls) > 1 or self._eager:
+        if call.batched or self._eager:
             return self._main, call.place
         low, high = sorted((call.place, call.source_place))  # two ranks alone get a communicator of their own
         pair = (self._ranks[low], self._ranks[high])
