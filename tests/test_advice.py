@@ -160,6 +160,24 @@ def test_the_line_that_raised_an_error_is_named_and_its_traceback_is_output():
     assert lines[0] == (1, "Traceback (most recent call last):") and lines[-1] == (1, "KeyError: 'loss'")
 
 
+def test_a_backward_pass_that_has_not_ended_lacks_nothing_yet():
+    def other_order(rank, inputs):
+        models = [DDP(torch.nn.Linear(2, 1)), DDP(torch.nn.Linear(3, 1))]
+        for _ in inputs:
+            for model in models if rank == 0 else reversed(models):
+                model(torch.ones(1, model.module.in_features)).sum().backward()
+
+    told = judge(emulate(other_order, (2, 2), "gloo"))
+    assert "without all of its all-reduces" not in str(told.advice)
+
+
+def test_a_call_in_which_a_rank_was_killed_is_not_said_to_fit():
+    def gathers(rank, inputs):
+        dist.gather(torch.ones(2 + rank), [torch.zeros(2)] * 2 if rank == 0 else None)
+
+    assert judge(emulate(gathers, (0, 0), "gloo")).headline == "Rank 0 was killed."
+
+
 def test_a_rank_that_ran_out_of_time_was_not_killed():
     def spins(rank, inputs):
         while rank == 1:

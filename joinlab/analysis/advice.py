@@ -165,19 +165,20 @@ class _Rules:
             if lane in reached and input is not None:
                 reached[lane] = max(reached[lane], input)
                 counts[lane] += input == number and _BACKWARD in (row["origin"] or "")
-        ran = set()
+        ran: set[int] = set()
+        inside: set[int] = set()  # a backward pass of that input has not come to its end
         for span in self.timeline.rows("spans"):
             if span["rank"] in reached and span["input"] is not None:
                 reached[span["rank"]] = max(reached[span["rank"]], span["input"])
                 if span["input"] == number and span["name"] == "backward":
-                    ran.add(span["rank"])
+                    (ran if span["end_ns"] is not None else inside).add(span["rank"])
         assert number is not None
         fewer = [lane for lane in parting.lanes if counts[lane] < max(counts.values())]
         over = [lane for lane in fewer if self.ends[lane].kind is EndKind.FINISHED]
         return number, [
             lane
             for lane in fewer
-            if reached[lane] > number or (reached[lane] == number and (lane in over or lane in ran))
+            if reached[lane] > number or (reached[lane] == number and (lane in over or lane in ran - inside))
         ]
 
     def _order_differs(self) -> Advice | None:

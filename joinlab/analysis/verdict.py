@@ -39,6 +39,8 @@ from joinlab.analysis.wording import (
 )
 from joinlab.timeline import CallRow, Ending, EndKind, Timeline
 
+_BROKEN = (EndKind.RAISED, EndKind.KILLED)
+
 
 @dataclass(frozen=True, slots=True)
 class Ended:
@@ -295,6 +297,8 @@ class _Judge:
             if alike
             else f"{who} issued the same calls, and did not finish"
         )
+        if any(self.ends[rank].kind in _BROKEN and self.ends[rank].call is not None for rank in wrong):
+            return f"{upper(said)}."  # it broke within a call, so that one need not have fitted
         return f"{upper(said)}; every call fits its partner."
 
     def _meeting(self) -> Iterator[str]:
