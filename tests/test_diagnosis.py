@@ -134,7 +134,7 @@ def test_a_rank_that_waits_for_one_that_waits_elsewhere():
 def test_a_hang_that_was_only_suspected_stays_so():
     writer = Writer()
     for rank in (0, 1):
-        writer.call(rank, "all_reduce", shape=[[rank + 1]], done=False)
+        writer.call(rank, "all_reduce", shape=[[7 * rank + 1]], done=False)  # one would abort
     told = diagnose(writer.timeline([hung(0, "nothing happened for 30 s", proven=False)] * 2))
     assert [one.proven for one in told.ranks] == [False, False]
     assert [one.verdict for one in told.ranks] == ["hung (suspected)"] * 2

@@ -317,7 +317,7 @@ def _meet(members: Sequence[Row], backend: object, lost: Sequence[int]) -> bool:
         return len(members) == 2
     if backend == "nccl":
         return True
-    return len({(gloo_rule.kind(row["op"]), row["root"]) for row in members}) == 1
+    return len({(gloo_rule.kind(row["op"], row["dtype"]), row["root"]) for row in members}) == 1
 
 
 def _differences(members: Sequence[Row]) -> tuple[str, ...]:

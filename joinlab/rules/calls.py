@@ -305,7 +305,8 @@ def setting_of(meta: Mapping[str, Any]) -> Setting:
         meta.get("transport"),
         backends,
         eager,
-        len(hosts) < 2,
+        # Ranks that share a GPU over sockets are hosts of their own to NCCL, which then may choose other algorithms.
+        len(hosts) < 2 and meta.get("transport") != "sockets",
         streamed,
         nccl.get("rings") or {},
         versions.get("nccl"),
