@@ -184,6 +184,18 @@ def test_a_send_in_a_batch_may_be_what_a_gather_waits_for():
     assert (0, 1) not in blocked(by_group([*same, gather, send], {"0": (0, 1)})["0"])
     alone = by_group([*same, gather, send], {"0": (0, 1)}, Setting(coalesced=()))["0"]
     assert set(blocked(alone)) == {(0, 1), (1, 1)}
+    recv, swap = IssuedCall(0, "0", 1, "recv", "float32", [[1]], peer=1), call(1, 1, "all_to_all")
+    assert (0, 1) not in blocked(by_group([*same, recv, swap._replace(shape=[[1], [1]])], {"0": (0, 1)})["0"])
+
+
+def test_a_gather_or_scatter_of_more_than_is_sent_waits():
+    """The root of a scatter has a part for each rank."""
+    parts = IssuedCall(0, "0", 0, "scatter", "float32", [[1], [1], [1]], root=0)
+    for counts, hung in (((1, 1), set()), ((3, 1), {(1, 0)})):
+        others = [call(rank, 0, "scatter", count, root=0) for rank, count in enumerate(counts, 1)]
+        group = by_group([parts, *others], {"0": (0, 1, 2)}, Setting(coalesced=()))["0"]
+        assert set(blocked(group)) == hung
+    assert stuck([("gather", 8, "float32", 0)], [("gather", 1, "float32", 0)]) == {(0, 0)}
 
 
 def test_a_host_meets_its_peer_inside_the_first_gather():

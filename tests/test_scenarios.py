@@ -25,9 +25,6 @@ FINISH = "finished"
 HANG = "hung (proven)"
 RAISE = "raised"
 
-NEVER_ENDING = {"own_collective_in_forward", "forgetful_hook", "two_buckets", "buckets_from_threads"}
-"""On gloo these get stuck without a proof, so that only the time without progress ends them."""
-
 
 @cache
 def run(name: str, inputs: tuple[int, ...], how: str, seed: Any = 0) -> Timeline:
@@ -35,10 +32,7 @@ def run(name: str, inputs: tuple[int, ...], how: str, seed: Any = 0) -> Timeline
     program = getattr(scenarios, name)
     if how != "launched":
         return joinlab.emulate(program, inputs, backend=how, seed=seed)
-    patience = 1.5 if name in NEVER_ENDING else 30.0
-    return joinlab.launch(
-        program, inputs, backend="gloo", seed=seed, no_progress=patience, on_output=None, progress=False
-    )
+    return joinlab.launch(program, inputs, backend="gloo", seed=seed, on_output=None, progress=False)
 
 
 def everywhere(name: str, inputs: Sequence[int], seed: Any = 0) -> list[Timeline]:

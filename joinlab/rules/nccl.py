@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from math import factorial, prod
 from typing import NamedTuple, Protocol, assert_never
 
@@ -405,9 +406,11 @@ def _fit(calls: Sequence[IssuedCall]) -> bool:
         return True
     if any(call.op != one.op or call.root != one.root for call in calls):
         return False
-    facts = FACTS.get(one.op)
-    if facts is not None and facts.rooted and facts.pairwise:
-        return True  # the root of a gather or scatter holds the tensors of all
+    if one.op == Op.SCATTER:  # the root has a part for each rank
+        sizes = {None if call.nbytes is None else Fraction(call.nbytes, len(call.shape or (0,))) for call in calls}
+        return len(sizes - {None}) < 2
+    if one.op == Op.GATHER:
+        return len({call.nbytes for call in calls} - {None}) < 2
     return one.nbytes is not None and all(call.nbytes == one.nbytes for call in calls)
 
 
@@ -717,10 +720,11 @@ def _pairs(group: GroupCalls, running: GroupCalls, absent: Sequence[int]) -> Blo
     for (source, target), calls in recvs.items():
         calls.sort(key=lambda call: call.seq)
         waiting = calls[sent.get((source, target), 0) :]
-        found.update({(target, call.seq): (Blocker(source, None),) for call in waiting if call.elements != 0})
+        if not _meets(group, source, target, sends=True):
+            found.update({(target, call.seq): (Blocker(source, None),) for call in waiting if call.elements != 0})
     for (source, target, _), calls in group.sends.items():
         if target in absent or not (
-            sends.get((target, source)) or recvs.get((source, target)) or _receives(group, target, source)
+            sends.get((target, source)) or recvs.get((source, target)) or _meets(group, target, source, sends=False)
         ):
             found.update({(source, call.seq): (Blocker(target, None),) for call in calls if call.elements != 0})
     every = (call for one in (*recvs.values(), *group.sends.values()) for call in one)
@@ -783,16 +787,21 @@ def _counts(sends: Mapping[Pair, Sequence[IssuedCall]]) -> Counter[tuple[int, in
     return found
 
 
-def _receives(group: GroupCalls, target: int, source: int) -> bool:
-    """Whether a gather, scatter or all_to_all of `target` may have connected it to receive from `source`."""
-    place, peer = group.ranks.index(target), group.ranks.index(source)
-    for call in group.collectives[target]:
+def _meets(group: GroupCalls, rank: int, peer: int, sends: bool) -> bool:
+    """Whether a gather, scatter or all_to_all of `rank` may send to `peer`, or receive from it.
+
+    Of those that send, not what all ranks have completed: its messages met each other, or as many others.
+    """
+    place, other = group.ranks.index(rank), group.ranks.index(peer)
+    lanes = group.collectives.values()
+    for index, call in enumerate(group.collectives[rank]):
         op = op_of(call.op)
         if op is None or (FACTS[op].pairwise and FACTS[op].rooted and call.root not in group.ranks):
             return True
-        if FACTS[op].pairwise:
-            root = group.ranks.index(call.root) if call.root in group.ranks else 0
-            found = _steps_to_peers(call, op, place, len(group.ranks), root)
-            if found is None or any(step.peer == peer and step.recv for step in found):
-                return True
+        if not FACTS[op].pairwise or (sends and all(index < len(lane) and lane[index].completed for lane in lanes)):
+            continue
+        root = group.ranks.index(call.root) if call.root in group.ranks else 0
+        found = _steps_to_peers(call, op, place, len(group.ranks), root)
+        if found is None or any(step.peer == other and (step.send if sends else step.recv) for step in found):
+            return True
     return False
