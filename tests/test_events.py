@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joinlab.recorder.events import CHUNK, EventLog, LogTail, values_field
+from joinlab.recorder.events import CHUNK, EventLog, LogTail, values_text
 from joinlab.recorder.rank_log import RankLog, about_groups
 from joinlab.rules.calls import setting_of
 from joinlab.timeline import Ending, EndKind
@@ -35,7 +35,7 @@ def test_a_log_grows_past_its_chunks(tmp_path: Path) -> None:
     log, tail = EventLog(tmp_path / "log", print), LogTail(tmp_path / "log")
     lines = ["x" * 1000, "y" * (3 * CHUNK), "z" * (CHUNK - 1), "end"]
     for line in lines:
-        log.write_text(line)
+        log.write_text(line + "\n")
     assert tail.read().decode().splitlines() == lines
     tail.close()
 
@@ -58,7 +58,7 @@ def test_threads_do_not_mix_their_lines(tmp_path: Path) -> None:
 
     def write(name: str) -> None:
         for _ in range(2000):
-            log.write_text(name * 50)
+            log.write_text(name * 50 + "\n")
 
     threads = [threading.Thread(target=write, args=(name,)) for name in "abc"]
     for thread in threads:
@@ -127,6 +127,19 @@ def test_a_log_cut_anywhere_keeps_every_whole_line(cut: int) -> None:
     assert len(log.calls) == sum(event["e"] == "call" for event in EVENTS[:whole])
 
 
+def test_a_wake_completes_what_its_host_waited_for_and_had_not_ended() -> None:
+    form = {"g": "0", "op": "all_reduce", "o": "", "i": None, "d": None, "sh": [], "st": 0}
+    calls = [{"e": "call", "t": id, "id": id, "s": id, **form} for id in range(4)]
+    ends = [{"e": "done", "id": 0, "t": 7, "v": [[1.0]]}, {"e": "fail", "id": 1, "t": 8, "x": "gone"}]
+    wake = {"e": "wake", "id": [0, 1, 2, 3], "v": [None, None, [[3.0]], None], "open": [3], "t": 9, "th": 7}
+    log = RankLog(0)
+    log.feed("".join(json.dumps(event) + "\n" for event in [*calls, *ends, wake]).encode())
+    assert [call.get("completed_ns") for call in log.calls.values()] == [7, None, 9, None]
+    assert [call.get("value_out") for call in log.calls.values()] == ["[[1.0]]", None, "[[3.0]]", None]
+    assert [call["host_wait_end_ns"] for call in log.calls.values()] == [9] * 4
+    assert log.damaged == 0
+
+
 def test_what_a_stream_waits_for_is_told_of_calls_that_never_completed() -> None:
     def call(id: int, **more: object) -> dict[str, object]:
         form = {"op": "all_reduce", "o": "", "i": None, "d": None, "sh": [], "st": 0}
@@ -151,4 +164,4 @@ def test_an_open_wait_says_for_what() -> None:
 
 @pytest.mark.parametrize("value", [0j, 1 + 2j, True, float("nan"), float("-inf"), 3, 0.5])
 def test_values_of_any_dtype_are_written_as_json(value):
-    assert json.loads("{" + values_field([[value]])[1:] + "}")["v"][0]
+    assert json.loads(values_text([[value]]))[0]

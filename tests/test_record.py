@@ -28,7 +28,7 @@ from joinlab.importers.clocks import offsets
 from joinlab.importers.recording import LOST, RecordedFolder, is_over, load_recording
 from joinlab.ops import CallRow
 from joinlab.recorder import bounded_log, record
-from joinlab.recorder.bounded_log import MOST_BYTES, BoundedLog, parse_segment_name
+from joinlab.recorder.bounded_log import MOST_BYTES, BoundedLog, last_calls, parse_segment_name
 from joinlab.timeline import EndKind, Timeline
 
 ROOT = Path(__file__).parent.parent
@@ -321,7 +321,7 @@ def test_a_disk_that_fills_up_is_one_warning_and_the_job_goes_on(
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         for _ in range(20_000):
-            log.write_text("x" * 999)
+            log.write_text("x" * 999 + "\n")
     (warning,) = [str(one.message) for one in found]
     assert warning == (
         "joinlab does not record rank 0 (any more): OSError: [Errno 28] No space left on device. "
@@ -426,13 +426,39 @@ def test_a_long_job_keeps_the_last_calls_of_each_group_and_counts_the_others(bus
     assert all(slot.expected for slot in joinlab.match(timeline))
 
 
+def test_the_last_calls_of_a_dropped_segment_are_read_back_with_their_ends(tmp_path: Path, monkeypatch: Any) -> None:
+    def line(id: int, group: str) -> str:
+        return f'{{"e":"call","id":{id},"st":{id},"g":{json.dumps(group)},"t":{id}}}\n'
+
+    calls = [line(id, group) for id, group in enumerate(['a"b', "0", "0", 'a"b', "0", 'a"b', "0"])]
+    ends = [f'{{"e":"done","id":{id},"t":90}}\n' for id in (0, 1, 2)]
+    value = '{"e":"value","id":2,"c":"value_out","v":[[1]]}\n'
+    wake = '{"e":"wake","id":[2,3,4],"v":[null,[[5]],null],"t":99,"th":1}\n'  # calls 5 and 6 are open
+    (tmp_path / "full").write_text("".join([*calls, *ends, value, wake]))
+
+    def found(**wanted: int) -> list[tuple[int, list[str]]]:
+        ids = {"seldom": 'a"b', "often": "0"}
+        return [
+            (one.stack, one.ends) for one in last_calls(tmp_path / "full", {ids[key]: n for key, n in wanted.items()})
+        ]
+
+    third = (3, ['{"e":"done","id":3,"t":99,"v":[[5]]}\n'])
+    assert found(seldom=1) == [third]
+    assert found(seldom=3) == [(0, ends[:1]), third]
+    assert found(often=2) == [(2, [ends[2], value]), (4, ['{"e":"done","id":4,"t":99}\n'])]
+    assert [stack for stack, _ in found(seldom=9, often=9)] == [1, 2, 0, 4, 3]
+    assert last_calls(tmp_path / "none", {"0": 5}) == found() == []
+    monkeypatch.setattr(bounded_log, "CARRIED_BYTES", 100)  # the newest of each group
+    assert [stack for stack, _ in found(seldom=9, often=9)] == [4, 3]
+
+
 def test_a_rank_never_takes_more_disk_than_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert MOST_BYTES <= 15e6  # what the docstring of record says
     log = BoundedLog(tmp_path, 0, lambda error: pytest.fail(str(error)))
-    log.preamble = lambda: ["p" * bounded_log.CARRIED_BYTES]
+    log.preamble = lambda: ["p" * bounded_log.CARRIED_BYTES + "\n"]
     most = 0
     for _ in range(30_000):
-        log.write_text("x" * 999)
+        log.write_text("x" * 999 + "\n")
         most = max(most, log.segment)
         assert len(list(tmp_path.iterdir())) <= 2
     assert most > 5

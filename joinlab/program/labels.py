@@ -146,6 +146,11 @@ def from_reducer(frames: tuple[Frame, ...]) -> bool:
     return not frames
 
 
+def issued_in_backward(frames: tuple[Frame, ...]) -> bool:
+    """True where C++ issues the call within a backward pass: DDP's Reducer itself, not a comm hook in Python."""
+    return not frames or frames[0].function == "_engine_run_backward"
+
+
 def _who(frames: tuple[Frame, ...], asynchronous: bool, dtype: str | None) -> str | None:
     inner: list[Frame] = []  # torch's frames between the call and the learner's line
     for frame in frames:
@@ -230,11 +235,9 @@ class Stacks:
     def intern(self, frame: FrameType | None) -> tuple[int, bool]:
         """The stack's number, and whether it is new."""
         key: list[int] = []
-        codes: list[CodeType] = []
         at, left = frame, MAX_FRAMES
         while at is not None and left:
             code = at.f_code
-            codes.append(code)
             key += id(code), at.f_lasti  # the hash of a code is computed each time, from all it holds: 4 us a stack
             at = None if code is _PROGRAM_CALLER else at.f_back
             left -= 1
@@ -247,5 +250,13 @@ class Stacks:
                 return number, False
             self.frames.append(walk(frame))
             self.sources.append(sources_under(frame))
-            self._codes.append(codes)
+            self._codes.append(_codes(frame, len(key) // 2))
         return number, True
+
+
+def _codes(frame: FrameType | None, most: int) -> list[CodeType]:
+    found: list[CodeType] = []
+    while frame is not None and len(found) < most:
+        found.append(frame.f_code)
+        frame = frame.f_back
+    return found

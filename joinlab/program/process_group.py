@@ -119,7 +119,9 @@ def _dtype_of(tensor: torch.Tensor) -> str:
 def values_in(tensors: Sequence[torch.Tensor]) -> list[list[Any]] | None:
     """The elements of each tensor, flat; None if they cannot be read (sparse, quantised or fake tensors)."""
     try:
-        return [t.tolist() if t.dim() == 1 else t.detach().reshape(-1).tolist() for t in tensors]
+        if len(tensors) == 1 and tensors[0].dim() == 1:
+            return [tensors[0].tolist()]
+        return [t.detach().reshape(-1).tolist() for t in tensors]
     except Exception:
         return None
 

@@ -1,26 +1,31 @@
 """A log of bounded size, for jobs that run for days: segments, of which the last two are kept.
 
-Each segment is an event log of its own (events.py), rank-<rank>.<number>.jsonl. When one is full the next one begins
-with what a reader of the last two needs to know, its preamble: who the rank is, its groups, the calls that are still
-open, and the last `keep` calls of every group that the dropped segment takes away. So a group that is seldom used keeps
+Each segment is a file of events (events.py), rank-<rank>.<number>.jsonl. When one is full the next one begins with what
+a reader of the last two needs to know, its preamble: who the rank is, its groups, the calls that are still open, and
+those of the last `keep` calls of every group that only the dropped segment has. So a group that is seldom used keeps
 its calls although a busy one fills the log:
 
     rank-0.7.jsonl    dropped       group "1", calls 40 to 55       (the last that it issued)
     rank-0.8.jsonl    kept          group "0", calls 90,000 to 99,000
     rank-0.9.jsonl    being filled  preamble with calls 40 to 55 of group "1"; group "0" from 99,001
+
+They are read back from the dropped segment, and only where a group needs it: the text of the last 2,000 calls, kept in
+memory for that, made each call touch memory that was in no cache any more.
+
+Invariant: a segment that has the end of a call has the call before it, since each preamble repeats the open calls.
 """
 
 from __future__ import annotations
 
+import json
 import re
-import threading
-from collections import deque
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from joinlab.recorder.events import EventLog, to_json
+from joinlab.recorder.events import EventLog, cut, to_json
 
 SEGMENT_BYTES = 4 << 20
 """A segment is full at this size: some 4,000 calls of a DDP step with their waits and spans."""
@@ -48,113 +53,99 @@ def parse_segment_name(name: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-class KeptCall:
-    """The events of one call that a later segment may have to repeat."""
+class BoundedLog(EventLog):
+    """Appends events to the current segment."""
 
-    __slots__ = ("call", "end", "segment", "stack")
-
-    def __init__(self, stack: int) -> None:
-        self.stack = stack
-        self.call = ""
-        self.end = ""  # of its completion or failure; "" while it is open
-        self.segment = -1  # that has them; -1: not yet written
-
-
-class BoundedLog:
-    """Appends events to the current segment; has the methods of EventLog."""
+    __slots__ = ("_folder", "_rank", "preamble")
 
     def __init__(self, folder: Path, rank: int, on_failure: Callable[[OSError], None]) -> None:
-        self.segment = 0
         self.preamble: Callable[[], Iterable[str]] = lambda: ()
         """What the next segment begins with, asked for when it begins; set by the recorder."""
         self._folder = folder
         self._rank = rank
-        self._on_failure = on_failure
-        self._lock = threading.RLock()
-        self._left = SEGMENT_BYTES
         for old in folder.glob(f"rank-{rank}.*.jsonl"):  # of an earlier run into the same folder
             old.unlink()
-        self._log = self._open(0)
+        super().__init__(self._path(0), on_failure, SEGMENT_BYTES)
 
     @property
-    def failed(self) -> bool:
-        """True once the disk has refused to take more."""
-        return self._log.failed
+    def dropped(self) -> Path:
+        """The segment that is dropped when the current one begins; there may be none."""
+        return self._path(self.segment - 2)
 
-    def write(self, event: Mapping[str, Any]) -> None:
-        """Append one event."""
-        self.write_text(to_json(event))
+    def _path(self, number: int) -> Path:
+        return self._folder / segment_name(self._rank, number)
 
-    def write_text(self, line: str) -> int:
-        """Append one event that the caller has formatted itself; returns the number of the segment that has it."""
-        with self._lock:
-            self._left -= len(line)
-            if self._left < 0 and not self.failed:
-                self._begin_next()
-            self._log.write_text(line)
-            return self.segment
-
-    def close(self) -> None:
-        """Give back the disk beyond the last event."""
-        with self._lock:
-            self._log.close()
+    def _make_room(self, size: int) -> bool:
+        if not self.failed and self._map.tell() + size > self._full_at:
+            self._begin_next()
+            self._full_at = self._map.tell() + max(SEGMENT_BYTES, size)
+        return super()._make_room(size)
 
     def _begin_next(self) -> None:
-        self._left = SEGMENT_BYTES
-        full, dropped = self._log, self.segment - 1
+        full, at = self._fd, self._map.tell()
+        self._full_at = sys.maxsize  # however long the preamble is
         try:
-            self._log = self._open(self.segment + 1)
+            self._begin(self._path(self.segment + 1))
         except OSError as error:
-            full.lose(error)
+            self.lose(error)
             self._on_failure(error)
             return
         self.segment += 1
         for line in self.preamble():
-            self._log.write_text(line)
-        full.close()
+            self.write_text(line)
+        cut(full, at)
         with suppress(OSError):
-            (self._folder / segment_name(self._rank, dropped)).unlink(missing_ok=True)
-
-    def _open(self, number: int) -> EventLog:
-        return EventLog(self._folder / segment_name(self._rank, number), self._on_failure)
+            self.dropped.unlink(missing_ok=True)
 
 
-class History:
-    """The last `keep` calls of each group, as far as a preamble needs them."""
+@dataclass(slots=True)
+class EndedCall:
+    """A call of a segment, and the lines that tell what became of it."""
 
-    def __init__(self, log: BoundedLog, keep: int) -> None:
-        self._log = log
-        self._keep = keep
-        self._calls: dict[str, deque[KeptCall]] = {}
+    stack: int
+    call: str
+    ends: list[str] = field(default_factory=list)
 
-    @property
-    def segment(self) -> int:
-        """Number of the segment that is being filled."""
-        return self._log.segment
 
-    def begin(self, group: str, stack: int) -> KeptCall:
-        """A call is about to be written."""
-        kept = KeptCall(stack)
-        self._calls.setdefault(group, deque(maxlen=self._keep)).append(kept)
-        return kept
+def last_calls(segment: Path, wanted: Mapping[str, int], taken: int = 0) -> list[EndedCall]:
+    """The last calls that ended within `segment`, of each group as many as are wanted; none if it cannot be read.
 
-    def carried(self, open_calls: Iterable[KeptCall], taken: int = 0) -> list[KeptCall]:
-        """Calls that only the segment has which is dropped now; the newest of each group first if not all fit.
-
-        `taken` of the bytes for them are taken.
-        """
-        gone = self._log.segment - 1  # older segments than this are no longer kept
-        found: dict[int, KeptCall] = {id(one): one for one in open_calls if -1 < one.segment < gone}
-        size = taken + sum(len(one.call) for one in found.values())
-        queues = [iter([*reversed(calls)]) for calls in list(self._calls.values())]
-        while queues:
-            for queue in list(queues):
-                one = next(queue, None)
-                if one is None or size > CARRIED_BYTES:
-                    queues.remove(queue)
-                elif -1 < one.segment < gone and id(one) not in found:
-                    found[id(one)] = one
-                    size += len(one.call) + len(one.end)
-        for one in found.values():
-            one.segment = self._log.segment
-        return list(found.values())
+    If not all fit into CARRIED_BYTES, of which so many are `taken`, the newest of each group do. What was still open at
+    its end is in the next one.
+    """
+    if not wanted:
+        return []
+    try:
+        text = segment.read_text("utf-8", "replace")
+    except OSError:
+        return []
+    calls: dict[str, dict[int, EndedCall]] = {group: {} for group in wanted}
+    of_id: dict[int, EndedCall] = {}
+    groups = "|".join(re.escape(to_json(group)) for group in wanted)
+    for found in re.finditer(rf'^\{{"e":"call","id":(\d+),"st":(\d+),"g":({groups}),.*$', text, re.M):
+        id = int(found[1])
+        calls[json.loads(found[3])][id] = of_id[id] = EndedCall(int(found[2]), found[0] + "\n")
+    for found in re.finditer(r'^\{"e":"(?:done|fail|value)","id":(\d+),.*$', text, re.M):
+        if one := of_id.get(int(found[1])):
+            one.ends.append(found[0] + "\n")
+    for found in re.finditer(r'^\{"e":"wake",.*$', text, re.M):
+        wake = json.loads(found[0])
+        for id, values in zip(wake["id"], wake.get("v") or [None] * len(wake["id"]), strict=True):
+            if (one := of_id.get(id)) and not one.ends:
+                end = {"e": "done", "id": id, "t": wake["t"], **({} if values is None else {"v": values})}
+                one.ends.append(to_json(end) + "\n")
+    queues = [
+        iter([one for _, one in sorted(calls[group].items(), reverse=True) if one.ends][:number])
+        for group, number in wanted.items()
+    ]
+    carried: list[EndedCall] = []
+    size = taken
+    while queues:
+        for queue in list(queues):
+            one = next(queue, None)
+            if one is None or size > CARRIED_BYTES:
+                queues.remove(queue)
+            else:
+                carried.append(one)
+                size += len(one.call) + sum(map(len, one.ends))
+    return carried[::-1]

@@ -11,43 +11,23 @@ from typing import Any, Protocol
 
 import torch
 
-from joinlab.ops import Op
-from joinlab.recorder.bounded_log import KeptCall
-
 
 class RecordedCall:
     """One issued call, while it is open."""
 
-    __slots__ = (
-        "done",
-        "group",
-        "history",
-        "host_waits",
-        "id",
-        "kept",
-        "op",
-        "origin",
-        "outs",
-        "small",
-        "waited",
-        "waited_at_once",
-        "work",
-    )
+    __slots__ = ("done", "group", "id", "kept", "known", "line", "outs", "waited", "waited_at_once", "work")
 
-    def __init__(self, id: int, op: Op, origin: str, group: RecordedGroup, small: bool) -> None:
+    def __init__(self, id: int, known: Description, group: RecordedGroup) -> None:
         self.id = id
-        self.op = op
-        self.origin = origin
+        self.known = known
         self.group = group
-        self.small = small  # all its tensors together have at most MAX_VALUES elements, so they may be kept alive
+        self.line = ""  # its event; "" before it is written
         self.outs: list[torch.Tensor] | None = None  # the tensors to read at completion; only if small
         self.work: Any = None  # the backend's own Work
         self.kept: Any = None  # the RecordedWork, kept alive until the call is done; small ones longer: KEPT_WORKS
-        self.history: KeptCall | None = None  # its events, where the log is bounded
         self.done = False
         self.waited = False  # the program has made the stream (NCCL) or the host (gloo) wait for it
-        self.host_waits = group.host_waits or op is Op.BARRIER
-        self.waited_at_once = False  # the host waits for it next, so the end of that wait tells when it completed
+        self.waited_at_once = known.waited_at_once  # the host waits for it next: the end of that wait tells
 
 
 class Reader(Protocol):
@@ -81,11 +61,15 @@ class Numbering:
     def __init__(self) -> None:
         self.collectives = 0
         """How many of them were collectives."""
+        self.issued = 0
+        """How many there are."""
         self._seq = itertools.count()
 
     def next_seq(self) -> int:
         """Number of the next call."""
-        return next(self._seq)
+        seq = next(self._seq)
+        self.issued = seq + 1
+        return seq
 
 
 class RecordedGroup:
@@ -115,22 +99,50 @@ class RecordedGroup:
         self.host_waits = host_waits
         self.known: dict[tuple[Any, ...], Description] = {}
         """Descriptions by what they depend on: a loop issues the same few calls again and again."""
+        self.of_reducer: dict[tuple[Any, ...], Description] = {}
+        """By stack, dtype and shape, those of calls that DDP's Reducer issues itself: their options are fixed."""
         self.numbering = numbering or Numbering()
 
 
 class Description:
     """What is the same each time a call is issued from one place with tensors of one form.
 
-    origin      its label
-    text        its fields of the event, as JSON without the braces
-    by_reducer  DDP's Reducer issues it, and waits for it at the end of the backward pass
-    small       see RecordedCall
+    text            its fields of the event, as JSON without the braces, the stack and the group first
+    stack           number of its stack
+    collective      it is no send or recv
+    of_join_hook    the join hook issues it, and waits for it on its future
+    by_reducer      DDP's Reducer issues it, or a comm hook of torch, and waits for it at the end of the backward pass
+    direct          the Reducer issues it itself, so that no Python code ever sees its Work
+    small           all its tensors together have at most MAX_VALUES elements, so they may be kept alive
+    host_waits      a wait for it blocks the host, not only the stream
+    waited_at_once  the host waits for it at once
     """
 
-    __slots__ = ("by_reducer", "origin", "small", "text")
+    __slots__ = (
+        "by_reducer", "collective", "direct", "host_waits", "of_join_hook", "segment", "small", "stack", "text",
+        "waited_at_once",
+    )  # fmt: skip
 
-    def __init__(self, origin: str, text: str, by_reducer: bool, small: bool) -> None:
-        self.origin = origin
+    def __init__(
+        self,
+        text: str,
+        stack: int,
+        *,
+        collective: bool,
+        of_join_hook: bool,
+        by_reducer: bool,
+        direct: bool,
+        small: bool,
+        host_waits: bool,
+        waited_at_once: bool,
+    ) -> None:
+        self.collective = collective
+        self.of_join_hook = of_join_hook
         self.text = text
+        self.stack = stack
         self.by_reducer = by_reducer
+        self.direct = direct
         self.small = small
+        self.host_waits = host_waits
+        self.waited_at_once = waited_at_once
+        self.segment = -1  # of the log that has its stack; -1: none yet

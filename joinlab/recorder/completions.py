@@ -8,16 +8,36 @@ is let go: after that the program may overwrite the tensors.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 from joinlab.program.outcome import text_of
 from joinlab.recorder.call import RecordedCall
-from joinlab.recorder.events import Log, now, to_json, values_field
+from joinlab.recorder.events import Log, now, to_json, values_text
 
 
-class _Thread(threading.local):
-    deferred: RecordedCall | None = None  # the last call, if the host waits for it at once
+class Turn:
+    """What one thread of the program is about."""
+
+    __slots__ = ("buckets", "deferred", "frame", "issued", "stack", "waiting", "within")
+
+    def __init__(self) -> None:
+        self.deferred: RecordedCall | None = None  # the last call, if the host waits for it at once
+        # The backward pass that it is in, see reducer.py:
+        self.issued: list[RecordedCall] | None = None  # calls of the Reducer in this pass; None: none yet
+        self.waiting: Sequence[RecordedCall] = ()  # calls that it waits for now, at the end of the pass
+        self.buckets = 0  # how many calls the previous pass issued
+        self.frame = 0  # id of the frame from which the pass issues calls: alive until the pass has ended
+        self.stack = 0  # number of that frame's stack
+        self.within = False  # a recorded torch.autograd.backward is under way
+
+
+class OwnTurn(threading.local):
+    """The turn of the thread that asks: `own.turn`."""
+
+    def __init__(self) -> None:
+        self.turn = Turn()
 
 
 class Completions:
@@ -25,32 +45,31 @@ class Completions:
 
     def __init__(self, log: Log) -> None:
         self.log = log
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._open: dict[int, RecordedCall] = {}
-        self._thread = _Thread()
+        self.own = OwnTurn()
 
-    def issue(self, call: RecordedCall, line: str) -> None:
-        """Write `line`, the event of a call that is about to be issued."""
-        with self._lock:
-            self._open[call.id] = call
-            segment = self.log.write_text(line)
-            if call.history is not None:
-                call.history.call, call.history.segment = line, segment
+    def issue(self, call: RecordedCall, line: str, before: str = "") -> int:
+        """Write `line`, the event of a call that is about to be issued, and its stack `before` it.
+
+        Returns the segment that has them. The call counts as open before: the preamble of a segment that begins with
+        it repeats it.
+        """
+        call.line = line
+        self._open[call.id] = call
+        return self.log.write_text(before + line)
 
     def open_calls(self) -> list[RecordedCall]:
         """Calls that have neither completed nor failed, in the order of issue."""
         return list(self._open.values())
 
     # A call that the host waits for at once needs no callback on its future: the end of the wait tells. A callback
-    # runs on gloo's thread and needs the GIL there: without this a step of 0.36 ms took 0.46 ms.
+    # runs on gloo's thread and needs the GIL there: without this a step of 0.36 ms took 0.46 ms. So such a call is
+    # `deferred`; its future is asked only if the host does something else.
 
-    def defer(self, call: RecordedCall) -> None:
-        """The host is expected to wait for `call` next: listen to its future only if it does not."""
-        self._thread.deferred = call
-
-    def end_deferral(self, waits: bool) -> None:
-        """The host does something else, or (`waits`) waits for the deferred call as expected."""
-        call, self._thread.deferred = self._thread.deferred, None
+    def end_deferral(self, turn: Turn, waits: bool) -> None:
+        """The host does something else than to wait for the deferred call, or (`waits`) waits for it as expected."""
+        call, turn.deferred = turn.deferred, None
         if call is not None and not waits and not call.done:  # a coalescing manager holds the wait back
             self.watch(call)
 
@@ -72,23 +91,20 @@ class Completions:
 
     def finish(self, call: RecordedCall) -> None:
         """Record completion, with the values that came out."""
-        with self._lock:
-            if call.done:
-                return
-            at = now()
-            values = values_field(call.group.reader.after(call)) if call.outs else ""
-            self._end(call, f'{{"e":"done","id":{call.id},"t":{at}{values}}}')
+        with self.lock:
+            if not call.done:
+                at = now()
+                after = call.group.reader.after(call) if call.outs else None
+                values = "" if after is None else f',"v":{values_text(after)}'
+                self._end(call, f'{{"e":"done","id":{call.id},"t":{at}{values}}}\n')
 
     def fail(self, call: RecordedCall, error: BaseException) -> None:
         """Record that the backend raised instead of completing the call."""
-        with self._lock:
-            if call.done:
-                return
-            self._end(call, to_json({"e": "fail", "id": call.id, "t": now(), "x": text_of(error)}))
+        with self.lock:
+            if not call.done:
+                self._end(call, to_json({"e": "fail", "id": call.id, "t": now(), "x": text_of(error)}) + "\n")
 
     def _end(self, call: RecordedCall, line: str) -> None:
-        if call.history is not None:
-            call.history.end = line
         self.log.write_text(line)
         self.close(call)
 
@@ -110,5 +126,5 @@ class Completions:
                     self.finish(call)
             except Exception:
                 continue
-        with self._lock:  # wait for a completion that another thread is just writing
+        with self.lock:  # wait for a completion that another thread is just writing
             pass

@@ -1,8 +1,8 @@
 """The recording process group: listens at the seam between a program and its backend.
 
 A `RecordingGroup` is a Python subclass of torch's ProcessGroup that records each call and hands it to the real group.
-DDP's C++ Reducer calls it too, so the log has its gradient all-reduces beside the program's own calls. Each call
-returns a `RecordedWork`: the real Work decides, this one records the wait.
+DDP's C++ Reducer calls it too, so the log has its gradient all-reduces beside the program's own calls. Each call of
+Python returns a `RecordedWork`: the real Work decides, this one records the wait.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BACKEND = "joinlab"
 
 
 class RecordedWork(dist.Work):
-    """The Work that a RecordingGroup returns: the real one decides, this one writes down."""
+    """The Work that a RecordingGroup returns to Python: the real one decides, this one writes down."""
 
     def __init__(self, recorder: Recorder, call: RecordedCall) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class RecordedWork(dist.Work):
         """Wait as the real Work does, and record it if it is the host that waits."""
         call, real = self._call, self._call.work
         self._recorder.waits.begin_expected(call)
-        if not call.host_waits and not timeout:
+        if not call.known.host_waits and not timeout:
             result = bool(real.wait())
             call.group.reader.after_wait(call)
             return result
@@ -107,6 +107,7 @@ class RecordingGroup(dist.ProcessGroup):
             host_waits = backend == "gloo" or os.environ.get("TORCH_NCCL_BLOCKING_WAIT", "0") == "1"
             self.records[device] = RecordedGroup(label, backend, ranks, reader, host_waits, numbering)
         self.record = self.records.get("cuda") or self.records["cpu"]  # for calls without a tensor
+        self.only = len(self.records) == 1
         self.backend = self.record.backend
         self.about = (desc, eager)
         self._note(timeout)
@@ -117,9 +118,7 @@ class RecordingGroup(dist.ProcessGroup):
         )
 
     def record_of(self, method: Method, args: tuple[Any, ...]) -> RecordedGroup:
-        """The record of the backend that will serve this call: that of its tensors' device."""
-        if len(self.records) == 1:
-            return self.record
+        """The record of the backend that will serve this call, where there are several: that of its tensors' device."""
         for at in (method.ins, method.outs):
             tensors = tensors_in(args[at]) if at is not None else []
             if tensors:
@@ -175,19 +174,22 @@ class RecordingGroup(dist.ProcessGroup):
         self.recorder.begin_group(self.record, *self.about)
 
 
-def _method(name: str) -> Callable[..., RecordedWork]:
+def _method(name: str) -> Callable[..., dist.Work]:
     method = METHODS[name]
     several = name in COALESCED
 
-    def recorded(self: RecordingGroup, *args: Any, **kwargs: Any) -> RecordedWork:
+    def recorded(self: RecordingGroup, *args: Any, **kwargs: Any) -> dist.Work:
         recorder = self.recorder
         try:
-            call = recorder.describe(self.record_of(method, args), method, args, kwargs, sys._getframe(1))
+            record = self.record if self.only else self.record_of(method, args)
+            # A thread of C++ has no frame further out (autograd, for a GPU): there sys._getframe(1) would raise.
+            frame = sys._getframe().f_back
+            call = recorder.describe(record, method, args, kwargs, frame)
         except Exception as error:  # a call that the recorder cannot describe is issued all the same
             recorder.give_up(error)
             return getattr(self.real, name)(*args, **kwargs)  # type: ignore[no-any-return]
         try:
-            call.work = getattr(self.real, name)(*args, **kwargs)
+            call.work = work = getattr(self.real, name)(*args, **kwargs)
         except BaseException as error:
             recorder.refuse(call, error)
             raise
@@ -195,9 +197,10 @@ def _method(name: str) -> Callable[..., RecordedWork]:
             recorder.note_coalesced(call.group)
         if self.ring_wanted:
             self.look_for_ring()
-        work = RecordedWork(recorder, call)
-        recorder.track(call, work)
-        return work
+        if not call.known.direct:  # the Reducer's own waits are told by reducer.py, and cheaper without a Work of ours
+            work = RecordedWork(recorder, call)
+        recorder.track(call, work, frame)
+        return work  # type: ignore[no-any-return]
 
     recorded.__name__ = name
     return recorded

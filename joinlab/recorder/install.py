@@ -141,25 +141,33 @@ def _patch_spans(recorder: Recorder) -> None:
     forward: Any = DistributedDataParallel.forward
     backward: Any = torch.autograd.backward
 
+    steps, reducer, own, place = recorder.steps, recorder.reducer, recorder.completions.own, recorder.place
+    begin, end = recorder.spans.begin, recorder.spans.end
+
     def recorded_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        recorder.steps.begin_forward()
-        span = recorder.spans.begin("forward", sys._getframe(1), recorder.place())
+        steps.begin_forward()
+        span = begin("forward", sys._getframe(1), place())
         try:
             return forward(self, *args, **kwargs)
         finally:
-            recorder.spans.end(span)
+            end(span)
 
     def recorded_backward(*args: Any, **kwargs: Any) -> None:
-        recorder.steps.begin_backward()
-        span = recorder.spans.begin("backward", sys._getframe(1), recorder.place())
+        steps.begin_backward()
+        span = begin("backward", sys._getframe(1), place())
+        turn = own.turn
+        outer, turn.within = turn.within, True
         try:
             backward(*args, **kwargs)
         except BaseException as error:
-            recorder.reducer.gave_up(error)
+            reducer.gave_up(error)
             raise
         finally:
-            recorder.steps.end_backward()
-            recorder.spans.end(span)
+            turn.within = outer
+            steps.end_backward()
+            if turn.waiting:
+                reducer.after(turn)
+            end(span)
 
     logged: Any = DistributedDataParallel._get_ddp_logging_data
 
@@ -169,14 +177,14 @@ def _patch_spans(recorder: Recorder) -> None:
     DistributedDataParallel._get_ddp_logging_data = named_logging_data  # type: ignore[method-assign]
     DistributedDataParallel.forward = recorded_forward  # type: ignore[method-assign]
     torch.autograd.backward = recorded_backward
-    steps: list[int] = []
+    stepping: list[int] = []
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
     def begin_step(*_: Any) -> None:
-        steps.append(recorder.spans.begin("optimizer", sys._getframe(2), recorder.place()))
+        stepping.append(begin("optimizer", sys._getframe(2), place()))
 
     register_optimizer_step_pre_hook(begin_step)
-    register_optimizer_step_post_hook(lambda *_: recorder.spans.end(steps.pop()) if steps else None)
+    register_optimizer_step_post_hook(lambda *_: end(stepping.pop()) if stepping else None)
 
 
 def _patch_future_wait(recorder: Recorder) -> None:
@@ -186,7 +194,7 @@ def _patch_future_wait(recorder: Recorder) -> None:
     def recorded_wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         if sys._getframe(1).f_code.co_name == "_match_all_reduce_for_bwd_pass" and recorder.join_hook:
             call = recorder.join_hook.popleft()
-            if not call.done and call.host_waits:
+            if not call.done and call.known.host_waits:
                 with recorder.waits.waiting((call,)):
                     return wait(self, *args, **kwargs)
         return wait(self, *args, **kwargs)

@@ -144,9 +144,16 @@ class RankLog:
                 self.waits[event["th"]] = ids
                 self.threads = event["n"]
             case "wake":
-                for id in event["id"]:
-                    if id in self.calls:
-                        self.calls[id].setdefault("host_wait_end_ns", at)
+                ids = event["id"]
+                for id, values in zip(ids, event.get("v") or [None] * len(ids), strict=True):
+                    woken = self.calls.get(id)
+                    if woken is None:
+                        continue
+                    woken.setdefault("host_wait_end_ns", at)
+                    if "error" not in woken and id not in event.get("open", ()):
+                        woken.setdefault("completed_ns", at)
+                        if values is not None:
+                            woken["value_out"] = _values(values)
                 self.waits.pop(event["th"], None)
             case "span+":
                 span: SpanRow = {
@@ -314,7 +321,8 @@ _FORMS: Mapping[str, Mapping[str, Callable[[object], bool]]] = {
     "value": {"id": _number, "c": _text, "v": _or_none(_list(_flat))},
     "fail": {"id": _number, "x": _text},
     "wait": {"t": _number, "id": _list(_number), "th": _number, "n": _number},
-    "wake": {"t": _number, "id": _list(_number), "th": _number},
+    "wake": {"t": _number, "id": _list(_number), "th": _number, "open": _or_none(_list(_number)),
+             "v": _or_none(_list(_or_none(_list(_flat))))},
     "span+": {"t": _number, "id": _number, "n": _text, "i": _or_none(_number), "b": _or_none(_number),
               "site": _or_none(_text)},
     "span-": {"t": _number, "id": _number},

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from joinlab._version import __version__
-from joinlab.recorder.bounded_log import MOST_BYTES, BoundedLog, History
+from joinlab.recorder.bounded_log import MOST_BYTES, BoundedLog
 from joinlab.recorder.events import EventLog, Log
 
 KEEP = 2000
@@ -52,7 +52,7 @@ class Recording:
             self.recorder = Recorder(log, rank)
         else:
             log = BoundedLog(folder, rank, self._failed)
-            self.recorder = Recorder(log, rank, History(log, keep))
+            self.recorder = Recorder(log, rank, keep)
             log.preamble = self.recorder.preamble
         if torch.distributed.is_nccl_available():
             self.recorder.nccl_log = NcclLog(folder, rank)

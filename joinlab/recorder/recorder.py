@@ -23,15 +23,15 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from joinlab.ops import MAX_VALUES, POINT_TO_POINT, Op, Source
-from joinlab.program.labels import Frame, Stacks, call_site, from_reducer, label
+from joinlab.program.labels import Frame, Stacks, call_site, from_reducer, issued_in_backward, label
 from joinlab.program.outcome import text_of
-from joinlab.program.process_group import Method, dtype_of, options_key, options_of, tensors_in
+from joinlab.program.process_group import METHODS, Method, dtype_of, options_key, options_of, tensors_in
 from joinlab.program.sources import MAX_TEXTS
 from joinlab.program.steps import Steps
-from joinlab.recorder.bounded_log import History
-from joinlab.recorder.call import Description, Reader, RecordedCall, RecordedGroup
+from joinlab.recorder.bounded_log import BoundedLog, last_calls
+from joinlab.recorder.call import Description, Numbering, Reader, RecordedCall, RecordedGroup
 from joinlab.recorder.completions import Completions
-from joinlab.recorder.events import Log, now, to_json, values_field
+from joinlab.recorder.events import Log, now, to_json, values_text
 from joinlab.recorder.nccl_log import NcclLog
 from joinlab.recorder.reducer import ReducerWaits
 from joinlab.recorder.spans import Spans
@@ -45,14 +45,20 @@ KEPT_WORKS = 1024
 the backward pass ends. 65,536 of them took a page of new memory each step, and a third of the recorder's time.
 """
 
+# What a step costs is the memory that it touches: between two calls the tensors of the model fill the caches. What
+# takes 0.2 us in a loop of its own takes 1 us in a step of 0.3 ms, and 4 us in one of 2 million parameters. So a
+# call that repeats an earlier one passes few lines of Python, asks torch for little, and leaves nothing behind.
+
+ALL_REDUCE = METHODS["allreduce"]
+
 
 class Recorder:
     """Writes the events of one rank. One per process; the groups, works and patches of `install` share it."""
 
-    def __init__(self, log: Log, rank: int, history: History | None = None) -> None:
-        """`history` belongs to a log of bounded size, and fills its segments' preambles."""
+    def __init__(self, log: Log, rank: int, keep: int | None = None) -> None:
+        """`keep` belongs to a log of bounded size: how many of the last calls of each group its segments keep."""
         self.log = log
-        self.history = history
+        self.keep = keep
         self.rank = rank
         self.input: int | None = None
         self.steps = Steps()
@@ -64,8 +70,8 @@ class Recorder:
         """Calls of the join hook whose futures the program has not waited on yet, in the order of issue."""
         self._ids = itertools.count()
         self._stacks = Stacks()
-        self._stack_segments: dict[int, int] = {}  # by number of a stack: the last segment that has it
-        self._known: dict[tuple[str, int], Source] = {}  # texts of functions, by file and first line
+        self._numberings: dict[str, dict[Numbering, int]] = {}  # by group: calls issued when the segment began
+        self._texts: dict[tuple[str, int], Source] = {}  # of functions, by file and first line
         self._beginnings: list[str] = []  # the events of the rank, its groups, its GPU and its program's texts
         self._gpu: torch.device | None = None
         self._one_stream = True
@@ -88,10 +94,11 @@ class Recorder:
         """Record that this rank is in a new process group, or that the timeout of one has changed."""
         place = {"e": "group", "name": group.label, "ranks": group.ranks}
         event = {**place, "backend": group.backend, "limit": group.limit_ns}
+        self._numberings.setdefault(group.label, {}).setdefault(group.numbering, 0)
         self._begin({**event, **({"desc": desc} if desc else {}), **({"eager": True} if eager else {})})
 
     def _begin(self, event: dict[str, Any]) -> None:
-        line = to_json({**event, "t": now()})
+        line = to_json({**event, "t": now()}) + "\n"
         self._beginnings.append(line)
         self.log.write_text(line)
 
@@ -99,7 +106,7 @@ class Recorder:
         """Record that the rank now processes input `index` (None: none), and has processed `done` inputs before."""
         self.input = index
         self.steps.mark()
-        self._input_event = f'{{"e":"input","i":{"null" if index is None else index},"k":{done},"t":{now()}}}'
+        self._input_event = f'{{"e":"input","i":{"null" if index is None else index},"k":{done},"t":{now()}}}\n'
         self.log.write_text(self._input_event)
 
     def place(self) -> str:
@@ -110,18 +117,24 @@ class Recorder:
 
     def preamble(self) -> Iterator[str]:
         """What the next segment of a bounded log begins with, see bounded_log.py."""
-        assert self.history is not None
+        assert isinstance(self.log, BoundedLog) and self.keep is not None
         yield from self._beginnings
         if self._input_event:
             yield self._input_event
-        still_open = [call.history for call in self.completions.open_calls() if call.history is not None]
-        carried = self.history.carried(still_open, sum(map(len, self._beginnings)))
-        for stack in {one.stack for one in carried}:
+        wanted = {}
+        for group, began in self._numberings.items():  # the segment that is full now is kept, and has these
+            wanted[group] = self.keep - sum(numbering.issued - at for numbering, at in began.items())
+            began.update({numbering: numbering.issued for numbering in began})
+        wanted = {group: number for group, number in wanted.items() if number > 0}
+        carried = last_calls(self.log.dropped, wanted, sum(map(len, self._beginnings)))
+        still_open = [call for call in self.completions.open_calls() if call.line]
+        for stack in {one.stack for one in carried} | {call.known.stack for call in still_open}:
             yield self._stack_event(stack)
         for one in carried:
             yield one.call
-            if one.end:
-                yield one.end
+            yield from one.ends
+        for call in still_open:
+            yield call.line
         yield from list(self.waits.open.values())
 
     def give_up(self, error: Exception) -> None:
@@ -139,14 +152,56 @@ class Recorder:
     # ---------------------------------------------------------------- calls
 
     def describe(
-        self, group: RecordedGroup, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType
+        self,
+        group: RecordedGroup,
+        method: Method,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        frame: FrameType | None,
     ) -> RecordedCall:
-        """Write down a call that is about to be issued from `frame`."""
-        self.completions.end_deferral(waits=False)
+        """Write down a call that is about to be issued from `frame`; None: from a thread without Python frames."""
+        turn = self.completions.own.turn
+        if turn.deferred is not None:
+            self.completions.end_deferral(turn, waits=False)
+        stack = turn.stack if id(frame) == turn.frame else self._stacks.intern(frame)[0]
+        ins = outs = args[0] if args else None
+        known = None
+        if method is ALL_REDUCE and type(ins) is list and len(ins) == 1:
+            known = group.of_reducer.get((stack, ins[0].dtype, ins[0].shape))
+        if known is None:
+            known, ins, outs = self._description(group, method, args, kwargs, stack)
+        call = RecordedCall(next(self._ids), known, group)
+        text, values = known.text, ""
+        if known.small:
+            call.outs = outs
+            if ins:
+                before = group.reader.before(call, ins)
+                values = "" if before is None else f',"v":{values_text(before)}'
+        if frame is None and known.by_reducer:  # a thread of autograd, for tensors on a GPU
+            text += f',"site":{to_json(self.spans.backward_site)}'
+        numbering = group.numbering
+        # Where the log is bounded, a reader may not have all collectives that came before.
+        more = "" if self.keep is None else f',"k":{numbering.collectives}'
+        if self.waits.newly_streamed:
+            more += f',"w":{self.waits.newly_streamed}'
+            self.waits.newly_streamed.clear()
+        if known.collective:
+            numbering.collectives += 1
+        seq, place = numbering.next_seq(), self.place()
+        line = f'{{"e":"call","id":{call.id},{text},"s":{seq},{place}{more}{values},"t":{now()}}}\n'
+        if known.segment == self.log.segment:
+            self.completions.issue(call, line)
+        else:
+            known.segment = self.completions.issue(call, line, self._stack_event(stack))
+        return call
+
+    def _description(
+        self, group: RecordedGroup, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any], stack: int
+    ) -> tuple[Description, list[torch.Tensor], list[torch.Tensor]]:
+        """The description of a call from this stack, and the tensors that go in and come out."""
         ins = tensors_in(args[method.ins]) if method.ins is not None else []
         outs = ins if method.outs == method.ins else tensors_in(args[method.outs]) if method.outs is not None else []
         rest = (*args, *kwargs.values())
-        stack, frames = self._stack(frame)
         asynchronous = bool(getattr(rest[-1], "asyncOp", True)) if rest else True
         key: tuple[Any, ...] = (stack, method, asynchronous, options_key(method.op, rest))
         every = ins if ins is outs else [*ins, *outs]
@@ -155,48 +210,36 @@ class Recorder:
         known = group.known.get(key)
         if known is None:
             small = sum(t.numel() for t in every) <= MAX_VALUES
-            known = group.known[key] = _describe(group, method, ins or outs, frames, asynchronous, rest, small)
+            frames = self._stacks.frames[stack]
+            self._note_sources(self._stacks.sources[stack])
+            known = _describe(group, method, ins or outs, frames, asynchronous, rest, small, stack)
+            group.known[key] = known
             self._note_gpu(every)
-        call = RecordedCall(next(self._ids), method.op, known.origin, group, known.small)
-        text, values = known.text, ""
-        if known.small:
-            call.outs = outs
-            if ins:
-                values = values_field(group.reader.before(call, ins))
-        call.waited_at_once = not asynchronous and call.host_waits
-        if known.by_reducer:
-            self.reducer.bracket(call)
-            if not frames and self.spans.backward_site is not None:  # an autograd thread of a GPU has no Python frame
-                text += f',"site":{to_json(self.spans.backward_site)}'
-        place = f'"id":{call.id},"s":{group.numbering.next_seq()},{self.place()}'
-        streamed = self.waits.newly_streamed
-        if streamed:
-            place += f',"w":{streamed}'
-            streamed.clear()
-        if self.history is not None:
-            call.history = self.history.begin(group.label, stack)
-            place += f',"k":{group.numbering.collectives}'  # a reader may not have all collectives that came before
-        if method.op not in POINT_TO_POINT:
-            group.numbering.collectives += 1
-        self.completions.issue(call, f'{{"e":"call",{place},"st":{stack},{text}{values},"t":{now()}}}')
-        return call
+            if known.direct and len(ins) == 1:
+                group.of_reducer[stack, ins[0].dtype, ins[0].shape] = known
+        return known, ins, outs
 
     def refuse(self, call: RecordedCall, error: BaseException) -> None:
         """The backend raised when it was handed the call, which so has no place in the order of its group."""
-        if call.op not in POINT_TO_POINT:
+        if call.known.collective:
             call.group.numbering.collectives -= 1
         self.completions.fail(call, error)
 
-    def track(self, call: RecordedCall, work: Any) -> None:
-        """Follow an issued call until its completion is written down; keep `work`, its RecordedWork, alive."""
-        if call.small:
-            self._works.append(work)
-        else:
-            call.kept = work
-        if call.origin.endswith("(join() hook)"):
-            self.join_hook.append(call)
+    def track(self, call: RecordedCall, work: Any, frame: FrameType | None) -> None:
+        """Follow a call that was issued from `frame` until it has ended; keep `work`, a RecordedWork, alive."""
+        known = call.known
+        turn = self.completions.own.turn
+        if known.by_reducer:  # after the call was issued: its data move meanwhile
+            self.reducer.bracket(call, turn, id(frame))
+        if not known.direct:
+            if known.small:
+                self._works.append(work)
+            else:
+                call.kept = work
+            if known.of_join_hook:
+                self.join_hook.append(call)
         if call.waited_at_once:
-            self.completions.defer(call)
+            turn.deferred = call
         else:
             self.completions.watch(call)
 
@@ -228,27 +271,19 @@ class Recorder:
         """Record the order in which the ranks of this group stand on NCCL's ring."""
         self._begin({"e": "ring", "g": group.label, "r": ranks})
 
-    def _stack(self, frame: FrameType) -> tuple[int, tuple[Frame, ...]]:
-        number, new = self._stacks.intern(frame)
-        if new:
-            self._note_sources(self._stacks.sources[number])
-        if new or (self.history is not None and self._stack_segments.get(number) != self.history.segment):
-            self._stack_segments[number] = self.log.write_text(self._stack_event(number))
-        return number, self._stacks.frames[number]
-
     def _note_sources(self, sources: Iterable[Source]) -> None:
         """Write down the texts of functions that are not written yet, while they are small enough together."""
         for source in sources:
             key = source["file"], source["first_line"]
-            if key in self._known or sum(len(one["text"]) for one in self._known.values()) > MAX_TEXTS:
+            if key in self._texts or sum(len(one["text"]) for one in self._texts.values()) > MAX_TEXTS:
                 continue
-            self._known[key] = source
+            self._texts[key] = source
             self._begin({"e": "text", "f": key[0], "n": key[1], "x": source["text"]})
 
     def _stack_event(self, number: int) -> str:
         frames = self._stacks.frames[number]
         outward = [str(frame) for frame in reversed(frames)]
-        return to_json({"e": "stack", "id": number, "f": outward, "site": call_site(frames)})
+        return to_json({"e": "stack", "id": number, "f": outward, "site": call_site(frames)}) + "\n"
 
     # ---------------------------------------------------------------- what is in flight at the end
 
@@ -278,7 +313,7 @@ class Recorder:
             call
             for call in self.completions.open_calls()
             if call.group.backend == "gloo"
-            and call.op not in POINT_TO_POINT
+            and call.known.collective
             and call.work is not None
             and (group is None or call.group is group)
         ]
@@ -300,11 +335,13 @@ def _describe(
     asynchronous: bool,
     args: tuple[Any, ...],
     small: bool,
+    stack: int,
 ) -> Description:
     dtype = dtype_of(tensors)
     nccl = group.backend == "nccl"
     origin = label(method.op, frames, asynchronous=asynchronous, dtype=dtype, all_reduce_barrier=nccl)
     event = {
+        "st": stack,
         "g": group.label,
         "op": Op.ALL_REDUCE if method.op is Op.BARRIER and nccl else method.op,
         "o": origin,
@@ -314,4 +351,15 @@ def _describe(
     }
     if nccl and method.op is Op.BARRIER:  # ProcessGroupNCCL::barrier is an all-reduce of one float, below the seam
         event |= {"d": "float32", "sh": [[1]], "reduce_op": "sum"}
-    return Description(origin, to_json(event)[1:-1], from_reducer(frames), small)
+    host_waits = group.host_waits or method.op is Op.BARRIER
+    return Description(
+        to_json(event)[1:-1],
+        stack,
+        collective=method.op not in POINT_TO_POINT,
+        of_join_hook=origin.endswith("(join() hook)"),
+        by_reducer=from_reducer(frames),
+        direct=method is ALL_REDUCE and issued_in_backward(frames),
+        small=small,
+        host_waits=host_waits,
+        waited_at_once=not asynchronous and host_waits,
+    )

@@ -4,81 +4,77 @@ At the end of a backward pass the Reducer waits, in C++, for the all-reduces of 
 that it has queued with the autograd engine, and the engine runs callbacks in the order in which they were queued:
 
     first bucket is issued      we queue `_before`
-    last bucket is issued       the Reducer queues its own callback, in which it waits
-    the pass ends               _before (queues _after), the Reducer's wait, _after
+    last bucket was issued      the Reducer queues its own callback, in which it waits
+    the pass ends               _before, the Reducer's wait, `after`
 
-so the two callbacks of ours bracket the wait.
+so the two of ours bracket the wait. `after` is what follows `torch.autograd.backward`; where that is not recorded, or
+the pass ends on another thread (GPUs), `_before` queues it as a callback.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
-
 from torch.autograd import Variable
 
 from joinlab.recorder.call import RecordedCall
-from joinlab.recorder.completions import Completions
+from joinlab.recorder.completions import Completions, Turn
 from joinlab.recorder.waits import Waits
 
 
-class _Pass(threading.local):
-    """The backward pass of one thread of the program."""
-
-    issued: list[RecordedCall] | None = None  # calls of the Reducer in this pass; None: none yet
-    waiting: Sequence[RecordedCall] = ()  # calls that it waits for now, at the end of the pass
-    buckets = 0  # how many calls the previous pass issued
-
-
 class ReducerWaits:
-    """Brackets the Reducer's waits."""
+    """Brackets the Reducer's waits. What it knows of a pass is in the thread's Turn."""
 
     def __init__(self, completions: Completions, waits: Waits) -> None:
         self.completions = completions
         self.waits = waits
-        self._pass = _Pass()
 
-    def bracket(self, call: RecordedCall) -> None:
-        """`call` is about to be issued by the Reducer: have its wait for it recorded."""
-        now = self._pass
-        if now.issued is None:
-            now.issued = []
+    def bracket(self, call: RecordedCall, turn: Turn, frame: int) -> None:
+        """`call` was issued by the Reducer, from the frame of this id: have its wait for it recorded."""
+        issued = turn.issued
+        if issued is None:
+            issued = turn.issued = []
             Variable._execution_engine.queue_callback(self._before)
-        else:
-            previous = now.issued[-1]
-            if previous.waited_at_once:  # it was not the last bucket after all
-                previous.waited_at_once = False
-                self.completions.watch(previous)
-        now.issued.append(call)
+        elif issued[-1].waited_at_once:  # it was not the last bucket after all
+            issued[-1].waited_at_once = False
+            self.completions.watch(issued[-1])
+        issued.append(call)
+        if call.known.direct:
+            turn.frame, turn.stack = frame, call.known.stack
         # The last bucket needs no callback of its own, see Completions.defer. Which one is last, the pass before tells.
-        call.waited_at_once = call.host_waits and len(now.issued) == now.buckets
+        call.waited_at_once = call.known.host_waits and len(issued) == turn.buckets
 
     def _before(self) -> None:
-        now = self._pass
-        issued, now.issued = now.issued or [], None
+        turn = self.completions.own.turn
+        issued, turn.issued, turn.frame = turn.issued or [], None, 0
         calls = [call for call in issued if not call.done or call.outs]
-        now.buckets = len(issued)
-        if calls:
-            now.waiting = calls
-            if calls[0].host_waits:
-                self.waits.begin(calls)
+        turn.buckets = len(issued)
+        if not calls:
+            return
+        turn.waiting = calls
+        host_waits = calls[0].known.host_waits
+        if host_waits:
+            # Of several calls a later one may complete while the first never does, so its future has to tell.
+            self.completions.end_deferral(turn, waits=len(calls) == 1)
+            self.waits.begin(calls)
+        if not (host_waits and turn.within):
             Variable._execution_engine.queue_callback(self._after)
 
     def _after(self) -> None:
-        calls, self._pass.waiting = self._pass.waiting, ()
-        if not calls[0].host_waits:  # NCCL: the stream has been made to wait, not the host
-            for call in calls:
-                call.waited = True
-                call.group.reader.after_wait(call)
+        self.after(self.completions.own.turn)
+
+    def after(self, turn: Turn) -> None:
+        """The Reducer's wait for `turn.waiting` has ended."""
+        calls, turn.waiting = turn.waiting, ()
+        if calls[0].known.host_waits:
+            self.waits.end(calls)
             return
-        for call in calls:
-            self.completions.finish(call)
-        self.completions.end_deferral(waits=True)
-        self.waits.end(calls)
+        for call in calls:  # NCCL: the stream has been made to wait, not the host
+            call.waited = True
+            call.group.reader.after_wait(call)
 
     def gave_up(self, error: BaseException) -> None:
-        """The backward pass raised, so `_after` never ran."""
-        calls, self._pass.waiting, self._pass.issued = self._pass.waiting, (), None
+        """The backward pass raised, so its wait has not ended as expected."""
+        turn = self.completions.own.turn
+        calls, turn.waiting, turn.issued, turn.frame = turn.waiting, (), None, 0
         if not calls:
             return
         for call in calls:  # the Reducer waits for one bucket after the other, and stops at the first that fails
@@ -87,4 +83,4 @@ class ReducerWaits:
                 self.completions.fail(call, error)
                 break
             self.completions.take(call, future)
-        self.waits.end(calls)
+        self.waits.end(calls, completed=False)

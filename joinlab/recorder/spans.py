@@ -21,25 +21,33 @@ class Spans:
         self.backward_site: str | None = None
         """"file:line" of the program that called the latest backward pass."""
         self._numbers = itertools.count()
-        self._sites: dict[tuple[str, CodeType | None, int], tuple[str | None, str]] = {}
+        self._is_program: dict[str, bool] = {}  # by file
+        self._sites: dict[tuple[str, int, int], tuple[CodeType | None, str | None, str]] = {}
+        """By name, id of the code and place in it; the code is kept, so that no other gets its id."""
 
     def begin(self, name: str, frame: FrameType | None, place: str) -> int:
         """Record that the host began `name`, called from `frame`, at Recorder.place(); returns the span's number."""
         number = next(self._numbers)
-        while frame is not None and kind_of(frame.f_code.co_filename) != "program":
+        while frame is not None:
+            file = frame.f_code.co_filename
+            mine = self._is_program.get(file)
+            if mine is None:
+                mine = self._is_program[file] = kind_of(file) == "program"
+            if mine:
+                break
             frame = frame.f_back
-        key = (name, None, 0) if frame is None else (name, frame.f_code, frame.f_lasti)
+        key = (name, 0, 0) if frame is None else (name, id(frame.f_code), frame.f_lasti)
         known = self._sites.get(key)
         if known is None:
             site = None if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
             self._note(sources_under(frame))
-            known = self._sites[key] = (site, f'"n":"{name}","site":{to_json(site)}')
-        site, text = known
+            code = None if frame is None else frame.f_code
+            known = self._sites[key] = (code, site, f'"n":"{name}","site":{to_json(site)}')
         if name == "backward":
-            self.backward_site = site
-        self.log.write_text(f'{{"e":"span+","id":{number},{place},{text},"t":{now()}}}')
+            self.backward_site = known[1]
+        self.log.write_text(f'{{"e":"span+","id":{number},{place},{known[2]},"t":{now()}}}\n')
         return number
 
     def end(self, number: int) -> None:
         """Record that the host ended it."""
-        self.log.write_text(f'{{"e":"span-","id":{number},"t":{now()}}}')
+        self.log.write_text(f'{{"e":"span-","id":{number},"t":{now()}}}\n')

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from joinlab.recorder.call import RecordedCall
 from joinlab.recorder.completions import Completions
-from joinlab.recorder.events import Log, now
+from joinlab.recorder.events import Log, now, values_text
 
 
 class Waits:
@@ -38,8 +38,6 @@ class Waits:
                 self.completions.fail(call, error)
             self.end(calls)
             raise
-        for call in calls:
-            self.completions.finish(call)
         self.end(calls)
 
     def begin(self, calls: Sequence[RecordedCall], limited: bool = False) -> None:
@@ -48,23 +46,34 @@ class Waits:
         A rank is blocked when as many of its threads wait as it has. One in a `limited` wait will go on: it is counted
         once more, as a thread that does not wait, so that no hang is proven from it.
         """
-        ids = ",".join(str(call.id) for call in calls)
-        thread, live = threading.get_ident(), threading.active_count() - self.own_threads + limited
-        line = f'{{"e":"wait","id":[{ids}],"t":{now()},"th":{thread},"n":{live}}}'
+        ids, thread = [call.id for call in calls], threading.get_ident()
+        live = threading.active_count() - self.own_threads + limited
+        line = f'{{"e":"wait","id":{ids},"t":{now()},"th":{thread},"n":{live}}}\n'
         self.open[thread] = line
         self.log.write_text(line)
 
-    def end(self, calls: Sequence[RecordedCall]) -> None:
-        """Record that the host was let go."""
-        ids = ",".join(str(call.id) for call in calls)
+    def end(self, calls: Sequence[RecordedCall], completed: bool = True) -> None:
+        """Record that the host was let go; so those of `calls` that are open have `completed`. One event for all."""
         thread = threading.get_ident()
         self.open.pop(thread, None)
-        self.log.write_text(f'{{"e":"wake","id":[{ids}],"t":{now()},"th":{thread}}}')
+        with self.completions.lock:
+            at = now()
+            ids, texts = [], []
+            for call in calls:
+                ids.append(call.id)
+                texts.append(values_text(call.group.reader.after(call)) if call.outs and completed else "null")
+            values = f',"v":[{",".join(texts)}]'
+            if not completed:
+                values += f',"open":{[call.id for call in calls if not call.done]}'
+            self.log.write_text(f'{{"e":"wake","id":{ids},"t":{at},"th":{thread}{values}}}\n')
+            for call in calls:
+                if completed and not call.done:
+                    self.completions.close(call)
 
     def begin_expected(self, call: RecordedCall) -> None:
         """The program makes its host or its stream wait for `call`."""
         call.waited = True
-        self.completions.end_deferral(waits=True)
+        self.completions.end_deferral(self.completions.own.turn, waits=True)
 
     def streamed(self) -> list[RecordedCall]:
         """Open calls that this rank's stream has been made to wait for: a host sync now waits for them."""
