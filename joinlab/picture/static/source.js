@@ -1,6 +1,7 @@
 // The program beside the picture: the function that made the selected calls, with their lines and those of the endings
 // marked. The functions that called it are a press away.
 
+import { looking } from "./later.js";
 import { esc } from "./text.js";
 
 /** A text of the program. Of its lines: who called from there, or through there, and who ended there.
@@ -8,8 +9,9 @@ import { esc } from "./text.js";
  * @typedef {Map<number, Set<string>>} Marks
  * @typedef {{ picture: import("./picture.js").Picture, selected: number | null, name: string }} Shown */
 
-/** What a place shows, and which of the texts the reader chose there instead of that of a function that called.
- * @type {WeakMap<HTMLElement, { html: string, call: string, chosen: Map<string, string> }>} */
+/** What a place shows, which of the texts the reader chose there instead of that of a function that called, and how far
+ * each is scrolled: to ask the page for that, while it is written, would lay it out.
+ * @type {WeakMap<HTMLElement, { html: string, call: string, chosen: Map<string, string>, tops: Map<string, number> }>} */
 const shown = new WeakMap();
 
 /** Of several pictures, all have the same program, and each line says of which it speaks.
@@ -17,21 +19,22 @@ const shown = new WeakMap();
 export function drawSource(source, of) {
   const { texts, callers } = gather(of), call = JSON.stringify([[...callers.keys()].map((text) => text.key), of.map((one) => one.selected)]);
   const before = shown.get(source), chosen = before?.call === call ? before.chosen : new Map();
+  const tops = before?.tops ?? new Map();
   const first = texts.find((text) => text.lines && text.ended.size) ?? texts.find((text) => text.lines);
   if (!callers.size && first) callers.set(first, new Map([[first, []]]));
   const html = [...callers].map(([inner, every]) => {
     const text = [...every.keys()].find(({ key }) => key === chosen.get(inner.key)) ?? inner;
     return heading(inner, every, text) + listing(text, every.get(text));
   }).join("");
-  shown.set(source, { html, call, chosen });
+  shown.set(source, { html, call, chosen, tops });
   if (html === before?.html) return; // setting it again would lose the reader's place
-  const tops = new Map([...source.querySelectorAll("pre")].map((pre) => [pre.dataset.text, pre.scrollTop]));
   source.innerHTML = html;
-  for (const pre of source.querySelectorAll("pre")) {
+  for (const pre of source.querySelectorAll("pre")) looking(() => {
     pre.scrollTop = tops.get(pre.dataset.text) ?? 0;
+    pre.onscroll = () => tops.set(pre.dataset.text, pre.scrollTop);
     const cited = /** @type {HTMLElement | null} */ (pre.querySelector(".jl-cited"));
     if (cited && (cited.offsetTop < pre.scrollTop || cited.offsetTop + 20 > pre.scrollTop + pre.clientHeight)) pre.scrollTop = cited.offsetTop - 40;
-  }
+  });
   source.onclick = (event) => {
     const pressed = /** @type {HTMLElement} */ (event.target).closest("button");
     if (!pressed) return;

@@ -5,6 +5,7 @@ import { align, evenly, level, neighbour } from "./align.js";
 import { drawDetails, factsOf, rowName } from "./details.js";
 import { element } from "./dom.js";
 import { Keys } from "./keys.js";
+import { looking, writing } from "./later.js";
 import { factsIn, foldsOf, layoutOf, unpack } from "./layout.js";
 import { drawLegend } from "./legend.js";
 import { drawBoth, leader, pairOf, share } from "./pair.js";
@@ -39,6 +40,8 @@ export class LiveView {
     /** @type {Picture} */
     this.picture = null;
     this.rank = 0;
+    /** The slot that is drawn as selected. @type {number | null} */
+    this.marked = null;
     /** Folds that the reader opened, by their first slot. @type {Set<number>} */
     this.opened = new Set();
     this.zoom = FIT;
@@ -50,7 +53,7 @@ export class LiveView {
     this.sideways = 0; // px the picture is scrolled; to ask the browser takes a layout of the page
     this.width = 0; // of the picture; to ask the browser for it again costs milliseconds
     /** @type {unknown} */
-    this.shownBytes = null;
+    this.shownBytes = undefined; // as a Store has it, which has no bytes
     this.makeElements();
     this.listen();
   }
@@ -141,7 +144,7 @@ export class LiveView {
     /** @type {Record<string, (message?: any) => void>} */
     this.listeners = {
       "change:_packed": () => this.load(),
-      "change:selected": () => this.selectionChanged(),
+      "change:selected": ifCurrent(() => writing(() => this.selectionChanged())),
       "change:axis": () => {
         if (!this.run) return;
         this.zoom = FIT;
@@ -178,11 +181,15 @@ export class LiveView {
 
   async load() {
     const packed = this.get("_packed");
+    if (this.has()) return;
     const data = await unpack(packed);
-    if (!this.alive || packed !== this.get("_packed")) return; // something newer came meanwhile
+    if (!this.alive || packed !== this.get("_packed") || this.has()) return; // something newer came meanwhile
     this.shownBytes = packed;
-    this.show(data, data.runs[0]);
+    writing(() => this.show(data, data.runs[0]));
   }
+
+  /** Whether what came, or something newer, is drawn already. */
+  has() { return false; }
 
   /** Show a run in place of the one before. @param {LaneData} data @param {RawRun} run */
   show(data, run) {
@@ -244,7 +251,10 @@ export class LiveView {
   // -- drawing
 
   draw() {
-    if (!this.run) return;
+    if (this.run) writing(() => this.drawAll());
+  }
+
+  drawAll() {
     const axis = this.get("axis");
     this.layout = layoutOf(this.data, this.run, axis, this.get("setup"), this.opened);
     if (this.selected !== null && this.layout.boxes.rowOf(this.selected) < 0 && !this.get("setup")) { // it lies in a fold
@@ -311,12 +321,12 @@ export class LiveView {
       this.picture.look(...this.sight());
     }
     this.paint();
-    if (!this.picture.partial) this.anchor?.();
+    if (!this.picture.partial && this.anchor) looking(this.anchor);
     this.toolbar.update(this.get("axis"), !!this.get("setup"));
     this.overview.draw(layoutOf(this.data, this.run, "logical", true), this.data.looks, this.run, !!this.covered.length);
-    this.overview.window(this.picture, this.scroll);
     this.drawLegend();
     this.pick(false);
+    looking(() => this.overview.window(this.picture, this.scroll));
   }
 
   drawLegend() {
@@ -368,6 +378,7 @@ export class LiveView {
   markPicked() {
     const { grid, selected } = this;
     for (const old of grid.querySelectorAll('[aria-selected="true"]')) old.setAttribute("aria-selected", "false");
+    this.marked = selected;
     grid.querySelector(".jl-picked").innerHTML = selected === null ? "" : this.picture.picked(selected, this.rank);
     const cell = selected === null ? null
       : grid.querySelector(`[id="${this.name}-${selected}-${this.rank}"]`) ?? grid.querySelector(`[role="gridcell"][data-slot="${selected}"]`);
@@ -382,7 +393,12 @@ export class LiveView {
     const { selected } = this, cell = this.markPicked();
     this.drawDetails();
     this.ask();
-    const extent = scrolls && selected !== null ? this.picture.extent(selected) : null;
+    if (scrolls && selected !== null) looking(() => this.reveal(selected, cell));
+  }
+
+  /** Scroll to what is selected. @param {number} selected @param {Element | null} cell that is drawn of it */
+  reveal(selected, cell) {
+    const extent = this.picture.extent(selected);
     if (!extent) return;
     const box = this.layout.boxes.of(selected).find((one) => one.rank === this.rank), across = box ? this.picture.sides(box) : null;
     if (this.picture.down) reveal(this.scroll, extent, across);
