@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import json
 
 import pytest
 
 from joinlab.emulator import emulate as emulator
-from joinlab.notebook import ending_map, session
+from joinlab.notebook import ahead, ending_map, session
+from joinlab.notebook.ahead import MOST_BYTES
 from joinlab.notebook.bench import Bench, bench
 from joinlab.notebook.ending_map import TRIES
 from joinlab.notebook.sweep import COUNTS, Overall
@@ -39,6 +42,53 @@ def test_what_is_on_the_map_is_not_emulated_again(made, monkeypatch):
     made.panel._handle_custom_msg({"counts": [2, 2]}, [])
     assert made.counts == (2, 2) and made.panel.counts == [2, 2]
     assert [str(end) for end in made.timeline.ends] == ["finished", "finished"]
+
+
+def unpacked(parcel: bytes) -> dict:
+    return json.loads(gzip.decompress(parcel))
+
+
+def test_the_pictures_sent_ahead_are_those_that_python_would_answer(made):
+    parcels = [unpacked(parcel) for parcel in made._map._ahead._sent]
+    keys = [key for parcel in parcels for key in parcel["ahead"]]
+    assert len(keys) == len(set(keys)) == len(COUNTS) ** 2 and made._map._ahead.size <= MOST_BYTES
+    for counts in ((5, 6), (5, 5), (0, 8)):
+        made.counts = counts
+        answer = unpacked(made.view._packed)
+        parcel = next(one for one in parcels if made.view.shown in one["ahead"])
+        at, first, verdict = parcel["ahead"][made.view.shown]
+        assert (first, verdict) == (made.view.selected, made.panel.verdict)
+        assert spelled(parcel, parcel["runs"][at]) == spelled(answer, answer["runs"][0])
+
+
+def spelled(data: dict, run: dict) -> list:
+    """What a run shows, in words: runs that travel together number their texts together."""
+    texts, facts = data["texts"], data["facts"]
+    boxes = [
+        [box["rank"], texts[box["label"]], box["slot"]]
+        + [[texts[name], texts[said]] for fact in data["told"][box["facts"]] for name, said in [facts[fact]]]
+        for box in run["boxes"]
+    ]
+    places = [[one[name] for name in ("box", "from", "to", "stops")] for one in run["layouts"].values()]
+    ends = [texts[end] for end in run["ends"]]
+    return [boxes, places, ends, texts[run["title"]], run["verdict"]["first"], run["verdict"]["wrong"]]
+
+
+def test_another_page_gets_the_pictures_once_more(made, monkeypatch):
+    sent = []
+    monkeypatch.setattr(made._map._ahead, "_send", sent.append)
+    made.panel._handle_custom_msg({"press": "shown"}, [])
+    assert sent == made._map._ahead._sent and sent
+
+
+def test_what_does_not_fit_the_budget_is_not_sent(made, monkeypatch):
+    monkeypatch.setattr(ahead, "MOST_BYTES", 10_000)
+    sent = []
+    one = ahead.Ahead(sent.append)
+    for _ in range(2):
+        one.add(made._setting(), made.timeline)
+        one.flush()
+    assert len(sent) == 1 and one.size == len(sent[0]) <= 10_000
 
 
 def test_another_engine_has_another_map(made):
@@ -130,3 +180,17 @@ def test_a_program_that_was_cut_off_is_neither_on_the_map_nor_kept(monkeypatch):
     opened = watched(bench(endless, inputs=(1, 1)))
     assert "slow" in opened.panel.map["note"] and all("2" not in counts for counts in opened.panel.map["cells"])
     assert all(len(kept.counts) and 2 not in kept.counts for kept in opened._session._kept)
+
+
+def test_what_is_sent_ahead_is_named_by_all_that_it_depends_on(made):
+    keys = {made.view.shown}
+    for name, value in (("engine", "emulated nccl 1.9"), ("barrier_value", 9), ("case", 5), ("counts", (2, 2))):
+        setattr(made, name, value)
+        keys.add(made.view.shown)
+    assert len(keys) == 5 and "" not in keys
+
+
+def test_a_program_of_ones_own_and_a_covered_run_are_never_named():
+    opened = watched(bench(quick, inputs=(1, 1)))
+    assert opened.view.shown == "" and opened._map._ahead.size == 0
+    assert bench(predict=True).view.shown == ""

@@ -198,6 +198,23 @@ def test_a_click_on_the_map_moves_the_sliders_and_the_picture(notebook):
     assert notebook.ask("follows.counts") == [4, 1]
 
 
+def test_a_move_is_drawn_while_python_is_busy_and_python_then_says_the_same(notebook):
+    where = cell(notebook, FOLLOWS)
+    notebook.tell("follows.counts = (4, 2); follows._map.finish()")
+    where.locator('.jl-board[data-ahead="81"]').wait_for()
+    where.locator(".jl-title", has_text="inputs (4, 2)").wait_for()
+    kernel = "window.jupyterapp.shell.currentWidget.sessionContext.session.kernel"
+    notebook.page.evaluate(f"() => {{ {kernel}.requestExecute({{ code: 'threading.Event().wait()' }}); }}")
+    press(notebook, where.get_by_label("rank 0: inputs"), "ArrowLeft", times=2)
+    where.locator(".jl-title", has_text="inputs (2, 2)").wait_for()
+    early = drawn(where), where.locator(".jlb-verdict").text_content()
+    expect(where.locator('.jlm-grid [aria-selected="true"]')).to_have_attribute("data-cell", "2,2")
+    notebook.page.evaluate(f"() => {kernel}.interrupt()")
+    notebook.wait_for("follows.view.shown", "1,emulated nccl,7,0,2,2")
+    assert (drawn(where), where.locator(".jlb-verdict").text_content()) == early
+    assert early[0] == Counter(notebook.ask("labels(follows.timeline)"))
+
+
 def test_a_press_is_answered_before_python_does(notebook):
     where = cell(notebook, FOLLOWS)
     notebook.page.evaluate(

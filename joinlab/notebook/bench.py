@@ -2,9 +2,10 @@
 
 A `Panel` of controls above a `Board`, the live view with a slider per rank; a `Session` runs what they ask for.
 Emulated runs follow every slider at once; the browser holds back the positions that come while one is emulated, and
-then sends the newest alone. A launched run goes on in a thread of its own, which is the only one besides the kernel's
-that touches the widgets, and holds the lock while it does. In a fresh kernel a recorded emulation is shown while torch
-is loaded. A cell that is run again leaves its old bench behind, out of sight: the new one stops what that one launched.
+then sends the newest alone. What the map has computed lies on the page already (`Ahead`), and is drawn at once. A
+launched run goes on in a thread of its own, which is the only one besides the kernel's that touches the widgets, and
+holds the lock while it does. In a fresh kernel a recorded emulation is shown while torch is loaded. A cell that is run
+again leaves its old bench behind, out of sight: the new one stops what that one launched.
 
 Everything that can be done with the mouse can be done from Python too, so that a notebook can be checked without a
 browser:

@@ -29,6 +29,7 @@ class Board(View):
     predict   whether to ask for that
     results   per rank, whether that was right
     busy      nothing can be changed now
+    shown     `Setting.key` of the emulation that is shown; "" for anything else
 
     Setting `counts` or `said` to anything else raises ProgramError.
     """
@@ -42,6 +43,7 @@ class Board(View):
     predict = traitlets.Bool(False).tag(sync=True)
     results = traitlets.List(traitlets.Unicode()).tag(sync=True)
     busy = traitlets.Bool(False).tag(sync=True)
+    shown = traitlets.Unicode("").tag(sync=True)
     ranks = traitlets.Int(MAX_RANKS).tag(sync=True)
     most = traitlets.Int(MAX_INPUTS).tag(sync=True)
     words = traitlets.List(["", *WORDS]).tag(sync=True)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from joinlab.errors import JoinlabError
+from joinlab.notebook.ahead import Ahead
 from joinlab.notebook.session import Session, Setting
 from joinlab.notebook.sweep import COLORS, COUNTS, SIGNS, Overall, overall_of
 from joinlab.notebook.verdict_card import judged
@@ -44,11 +45,13 @@ class EndingMap:
 
     session  emulates, and keeps what it emulated: what is on the map, a slider shows at once
     show     called with what the browser is to be told of it; {} for no map
+    ahead    sends the browser the pictures of what is on the map
     """
 
-    def __init__(self, session: Session, show: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, session: Session, show: Callable[[dict[str, Any]], None], ahead: Ahead) -> None:
         self._session = session
         self._show = show
+        self._ahead = ahead
         self._base: Setting | None = None
         self._cell: int | None = None
         self._left: list[tuple[int, int]] = []
@@ -74,6 +77,7 @@ class EndingMap:
         cell = None if setting.case else self._session.cell  # any cell may redefine what a program of one's own calls
         if (base, cell) != (self._base, self._cell):
             self._base, self._cell, self._cells = base, cell, {}
+            self._ahead.clear()
             self._long, self._slow, self._spent, self._took = 0, False, 0.0, 0.0
             self._left = _nearest_first(setting.counts)
             self._tell("")
@@ -85,6 +89,7 @@ class EndingMap:
         self.watched = True
         if self._base is not None:
             self._tell("")
+            self._ahead.repeat()
             self._schedule()
 
     def finish(self) -> None:
@@ -124,15 +129,15 @@ class EndingMap:
     def _step(self) -> bool:
         """Emulate the next cell; False if there can be no map."""
         assert self._base is not None
-        counts = self._left.pop(0)
+        setting = replace(self._base, counts=self._left.pop(0))
         began = time.process_time()  # of all threads: what other processes do does not make a program slow
         try:
-            timeline = self._session.emulate(replace(self._base, counts=counts))
+            timeline = self._session.emulate(setting)
         except (JoinlabError, KeyboardInterrupt) as error:
             return self._give_up(f"No map: {str(error) or 'interrupted'}"[:160])
         if any(end.kind is EndKind.KILLED for end in timeline.ends):  # how it ends is not known
             return self._give_up(f"This program is slow: {REST}")
-        self._cells[f"{counts[0]},{counts[1]}"] = list(Overall).index(overall_of(timeline))
+        self._cells[f"{setting.counts[0]},{setting.counts[1]}"] = list(Overall).index(overall_of(timeline))
         self._took = time.process_time() - began
         self._spent += self._took
         self._long = self._long + 1 if self._took > SLOW_S else 0
@@ -141,12 +146,18 @@ class EndingMap:
             self._left.sort(key=lambda cell: (sum(cell), cell))
         if self._slow and self._left and self._spent > MOST_S:
             return self._give_up(f"This program is slow, so its map ends at {self._progress}: {REST}")
-        packed(timeline, False)  # what the bench shows of it, so that going there costs the drawing alone
-        judged(timeline)
+        if setting.case:
+            self._ahead.add(setting, timeline)
+        else:  # what the bench shows of it: going there is the way to Python and back, and the drawing
+            packed(timeline, False)
+            judged(timeline)
+        if not self._left:
+            self._ahead.flush()
         return True
 
     def _give_up(self, note: str) -> bool:
         self.stop()
+        self._ahead.flush()
         self._tell(note)
         return False
 

@@ -43,6 +43,11 @@ class Setting:
     barrier_value: int = 7
     pad: int = 0
 
+    @property
+    def key(self) -> str:
+        """All that an emulation of a case depends on, as static/ahead.js writes it, too."""
+        return ",".join(map(str, (self.case, self.engine.name, self.barrier_value, self.pad, *self.counts)))
+
 
 class Session:
     """Runs settings: emulates them at once, or launches them in a thread.

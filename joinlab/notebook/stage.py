@@ -15,6 +15,7 @@ import ipywidgets
 
 from joinlab.emulator.warm_up import warm_up
 from joinlab.errors import JoinlabError, LaunchInterrupted, ProgramError
+from joinlab.notebook.ahead import Ahead
 from joinlab.notebook.board import Board, check_counts
 from joinlab.notebook.ending_map import EndingMap
 from joinlab.notebook.engines import ENGINES, Engine, knobs, missing
@@ -131,7 +132,7 @@ class Stage:
             layout=Layout(),
         )
         self._output = Output(layout=Layout())
-        self._map = EndingMap(self._session, self._show_map)
+        self._map = EndingMap(self._session, self._show_map, Ahead(self._send_ahead))
         self.widget = ipywidgets.VBox(self._parts(), layout=Layout())
 
     @property
@@ -236,6 +237,11 @@ class Stage:
         if not self._closed and self.panel.map != told:
             self.panel.map = told
 
+    def _send_ahead(self, parcel: bytes) -> None:
+        """Give the page pictures that its sliders can go to, and name the widgets that it sets for that."""
+        if not self._closed:
+            self.view.send({"ahead": [self.view.model_id, self.panel.model_id]}, [parcel])
+
     def _next_step(self) -> str:
         if reason := missing(self._now, len(self.counts)):
             return f"Not on this machine. {reason}"
@@ -255,7 +261,7 @@ class Stage:
         except JoinlabError as error:
             self._fail(error)
             return
-        self._show(timeline)
+        self._show(timeline, self._setting().key if self.case else "")
 
     # ---------------------------------------------------------------- showing
 
@@ -296,15 +302,16 @@ class Stage:
     def _cover(self) -> None:
         """Show the program and the ranks, and nothing of what they do."""
         timeline = self._blank(self.counts)
-        self._draw(timeline, selected=None, covered=list(range(timeline.world_size)))
+        self._draw(timeline, selected=None, covered=list(range(timeline.world_size)), shown="")
         self._output.clear()
         if self._beside is not None:
             self._beside.compare()
 
-    def _show(self, timeline: Timeline) -> None:
+    def _show(self, timeline: Timeline, key: str = "") -> None:
+        """Show a run; `key` is that of its setting, where it would come out the same again."""
         asked = self.covered
         self._verdict, first = card(timeline)
-        self._draw(timeline, covered=[], selected=first)
+        self._draw(timeline, covered=[], selected=first, shown=key)
         self._timeline = timeline
         self._output.show(timeline)
         self._tell("")

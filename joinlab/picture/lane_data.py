@@ -121,15 +121,15 @@ class LaneData:
             self._runs.append(run)
         return self._runs.index(run)
 
-    def packed(self) -> bytes:
-        """All of it, as compressed JSON, and behind a NUL the columns; the same runs give the same bytes."""
+    def packed(self, **more: Any) -> bytes:
+        """All of it and `more`, as compressed JSON, and behind a NUL the columns; the same runs give the same bytes."""
         parts = {
             "looks": LOOKS,
             "texts": [shown(text) for text in self._texts.values],
             "facts": self._facts.values,
             "told": self._told.values,
             "runs": self._runs,
-        }
+        } | more
         text = json.dumps(parts, ensure_ascii=False, separators=(",", ":")).encode()
         if not self._columns:
             return gzip.compress(text, 6, mtime=0)

@@ -1,6 +1,7 @@
 """The whole bench in JupyterLab: from key press to repaint, emulation included, and what travels over the wire.
 
-Nothing stands beside it but what is aimed at; views.py has Plotly's FigureWidget beside the same view.
+Beside it stands the floor: a widget of one number that Python answers with the same number, in the same page. It takes
+the way to Python and back, and the browser's next frame. views.py has Plotly's FigureWidget beside the live view.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
+from playwright.sync_api import Page
+
 from tests.bench.figures import Figure, ms
 from tests.bench.views import WATCH
 from tests.browser import Notebook, chromium, lab, watched, write_notebook
@@ -18,70 +21,118 @@ from tests.browser import Notebook, chromium, lab, watched, write_notebook
 ROUNDS = 24
 
 CELLS = (
-    """import joinlab
-from joinlab.notebook import verdict_card, view
+    """import anywidget, joinlab, traitlets
+from joinlab.notebook import ending_map, verdict_card, view
 from joinlab.picture.lanes import lanes
 
-def forget():
-    bench._map.watched = False
-    bench._map.stop()
+ending_map.EndingMap.watch = lambda self: None  # the map is computed when it is asked for
+
+def forget(bench):
     bench._session._kept.clear()
     view._packed_before.cache_clear()
     verdict_card.judged.cache_clear()
 
-def compute_map():
+def compute_map(bench):
+    bench._map.follow(None)
     bench._follow_map()
-    bench._map.finish()""",
+    bench._map.finish()
+
+class Floor(anywidget.AnyWidget):
+    _esm = '''export default { render({ model, el }) {
+        const slider = document.createElement("input"), said = document.createElement("p");
+        slider.type = "range";
+        slider.setAttribute("aria-label", "floor");
+        said.className = "jl-canvas";
+        slider.addEventListener("input", () => { model.set("asked", Number(slider.value)); model.save_changes(); });
+        model.on("change:answered", () => { said.textContent = model.get("answered"); });
+        el.addEventListener("keydown", (event) => event.stopPropagation());  // not the notebook's
+        el.append(slider, said); } };'''
+    asked = traitlets.Int(50).tag(sync=True, echo_update=False)
+    answered = traitlets.Int(50).tag(sync=True)
+
+    @traitlets.observe("asked")
+    def _answer(self, change):
+        self.answered = change["new"]""",
     "bench = joinlab.bench(case=4, inputs=(5, 6), engine='emulated nccl 1.9')\nbench",
+    "Floor()",
+    "eight = joinlab.bench(case=4, inputs=(5,) * 7 + (6,), engine='emulated nccl 1.9')\neight",
 )
 
 
 def measure() -> Iterator[Figure]:
-    """One bench; the slider of rank 0 goes from 5 to 3 and back: each position emulated, then taken from the map."""
+    """The slider of rank 0 goes from 5 to 3 and back: each position emulated, then sent ahead by the map."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_notebook(folder / "served" / "bench.ipynb", CELLS)
-        with (
-            lab(folder / "served", folder / "settings") as (url, token),
-            chromium() as browser,
-            watched(browser, [url], viewport={"width": 1400, "height": 1300}) as page,
-        ):
-            sent: list[int] = []
+        write_notebook(folder / "served" / "bench.ipynb", CELLS[:3])
+        write_notebook(folder / "served" / "eight.ipynb", [CELLS[0], *CELLS[2:]])
+        with lab(folder / "served", folder / "settings") as (url, token), chromium() as browser:
+            viewport = {"width": 1400, "height": 1300}
+            with watched(browser, [url], viewport=viewport) as page:
+                yield from _two_ranks(Bench(page, url, token, "bench.ipynb"))
+            with watched(browser, [url], viewport=viewport) as page:
+                yield from _eight_ranks(Bench(page, url, token, "eight.ipynb"))
 
-            def received(frame: bytes | str) -> None:
-                said = frame if isinstance(frame, bytes) else frame.encode()
-                kind = re.search(rb'"msg_type": ?"(\w+)"', said)  # its own comes first, then that of what it answers
-                if kind and kind[1] in (b"comm_open", b"comm_msg"):
-                    sent.append(len(said))
 
-            page.on("websocket", lambda socket: socket.on("framereceived", received))
-            notebook = Notebook(page, url, token, "bench.ipynb")
-            notebook.run_all()
-            page.locator(".jl-svg").wait_for()
-            page.wait_for_timeout(500)
-            first, moved = sum(sent), []
+class Bench(Notebook):
+    """A notebook with a bench, and how many bytes its widgets have got."""
 
-            def moves(before: str) -> list[float]:
-                """Seconds from key to repaint; `before` is run in Python before each."""
-                times = []
-                page.get_by_label("rank 0: inputs").focus()
-                for at in range(ROUNDS):
-                    notebook.tell(before)
-                    page.wait_for_timeout(150)  # let what that and the last move began come to an end
-                    sent.clear()
-                    page.evaluate(WATCH)
-                    page.keyboard.press("ArrowLeft" if at % 4 < 2 else "ArrowRight")
-                    times.append(page.evaluate("() => window.moved"))
-                    page.wait_for_timeout(100)
-                    moved.append(sum(sent))
-                return times[4:]
+    def __init__(self, page: Page, url: str, token: str, name: str) -> None:
+        self.sent: list[int] = []
+        page.on("websocket", lambda socket: socket.on("framereceived", self._received))
+        super().__init__(page, url, token, name)
+        self.run_all()
+        page.locator(".jl-svg").wait_for()
+        page.wait_for_timeout(500)
 
-            assert notebook.ask("bench.timeline is not None")  # torch is loaded
-            emulated = moves("forget()")
-            notebook.tell("compute_map()")
-            known = moves("")
-            boxes = notebook.ask("len(lanes(bench.timeline).boxes)")
-    yield Figure(f"bench, key to repaint: {boxes} boxes, emulation included", ms(emulated), "", "at most 60 ms")
-    yield Figure("bench, key to repaint, the map computed", ms(known), "", "at most 35 ms")
+    def _received(self, frame: bytes | str) -> None:
+        said = frame if isinstance(frame, bytes) else frame.encode()
+        kind = re.search(rb'"msg_type": ?"(\w+)"', said)  # its own comes first, then that of what it answers
+        if kind and kind[1] in (b"comm_open", b"comm_msg") and b"floor" not in said:
+            self.sent.append(len(said))
+
+    def moves(self, slider: str, before: str = "") -> tuple[list[float], float]:
+        """Seconds from key to repaint, and bytes of a move; `before` is run in Python before each."""
+        times, sizes = [], []
+        self.page.get_by_label(slider).focus()
+        for at in range(ROUNDS):
+            self.tell(before)
+            self.page.wait_for_timeout(150)  # let what that and the last move began come to an end
+            self.sent.clear()
+            self.page.evaluate(WATCH)
+            self.page.keyboard.press("ArrowLeft" if at % 4 < 2 else "ArrowRight")
+            times.append(self.page.evaluate("() => window.moved"))
+            self.page.wait_for_timeout(100)
+            sizes.append(sum(self.sent))
+        return times[4:], median(sizes)
+
+
+def _two_ranks(notebook: Bench) -> Iterator[Figure]:
+    first = sum(notebook.sent)
+    assert notebook.ask("bench.timeline is not None")  # torch is loaded
+    slider = "rank 0: inputs"
+    emulated, size = notebook.moves(slider, "forget(bench)")
+    floor, _ = notebook.moves("floor")
+    notebook.sent.clear()
+    notebook.tell("compute_map(bench)")
+    notebook.page.wait_for_timeout(1000)
+    ahead = sum(notebook.sent)
+    known, also = notebook.moves(slider)
+    boxes = notebook.ask("len(lanes(bench.timeline).boxes)")
+    yield Figure("floor: a number to Python and back, key to repaint", ms(floor), "", "")
+    beside = f"{median(emulated) / median(floor):.1f} floors"
+    yield Figure(f"bench, key to repaint: {boxes} boxes, emulation included", ms(emulated), beside, "at most 60 ms")
+    beside = f"{median(known) / median(floor):.1f} floors"
+    yield Figure("bench, key to repaint, the map computed", ms(known), beside, "at most 35 ms")
     yield Figure("bench, first view: all widgets over the wire", f"{first / 1e3:.1f} kB", "", "below 150 kB")
-    yield Figure("bench, a slider move over the wire", f"{median(moved) / 1e3:.1f} kB", "", "below 15 kB")
+    yield Figure("bench, a slider move over the wire", f"{max(size, also) / 1e3:.1f} kB", "", "below 15 kB")
+    yield Figure("bench, the map and its pictures, in the background", f"{ahead / 1e3:.1f} kB", "", "below 300 kB")
+
+
+def _eight_ranks(notebook: Bench) -> Iterator[Figure]:
+    assert notebook.ask("eight.timeline is not None")
+    emulated, _ = notebook.moves("rank 7: inputs", "forget(eight)")
+    floor, _ = notebook.moves("floor")
+    boxes = notebook.ask("len(lanes(eight.timeline).boxes)")
+    beside = f"{median(emulated) / median(floor):.1f} floors"
+    what = f"bench of 8 ranks, key to repaint: {boxes} boxes, emulation included"
+    yield Figure(what, ms(emulated), beside, "at most 60 ms")

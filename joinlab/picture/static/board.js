@@ -1,8 +1,11 @@
 // The bench's picture: the live view, with sliders as the heads of its lanes, an overview above, and what can be saved.
 
+import { Ahead } from "./ahead.js";
 import { neighbour } from "./align.js";
 import { button, element } from "./dom.js";
 import { Heads } from "./heads.js";
+import { looking, writing } from "./later.js";
+import { pairOf } from "./pair.js";
 import { save } from "./save.js";
 import { LiveView } from "./view.js";
 
@@ -28,6 +31,11 @@ class Board extends LiveView {
     for (const trait of TRAITS) this.model.on(`change:${trait}`, this.redraw);
     this.saved = (/** @type {any} */ message) => { if (message?.save) save(message, (said) => this.announce(said)); };
     this.model.on("msg:custom", this.saved);
+    this.ahead = new Ahead(this.model, (count) => { this.view.dataset.ahead = String(count); });
+    /** The key of what is drawn and Python has not answered yet. @type {string} */
+    this.early = "";
+    this.moved = () => queueMicrotask(() => this.drawEarly()); // after the message to Python
+    this.model.on("change:counts", this.moved);
     this.heads.draw();
   }
 
@@ -35,6 +43,39 @@ class Board extends LiveView {
     super.close();
     for (const trait of TRAITS) this.model.off(`change:${trait}`, this.redraw);
     this.model.off("msg:custom", this.saved);
+    this.model.off("change:counts", this.moved);
+    this.ahead.close();
+  }
+
+  /** Draw what the sliders ask for, if Python has sent it ahead. */
+  drawEarly() {
+    const able = this.alive && this.run && !this.covered.length && !this.get("busy") && !pairOf(this.view), { key } = this.ahead;
+    const found = able ? this.ahead.known.get(key) : null;
+    if (!found || key === this.early || (!this.early && key === this.get("shown"))) return;
+    this.early = key;
+    this.selectUndrawn(found.first);
+    this.ahead.begin(found);
+    writing(() => this.show(found.data, found.run));
+  }
+
+  /** Select what is drawn so already, or will be. @param {number | null} slot */
+  selectUndrawn(slot) {
+    this.shownBytes = null;
+    this.ahead.select(slot);
+    this.shownBytes = this.get("_packed");
+  }
+
+  /** Whether Python's answer says nothing new: it is to what was drawn early, or to an older position of the sliders. */
+  has() {
+    if (!this.early) return false;
+    const shown = this.get("shown"), same = shown === this.early, older = shown && !same && this.early === this.ahead.key;
+    if (older) queueMicrotask(() => this.selectUndrawn(this.marked)); // a model that is being set must not be set again
+    if (older || same) this.shownBytes = this.get("_packed");
+    if (older) return true;
+    this.early = "";
+    this.ahead.end(same);
+    if (same && this.marked !== this.selected) writing(() => this.selectionChanged());
+    return same;
   }
 
   /** @param {LaneData} data @param {RawRun} run */
@@ -42,12 +83,16 @@ class Board extends LiveView {
     super.show(data, run);
     this.waits.hidden = true;
     for (const one of this.saves) one.disabled = this.covered.length > 0 || !this.layout.boxes.calls;
-    this.centre();
+    looking(() => this.centre());
   }
 
   /** Mark what is selected, and bring its rank's card into sight, too. @param {boolean} scrolls */
   pick(scrolls) {
     super.pick(scrolls);
+    looking(() => this.showCard());
+  }
+
+  showCard() {
     const side = this.panel, here = this.panel.querySelector(".jl-here");
     if (!here) return;
     const top = here.getBoundingClientRect().top - side.getBoundingClientRect().top + side.scrollTop;

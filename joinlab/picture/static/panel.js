@@ -90,8 +90,9 @@ class Panel {
     this.door.hidden = !get("knobs").length;
     if (this.door.hidden) this.knobs.hidden = true;
     this.drawStatus(get("status"));
-    this.drawVerdict(get("verdict"));
-    this.map.draw(get("map"), get("counts"));
+    const early = get("early"); // what the board shows and Python has not answered yet
+    this.drawVerdict(early ? early.verdict : get("verdict"));
+    this.map.draw(get("map"), early ? early.counts : get("counts"));
   }
 
   /** @param {{ name: string, label: string, missing: string }[]} engines @param {string} chosen @param {boolean} running */
@@ -131,11 +132,19 @@ class Panel {
 export default {
   /** @param {{ model: Model, el: HTMLElement }} context */
   render({ model, el }) {
-    const panel = new Panel(el, model), draw = () => panel.draw();
+    const panel = new Panel(el, model);
+    let [due, alive] = [false, true];
+    const draw = () => { // once for all that a message changes
+      if (!due) queueMicrotask(() => { due = false; if (alive) panel.draw(); });
+      due = true;
+    };
     const traits = ["programs", "case", "engines", "engine", "knobs", "barrier_value", "pad", "status", "go", "can_go", "launches", "running",
-      "comparing", "can_compare", "verdict", "map", "counts"];
+      "comparing", "can_compare", "verdict", "map", "counts", "early"];
     for (const trait of traits) model.on(`change:${trait}`, draw);
     model.send({ press: "shown" }); // from now on somebody can see a map
-    return () => { for (const trait of traits) model.off(`change:${trait}`, draw); };
+    return () => {
+      alive = false;
+      for (const trait of traits) model.off(`change:${trait}`, draw);
+    };
   },
 };

@@ -69,7 +69,7 @@ interface Looks {
 
 type Fact = [name: string, said: string];
 
-interface LaneData { looks: Looks; texts: string[]; facts: [number, number][]; told: number[][]; runs: RawRun[] }
+interface LaneData { looks: Looks; texts: string[]; facts: [number, number][]; told: number[][]; runs: RawRun[]; ahead?: Record<string, [run: number, first: number | null, verdict: object]> }
 
 /** A call, or what a host did: a box of the picture, placed along the axis. */
 interface Box {
@@ -104,7 +104,11 @@ interface Model {
   off(event: string, listener: (...args: any[]) => void): void;
   save_changes(): void;
   send?(message: unknown): void;
+  widget_manager?: { get_model(id: string): Promise<WholeModel> };
 }
+
+/** A widget's model as the notebook has it. */
+interface WholeModel { get(name: string): any; set_state?(state: object): void }
 
 /** What a view lets the view beside it see. */
 interface Neighbour {
