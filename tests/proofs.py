@@ -109,9 +109,11 @@ def _cause(reasons: Reasons, hung: list[int]) -> str:
             return (
                 "gloo, sizes differ" if len({(str(row["shape"]), row["dtype"]) for row in rows}) > 1 else "gloo, other"
             )
-        if len(reasons.groups[group]) > 2:
-            return "NCCL, the ring's order decides, which no record tells"
-        return "NCCL, hosts that connect, or what no ring of two decides"
+        if group in reasons.meta.get("nccl", {}).get("coalesced", []):
+            return "NCCL, calls that were issued as one"
+        if len(reasons.groups[group]) > 2 and group not in reasons.meta.get("nccl", {}).get("rings", {}):
+            return "NCCL, the ring's order decides, which was not told"
+        return "NCCL, hosts that connect, or what a ring does not decide"
     return "no rank ends in a call that the rules leave open: a rank waits for none, or for several"
 
 

@@ -75,3 +75,18 @@ def test_batched_send_and_receive_do_not_deadlock_under_the_recorder() -> None:
         return float(y[0])
 
     assert joinlab.launch(program, (1, 1), "nccl", on_output=None).raise_for_ending().returns == (1.0, 0.0)
+
+
+def test_the_record_tells_what_the_rule_needs_to_know_of_nccl() -> None:
+    """The ring is told by the first rank of a group of three and more."""
+
+    def program(rank: int, inputs: Any) -> None:
+        dist.all_reduce(torch.ones(1))
+        torch.cuda.synchronize()
+
+    ranks = min(max(torch.cuda.device_count(), 2), 8)
+    timeline = joinlab.launch(program, (1,) * ranks, "nccl", on_output=None)
+    told = timeline.meta["nccl"]
+    assert told["coalesced"] == []
+    assert told.get("warps_apart", True) == (torch.cuda.get_device_capability()[0] >= 7)
+    assert [sorted(ring) for ring in told["rings"].values()] == [list(range(ranks))] * (ranks > 2)

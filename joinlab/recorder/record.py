@@ -93,6 +93,9 @@ def record(folder: str | os.PathLike[str], *, keep: int | None = KEEP) -> None:
     keep    calls kept per group and rank, the last ones, with their stacks; older ones are counted. A rank takes at
             most 14 MB of disk (MOST_BYTES). None keeps all calls, without a bound
 
+    On NCCL the order of the ranks on its ring decides which calls can complete where they do not fit. Its log tells, so
+    that is written into the folder, too, unless you have asked for it yourself (NCCL_DEBUG, NCCL_DEBUG_FILE).
+
     Nothing that goes wrong here is raised: there is one warning, and the job goes on unrecorded.
 
         joinlab.record("runs/today")
