@@ -29,11 +29,13 @@ from joinlab.timeline import Timeline
 WINDOW = 600
 """Calls of a rank that are looked at, the last ones: several steps of most jobs."""
 
-MOST_PEERS = 8
-"""Peers that a rank is compared with; more would seldom decide otherwise."""
+MOST_CALLS = 100_000
+"""Of many ranks together, so that those of a large job are read in a second; at least LEAST_CALLS of each."""
 
-MOST_SUSPECTS = 64
-"""Of more suspects none is told apart, to bound the time."""
+LEAST_CALLS = 60
+
+MOST_PEERS = 16
+"""Peers that a rank is compared with; more would seldom decide otherwise."""
 
 Role = tuple[object, ...]
 Place = tuple[Role, bool, int]
@@ -103,9 +105,10 @@ class Paths:
     def strays(self, suspects: Collection[int]) -> list[Stray]:
         """Those of some ranks that left the common path; [] where nothing decides, or all seem to have."""
         known = sorted(set(suspects) - self.unknown)
-        if not 1 < len(known) <= MOST_SUSPECTS:
+        if len(known) < 2:
             return []
-        peers = {rank: self._peers(rank, known) for rank in known}
+        suspected = frozenset(known)
+        peers = {rank: self._peers(rank, suspected) for rank in known}
         self._read({*known, *(peer for those in peers.values() for peer in those)})
         for level in range(3):
             found = [stray for rank in known if (stray := self._apart(rank, peers[rank], level))]
@@ -161,18 +164,22 @@ class Paths:
             for rank, names in self._roles.items()
         }
 
-    def _peers(self, rank: int, suspects: Sequence[int]) -> list[int]:
-        """Ranks of the same stage, those first with whose groups it shares the most roles; suspects at any rate."""
-        mine = set(self._roles.get(rank, {}).values())
-        alike = [
-            other
-            for other, names in self._roles.items()
-            if other != rank
-            and other not in self.unknown
-            and self._stages[other] == self._stages[rank]
-            and mine == set(names.values())
-        ]
-        return sorted(alike, key=lambda other: (other not in suspects, other))[: max(MOST_PEERS, len(suspects))]
+    @cached_property
+    def _parts(self) -> dict[object, list[int]]:
+        """Ranks with the same part in the job: in groups of the same roles, in the same stage."""
+        found: dict[object, list[int]] = {}
+        for rank in sorted(self._roles.keys() - self.unknown):
+            found.setdefault(self._part(rank), []).append(rank)
+        return found
+
+    def _part(self, rank: int) -> object:
+        return frozenset(self._roles.get(rank, {}).values()), self._stages.get(rank)
+
+    def _peers(self, rank: int, suspects: Collection[int]) -> list[int]:
+        """Ranks with the same part in the job, suspects first; of many those that follow it, so that each is some's."""
+        alike = self._parts.get(self._part(rank), [])
+        later = [other for other in alike if other > rank] + [other for other in alike if other < rank]
+        return sorted(later, key=lambda other: other not in suspects)[:MOST_PEERS]
 
     # ---------------------------------------------------------------- paths
 
@@ -184,7 +191,7 @@ class Paths:
             self.timeline.calls.filter(pl.col("rank").is_in(todo))
             .with_columns(pair=is_pair, number=pl.col("seq").cum_count().over("rank", "group", is_pair) - 1)
             .group_by("rank", maintain_order=True)
-            .tail(WINDOW)
+            .tail(min(WINDOW, max(MOST_CALLS // max(len(todo), 1), LEAST_CALLS)))
         )
         names = ("group", "seq", "op", "dtype", "shape", "peer", "call_site", "root", "completed_ns", "pair", "number")
         for (rank,), rows in calls.partition_by("rank", as_dict=True).items():
