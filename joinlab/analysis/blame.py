@@ -582,14 +582,15 @@ def _reason(
 
 
 def _level(job: _Job, rank: int) -> set[int]:
-    """Ranks that stand with `rank` in a call which all that take part have reached and none has completed."""
-    found = {one.peer for (_, of), one in job.heads.items() if of == rank and one.met}
+    """Ranks that stand with `rank` in its first open call, which all that take part have reached and none completed."""
+    calls = [(one.since_ns, {one.peer}) for (_, of), one in job.heads.items() if of == rank and one.met]
     for group, ranks in job.groups.items():
         mine = job.places.get((group, rank))
         if rank in ranks and mine is not None and mine.waits:
             places = {other: job.places[group, other] for other in job.known(ranks)}
-            found |= {other for other, one in places.items() if one.waits and one.completed == mine.completed}
-    return found - {rank}
+            here = {other for other, one in places.items() if one.waits and one.completed == mine.completed}
+            calls += [(mine.since_ns, here - {rank})]
+    return min(calls, key=lambda call: call[0], default=(0, set()))[1]
 
 
 def _still(job: _Job) -> tuple[int, ...]:
