@@ -63,16 +63,22 @@ def test_a_fresh_kernel_draws_before_torch_is_there():
     assert shown.splitlines() == ["True True Loading PyTorch …", "True True Documented"]
 
 
-def test_a_slider_that_is_moved_meanwhile_waits_its_turn():
+def test_a_slider_that_is_moved_and_a_comparison_that_is_asked_for_meanwhile_wait_their_turn():
     shown = in_a_fresh_kernel(
         "bench = joinlab.bench()\n"
         "bench.view.counts = [2, 3]\n"
         "print(bench.loading, bench.view.covered, bench.panel.status['text'])\n"
+        "bench.panel.set_state({'comparing': True})\n"
+        "print(bench.comparison, bench.panel.status['text'])\n"
         "while bench.loading:\n"
         "    await asyncio.sleep(0.01)\n"
-        "print(bench.timeline.meta['inputs'], bench.view.covered)"
+        "print(bench.timeline.meta['inputs'], bench.view.covered, bench.comparison.left.timeline is bench.timeline)"
     )
-    assert shown.splitlines() == ["True [0, 1] Loading PyTorch …; inputs (2, 3) are next.", "[2, 3] []"]
+    assert shown.splitlines() == [
+        "True [0, 1] Loading PyTorch …; inputs (2, 3) are next.",
+        "None Loading PyTorch …; inputs (2, 3) are next, and kept to compare with.",
+        "[2, 3] [] True",
+    ]
 
 
 def test_python_that_asks_for_the_timeline_waits_for_torch():

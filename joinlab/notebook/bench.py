@@ -234,7 +234,11 @@ class Bench(Stage):
         self._timeline = None
         self._cover()
         self._arrange()
-        self._tell(f"Loading PyTorch …; inputs {self.counts} are next.")
+        self._say_what_waits()
+
+    def _say_what_waits(self) -> None:
+        kept = ", and kept to compare with" if self.panel.comparing and self._beside is None else ""
+        self._tell(f"Loading PyTorch …; inputs {self.counts} are next{kept}.")
 
     def _spoken(self, _: Mapping[str, Any]) -> None:
         if not self._held and self.covered:
@@ -278,14 +282,15 @@ class Bench(Stage):
 
     def _kept(self, change: Mapping[str, Any]) -> None:
         with self._lock:
-            if change["new"] and self._timeline is not None:
-                self._beside = Beside(self._timeline, self.view)
-                fill(self.widget, self._parts())
+            if change["new"]:
+                self._keep()  # or, if nothing is shown yet, when it is
             elif self._beside is not None:
                 beside, self._beside = self._beside, None
                 fill(self.widget, self._parts())
                 beside.close()
             self._arrange()
+            if self.loading and self._timeline is None:
+                self._say_what_waits()
 
     # ---------------------------------------------------------------- running
 

@@ -299,6 +299,12 @@ class Stage:
             return blank(meta["program"], meta["source"], counts, ENGINES[ENGINE])
         return blank(program_name(self.program), source_of(self.program), counts, self._now)
 
+    def _keep(self) -> None:
+        """Keep what is shown on the left, if anything is; the next run is shown beside it."""
+        if self._timeline is not None:
+            self._beside = Beside(self._timeline, self.view)
+            fill(self.widget, self._parts())
+
     def _cover(self) -> None:
         """Show the program and the ranks, and nothing of what they do."""
         timeline = self._blank(self.counts)
@@ -313,6 +319,8 @@ class Stage:
         self._verdict, first = card(timeline)
         self._draw(timeline, covered=[], selected=first, shown=key)
         self._timeline = timeline
+        if self.panel.comparing and self._beside is None:  # asked for before there was something to keep
+            self._keep()
         self._output.show(timeline)
         self._tell("")
         if asked:
