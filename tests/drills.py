@@ -130,7 +130,7 @@ def rank_killed(draw: random.Random) -> str:
     assert "SIGKILL" in timeline.ends[victim].text, timeline.ends
     others = {str(end) for rank, end in enumerate(timeline.ends) if rank != victim}
     assert "raised" in others, timeline.ends
-    assert others <= ({"raised"} if ranks == 2 else {"raised", "hung (suspected)"}), timeline.ends
+    assert others <= ({"raised"} if ranks == 2 else {"raised", "hung (suspected)", "hung (proven)"}), timeline.ends
     assert timeline.calls.height > 0 or last == 0
     return "killed, and the others raised" if len(others) == 1 else "killed, and gloo left a third rank waiting"
 

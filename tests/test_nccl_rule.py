@@ -188,6 +188,13 @@ def test_a_send_in_a_batch_may_be_what_a_gather_waits_for():
     assert (0, 1) not in blocked(by_group([*same, recv, swap._replace(shape=[[1], [1]])], {"0": (0, 1)})["0"])
 
 
+def test_a_gather_connects_whoever_of_the_two_sends():
+    """Rank 1's gather to rank 0 connects the two, so rank 0's send in a batch is buffered."""
+    calls = [call(0, 0, AR), call(1, 0, AR), IssuedCall(0, "0", 1, "send", "float32", [[1]], peer=1)]
+    assert (0, 1) in blocked(by_group(calls, {"0": (0, 1)})["0"])
+    assert (0, 1) not in blocked(by_group([*calls, call(1, 1, "gather", root=0)], {"0": (0, 1)})["0"])
+
+
 def test_a_gather_or_scatter_of_more_than_is_sent_waits():
     """The root of a scatter has a part for each rank."""
     parts = IssuedCall(0, "0", 0, "scatter", "float32", [[1], [1], [1]], root=0)

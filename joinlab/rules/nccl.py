@@ -720,11 +720,11 @@ def _pairs(group: GroupCalls, running: GroupCalls, absent: Sequence[int]) -> Blo
     for (source, target), calls in recvs.items():
         calls.sort(key=lambda call: call.seq)
         waiting = calls[sent.get((source, target), 0) :]
-        if not _meets(group, source, target, sends=True):
+        if not _feeds(group, source, target):
             found.update({(target, call.seq): (Blocker(source, None),) for call in waiting if call.elements != 0})
     for (source, target, _), calls in group.sends.items():
         if target in absent or not (
-            sends.get((target, source)) or recvs.get((source, target)) or _meets(group, target, source, sends=False)
+            sends.get((target, source)) or recvs.get((source, target)) or _meets(group, target, source)
         ):
             found.update({(source, call.seq): (Blocker(target, None),) for call in calls if call.elements != 0})
     every = (call for one in (*recvs.values(), *group.sends.values()) for call in one)
@@ -787,21 +787,32 @@ def _counts(sends: Mapping[Pair, Sequence[IssuedCall]]) -> Counter[tuple[int, in
     return found
 
 
-def _meets(group: GroupCalls, rank: int, peer: int, sends: bool) -> bool:
-    """Whether a gather, scatter or all_to_all of `rank` may send to `peer`, or receive from it.
+def _meets(group: GroupCalls, rank: int, peer: int) -> bool:
+    """Whether a gather, scatter or all_to_all of `rank` may have connected it with `peer`."""
+    return any(_may_reach(group, rank, peer, call, sends=False) for call in group.collectives[rank])
 
-    Of those that send, not what all ranks have completed: its messages met each other, or as many others.
+
+def _feeds(group: GroupCalls, rank: int, peer: int) -> bool:
+    """Whether a gather, scatter or all_to_all of `rank` may send what a recv of `peer` waits for.
+
+    Those that all ranks have completed have not: their messages met each other, or as many others.
     """
-    place, other = group.ranks.index(rank), group.ranks.index(peer)
     lanes = group.collectives.values()
-    for index, call in enumerate(group.collectives[rank]):
-        op = op_of(call.op)
-        if op is None or (FACTS[op].pairwise and FACTS[op].rooted and call.root not in group.ranks):
-            return True
-        if not FACTS[op].pairwise or (sends and all(index < len(lane) and lane[index].completed for lane in lanes)):
-            continue
-        root = group.ranks.index(call.root) if call.root in group.ranks else 0
-        found = _steps_to_peers(call, op, place, len(group.ranks), root)
-        if found is None or any(step.peer == other and (step.send if sends else step.recv) for step in found):
-            return True
-    return False
+    return any(
+        _may_reach(group, rank, peer, call, sends=True)
+        for index, call in enumerate(group.collectives[rank])
+        if not all(index < len(lane) and lane[index].completed for lane in lanes)
+    )
+
+
+def _may_reach(group: GroupCalls, rank: int, peer: int, call: IssuedCall, sends: bool) -> bool:
+    """Whether `call` of `rank` may send to `peer`, or, without `sends`, exchange anything with it."""
+    op = op_of(call.op)
+    if op is None or (FACTS[op].pairwise and FACTS[op].rooted and call.root not in group.ranks):
+        return True
+    if not FACTS[op].pairwise:
+        return False
+    place, other = group.ranks.index(rank), group.ranks.index(peer)
+    root = group.ranks.index(call.root) if call.root in group.ranks else 0
+    found = _steps_to_peers(call, op, place, len(group.ranks), root)
+    return found is None or any(step.peer == other and (step.send or not sends) for step in found)
