@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from timelines import Writer
 from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, TensorDataset
 
 from joinlab.analysis.verdict import judge
 from joinlab.emulator.emulate import emulate
@@ -93,9 +94,60 @@ def broadcasts_from_itself(rank, inputs):
     dist.barrier()
 
 
+def goes_on_after_an_error(rank, inputs):
+    model = DDP(torch.nn.Linear(4, 1))
+    for step, _ in enumerate(inputs):
+        try:
+            if rank == 1 and step == 1:
+                raise ValueError("bad image")
+            model(torch.ones(2, 4)).sum().backward()
+        except ValueError:
+            continue
+
+
+def evaluates_on_one_rank(rank, inputs):
+    model = DDP(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)))
+    with model.join():
+        for _ in inputs:
+            model(torch.ones(2, 4)).sum().backward()
+            if rank == 0:
+                model(torch.ones(2, 4))
+
+
+def has_an_uneven_loader(rank, inputs):
+    model = DDP(torch.nn.Linear(4, 1))
+    for (x,) in DataLoader(TensorDataset(torch.ones(4 + rank, 4))):
+        model(x).sum().backward()
+    dist.barrier()
+
+
+def crosses_groups(rank, inputs):
+    groups = [dist.new_group([0, 1]), dist.new_group([0, 1])]
+    for group in groups if rank == 0 else groups[::-1]:
+        if rank < 2:
+            dist.all_reduce(torch.ones(1), group=group)
+    dist.barrier()
+
+
+def leaves_a_send_out(rank, inputs):
+    for step, _ in enumerate(inputs):
+        if rank > 0:
+            dist.recv(torch.ones(1), rank - 1)
+        if rank < 2 and not (rank == 0 and step == 3):
+            dist.send(torch.ones(1), rank + 1)
+
+
 @pytest.mark.parametrize(
     ("program", "headline", "advice"),
     [
+        (
+            goes_on_after_an_error,
+            "Rank 1 issued one backward fewer than ranks 0, 2.",
+            "Rank 1 ran no backward pass for inputs[1]",
+        ),
+        (has_an_uneven_loader, "Rank 0 issued one backward fewer than ranks 1, 2.", "Rank 0 has no step 4"),
+        (crosses_groups, "Ranks 0, 1 wait for each other: each in all-reduce.", "different process groups"),
+        (leaves_a_send_out, "Rank 0 finished; nothing meets rank 1's recv.", None),
         (
             leaves_an_all_reduce_out,
             "Rank 0 issued one all-reduce fewer than ranks 1, 2.",
@@ -144,6 +196,13 @@ def test_what_one_rank_did_otherwise_is_named(program, headline, advice):
     told = judge(emulate(program, (4, 4, 4), "nccl"))
     assert told.headline == headline
     assert told.advice is None if advice is None else advice in str(told.advice)
+
+
+def test_a_pass_for_other_inputs_than_the_peers_have_is_found_where_it_began():
+    told = judge(emulate(evaluates_on_one_rank, (3, 2, 3), "nccl"))
+    assert told.headline == 'Rank 0 called "forward 1", where ranks 1, 2 called backward.'
+    assert "rank 0 is in inputs[0]" in told.causes[0] and "ranks 1, 2 are in inputs[1]" in told.causes[0]
+    assert told.advice is not None and 'Take the "forward 1"' in told.advice.do and "`rank == 0`" in told.advice.do
 
 
 def test_the_line_that_raised_an_error_is_named_and_its_traceback_is_output():

@@ -54,6 +54,7 @@ class _Rules:
             self._own_call_under_join,
             self._uneven_without_join,
             self._backward_differs,
+            self._groups_cross,
             self._order_differs,
             self._under_a_rank_test,
             self._left_early,
@@ -83,14 +84,15 @@ class _Rules:
             return None
         if any("join()" in (row["origin"] or "") for row in self.parting.folding.matched.rows):
             return None
-        slot, calls = self.parting.slot, self._clashing()
+        calls = self._clashing()
         seen = [row["input"] for row in calls if row["input"] is not None]
         out = [rank for rank, count in enumerate(counts) if seen and count <= max(seen)]
-        if by_step and all("DDP" in (row["origin"] or "") for row in calls):
-            reached = {span["rank"] for span in self.timeline.rows("spans") if seen and span["input"] == max(seen)}
-            over = {rank for rank, end in enumerate(self.ends) if end.kind is EndKind.FINISHED}
-            out = [rank for rank in self.parting.absent(slot) if seen and rank in over - reached]
-        if not out or any(row["rank"] in out and row["input"] is not None for row in calls):
+        if by_step:
+            seen = [row["input"] for row in calls if "DDP" in (row["origin"] or "") and row["input"] is not None]
+            out = self._out_of_steps(max(seen)) if seen else []
+        elif any(row["rank"] in out and row["input"] is not None for row in calls):
+            return None
+        if not out:
             return None
         has = "has" if len(out) == 1 else "have"
         lacks = f"{upper(ranks_text(out))} {has} no {input_or_step(self.timeline.meta)} {max(seen)}"
@@ -101,18 +103,30 @@ class _Rules:
                 f"your {asks_of(own)}{at_line(own)}.",
                 "05_why_case_4_hangs.ipynb",
             )
+        sharded = any("(ZeRO" in (row["origin"] or "") for row in self.parting.folding.matched.rows)
+        join = "Join([model, optimizer])" if sharded else "model.join()"
         return Advice(
-            "Wrap the loop in model.join(), or give every rank the same number of inputs: drop_last=True, or the "
+            f"Wrap the loop in {join}, or give every rank the same number of inputs: drop_last=True, or the "
             "minimum of all ranks' counts.",
             f"{lacks}, and DDP's calls need every rank.",
             "04_six_cases.ipynb",
         )
 
+    def _out_of_steps(self, step: int) -> list[int]:
+        """Lanes whose loop is over without a step in which others issue DDP's calls."""
+        reached = {span["rank"] for span in self.timeline.rows("spans") if span["input"] == step}
+        left = [rank for rank in self.parting.absent(self.parting.slot) if self.ends[rank].kind is EndKind.FINISHED]
+        left += [row["rank"] for row in self._clashing() if _is_own(row)]
+        return sorted(rank for rank in left if rank not in reached)
+
     def _own_call_in_the_loop(self) -> CallRow | None:
         """A call that the program itself issued for its inputs. What comes after the loop counts as the last step."""
-        rows = [row for row in self.parting.folding.matched.rows if _is_own(row) and row["input"] is not None]
-        several = len({row["input"] for row in rows}) > 1 or not counts_steps(self.timeline.meta)
-        return rows[0] if rows and several else None
+        by_rank: dict[int, list[CallRow]] = {}
+        for row in self.parting.folding.matched.rows:
+            if _is_own(row) and row["input"] is not None:
+                by_rank.setdefault(row["rank"], []).append(row)
+        steps = 2 if counts_steps(self.timeline.meta) else 1
+        return next((rows[0] for rows in by_rank.values() if len({row["input"] for row in rows}) >= steps), None)
 
     def _backward_differs(self) -> Advice | None:
         """One side lacks all-reduces of a backward pass: it says why, left the pass out, or ran it otherwise."""
@@ -202,6 +216,16 @@ class _Rules:
             "08_order.ipynb",
         )
 
+    def _groups_cross(self) -> Advice | None:
+        circle = self.parting.circle
+        if len({row["group"] for row in circle}) < 2 or any(row["op"] in POINT_TO_POINT for row in circle):
+            return None
+        return Advice(
+            "Issue the calls of different process groups in the same order on every rank.",
+            "Each of these ranks waits in another group than the rank that it waits for.",
+            "08_order.ipynb",
+        )
+
     def _under_a_rank_test(self) -> Advice | None:
         for what, test in self._rank_tests(_rank_test):
             return Advice(
@@ -224,28 +248,28 @@ class _Rules:
         """Calls of the row in which the ranks part, those of the odd ranks first, with what `find` says of the line."""
         parting = self.parting
         slot = parting.slot if parting.first is None else parting.slots[parting.first]
-        if parting.is_pair(slot):
+        if parting.is_pair(slot) or parting.circle:
             return
         for rank in sorted(slot.calls, key=lambda rank: rank not in parting.odd):
             row = parting.call(slot, rank)
             for source, number in self.sources.lines_of(row):  # that of the call, and those that led to it
                 if test := find(source.text, number - source.first_line + 1):
-                    yield f"{asks_of(row)}{at_line(row)}", test
+                    yield f"{quoted(row)}{at_line(row)}", test
 
     def _left_early(self) -> Advice | None:
         absent = self.parting.absent(self.parting.slot)
         gone = [rank for rank in absent if self.ends[rank].kind in (EndKind.RAISED, EndKind.FINISHED)]
-        raised = [rank for rank in gone if self.ends[rank].kind is EndKind.RAISED]
         counts = self._counts()
         inputs: dict[int, int] = {}
         for row in self.parting.folding.matched.rows:
             if row["input"] is not None:
                 inputs[row["rank"]] = max(inputs.get(row["rank"], -1), row["input"])
+        raised = [rank for rank in gone if self.ends[rank].kind is EndKind.RAISED and rank in inputs]
         early = [rank for rank in gone if rank in inputs and rank < len(counts) and inputs[rank] + 1 < counts[rank]]
-        if not raised and not early:
+        if not raised and (not early or self.parting.is_pair(self.parting.slot)):
             return None
         which = raised or early
-        did = "raised an error" if raised else f"left its loop after input {inputs[early[0]]} of {counts[early[0]]}"
+        did = "raised an error" if raised else f"issued no call after input {inputs[early[0]]} of {counts[early[0]]}"
         return Advice(
             "Let all ranks stop together: all-reduce a flag before each step, and leave the loop if any rank set it.",
             f"{upper(ranks_text(which))} {did}; the others wait for its next call.",

@@ -66,8 +66,15 @@ class Parting:
 
     @property
     def first(self) -> int | None:
-        """The row in which the ranks part: where a shift begins, else the clash."""
-        return self.clash if self.clash is None or self.shift is None else self._row_of(self.shift)
+        """The row in which the ranks part: where a shift begins, or their inputs differ; else the clash."""
+        if self.clash is None:
+            return None
+        if self.shift is not None:
+            return self._row_of(self.shift.at)
+        if not self.astray:
+            return self.clash
+        row = self.astray[0]
+        return next(at for at, slot in enumerate(self.slots) if self._holds(slot, row))
 
     def _parts(self, slot: Slot) -> bool:
         """Whether the calls of a slot differ, or some rank that has to take part issued none."""
@@ -99,12 +106,13 @@ class Parting:
         """
         row_of = {(rank, slot.group, seq): at for at, slot in enumerate(self.slots) for rank, seq in slot.calls.items()}
         lane_of = {rank: lane for lane, ranks in self.lanes.items() for rank in ranks}
-        path: list[tuple[int, CallRow]] = []  # each row with the call in which a rank that left it out hangs
+        path: list[tuple[int, CallRow]] = []  # each row with the call in which a rank that left it out ended
+        stuck = {EndKind.HUNG, EndKind.RAISED}  # an error may come from a peer that ended
         at = clash
         while at not in (before for before, _ in path):
             slot = self.slots[at]
-            absent = [self.ends[lane_of[rank]] for rank in self.absent(slot)]
-            if self.differs(slot) or not absent or any(end.kind is not EndKind.HUNG for end in absent):
+            absent = [self.ends[rank] for rank in self.absent(slot)]
+            if self.differs(slot) or not absent or any(end.kind not in stuck for end in absent):
                 return at
             lane = lane_of[self.absent(slot)[0]]
             key = (lane, absent[0].group or "", -1 if absent[0].call is None else absent[0].call)
@@ -113,6 +121,8 @@ class Parting:
             path.append((at, self.rows[key]))
             at = row_of[key]
         begin = [before for before, _ in path].index(at)
+        if any(self.ends[row["rank"]].kind is not EndKind.HUNG for _, row in path[begin:]):
+            return clash
         self.circle = tuple(row for _, row in path[begin:])
         return min(before for before, _ in path[begin:])
 
@@ -160,19 +170,35 @@ class Parting:
         ):
             return None
         one, other = (self.collectives(side[0]) for side in self.sides)
-        # A rank may take another line for once, and be ahead only since later: then the inputs tell, or the clash.
-        places = {self._back(one, other, differ) for differ in (self._elsewhere, self._other_input)} | {self.place}
-        for at, by in product(sorted(places), range(1, FURTHEST)):
+        # A rank may take another line for once and be ahead only since later, so every place since then is tried.
+        for at, by in product(range(self._back(one, other, self._elsewhere), self.place + 1), range(1, FURTHEST)):
             for (ahead, mine), (behind, theirs) in (
                 ((self.sides[1], other), (self.sides[0], one)),
                 ((self.sides[0], one), (self.sides[1], other)),
             ):
-                pairs = list(zip(mine[at + by :], theirs[at:], strict=False))
-                if len(pairs) == 1 and _same_line(mine[at], theirs[at]):
-                    continue  # too little to tell a call that was left out from data that differ
-                if pairs and all(_alike(a, b) and not self._elsewhere(a, b) for a, b in pairs):
+                pairs = min(len(mine) - at - by, len(theirs) - at)
+                if pairs < 1 or (pairs == 1 and self._too_little(mine[at], mine[at + by], theirs[at])):
+                    continue
+                if all(self._follows(mine[at + by + k], theirs[at + k]) for k in range(pairs)):
                     return Shift(at, by, ahead, behind)
         return None
+
+    @cached_property
+    def astray(self) -> tuple[CallRow, ...]:
+        """Where there is no shift: the calls, one per side, since which the ranks issue them for different inputs."""
+        if self.shift is not None or len(self.sides) != 2 or self.is_pair(self.slot):
+            return ()
+        one, other = (self.collectives(side[0]) for side in self.sides)
+        at = self._back(one, other, self._other_input)
+        return (one[at], other[at]) if at < self.place else ()
+
+    def _too_little(self, extra: CallRow, same: CallRow, other: CallRow) -> bool:
+        """Of one pair of equal calls alone: whether it cannot tell a call that was left out from data that differ."""
+        loose = _same_line(extra, other) and not self._other_input(extra, other)
+        return loose or same["origin"] != other["origin"]
+
+    def _follows(self, one: CallRow, other: CallRow) -> bool:
+        return self.same_step(one, other) and not self._elsewhere(one, other)
 
     def _back(
         self, one: Sequence[CallRow], other: Sequence[CallRow], differ: Callable[[CallRow, CallRow], bool]
@@ -212,11 +238,14 @@ class Parting:
             if row["rank"] == rank and row["group"] == group and row["op"] not in POINT_TO_POINT
         ]
 
-    def _row_of(self, shift: Shift) -> int:
-        """The row of the slot in which a shift begins."""
+    def _holds(self, slot: Slot, row: CallRow) -> bool:
+        return slot.group == row["group"] and slot.calls.get(row["rank"]) == row["seq"]
+
+    def _row_of(self, place: int) -> int:
+        """The row of a collective of the clash's group, by its place there."""
         group = self.slot.group
         of_group = [at for at, slot in enumerate(self.slots) if slot.group == group and not self.is_pair(slot)]
-        return of_group[shift.at]
+        return of_group[place]
 
     @cached_property
     def extra(self) -> list[CallRow]:

@@ -13,7 +13,18 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from joinlab.analysis.matching import Matched, Slot
-from joinlab.analysis.wording import at_line, called, group_text, listed, plural, quoted, ranks_text, short_site, upper
+from joinlab.analysis.wording import (
+    at_line,
+    called,
+    group_text,
+    listed,
+    plural,
+    quoted,
+    ranks_text,
+    short_site,
+    tensor,
+    upper,
+)
 from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.program.labels import kind_of
 from joinlab.rules.calls import Blocked, Blocker, Key, setting_of
@@ -265,7 +276,11 @@ class Reasons:
             return f"{issued}, and {self.keeps_apart(slot)}"
         if row["root"] != mine["root"] and row["op"] == mine["op"]:
             return f"{issued}, with root {row['root']} where rank {rank} has root {mine['root']}"
-        return issued
+        if row["origin"] != mine["origin"] or row["op"] != mine["op"]:
+            return issued
+        if tensor(row) != tensor(mine):
+            return f"issued it with {tensor(row)} where rank {rank} has {tensor(mine)}"
+        return f"issued it{elsewhere}, too"
 
     def _key(self, blocker: Blocker, group: str) -> Key:
         """The call that a blocker of a call in `group` names."""

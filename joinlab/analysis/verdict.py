@@ -316,6 +316,14 @@ class _Judge:
                 f"{upper(name(shift.ahead))} {are} {count} ahead since call {row['seq']}{at_line(row)}, where "
                 f"{name(shift.behind)} called {same}."
             )
+        if parting.astray:
+            on = [
+                f"{name(side)} {'are' if len(parting.ranks(side)) > 1 else 'is'} in "
+                f"{at_input(row['input'] or 0, self.timeline.meta)}{at_line(row)}"
+                for side, row in zip(parting.sides, parting.astray, strict=True)
+            ]
+            since = parting.astray[0]["seq"]
+            yield f"Since call {since} the ranks' calls are for different inputs: there {listed(on)}."
         present = parting.present
         calls = [parting.call(slot, side[0]) for side in present]
         if len(present) > 1:
