@@ -16,9 +16,13 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import joinlab
+from joinlab.recorder import reducer
+from joinlab.recorder.call import RecordedCall
 from joinlab.recorder.completions import Completions
 from joinlab.recorder.cuda_reader import CudaReader
+from joinlab.recorder.events import EventLog
 from joinlab.recorder.reader import HostReader
+from joinlab.recorder.recorder import Recorder
 from joinlab.timeline import Timeline
 
 
@@ -459,6 +463,38 @@ def test_on_a_gpu_a_call_says_what_its_stream_waits_for(monkeypatch) -> None:
         assert reader.watch(call)
         reader.after_wait(call)
     assert waits.newly_streamed == [1, 3] and others == ["other", "other"]
+
+
+def test_a_later_bucket_is_told_complete_while_the_first_stands_still(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(reducer.Variable, "_execution_engine", SimpleNamespace(queue_callback=lambda _: None))
+    log = EventLog(tmp_path / "log", print)
+    recorder = Recorder(log, 0)
+    listeners: dict[int, Any] = {}
+    known: Any = SimpleNamespace(
+        by_reducer=True, direct=True, host_waits=True, waited_at_once=False, of_join_hook=False, small=False, stack=0
+    )
+    group: Any = SimpleNamespace(reader=HostReader())
+
+    def issue(id: int) -> None:
+        call = RecordedCall(id, known, group)
+        future = SimpleNamespace(add_done_callback=lambda told: listeners.update({id: told}), value=lambda: None)
+        call.work = SimpleNamespace(get_future=lambda: future)
+        recorder.completions.issue(call, f'{{"id":{id}}}\n')
+        recorder.track(call, None, None)
+
+    turn = recorder.completions.own.turn
+    for first in (1, 3):  # two passes of two buckets; the first pass tells how many there are
+        issue(first)
+        issue(first + 1)
+        if first == 3:
+            assert set(listeners) == {1, 2, 3}  # the host is expected to wait for the last one
+        recorder.reducer._before()
+        if first == 1:
+            recorder.reducer.after(turn)
+    assert set(listeners) == {1, 2, 3, 4}
+    listeners[4](SimpleNamespace(value=lambda: None))
+    assert [call.id for call in recorder.completions.open_calls()] == [3]
+    assert '{"e":"done","id":4,' in (tmp_path / "log").read_text()
 
 
 def destroyed(rank, inputs):
