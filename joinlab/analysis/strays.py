@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from joinlab.analysis.wording import group_text, ranks_text
@@ -52,7 +51,7 @@ class Stray:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One call of a path. `kind`: what peers issue alike; `full` also what data may change: its line and elements."""
+    """One call of a path. Peers issue one `kind`; its line, and still more its elements, may differ without a fault."""
 
     place: Place
     group: str
@@ -62,6 +61,7 @@ class _Call:
     peer: int | None
 
     def form(self, level: int) -> tuple[object, ...]:
+        """What is compared: the kind alone, at level 1 the line too, at level 2 the elements too."""
         return (self.kind, self.line, self.elements)[: level + 1]
 
     @property
@@ -101,6 +101,8 @@ class Paths:
         self.timeline, self.groups, self.reached = timeline, groups, reached
         self.unknown = set(unknown)
         self._known: dict[int, _Path] = {}
+        self._breaks: dict[tuple[int, int], Breaks] = {}  # by rank and level
+        self._fit: dict[tuple[int, int, int], bool] = {}  # by two ranks and a level
 
     def strays(self, suspects: Collection[int]) -> list[Stray]:
         """Those of some ranks that left the common path; [] where nothing decides, or all seem to have."""
@@ -221,13 +223,15 @@ class Paths:
     def _apart(self, rank: int, peers: Sequence[int], level: int) -> Stray | None:
         """A rank whose path does not fit that of most of its peers, while theirs fit each other."""
         mine = self._known[rank]
-        others = {peer: _difference(mine, self._known[peer], level) for peer in peers}
-        against = {peer: call for peer, call in others.items() if call is not None}
-        one = max(against, default=None, key=lambda peer: sum(self._fits(peer, other, level) for other in against))
-        against = {peer: call for peer, call in against.items() if one is None or self._fits(peer, one, level)}
+        against = [peer for peer in peers if not self._fits(rank, peer, level)]
         if 2 * len(against) <= len(peers) or len(against) < 2:
             return None
-        call = next(iter(against.values()))
+        model = max(against, key=lambda peer: sum(self._fits(peer, other, level) for other in against))
+        against = [peer for peer in against if self._fits(peer, model, level)]
+        if 2 * len(against) <= len(peers) or len(against) < 2:
+            return None
+        call = _difference(mine, self._known[model], level)
+        assert call is not None
         where = f"{call.words} of group {group_text(self.timeline.meta, call.group)}"
         return Stray(
             rank,
@@ -236,7 +240,10 @@ class Paths:
         )
 
     def _fits(self, one: int, other: int, level: int) -> bool:
-        return _difference(self._known[one], self._known[other], level) is None
+        key = (min(one, other), max(one, other), level)
+        if key not in self._fit:
+            self._fit[key] = _difference(self._known[one], self._known[other], level) is None
+        return self._fit[key]
 
     # ---------------------------------------------------------------- the past
 
@@ -246,7 +253,9 @@ class Paths:
         if not self._known[rank].whole:
             return None
         for level in (1, 2):
-            at = _break(calls, level, lately)
+            if (rank, level) not in self._breaks:
+                self._breaks[rank, level] = _breaks(calls, level)
+            at = _last(self._breaks[rank, level], len(calls) if lately else None)
             if at is not None:
                 here, (was, expected) = calls[at[0]], (calls[at[0] - 1], calls[at[0] - at[1]])
                 return Stray(
@@ -276,11 +285,14 @@ def _difference(mine: _Path, theirs: _Path, level: int) -> _Call | None:
             if theirs.calls[other].form(level) != call.form(level) or other < order:
                 return call
             order = other
-    ahead = [mine.reach[one] > theirs.reach[one] for one in shared]
-    behind = [mine.reach[one] < theirs.reach[one] for one in shared]
-    if any(ahead) and any(behind):
-        return _first_beyond(mine, theirs) or (mine.calls[-1] if mine.calls else None)
-    return _late(mine, theirs) or (mine.calls[-1] if mine.calls and _late(theirs, mine) else None)
+    ahead = any(mine.reach[one] > theirs.reach[one] for one in shared)
+    behind = any(mine.reach[one] < theirs.reach[one] for one in shared)
+    last = mine.calls[-1] if mine.calls else None
+    if ahead and behind:
+        return _first_beyond(mine, theirs) or last
+    if ahead:
+        return _late(mine, theirs)
+    return last if behind and _late(theirs, mine) else None
 
 
 def _first_beyond(mine: _Path, theirs: _Path) -> _Call | None:
@@ -302,36 +314,45 @@ def _late(mine: _Path, theirs: _Path) -> _Call | None:
     return None
 
 
-def _break(calls: Sequence[_Call], level: int, lately: bool) -> tuple[int, int] | None:
-    """Where a sequence that had repeated itself went on otherwise, and the length of what it repeated.
+Breaks = Sequence[tuple[int, int]]
+"""Places where a sequence that had repeated itself went on otherwise, each with the length of what it repeated."""
+
+
+def _last(breaks: Breaks, count: int | None) -> tuple[int, int] | None:
+    """The last one; of `count` calls: if it lies in the last two rounds."""
+    at = [one for one in breaks if count is None or count - one[0] <= 2 * one[1]]
+    return at[-1] if at else None
+
+
+def _breaks(calls: Sequence[_Call], level: int) -> Breaks:
+    """Where calls break the order that they had kept.
 
     a b c  a b c  a b | b c       at 8, of period 3: c was due
+
+    Each place is judged by the period that held longest before it, for a whole round at least, and only where its call
+    is of a known kind: a new one begins another part of the program.
     """
     codes: dict[tuple[object, ...], int] = {}
     tokens = np.array(
         [codes.setdefault((call.group, call.peer, *call.form(level)), len(codes)) for call in calls], np.int64
     )
-    return _last_break(tokens, [(call.group, call.kind.partition(" ")[0]) for call in calls], lately)
-
-
-def _last_break(tokens: npt.NDArray[np.int64], kinds: Sequence[object], lately: bool) -> tuple[int, int] | None:
-    """As `_break`. Each place is judged by the period that held longest before it, for a whole round at least, and only
-    where its call is of a known kind: a new one begins another part of the program.
-    """
     count = len(tokens)
     best, period = np.zeros(count, np.int64), np.zeros(count, np.int64)  # by place: how long a period held before it
     fits = np.zeros(count, bool)
+    places = np.arange(count)
     for one in range(1, count // 2 + 1):
         same = np.zeros(count, bool)
         same[one:] = tokens[one:] == tokens[:-one]
-        places = np.arange(count)
         held = places - np.maximum.accumulate(np.where(~same, places, -1))  # matches up to and with each place
         before = np.concatenate([[0], held[:-1]])
         better = before > best
         best[better], period[better], fits[better] = before[better], one, same[better]
-    known = np.array([kind in kinds[:at] for at, kind in enumerate(kinds)], bool)
+    seen: set[tuple[str, str]] = set()
+    known = np.zeros(count, bool)
+    for at, call in enumerate(calls):
+        kind = (call.group, call.kind.partition(" ")[0])
+        known[at] = kind in seen
+        seen.add(kind)
     # One call over and over is no order: it may be a part of a longer one.
-    breaks = np.flatnonzero((best >= period) & (period > 1) & ~fits & known)
-    if lately:
-        breaks = breaks[count - breaks <= 2 * period[breaks]]
-    return (int(breaks[-1]), int(period[breaks[-1]])) if len(breaks) else None
+    broken = np.flatnonzero((best >= period) & (period > 1) & ~fits & known)
+    return list(zip(broken.tolist(), period[broken].tolist(), strict=True))
