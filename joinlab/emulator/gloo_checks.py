@@ -7,6 +7,7 @@ and its siblings in Utils.hpp, PyTorch v2.13.0. What a worker refuses later, at 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -56,11 +57,9 @@ def check(call: EmulatedCall) -> None:
             outs = list(torch.chunk(outs[0], size)) if name in WHOLE else outs
             if len(outs) != size:
                 raise _refused(told, f"invalid output tensor list at index 0 (expected length {size}, got {len(outs)})")
-            _check_alike(told, outs, one)
+            _check_alike(partial(_refused, told), outs, one)
         case Op.GATHER | Op.SCATTER if call.place == call.root:
-            many, side = (args[0], "output") if op is Op.GATHER else (args[1], "input")
-            (one,) = tensors_in(args[1] if op is Op.GATHER else args[0])
-            _check_list(told, tensors_in(many), one, side, size)
+            check_at_root(partial(_refused, told), op, args, size)
         case Op.REDUCE_SCATTER:
             _check_reduce_scatter(name, tensors_in(args[0]), tensors_in(args[1]), call)
         case Op.ALL_TO_ALL if name == "alltoall":
@@ -68,8 +67,8 @@ def check(call: EmulatedCall) -> None:
             for side, list_ in (("input", ins), ("output", outs)):
                 if len(list_) != size:
                     raise _refused(told, f"{side} tensor list size {len(list_)} does not match world size {size}")
-            _check_alike(told, ins, ins[0])
-            _check_alike(told, outs, ins[0])
+            _check_alike(partial(_refused, told), ins, ins[0])
+            _check_alike(partial(_refused, told), outs, ins[0])
         case Op.ALL_TO_ALL if not all(tensor.is_contiguous() for tensor in tensors):
             raise ValueError("Tensors must be contiguous")
         case _:
@@ -104,25 +103,28 @@ def _check_all_reduce(name: str, tensors: Sequence[torch.Tensor], reduce_op: str
         raise _refused(name, "tensors must all have the same type")
 
 
-def _check_alike(name: str, tensors: Sequence[torch.Tensor], one: torch.Tensor) -> None:
+def _check_alike(refused: Callable[[str], Exception], tensors: Sequence[torch.Tensor], one: torch.Tensor) -> None:
     """assertTypeAndSizesMatch()."""
     for index, tensor in enumerate(tensors):
         if tensor.dtype != one.dtype:
             expected, got = (_options(each) for each in (one, tensor))
-            raise _refused(name, f"invalid tensor type at index {index} (expected {expected}, got {got})")
+            raise refused(f"invalid tensor type at index {index} (expected {expected}, got {got})")
         if tensor.shape != one.shape:
             expected, got = (_sizes(each) for each in (one, tensor))
-            raise _refused(name, f"invalid tensor size at index {index} (expected {expected}, got {got})")
+            raise refused(f"invalid tensor size at index {index} (expected {expected}, got {got})")
 
 
-def _check_list(name: str, tensors: Sequence[torch.Tensor], one: torch.Tensor, side: str, size: int) -> None:
+def check_at_root(refused: Callable[[str], Exception], op: Op, args: Sequence[Any], size: int) -> None:
+    """What gather() and scatter() of either backend refuse at the root; `refused` makes its error of a text."""
+    many, side = (args[0], "output") if op is Op.GATHER else (args[1], "input")
+    (one,) = tensors_in(args[1] if op is Op.GATHER else args[0])
+    tensors = tensors_in(many)
     if len(tensors) != size:
-        raise _refused(
-            name,
+        raise refused(
             f"Incorrect {side} list size {len(tensors)}. {side.capitalize()} list size should be {size}, "
-            "same as size of the process group.",
+            "same as size of the process group."
         )
-    _check_alike(name, tensors, one)
+    _check_alike(refused, tensors, one)
 
 
 def _check_coalesced_gather(args: Sequence[Any], size: int) -> None:

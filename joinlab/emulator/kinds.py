@@ -179,4 +179,8 @@ def _split(tensor: torch.Tensor, rows: Sequence[int] | None, size: int) -> list[
         if tensor.size(0) % size:
             raise ValueError(f"Tensor's dim 0 ({tensor.size(0)}) does not divide equally across group size {size}")
         rows = [tensor.size(0) // size] * size
+    if len(rows) != size:  # checkSplitSizes in torch/csrc/distributed/c10d/Utils.hpp, v2.13.0
+        raise RuntimeError("Number of tensor splits not equal to group size")
+    if sum(rows) != tensor.size(0):
+        raise RuntimeError("Split sizes doesn't match total dim 0 size")
     return list(torch.split(tensor.detach(), list(rows)))

@@ -1,6 +1,7 @@
 """What PyTorch's NCCL backend refuses when it is handed a call, today and in PyTorch 1.9.
 
-Sources: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (check_gpu_single_tensor, getNcclReduceOp, recvAnysource) and
+Sources: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (check_gpu_single_tensor, getNcclReduceOp, recvAnysource,
+gather, scatter, _allgather_base, _reduce_scatter_base) and
 NCCLUtils.cpp (ncclDataType, getNcclDataType), v2.13.0; ProcessGroupNCCL.cpp (ncclDataType, gather, scatter), v1.9.0.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
+from joinlab.emulator.gloo_checks import check_at_root
 from joinlab.emulator.model import EmulatedCall
 from joinlab.ops import FACTS, Op
 
@@ -49,6 +51,8 @@ def check(call: EmulatedCall, era: str) -> None:
         raise RuntimeError(f"ProcessGroupNCCL does not support {call.op}")
     if call.op is Op.RECV and call.row.get("peer") is None:
         raise RuntimeError("ProcessGroupNCCL does not support recvAnysource")
+    if era == "today":
+        _check_sizes(call)
     if FACTS[call.op].rooted and call.root < 0:  # ArgsCheck in NCCL's src/misc/argcheck.cc, v2.7.8-1 and v2.29.7-1
         raise dist.DistBackendError(
             f"NCCL error in: ProcessGroupNCCL.cpp, invalid argument (run with NCCL_DEBUG=WARN for details): "
@@ -73,6 +77,32 @@ def _check_memory(call: EmulatedCall) -> None:
         for part in call.parts:
             if not all(map(_is_dense, (*part.ins, *part.outs))):
                 raise ValueError("Tensors must be contiguous")
+
+
+def _check_sizes(call: EmulatedCall) -> None:
+    size, args = len(call.group.ranks), call.args
+    match call.method:
+        case "gather" | "scatter":
+
+            def refused(text: str) -> ValueError:
+                return ValueError(f"ProcessGroupNCCL::{call.method}: {text}")
+
+            if call.root < 0:
+                raise refused(f"invalid root rank: {getattr(args[-1], 'rootRank', call.root)}")
+            if call.place == call.root:
+                check_at_root(refused, call.op, args, size)
+        case "_allgather_base" | "all_gather_single":
+            if args[0].dtype != args[1].dtype:
+                raise TypeError("output tensor must have the same type as input tensor")
+            if args[1].numel() * size != args[0].numel():
+                raise ValueError("output tensor size must be equal to world_size times input tensor size")
+        case "_reduce_scatter_base" | "reduce_scatter_single":
+            if args[0].dtype != args[1].dtype:
+                raise TypeError("input tensor must be the same type as the output tensor.")
+            if args[1].numel() != args[0].numel() * size:
+                raise ValueError("input tensor must be the same size as output size times world size")
+        case _:
+            pass
 
 
 def _view_as_real(call: EmulatedCall) -> None:
