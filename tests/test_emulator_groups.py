@@ -71,5 +71,13 @@ def channels_last(rank: int, inputs: Any) -> Any:
     return tensor.sum().item(), matrix.sum().item()
 
 
+def test_a_line_that_reduces_dense_and_sparse_tensors_tells_them_apart() -> None:
+    def program(rank, inputs):
+        for tensor in (torch.eye(2), torch.eye(2).to_sparse()):
+            dist.all_reduce(tensor)
+
+    assert emulate(program, (0,), "gloo").calls["dtype"].to_list() == ["float32", "sparse float32"]
+
+
 def test_nccl_takes_channels_last_and_only_warns_of_strided_sends() -> None:
     assert emulate(channels_last, (1, 1), "nccl").returns == ((120.0, 15.0), (120.0, 15.0))

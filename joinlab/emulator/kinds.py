@@ -63,7 +63,7 @@ class Kinds:
         stack, _ = self._stacks.intern(frame)
         asynchronous = bool(getattr(args[-1], "asyncOp", False)) if args else False
         same = ins is outs
-        looks = tuple([(tensor.shape, tensor.dtype) for tensor in (ins if same else (*ins, *outs))])
+        looks = tuple([(tensor.shape, tensor.dtype, tensor.layout) for tensor in (ins if same else (*ins, *outs))])
         key = (
             group.label,
             group.ranks,
