@@ -12,14 +12,14 @@ program. Where no rule fits, there is no advice. Terminal, page, view, bench and
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 
 from joinlab.analysis.advice import Advice, advise
 from joinlab.analysis.blame import Blame, blame
 from joinlab.analysis.conclusions import conclusion
 from joinlab.analysis.documented import documented
-from joinlab.analysis.folding import Folding, fold
+from joinlab.analysis.folding import Classes, Folding, fold, rank_lanes
 from joinlab.analysis.matching import Matched
 from joinlab.analysis.parting import Parting, Shift, Side
 from joinlab.analysis.reasons import Reasons, worded
@@ -139,6 +139,28 @@ def judge(timeline: Timeline, folding: Folding | None = None, reasons: Reasons |
 
     print(judge(joinlab.emulate(joinlab.cases.case_4, (5, 6))).headline)
     """
+    if reasons is not None:
+        return _verdict(timeline, folding, reasons)
+    return _judged(
+        timeline, _Lanes(*(rank_lanes(timeline) if folding is None else (folding.classes, folding.late)), folding)
+    )
+
+
+@dataclass(frozen=True)
+class _Lanes:
+    """Which ranks share a lane: all of a folding that a verdict depends on."""
+
+    classes: Classes
+    late: tuple[int, ...]
+    folding: Folding | None = field(compare=False)
+
+
+@lru_cache(maxsize=1)  # the bench's panel and its picture ask for the same: 3 ms of a move
+def _judged(timeline: Timeline, lanes: _Lanes) -> Verdict:
+    return _verdict(timeline, lanes.folding, None)
+
+
+def _verdict(timeline: Timeline, folding: Folding | None, reasons: Reasons | None) -> Verdict:
     return replace(_Judge(timeline, folding or fold(timeline), reasons).verdict(), then=documented(timeline))
 
 
