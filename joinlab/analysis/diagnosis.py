@@ -13,7 +13,7 @@ from joinlab.analysis.folding import fold
 from joinlab.analysis.matching import Matched
 from joinlab.analysis.reasons import RankDiagnosis, Reasons
 from joinlab.analysis.verdict import Verdict, judge
-from joinlab.analysis.wording import shown
+from joinlab.analysis.wording import coded_html, shown
 from joinlab.timeline import Timeline
 
 
@@ -44,7 +44,9 @@ class Diagnosis:
             for fate in told.fates
         )
         head = "<tr><th>rank</th><th>ended</th><th style='text-align:left'>why</th></tr>"
-        advice = f"<p><strong>{escape(told.advice.do)}</strong> {escape(told.advice.reason)}</p>" if told.advice else ""
+        advice = (
+            f"<p><strong>{coded_html(told.advice.do)}</strong> {escape(told.advice.reason)}</p>" if told.advice else ""
+        )
         listed = f"<ol>{causes}</ol>" if causes else ""
         return shown(f"<p><strong>{escape(told.headline)}</strong></p>{listed}<table>{head}{rows}</table>{advice}")
 
@@ -52,7 +54,7 @@ class Diagnosis:
         told = self.verdict
         lines = [f"{at}. {escape(cause)}" for at, cause in enumerate(told.causes, 1)]
         lines += ["", *(f"- **{fate.who}** {escape(fate.ended)}: {escape(fate.text)}" for fate in told.fates)]
-        advice = ["", f"**Do:** {escape(str(told.advice))}"] if told.advice else []
+        advice = ["", f"**Do:** {coded_html(str(told.advice))}"] if told.advice else []
         return shown("\n".join([f"**{escape(told.headline)}**", "", *lines, *advice]))
 
 

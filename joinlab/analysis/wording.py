@@ -43,6 +43,15 @@ def shown_html(text: str) -> str:
     return escape(shown(text))
 
 
+def coded_html(text: str) -> str:
+    """Escaped for HTML, with what stands in backticks as code.
+
+    >>> coded_html("the branch on `rank < 2`")
+    'the branch on <code>rank &lt; 2</code>'
+    """
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
+
+
 def upper(text: str) -> str:
     """The text with a capital letter in front; the rest stays as it is."""
     return text[:1].upper() + text[1:]

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from joinlab.analysis.source import CodeLine, SourceTexts
 from joinlab.analysis.verdict import judge
-from joinlab.analysis.wording import input_or_step, measured, shown, sign, title
+from joinlab.analysis.wording import coded_html, input_or_step, measured, ranks_text, shown, sign, title
 from joinlab.picture.assets import script, style
 from joinlab.picture.lane_data import LaneData
 from joinlab.picture.lanes import lanes, read
@@ -140,7 +140,10 @@ def _runs(named: list[tuple[str, Timeline]], numbers: list[int], contents: Conte
     elif len(named) > 1:
         yield '<nav aria-label="Contents">\n<ol>\n'
         for at, (name, timeline) in enumerate(named, 1):
-            ends = ", ".join(f"rank {rank} {end}" for rank, end in enumerate(timeline.ends))
+            alike: dict[str, list[int]] = {}
+            for rank, end in enumerate(timeline.ends):
+                alike.setdefault(str(end), []).append(rank)
+            ends = ", ".join(f"{ranks_text(ranks)} {end}" for end, ranks in alike.items())
             yield f'<li><a href="#run-{at}">{escape(name)}</a> <span class="soft">{escape(ends)}</span></li>\n'
         yield "</ol>\n</nav>\n"
     for at, ((name, timeline), number) in enumerate(zip(named, numbers, strict=True), 1):
@@ -254,7 +257,7 @@ def _still(name: str, timeline: Timeline) -> Iterator[str]:
         yield f'<li class="{look}"><strong>{ended}</strong><br>{escape(fate.text)}</li>\n'
     yield "</ul>\n"
     if verdict.advice:
-        yield f"<p><strong>{escape(verdict.advice.do)}</strong> {escape(verdict.advice.reason)}</p>\n"
+        yield f"<p><strong>{coded_html(verdict.advice.do)}</strong> {escape(verdict.advice.reason)}</p>\n"
     if verdict.then:
         yield f'<p class="soft">{escape(verdict.then)}</p>\n'
     yield "</div>\n"

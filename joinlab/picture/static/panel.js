@@ -2,7 +2,7 @@
 
 import { button, element } from "./dom.js";
 import { EndingMap } from "./map.js";
-import { esc } from "./text.js";
+import { coded, esc } from "./text.js";
 
 class Panel {
   /** @param {HTMLElement} el @param {Model} model */
@@ -123,7 +123,7 @@ class Panel {
     const first = documented.match(/^.*?\.(?= |$)/)?.[0] ?? documented; // on a narrow screen the first sentence alone
     const chips = ends.map(({ text, sign, good }) => `<li class="jlb-chip${good ? " jlb-ok" : ""}">${esc(`${sign} ${text}`)}</li>`);
     this.verdict.innerHTML = `<ul class="jlb-chips">${chips.join("")}</ul><div><p class="jlb-headline">${esc(headline)}</p>` +
-      steps.map((step) => `<p>${esc(step)}</p>`).join("") + (advice ? `<p><b>Do:</b> ${esc(advice)}</p>` : "") +
+      steps.map((step) => `<p>${esc(step)}</p>`).join("") + (advice ? `<p><b>Do:</b> ${coded(advice)}</p>` : "") +
       (documented ? `<p class="jl-soft" title="${esc(documented)}">${esc(first)}<span class="jlb-more">${esc(documented.slice(first.length))}</span> </p>` : "") + "</div>";
     if (eras && !this.model.get("comparing")) this.verdict.querySelector("p:last-child").append(button("compare today with 1.9", "Show both eras of NCCL side by side", () => this.ask("eras", "Asking Python …"), { class: "jlb-link" }));
   }

@@ -6,6 +6,9 @@ const ENTITIES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
 /** @param {unknown} text */
 export const esc = (text) => String(text).replace(/[&<>"]/g, (c) => ENTITIES[c]);
 
+/** The same, with what stands in backticks as code. @param {unknown} text */
+export const coded = (text) => esc(text).replace(/`([^`]+)`/g, "<code>$1</code>");
+
 /** @param {number} n @returns {number} */
 export const px = (n) => Math.round(n * 10) / 10;
 

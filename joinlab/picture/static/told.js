@@ -1,7 +1,7 @@
 // What is said above the picture: title, diagnosis, and how each rank ended.
 
 import { element } from "./dom.js";
-import { esc } from "./text.js";
+import { coded, esc } from "./text.js";
 
 /** @param {HTMLElement} told @param {LaneData} data @param {RawRun} run
  * @param {{ heading: string, sentences: boolean, covered: boolean }} how */
@@ -18,7 +18,7 @@ export function drawTold(told, data, run, { heading, sentences, covered }) {
       `<div class="jl-chips">${chips.map((one) => `<span class="${one.good ? "jl-chip" : "jl-chip jl-bad"}">${one.sign} ${esc(text(one.text))}</span>`).join("")}</div>` +
       `<div><p class="jl-headline">${esc(text(headline))}</p>` +
       (steps.length ? `<ol>${steps.map((step) => `<li>${esc(text(step))}</li>`).join("")}</ol>` : "") +
-      (advice ? `<p class="jl-advice"><strong>${esc(text(advice[0]))}</strong> ${esc(text(advice[1]))}</p>` : "") +
+      (advice ? `<p class="jl-advice"><strong>${coded(text(advice[0]))}</strong> ${esc(text(advice[1]))}</p>` : "") +
       (then ? `<p class="jl-soft">${esc(text(then))}</p>` : "") + `</div>`;
     parts.push(verdict);
   }
