@@ -14,7 +14,7 @@ from typing import Any
 
 from joinlab.program.outcome import text_of
 from joinlab.recorder.call import RecordedCall
-from joinlab.recorder.events import Log, now, to_json, values_text
+from joinlab.recorder.events import EventLog, now, to_json, values_text
 
 
 class Turn:
@@ -43,7 +43,7 @@ class OwnTurn(threading.local):
 class Completions:
     """The open calls of one rank."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: EventLog) -> None:
         self.log = log
         self.lock = threading.RLock()
         self._open: dict[int, RecordedCall] = {}

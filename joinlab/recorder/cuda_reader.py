@@ -19,7 +19,7 @@ from torch.distributed import distributed_c10d as c10d
 from joinlab.program.process_group import values_in
 from joinlab.recorder.call import RecordedCall
 from joinlab.recorder.completions import Completions
-from joinlab.recorder.events import Log
+from joinlab.recorder.events import EventLog
 from joinlab.recorder.waits import Waits
 
 POLL_S = 0.001
@@ -30,7 +30,9 @@ class CudaReader:
 
     late = True
 
-    def __init__(self, log: Log, completions: Completions, waits: Waits, on_other_stream: Callable[[], None]) -> None:
+    def __init__(
+        self, log: EventLog, completions: Completions, waits: Waits, on_other_stream: Callable[[], None]
+    ) -> None:
         """`on_other_stream` is told that the program issues or awaits a call on a stream of its own."""
         self._log = log
         self._completions = completions

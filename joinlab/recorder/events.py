@@ -30,7 +30,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 CHUNK = 1 << 18
 """Bytes by which a log grows at least."""
@@ -61,22 +61,6 @@ def output_name(rank: int) -> str:
 def return_name(rank: int) -> str:
     """File name of what a rank's program returned."""
     return f"rank-{rank}.return.json"
-
-
-class Log(Protocol):
-    """Where events are appended: an EventLog, or a BoundedLog."""
-
-    @property
-    def failed(self) -> bool: ...
-
-    @property
-    def segment(self) -> int: ...
-
-    def write(self, event: Mapping[str, Any]) -> None: ...
-
-    def write_text(self, lines: str) -> int: ...
-
-    def close(self) -> None: ...
 
 
 class EventLog:

@@ -157,6 +157,8 @@ def _patch_spans(recorder: Recorder) -> None:
         span = begin("backward", sys._getframe(1), place())
         turn = own.turn
         outer, turn.within = turn.within, True
+        if not outer:
+            turn.waiting = ()  # left by a pass that raised, and was not recorded
         try:
             backward(*args, **kwargs)
         except BaseException as error:

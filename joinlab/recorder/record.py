@@ -19,7 +19,7 @@ from typing import Any
 
 from joinlab._version import __version__
 from joinlab.recorder.bounded_log import MOST_BYTES, BoundedLog
-from joinlab.recorder.events import EventLog, Log
+from joinlab.recorder.events import EventLog
 
 KEEP = 2000
 RANK_NAMES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
@@ -46,7 +46,7 @@ class Recording:
         self.rank = rank
         self.pid = os.getpid()
         folder.mkdir(parents=True, exist_ok=True)
-        log: Log
+        log: EventLog
         if keep is None:
             log = EventLog(folder / f"rank-{rank}.0.jsonl", self._failed)
             self.recorder = Recorder(log, rank)

@@ -31,7 +31,7 @@ from joinlab.program.steps import Steps
 from joinlab.recorder.bounded_log import BoundedLog, last_calls
 from joinlab.recorder.call import Description, Numbering, Reader, RecordedCall, RecordedGroup
 from joinlab.recorder.completions import Completions
-from joinlab.recorder.events import Log, now, to_json, values_text
+from joinlab.recorder.events import EventLog, now, to_json, values_text
 from joinlab.recorder.nccl_log import NcclLog
 from joinlab.recorder.reducer import ReducerWaits
 from joinlab.recorder.spans import Spans
@@ -55,7 +55,7 @@ ALL_REDUCE = METHODS["allreduce"]
 class Recorder:
     """Writes the events of one rank. One per process; the groups, works and patches of `install` share it."""
 
-    def __init__(self, log: Log, rank: int, keep: int | None = None) -> None:
+    def __init__(self, log: EventLog, rank: int, keep: int | None = None) -> None:
         """`keep` belongs to a log of bounded size: how many of the last calls of each group its segments keep."""
         self.log = log
         self.keep = keep

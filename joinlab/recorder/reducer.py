@@ -59,7 +59,9 @@ class ReducerWaits:
             Variable._execution_engine.queue_callback(self._after)
 
     def _after(self) -> None:
-        self.after(self.completions.own.turn)
+        turn = self.completions.own.turn
+        if turn.waiting:
+            self.after(turn)
 
     def after(self, turn: Turn) -> None:
         """The Reducer's wait for `turn.waiting` has ended."""

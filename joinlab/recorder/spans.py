@@ -8,13 +8,13 @@ from types import CodeType, FrameType
 
 from joinlab.ops import Source
 from joinlab.program.labels import kind_of, sources_under
-from joinlab.recorder.events import Log, now, to_json
+from joinlab.recorder.events import EventLog, now, to_json
 
 
 class Spans:
     """Writes the host spans of one rank."""
 
-    def __init__(self, log: Log, note: Callable[[Iterable[Source]], None]) -> None:
+    def __init__(self, log: EventLog, note: Callable[[Iterable[Source]], None]) -> None:
         """`note` writes down the texts of functions."""
         self.log = log
         self._note = note

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 
 from joinlab.recorder.call import RecordedCall
 from joinlab.recorder.completions import Completions
-from joinlab.recorder.events import Log, now, values_text
+from joinlab.recorder.events import EventLog, now, values_text
 
 
 class Waits:
     """Writes the waits of one rank's threads."""
 
-    def __init__(self, log: Log, completions: Completions) -> None:
+    def __init__(self, log: EventLog, completions: Completions) -> None:
         self.log = log
         self.completions = completions
         self.own_threads = 0
