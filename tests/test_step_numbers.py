@@ -162,3 +162,39 @@ def test_ranks_at_different_steps_are_both_named() -> None:
     timeline = writer.timeline([Ending("finished")] * 2)
     rows = plan(Matched(timeline))
     assert stretches(timeline.calls.to_dicts(), rows, {"input_column": BY_BACKWARD}) == ["step 0 and step 3"]
+
+
+def all_but_the_last_unsynchronised(rank: int, inputs: Any) -> None:
+    """What the course's exercise on accumulation asks for: slices, and the last input by its index."""
+    model = DDP(torch.nn.Linear(1, 1))
+    with model.no_sync():
+        for batch in inputs[:-1]:
+            model(batch).backward()
+    model(inputs[-1]).backward()
+
+
+def backwards_by_two(rank: int, inputs: Any) -> None:
+    for batch in inputs[::-1][::2]:
+        assert batch.shape == (1,)
+        dist.all_reduce(batch)
+
+
+def by_index(rank: int, inputs: Any) -> None:
+    model = DDP(torch.nn.Linear(1, 1))
+    for i in range(len(inputs)):
+        model(inputs[i]).backward()
+    dist.barrier()
+
+
+def test_a_slice_of_the_inputs_is_a_list_of_those_and_marks_them() -> None:
+    timeline = joinlab.emulate(backwards_by_two, (5, 5), "gloo").raise_for_ending()
+    assert timeline.calls["input"].to_list() == [4, 2, 0] * 2
+    timeline = joinlab.emulate(all_but_the_last_unsynchronised, (4, 4), "gloo").raise_for_ending()
+    forwards = [span["input"] for span in timeline.rows("spans") if (span["rank"], span["name"]) == (0, "forward")]
+    assert forwards == [0, 1, 2, None]
+
+
+def test_a_loop_by_index_has_the_numbers_of_its_backward_passes() -> None:
+    timeline = joinlab.emulate(by_index, (3, 3), "gloo").raise_for_ending()
+    reduced = [row["input"] for row in timeline.rows("calls") if "DDP backward()" in (row["origin"] or "")]
+    assert reduced == [0, 1, 2] * 2 and timeline.meta["input_column"] == BY_BACKWARD

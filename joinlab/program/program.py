@@ -11,7 +11,8 @@ import inspect
 import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from copy import copy
+from typing import TYPE_CHECKING, Any, overload
 
 from joinlab.errors import LaunchError, ProgramError
 
@@ -25,34 +26,43 @@ MAX_RANKS = 16
 
 
 class Inputs:
-    """The inputs of one rank: `len(inputs)`, `inputs[i]`, and iteration, which marks the input being processed.
+    """The inputs of one rank: `len(inputs)`, `inputs[i]`, `inputs[1:]`, and iteration, which marks the input at hand.
 
-    Each is a new tensor `[1.]` of shape (1,), float32, on the default device, as in the forum script.
+    Each is a new tensor `[1.]` of shape (1,), float32, on the default device, as in the forum script. `inputs[i]` marks
+    nothing, since it does not tell when the work on that input is over: its calls are numbered as in steps.py.
     """
 
     def __init__(self, count: int, mark: Callable[[int | None, int], None]) -> None:
-        self._count = count
+        self._which = range(count)
         self._mark = mark
-        self._done = 0
+        self._done = [0]  # shared with all slices
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._which)
 
-    def __getitem__(self, index: int) -> torch.Tensor:
-        range(self._count)[index]  # IndexError as of a list
-        return self._make()
+    @overload
+    def __getitem__(self, index: int) -> torch.Tensor: ...
+    @overload
+    def __getitem__(self, index: slice) -> Inputs: ...
+    def __getitem__(self, index: int | slice) -> torch.Tensor | Inputs:
+        found = self._which[index]  # IndexError as of a list
+        if isinstance(found, int):
+            return self._make()
+        part = copy(self)
+        part._which = found
+        return part
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         try:
-            for index in range(self._count):
-                self._mark(index, self._done)
+            for index in self._which:
+                self._mark(index, self._done[0])
                 yield self._make()
-                self._done += 1
+                self._done[0] += 1
         finally:
-            self._mark(None, self._done)
+            self._mark(None, self._done[0])
 
     def __repr__(self) -> str:
-        return f"<{self._count} inputs, each tensor([1.])>"
+        return f"<{len(self)} inputs, each tensor([1.])>"
 
     @staticmethod
     def _make() -> torch.Tensor:
