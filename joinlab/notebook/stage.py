@@ -134,6 +134,7 @@ class Stage:
         self._output = Output(layout=Layout())
         self._map = EndingMap(self._session, self._show_map, Ahead(self._send_ahead))
         self.widget = ipywidgets.VBox(self._parts(), layout=Layout())
+        self.widget.add_class("joinlab-bench")
 
     @property
     def said(self) -> tuple[str, ...]:
