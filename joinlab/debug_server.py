@@ -32,7 +32,16 @@ except ImportError as error:
     ) from error
 
 ENDPOINTS = ("fr_trace_json", "dump_nccl_trace_json")
-"""Where a rank hands out its flight recorder: that of the CPU's backends, and NCCL's."""
+"""Where a rank hands out its flight recorder: that of the CPU's backends, and NCCL's.
+
+Neither tells a line of the program: their JSON has no frames. NCCL's other form, a pickle, has them, but the server's
+fetch_all passes on text alone.
+"""
+
+NO_LINES = (
+    "These recorders do not say which lines the calls came from. In which line each rank is now: see Python Stack "
+    "Traces (/stacks) of this server."
+)
 
 
 class JoinlabHandler(DebugHandler):
@@ -60,7 +69,7 @@ class JoinlabHandler(DebugHandler):
         from joinlab.picture.page import page
 
         try:
-            text = page([("The job as it stands", self._timeline())])
+            text = page([("The job as it stands", self._timeline())], notes=[NO_LINES])
         except TimelineFileError as error:
             text = f"<!doctype html><meta charset='utf-8'><title>joinlab</title><p>{escape(str(error))}</p>"
         return text.encode("utf-8", "backslashreplace")

@@ -24,7 +24,7 @@ pytest.importorskip("tabulate")
 
 from torch.distributed.debug._frontend import Response
 
-from joinlab.debug_server import ENDPOINTS, timeline_of_answers
+from joinlab.debug_server import ENDPOINTS, NO_LINES, timeline_of_answers
 
 ROOT = Path(__file__).parent.parent
 JOB = """
@@ -97,6 +97,7 @@ def test_the_tab_draws_the_lanes_in_a_browser(hung: str, browser: Any) -> None:
         page.goto(f"{hung}/joinlab")  # PyTorch's own pages ask for an icon on pytorch.org
         said = page.get_by_text("Rank 0 called all-reduce, where rank 1 called barrier.").filter(visible=True)
         said.first.wait_for()
+        assert page.get_by_text(NO_LINES).count() == 1
         if folder := os.environ.get("JOINLAB_SHOTS"):
             page.screenshot(path=f"{folder}/debug_server.png", full_page=True)
         for lane in ("rank 0", "rank 1"):

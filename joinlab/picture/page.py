@@ -14,6 +14,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
+from itertools import chain
 from pathlib import Path
 
 from joinlab.analysis.source import CodeLine, SourceTexts
@@ -125,12 +126,13 @@ def _named(timelines: Timeline | Iterable[Timeline] | Mapping[str, Timeline]) ->
     return named
 
 
-def page(named: list[tuple[str, Timeline]], contents: Contents | None = None) -> str:
-    """The text of the page, for pairs of title and timeline."""
+def page(named: list[tuple[str, Timeline]], contents: Contents | None = None, notes: Iterable[str] = ()) -> str:
+    """The text of the page, for pairs of title and timeline; above them, `notes` are paragraphs."""
     data = LaneData()
     numbers = [data.add(timeline) for _, timeline in named]
     tab = named[0][0] if len(named) == 1 else HEADING
-    return shown("".join(_document(tab, _runs(named, numbers, contents), data, HEADING)))
+    told = (f"<p>{escape(note)}</p>\n" for note in notes)
+    return shown("".join(_document(tab, chain(told, _runs(named, numbers, contents)), data, HEADING)))
 
 
 def _runs(named: list[tuple[str, Timeline]], numbers: list[int], contents: Contents | None) -> Iterator[str]:
