@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -138,11 +137,13 @@ class Kernels:
         size, kind = len(each), _FLOATS.get(dtype)
         if reduce_op == "sum" and dtype is torch.float32 and len(each[0]) == _ONE.size:  # 8 us less than by numpy
             total = _ONE.unpack(each[order[0]].data)[0]
-            with suppress(OverflowError):  # the sum is infinite
+            try:
                 for place in order[1:]:  # in float64 and then rounded, which gives float32's sum
                     total = _ONE.unpack(_ONE.pack(total + _ONE.unpack(each[place].data)[0]))[0]
                 if total == total:
                     return np.frombuffer(_ONE.pack(total), np.uint8)
+            except OverflowError:  # the sum is infinite
+                pass
         if reduce_op == "sum" and kind is not None:  # in one go, 10 us less a call; only a NaN needs the way below
             with np.errstate(all="ignore"):
                 floats = each[order[0]].view(kind)
