@@ -210,7 +210,7 @@ class _Finding:
         self.either: list[tuple[int, ...]] = []
 
     def look(self) -> None:
-        """Fill in `culprits`, with the time since when others wait for each, `doubts` and `either`."""
+        """Fill in `culprits` (each with the time since which others wait for it), `doubts` and `either`."""
         wrong = {rank: odd for odd in reversed(self.odds) for rank in odd.wrong}  # the first one counts
         open_ = [odd for odd in self.odds if not odd.usual]
         split = {rank for odd in open_ for rank in odd.here}
@@ -404,7 +404,7 @@ def _held_up(job: _Job, odds: Sequence[_Odd]) -> Iterator[Waiting]:
                 for rank, other in product(ranks, others):
                     mine = job.places[odd.group, rank]
                     if mine.completed > odd.least:
-                        continue  # it is past it
+                        continue  # it has completed this call
                     yield Waiting(rank, other, odd.group, mine.op, odd.least + 1, True, odd.least, mine.since_ns)
 
 

@@ -87,7 +87,7 @@ class Parting:
         return bool(self.absent(slot))
 
     def differs(self, slot: Slot) -> tuple[str, ...]:
-        """In what the calls of a slot differ that must agree.
+        """The properties that must agree in a slot, and do not.
 
         Ranks may give an all-gather different sizes, if all expect them. Where one is not complete, they did not.
         """
@@ -99,7 +99,7 @@ class Parting:
         return slot.differs
 
     def _cause_of(self, clash: int) -> int:
-        """The row that keeps the ranks from the clash: those that are absent there hang in a row that others left out.
+        """The row that keeps ranks from the clash: the ranks absent there hang in a row that others left out.
 
         recv of rank 0        rank 0 waits     rank 1 absent: hangs in the barrier
         barrier               rank 1 waits     rank 0 absent: hangs in its recv, a circle: its first row is the cause
@@ -157,7 +157,7 @@ class Parting:
 
     @cached_property
     def shift(self) -> Shift | None:
-        """Whether one side issues the same calls as the other, only so many earlier, and since when.
+        """How many calls one side is ahead of the other, and since when; None if they do not issue the same calls.
 
         rank 0   a  b  c  d            at = 1, by = 1: from call 1 on, rank 1 has issued one call more,
         rank 1   a  x  b  c  d         if x is from another line than b, or another call
@@ -185,7 +185,7 @@ class Parting:
 
     @cached_property
     def astray(self) -> tuple[CallRow, ...]:
-        """Where there is no shift: the calls, one per side, since which the ranks issue them for different inputs."""
+        """The calls, one per side, from which on the sides work on different inputs; () if they do not."""
         if self.shift is not None or len(self.sides) != 2 or self.is_pair(self.slot):
             return ()
         one, other = (self.collectives(side[0]) for side in self.sides)
@@ -193,7 +193,7 @@ class Parting:
         return (one[at], other[at]) if at < self.place else ()
 
     def _too_little(self, extra: CallRow, same: CallRow, other: CallRow) -> bool:
-        """Of one pair of equal calls alone: whether it cannot tell a call that was left out from data that differ."""
+        """Whether a single pair of equal calls is no evidence for a shift: the data of two calls may just differ."""
         loose = _same_line(extra, other) and not self._other_input(extra, other)
         return loose or same["origin"] != other["origin"]
 
@@ -203,7 +203,7 @@ class Parting:
     def _back(
         self, one: Sequence[CallRow], other: Sequence[CallRow], differ: Callable[[CallRow, CallRow], bool]
     ) -> int:
-        """The place from which on all calls before the clash differ so."""
+        """Where the calls that `differ`, in one row up to the clash, begin."""
         at = self.place
         while 0 < at <= min(len(one), len(other)) and differ(one[at - 1], other[at - 1]):
             at -= 1
@@ -273,7 +273,7 @@ class Parting:
         return self.rows[rank, slot.group, slot.calls[rank]]
 
     def ranks(self, side: Iterable[int]) -> tuple[int, ...]:
-        """All ranks of some lanes."""
+        """The ranks of these lanes."""
         return tuple(sorted(rank for lane in side for rank in self.lanes[lane]))
 
     def name(self, side: Iterable[int]) -> str:

@@ -93,7 +93,7 @@ class SourceTexts:
             return
         yield self._line(file, int(number))
         frames = [frame.groups() for text in reversed(stack) if (frame := _FRAME.fullmatch(text))]
-        # What is further in than the call site is a library. The site stands in no stack of the autograd engine's own.
+        # Frames inside the call site are of libraries. The stack of an autograd thread does not contain the call site.
         inner = next((at for at, frame in enumerate(frames) if frame[:2] == (file, number)), len(frames))
         for file, number, function in frames[inner + 1 :]:
             found = self._line(file, int(number))

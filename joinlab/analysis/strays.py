@@ -1,14 +1,15 @@
-"""Which rank left the common path: each rank's own order of calls, over all its groups, beside its peers' and its past.
+"""Which rank left the common path? Compares each rank's calls, over all its groups, with its peers' and its own past.
 
-In circles of waiting two ranks or more wait for each other, and where calls of one place differ, each side may be
-wrong. What decides is who departs from what it, and ranks in the same part of the job, do otherwise. Peers issue the
-same calls in the same order, each in its own groups; one may be further than another, no more:
+In a circle of waiting several ranks wait for each other, and where calls in one place differ, either side may be
+wrong. The rank to blame is the one that departs from what it did before, or from what ranks with the same part in the
+job do. Peers issue the same calls in the same order, each in its own groups; one may only be further than another:
 
     rank 2    tensor 7   data 3   all 3      peers
     rank 0    tensor 7   data 3              fits rank 2: it is not as far
     rank 1    tensor 7   all 3               fits neither: it left out data 3
 
-A rank without peers has its past: a training loop repeats its calls, and one that was left out breaks the order.
+A rank without peers is compared with its own past: a training loop repeats its calls, and a missing one breaks the
+order.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from joinlab.rules.calls import elements_of
 from joinlab.timeline import Timeline
 
 WINDOW = 600
-"""Calls of a rank that are looked at, the last ones: several steps of most jobs."""
+"""How many of a rank's last calls are looked at: several steps of most jobs."""
 
 MOST_CALLS = 100_000
-"""Of many ranks together, so that those of a large job are read in a second; at least LEAST_CALLS of each."""
+"""How many calls of all ranks together are read, about a second's worth; at least LEAST_CALLS of each rank."""
 
 LEAST_CALLS = 60
 
 MOST_PEERS = 16
-"""Peers that a rank is compared with; more would seldom decide otherwise."""
+"""How many peers a rank is compared with; more seldom change the outcome."""
 
 Role = tuple[object, ...]
 Place = tuple[Role, bool, int]
@@ -105,7 +106,7 @@ class Paths:
         self._fit: dict[tuple[int, int, int], bool] = {}  # by two ranks and a level
 
     def strays(self, suspects: Collection[int]) -> list[Stray]:
-        """Those of some ranks that left the common path; [] where nothing decides, or all seem to have."""
+        """The ranks among `suspects` that left the common path; [] if nothing decides, or all of them seem to have."""
         known = sorted(set(suspects) - self.unknown)
         if len(known) < 2:
             return []
@@ -133,7 +134,7 @@ class Paths:
 
     @cached_property
     def _roles(self) -> dict[int, dict[str, Role]]:
-        """Of each rank the role of each of its groups: groups of one role are made alike, by ranks as far apart.
+        """By rank and group, the role of the group: groups whose ranks are equally far apart have the same role.
 
         The n-th of a rank's groups of one shape has another role than the first.
         """
@@ -151,7 +152,7 @@ class Paths:
 
     @cached_property
     def _stages(self) -> dict[int, frozenset[tuple[Role, int]]]:
-        """Of each rank its place in the groups that send and receive: other stages issue other calls.
+        """By rank, its place in the groups that send and receive: each stage of a pipeline issues its own calls.
 
         Where calls are lost, a group without a collective may be one of those.
         """
@@ -178,7 +179,7 @@ class Paths:
         return frozenset(self._roles.get(rank, {}).values()), self._stages.get(rank)
 
     def _peers(self, rank: int, suspects: Collection[int]) -> list[int]:
-        """Ranks with the same part in the job, suspects first; of many those that follow it, so that each is some's."""
+        """Up to MOST_PEERS ranks with the same part in the job: suspects first, then those that follow `rank`."""
         alike = self._parts.get(self._part(rank), [])
         later = [other for other in alike if other > rank] + [other for other in alike if other < rank]
         return sorted(later, key=lambda other: other not in suspects)[:MOST_PEERS]
@@ -221,7 +222,7 @@ class Paths:
             self._known[rank] = _Path(rank, (), False, reach, {})
 
     def _apart(self, rank: int, peers: Sequence[int], level: int) -> Stray | None:
-        """A rank whose path does not fit that of most of its peers, while theirs fit each other."""
+        """The rank as a stray, if its path fits those of few peers, while theirs fit each other."""
         mine = self._known[rank]
         against = [peer for peer in peers if not self._fits(rank, peer, level)]
         if 2 * len(against) <= len(peers) or len(against) < 2:
@@ -248,7 +249,7 @@ class Paths:
     # ---------------------------------------------------------------- the past
 
     def _turned(self, rank: int, lately: bool) -> Stray | None:
-        """A rank that broke the order that it had kept before; `lately`: in its last two rounds."""
+        """The rank as a stray, if it broke the order that it had kept; `lately`: within its last two rounds."""
         calls = self._known[rank].calls
         if not self._known[rank].whole:
             return None
@@ -273,7 +274,7 @@ _SIZED = frozenset(op for op in FACTS if op_of(op) in ("all_gather", "reduce_sca
 
 
 def _difference(mine: _Path, theirs: _Path, level: int) -> _Call | None:
-    """The first of my calls that shows that the two are not one order, of which one has issued more; None if they are.
+    """The first of my calls that shows that neither path is the beginning of the other; None if one is.
 
     Compared in roles that both have. A call older than the other's record counts as issued there, without its place.
     """
@@ -304,7 +305,7 @@ def _beyond(call: _Call, theirs: _Path) -> bool:
 
 
 def _late(mine: _Path, theirs: _Path) -> _Call | None:
-    """A call of mine that they issued, too, though I issued it after one that they did not issue."""
+    """A call that both issued, but that I issued after a call which they did not issue; None without one."""
     further = False
     for call in mine.calls:
         beyond = _beyond(call, theirs)
@@ -315,11 +316,11 @@ def _late(mine: _Path, theirs: _Path) -> _Call | None:
 
 
 Breaks = Sequence[tuple[int, int]]
-"""Places where a sequence that had repeated itself went on otherwise, each with the length of what it repeated."""
+"""Places where a repeating sequence stopped repeating, each with its period until then."""
 
 
 def _last(breaks: Breaks, count: int | None) -> tuple[int, int] | None:
-    """The last one; of `count` calls: if it lies in the last two rounds."""
+    """The last break; with `count`, the number of calls, only one within the last two rounds."""
     at = [one for one in breaks if count is None or count - one[0] <= 2 * one[1]]
     return at[-1] if at else None
 
