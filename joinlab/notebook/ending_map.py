@@ -37,6 +37,9 @@ EVERY_S = 0.2
 REST_S = 0.005
 """Between two emulations: time in which the kernel reads the messages that came."""
 
+PAUSE_S = 0.3
+"""After a move: the next one, where several follow each other, waits for no emulation of the map."""
+
 KINDS = [{"name": str(how), "sign": SIGNS[how], "color": COLORS[how]} for how in Overall]
 
 
@@ -82,7 +85,8 @@ class EndingMap:
             self._left = _nearest_first(setting.counts)
             self._tell("")
         if self.watched:
-            self._schedule()
+            self._pause()
+            self._schedule(PAUSE_S)
 
     def watch(self) -> None:
         """From now on somebody sees it."""
@@ -107,17 +111,20 @@ class EndingMap:
     def stop(self) -> None:
         """Compute no more of it."""
         self._left = []
+        self._pause()
+
+    def _pause(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _schedule(self) -> None:
+    def _schedule(self, rest: float = REST_S) -> None:
         if self._timer is None and self._left:
             try:
                 loop = asyncio.get_running_loop()
             except RuntimeError:  # no loop runs here: nothing goes on in the background
                 return
-            self._timer = loop.call_later(max(REST_S, self._took if self._slow else 0.0), self._tick)
+            self._timer = loop.call_later(max(rest, self._took if self._slow else 0.0), self._tick)
 
     def _tick(self) -> None:
         self._timer = None

@@ -41,7 +41,7 @@ class Floor(anywidget.AnyWidget):
     _esm = '''export default { render({ model, el }) {
         const slider = document.createElement("input"), said = document.createElement("p");
         slider.type = "range";
-        slider.setAttribute("aria-label", "floor");
+        slider.setAttribute("aria-label", "there and back");
         said.className = "jl-canvas";
         slider.addEventListener("input", () => { model.set("asked", Number(slider.value)); model.save_changes(); });
         model.on("change:answered", () => { said.textContent = model.get("answered"); });
@@ -87,7 +87,7 @@ class Bench(Notebook):
     def _received(self, frame: bytes | str) -> None:
         said = frame if isinstance(frame, bytes) else frame.encode()
         kind = re.search(rb'"msg_type": ?"(\w+)"', said)  # its own comes first, then that of what it answers
-        if kind and kind[1] in (b"comm_open", b"comm_msg") and b"floor" not in said:
+        if kind and kind[1] in (b"comm_open", b"comm_msg") and b"there and back" not in said:
             self.sent.append(len(said))
 
     def moves(self, slider: str, before: str = "") -> tuple[list[float], float]:
@@ -111,7 +111,7 @@ def _two_ranks(notebook: Bench) -> Iterator[Figure]:
     assert notebook.ask("bench.timeline is not None")  # torch is loaded
     slider = "rank 0: inputs"
     emulated, size = notebook.moves(slider, "forget(bench)")
-    floor, _ = notebook.moves("floor")
+    floor, _ = notebook.moves("there and back")
     notebook.sent.clear()
     notebook.tell("compute_map(bench)")
     notebook.page.wait_for_timeout(1000)
@@ -131,7 +131,7 @@ def _two_ranks(notebook: Bench) -> Iterator[Figure]:
 def _eight_ranks(notebook: Bench) -> Iterator[Figure]:
     assert notebook.ask("eight.timeline is not None")
     emulated, _ = notebook.moves("rank 7: inputs", "forget(eight)")
-    floor, _ = notebook.moves("floor")
+    floor, _ = notebook.moves("there and back")
     boxes = notebook.ask("len(lanes(eight.timeline).boxes)")
     beside = f"{median(emulated) / median(floor):.1f} floors"
     what = f"bench of 8 ranks, key to repaint: {boxes} boxes, emulation included"
