@@ -238,10 +238,13 @@ class NcclFabric:
         self._main = Communicator(run, self._ranks)
         self._pairs: dict[tuple[int, int], Communicator] = {}
         self._eager = False
+        self._timed_out = False  # some rank has given a communicator up
 
     def check(self, call: EmulatedCall) -> None:
         """Raise what PyTorch's NCCL backend refuses at once."""
         check(call, self._run.knobs.era)
+        if not self._timed_out and call.op not in POINT_TO_POINT:
+            return
         communicator, place = self._where([call])
         if place in communicator.aborted:  # errorMessage of NCCLComm::getNcclComm, NCCLUtils.cpp, v2.13.0
             raise dist.DistBackendError(f"NCCL communicator was aborted on rank {call.host.rank}.")
@@ -255,6 +258,7 @@ class NcclFabric:
         """Work.wait(timeout) aborts the communicator (WorkNCCL::synchronizeInternal, ProcessGroupNCCL.cpp, v2.13.0)."""
         communicator, place = self._where([call])
         communicator.abort(place)
+        self._timed_out = True
         return dist.DistBackendError(watchdog_text(call, ms))
 
     def submit(self, calls: Sequence[EmulatedCall]) -> None:

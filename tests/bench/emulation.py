@@ -136,34 +136,32 @@ def _idle_group() -> Iterator[Callable[[Callable[..., object], Sequence[int]], N
     )
     c10d._update_default_pg(group)
 
-    def run(program: Callable[..., object], inputs: Sequence[int]) -> None:
-        for rank, count in enumerate(inputs):
-            with redirect_stdout(StringIO()), _joined_by_others(count, inputs):
-                program(rank, [torch.ones(1)] * count)
-
-    try:
-        yield run
-    finally:
-        c10d._world = before
-        torch._C._distributed_c10d._unregister_process_group("0")
-
-
-@contextmanager
-def _joined_by_others(count: int, inputs: Sequence[int]) -> Iterator[None]:
-    """What join() asks the others, answered for a rank of `count` inputs, so that it makes its shadow calls."""
-    rounds = itertools.count(count)
+    count, others = itertools.count(), [0]
     ask, find = Join._get_num_nonjoined_procs, DistributedDataParallel._find_common_rank
 
     def left(join: Any) -> int:
+        """In join(): how many ranks have inputs left, so that a rank that has run out makes its shadow calls."""
         ask(join)  # type: ignore[no-untyped-call]
-        done = next(rounds)
-        return sum(other > done for other in inputs)
+        done = next(count)
+        return sum(other > done for other in others)
 
     def last(model: Any, rank: int, condition: bool) -> Any:
         return find(model, rank, True)  # type: ignore[no-untyped-call]
 
-    with (
-        patch.object(Join, "_get_num_nonjoined_procs", left),
-        patch.object(DistributedDataParallel, "_find_common_rank", last),
-    ):
-        yield
+    def run(program: Callable[..., object], inputs: Sequence[int]) -> None:
+        nonlocal count, others
+        others = list(inputs)
+        for rank, mine in enumerate(inputs):
+            count = itertools.count(mine)
+            with redirect_stdout(StringIO()):
+                program(rank, [torch.ones(1)] * mine)
+
+    try:
+        with (
+            patch.object(Join, "_get_num_nonjoined_procs", left),
+            patch.object(DistributedDataParallel, "_find_common_rank", last),
+        ):
+            yield run
+    finally:
+        c10d._world = before
+        torch._C._distributed_c10d._unregister_process_group("0")
