@@ -68,7 +68,7 @@ def hung(tmp_path_factory: pytest.TempPathFactory, port: int) -> Iterator[str]:
         try:
             address, text = f"http://[::1]:{port}", ""
             # Until the server is there and the job hangs; pytest's timeout ends it.
-            while "Rank 0 keeps rank 1 waiting." not in text:
+            while "Rank 0 called all-reduce, where rank 1 called barrier." not in text:
                 assert process.poll() is None, process.stderr and process.stderr.read()
                 try:
                     with urllib.request.urlopen(f"{address}/joinlab", timeout=60) as answer:
@@ -95,7 +95,7 @@ def test_the_tab_draws_the_lanes_in_a_browser(hung: str, browser: Any) -> None:
 
     with watched(browser, [hung], ignored=["404"]) as page:
         page.goto(f"{hung}/joinlab")  # PyTorch's own pages ask for an icon on pytorch.org
-        said = page.get_by_text("Rank 0 keeps rank 1 waiting.").filter(visible=True)
+        said = page.get_by_text("Rank 0 called all-reduce, where rank 1 called barrier.").filter(visible=True)
         said.first.wait_for()
         assert page.get_by_text(NO_LINES).count() == 1
         if folder := os.environ.get("JOINLAB_SHOTS"):

@@ -151,6 +151,8 @@ class Parting:
     @cached_property
     def present(self) -> list[Side]:
         """The sides that issued a call at the clash; the ones that did otherwise than most come first."""
+        if self.clash is None:
+            return []
         return sorted(
             (side for side in self.sides if side[0] in self.slot.calls), key=lambda side: side[0] not in self.odd
         )

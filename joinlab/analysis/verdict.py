@@ -194,11 +194,11 @@ class _Judge:
         """The verdict on a record that does not say how ranks ended: who keeps the others waiting."""
         causes = tuple(culprit.reason for culprit in blamed.culprits)
         fates, first = tuple(self._fates()), self.parting.first
-        if blamed.ranks and sorted(blamed.ranks) == [*self.parting.odd] and len(self.parting.present) > 1:
-            assert first is not None
+        if first is not None and self._shows(blamed):
             lines, met = tuple(self._lines(first)), tuple(self._meeting())
+            said = met if met and self.parting.odd else (*met, *causes)  # the odd one is named in the headline
             advice = advise(self.parting, self.sources)
-            return Verdict(self._headline(), endings, met or causes, fates, lines, first, self.parting.odd, advice)
+            return Verdict(self._headline(), endings, said, fates, lines, first, tuple(sorted(blamed.ranks)), advice)
         culprits = sorted(blamed.ranks) or blamed.culprits[0].ranks
         several = len(culprits) > 1
         behind = {rank for culprit in blamed.culprits for rank in culprit.waiting}
@@ -219,6 +219,15 @@ class _Judge:
         first = next(stuck, None)
         lines = () if first is None else tuple(self._lines(first))
         return Verdict(f"{headline}.", endings, causes, fates, lines, first, tuple(sorted(blamed.ranks)))
+
+    def _shows(self, blamed: Blame) -> bool:
+        """Whether the calls in which the ranks part show what the blamed ranks did: those that met still wait there."""
+        parting = self.parting
+        if not blamed.ranks or len(parting.present) < 2 or parting.odd not in ((), tuple(sorted(blamed.ranks))):
+            return False
+        here = {rank for side in parting.present for rank in parting.ranks(side)}
+        stuck = any(parting.call(parting.slot, lane)["completed_ns"] is None for lane in parting.slot.calls)
+        return stuck and here >= {*blamed.ranks}
 
     # ---------------------------------------------------------------- words
 
