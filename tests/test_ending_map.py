@@ -111,6 +111,18 @@ def test_it_is_computed_in_the_background_the_cells_around_first():
     assert set(asyncio.run(cell())[:5]) == {"5,6", "4,6", "5,5", "5,7", "6,6"}
 
 
+def test_of_more_ranks_the_next_steps_of_the_sliders_are_sent_ahead(monkeypatch):
+    opened = watched(bench(case=1, inputs=(2, 2, 0)))
+    assert opened.panel.map == {} and set(opened._map._cells) == {"3,2,0", "2,3,0", "2,2,1", "1,2,0", "2,1,0"}
+    opened.counts = (2, 3, 0)
+    opened._map.finish()
+    monkeypatch.setattr(emulator, "emulate", lambda *_, **__: pytest.fail("emulated again"))
+    for counts in ((2, 4, 0), (2, 5, 0), (2, 2, 0), (3, 2, 0)):  # two steps on, and one back
+        opened.counts = counts
+        parcels = [unpacked(parcel)["ahead"] for parcel in opened._map._ahead._sent]
+        assert opened.view.shown in [key for parcel in parcels for key in parcel] or counts == (2, 2, 0)
+
+
 def test_nothing_is_computed_until_it_is_seen():
     async def cell() -> int:
         opened = bench(case=1)

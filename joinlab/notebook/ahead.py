@@ -20,7 +20,8 @@ PARCEL = 16
 """Pictures that travel together. To pack them keeps the kernel for some 15 ms."""
 
 MOST_BYTES = 250_000
-"""Of one map, at most; cells beyond are shown when Python has answered. The cases' maps of 81 cells take less."""
+"""Of one map, at most; cells beyond are shown when Python has answered. The cases' maps of 81 cells take less. Where
+there is no map, since there are not two ranks, it bounds what another page gets once more."""
 
 
 class Ahead:

@@ -132,7 +132,11 @@ def _eight_ranks(notebook: Bench) -> Iterator[Figure]:
     assert notebook.ask("eight.timeline is not None")
     emulated, _ = notebook.moves("rank 7: inputs", "forget(eight)")
     floor, _ = notebook.moves("there and back")
+    notebook.tell("compute_map(eight)")
+    known, _ = notebook.moves("rank 7: inputs", "eight._map.finish()")
     boxes = notebook.ask("len(lanes(eight.timeline).boxes)")
     beside = f"{median(emulated) / median(floor):.1f} floors"
-    what = f"bench of 8 ranks, key to repaint: {boxes} boxes, emulation included"
-    yield Figure(what, ms(emulated), beside, "at most 60 ms")
+    what = f"bench of 8 ranks, key to repaint: {boxes} boxes"
+    yield Figure(f"{what}, emulation included", ms(emulated), beside, "at most 60 ms")
+    beside = f"{median(known) / median(floor):.1f} floors"
+    yield Figure(f"{what}, the next steps computed", ms(known), beside, "at most 60 ms")

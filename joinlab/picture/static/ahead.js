@@ -4,6 +4,9 @@ import { unpack } from "./layout.js";
 
 /** @typedef {{ data: LaneData, run: RawRun, first: number | null, verdict: object }} Early */
 
+/** How many pictures are kept when others come: a map has 81 cells. */
+const KEPT = 100;
+
 export class Ahead {
   /** @param {Model} model the board's @param {(count: number) => void} told called with how many pictures are here */
   constructor(model, told) {
@@ -25,8 +28,9 @@ export class Ahead {
     if (!models.every((one) => one?.set_state)) return; // not a notebook of Jupyter
     this.models = models;
     const data = await unpack(packed), { ahead } = data, [key] = Object.keys(ahead);
-    const setting = (/** @type {string} */ one) => one.split(",").slice(0, -2).join();
-    for (const one of this.known.keys()) if (setting(one) !== setting(key)) this.known.delete(one); // of another map
+    const setting = (/** @type {string} */ one) => { const parts = one.split(","); return [...parts.slice(0, 4), parts.length].join(); };
+    const others = [...this.known.keys()].filter((one) => setting(one) !== setting(key)); // of another map
+    for (const one of [...others, ...[...this.known.keys()].slice(0, -KEPT)]) this.known.delete(one);
     for (const [one, [run, first, verdict]] of Object.entries(ahead)) this.known.set(one, { data, run: data.runs[run], first, verdict });
     this.told(this.known.size);
   }
