@@ -73,7 +73,8 @@ def test_what_the_records_tell_reaches_the_rule():
     logs = [events(4, ring, old, coalesced=[]), events(5, old, coalesced=[]), events(6, old, coalesced=[])]
     setting = setting_of({**about_groups(logs, "nccl"), "versions": {"nccl": "2.29.7"}})
     assert setting.about("0", (4, 5, 6)) == {
-        "eager": False, "one_node": True, "ring": (4, 6, 5), "version": (2, 29, 7), "apart": True, "warps_apart": False
+        "eager": False, "one_node": True, "ring": (4, 6, 5), "version": (2, 29, 7), "apart": True, "warps_apart": False,
+        "threads": None,
     }  # fmt: skip
     logs[1].feed(b'{"e":"coalesced","g":"0","t":3}\n')
     assert not setting_of(about_groups(logs, "nccl")).about("0", (4, 5, 6))["apart"]
