@@ -14,6 +14,7 @@ joinlab knows of them is in this file. The server needs jinja2, tabulate and req
 
 from __future__ import annotations
 
+import ctypes
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,12 +25,18 @@ if TYPE_CHECKING:
     from joinlab.timeline import Timeline
 
 try:
+    from torch.distributed.debug import _handlers
     from torch.distributed.debug._frontend import DebugHandler, HTTPRequestHandler, NavLink, Response, Route, fetch_all
 except ImportError as error:
     raise LaunchError(
         f"PyTorch's debug server cannot be used here: {error}. It came with torch 2.10; "
         "what it needs comes with pip install 'joinlab[debug]'."
     ) from error
+
+# At the end of the process PyTorch's C++ registry of handlers frees this function without the GIL, after Python itself
+# is gone. Depending on what else is left that is "Fatal Python error: PyThreadState_Get" (seen with torch 2.13): a
+# reference that is never given back keeps the function.
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(getattr(_handlers, "_torch_profile", None)))
 
 ENDPOINTS = ("fr_trace_json", "dump_nccl_trace_json")
 """Where a rank hands out its flight recorder: that of the CPU's backends, and NCCL's.
