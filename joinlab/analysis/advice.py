@@ -120,7 +120,7 @@ class _Rules:
         return sorted(rank for rank in left if rank not in reached)
 
     def _own_call_in_the_loop(self) -> CallRow | None:
-        """A call that the program itself issued for its inputs. What comes after the loop counts as the last step."""
+        """A call that the program itself issued for its inputs. Calls after the loop are numbered as its last step."""
         by_rank: dict[int, list[CallRow]] = {}
         for row in self.parting.folding.matched.rows:
             if _is_own(row) and row["input"] is not None:
@@ -173,12 +173,10 @@ class _Rules:
             return None, []
         number = backward[0]["input"]
         counts = dict.fromkeys(parting.lanes, 0)
-        reached = dict.fromkeys(parting.lanes, -1)  # the last input that a lane was seen in
         for row in parting.folding.matched.rows:
-            lane, input = row["rank"], row["input"]
-            if lane in reached and input is not None:
-                reached[lane] = max(reached[lane], input)
-                counts[lane] += input == number and _BACKWARD in (row["origin"] or "")
+            if row["rank"] in counts and row["input"] == number and _BACKWARD in (row["origin"] or ""):
+                counts[row["rank"]] += 1
+        reached = dict.fromkeys(parting.lanes, -1) | self._last_inputs()  # the last input that a lane was seen in
         ran: set[int] = set()
         inside: set[int] = set()  # a backward pass of that input has not come to its end
         for span in self.timeline.rows("spans"):
@@ -227,43 +225,38 @@ class _Rules:
         )
 
     def _under_a_rank_test(self) -> Advice | None:
-        for what, test in self._rank_tests(_rank_test):
-            return Advice(
-                f"Take the {what} out of the branch on `{test}`, or let every rank issue it.",
-                "A collective needs every rank of its group, in the same order.",
-                "08_order.ipynb",
-            )
-        return None
+        return self._by_rank_test(_rank_test, "Take the {} out of the branch on `{}`, or let every rank issue it.")
 
     def _behind_a_rank_test(self) -> Advice | None:
-        for what, test in self._rank_tests(_leaving_test):
-            return Advice(
-                f"Let every rank issue the {what}, or none: the branch on `{test}` leaves before it.",
-                "A collective needs every rank of its group, in the same order.",
-                "08_order.ipynb",
-            )
-        return None
+        return self._by_rank_test(
+            _leaving_test, "Let every rank issue the {}, or none: the branch on `{}` leaves before it."
+        )
 
-    def _rank_tests(self, find: Callable[[str, int], str]) -> Iterator[tuple[str, str]]:
-        """Calls of the row in which the ranks part, those of the odd ranks first, with what `find` says of the line."""
+    def _by_rank_test(self, find: Callable[[str, int], str], do: str) -> Advice | None:
+        """Advice for the first call for whose line `find` gives a test, in the row in which the ranks part.
+
+        The calls of the odd ranks come first. `do` has a place for the call, and one for the test.
+        """
         parting = self.parting
         slot = parting.slot if parting.first is None else parting.slots[parting.first]
         if parting.is_pair(slot) or parting.circle:
-            return
+            return None
         for rank in sorted(slot.calls, key=lambda rank: rank not in parting.odd):
             row = parting.call(slot, rank)
             for source, number in self.sources.lines_of(row):  # that of the call, and those that led to it
                 if test := find(source.text, number - source.first_line + 1):
-                    yield f"{quoted(row)}{at_line(row)}", test
+                    return Advice(
+                        do.format(f"{quoted(row)}{at_line(row)}", test),
+                        "A collective needs every rank of its group, in the same order.",
+                        "08_order.ipynb",
+                    )
+        return None
 
     def _left_early(self) -> Advice | None:
         absent = self.parting.absent(self.parting.slot)
         gone = [rank for rank in absent if self.ends[rank].kind in (EndKind.RAISED, EndKind.FINISHED)]
         counts = self._counts()
-        inputs: dict[int, int] = {}
-        for row in self.parting.folding.matched.rows:
-            if row["input"] is not None:
-                inputs[row["rank"]] = max(inputs.get(row["rank"], -1), row["input"])
+        inputs = self._last_inputs()
         raised = [rank for rank in gone if self.ends[rank].kind is EndKind.RAISED and rank in inputs]
         early = [rank for rank in gone if rank in inputs and rank < len(counts) and inputs[rank] + 1 < counts[rank]]
         if not raised and (not early or self.parting.is_pair(self.parting.slot)):
@@ -276,11 +269,19 @@ class _Rules:
             "06_join_options.ipynb",
         )
 
+    def _last_inputs(self) -> dict[int, int]:
+        """By rank, the last input for which it issued a call."""
+        found: dict[int, int] = {}
+        for row in self.parting.folding.matched.rows:
+            if row["input"] is not None:
+                found[row["rank"]] = max(found.get(row["rank"], -1), row["input"])
+        return found
+
     def _data_differs(self) -> Advice | None:
-        differs = set(self.parting.differs(self.parting.slot))
-        if not differs or differs & {"op", "origin"}:
+        differs = self.parting.differs(self.parting.slot)
+        if not differs or {"op", "origin"} & set(differs):
             return None
-        what = differing_text(self.parting.differs(self.parting.slot))
+        what = differing_text(differs)
         return Advice(
             f"Give the call the same {what} on every rank.",
             f"The ranks' calls met with different {what}.",

@@ -9,7 +9,7 @@ row   rank 0      rank 1
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -71,10 +71,7 @@ class Parting:
             return None
         if self.shift is not None:
             return self._row_of(self.shift.at)
-        if not self.astray:
-            return self.clash
-        row = self.astray[0]
-        return next(at for at, slot in enumerate(self.slots) if self._holds(slot, row))
+        return self.clash if self._astray_at is None else self._row_of(self._astray_at)
 
     def _parts(self, slot: Slot) -> bool:
         """Whether the calls of a slot differ, or some rank that has to take part issued none."""
@@ -171,9 +168,9 @@ class Parting:
             or self.folding.matched.timeline.meta.get("skipped", {}).keys() - {slot.group}
         ):
             return None
-        one, other = (self.collectives(side[0]) for side in self.sides)
+        one, other = self._paths
         # A rank may take another line for once and be ahead only since later, so every place since then is tried.
-        for at, by in product(range(self._back(one, other, self._elsewhere), self.place + 1), range(1, FURTHEST)):
+        for at, by in product(range(self._back(self._elsewhere), self.place + 1), range(1, FURTHEST)):
             for (ahead, mine), (behind, theirs) in (
                 ((self.sides[1], other), (self.sides[0], one)),
                 ((self.sides[0], one), (self.sides[1], other)),
@@ -185,14 +182,24 @@ class Parting:
                     return Shift(at, by, ahead, behind)
         return None
 
-    @cached_property
+    @property
     def astray(self) -> tuple[CallRow, ...]:
         """The calls, one per side, from which on the sides work on different inputs; () if they do not."""
+        at = self._astray_at
+        return () if at is None else tuple(path[at] for path in self._paths)
+
+    @cached_property
+    def _astray_at(self) -> int | None:
+        """Their place among the collectives of the clash's group."""
         if self.shift is not None or len(self.sides) != 2 or self.is_pair(self.slot):
-            return ()
-        one, other = (self.collectives(side[0]) for side in self.sides)
-        at = self._back(one, other, self._other_input)
-        return (one[at], other[at]) if at < self.place else ()
+            return None
+        at = self._back(self._other_input)
+        return at if at < self.place else None
+
+    @cached_property
+    def _paths(self) -> list[list[CallRow]]:
+        """The collectives of each side."""
+        return [self.collectives(side[0]) for side in self.sides]
 
     def _too_little(self, extra: CallRow, same: CallRow, other: CallRow) -> bool:
         """Whether a single pair of equal calls is no evidence for a shift: the data of two calls may just differ."""
@@ -202,10 +209,9 @@ class Parting:
     def _follows(self, one: CallRow, other: CallRow) -> bool:
         return self.same_step(one, other) and not self._elsewhere(one, other)
 
-    def _back(
-        self, one: Sequence[CallRow], other: Sequence[CallRow], differ: Callable[[CallRow, CallRow], bool]
-    ) -> int:
+    def _back(self, differ: Callable[[CallRow, CallRow], bool]) -> int:
         """Where the calls that `differ`, in one row up to the clash, begin."""
+        one, other = self._paths
         at = self.place
         while 0 < at <= min(len(one), len(other)) and differ(one[at - 1], other[at - 1]):
             at -= 1
@@ -224,7 +230,7 @@ class Parting:
     def _other_input(self, one: CallRow, other: CallRow) -> bool:
         return not self.by_step and len({one["input"], other["input"]} - {None}) > 1
 
-    @property
+    @cached_property
     def place(self) -> int:
         """How many collectives of the clash's group come before it."""
         assert self.clash is not None
@@ -239,9 +245,6 @@ class Parting:
             for row in self.folding.matched.rows
             if row["rank"] == rank and row["group"] == group and row["op"] not in POINT_TO_POINT
         ]
-
-    def _holds(self, slot: Slot, row: CallRow) -> bool:
-        return slot.group == row["group"] and slot.calls.get(row["rank"]) == row["seq"]
 
     def _row_of(self, place: int) -> int:
         """The row of a collective of the clash's group, by its place there."""

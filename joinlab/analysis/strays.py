@@ -22,7 +22,7 @@ import numpy as np
 import polars as pl
 
 from joinlab.analysis.wording import group_text, ranks_text
-from joinlab.ops import FACTS, POINT_TO_POINT, op_of
+from joinlab.ops import FACTS, POINT_TO_POINT, Op
 from joinlab.rules.calls import elements_of
 from joinlab.timeline import Timeline
 
@@ -270,7 +270,7 @@ class Paths:
         return None
 
 
-_SIZED = frozenset(op for op in FACTS if op_of(op) in ("all_gather", "reduce_scatter"))
+_SIZED = (Op.ALL_GATHER, Op.REDUCE_SCATTER)
 
 
 def _difference(mine: _Path, theirs: _Path, level: int) -> _Call | None:
