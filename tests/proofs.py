@@ -45,7 +45,7 @@ class Judged:
 
 
 TOLD = ("ring", "record", "calls")
-"""How much is told of a run on NCCL, most first."""
+"""How much the proof is told of a run on NCCL, most first."""
 
 
 def runs(backend: str, seeds: range) -> Iterator[tuple[Judged, ...]]:

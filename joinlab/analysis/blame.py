@@ -132,7 +132,7 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What is read off a Timeline.
+    """The facts about a job that its Timeline holds.
 
     unknown  ranks without a record
     pending  sends and recvs that are not complete

@@ -221,7 +221,7 @@ class _Judge:
         return Verdict(f"{headline}.", endings, causes, fates, lines, first, tuple(sorted(blamed.ranks)))
 
     def _shows(self, blamed: Blame) -> bool:
-        """Whether the calls in which the ranks part show what the blamed ranks did: those that met still wait there."""
+        """Whether the clash explains the blame: the blamed ranks stand there, and a call there is still open."""
         parting = self.parting
         if not blamed.ranks or len(parting.present) < 2 or parting.odd not in ((), tuple(sorted(blamed.ranks))):
             return False
@@ -266,7 +266,7 @@ class _Judge:
         return f"{upper(ahead)} issued {count} more than {behind}."
 
     def _differ(self, present: Sequence[Side], calls: Sequence[CallRow], differs: Sequence[str]) -> str:
-        """Calls of one kind whose values differ: of each side what it gave, if they are few."""
+        """The headline for calls of one kind with different values; of up to three sides it names them."""
         name = self.parting.name
         if len(present) > 3:
             what = differing_text(differs)
@@ -278,7 +278,7 @@ class _Judge:
         return f"{upper(first[0])} called {first[1]} with {first[2]}, {told}."
 
     def _circle(self, circle: Sequence[CallRow]) -> str:
-        """Ranks that wait for each other, each with what it waits in."""
+        """The headline for ranks that wait for each other, with the call that each waits in."""
         by_call: dict[str, set[int]] = {}
         for row in circle:
             by_call.setdefault(quoted(row), set()).add(row["rank"])

@@ -44,7 +44,7 @@ def shown_html(text: str) -> str:
 
 
 def coded_html(text: str) -> str:
-    """Escaped for HTML, with what stands in backticks as code.
+    """Escape a text for HTML, and set its parts in backticks as code.
 
     >>> coded_html("the branch on `rank < 2`")
     'the branch on <code>rank &lt; 2</code>'

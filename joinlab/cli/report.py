@@ -34,7 +34,7 @@ LANES = 3
 """So many lanes have a column of their own; of more, those that did otherwise are shown."""
 
 CALLERS = 2
-"""Of the lines that led to a call that the verdict rests on, the nearest so many are told."""
+"""How many of the lines that led to a call of the verdict are printed, the nearest first."""
 
 REMARK, GAP = 16, 4
 """Characters kept for what is said of a row, and between two lanes, where the sign of inequality stands."""

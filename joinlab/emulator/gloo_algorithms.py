@@ -288,7 +288,7 @@ def program(network: Network, task: Task, size: int) -> Waits:
                 steps = messages.reduce(me, size, root, nbytes, item)
                 _, each = messages.reduce_segments(nbytes, item, size)
             arrived = Buffer(task, np.zeros(each * 2, np.uint8), scratch=True)
-            for wait in play(steps, work, arrived):  # gloo works in place: what has come is in the tensor
+            for wait in play(steps, work, arrived):  # gloo works in place: received data is already in the tensor
                 write(part.outs, work.data)  # even if the call never ends
                 yield wait
             task.undefined = work.undefined

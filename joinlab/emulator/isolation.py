@@ -78,7 +78,7 @@ class Isolation:
         self._names: Namespaces | None = None
         self._backend = backend
         self._patches = Patches()
-        self._hooks: list[Any] = []  # handles of what is registered with torch
+        self._hooks: list[Any] = []  # handles of the hooks registered with torch
         self._leftovers = Leftovers()
         self._restore: Callable[[], None] = lambda: None
         self._environ: dict[bytes, bytes] = {}
@@ -226,7 +226,7 @@ _isolate_threads = torch._C._distributed_c10d._set_thread_isolation_mode  # type
 
 
 def _patch(patches: Patches, backend: str, pid: int) -> None:
-    """Replace what ranks get another one of."""
+    """Replace the functions and objects of which each rank has its own."""
     patches.set(c10d, "_world", Worlds(c10d._world))
     for module in (c10d, dist):
         patches.for_ranks(module, "init_process_group", lambda host: _begin(host, backend))

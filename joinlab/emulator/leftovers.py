@@ -137,7 +137,7 @@ class _Names:
         self._changed = True
 
     def read(self) -> None:
-        """Read what is there now."""
+        """Remember the names and values of now."""
         if not _COUNTED or self._tag.value != self._known:
             self.before, self._known = self._now.copy(), self._tag.value
         self._at_begin, self._changed = 0, True
@@ -177,7 +177,7 @@ class Leftovers:
         self._hooks: list[Any] = []
 
     def read(self) -> None:
-        """Read what a program may change."""
+        """Remember the settings and names that a program may change."""
         self._settings = [read() for read, _ in _SETTINGS]
         self._hooks = [(owner, name, _copied(getattr(owner, name))) for owner, name in _HOOKS]
         for names in (_MODULES, *_NAMES):

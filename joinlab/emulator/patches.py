@@ -16,10 +16,10 @@ Make = Callable[[Any], Callable[..., Any]]
 
 
 class Patches:
-    """Sets attributes, and puts back what was there, last first. `again` sets the same ones once more."""
+    """Sets attributes, and restores the old values in reverse order. `again` sets the same attributes once more."""
 
     def __init__(self) -> None:
-        self._known: list[tuple[Any, str, Any, Any]] = []  # owner, name, what was there, what stands there instead
+        self._known: list[tuple[Any, str, Any, Any]] = []  # owner, name, old value, new value
         self._set = 0  # how many of them are set
 
     def undo(self) -> None:
@@ -33,7 +33,7 @@ class Patches:
                 setattr(owner, name, before)
 
     def again(self) -> bool:
-        """Set everything that was set before `undo`; False, and nothing is set, if what was there has changed."""
+        """Set everything as it was before `undo`. If an old value has changed since, set nothing and return False."""
         for owner, name, before, value in self._known:
             if vars(owner).get(name, _MISSING) is not before:
                 self.undo()

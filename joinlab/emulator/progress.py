@@ -106,7 +106,7 @@ class Progress:
         return self.steps.marked
 
     def sources(self) -> Iterator[Source]:
-        """The texts of the learner's functions that called what the spans stand for."""
+        """The texts of the learner's functions that the spans came from."""
         for (_, line), code in self._callers.items():
             source = source_at(code, line)
             if source is not None:

@@ -20,8 +20,8 @@ PARCEL = 16
 """Pictures that travel together. To pack them keeps the kernel for some 15 ms."""
 
 MOST_BYTES = 250_000
-"""Of one map, at most; cells beyond are shown when Python has answered. The cases' maps of 81 cells take less. Where
-there is no map, since there are not two ranks, it bounds what another page gets once more."""
+"""Of one map, at most; the page waits for Python at the cells beyond. The cases' maps of 81 cells take less. Without a
+map, for other than two ranks, it bounds what is sent to a page that opens later."""
 
 
 class Ahead:
@@ -43,14 +43,14 @@ class Ahead:
         self._data, self._held = LaneData(), dict[str, Any]()
 
     def add(self, setting: Setting, timeline: Timeline) -> None:
-        """Add what the page would be shown of this setting."""
+        """Add the picture of this setting."""
         told, first = card(timeline)
         self._held[setting.key] = [self._data.add(timeline, ranks=False), first, told]
         if len(self._held) == PARCEL:
             self.flush()
 
     def flush(self) -> None:
-        """Send what is not sent yet, if there is room for it."""
+        """Send the pictures that are not sent yet, if they fit the budget."""
         if not self._held:
             return
         parcel = self._data.packed(ahead=self._held)

@@ -35,7 +35,7 @@ def source_of(program: object) -> Source | None:
 
 
 def source_at(code: CodeType, line: int) -> Source | None:
-    """The text of what `code` belongs to, around one of its lines; None if Python does not know."""
+    """The text of the function or statement of `code`, around one of its lines; None if Python does not know it."""
     if code.co_name in _INNER:
         return None
     at_top = code.co_name == "<module>"

@@ -6,7 +6,7 @@ const ENTITIES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
 /** @param {unknown} text */
 export const esc = (text) => String(text).replace(/[&<>"]/g, (c) => ENTITIES[c]);
 
-/** The same, with what stands in backticks as code. @param {unknown} text */
+/** The same, with the parts in backticks set as code. @param {unknown} text */
 export const coded = (text) => esc(text).replace(/`([^`]+)`/g, "<code>$1</code>");
 
 /** @param {number} n @returns {number} */
