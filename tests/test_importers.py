@@ -177,18 +177,6 @@ def test_fields_that_a_version_lacks_are_null(tmp_path: Path, version: str) -> N
     assert joinlab.blame(timeline).ranks == (3,)
 
 
-def test_an_older_dump_has_one_number_for_all_calls(tmp_path: Path) -> None:
-    found = dumps(JOB, ring=4)
-    newer, _ = quietly(write(tmp_path / "newer", found))
-    for one in found.values():
-        one["version"] = "2.1"
-        for entry in one["entries"]:
-            entry["seq_id"] = entry.pop("collective_seq_id")
-            del entry["p2p_seq_id"]
-    older, _ = quietly(write(tmp_path / "older", found))
-    assert older.calls.equals(newer.calls) and older.meta["skipped"] == newer.meta["skipped"]
-
-
 def test_sends_and_recvs_name_their_peers_by_global_rank(tmp_path: Path) -> None:
     found = dumps(JOB)
     for rank, title in ((2, "nccl:send 0->1"), (3, "nccl:recv 1<-0")):

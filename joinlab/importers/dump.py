@@ -1,8 +1,21 @@
 """One rank's dump of PyTorch's flight recorder, NCCL's or gloo's, pickle or JSON, read into columns.
 
-The form is that of c10d::FlightRecorder (torch/csrc/distributed/c10d/FlightRecorderDetail.hpp, v2.13.0; dump versions
-2.1 to 2.10 were read, and the sources that write 2.2, 2.3, 2.7 and 2.10 compared). What the dump says, and what a
-Timeline makes of it:
+The form is that of c10d::FlightRecorder (torch/csrc/distributed/c10d: TraceUtils.h, later NCCLUtils.cpp, later
+FlightRecorder.cpp, now FlightRecorderDetail.hpp). Its versions, the PyTorch releases that write them, and what each
+adds (tests/test_dump_versions.py has their fields, and names the sources):
+
+    2.1    2.4            whole or active entries alone; no JSON, no pg_status
+    2.2    -              timeout_ms
+    2.3    -              pg_status; JSON: no frames, 0 for a time that is not known, the numbers of pg_status as text
+    2.4    2.5, 2.6, 2.7  no field. From 2.6 on at the latest, a batch of sends does not count as a collective
+                          (_own_numbers), and a batch of collectives takes one number (job._gaps)
+    2.6    -              nccl_version
+    2.7    -              an entry for each call of a batch of collectives (_named)
+    2.9    2.8            thread_id, thread_name; gloo
+    2.10   2.9 to 2.13    comm_lib_version in place of nccl_version; since 2.10 no entries of before a reset
+
+No source of 2.5 and 2.8 was found; version 1 (PyTorch 2.3 and before) has other fields and is refused.
+What a dump says, and what a Timeline makes of it:
 
     collective_seq_id   the k-th collective of the group is number k + 1. A ring buffer forgets its oldest entries, and
                         a dump of active entries alone leaves out all that completed: `meta["skipped"]` counts them
@@ -24,6 +37,8 @@ import json
 import marshal
 import re
 from array import array
+from bisect import bisect
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -47,6 +62,7 @@ OPS: Mapping[str, Op] = {
     "all_reduce": Op.ALL_REDUCE,
     "allreduce_coalesced": Op.ALL_REDUCE,
     "all_reduce_sparse": Op.ALL_REDUCE,
+    "sparse_all_reduce": Op.ALL_REDUCE,
     "broadcast": Op.BROADCAST,
     "_broadcast_oop": Op.BROADCAST,
     "reduce": Op.REDUCE,
@@ -73,10 +89,12 @@ OPS: Mapping[str, Op] = {
     "barrier": Op.BARRIER,
     "send": Op.SEND,
     "recv": Op.RECV,
+    "recvAnySource": Op.RECV,
 }
 """Names of torch/distributed/flight_recorder/components/types.py (COLLECTIVES, P2P), v2.13.0, without the backend.
 
-"gather_single" is TorchComms' (comms/torchcomms/hooks/common/OpNameHelper.hpp).
+"sparse_all_reduce" and "recvAnySource" are gloo's (ProcessGroupGloo.cpp), "gather_single" is TorchComms'
+(comms/torchcomms/hooks/common/OpNameHelper.hpp).
 """
 
 _BRACKETS = frozenset({"coalesced", "split", "new_window"})
@@ -222,7 +240,8 @@ def check(path: Path, content: object, texts: Texts) -> Dump:
         raise _refused(path, "it is no flight recorder dump", "A dump has a version, a pg_config and entries.")
     version = str(content["version"])
     if version.partition(".")[0] != "2":
-        raise _refused(path, f"its version is {version!r}", "Versions 2.1 to 2.10 are known.")
+        raise _refused(path, f"its version is {version!r}", "Versions 2.1 to 2.10 are known (PyTorch 2.4 and later).")
+    old = version in ("2.0", "2.1", "2.2", "2.3", "2.4")
     rank = rank_in(path.name)
     if rank is None:
         raise _refused(path, "its name does not end in a rank", "Name it as PyTorch does: nccl_trace_rank_3.")
@@ -234,10 +253,11 @@ def check(path: Path, content: object, texts: Texts) -> Dump:
         entries = _entries(content.get("entries", []))
         problems: list[str] = []
         try:
-            calls, numbers = _calls(entries, groups, texts, problems)
+            calls, numbers = _calls(entries, groups, texts, problems, old)
         except KeyError:  # a form that lacks some fields
-            entries = [_completed(entry) for entry in entries]
-            calls, numbers = _calls(entries, groups, texts, problems)
+            entries = [{**_ABSENT, **entry} for entry in entries]
+            problems.clear()
+            calls, numbers = _calls(entries, groups, texts, problems, old)
     except TimelineFileError:
         raise
     except _MALFORMED as error:
@@ -299,13 +319,14 @@ def _status(status: object) -> dict[str, dict[str, int]]:
 
 
 def _calls(
-    entries: Sequence[dict[str, Any]], groups: dict[str, Group], texts: Texts, problems: list[str]
+    entries: Sequence[dict[str, Any]], groups: dict[str, Group], texts: Texts, problems: list[str], old: bool
 ) -> tuple[Calls, dict[str, str]]:
-    """The calls, and the names of the groups by the number that the process gave them."""
+    """The calls, and the names of the groups by the number that the process gave them; `old`: see _own_numbers."""
     codes, keys = _numbered(map(_TOLD, entries), _bytes)
     told = [texts.told(key) for key in keys]
     if any((one.backend == "nccl" and one.op in _PAIRS) or one.title.endswith("coalesced") for one in told):
-        entries = _apart(entries)
+        entries = _apart(_named(entries, problems))
+        entries = _own_numbers(entries) if old else entries
         codes, keys = _numbered(map(_TOLD, entries), _bytes)
         told = [texts.told(key) for key in keys]
     for one in told:
@@ -330,12 +351,70 @@ def _calls(
     return calls, {one.number: one.group for one in told}
 
 
+def _named(entries: Sequence[dict[str, Any]], problems: list[str]) -> Sequence[dict[str, Any]]:
+    """Entries where a batch of collectives has a name.
+
+    Before dump version 2.7 its calls made no entries: there is its end alone, "nccl:coalesced", without sizes
+    (ProcessGroupNCCL.cpp, collective: `enqueue` is false in a batch). The end of sends and recvs has those before it,
+    unless the ring buffer lost them.
+    """
+    counts = Counter(map(_batch_of, entries))
+    whole = _is_active(entries) or not entries[0].get("record_id")
+    alone = {
+        at
+        for at, entry in enumerate(entries)
+        if entry["profiling_name"].rpartition(":")[2] == "coalesced" and counts[_batch_of(entry)] == 1 and (at or whole)
+    }
+    if not alone:
+        return entries
+    problems.append(
+        f"{len(alone)} batches of collectives are shown as all_gather: which calls they held was not recorded"
+    )
+    return [
+        {**entry, "profiling_name": entry["profiling_name"].replace("coalesced", "ALLGATHER_coalesced")}
+        if at in alone
+        else entry
+        for at, entry in enumerate(entries)
+    ]
+
+
+def _own_numbers(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Entries where a batch of sends and recvs does not count as a collective.
+
+    In PyTorch 2.4, and perhaps 2.5, it does, on the ranks that issue it alone (ProcessGroupNCCL.cpp, startCoalescing,
+    before pull request 135132), so that the numbers of one collective differ between ranks:
+
+        6 all_reduce   7 send, recv   8 all_reduce    ->    6 all_reduce   6 send, recv   7 all_reduce
+
+    Later a send has the number of the collective before it, which the ring buffer may have lost, and of a dump of
+    active entries alone nothing can be told.
+    """
+    held: dict[object, set[int]] = {}
+    pairs: dict[object, set[int]] = {}
+    for entry in entries:
+        of = pairs if _is_pair(entry) else held
+        of.setdefault(entry["pg_id"], set()).add(entry["collective_seq_id"])
+    if not pairs or _is_active(entries):
+        return entries
+    lost = bool(entries[0].get("record_id"))
+    counted: dict[object, list[int]] = {}
+    for group, numbers in pairs.items():
+        mine = sorted(numbers - held.get(group, set()) - {0})
+        counted[group] = mine[1:] if lost and mine[:1] == [min(numbers | held.get(group, set()))] else mine
+    return [
+        {**entry, "collective_seq_id": entry["collective_seq_id"] - bisect(mine, entry["collective_seq_id"])}
+        if (mine := counted.get(entry["pg_id"], []))
+        else entry
+        for entry in entries
+    ]
+
+
 def _apart(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Entries whose batches are taken apart: sends and recvs with the state of their batch, its collectives as one.
 
     batch_isend_irecv(), or an all_gather of uneven tensors, makes an entry for each call, whose state never changes,
     and then one that ends the batch and has its state; all of them bear the same two numbers (ProcessGroupNCCL.cpp,
-    pointToPoint, collective and endCoalescing; collectives since torch 2.7, by flight_recorder/components/utils.py):
+    pointToPoint, collective and endCoalescing; collectives since dump version 2.7):
 
         7, 13   nccl:send 0->1    scheduled          7, 13   nccl:send 0->1    completed
         7, 13   nccl:recv 0<-1    scheduled    ->    7, 13   nccl:recv 0<-1    completed
@@ -347,7 +426,7 @@ def _apart(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     batches: dict[object, list[dict[str, Any]]] = {}
     for entry in entries:
         batches.setdefault(_batch_of(entry), []).append(entry)
-    active = not any(entry["state"] == "completed" for entry in entries)
+    active = _is_active(entries)
     found = []
     for entry in entries:
         those = batches[_batch_of(entry)]
@@ -368,6 +447,11 @@ def _apart(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                 [{**entry, "profiling_name": named["profiling_name"], **joined, **state}] if entry is not end else []
             )
     return found
+
+
+def _is_active(entries: Sequence[dict[str, Any]]) -> bool:
+    """Whether a dump holds active entries alone, or nothing has completed."""
+    return not any(entry["state"] == "completed" for entry in entries)
 
 
 def _batch_of(entry: dict[str, Any]) -> object:
@@ -398,12 +482,6 @@ _ABSENT: Mapping[str, Any] = {
     "time_discovered_completed_ns": None,
 }
 """What an entry says of these fields that an older or shorter form of dump does not have."""
-
-
-def _completed(entry: dict[str, Any]) -> dict[str, Any]:
-    """An entry with all fields. Before 2.2 one `seq_id` counted what two numbers have counted since."""
-    older = {"collective_seq_id": entry["seq_id"]} if "seq_id" in entry else {}
-    return {**_ABSENT, **older, **entry}
 
 
 def _numbered(values: Iterable[Any], key: Callable[[Any], _Key]) -> tuple[array[int], list[_Key]]:

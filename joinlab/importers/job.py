@@ -53,7 +53,8 @@ def timeline_of(dumps: Sequence[Dump], texts: Texts, problems: Iterable[str] = (
     clock: Clock = {"domain": "wall", "origin_ns": origin}
     if (rows["over"] & rows["completed_ns"].is_null()).any():
         clock["completed"] = "a lower bound: the record says that a call completed, not when"
-    progress = _progress(dumps, texts)
+    gaps = _gaps(rows)
+    progress = _progress(dumps, texts, gaps)
     meta: Meta = {
         "program": "a recorded job",
         "engine": "imported",
@@ -64,7 +65,7 @@ def timeline_of(dumps: Sequence[Dump], texts: Texts, problems: Iterable[str] = (
         "group_names": {name: words for name, (words, _) in groups.items() if words},
         "versions": {backend: library} if (library := dumps[0].library) else {},
         "clock": clock,
-        "skipped": _skipped(rows, progress, groups, missing, told),
+        "skipped": _skipped(rows, progress, groups, missing, gaps, told),
         "progress": progress,
         "missing_ranks": missing,
         "problems": told,
@@ -254,6 +255,7 @@ def _skipped(
     progress: Mapping[str, Mapping[int, Progress]],
     groups: Mapping[str, Group],
     missing: Sequence[int],
+    gaps: Gaps,
     told: list[str],
 ) -> dict[str, dict[int, int]]:
     """Per group and rank: the collectives before the first one that its dump still holds."""
@@ -264,21 +266,58 @@ def _skipped(
         }
         for name, (_, ranks) in groups.items()
     }
-    collectives = rows.filter(~pl.col("op").is_in([Op.SEND, Op.RECV]))
-    spans = collectives.group_by("group", "rank").agg(
-        pl.col("number").min().alias("first"), pl.col("number").max().alias("last"), pl.len().alias("count")
-    )
-    for group, rank, first, last, count in spans.sort("group", "rank").iter_rows():
-        found[group][rank] = first - 1
-        if last - first + 1 != count:
+    for group, rank, first, last, count in _spans(rows).iter_rows():
+        before = _without(first, group, gaps) - 1
+        found[group][rank] = before
+        if _without(last, group, gaps) - before != count:
             told.append(f"rank {rank} has {count} calls under the numbers {first} to {last} of group {group!r}")
     return found
 
 
 _NONE: Progress = {"enqueued": 0, "completed": 0}
 
+Gaps = Mapping[str, Sequence[tuple[int, int]]]
+"""Per group: the number before numbers that no call has, and how many there are; in order."""
 
-def _progress(dumps: Sequence[Dump], texts: Texts) -> dict[str, dict[int, Progress]]:
+
+def _gaps(rows: pl.DataFrame) -> Gaps:
+    """The numbers between two collectives of one rank that no rank has a call for.
+
+    In PyTorch 2.4 a batch of collectives takes a number for each of its calls and one more (ProcessGroupNCCL.cpp,
+    startCoalescing and collective), and one that a CUDA graph captures takes a number and makes no entry.
+    """
+    spans = _spans(rows)
+    odd = spans.filter(pl.col("last") - pl.col("first") + 1 != pl.col("count"))
+    held = _collectives(rows).filter(pl.col("group").is_in(odd["group"].to_list()))
+    found: dict[str, list[tuple[int, int]]] = {}
+    for group, first, last in odd.group_by("group", maintain_order=True).agg("first", "last").iter_rows():
+        numbers = np.unique(held.filter(pl.col("group") == group)["number"].to_numpy())
+        for at in np.flatnonzero(np.diff(numbers) > 1):
+            low, high = int(numbers[at]), int(numbers[at + 1])
+            if any(begin <= low and high <= end for begin, end in zip(first, last, strict=True)):
+                found.setdefault(group, []).append((low, high - low - 1))
+    return found
+
+
+def _without(number: int, group: str, gaps: Gaps) -> int:
+    """A collective's number, or the last one, counted without `gaps`."""
+    return number - sum(min(width, number - low) for low, width in gaps.get(group, ()) if low < number)
+
+
+def _collectives(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.filter(~pl.col("op").is_in([Op.SEND, Op.RECV]))
+
+
+def _spans(rows: pl.DataFrame) -> pl.DataFrame:
+    """Per group and rank: the first and last number of a collective, and how many there are."""
+    number = pl.col("number")
+    spans = _collectives(rows).group_by("group", "rank")
+    return spans.agg(number.min().alias("first"), number.max().alias("last"), pl.len().alias("count")).sort(
+        "group", "rank"
+    )
+
+
+def _progress(dumps: Sequence[Dump], texts: Texts, gaps: Gaps) -> dict[str, dict[int, Progress]]:
     """Per group and rank: how many collectives were enqueued and completed, as pg_status counts them.
 
     In a group that sends and receives, pg_status may hold the number of a send (ProcessGroupNCCL.cpp, initWork and
@@ -296,8 +335,8 @@ def _progress(dumps: Sequence[Dump], texts: Texts) -> dict[str, dict[int, Progre
                 if group in reached:
                     enqueued = completed = reached[group].get(dump.rank, max(reached[group].values()))
                 found.setdefault(group, {})[dump.rank] = {
-                    "enqueued": max(enqueued, 0),
-                    "completed": max(completed, 0),
+                    "enqueued": max(_without(enqueued, group, gaps), 0),
+                    "completed": max(_without(completed, group, gaps), 0),
                 }
     return found
 
