@@ -221,6 +221,28 @@ def test_every_name_that_gloo_gives_is_known(tmp_path: Path) -> None:
     assert timeline.calls.filter(pl.col("rank") == 0).height == len(names)
 
 
+def test_gloo_counts_sends_and_writes_the_inputs_of_a_scatter_for_its_root_alone(tmp_path: Path) -> None:
+    """As two ranks on PyTorch 2.13.0 dumped it: sends have no entries, but op_id and pg_status count them."""
+    found = {}
+    for rank in (0, 1):
+        calls = [
+            entry("2.10", 0, "gloo:all_reduce", (1, 0, 1), False, "0"),
+            entry("2.10", 1, "gloo:scatter", (2, 0, 4), False, "0"),
+            entry("2.10", 2, "gloo:all_reduce", (3, 0, 5), False, "0"),
+        ]
+        for one in calls[: 3 - rank]:
+            one["retired"] = True
+        calls[1]["input_sizes"], calls[1]["input_dtypes"] = ([], []) if rank else ([[2, 4, 2]], ["Float"])
+        found[rank] = dump("2.10", calls, (5, 5 - rank)) | {"pg_config": {"": {"name": "", "desc": "", "ranks": "[]"}}}
+    timeline, told = load(tmp_path, found)
+    assert told == []
+    assert timeline.meta["progress"]["0"] == {0: {"enqueued": 3, "completed": 3}, 1: {"enqueued": 3, "completed": 2}}
+    assert (
+        timeline.calls.filter(pl.col("op") == "scatter").select("dtype", "shape").rows() == [("float32", [[4, 2]])] * 2
+    )
+    assert "scatter" not in str(joinlab.diagnose(timeline))
+
+
 def test_a_dump_of_before_pytorch_2_4_is_refused_by_its_version(tmp_path: Path) -> None:
     """TraceUtils.h, v2.3.0: groups are lists of ranks by number, and one seq_id counts all calls."""
     content = {"version": "1.4", "pg_config": {0: [0, 1]}, "entries": [{"record_id": 0, "pg_id": 0, "seq_id": 1}]}

@@ -322,13 +322,14 @@ def _calls(
     entries: Sequence[dict[str, Any]], groups: dict[str, Group], texts: Texts, problems: list[str], old: bool
 ) -> tuple[Calls, dict[str, str]]:
     """The calls, and the names of the groups by the number that the process gave them; `old`: see _own_numbers."""
-    codes, keys = _numbered(map(_TOLD, entries), _bytes)
-    told = [texts.told(key) for key in keys]
+    codes, told = _told(entries, texts)
     if any((one.backend == "nccl" and one.op in _PAIRS) or one.title.endswith("coalesced") for one in told):
         entries = _apart(_named(entries, problems))
         entries = _own_numbers(entries) if old else entries
-        codes, keys = _numbered(map(_TOLD, entries), _bytes)
-        told = [texts.told(key) for key in keys]
+        codes, told = _told(entries, texts)
+    if got := {code for code, one in enumerate(told) if _gets(one)}:
+        entries = [_with_output(entry) if code in got else entry for entry, code in zip(entries, codes, strict=True)]
+        codes, told = _told(entries, texts)
     for one in told:
         groups.setdefault(one.group, (one.words, ()))
     left_out = {code for code, one in enumerate(told) if one.op is None}
@@ -349,6 +350,21 @@ def _calls(
         completed_ns=_numbers(entries, "time_discovered_completed_ns"),
     )
     return calls, {one.number: one.group for one in told}
+
+
+def _told(entries: Sequence[dict[str, Any]], texts: Texts) -> tuple[array[int], list[_Told]]:
+    """What each entry says of itself, as a number, and what the numbers stand for."""
+    codes, keys = _numbered(map(_TOLD, entries), _bytes)
+    return codes, [texts.told(key) for key in keys]
+
+
+def _gets(told: _Told) -> bool:
+    """Whether a call's data is what it gets: that of a scatter, which has inputs on its root alone, or of a recv."""
+    return told.title == "gloo:scatter" or (told.dtype is None and told.op in (Op.SCATTER.value, Op.RECV.value))
+
+
+def _with_output(entry: dict[str, Any]) -> dict[str, Any]:
+    return {**entry, "input_sizes": entry.get("output_sizes", ()), "input_dtypes": entry.get("output_dtypes", ())}
 
 
 def _named(entries: Sequence[dict[str, Any]], problems: list[str]) -> Sequence[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median_low
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -322,7 +323,8 @@ def _progress(dumps: Sequence[Dump], texts: Texts, gaps: Gaps) -> dict[str, dict
 
     In a group that sends and receives, pg_status may hold the number of a send (ProcessGroupNCCL.cpp, initWork and
     workEnqueue: that of the last work, of either kind). There the entries tell: each has the number of the collective
-    before it. A rank without an entry counts as level with the furthest.
+    before it. A rank without an entry counts as level with the furthest. Gloo's pg_status counts sends and recvs, too,
+    as op_id does; they have no entries.
     """
     found: dict[str, dict[int, Progress]] = {}
     reached = _reached(dumps, texts)
@@ -334,6 +336,8 @@ def _progress(dumps: Sequence[Dump], texts: Texts, gaps: Gaps) -> dict[str, dict
                 enqueued, completed = (status.get(f"last_{what}_collective", 0) for what in ("enqueued", "completed"))
                 if group in reached:
                     enqueued = completed = reached[group].get(dump.rank, max(reached[group].values()))
+                elif (calls := _calls_on_gloo(dump, group, texts)) is not None:
+                    enqueued, completed = (_collectives_among(calls, last) for last in (enqueued, completed))
                 found.setdefault(group, {})[dump.rank] = {
                     "enqueued": max(_without(enqueued, group, gaps), 0),
                     "completed": max(_without(completed, group, gaps), 0),
@@ -353,6 +357,19 @@ def _reached(dumps: Sequence[Dump], texts: Texts) -> dict[str, dict[int, int]]:
             if mine.any():
                 found.setdefault(group, {})[dump.rank] = int(number[mine].max())
     return found
+
+
+def _calls_on_gloo(dump: Dump, group: str, texts: Texts) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
+    """Numbers and seqs of the collectives that a dump holds of a group; None where it holds none, or not on gloo."""
+    kinds = np.array([one.group == group and one.backend == "gloo" for one in texts.kinds], bool)
+    mine = kinds[np.asarray(dump.calls.kind)]
+    return (np.asarray(dump.calls.number)[mine], np.asarray(dump.calls.seq)[mine]) if mine.any() else None
+
+
+def _collectives_among(calls: tuple[npt.NDArray[Any], npt.NDArray[Any]], count: int) -> int:
+    """How many of the first `count` calls of a group are collectives."""
+    number, seq = calls
+    return int(number[seq < count].max(initial=min(count, number.min() - 1)))
 
 
 def _status_names(dump: Dump) -> dict[str, str]:
