@@ -388,6 +388,82 @@ def test_a_trace_of_a_rank_that_no_job_has_is_left_out(tmp_path: Path) -> None:
     assert any("trace_1.json" in one and "does not say of which rank it is" in one for one in timeline.meta["problems"])
 
 
+@pytest.mark.parametrize("zipped", [False, True])
+def test_a_trace_that_is_cut_short_is_read_up_to_there(tmp_path: Path, zipped: bool) -> None:
+    text = json.dumps(nccl_trace(0, (4, 5, 6)), indent=2).encode()
+    text = text[: text.index(b'"ts": 107.5')]
+    data = gzip.compress(text) if zipped else text
+    (tmp_path / "trace_0.json").write_bytes(data[:-8] if zipped else data)
+    timeline, told = quietly(tmp_path)
+    assert timeline.calls.filter(pl.col("rank") == 0).height == 3
+    assert any("trace_0.json': it is cut short or damaged after 6 events: calls after them" in one for one in told)
+
+
+def test_the_windows_of_a_profile_are_one_trace(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        for window, seqs in ((1, (4, 5)), (2, (9, 10, 11)[: 3 - rank])):
+            content = nccl_trace(rank, seqs)
+            (tmp_path / f"host_{rank}.{window}.pt.trace.json").write_text(json.dumps(content))
+    timeline, told = quietly(tmp_path)
+    assert told == []
+    assert timeline.meta["skipped"]["7"] == {0: 3, 1: 3}
+    assert [sorted(slot.calls) for slot in match(timeline)] == [[0, 1]] * 4 + [[0]]
+    (tmp_path / "host_1.2.pt.trace.json").unlink()
+    (tmp_path / "copy_0.1.json").write_bytes((tmp_path / "host_0.1.pt.trace.json").read_bytes())
+    _, told = quietly(tmp_path)
+    assert any("host_0.1.pt.trace.json' is another dump of rank 0" in one for one in told)
+    assert any("different numbers of traces (2 of rank 0, 1 of rank 1)" in one for one in told)
+
+
+def test_windows_whose_calls_have_no_numbers_are_counted_on(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        for window in (1, 2):
+            content = nccl_trace(rank, (4, 5))
+            content["baseTimeNanoseconds"] += window
+            for event in content["traceEvents"]:
+                event["args"].pop("Seq", None)
+                event["ts"] = event.get("ts", 0) + 1000 * window
+            (tmp_path / f"host_r{rank}.{window}.json").write_text(json.dumps(content))
+    timeline, told = quietly(tmp_path)
+    assert told == [] and [sorted(slot.calls) for slot in match(timeline)] == [[0, 1]] * 4
+
+
+def test_what_a_trace_leaves_out_is_taken_from_its_name_and_from_where_ranks_stand(tmp_path: Path) -> None:
+    for rank in (0, 2):
+        content = nccl_trace(rank, (4, 5))
+        del content["distributedInfo"]
+        for event in content["traceEvents"][1:]:
+            event["args"] |= {"Process Group Ranks": "[0, 2, ...]", "Global rank start": 0, "Global rank stride": 2}
+        (tmp_path / f"host_rank{rank}.1795307244663158625.pt.trace.json").write_text(json.dumps(content))
+    timeline, _ = quietly(tmp_path)
+    assert timeline.meta["groups"] == {"7": [0, 2]}
+    (tmp_path / "of.1795307244663158625.pt.trace.json").write_text(json.dumps(content))
+    with pytest.raises(TimelineFileError, match="it does not say of which rank it is"):
+        joinlab.load(tmp_path / "of.1795307244663158625.pt.trace.json")
+
+
+def test_calls_whose_kernel_a_batch_launched_are_not_pending(tmp_path: Path) -> None:
+    content = nccl_trace(0, (4, 5, 6, 7))
+    kernels = [event for event in content["traceEvents"] if event.get("cat") == "kernel"]
+    kernels[1]["args"]["External id"] = 70  # of the end of a batch
+    for kernel in kernels[2:]:
+        content["traceEvents"].remove(kernel)
+    (tmp_path / "trace_0.json").write_text(json.dumps(content))
+    timeline, _ = quietly(tmp_path)
+    assert timeline.calls["completed_ns"].is_null().to_list() == [False, False, True, True]
+
+
+def test_calls_that_name_no_group_are_those_of_the_whole_job(tmp_path: Path) -> None:
+    content = nccl_trace(0, (4, 5, 6))
+    for event in content["traceEvents"][1:]:
+        event["args"].pop("Process Group Name", None)
+    content["traceEvents"][1]["args"]["Group size"] = 1
+    (tmp_path / "trace_0.json").write_text(json.dumps(content))
+    timeline, told = quietly(tmp_path)
+    assert timeline.calls.height == 2
+    assert any("1 calls were left out: they do not say in which of the smaller groups" in one for one in told)
+
+
 def profiled(rank, inputs):  # type: ignore[no-untyped-def]
     import torch
     import torch.distributed as dist
@@ -397,6 +473,8 @@ def profiled(rank, inputs):  # type: ignore[no-untyped-def]
         dist.all_reduce(torch.ones(4, 2))
         dist.broadcast(torch.ones(3), 0)
         dist.barrier()
+        dist.all_gather_into_tensor(torch.ones(6), torch.ones(3))
+        dist.recv(torch.ones(5), 0) if rank else dist.send(torch.ones(5), 1)
     made.export_chrome_trace(f"trace_{rank}.json")
 
 
@@ -406,8 +484,9 @@ def test_a_real_trace_of_gloo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     timeline, told = quietly(tmp_path)
     assert told == []
     calls = timeline.calls.filter(pl.col("rank") == 1).select("op", "shape").rows()
-    assert calls[:2] == [("all_reduce", [[8]]), ("broadcast", [[3]])]
-    assert [op for op, _ in calls] == ["all_reduce", "broadcast", "barrier"]
+    assert calls[:2] == [("all_reduce", [[4, 2]]), ("broadcast", [[3]])]
+    assert calls[2:] == [("barrier", []), ("all_gather", [[3]]), ("recv", [[5]])]
+    assert timeline.calls["peer"].drop_nulls().to_list() == [1, 0]
     assert "lower bound" in timeline.meta["clock"]["completed"]
     assert all(slot.expected for slot in match(timeline))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median_low
 from typing import Any
@@ -12,6 +13,7 @@ import polars as pl
 
 from joinlab.analysis.wording import ranks_text
 from joinlab.errors import TimelineFileError
+from joinlab.importers import kineto
 from joinlab.importers.dump import Dump, Group, Kind, Texts
 from joinlab.ops import FACTS, POINT_TO_POINT, Needs, Op
 from joinlab.program.labels import Frame, call_site, label
@@ -40,10 +42,9 @@ def timeline_of(dumps: Sequence[Dump], texts: Texts, problems: Iterable[str] = (
     rows = _rows(dumps, groups, texts)
     if rows.is_empty() and not any(dump.status for dump in dumps):
         why = f" {told[0]}." if told else ""
-        raise TimelineFileError(
-            f"cannot open {dumps[0].file!r}: it holds no call.{why} "
-            "For dumps, set TORCH_FR_BUFFER_SIZE (TORCH_NCCL_TRACE_BUFFER_SIZE before 2.10) above 0 before the run."
-        )
+        todo = "Set TORCH_FR_BUFFER_SIZE (TORCH_NCCL_TRACE_BUFFER_SIZE before 2.8) above 0 before the run."
+        todo = "Profile steps that communicate." if dumps[0].form == kineto.FORM else todo
+        raise TimelineFileError(f"cannot open {dumps[0].file!r}: it holds no call.{why} {todo}")
     origin = int(rows["enqueued_ns"].min() or 0)  # type: ignore[arg-type]
     calls = _written(rows, texts, origin)
     missing = sorted(world - {dump.rank for dump in dumps})
@@ -87,6 +88,7 @@ def _of_one_job(dumps: Sequence[Dump], texts: Texts, told: list[str]) -> list[Du
     # One that a dump has, of the right size: else all of them could be too far from it.
     usual = median_low([end for end, size in zip(ended, sizes, strict=True) if end is not None and size == most] or [0])
     kept: dict[int, Dump] = {}
+    windows: Counter[int] = Counter({dump.rank: 1 for dump in dumps})  # of a profile
     for dump, size, end in zip(dumps, sizes, ended, strict=True):
         if size == most and end is not None and abs(end - usual) > MOST_APART_NS:
             days = abs(end - usual) // MOST_APART_NS
@@ -94,10 +96,16 @@ def _of_one_job(dumps: Sequence[Dump], texts: Texts, told: list[str]) -> list[Du
             told.append(f"{dump.file!r} is of another job: its last call is {days:.0f} days {which} than those of most")
         elif size != most:
             told.append(f"{dump.file!r} is of another job: its largest group has {size} ranks, not {most}")
+        elif dump.rank in kept and (window := kineto.joined(kept[dump.rank], dump, texts)) is not None:
+            kept[dump.rank] = window
+            windows[dump.rank] += 1
         elif dump.rank in kept:
             told.append(f"{dump.file!r} is another dump of rank {dump.rank}: {kept[dump.rank].file!r} was read")
         else:
             kept[dump.rank] = dump
+    if len(set(windows.values())) > 1:
+        counts = ", ".join(f"{count} of rank {rank}" for rank, count in sorted(windows.items()))
+        told.append(f"ranks have different numbers of traces ({counts}): calls of the others are missing")
     return _of_one_time(list(kept.values()), texts, told)
 
 

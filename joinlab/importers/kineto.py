@@ -1,30 +1,43 @@
 """One rank's trace of torch.profiler (Kineto's Chrome trace, gzipped or not), read into the columns of a dump.
 
 NCCL's calls are events "record_param_comms" of the host; their arguments name the collective, the group and its ranks
-(torch/csrc/profiler/util.h, v2.13.0; libkineto/src/output_json.cpp). The kernels that carried them out have the same
-"External id", and say when a call began and was complete. Gloo's calls are events "c10d::allreduce_" and so on, which
-name no group; they are read where the job has one group.
+(torch/csrc/profiler/util.h and util.cpp, saveNcclMeta; libkineto/src/output_json.cpp). The kernels that carried them
+out have the same "External id", and say when a call began and was complete; those of a batch have another one, as its
+end launches them. Gloo's calls are events "c10d::allreduce_" and so on, which name no group; they are read where the
+job has one group. What the arguments are, by the first release whose util.h has them:
+
+    2.4     Collective name, dtype, In msg nelems, Group size, Process Group Name and Description, Process Group Ranks
+            (the first 30, then "..."), and where ranks stand evenly, Global rank start and stride
+    2.5     Src Rank, Dst Rank: global ranks
+    2.12    Seq: the number of the collective, or of the send or recv
+
+A trace is read event by event, and few events are kept. One that is cut short, as a job that is killed leaves it, is
+read up to there.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from array import array
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from joinlab.errors import TimelineFileError
 from joinlab.importers.dump import DTYPES, MAX_BYTES, OPS, Calls, Dump, Group, Kind, Texts, rank_in
-from joinlab.ops import Op
+from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.recorder.rank_log import MOST_RANKS
 
 _NAMES: Mapping[str, Op] = {
     "allreduce": Op.ALL_REDUCE,
     "allgather": Op.ALL_GATHER,
     "_allgather_base": Op.ALL_GATHER,
+    "allgather_coalesced": Op.ALL_GATHER,
     "allgather_into_tensor_coalesced": Op.ALL_GATHER,
     "all_to_allv": Op.ALL_TO_ALL,
     "alltoall": Op.ALL_TO_ALL,
@@ -51,65 +64,181 @@ def unzipped_head(head: bytes) -> bytes:
         return head
 
 
-def unzipped(path: Path, data: bytes) -> bytes:
-    """What a gzip file holds, at most MAX_BYTES of it. Raises TimelineFileError, which names the file."""
+def unzipped(path: Path, data: bytes) -> tuple[bytes, bool]:
+    """What a gzip file holds, at most MAX_BYTES of it, and whether that is all: the file may be cut short.
+
+    Raises TimelineFileError, which names the file.
+    """
     unpack = zlib.decompressobj(wbits=31)
     try:
         found = unpack.decompress(data, MAX_BYTES)
     except zlib.error as error:
         raise TimelineFileError(f"cannot open {str(path)!r}: it is damaged ({error}). Copy it again.") from error
-    if unpack.unconsumed_tail or not unpack.eof:
-        what = f"it unpacks to more than {MAX_BYTES:,} bytes" if unpack.unconsumed_tail else "it is cut short"
-        raise TimelineFileError(f"cannot open {str(path)!r}: {what}. Profile fewer steps, or copy it again.")
+    if unpack.unconsumed_tail:
+        what = f"it unpacks to more than {MAX_BYTES:,} bytes"
+        raise TimelineFileError(f"cannot open {str(path)!r}: {what}. Profile fewer steps.")
+    return found, unpack.eof
+
+
+_EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
+_BETWEEN = re.compile(r"[\s,]*")
+
+
+def is_trace(data: bytes) -> bool:
+    """Whether JSON is a profiler's trace."""
+    return data.lstrip()[:1] == b"{" and _EVENTS.search(data) is not None
+
+
+def parsed(data: bytes) -> tuple[dict[str, Any], str | None]:
+    """What a trace says, with the events that tell of calls alone, and a sentence if it is damaged or cut short.
+
+    Raises ValueError or RecursionError where its head is no JSON.
+    """
+    found = _EVENTS.search(data)
+    assert found is not None
+    content = json.loads(data[: found.start()].rstrip().rstrip(b",") + b"}")
+    text = str(memoryview(data)[found.end() :], errors="replace")  # no second copy of the bytes
+    events, at, count, read = [], 0, 0, json.JSONDecoder().raw_decode
+    broken = None
+    while True:
+        at = _BETWEEN.match(text, at).end()  # type: ignore[union-attr]
+        if text[at : at + 1] == "]":
+            with suppress(ValueError, RecursionError):
+                content |= json.loads("{" + text[at + 1 :].lstrip(" \n\r\t,"))
+            break
+        try:
+            event, at = read(text, at)
+        except (ValueError, RecursionError):
+            broken = f"it is cut short or damaged after {count:,} events: calls after them are missing"
+            break
+        count += 1
+        if isinstance(event, dict) and _tells(event):
+            events.append(event)
+    return {**content, "traceEvents": events}, broken
+
+
+def _tells(event: Mapping[str, Any]) -> bool:
+    name = event.get("name")
+    return type(name) is str and (name == "record_param_comms" or name.startswith("c10d::") or _is_kernel(event))
+
+
+def _is_kernel(event: Mapping[str, Any]) -> bool:
+    return (
+        event.get("cat") == "kernel" and str(event["name"]).startswith("nccl") and isinstance(event.get("args"), dict)
+    )
+
+
+def check(path: Path, data: bytes, texts: Texts) -> Dump:
+    """The calls in the trace that `data` is, which was read from `path`. Raises TimelineFileError, which names it."""
+    try:
+        content, broken = parsed(data)
+        info = content.get("distributedInfo")
+        info = info if isinstance(info, dict) else {}
+        rank = info.get("rank", _rank_in(path.name))
+        if type(rank) is not int or not 0 <= rank < MOST_RANKS:
+            raise TimelineFileError(
+                f"cannot open {str(path)!r}: it does not say of which rank it is. "
+                "Profile after init_process_group, or end its name in the rank."
+            )
+        problems = [broken] if broken else []
+        events = content["traceEvents"]
+        groups = _groups(info, events)
+        calls = _calls(int(content.get("baseTimeNanoseconds") or 0), events, info, groups, texts, problems)
+    except TimelineFileError:
+        raise
+    except _MALFORMED as error:
+        detail = f"{type(error).__name__}: {error}".partition("\n")[0][:160]
+        raise TimelineFileError(f"cannot open {str(path)!r}: it is not of the known form ({detail}).") from error
+    library = str(info.get("nccl_version") or "")
+    told = tuple(f"{str(path)!r}: {problem}" for problem in problems)
+    return Dump(rank, str(path), FORM, library, calls, groups, {}, {}, told)
+
+
+FORM = "profiler trace"
+
+
+def joined(first: Dump, second: Dump, texts: Texts) -> Dump | None:
+    """Two windows of one rank's profile as one; None where they are none, or the second begins before the first ends.
+
+    Where Seq does not number the calls, those of the second go on where the first ended.
+    """
+    before, after = first.calls, second.calls
+    if {first.form, second.form} != {FORM}:
+        return None
+    if len(before) and len(after) and after.enqueued_ns[0] <= before.enqueued_ns[-1]:
+        return None
+    groups = [one.group for one in texts.kinds]
+    counts = Counter(groups[kind] for kind in before.kind)
+    ends, begins = (_collectives(calls, texts) for calls in (before, after))
+    last = {group: numbers[-1] for group, numbers in ends.items() if begins.get(group, numbers)[0] <= numbers[-1]}
+    number = array("q", before.number)
+    seq = array("q", before.seq)
+    for kind, one, order in zip(after.kind, after.number, after.seq, strict=True):
+        number.append(one + last.get(groups[kind], 0))
+        seq.append(order + counts[groups[kind]])
+    rest = ("enqueued_ns", "started_ns", "completed_ns")
+    calls = Calls(
+        before.kind + after.kind,
+        before.stack + after.stack,
+        number,
+        seq,
+        *(getattr(before, name) + getattr(after, name) for name in rest),
+    )
+    return replace(first, calls=calls, groups=second.groups | first.groups, problems=first.problems + second.problems)
+
+
+def _collectives(calls: Calls, texts: Texts) -> dict[str, list[int]]:
+    """The numbers of the collectives of each group, in order."""
+    kinds, found = list(texts.kinds), dict[str, list[int]]()
+    for kind, number in zip(calls.kind, calls.number, strict=True):
+        if kinds[kind].op not in POINT_TO_POINT:
+            found.setdefault(kinds[kind].group, []).append(number)
     return found
 
 
-def is_trace(content: object) -> TypeGuard[dict[str, Any]]:
-    """Whether JSON is a profiler's trace."""
-    return isinstance(content, dict) and isinstance(content.get("traceEvents"), list)
+_MALFORMED = (AttributeError, KeyError, MemoryError, OverflowError, RecursionError, TypeError, ValueError)
 
 
-def check(path: Path, content: Mapping[str, Any], texts: Texts) -> Dump:
-    """The calls in a trace that was read from `path`. Raises TimelineFileError, which names the file."""
-    info = content.get("distributedInfo")
-    rank = info.get("rank") if isinstance(info, dict) else rank_in(path.name)
-    if not isinstance(rank, int) or not 0 <= rank < MOST_RANKS:
-        raise TimelineFileError(
-            f"cannot open {str(path)!r}: it does not say of which rank it is. "
-            "Profile after init_process_group, or end its name in the rank."
-        )
-    try:
-        events = [event for event in content["traceEvents"] if isinstance(event, dict)]
-        groups, problems = _groups(info, events), list[str]()
-        calls = _calls(int(content.get("baseTimeNanoseconds") or 0), events, groups, texts, problems)
-    except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
-        detail = f"{type(error).__name__}: {error}".partition("\n")[0][:160]
-        raise TimelineFileError(f"cannot open {str(path)!r}: it is not of the known form ({detail}).") from error
-    library = str(info.get("nccl_version") or "") if isinstance(info, dict) else ""
-    told = tuple(f"{str(path)!r}: {problem}" for problem in problems)
-    return Dump(rank, str(path), "profiler trace", library, calls, groups, {}, {}, told)
+def _rank_in(name: str) -> int | None:
+    """The rank that a trace's name tells.
+
+    >>> _rank_in("host_r3.1795307244663.pt.trace.json"), _rank_in("rank12_trace.json"), _rank_in("trace_0.json.gz")
+    (3, 12, 0)
+    """
+    found = re.search(r"(?:^|[^a-z])r(?:ank)?[_-]?(\d{1,7})(?!\d)", name, re.IGNORECASE)
+    return int(found[1]) if found else rank_in(name.removesuffix(".gz"))
 
 
-def _groups(info: object, events: Sequence[Mapping[str, Any]]) -> dict[str, Group]:
+def _groups(info: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> dict[str, Group]:
     """The groups that the trace's head lists, and those that only its events name."""
-    listed = info.get("pg_config") if isinstance(info, dict) else None
+    listed = info.get("pg_config")
     listed = json.loads(listed) if isinstance(listed, str) else listed
     found: dict[str, Group] = {}
     for one in listed or ():
         ranks = one.get("ranks") or ()
         found[str(one["pg_name"])] = (str(one.get("pg_desc") or ""), _ranks(list(ranks)))
     for event in events:
-        if event.get("name") == "record_param_comms":
+        if event["name"] == "record_param_comms":
             told = event.get("args", {})
             name = str(told.get("Process Group Name", "0"))
-            ranks = _ranks(told.get("Process Group Ranks"))
             if not found.get(name, ("", ()))[1]:
-                found[name] = (str(told.get("Process Group Description") or ""), ranks)
+                found[name] = (str(told.get("Process Group Description") or ""), _ranks_told(told))
     return found
 
 
+def _ranks_told(told: Mapping[str, Any]) -> tuple[int, ...]:
+    """The ranks of the group of an event; () where it names only the first 30 ("[0, 1, ...]") of uneven places."""
+    ranks = _ranks(told.get("Process Group Ranks"))
+    if ranks:
+        return ranks
+    match [told.get(name) for name in ("Global rank start", "Global rank stride", "Group size")]:
+        case [int(first), int(step), int(size)] if step > 0 and 0 < size <= MOST_RANKS:
+            return _ranks(list(range(first, first + step * size, step)))
+        case _:
+            return ()
+
+
 def _ranks(text: object) -> tuple[int, ...]:
-    """The ranks of a group as an event tells them; () where it names only the first 30 ("[0, 1, ..., 63]")."""
     try:
         ranks = json.loads(text) if isinstance(text, str) else text
     except ValueError:
@@ -120,28 +249,34 @@ def _ranks(text: object) -> tuple[int, ...]:
 
 
 def _calls(
-    base: int, events: Sequence[Mapping[str, Any]], groups: Mapping[str, Group], texts: Texts, problems: list[str]
+    base: int,
+    events: Sequence[Mapping[str, Any]],
+    info: Mapping[str, Any],
+    groups: Mapping[str, Group],
+    texts: Texts,
+    problems: list[str],
 ) -> Calls:
-    calls = list(_nccl(events)) or list(_gloo(events, groups, problems))
-    kernels = {
-        event["args"]["External id"]: event
-        for event in events
-        if event.get("cat") == "kernel" and str(event.get("name", "")).startswith("nccl") and event.get("args")
-    }
+    calls = list(_nccl(events, info, problems)) or list(_gloo(events, groups, problems))
+    calls.sort(key=lambda call: float(call[0]["ts"]))
+    kernels = {event["args"].get("External id"): event for event in events if _is_kernel(event)}
+    ids = [told.get("External id") for *_, told in calls]
+    alone = max((float(kernels[one]["ts"]) for one in kernels.keys() - set(ids)), default=0.0)
+    reached = {call[2]: at for at, (call, one) in enumerate(zip(calls, ids, strict=True)) if one in kernels}
     counts: dict[str, int] = {}
     found = Calls(array("i"), array("i"), *(array("q") for _ in range(5)))
-    for event, backend, name, op, told in sorted(calls, key=lambda call: float(call[0]["ts"])):
+    for at, (event, backend, name, op, told) in enumerate(calls):
         order = counts[name] = counts.get(name, 0) + 1
-        kernel = kernels.get(told.get("External id"))
+        kernel = kernels.get(ids[at])
         ran = base + round(float(kernel["ts"]) * 1000) if kernel else 0
         number = told.get("Seq")
         peer = told.get("Dst Rank" if op is Op.SEND else "Src Rank") if op in (Op.SEND, Op.RECV) else None
         if peer is not None and not (type(peer) is int and -1 <= peer < MOST_RANKS):
             raise ValueError(f"the peer of a {op} is {peer!r:.40}")
-        elements, dtype = told.get("In msg nelems"), told.get("dtype")
+        dtype = told.get("dtype")
         dtype = None if dtype is None else DTYPES.get(dtype, str(dtype).lower())
-        shape = texts.shape([] if elements is None else [[elements]])
-        found.kind.append(texts.kind(Kind(name, backend, op.value, dtype, shape, peer, over=not kernels)))
+        # Without a kernel of its own: a later one of its group ran, or one of a batch, which no call has.
+        over = not kernels or at <= reached.get(name, -1) or float(event["ts"]) < alone
+        found.kind.append(texts.kind(Kind(name, backend, op.value, dtype, texts.shape(_shape(told)), peer, over)))
         found.stack.append(-1)
         found.number.append(number if type(number) is int and number > 0 else order)
         found.seq.append(order - 1)
@@ -151,37 +286,81 @@ def _calls(
     return found
 
 
+def _shape(told: Mapping[str, Any]) -> Sequence[Sequence[int]]:
+    elements = told.get("In msg nelems")
+    return told.get("shape", []) if elements is None else [[elements]]
+
+
 _Call = tuple[Mapping[str, Any], str, str, Op, Mapping[str, Any]]
 """Its event, backend, group, op, and what the event's arguments tell."""
 
 
-def _nccl(events: Sequence[Mapping[str, Any]]) -> Iterator[_Call]:
+def _nccl(events: Sequence[Mapping[str, Any]], info: Mapping[str, Any], problems: list[str]) -> Iterator[_Call]:
+    """NCCL's calls. Before 2.4 an event may name no group: those of groups that are not the whole job are left out."""
+    size = info.get("world_size")
+    unknown: Counter[str] = Counter()
+    nameless = 0
     for event in events:
-        if event.get("name") != "record_param_comms":
+        if event["name"] != "record_param_comms":
             continue
         told = event.get("args", {})
-        op = _NAMES.get(str(told.get("Collective name")))
-        if op is not None:  # it is neither "init" nor "wait"
+        title = str(told.get("Collective name"))
+        op = _NAMES.get(title)
+        if op is None:
+            unknown[title] += title not in ("init", "wait", "None")
+        elif "Process Group Name" not in told and size is not None and told.get("Group size", size) != size:
+            nameless += 1
+        else:
             yield event, "nccl", str(told.get("Process Group Name", "0")), op, told
+    problems += [
+        f"{count} calls of the unknown kind {title!r:.40} were left out" for title, count in (+unknown).items()
+    ]
+    if nameless:
+        problems.append(f"{nameless} calls were left out: they do not say in which of the smaller groups they are")
+
+
+_DATA_SECOND = frozenset(
+    {
+        "allgather",
+        "_allgather_base",
+        "allgather_coalesced",
+        "allgather_into_tensor_coalesced",
+        "reduce_scatter",
+        "_reduce_scatter_base",
+        "reduce_scatter_tensor_coalesced",
+        "gather",
+        "alltoall",
+        "alltoall_base",
+    }
+)
+"""Operators that take their outputs before their inputs (torch/csrc/distributed/c10d/Ops.cpp, v2.13.0)."""
 
 
 def _gloo(events: Sequence[Mapping[str, Any]], groups: Mapping[str, Group], problems: list[str]) -> Iterator[_Call]:
     calls = []
     for event in events:
-        title = str(event.get("name", ""))
-        op = _NAMES.get(title.removeprefix("c10d::").rstrip("_")) if title.startswith("c10d::") else None
+        name = event["name"].removeprefix("c10d::").rstrip("_")
+        op = _NAMES.get(name) if event["name"].startswith("c10d::") else None
         if op is not None and event.get("cat") == "cpu_op":
-            calls.append((event, op))
+            calls.append((event, name, op))
     if calls and len(groups) != 1:
         problems.append(
             f"{len(calls)} calls on gloo were left out: a trace does not say in which of {len(groups)} groups"
         )
         return
-    for event, op in calls:
-        told = event.get("args", {})
-        sizes: list[Any] = next(iter(told.get("Input Dims", ())), [])
-        flat = sizes[0] if sizes and isinstance(sizes[0], list) else sizes
-        elements = 1
-        for size in chain(flat):
-            elements *= int(size)
-        yield event, "gloo", next(iter(groups)), op, {"In msg nelems": elements}
+    for event, name, op in calls:
+        group, (_, ranks) = next(iter(groups.items()))
+        yield event, "gloo", group, op, _told(event.get("args", {}), name, op, ranks)
+
+
+def _told(arguments: Mapping[str, Any], name: str, op: Op, ranks: Sequence[int]) -> dict[str, Any]:
+    """The shape and the peer of a call on gloo, where the trace has them: with record_shapes."""
+    dims, place = arguments.get("Input Dims", ()), int(name in _DATA_SECOND)
+    data = dims[place] if len(dims) > place and op is not Op.BARRIER else []
+    several = any(isinstance(one, list) for one in data)
+    found: dict[str, Any] = {"shape": data if several or not data else [data]}
+    values = arguments.get("Concrete Inputs", ())
+    if name in ("send", "recv") and len(values) > 2 and str(values[2]).isdigit():
+        place = int(values[2])
+        found["Dst Rank" if op is Op.SEND else "Src Rank"] = ranks[place] if place < len(ranks) else place
+    return found

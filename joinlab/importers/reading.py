@@ -34,9 +34,14 @@ _CODE = "import sys; sys.path.insert(0, sys.argv[1]); from joinlab.importers.rea
 
 def read(file: Path, texts: Texts) -> Dump:
     """The dump or trace in a file. Raises TimelineFileError, which names it, or OSError."""
-    data = _bytes(file)
-    content = dump.parsed(file, kineto.unzipped(file, data) if kineto.looks_zipped(data) else data)
-    return kineto.check(file, content, texts) if kineto.is_trace(content) else dump.check(file, content, texts)
+    data, whole = _bytes(file), True
+    if kineto.looks_zipped(data):
+        data, whole = kineto.unzipped(file, data)
+    if kineto.is_trace(data):
+        return kineto.check(file, data, texts)
+    if not whole:
+        raise TimelineFileError(f"cannot open {str(file)!r}: it is cut short. Copy it again.")
+    return dump.check(file, dump.parsed(file, data), texts)
 
 
 def status_of(file: Path) -> os.stat_result:
