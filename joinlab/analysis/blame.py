@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import product
 
 import polars as pl
@@ -163,6 +164,7 @@ class _Job:
         return {place: one.enqueued for place, one in self.places.items()}
 
 
+@lru_cache(maxsize=2)  # who asks for it asks for the verdict, too
 def blame(timeline: Timeline) -> Blame:
     """Name the ranks that keep the others of a job waiting, from the Timeline alone.
 

@@ -221,32 +221,19 @@ def _signatures(timeline: Timeline, tail: bool = False) -> tuple[Codes, dict[tup
     if calls.is_empty():
         return np.zeros(world, np.uint64), {}
     ranks = calls["rank"].to_numpy()
-    members = groups_of(timeline)
     local, groups = _local_groups(calls)
-    names = calls["group"].unique().to_list()
-    root = pl.lit(-1)
-    for name in names:  # a root by its place in the group
-        at = {rank: place for place, rank in enumerate(members[name])}
-        placed = pl.col("root").replace_strict(at, default=-2, return_dtype=pl.Int64)
-        root = pl.when(pl.col("group") == name).then(placed).otherwise(root)
     away = ((pl.col("peer") - pl.col("rank")) % world).fill_null(world)
     waits = pl.col("host_wait_begin_ns").is_not_null() & pl.col("host_wait_end_ns").is_null()
     done = pl.col("completed_ns").is_not_null()
-    derived = calls.select(root=root, away=away, done=done, waits=waits).with_columns(local=local)
-    kinds = _mixed(hash_columns(calls, "op", "origin", "dtype", "shape", "reduce_op", "tag", "call_site"))
-    kinds = _mixed(kinds + hash_columns(derived, "root"))
-    mine = (
-        kinds + _mixed(hash_columns(calls, "input", "error")) + hash_columns(derived, "away", "done", "waits", "local")
-    )
-    places, odd = _places(timeline, kinds, derived["done"].to_numpy())
+    derived = calls.select(away=away, done=done, waits=waits).with_columns(local=local)
+    slots, odd, kinds = places(timeline)
+    mine = kinds + _mixed(hash_columns(calls, "tag", "input", "error")) + hash_columns(derived, *derived.columns)
     # Calls of an odd slot are alike only within that slot; all others wherever they are.
-    each = _mixed(mine + np.where(odd, _mixed(places), np.uint64(0)))
+    each = _mixed(mine + np.where(odd, _mixed(slots), np.uint64(0)))
     starts = np.searchsorted(ranks, np.arange(world + 1))
     begin = starts[:-1]
     if tail:
-        unlined = _mixed(hash_columns(calls, "op", "origin", "dtype", "shape", "reduce_op"))
-        unlined = _mixed(unlined + hash_columns(derived, "root"))
-        wrong = np.flatnonzero(_places(timeline, unlined, derived["done"].to_numpy())[1])  # of another line is no wrong
+        wrong = np.flatnonzero(_places(timeline, _kinds(timeline))[1])  # of another line is no wrong
         until = np.append(wrong, len(ranks))[np.searchsorted(wrong, begin)]
         begin = np.maximum(np.minimum(until, starts[1:] - 1) - BEFORE, begin)
         each[np.arange(len(ranks)) < begin[ranks]] = 0
@@ -255,12 +242,25 @@ def _signatures(timeline: Timeline, tail: bool = False) -> tuple[Codes, dict[tup
     return np.asarray(summed[starts[1:]] - summed[starts[:-1]], np.uint64), groups
 
 
+@lru_cache(maxsize=2)  # the lanes of ranks and what is short of a large Timeline ask for the same
 def places(timeline: Timeline) -> tuple[Codes, npt.NDArray[np.bool_], Codes]:
     """Of every call its slot, as a number, whether that slot is odd (see `_places`), and its call as a number."""
-    calls = timeline.calls
-    kinds = _mixed(hash_columns(calls, "op", "origin", "dtype", "shape", "reduce_op", "root", "call_site"))
-    slots, odd = _places(timeline, kinds, calls["completed_ns"].is_not_null().to_numpy())
-    return slots, odd, kinds
+    kinds = _kinds(timeline, "call_site")
+    return *_places(timeline, kinds), kinds
+
+
+def _kinds(timeline: Timeline, *more: str) -> Codes:
+    """Of every call what it asks for, as a number; `more` are columns that count, too."""
+    calls, members = timeline.calls, groups_of(timeline)
+    kinds = _mixed(hash_columns(calls, "op", "origin", "dtype", "shape", "reduce_op", *more))
+    if calls["root"].null_count() == calls.height:
+        return kinds
+    root = pl.lit(-1)
+    for name in calls["group"].unique().to_list():  # a root by its place in the group
+        at = {rank: place for place, rank in enumerate(members[name])}
+        placed = pl.col("root").replace_strict(at, default=-2, return_dtype=pl.Int64)
+        root = pl.when(pl.col("group") == name).then(placed).otherwise(root)
+    return _mixed(kinds + hash_columns(calls.select(root=root), "root"))
 
 
 def _local_groups(calls: pl.DataFrame) -> tuple[pl.Series, dict[tuple[int, str | None], int]]:
@@ -273,7 +273,7 @@ def _local_groups(calls: pl.DataFrame) -> tuple[pl.Series, dict[tuple[int, str |
     return joined["local"], groups
 
 
-def _places(timeline: Timeline, kinds: Codes, done: npt.NDArray[np.bool_]) -> tuple[Codes, npt.NDArray[np.bool_]]:
+def _places(timeline: Timeline, kinds: Codes) -> tuple[Codes, npt.NDArray[np.bool_]]:
     """Of every call its slot, as a number, and whether that slot is odd: not all ranks of its group issued the same
     call from the same line there, and completed it.
     """
@@ -318,7 +318,7 @@ def _places(timeline: Timeline, kinds: Codes, done: npt.NDArray[np.bool_]) -> tu
     sizes = {name: len(ranks) for name, ranks in groups_of(timeline).items()}
     size = keys["group"].replace_strict(sizes, return_dtype=pl.Int64).to_numpy()[first]
     same = np.where(paired, np.uint64(0), kinds)  # a send and its recv differ, as they should
-    unlike = (same != same[first][slot_of]) | ~done
+    unlike = (same != same[first][slot_of]) | calls["completed_ns"].is_null().to_numpy()
     odd = (np.bincount(slot_of, unlike) > 0) | (np.bincount(slot_of) < np.where(paired[first], 2, size))
     return slot_of.astype(np.uint64), odd[slot_of]
 

@@ -192,6 +192,7 @@ def lanes(timeline: Timeline, axis: str = "logical", setup: bool = False) -> Lan
     return _lay_out(_Run(*read(timeline)), axis, setup)
 
 
+@lru_cache(maxsize=2)  # the parts of a page ask for the same
 def read(timeline: Timeline, ranks: bool = True) -> tuple[Matched, Folding, Flags | None]:
     """What a picture shows of a Timeline: its calls, matched, and folded; of a large one, those that tell the story.
 
