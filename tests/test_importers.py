@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -326,6 +327,8 @@ def test_several_processes_read_what_one_reads(tmp_path: Path, monkeypatch: pyte
     alone, told = quietly(folder)
     monkeypatch.setattr(reading, "FEWEST_BYTES", 0)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2})
+    own = reading.Readers.own
+    monkeypatch.setattr(reading.Readers, "own", lambda readers: islice(own(readers), 1))  # so that some are left
     if not answers:
         monkeypatch.setattr(reading, "_CODE", "raise SystemExit(1)")
     adopted: list[Dump] = []
@@ -334,6 +337,16 @@ def test_several_processes_read_what_one_reads(tmp_path: Path, monkeypatch: pyte
     together, warned = quietly(folder)
     assert together.equals(alone) and warned == told
     assert bool(adopted) == answers
+
+
+@pytest.mark.parametrize("count", [0, 5, 2500])
+def test_every_file_is_taken_by_one_process(count: int) -> None:
+    files = [Path(str(number)) for number in range(count)]
+    numbers = reading._numbers(count)
+    one, other = (reading._taken(files, numbers) for _ in range(2))
+    first = list(islice(one, 3))
+    assert sorted([*first, *other, *one]) == sorted(files)
+    os.close(numbers)
 
 
 def test_a_process_that_reads_dumps_loads_neither_polars_nor_torch() -> None:

@@ -98,12 +98,12 @@ def _read(files: Sequence[Path], texts: dump.Texts, problems: list[str]) -> list
         except (TimelineFileError, OSError) as error:
             wrong[str(file)] = _sentence(file, error)
 
-    with dump.no_collection(), Readers(files) as others:
-        for one in others.own:
+    with dump.no_collection(), Readers(files) as readers:
+        for one in readers.own():
             take(one)
-        found |= {one.file: one for one in others.results(texts)}
-        for one in others.given:
-            if str(one) not in found:
+        found |= {one.file: one for one in readers.results(texts)}
+        for one in files:
+            if str(one) not in found and str(one) not in wrong:
                 take(one)
     names = list(map(str, files))
     problems += [wrong[name] for name in names if name in wrong]
