@@ -180,11 +180,11 @@ def _rows(dumps: Sequence[Dump], groups: Mapping[str, Group], texts: Texts) -> p
     data |= {"kind": np.concatenate(kinds)}
     for name in ("stack", "number", "seq", *_TIMES):
         data[name] = np.concatenate([np.asarray(getattr(dump.calls, name)) for dump in dumps])
-    kind = data["kind"]
     return pl.DataFrame(data).with_columns(
-        pl.Series("group", [one.group for one in texts.kinds], dtype=pl.String()).gather(kind),
-        pl.Series("op", [one.op for one in texts.kinds], dtype=pl.String()).gather(kind),
-        pl.Series("over", [one.over for one in texts.kinds], dtype=pl.Boolean()).gather(kind),
+        *(
+            pl.lit(pl.Series(name, [getattr(one, name) for one in texts.kinds], dtype=dtype)).gather("kind")
+            for name, dtype in (("group", pl.String()), ("op", pl.String()), ("over", pl.Boolean()))
+        ),
         *(pl.when(pl.col(name) != 0).then(pl.col(name)).alias(name) for name in _TIMES),
     )
 
@@ -209,42 +209,30 @@ def _key(name: str, ranks: tuple[int, ...], known: Mapping[str, Group]) -> str:
 
 def _written(rows: pl.DataFrame, texts: Texts, origin: int) -> pl.DataFrame:
     """`rows` with the columns of a Timeline: what their numbers stand for, and the labels that stacks tell."""
-    kinds, stacks = list(texts.kinds), list(texts.stacks)
-    kind, stack = rows["kind"].to_numpy(), rows["stack"].to_numpy()
-    none = len(stacks)  # the last of each column of stacks: gathered by number, which took a third of a join's time
-    texts_of = pl.DataFrame(
-        {
-            "stack": [*(list(map(str, reversed(one))) for one in stacks), None],
-            "call_site": [*map(call_site, stacks), None],
-        },
-        schema={name: CALL_COLUMNS[name] for name in ("stack", "call_site")},
-    )[np.where(stack < 0, none, stack)]
-    pair = kind.astype(np.int64) * (none + 1) + stack + 1
-    there = np.bincount(pair) > 0  # to find the distinct ones by sorting took ten times as long
-    pairs, label_of = np.flatnonzero(there), (np.cumsum(there) - 1)[pair]
-    labels = [
-        _label(kinds[pair // (none + 1)], (stacks[at - 1] if (at := pair % (none + 1)) else ()))
-        for pair in pairs.tolist()
-    ]
+    kinds, stacks = list(texts.kinds), [(), *texts.stacks]  # no stack has the number -1
     shapes = [[list(size) for size in shape] for shape in texts.shapes]
+    pair = rows["kind"].to_numpy().astype(np.int64) * len(stacks) + rows["stack"].to_numpy() + 1
+    there = np.bincount(pair) > 0  # to find the distinct ones by sorting took ten times as long
+    labels = [_label(kinds[at // len(stacks)], stacks[at % len(stacks)]) for at in np.flatnonzero(there).tolist()]
+    title, kind, stack = pl.lit(pl.Series((np.cumsum(there) - 1)[pair])), pl.col("kind"), pl.col("stack") + 1
+    told: dict[str, tuple[Sequence[Any], pl.Expr]] = {  # distinct values, and the number of each call's
+        "origin": (labels, title),
+        "dtype": ([one.dtype for one in kinds], kind),
+        "shape": ([shapes[one.shape] for one in kinds], kind),
+        "peer": ([one.peer for one in kinds], kind),
+        "call_site": ([call_site(one) if one else None for one in stacks], stack),
+        "stack": ([list(map(str, reversed(one))) or None for one in stacks], stack),
+    }
+    # A join takes three times as long. The columns are gathered side by side.
     columns = {
-        "origin": pl.Series(labels, dtype=pl.String()).gather(label_of),
-        "dtype": pl.Series([one.dtype for one in kinds], dtype=pl.String()).gather(kind),
-        "shape": pl.Series(shapes, dtype=CALL_COLUMNS["shape"]).gather(np.array([one.shape for one in kinds])[kind]),
-        "peer": pl.Series([one.peer for one in kinds], dtype=pl.Int64()).gather(kind),
-        "call_site": texts_of["call_site"],
-        "stack": texts_of["stack"],
-        "enqueued_ns": rows["enqueued_ns"] - origin,
-        "started_ns": rows["started_ns"] - origin,
-        "completed_ns": rows.select(
-            pl.when(pl.col("over")).then(pl.coalesce("completed_ns", "enqueued_ns")).otherwise("completed_ns") - origin
-        ).to_series(),
+        name: pl.lit(pl.Series(values, dtype=CALL_COLUMNS[name])).gather(at) for name, (values, at) in told.items()
     }
-    columns |= {name: rows[name] for name in ("rank", "group", "seq", "op")}
-    absent = {
-        name: pl.Series([None], dtype=dtype).new_from_index(0, rows.height) for name, dtype in CALL_COLUMNS.items()
-    }
-    return pl.DataFrame([(columns.get(name, one)).alias(name) for name, one in absent.items()])
+    over = pl.when(pl.col("over")).then(pl.coalesce("completed_ns", "enqueued_ns")).otherwise("completed_ns")
+    times = {"enqueued_ns": pl.col("enqueued_ns"), "started_ns": pl.col("started_ns"), "completed_ns": over}
+    columns |= {name: time - origin for name, time in times.items()}
+    columns |= {name: pl.col(name) for name in ("rank", "group", "seq", "op")}
+    absent = {name: pl.lit(None, dtype) for name, dtype in CALL_COLUMNS.items()}
+    return rows.select((columns.get(name, one)).alias(name) for name, one in absent.items())
 
 
 def _label(kind: Kind, stack: tuple[Frame, ...]) -> str:
