@@ -427,6 +427,15 @@ def test_an_error_of_the_backend_reaches_the_program_and_is_recorded() -> None:
     assert timeline.returns[0].split("\n")[0] in timeline.calls["error"][0]
 
 
+def test_a_check_that_torch_was_asked_for_still_raises() -> None:
+    def program(rank: int, inputs: Any) -> None:
+        dist.set_debug_level(dist.DebugLevel.DETAIL)
+        group = dist.new_group()
+        dist.all_reduce(torch.ones(2 + rank), group=group)
+
+    assert all("Detected mismatch between collectives on ranks" in end.text for end in run(program).ends)
+
+
 def test_a_monitored_barrier_still_works() -> None:
     def program(rank: int, inputs: Any) -> str:
         dist.monitored_barrier()

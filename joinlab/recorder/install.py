@@ -102,7 +102,7 @@ def _create_group(
     for device, name in backends.items():
         if name not in inner:
             store = options.store if len(set(backends.values())) == 1 else c10d.PrefixStore(name, options.store)
-            inner[name] = _create_backend(name, store, ranks, options, backend_options)
+            inner[name] = _checked(_create_backend(name, store, ranks, options, backend_options), store, options)
             inner[name]._set_sequence_number_for_group()
         readers[device] = (name, recorder.cuda_reader() if name == "nccl" else HostReader())
     group = RecordingGroup(recorder, real, str(options.group_id), ranks, readers, desc, eager, options.timeout)
@@ -128,6 +128,19 @@ def _create_backend(name: str, store: Any, ranks: list[int], options: Any, backe
     nccl.global_ranks_in_group = ranks
     nccl.group_name = options.group_id
     return dist.ProcessGroupNCCL(store, rank, size, nccl)
+
+
+def _checked(backend: Any, store: Any, options: Any) -> Any:
+    """The backend; under TORCH_DISTRIBUTED_DEBUG=DETAIL with the checks that torch puts before each of its calls.
+
+    torch's helper does that for "gloo" and "nccl" alone, and is given our name. Without them a call that does not fit
+    would hang in a recorded job where it raises in any other.
+    """
+    checked: Any = c10d
+    if checked.get_debug_level() != checked.DebugLevel.DETAIL:
+        return backend
+    rank, size = options.group_rank, options.group_size
+    return checked._create_process_group_wrapper(backend, options.group_id, store, rank, size, options.timeout)
 
 
 def _gloo_device() -> Any:
