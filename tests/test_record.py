@@ -494,6 +494,32 @@ def test_a_record_of_another_job_or_a_second_one_of_a_rank_is_left_out(tmp_path:
     assert "rank-1.0.jsonl' was left out: it is a second record of rank 1" in problems
 
 
+def test_no_record_is_overwritten_and_each_job_is_read_by_the_name_of_a_file(tmp_path: Path) -> None:
+    for attempt in range(3):
+        for rank in (0, 1):
+            place = record._unused(tmp_path, rank)
+            job = [None, None, None, None, str(attempt)]
+            write(place, rank, begin(rank, 2, wall=5000 + attempt, job=job) + call(0, 1500, 1600) * (attempt == 1))
+    assert place == tmp_path / "job-3"
+    newest = load_recording(tmp_path)
+    assert (newest.world_size, newest.calls.height, newest.meta["missing_ranks"]) == (2, 0, [])
+    problem = newest.meta["problems"][0]
+    assert problem.startswith("4 records such as ") and problem.endswith("To read that job, load that file")
+    second = loaded(tmp_path, "job-2/rank-1.0.jsonl")
+    assert second.calls["rank"].to_list() == [0, 1]
+    assert loaded(tmp_path, "rank-0.0.jsonl").calls.height == 0
+
+
+def test_without_a_name_of_the_job_a_record_belongs_to_those_that_began_with_it(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        write(tmp_path, rank, begin(rank, 2, wall=5000 + rank))
+    write(tmp_path / "job-2", 0, begin(0, 2, wall=9000) + call(0, 1500, None))
+    timeline = load_recording(tmp_path)
+    assert timeline.meta["missing_ranks"] == [1]
+    assert timeline.calls.height == 1
+    assert loaded(tmp_path, "rank-1.0.jsonl").meta["missing_ranks"] == []
+
+
 def test_files_of_another_form_beside_a_record_are_named(tmp_path: Path) -> None:
     write(tmp_path, 0, begin(0, 1))
     assert loaded(tmp_path, ".").meta["problems"] == []

@@ -30,8 +30,9 @@ _HEAD_BYTES = 512  # of a gzip file: the table of its code and the first words
 def load(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Timeline:
     """Open a Timeline, or what others recorded as one.
 
-    path       a file that `Timeline.save` wrote; a folder of `joinlab.record`, also while the job runs; PyTorch's
-               flight recorder dump or profiler's trace, or a folder with one per rank
+    path       a file that `Timeline.save` wrote; a folder of `joinlab.record`, also while the job runs: of several
+               jobs the one that began last, another by the name of one of its files; PyTorch's flight recorder dump
+               or profiler's trace, or a folder with one per rank
     max_bytes  a file of `Timeline.save` is not opened if it, or what it unpacks to, is larger
 
     What a folder holds besides is named in `meta["problems"]` and in a warning; the rest is read. Raises
@@ -45,6 +46,8 @@ def load(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Timeline:
     try:
         if place.is_dir():
             return _told(_recording(place) if is_recording(place) else _folder(place))
+        if parse_segment_name(place.name) is not None and place.is_file():
+            return _told(load_recording(place.parent, place))
         if _is_record(_head(place)):
             texts = dump.Texts()
             return _told(job.timeline_of([read(place, texts)], texts))

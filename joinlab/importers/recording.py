@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,9 @@ from joinlab.timeline import RUNNING, Clock, Ending, EndKind, Meta, Process, Tim
 MOST_FILE_BYTES = 4 << 30
 """A larger file is not read: what a bounded log writes is a thousandth of it."""
 
+FIRST_BYTES = 1 << 20
+"""The first event of a record, which has the command, is no longer than this."""
+
 NO_END = "the process is gone, and the record has no end: killed, or ended by os._exit"
 LOST = "its record ends early, so that its ending is not known"
 NO_BEGINNING = "its record has no beginning yet"
@@ -40,13 +44,16 @@ def is_recording(folder: Path) -> bool:
 class RecordedFolder:
     """Reads the ranks recorded into one folder, and what they add while the job runs."""
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: str | os.PathLike[str], of: Path | None = None) -> None:
+        """Of several jobs in the folder it is the one that began last, or the one that wrote the file `of`."""
         self.folder = Path(folder)
+        self.of = of
         self.ranks: dict[Path, RankFiles] = {}  # by the folder and name that all segments of one rank share
-        self.problems: list[str] = []
+        self.job: dict[int, RankLog] = {}
+        """By rank, the logs that the last `timeline` was made of."""
 
     def refresh(self) -> bool:
-        """Read what is new; True if anything is."""
+        """Read what is new; True if anything is. Records of other jobs are not read."""
         for path, rank, number in sorted(_segments(self.folder), key=lambda found: (found[1], found[2])):
             files = self.ranks.setdefault(path.parent / f"rank-{rank}", RankFiles(rank))
             files.add(path, number)
@@ -55,16 +62,22 @@ class RecordedFolder:
                 f"cannot open {str(self.folder)!r}: no rank was recorded into it. `python -m joinlab record` and "
                 "joinlab.record(folder) write rank-<rank>.<number>.jsonl."
             )
-        news = [files.read() for files in self.ranks.values()]
+        wanted = self.begun()
+        news = [files.read() for files in self.ranks.values() if not files.begun or _same_job(files.begun, wanted)]
         return any(news)
+
+    def begun(self) -> dict[str, Any]:
+        """The first event of the job: of the rank that began last."""
+        of = [files for files in self.ranks.values() if self.of in files.paths.values()] or self.ranks.values()
+        return max((files.begun for files in of), key=_wall)
 
     def place(self, rank: int) -> tuple[int, str]:
         """How many calls the rank has issued, and the label of the last."""
-        calls = [files.log.calls for files in self.ranks.values() if files.log.rank == rank and files.log.calls]
+        calls = self.job[rank].calls if rank in self.job else {}
         if not calls:
             return 0, "none"
-        last = max(calls[-1])
-        return last + 1, str(calls[-1][last]["origin"])
+        last = max(calls)
+        return last + 1, str(calls[last]["origin"])
 
     def timeline(self) -> Timeline:
         """What is known so far."""
@@ -83,17 +96,31 @@ class RankFiles:
         self.log = RankLog(rank)
         self.problems: list[str] = []
         self.path = Path()  # of the newest segment
+        self.paths: dict[int, Path] = {}  # of those that are read, by number
         self._tails: dict[int, LogTail] = {}
+        self._begun: dict[str, Any] = {}
+
+    @property
+    def begun(self) -> dict[str, Any]:
+        """The first event, which tells the job, also where nothing else was read; empty if there is none yet."""
+        if not self._begun and self.paths:
+            first = RankLog(self.log.rank)
+            with suppress(OSError), self.paths[max(self.paths)].open("rb") as opened:
+                first.feed(opened.readline(FIRST_BYTES))
+            self._begun = first.begin
+        return self._begun or self.log.begin
 
     def add(self, path: Path, number: int) -> None:
         """Read this segment, too, from now on."""
-        if number in self._tails:
-            return
-        status = path.lstat()
-        if not path.is_file() or status.st_size > MOST_FILE_BYTES:
-            self.problems.append(f"{str(path)!r} was left out: no regular file of at most {MOST_FILE_BYTES:,} bytes")
+        if path == self.paths.get(number):
             return
         self.path = path
+        status = path.lstat()
+        if not path.is_file() or status.st_size > MOST_FILE_BYTES:
+            problem = f"{str(path)!r} was left out: no regular file of at most {MOST_FILE_BYTES:,} bytes"
+            self.problems += [problem] if problem not in self.problems else []
+            return
+        self.paths[number] = path
         self._tails[number] = LogTail(path)
 
     def read(self) -> bool:
@@ -113,12 +140,13 @@ class RankFiles:
             tail.close()
 
 
-def load_recording(folder: str | os.PathLike[str]) -> Timeline:
+def load_recording(folder: str | os.PathLike[str], of: Path | None = None) -> Timeline:
     """The Timeline of the ranks recorded into `folder`, so far. Raises TimelineFileError if there are none.
 
-    What is missing is said in meta["problems"]: ranks without a record, lines cut off, files of another job.
+    Of several jobs it is the one that began last, or the one that wrote the file `of`. What is missing is said in
+    meta["problems"]: ranks without a record, lines cut off, files of another job.
     """
-    recorded = RecordedFolder(folder)
+    recorded = RecordedFolder(folder, of)
     try:
         recorded.refresh()
         return recorded.timeline()
@@ -126,8 +154,8 @@ def load_recording(folder: str | os.PathLike[str]) -> Timeline:
         recorded.close()
 
 
-def _segments(folder: Path) -> Iterator[tuple[Path, int, int]]:
-    """Every segment in the folder or in a folder in it: path, rank and number."""
+def _segments(folder: Path, deep: int = 0) -> Iterator[tuple[Path, int, int]]:
+    """Path, rank and number of every segment in the folder, in its folders (of hosts, say), and in their job-2, ..."""
     with os.scandir(folder) as entries:
         found = sorted(entries, key=lambda entry: entry.name)
     for entry in found:
@@ -135,19 +163,17 @@ def _segments(folder: Path) -> Iterator[tuple[Path, int, int]]:
         if parsed is not None and parsed[0] < MOST_RANKS:
             yield (Path(entry.path), *parsed)
     for entry in found:
-        if entry.is_dir():
-            for path in sorted(Path(entry.path).glob("rank-*.jsonl")):
-                parsed = parse_segment_name(path.name)
-                if parsed is not None and parsed[0] < MOST_RANKS:
-                    yield (path, *parsed)
+        if (deep == 0 or (deep == 1 and entry.name.startswith("job-"))) and entry.is_dir():
+            with suppress(PermissionError, FileNotFoundError):
+                yield from _segments(Path(entry.path), deep + 1)
 
 
 # ---------------------------------------------------------------- the Timeline
 
 
 def _timeline(recorded: RecordedFolder) -> Timeline:
-    problems = list(recorded.problems)
-    logs = _of_one_job(recorded, problems)
+    problems: list[str] = []
+    logs = recorded.job = _of_one_job(recorded, problems)
     first = next(iter(logs.values()))
     groups = _groups(logs)
     world = max([log.begin.get("world") or 0 for log in logs.values()] + [len(ranks) for ranks in groups.values()])
@@ -215,21 +241,43 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
 
 
 def _of_one_job(recorded: RecordedFolder, problems: list[str]) -> dict[int, RankLog]:
-    """By rank: the logs of the job that began last, one per rank."""
+    """By rank: the logs of one job, one per rank."""
     chosen: dict[int, RankFiles] = {}
-    newest = max(recorded.ranks.values(), key=lambda files: files.log.begin.get("wall") or 0).log.begin
-    for files in sorted(recorded.ranks.values(), key=lambda files: -(files.log.begin.get("wall") or 0)):
-        log, problem = files.log, ""
-        if not log.begin:
-            problem = "it has no beginning" if log.damaged or log.calls else "it has no beginning yet"
-        elif any(log.begin.get(name) != newest.get(name) for name in ("job", "world")):
-            problem = "it is of another job"
+    wanted = recorded.begun()
+    others: list[RankFiles] = []
+    second: list[RankFiles] = []
+
+    def apart(files: RankFiles, other: int = _wall(wanted)) -> int:
+        """How long before or after the moment it began."""
+        return abs(_wall(files.begun) - other)
+
+    for files in sorted(recorded.ranks.values(), key=apart):
+        log = files.log
+        if not files.begun:
+            late = "" if log.damaged or log.calls else " yet"
+            problems.append(f"{str(files.path)!r} was left out: it has no beginning{late}")
+        elif not _same_job(files.begun, wanted):
+            others.append(files)
         elif log.rank in chosen:
-            problem = f"it is a second record of rank {log.rank}"
-        if problem:
-            problems.append(f"{str(files.path)!r} was left out: {problem}")
-            continue
-        chosen[log.rank] = files
+            second.append(files)
+        else:
+            chosen[log.rank] = files
+    # Not every launcher names its jobs. What began nearer to a second record is of that record's job.
+    earlier = {_wall(files.begun) for files in second}
+    stale = [files for files in chosen.values() if any(apart(files, at) < apart(files) for at in earlier)]
+    for files in stale:
+        del chosen[files.log.rank]
+    if len(second) == 1 and not stale:
+        problems.append(f"'{second[0].path}' was left out: it is a second record of rank {second[0].log.rank}")
+    else:
+        others += second + stale
+    if others:
+        them = f"'{others[0].path}' was left out: it is"
+        if others[1:]:
+            them = f"{len(others)} records such as '{others[0].path}' were left out: they are"
+        problems.append(f"{them} of another job. To read that job, load that file")
+    for files in chosen.values():
+        log = files.log
         if log.damaged:
             problems.append(f"{str(files.path)!r}: {log.damaged} damaged lines were left out")
         if log.cut:
@@ -242,6 +290,14 @@ def _of_one_job(recorded: RecordedFolder, problems: list[str]) -> dict[int, Rank
             raise TimelineFileError(f"cannot open {str(recorded.folder)!r}: {problems[0]}")
         chosen = {files.log.rank: files for files in recorded.ranks.values()}  # the job has just started
     return {rank: chosen[rank].log for rank in sorted(chosen)}
+
+
+def _same_job(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return all(one.get(name) == other.get(name) for name in ("job", "world"))
+
+
+def _wall(begun: Mapping[str, Any]) -> int:
+    return int(begun.get("wall") or 0)
 
 
 def _groups(logs: dict[int, RankLog]) -> dict[str, list[int]]:

@@ -7,18 +7,20 @@ added and nothing waits. A job never fails because it is recorded: what goes wro
 from __future__ import annotations
 
 import atexit
+import itertools
 import os
 import sys
 import threading
 import time
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from joinlab._version import __version__
-from joinlab.recorder.bounded_log import MOST_BYTES, BoundedLog
+from joinlab.recorder.bounded_log import MOST_BYTES, BoundedLog, segment_name
 from joinlab.recorder.events import EventLog
 
 KEEP = 2000
@@ -45,10 +47,10 @@ class Recording:
 
         self.rank = rank
         self.pid = os.getpid()
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = _unused(folder, rank)
         log: EventLog
         if keep is None:
-            log = EventLog(folder / f"rank-{rank}.0.jsonl", self._failed)
+            log = EventLog(folder / segment_name(rank, 0), self._failed)
             self.recorder = Recorder(log, rank)
         else:
             log = BoundedLog(folder, rank, self._failed)
@@ -89,7 +91,8 @@ class Recording:
 def record(folder: str | os.PathLike[str], *, keep: int | None = KEEP) -> None:
     """Record this rank into `folder` from now on. Call it once in each rank, before init_process_group.
 
-    folder  shared by all ranks or not: files gathered from many hosts in one folder are as good
+    folder  shared by all ranks or not: files gathered from many hosts in one folder are as good. Where it has a record
+            of this rank already, this one goes into job-2 in it, and so on
     keep    calls kept per group and rank, the last ones, with their stacks; older ones are counted. A rank takes at
             most 14 MB of disk (MOST_BYTES). None keeps all calls, without a bound
 
@@ -116,6 +119,22 @@ def record(folder: str | os.PathLike[str], *, keep: int | None = KEEP) -> None:
                 _wait_for_rank(Path(folder), keep)
         except Exception as error:
             warn(rank, error)
+
+
+def _unused(folder: Path, rank: int) -> Path:
+    """The folder, or the first of job-2, job-3, ... in it, without a record of this rank; it is made.
+
+    An earlier record may be what somebody needs: that of the attempt before torchrun's restart, say. And its job may
+    still run: cutting a file that it has mapped would end it with a SIGBUS.
+    """
+    for number in itertools.count(1):
+        place = folder if number == 1 else folder / f"job-{number}"
+        place.mkdir(parents=True, exist_ok=True)
+        if not any(place.glob(f"rank-{rank}.*.jsonl")):
+            with suppress(FileExistsError):  # another job took it just now
+                os.close(os.open(place / segment_name(rank, 0), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+                break
+    return place
 
 
 def warn(rank: int | None, error: BaseException) -> None:
