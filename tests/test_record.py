@@ -215,6 +215,7 @@ def test_a_module_is_recorded_and_wrong_usage_is_one_sentence(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.setattr(sys, "path", ["", *sys.path])
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     given: list[tuple[Path, int | None]] = []
     monkeypatch.setattr("joinlab.recorder.record.record", lambda folder, *, keep: given.append((folder, keep)))
     (tmp_path / "a_module_to_record.py").write_text("import sys; print(__name__, sys.argv[1:])")
@@ -225,6 +226,20 @@ def test_a_module_is_recorded_and_wrong_usage_is_one_sentence(
     with pytest.raises(SystemExit):
         main(["record", "--keep", "nix", "train.py"])
     assert "'nix' is neither a number of calls" in capsys.readouterr().err
+
+
+def test_a_recorded_script_ends_and_sees_itself_as_without_a_recorder(tmp_path: Path) -> None:
+    (tmp_path / "probe.py").write_text(
+        "import atexit, os, pickle, sys\nclass C: pass\natexit.register(lambda: print(pickle.dumps(C())))\n"
+        "os.chdir('/')\nprint(__file__, __name__, __spec__, sys.argv, sys.path[0])\nraise KeyboardInterrupt\n"
+    )
+    bare, recorded = (
+        subprocess.run([sys.executable, *words, "probe.py", "--lr"], cwd=tmp_path, capture_output=True, text=True,
+                       check=False, env={**ENV, "RANK": "0"})
+        for words in ((), ("-m", "joinlab", "record", "--into", str(tmp_path / "runs")))
+    )  # fmt: skip
+    assert (recorded.returncode, recorded.stdout, recorded.stderr) == (bare.returncode, bare.stdout, bare.stderr)
+    assert bare.returncode
 
 
 def test_a_job_that_has_just_started_is_read_before_any_rank_has_begun(tmp_path: Path) -> None:

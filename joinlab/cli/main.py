@@ -38,6 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except LaunchInterrupted as interrupted:
         return _say(str(interrupted), INTERRUPTED)
     except KeyboardInterrupt:
+        if options.command is record.COMMAND:
+            raise  # the script's own
         return _say("interrupted", INTERRUPTED)
     except BrokenPipeError:  # the reader, such as `head`, has gone; Python must not complain at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

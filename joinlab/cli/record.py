@@ -9,10 +9,14 @@ own traceback and exit code.
 from __future__ import annotations
 
 import argparse
+import builtins
 import errno
+import os
 import runpy
 import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 from joinlab.cli.command import Command
 
@@ -43,20 +47,14 @@ def _run(options: argparse.Namespace) -> int:
     from joinlab.program.outcome import text_of
     from joinlab.recorder.record import Recording, record
 
-    if not options.module and not Path(options.script).exists():
+    if not options.module and not Path(options.script).is_file():
         raise FileNotFoundError(
             errno.ENOENT, "there is no such script. Name the one that torchrun would run.", options.script
         )
     sys.argv = [options.script, *options.arguments]
     record(options.into, keep=options.keep)
-    code = 0
     try:
-        if options.module:
-            sys.path[0] = ""
-            runpy.run_module(options.script, run_name="__main__", alter_sys=True)
-        else:
-            sys.path[0] = str(Path(options.script).resolve().parent)
-            runpy.run_path(options.script, run_name="__main__")
+        _run_as_main(options.script, options.module)
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
         if code and Recording.current is not None:
@@ -64,11 +62,29 @@ def _run(options: argparse.Namespace) -> int:
         raise
     except BaseException as error:
         trace = error.__traceback__
-        while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, runpy.__file__):
+        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
             trace = trace.tb_next  # the script's own frames remain
-        sys.excepthook(type(error), error, trace or error.__traceback__)
-        code = 130 if isinstance(error, KeyboardInterrupt) else 1
-    return code
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        if isinstance(error, KeyboardInterrupt):
+            sys.excepthook = lambda *_: None  # it is told; Python itself will end this process by SIGINT
+            raise
+        return 1
+    return 0
+
+
+def _run_as_main(script: str, is_module: bool) -> None:
+    """Run it as Python would: as the module __main__, which stays until the process ends."""
+    sys.modules["__main__"] = main = ModuleType("__main__")
+    vars(main)["__builtins__"] = builtins
+    if is_module:
+        sys.path[0] = os.getcwd()
+        run: Any = runpy
+        run._run_module_as_main(script)  # what `python -m` calls
+    else:
+        path = Path(script).absolute()
+        sys.path[0] = str(path.resolve().parent)
+        main.__file__ = str(path)
+        exec(compile(path.read_bytes(), path, "exec", dont_inherit=True), vars(main))
 
 
 COMMAND = Command(
