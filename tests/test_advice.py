@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from contextlib import nullcontext
 
+import polars as pl
 import pytest
 import torch
 import torch.distributed as dist
@@ -246,6 +248,23 @@ def test_a_rank_that_ran_out_of_time_was_not_killed():
     told = judge(emulate(spins, (1, 1), "nccl", timeout=0.5))
     assert told.headline == "Rank 1 was still running when the time was over; nothing meets rank 0's barrier."
     assert told.advice is None  # waiting for the barrier would not end it
+
+
+def test_killed_ranks_are_told_without_a_cause_that_nothing_shows():
+    def leaves(rank, inputs):
+        if rank == 0 and not inputs:
+            return
+        dist.all_reduce(torch.ones(1))
+        dist.barrier()
+
+    timeline = emulate(leaves, (1, 1), "gloo")
+    calls = timeline.calls.filter((pl.col("rank") == 0) | (pl.col("seq") == 0))  # rank 1 never came to the barrier
+    for first, told in (
+        (Ending("killed", call=1, group="0"), "Ranks 0, 1 were killed; rank 1 had not come to rank 0's barrier."),
+        (Ending("raised", call=1, group="0", text="reset"), "Rank 1 was killed; nothing meets rank 0's barrier."),
+    ):
+        verdict = judge(dataclasses.replace(timeline, calls=calls, ends=(first, Ending("killed"))))
+        assert (verdict.headline, verdict.advice) == (told, None)
 
 
 def test_a_rank_that_still_runs_is_said_to_be_in_its_call():

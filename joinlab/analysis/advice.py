@@ -239,7 +239,7 @@ class _Rules:
         """
         parting = self.parting
         slot = parting.slot if parting.first is None else parting.slots[parting.first]
-        if parting.is_pair(slot) or parting.circle:
+        if parting.is_pair(slot) or parting.circle or not all(map(self._went_on, parting.absent(slot))):
             return None
         for rank in sorted(slot.calls, key=lambda rank: rank not in parting.odd):
             row = parting.call(slot, rank)
@@ -251,6 +251,11 @@ class _Rules:
                         "08_order.ipynb",
                     )
         return None
+
+    def _went_on(self, rank: int) -> bool:
+        """Whether the rank is known to have passed the calls that it left out: it may just not have come there."""
+        end = self.ends[rank]
+        return end.kind is EndKind.FINISHED or end.call is not None
 
     def _left_early(self) -> Advice | None:
         absent = self.parting.absent(self.parting.slot)

@@ -303,6 +303,14 @@ class _Judge:
         }[end.kind]
         if _out_of_time(end):
             did = f"{'were' if several else 'was'} still running when the time was over"
+        beside = self.parting.ranks(side)
+        if not _out_of_time(end) and all(self.ends[rank].kind is EndKind.KILLED for rank in (*which, *beside)):
+            # One may have been killed first, and its launcher ended the rest; or one dawdled, and all were ended.
+            every = ranks_text(sorted({*which, *beside}))
+            return (
+                f"{upper(every)} were killed; {ranks_text(which)} had not come to "
+                f"{self.parting.name(side)}'s {quoted(row)}."
+            )
         return f"{upper(ranks_text(which))} {did}; nothing meets {self.parting.name(side)}'s {quoted(row)}."
 
     def _undivided(self) -> str:
