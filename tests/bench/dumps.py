@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from tests.bench.figures import Figure
 
 ENTRIES, ODD = 2000, 77
 LOOK = """
-import os, resource, sys, time, joinlab, joinlab.importers.load, joinlab.analysis.blame, joinlab.analysis.verdict
+import os, sys, time, joinlab, joinlab.importers.load, joinlab.analysis.blame, joinlab.analysis.verdict
 import joinlab.picture.page
 def now():
     return time.perf_counter(), sum(os.times()[:4])
@@ -28,8 +29,7 @@ joinlab.analysis.verdict.judge(timeline)
 judged = now()
 joinlab.picture.page.page([("a job", timeline)])
 drawn = now()
-further = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-print(*(b - a for a, b in (*zip(begin, read), *zip(read, judged), *zip(judged, drawn))), further // 1024, *found.ranks)
+print(*(b - a for a, b in (*zip(begin, read), *zip(read, judged), *zip(judged, drawn))), *found.ranks)
 """
 
 
@@ -44,11 +44,12 @@ def _figures(ranks: int, aim: str, beside: bool) -> Iterator[Figure]:
         folder = Path(name)
         for rank in range(ranks):
             (folder / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(dump(rank, ranks), protocol=2))
-        ours, our_cpu, peak, said = child([sys.executable, "-c", LOOK, name])
-        *times, further, blamed = said.split()
+        look = [sys.executable, "-c", LOOK, name]
+        ours, our_cpu, _, said = child(look)
+        *times, blamed = said.split()
         assert int(blamed) == ODD, said
         read, read_cpu, judged, judged_cpu, drawn, drawn_cpu = map(float, times)
-        both, ratio = f"{read:.2f} s, CPU {read_cpu:.2f} s, {peak} MB and {further} MB a process beside", ""
+        both, ratio = f"{read:.2f} s, CPU {read_cpu:.2f} s, {together(look)} MB, all processes", ""
         if beside:
             trace = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", name]
             theirs, their_cpu, their_peak, _ = child(trace)
@@ -71,6 +72,35 @@ def child(command: list[str]) -> tuple[float, float, int, str]:
     seconds, after = time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return seconds, cpu, after.ru_maxrss // 1024, done.stdout
+
+
+def together(command: list[str]) -> int:
+    """The most memory in MB that a process and its children hold at a time, in a run of its own: looking slows it down.
+
+    It is their PSS: pages that several of them share count once, where the sum of RSS counts them for each.
+    """
+    most = 0
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        while process.poll() is None:
+            most = max(most, sum(map(_held, (process.pid, *_children(process.pid)))))
+            time.sleep(0.01)
+    assert process.returncode == 0, command
+    return most // 1024
+
+
+def _held(pid: int) -> int:
+    """PSS in kB; 0 of a process that has ended."""
+    with suppress(OSError):
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        return next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
+    return 0
+
+
+def _children(pid: int) -> list[int]:
+    with suppress(OSError):
+        tasks = Path(f"/proc/{pid}/task").iterdir()
+        return [int(one) for task in tasks for one in (task / "children").read_text().split()]
+    return []
 
 
 def dump(rank: int, size: int) -> dict[str, Any]:
