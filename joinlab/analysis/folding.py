@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from joinlab.analysis.matching import SETUP, Matched, Slot, groups_of, is_refused, is_setup
+from joinlab.analysis.matching import SETUP, Matched, Slot, group_places, groups_of, is_refused, is_setup
 from joinlab.analysis.wording import asks, asks_of, ranks_text
 from joinlab.ops import POINT_TO_POINT
 from joinlab.timeline import Timeline
@@ -221,11 +221,11 @@ def _signatures(timeline: Timeline, tail: bool = False) -> tuple[Codes, dict[tup
     if calls.is_empty():
         return np.zeros(world, np.uint64), {}
     ranks = calls["rank"].to_numpy()
-    local, groups = _local_groups(calls)
+    local, groups = _local_groups(timeline)
     away = ((pl.col("peer") - pl.col("rank")) % world).fill_null(world)
     waits = pl.col("host_wait_begin_ns").is_not_null() & pl.col("host_wait_end_ns").is_null()
     done = pl.col("completed_ns").is_not_null()
-    derived = calls.select(away=away, done=done, waits=waits).with_columns(local=local)
+    derived = calls.select(away=away, done=done, waits=waits).with_columns(local=pl.Series(local))
     slots, odd, kinds = places(timeline)
     mine = kinds + _mixed(hash_columns(calls, "tag", "input", "error")) + hash_columns(derived, *derived.columns)
     # Calls of an odd slot are alike only within that slot; all others wherever they are.
@@ -263,14 +263,16 @@ def _kinds(timeline: Timeline, *more: str) -> Codes:
     return _mixed(kinds + hash_columns(calls.select(root=root), "root"))
 
 
-def _local_groups(calls: pl.DataFrame) -> tuple[pl.Series, dict[tuple[int, str | None], int]]:
-    used = calls.select("rank", "group").unique(maintain_order=True)
-    used = used.with_columns(local=pl.int_range(pl.len(), dtype=pl.Int64).over("rank"))
-    groups = {(rank, group): number for rank, group, number in used.rows()}
-    if used["group"].n_unique() == 1:  # a join of two million rows takes 0.1 s
-        return pl.Series("local", [0]).new_from_index(0, calls.height), groups
-    joined = calls.select("rank", "group").join(used, on=["rank", "group"], how="left", maintain_order="left")
-    return joined["local"], groups
+def _local_groups(timeline: Timeline) -> tuple[npt.NDArray[np.int64], dict[tuple[int, str | None], int]]:
+    """Of every call the number of its group, in the order in which its rank first used them; and by rank and group."""
+    (names, place), world = group_places(timeline), timeline.world_size
+    first = np.full(len(names) * world, len(place))
+    first[place[::-1]] = np.arange(len(place))[::-1]
+    used = np.argsort(first)[: np.count_nonzero(first < len(place))]  # rank by rank: calls are sorted so
+    ranks = used % world
+    local = np.zeros(len(first), np.int64)
+    local[used] = np.arange(len(used)) - np.searchsorted(ranks, ranks)
+    return local[place], {(at % world, names[at // world]): int(local[at]) for at in used.tolist()}
 
 
 def _places(timeline: Timeline, kinds: Codes) -> tuple[Codes, npt.NDArray[np.bool_]]:
@@ -280,16 +282,17 @@ def _places(timeline: Timeline, kinds: Codes) -> tuple[Codes, npt.NDArray[np.boo
     calls = timeline.calls
     pair, sends = pl.col("op").is_in(list(POINT_TO_POINT)), pl.col("op") == "send"
     tag = pl.lit(-1) if timeline.meta.get("backend") == "nccl" else pl.col("tag").fill_null(0)
+    names, place = group_places(timeline)
     keys = calls.select(
         "group",
-        "rank",
+        place=pl.lit(pl.Series(place)),
         side=pl.when(pair).then(sends.cast(pl.Int8) + 1).otherwise(0),
         source=pl.when(pair).then(pl.when(sends).then("rank").otherwise("peer")).otherwise(-1),
         target=pl.when(pair).then(pl.when(sends).then("peer").otherwise("rank")).otherwise(-1),
         tag=pl.when(pair).then(tag).otherwise(-1),
     )
     paired = calls.select(pair).to_series().to_numpy()
-    within = ["group", "rank", "side", "source", "target", "tag"] if paired.any() else ["group", "rank"]
+    within = ["place", "side", "source", "target", "tag"] if paired.any() else ["place"]
     numbered = keys.select(pl.int_range(pl.len(), dtype=pl.Int64).over(within)).to_series()
     refused = is_refused(calls)
     if refused.any():  # they take no place: a collective stands before the next one that does, a send or recv alone
@@ -298,13 +301,11 @@ def _places(timeline: Timeline, kinds: Codes) -> tuple[Codes, npt.NDArray[np.boo
         nth = counted.with_columns(k=numbered).select(pl.col("no").cum_sum().over([*within, "k"])).to_series()
         alone = np.where(paired, np.arange(len(keys)) + 1, nth.to_numpy())
         keys = keys.with_columns(nth=pl.Series(np.where(refused.to_numpy(), alone, 0)))
-    names = keys["group"].unique().to_list()
-    number = keys["group"].replace_strict(names, list(range(len(names))), return_dtype=pl.Int64).to_numpy()
     skips = timeline.meta.get("skipped", {})
     if skips:  # records that lost their beginning; one look-up for all of 256 ranks instead of a pass each
         world = range(timeline.world_size)
-        table = np.array([[skips.get(name, {}).get(rank, 0) for rank in world] for name in names], np.int64)
-        numbered = numbered + table[number, keys["rank"].to_numpy()] * ~paired
+        table = np.array([skips.get(name, {}).get(rank, 0) for name in names for rank in world], np.int64)
+        numbered = numbered + table[place] * ~paired
     # A record that begins late may have numbers far apart; a damaged one, negative ones.
     if paired.any() or refused.any() or numbered.max() > 4 * len(numbered) + 1000 or numbered.min() < 0:  # type: ignore[operator]
         columns = [name for name in ("nth", "group", "source", "target", "tag") if name in keys.columns]
@@ -312,11 +313,11 @@ def _places(timeline: Timeline, kinds: Codes) -> tuple[Codes, npt.NDArray[np.boo
         _, slot_of = np.unique(hashed, return_inverse=True)
     else:  # to number them by sorting two million hashes takes 0.5 s
         ks = numbered.to_numpy()
-        slot_of = ks + number * (ks.max() + 1)
+        slot_of = ks + place // timeline.world_size * (ks.max() + 1)
     first = np.zeros(int(slot_of.max()) + 1, np.int64)
     first[slot_of] = np.arange(len(slot_of))  # any of its calls will do
-    sizes = {name: len(ranks) for name, ranks in groups_of(timeline).items()}
-    size = keys["group"].replace_strict(sizes, return_dtype=pl.Int64).to_numpy()[first]
+    members = groups_of(timeline)
+    size = np.array([len(members[name]) for name in names])[place[first] // timeline.world_size]
     same = np.where(paired, np.uint64(0), kinds)  # a send and its recv differ, as they should
     unlike = (same != same[first][slot_of]) | calls["completed_ns"].is_null().to_numpy()
     odd = (np.bincount(slot_of, unlike) > 0) | (np.bincount(slot_of) < np.where(paired[first], 2, size))
@@ -349,23 +350,25 @@ def _shown(timeline: Timeline, classes: Sequence[Sequence[int]]) -> Matched:
     shown = [ranks[0] for ranks in classes]
     if len(shown) == timeline.world_size:
         return Matched(timeline)
-    hidden = timeline.calls.select("group", "rank", "op", "peer", "error").filter(~pl.col("rank").is_in(shown))
-    taking = hidden.filter(~pl.col("op").is_in(list(POINT_TO_POINT)), ~is_refused(hidden))
-    counts = taking.group_by("group", "rank").len().rows()
+    calls, (names, place) = timeline.calls, group_places(timeline)
+    hidden = calls.select(~pl.col("rank").is_in(shown)).to_series()
+    taking = hidden & ~calls["op"].is_in(list(POINT_TO_POINT)) & ~is_refused(calls)
+    counts = np.bincount(place[taking.to_numpy()])
     skipped = {group: dict(ranks) for group, ranks in timeline.meta.get("skipped", {}).items()}
-    for group, rank, count in counts:
-        of = skipped.setdefault(group, {})
-        of[rank] = of.get(rank, 0) + count
+    for at in np.flatnonzero(counts).tolist():
+        number, rank = divmod(at, timeline.world_size)
+        of = skipped.setdefault(names[number], {})
+        of[rank] = of.get(rank, 0) + int(counts[at])
     groups = {name: list(ranks) for name, ranks in groups_of(timeline).items()}
     matched = Matched(
         Timeline(
-            timeline.calls.filter(pl.col("rank").is_in(shown)),
+            calls.filter(~hidden),
             timeline.spans,
             timeline.ends,
             {**timeline.meta, "groups": groups, "skipped": skipped},
         )
     )
-    partners = _pairs(hidden)
+    partners = _pairs(calls.select("group", "rank", "op", "peer").filter(hidden))
     own = _pairs(matched.timeline.calls)
     matched.slots = tuple(_with_partner(slot, matched, own, partners) for slot in matched.slots)
     return matched

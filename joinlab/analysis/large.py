@@ -114,7 +114,7 @@ def _skipped(timeline: Timeline, slot: Numbers, kept: Flags) -> dict[str, dict[i
         mine &= ~is_refused(calls)
         of_group = np.zeros(len(kept), bool)
         of_group[slot[mine.to_numpy()]] = True
-        begin = min((ranks.get(rank, 0) for rank in calls.filter(mine)["rank"].unique()), default=0)
+        begin = min((ranks.get(rank, 0) for rank in calls["rank"].filter(mine).unique()), default=0)
         place = begin + np.cumsum(of_group) - 1  # of every slot within its group
         found[group] = {rank: int((kept & of_group & (place < count)).sum()) for rank, count in ranks.items()}
     return found
@@ -143,12 +143,8 @@ def _short(timeline: Timeline, slot: Numbers, odd: Numbers, examples: Numbers) -
     here = kept[slot]
     meta: Meta = {**timeline.meta, "skipped": _skipped(timeline, slot, kept)}
     matched = Matched(replace(timeline, calls=calls.filter(pl.Series(here)), meta=meta))
-    whole = {
-        (rank, group, seq): number
-        for (rank, group, seq), number in zip(
-            calls.filter(pl.Series(here)).select("rank", "group", "seq").rows(), slot[here].tolist(), strict=True
-        )
-    }
+    places = zip(matched.rows, slot[here].tolist(), strict=True)
+    whole = {(row["rank"], row["group"], row["seq"]): number for row, number in places}
     assert len(numbers) == len(matched.slots)
     matched.numbers = [
         whole[rank, one.group, seq] for one in matched.slots for rank, seq in list(one.calls.items())[:1]
