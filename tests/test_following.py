@@ -53,8 +53,10 @@ def test_it_grows_with_the_folder_and_ends_with_the_job(folder: Path, view: Foll
 
 
 def test_the_verdict_is_said_when_it_stands_still(folder: Path) -> None:
-    add(folder, 0, call(1, 1700, None))
     view = joinlab.follow(folder, still=0)
+    assert view.heading == "The job runs."  # no call is open: it computes
+    add(folder, 0, call(1, 1700, None))
+    view.look()
     assert view.heading == "The job stands still."
     assert "Rank 1 keeps rank 0 waiting" in judge(view.timeline).headline  # the verdict below the heading says why
     view.close()

@@ -223,6 +223,8 @@ def test_a_module_is_recorded_and_wrong_usage_is_one_sentence(
     assert (capsys.readouterr().out, given) == ("__main__ ['--lr', '1']\n", [(Path("runs/today"), None)])
     assert main(["record", "nofile.py"]) == 2
     assert capsys.readouterr().err.startswith("joinlab: nofile.py: there is no such script.")
+    assert main(["watch", "nofolder", "--exit-code", "--still", "0"]) == 2
+    assert "nofolder: No such file" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["record", "--keep", "nix", "train.py"])
     assert "'nix' is neither a number of calls" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -26,7 +27,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=30.0,
         metavar="S",
-        help="a standstill, without a proof (default: 30)",
+        help="without news for so long, a job with a call that has not completed stands still (default: 30)",
     )
     parser.add_argument(
         "--exit-code", action="store_true", help="exit with 1 as soon as the job stands still, or a rank has failed"
@@ -37,13 +38,14 @@ def _run(options: argparse.Namespace) -> int:
     from rich.live import Live
 
     from joinlab.cli import report
-    from joinlab.importers.recording import RecordedFolder, is_over
+    from joinlab.importers.recording import RecordedFolder, has_open_call, is_over
 
     recorded = RecordedFolder(options.folder)
     screen = report.Screen()
-    moved = time.monotonic()
     said = ""
     try:
+        _wait_for_record(options)
+        moved = time.monotonic()
         recorded.refresh()
         if options.once:
             timeline = recorded.timeline()
@@ -55,7 +57,7 @@ def _run(options: argparse.Namespace) -> int:
                 if recorded.refresh():
                     moved = at
                 timeline = recorded.timeline()
-                still = at - moved >= options.still
+                still = at - moved >= options.still and has_open_call(timeline)
                 if live is not None:
                     live.update("\n".join(_lines(recorded, timeline, at - moved)), refresh=True)
                 stuck = any(end.kind == "hung" for end in timeline.ends)
@@ -69,6 +71,21 @@ def _run(options: argparse.Namespace) -> int:
                 time.sleep(EVERY_S)
     finally:
         recorded.close()
+
+
+def _wait_for_record(options: argparse.Namespace) -> None:
+    """Ranks that were just started import torch before they write. A scheduler's patience ends with --still."""
+    from joinlab.importers.recording import is_recording
+
+    began = time.monotonic()
+    told = False
+    while not (options.folder.exists() and (not options.folder.is_dir() or is_recording(options.folder))):
+        if options.once or (options.exit_code and time.monotonic() - began >= options.still):
+            return  # what is missing is said by who reads it
+        if not told:
+            told = True
+            print(f"joinlab: no rank was recorded into {str(options.folder)!r} yet; waiting for one", file=sys.stderr)
+        time.sleep(EVERY_S)
 
 
 def _code(timeline: Timeline, still: bool) -> int:

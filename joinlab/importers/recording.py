@@ -368,6 +368,12 @@ def _shift(row: CallRow | SpanRow, by: int) -> None:
 # ---------------------------------------------------------------- endings
 
 
+def has_open_call(timeline: Timeline) -> bool:
+    """Whether some call has neither completed nor failed. Without one, a job without news computes, or begins."""
+    calls = timeline.calls
+    return bool((calls["completed_ns"].is_null() & calls["error"].is_null()).any())
+
+
 def is_over(timeline: Timeline) -> bool:
     """Whether no process of a recorded job is left that could go on."""
     over = (EndKind.FINISHED, EndKind.RAISED, EndKind.KILLED)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from joinlab.errors import TimelineFileError
-from joinlab.importers.recording import RecordedFolder, is_over
+from joinlab.importers.recording import RecordedFolder, has_open_call, is_over
 from joinlab.notebook.view import View
 from joinlab.timeline import EndKind
 
@@ -74,7 +74,7 @@ class Following(View):
         if is_over(self.timeline):
             self.heading = "The job is over."
             self.stop()
-        elif EndKind.HUNG in kinds or quiet >= self._still_s:
+        elif EndKind.HUNG in kinds or (quiet >= self._still_s and has_open_call(self.timeline)):
             self.heading = "The job stands still."
         else:
             self.heading = "The job runs."
@@ -105,7 +105,7 @@ def follow(folder: str | os.PathLike[str], every: float = 1.0, still: float = 30
 
     folder   that `joinlab record` or joinlab.record(folder) writes; raises TimelineFileError if no rank has begun
     every    seconds between two looks
-    still    seconds without news after which the job is said to stand still, without a proof
+    still    seconds without news after which a job with an open call is said to stand still, without a proof
     options  of `joinlab.View`
 
     Running the cell again, `view.stop()`, `view.close()`, the job's end and the kernel's end stop it.
