@@ -240,7 +240,9 @@ def check(path: Path, content: object, texts: Texts) -> Dump:
         raise _refused(path, "it is no flight recorder dump", "A dump has a version, a pg_config and entries.")
     version = str(content["version"])
     if version.partition(".")[0] != "2":
-        raise _refused(path, f"its version is {version!r}", "Versions 2.1 to 2.10 are known (PyTorch 2.4 and later).")
+        raise _refused(
+            path, f"its version is {version!r:.40}", "Versions 2.1 to 2.10 are known (PyTorch 2.4 and later)."
+        )
     old = version in ("2.0", "2.1", "2.2", "2.3", "2.4")
     rank = rank_in(path.name)
     if rank is None:
@@ -264,8 +266,8 @@ def check(path: Path, content: object, texts: Texts) -> Dump:
         detail = f"{type(error).__name__}: {error}".partition("\n")[0][:160]
         raise _refused(path, f"it is not of the known form ({detail})", "Copy it again.") from error
     library = str(content.get("comm_lib_version") or content.get("nccl_version") or "")
-    named = tuple(f"{str(path)!r}: {problem}" for problem in problems)
-    return Dump(rank, str(path), f"flight recorder {version}", library, calls, groups, status, numbers, named)
+    form = f"flight recorder {version}"
+    return Dump(rank, str(path), form, library, calls, groups, status, numbers, tuple(problems))
 
 
 _MALFORMED = (
@@ -334,9 +336,8 @@ def _calls(
         groups.setdefault(one.group, (one.words, ()))
     left_out = {code for code, one in enumerate(told) if one.op is None}
     if left_out:
-        for title in sorted({told[code].title for code in left_out if told[code].backend not in _BRACKETS}):
-            count = sum(told[code].title == title for code in codes)
-            problems.append(f"{count} calls of the unknown kind {title!r} were left out")
+        titles = Counter(told[code].title for code in codes if code in left_out)
+        problems += unknown({title: n for title, n in titles.items() if _kind(title)[0] not in _BRACKETS})
         entries = [entry for entry, code in zip(entries, codes, strict=True) if code not in left_out]
         codes = array("i", [code for code in codes if code not in left_out])
     kinds = [-1 if one.op is None else texts.kind(_kind_of(one, groups)) for one in told]
@@ -350,6 +351,15 @@ def _calls(
         completed_ns=_numbers(entries, "time_discovered_completed_ns"),
     )
     return calls, {one.number: one.group for one in told}
+
+
+def unknown(counts: Mapping[str, int]) -> list[str]:
+    """Sentences about calls of unknown kinds, given how many there are of each."""
+    if len(counts) > 3:
+        return [
+            f"{sum(counts.values())} calls of {len(counts)} unknown kinds such as {min(counts)!r:.60} were left out"
+        ]
+    return [f"{count} calls of the unknown kind {title!r:.60} were left out" for title, count in sorted(counts.items())]
 
 
 def _told(entries: Sequence[dict[str, Any]], texts: Texts) -> tuple[array[int], list[_Told]]:
@@ -383,9 +393,7 @@ def _named(entries: Sequence[dict[str, Any]], problems: list[str]) -> Sequence[d
     }
     if not alone:
         return entries
-    problems.append(
-        f"{len(alone)} batches of collectives are shown as all_gather: which calls they held was not recorded"
-    )
+    problems.append("batches of collectives are shown as all_gather: which calls they held was not recorded")
     return [
         {**entry, "profiling_name": entry["profiling_name"].replace("coalesced", "ALLGATHER_coalesced")}
         if at in alone

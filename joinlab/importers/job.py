@@ -38,7 +38,7 @@ def timeline_of(dumps: Sequence[Dump], texts: Texts, problems: Iterable[str] = (
     dumps = _of_one_job(sorted(dumps, key=lambda one: one.rank), texts, told)
     groups = _all_groups(dumps)
     world = {rank for _, ranks in groups.values() for rank in ranks} | {dump.rank for dump in dumps}
-    told += [problem for dump in dumps for problem in dump.problems]
+    told += _folded(dumps)
     rows = _rows(dumps, groups, texts)
     if rows.is_empty() and not any(dump.status for dump in dumps):
         why = f" {told[0]}." if told else ""
@@ -78,6 +78,18 @@ def timeline_of(dumps: Sequence[Dump], texts: Texts, problems: Iterable[str] = (
         ends=_ends(calls, size, missing),
         meta=meta,
     )
+
+
+def _folded(dumps: Sequence[Dump]) -> list[str]:
+    """The sentences about what was left out of each dump, each of them once."""
+    files: dict[str, list[str]] = {}
+    for dump in dumps:
+        for problem in dump.problems:
+            files.setdefault(problem, []).append(dump.file)
+    return [
+        f"{those[0]!r}{f' and {len(those) - 1} more' if those[1:] else ''}: {problem}"
+        for problem, those in files.items()
+    ]
 
 
 def _of_one_job(dumps: Sequence[Dump], texts: Texts, told: list[str]) -> list[Dump]:
@@ -126,6 +138,7 @@ def _of_one_time(dumps: Sequence[Dump], texts: Texts, told: list[str]) -> list[D
         never = (last < first[:, None]) & (ended + MOST_OFF_NS < begun[:, None]) & (number >= first)[:, None]
         apart[np.ix_(members, members)] |= (late | never) & (first > 0)
     apart |= apart.T
+    np.fill_diagonal(apart, False)  # a damaged dump can contradict itself
     if not apart.any():
         return list(dumps)
     counts = apart.sum(axis=0)
@@ -263,11 +276,13 @@ def _skipped(
         }
         for name, (_, ranks) in groups.items()
     }
+    odd = []
     for group, rank, first, last, count in _spans(rows).iter_rows():
         before = _without(first, group, gaps) - 1
         found[group][rank] = before
         if _without(last, group, gaps) - before != count:
-            told.append(f"rank {rank} has {count} calls under the numbers {first} to {last} of group {group!r}")
+            odd.append(f"rank {rank} has {count} calls under the numbers {first} to {last} of group {group!r:.60}")
+    told += odd if len(odd) < 4 else [f"{odd[0]}; {len(odd) - 1} more ranks or groups are like it"]
     return found
 
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from joinlab.errors import TimelineFileError
-from joinlab.importers.dump import DTYPES, MAX_BYTES, OPS, Calls, Dump, Group, Kind, Texts, rank_in
+from joinlab.importers.dump import DTYPES, MAX_BYTES, OPS, Calls, Dump, Group, Kind, Texts, rank_in, unknown
 from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.recorder.rank_log import MOST_RANKS
 
@@ -150,8 +150,7 @@ def check(path: Path, data: bytes, texts: Texts) -> Dump:
         detail = f"{type(error).__name__}: {error}".partition("\n")[0][:160]
         raise TimelineFileError(f"cannot open {str(path)!r}: it is not of the known form ({detail}).") from error
     library = str(info.get("nccl_version") or "")
-    told = tuple(f"{str(path)!r}: {problem}" for problem in problems)
-    return Dump(rank, str(path), FORM, library, calls, groups, {}, {}, told)
+    return Dump(rank, str(path), FORM, library, calls, groups, {}, {}, tuple(problems))
 
 
 FORM = "profiler trace"
@@ -184,7 +183,8 @@ def joined(first: Dump, second: Dump, texts: Texts) -> Dump | None:
         seq,
         *(getattr(before, name) + getattr(after, name) for name in rest),
     )
-    return replace(first, calls=calls, groups=second.groups | first.groups, problems=first.problems + second.problems)
+    problems = (*first.problems, *(f"{problem} (in {second.file!r})" for problem in second.problems))
+    return replace(first, calls=calls, groups=second.groups | first.groups, problems=problems)
 
 
 def _collectives(calls: Calls, texts: Texts) -> dict[str, list[int]]:
@@ -298,7 +298,7 @@ _Call = tuple[Mapping[str, Any], str, str, Op, Mapping[str, Any]]
 def _nccl(events: Sequence[Mapping[str, Any]], info: Mapping[str, Any], problems: list[str]) -> Iterator[_Call]:
     """NCCL's calls. Before 2.4 an event may name no group: those of groups that are not the whole job are left out."""
     size = info.get("world_size")
-    unknown: Counter[str] = Counter()
+    others: Counter[str] = Counter()
     nameless = 0
     for event in events:
         if event["name"] != "record_param_comms":
@@ -307,14 +307,12 @@ def _nccl(events: Sequence[Mapping[str, Any]], info: Mapping[str, Any], problems
         title = str(told.get("Collective name"))
         op = _NAMES.get(title)
         if op is None:
-            unknown[title] += title not in ("init", "wait", "None")
+            others[title] += title not in ("init", "wait", "None")
         elif "Process Group Name" not in told and size is not None and told.get("Group size", size) != size:
             nameless += 1
         else:
             yield event, "nccl", str(told.get("Process Group Name", "0")), op, told
-    problems += [
-        f"{count} calls of the unknown kind {title!r:.40} were left out" for title, count in (+unknown).items()
-    ]
+    problems += unknown(+others)
     if nameless:
         problems.append(f"{nameless} calls were left out: they do not say in which of the smaller groups they are")
 
