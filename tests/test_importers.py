@@ -291,6 +291,18 @@ def test_a_dump_of_another_day_and_a_link_to_nowhere_are_named_and_the_rest_is_r
     assert any("rank_2': it cannot be read (No such file or directory)" in one for one in told)
 
 
+def test_a_longer_series_of_other_files_does_not_hide_the_dumps(tmp_path: Path) -> None:
+    write(tmp_path, {0: dumps(JOB)[0]})
+    for number in range(3):
+        (tmp_path / f"step_{number}.json").write_text('{"loss": 0.5}')
+    (tmp_path / "zipped.gz").write_bytes(gzip.compress(b"loss 0.5"))
+    (tmp_path / "link").symlink_to(tmp_path / "link")
+    timeline, told = quietly(tmp_path)
+    assert timeline.calls["rank"].unique().to_list() == [0]
+    for name in ("step_0.json", "step_2.json", "zipped.gz", "link"):
+        assert [one for one in told if name in one], name
+
+
 @pytest.mark.parametrize("ahead", [-500, 0, 500])
 def test_dumps_of_an_earlier_run_of_the_same_size_are_named_and_left_out(tmp_path: Path, ahead: int) -> None:
     found = dumps(replace(JOB, calls=JOB.calls * 4, at=30), ring=9)

@@ -62,7 +62,7 @@ def load(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Timeline:
 def _recording(folder: Path) -> Timeline:
     """The recorded job of a folder; files of other forms beside it are named."""
     timeline = load_recording(folder)
-    visible = [one for one in sorted(folder.iterdir()) if one.is_file() and not one.name.startswith(".")]
+    visible = [one for one in sorted(folder.iterdir()) if os.path.isfile(one) and not one.name.startswith(".")]
     others = [one for one in visible if parse_segment_name(one.name) is None]
     if others:
         them = f"{len(others)} other files such as {str(others[0])!r} were" if others[1:] else f"{str(others[0])!r} was"
@@ -71,18 +71,24 @@ def _recording(folder: Path) -> Timeline:
 
 
 def _folder(folder: Path) -> Timeline:
-    files = sorted(one for one in folder.iterdir() if not one.name.startswith(".") and not one.is_dir())
+    files = sorted(one for one in folder.iterdir() if not one.name.startswith(".") and not os.path.isdir(one))
     if len(files) > MAX_FILES:
         raise TimelineFileError(
             f"cannot open {str(folder)!r}: it holds {len(files):,} files. Name the folder of one job."
         )
     problems: list[str] = []
     candidates = [one for one in files if _may_be_dump(one, problems)]
-    chosen = _one_series(candidates, problems)
+    series = _series(candidates)
     texts = dump.Texts()
-    dumps = _read(chosen, texts, problems)
+    dumps: list[dump.Dump] = []
+    while series and not dumps:
+        dumps = _read(series.pop(0), texts, problems)
+    for those in series:
+        several = f"{len(those)} files such as {str(those[0])!r} were left out: they are"
+        one = f"{str(those[0])!r} was left out: it is"
+        problems.append(f"{several if len(those) > 1 else one} of another series")
     if not dumps:
-        why = f" {problems[0]}" if problems else ""
+        why = f" {problems[0].removesuffix('.')}." if problems else ""
         raise TimelineFileError(
             f"cannot open {str(folder)!r}: it holds no flight recorder dump and no profiler's trace.{why} "
             "joinlab.load opens files of Timeline.save, and folders with one such file per rank."
@@ -134,8 +140,8 @@ def _is_record(head: bytes) -> bool:
     return dump.looks_like_dump(head) or kineto.looks_zipped(head) or head.lstrip()[:1] == b"{"
 
 
-def _one_series(files: Sequence[Path], problems: list[str]) -> list[Path]:
-    """The files of one kind: of several series the longest, pickles before JSON.
+def _series(files: Sequence[Path]) -> list[list[Path]]:
+    """The files of each kind: the longest series first, pickles before JSON.
 
     Dumps are a series if their names differ in the rank alone. A trace says itself of which rank it is.
     """
@@ -145,14 +151,8 @@ def _one_series(files: Sequence[Path], problems: list[str]) -> list[Path]:
         dumped = dump.looks_like_dump(head) or (head.lstrip()[:1] == b"{" and b"schemaVersion" not in head)
         name = dump.around_rank(one.name.removesuffix(".gz"))
         series.setdefault(name if dumped else ("", "trace"), []).append(one)
-    best = max(series, key=lambda key: (len(series[key]), "json" not in key[1], key), default=None)
-    for key, those in series.items():
-        if key != best:
-            several = f"{len(those)} files such as {str(those[0])!r} were left out: they are"
-            problems.append(
-                f"{several if len(those) > 1 else f'{str(those[0])!r} was left out: it is'} of another series"
-            )
-    return series[best] if best is not None else []
+    order = sorted(series, key=lambda key: (len(series[key]), "json" not in key[1], key), reverse=True)
+    return [series[key] for key in order]
 
 
 def _head(file: Path) -> bytes:

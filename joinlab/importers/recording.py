@@ -163,7 +163,8 @@ def _segments(folder: Path, deep: int = 0) -> Iterator[tuple[Path, int, int]]:
         if parsed is not None and parsed[0] < MOST_RANKS:
             yield (Path(entry.path), *parsed)
     for entry in found:
-        if (deep == 0 or (deep == 1 and entry.name.startswith("job-"))) and entry.is_dir():
+        # entry.is_dir() raises on a link to itself
+        if (deep == 0 or (deep == 1 and entry.name.startswith("job-"))) and os.path.isdir(entry.path):
             with suppress(PermissionError, FileNotFoundError):
                 yield from _segments(Path(entry.path), deep + 1)
 
