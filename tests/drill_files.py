@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import os
 import pickle
 import random
+import tempfile
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -130,21 +132,45 @@ def _frame(draw: random.Random) -> bytes:
 
 
 def dump(draw: random.Random, folder: Path) -> Path:
-    """Flight recorder dumps of a small job, one of them damaged."""
+    """Flight recorder dumps of a small job, one of them damaged, now and then beside files of others."""
     job = dumps.draw(draw.randrange(20))
-    for rank, content in dumps.dumps(job).items():
+    pairs = draw.random() < 0.3
+    for rank, content in (dumps.of_pairs() if pairs else dumps.dumps(job)).items():
         as_json = draw.random() < 0.5
-        content = changed(content, draw) if rank == 0 and draw.random() < 0.6 else content
+        if rank == 0 and draw.random() < 0.6:
+            content = spread(content, "entries", draw) if draw.random() < 0.4 else changed(content, draw)
         data = json.dumps(content).encode() if as_json else pickle.dumps(content)
         data = disturbed(data, draw) if rank == 0 and draw.random() < 0.5 else data
         (folder / f"dump_{rank}").write_bytes(data)
+    if draw.random() < 0.3:
+        for number in range(draw.randint(1, 9)):
+            name = draw.choice((f"step_{number}.json", f"config{number}", f"dump_0{number}", f"x{number}.gz"))
+            (folder / name).write_bytes(
+                draw.choice((b"", b"{}", b"{", b"\x80\x02}.", b"\x1f\x8b", gzip.compress(b"{")))
+            )
     return folder
+
+
+def spread(content: dict[str, Any], name: str, draw: random.Random) -> dict[str, Any]:
+    """The content with one field of most of its entries replaced: by one value, or by one each."""
+    entries = content[name]
+    field, value = draw.choice(sorted(set().union(*entries))), draw.choice(VALUES)
+    alike = draw.random() < 0.5
+    changed = [
+        entry | {field: value if alike else draw.choice(VALUES)} if draw.random() < 0.8 else entry for entry in entries
+    ]
+    return content | {name: changed}
 
 
 def trace(draw: random.Random, folder: Path) -> Path:
     for rank in range(2):
         content = dumps.nccl_trace(rank, (1, 2))
-        (folder / f"trace_{rank}.json").write_text(json.dumps(changed(content, draw) if rank else content))
+        if rank:
+            content = spread(content, "traceEvents", draw) if draw.random() < 0.3 else changed(content, draw)
+        data = json.dumps(content).encode()
+        data = disturbed(data, draw) if rank and draw.random() < 0.3 else data
+        data = gzip.compress(data) if draw.random() < 0.3 else data
+        (folder / f"trace_{rank}.json").write_bytes(data[: -draw.randint(1, 40)] if draw.random() < 0.1 else data)
     return folder
 
 
@@ -273,6 +299,12 @@ def open_one(path: Path) -> str:
             timeline = joinlab.load(path, MAX_BYTES)
         str(joinlab.diagnose(timeline)).encode()
         svg(lanes(timeline)).encode()
+        saved = Path(tempfile.mkstemp()[1])
+        try:
+            if not joinlab.load(timeline.save(saved)).equals(timeline):
+                return "WRONG: another one comes back from a file"
+        finally:
+            saved.unlink()
     except TimelineFileError as error:
         return "refused" if str(path) in str(error) and "\n" not in str(error) else f"WRONG: it says {error}"
     except Exception as error:

@@ -139,6 +139,34 @@ def _dump(job: Job, rank: int, enqueued: Sequence[int], completed: set[int], who
     }
 
 
+def batches(rank: int, calls: list[tuple[str, int, int, str]]) -> dict[str, Any]:
+    """A dump of one of two ranks: name, the two numbers and the state of each entry."""
+    entries = [
+        {
+            "pg_id": 0, "process_group": ("0", "default_pg"), "collective_seq_id": number, "p2p_seq_id": pair,
+            "op_id": at + 1, "profiling_name": f"nccl:{name}", "time_created_ns": 1000 + at, "input_sizes": [[4 + at]],
+            "input_dtypes": ["Float"], "state": state, "retired": False, "time_discovered_started_ns": None,
+            "time_discovered_completed_ns": 2000 + at if state == "completed" else None, "frames": [],
+        }
+        for at, (name, number, pair, state) in enumerate(calls)
+    ]  # fmt: skip
+    last = {"last_enqueued_collective": 900, "last_completed_collective": 900}  # of a send
+    config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
+    return {"version": "2.10", "pg_config": config, "pg_status": {"0": last}, "entries": entries}
+
+
+def of_pairs() -> dict[int, dict[str, Any]]:
+    """Two ranks, two batches of a send and a recv each: the first has completed."""
+    found = {}
+    for rank, other in ((0, 1), (1, 0)):
+        first = [(f"send {rank}->{other}", 7, 1, "scheduled"), (f"recv {rank}<-{other}", 7, 1, "scheduled")]
+        second = [(name, 7, 2, state) for name, _, _, state in first]
+        found[rank] = batches(
+            rank, [*first, ("coalesced", 7, 1, "completed"), *second, ("coalesced", 7, 2, "scheduled")]
+        )
+    return found
+
+
 def write(folder: Path, dumps: Mapping[int, Mapping[str, Any]]) -> Path:
     """One pickle per rank, as PyTorch writes them."""
     folder.mkdir(parents=True, exist_ok=True)

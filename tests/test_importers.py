@@ -18,7 +18,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from dumps import Job, draw, dumps, nccl_trace, write
+from dumps import Job, batches, draw, dumps, nccl_trace, of_pairs, write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -120,30 +120,8 @@ def test_a_retired_nccl_call_that_is_not_complete_has_timed_out(tmp_path: Path) 
     assert timeline.calls["completed_ns"].equals(before.calls["completed_ns"])
 
 
-def batches(rank: int, calls: list[tuple[str, int, int, str]]) -> dict[str, Any]:
-    """A dump of one of two ranks: name, the two numbers and the state of each entry."""
-    entries = [
-        {
-            "pg_id": 0, "process_group": ("0", "default_pg"), "collective_seq_id": number, "p2p_seq_id": pair,
-            "op_id": at + 1, "profiling_name": f"nccl:{name}", "time_created_ns": 1000 + at, "input_sizes": [[4 + at]],
-            "input_dtypes": ["Float"], "state": state, "retired": False, "time_discovered_started_ns": None,
-            "time_discovered_completed_ns": 2000 + at if state == "completed" else None, "frames": [],
-        }
-        for at, (name, number, pair, state) in enumerate(calls)
-    ]  # fmt: skip
-    last = {"last_enqueued_collective": 900, "last_completed_collective": 900}  # of a send
-    config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
-    return {"version": "2.10", "pg_config": config, "pg_status": {"0": last}, "entries": entries}
-
-
 def test_sends_and_recvs_of_a_batch_are_as_complete_as_the_batch(tmp_path: Path) -> None:
-    found = {}
-    for rank, other in ((0, 1), (1, 0)):
-        first = [(f"send {rank}->{other}", 7, 1, "scheduled"), (f"recv {rank}<-{other}", 7, 1, "scheduled")]
-        second = [(name, 7, 2, state) for name, _, _, state in first]
-        found[rank] = batches(
-            rank, [*first, ("coalesced", 7, 1, "completed"), *second, ("coalesced", 7, 2, "scheduled")]
-        )
+    found = of_pairs()
     timeline, _ = quietly(write(tmp_path / "whole", found))
     assert timeline.calls["completed_ns"].is_null().to_list() == [False, False, True, True] * 2
     assert timeline.meta["progress"]["0"][0] == {"enqueued": 7, "completed": 7}
@@ -289,6 +267,15 @@ def test_a_dump_of_another_day_and_a_link_to_nowhere_are_named_and_the_rest_is_r
     assert timeline.meta["missing_ranks"] == [1, 2]
     assert any("rank_1' is of another job: its last call is 3 days later than those of most" in one for one in told)
     assert any("rank_2': it cannot be read (No such file or directory)" in one for one in told)
+
+
+def test_a_dump_whose_own_times_contradict_each_other_is_read(tmp_path: Path) -> None:
+    content = dumps(JOB)[0]
+    for entry in content["entries"]:
+        entry["time_discovered_completed_ns"] = entry["time_discovered_completed_ns"] and 1
+        entry["time_created_ns"] += 10**15
+    (tmp_path / "dump_0").write_bytes(pickle.dumps(content))
+    assert quietly(tmp_path / "dump_0")[0].calls.height == len(content["entries"])
 
 
 def test_a_longer_series_of_other_files_does_not_hide_the_dumps(tmp_path: Path) -> None:

@@ -485,6 +485,17 @@ def test_a_rank_never_takes_more_disk_than_is_said(tmp_path: Path, monkeypatch: 
 # ------------------------------------------------------------------------------------------ what is missing
 
 
+def test_calls_whose_damaged_number_is_another_ones_are_left_out(tmp_path: Path) -> None:
+    again = call(1, 2500, 3000).replace('"s": 1', '"s": 0')
+    below = call(2, 3500, 4000).replace('"s": 2', '"s": -2')
+    assert '"s": 0' in again and '"s": -2' in below
+    write(tmp_path, 0, begin(0, 1) + call(0, 1500, 2000) + again + below)
+    timeline = load_recording(tmp_path)
+    assert timeline.calls["seq"].to_list() == [0]
+    problems = "\n".join(timeline.meta["problems"])
+    assert "rank 0 has 1 calls with numbers of others" in problems and "1 damaged lines" in problems
+
+
 def test_missing_ranks_cut_lines_and_damage_are_named_and_the_rest_is_read(tmp_path: Path) -> None:
     write(tmp_path, 0, begin(0, 4) + call(0, 1500, 2000) + '{"e":"call","id":1,"g"')
     write(tmp_path, 1, begin(1, 4) + "no event\n" + call(0, 1500, 2000))

@@ -186,7 +186,7 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
     if missing:
         problems.append(f"there is no record of {ranks_text(missing)}: what they did is unknown")
     by_step = settle_steps(logs.values())
-    calls, skipped = _kept_calls(logs)
+    calls, skipped = _kept_calls(logs, problems)
     host_of = {rank: str(log.begin.get("host", "?")) for rank, log in logs.items()}
     shifts = _shifts(logs, calls, host_of, groups, skipped, problems)
     origin = min(
@@ -318,7 +318,7 @@ def _groups(logs: dict[int, RankLog]) -> dict[str, list[int]]:
     return found
 
 
-def _kept_calls(logs: dict[int, RankLog]) -> tuple[list[CallRow], dict[str, dict[int, int]]]:
+def _kept_calls(logs: dict[int, RankLog], problems: list[str]) -> tuple[list[CallRow], dict[str, dict[int, int]]]:
     """The last `keep` calls of each group and rank, and how many collectives came before them."""
     calls: list[CallRow] = []
     skipped: dict[str, dict[int, int]] = {}
@@ -333,7 +333,13 @@ def _kept_calls(logs: dict[int, RankLog]) -> tuple[list[CallRow], dict[str, dict
             if before:
                 skipped.setdefault(group, {})[rank] = before
         wanted = {id for ids in by_group.values() for id in (ids[-keep:] if keep else ids)}
-        calls += [CallRow(**log.calls[id]) for id in sorted(wanted)]  # a copy: its times will be shifted
+        mine = [CallRow(**log.calls[id]) for id in sorted(wanted)]  # a copy: its times will be shifted
+        places = {(call["group"], call["seq"]): call for call in reversed(mine)}
+        if len(places) < len(mine):  # a digit of a damaged line
+            problems.append(
+                f"rank {rank} has {len(mine) - len(places)} calls with numbers of others: they were left out"
+            )
+        calls += reversed(places.values())
     for group, by_rank in skipped.items():
         for rank, log in logs.items():
             if group in log.groups:

@@ -277,6 +277,10 @@ def _number(value: object) -> bool:
     return type(value) is int and abs(value) < 2**62
 
 
+def _count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**62
+
+
 def _positive(value: object) -> bool:
     return type(value) is int and value > 0
 
@@ -310,7 +314,7 @@ _FORMS: Mapping[str, Mapping[str, Callable[[object], bool]]] = {
               "limit": _or_none(_number)},
     "stack": {"id": _number, "f": _list(_text), "site": _or_none(_text)},
     "text": {"f": _text, "n": _positive, "x": _text},
-    "call": {"t": _number, "id": _number, "g": _text, "s": _number, "op": {*Op}.__contains__, "o": _or_none(_text),
+    "call": {"t": _number, "id": _number, "g": _text, "s": _count, "op": {*Op}.__contains__, "o": _or_none(_text),
              "i": _or_none(_number), "d": _or_none(_text), "sh": _list(_list(_number)), "st": _number,
              "reduce_op": _or_none(_text), "root": _or_none(_number), "peer": _or_none(_number),
              "tag": _or_none(_number), "v": _or_none(_list(_flat)), "site": _or_none(_text), "k": _or_none(_number),
