@@ -55,7 +55,8 @@ def timeline_of(dumps: Sequence[Dump], texts: Texts, problems: Iterable[str] = (
     clock: Clock = {"domain": "wall", "origin_ns": origin}
     if (rows["over"] & rows["completed_ns"].is_null()).any():
         clock["completed"] = "a lower bound: the record says that a call completed, not when"
-    gaps = _gaps(rows)
+    spans = _spans(rows)
+    gaps = _gaps(rows, spans)
     progress = _progress(dumps, texts, gaps)
     meta: Meta = {
         "program": "a recorded job",
@@ -67,7 +68,7 @@ def timeline_of(dumps: Sequence[Dump], texts: Texts, problems: Iterable[str] = (
         "group_names": {name: words for name, (words, _) in groups.items() if words},
         "versions": {backend: library} if (library := dumps[0].library) else {},
         "clock": clock,
-        "skipped": _skipped(rows, progress, groups, missing, gaps, told),
+        "skipped": _skipped(spans, progress, groups, missing, gaps, told),
         "progress": progress,
         "missing_ranks": missing,
         "problems": told,
@@ -261,7 +262,7 @@ def _backend(rows: pl.DataFrame, texts: Texts) -> str:
 
 
 def _skipped(
-    rows: pl.DataFrame,
+    spans: pl.DataFrame,
     progress: Mapping[str, Mapping[int, Progress]],
     groups: Mapping[str, Group],
     missing: Sequence[int],
@@ -277,7 +278,7 @@ def _skipped(
         for name, (_, ranks) in groups.items()
     }
     odd = []
-    for group, rank, first, last, count in _spans(rows).iter_rows():
+    for group, rank, first, last, count in spans.iter_rows():
         before = _without(first, group, gaps) - 1
         found[group][rank] = before
         if _without(last, group, gaps) - before != count:
@@ -292,13 +293,12 @@ Gaps = Mapping[str, Sequence[tuple[int, int]]]
 """Per group: the number before numbers that no call has, and how many there are; in order."""
 
 
-def _gaps(rows: pl.DataFrame) -> Gaps:
+def _gaps(rows: pl.DataFrame, spans: pl.DataFrame) -> Gaps:
     """The numbers between two collectives of one rank that no rank has a call for.
 
     In PyTorch 2.4 a batch of collectives takes a number for each of its calls and one more (ProcessGroupNCCL.cpp,
     startCoalescing and collective), and one that a CUDA graph captures takes a number and makes no entry.
     """
-    spans = _spans(rows)
     odd = spans.filter(pl.col("last") - pl.col("first") + 1 != pl.col("count"))
     held = _collectives(rows).filter(pl.col("group").is_in(odd["group"].to_list()))
     found: dict[str, list[tuple[int, int]]] = {}
