@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from collections import deque
 from collections.abc import Callable
@@ -286,6 +287,17 @@ def test_a_hang_behind_the_reducers_own_wait_is_seen_and_proven() -> None:
 
     timeline = run(program, (1, 1))
     assert [str(end) for end in timeline.ends] == ["hung (proven)"] * 2
+
+
+def test_a_thread_that_feeds_a_queue_hides_no_hang() -> None:
+    def program(rank: int, inputs: Any) -> None:
+        queue: Any = multiprocessing.Queue()  # as a DataLoader with workers has one for each
+        queue.put(rank)
+        if rank == 0:
+            dist.barrier()
+        dist.all_reduce(torch.ones(1))
+
+    assert [end.proven for end in run(program).ends] == [True, True]
 
 
 def test_spans_say_what_the_host_did() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -32,6 +33,7 @@ def install(recorder: Recorder, about: Mapping[str, Any]) -> None:
     _patch_group_creation(recorder)
     _patch_spans(recorder)
     _patch_future_wait(recorder)
+    _patch_thread_start(recorder)
 
 
 def _patch_group_creation(recorder: Recorder) -> None:
@@ -215,3 +217,40 @@ def _patch_future_wait(recorder: Recorder) -> None:
         return wait(self, *args, **kwargs)
 
     torch._C.Future.wait = recorded_wait  # type: ignore[method-assign]
+
+
+SILENT_THREADS = frozenset(
+    {
+        "multiprocessing.queues.Queue._feed",  # a DataLoader with workers has one for each
+        "torch.utils.data._utils.pin_memory._pin_memory_loop",
+        "tqdm._monitor.TMonitor.run",
+        "tensorboard.summary.writer.event_file_writer._AsyncWriterThread.run",
+    }
+)
+"""What threads run that never issue a call: one that waits for nothing does not keep its rank from being blocked."""
+
+
+def _patch_thread_start(recorder: Recorder) -> None:
+    start: Any = threading.Thread.start
+    waits, lock = recorder.waits, threading.Lock()
+
+    def count(by: int) -> None:
+        with lock:
+            waits.own_threads += by
+
+    def counting_start(self: Any) -> None:
+        body = getattr(self, "_target", None) or type(self).run
+        if f"{getattr(body, '__module__', '')}.{getattr(body, '__qualname__', '')}" in SILENT_THREADS:
+            run = self.run
+
+            def counted_run() -> None:
+                count(1)
+                try:
+                    run()
+                finally:
+                    count(-1)
+
+            self.run = counted_run
+        start(self)
+
+    threading.Thread.start = counting_start  # type: ignore[method-assign]
