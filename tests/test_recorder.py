@@ -300,6 +300,25 @@ def test_a_thread_that_feeds_a_queue_hides_no_hang() -> None:
     assert [end.proven for end in run(program).ends] == [True, True]
 
 
+def test_a_compiled_program_runs_and_is_recorded() -> None:
+    def program(rank: int, inputs: Any) -> list[float]:
+        torch.manual_seed(0)
+        model = torch.compile(DDP(torch.nn.Linear(1, 1)), backend="eager")
+
+        @torch.compile(backend="eager")
+        def total(x: torch.Tensor) -> torch.Tensor:
+            dist.all_reduce(x)
+            return x + 1
+
+        for _ in range(2):
+            model(torch.ones(1, 1)).sum().backward()
+        return total(torch.ones(1)).tolist()
+
+    timeline = run(program).raise_for_ending()
+    assert list(timeline.returns) == [[3.0], [3.0]]
+    assert of(timeline, 0, "op").count("all_reduce") == 3
+
+
 def test_spans_say_what_the_host_did() -> None:
     def program(rank: int, inputs: Any) -> None:
         model = DDP(torch.nn.Linear(1, 1))

@@ -5,11 +5,14 @@ What is replaced in torch, and why, is all in this file (and, for NCCL, in cuda_
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import threading
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -34,6 +37,7 @@ def install(recorder: Recorder, about: Mapping[str, Any]) -> None:
     _patch_spans(recorder)
     _patch_future_wait(recorder)
     _patch_thread_start(recorder)
+    _hide_from_compiler()
 
 
 def _patch_group_creation(recorder: Recorder) -> None:
@@ -191,6 +195,8 @@ def _patch_spans(recorder: Recorder) -> None:
     def named_logging_data(self: Any) -> Any:
         return name_backend(logged(self), str(c10d.get_backend(self.process_group)))
 
+    _uncompiled(recorded_forward, within=False)
+    _uncompiled(recorded_backward, within=False)
     DistributedDataParallel._get_ddp_logging_data = named_logging_data  # type: ignore[method-assign]
     DistributedDataParallel.forward = recorded_forward  # type: ignore[method-assign]
     torch.autograd.backward = recorded_backward
@@ -216,6 +222,7 @@ def _patch_future_wait(recorder: Recorder) -> None:
                     return wait(self, *args, **kwargs)
         return wait(self, *args, **kwargs)
 
+    _uncompiled(recorded_wait, within=False)
     torch._C.Future.wait = recorded_wait  # type: ignore[method-assign]
 
 
@@ -254,3 +261,28 @@ def _patch_thread_start(recorder: Recorder) -> None:
         start(self)
 
     threading.Thread.start = counting_start  # type: ignore[method-assign]
+
+
+def _hide_from_compiler() -> None:
+    """Let torch.compile leave the recorder alone. It would trace it with the program, and fail at the first group."""
+    modules = [module for name, module in sys.modules.items() if name.startswith("joinlab.recorder.")]
+    for owner in [*modules, *(one for module in modules for one in vars(module).values() if isinstance(one, type))]:
+        for function in vars(owner).values():
+            if isinstance(function, FunctionType) and function.__module__.startswith("joinlab.recorder."):
+                _uncompiled(function, within=True)
+
+
+def _uncompiled(function: Any, within: bool) -> None:
+    """torch._dynamo.disable, without a wrapper and without the import of torch._dynamo, which takes a second.
+
+    within  also what the function calls is left alone
+    """
+    function._torchdynamo_disable = True  # where it would be traced into a caller
+    function._torchdynamo_disable_msg = "joinlab records here"
+    with suppress(AttributeError, ImportError):  # another version of torch
+        import torch._C._dynamo.eval_frame as frames
+
+        actions: Any = frames._FrameAction
+        rest = actions.SKIP if within else actions.DEFAULT
+        strategy = frames._FrameExecStrategy(actions.SKIP, rest)
+        frames.set_code_exec_strategy(inspect.unwrap(function).__code__, strategy)
