@@ -198,15 +198,20 @@ def torchcomms(rank: int, calls: list[tuple[str, str]], first: int = 0) -> dict[
     }
 
 
-def test_dumps_of_torchcomms_are_numbered_by_communicator(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", ["0.2", "0.3", "later"])
+def test_dumps_of_torchcomms_are_numbered_by_communicator(tmp_path: Path, version: str) -> None:
+    """Of before v0.3.0 the names say nccl on any backend; after v0.3.1 there is a duration."""
     both = [("world", "all_reduce"), ("world", "split")]
-    write(
-        tmp_path,
-        {
-            0: torchcomms(0, [*both, ("own", "gather_single"), *[("world", "all_reduce")] * 2]),
-            1: torchcomms(1, [*both, ("world", "all_reduce"), ("own", "send")]),
-        },
-    )
+    found = {
+        0: torchcomms(0, [*both, ("own", "gather_single"), *[("world", "all_reduce")] * 2]),
+        1: torchcomms(1, [*both, ("world", "all_reduce"), ("own", "send")]),
+    }
+    for entry in found[0]["entries"] + found[1]["entries"]:
+        if version == "0.2":
+            entry["profiling_name"] = entry["profiling_name"].replace("ncclx", "nccl")
+        if version != "later":
+            del entry["duration_ms"]
+    write(tmp_path, found)
     timeline, told = quietly(tmp_path)
     assert (told, timeline.meta["backend"], timeline.meta["format"]) == (
         [],
@@ -216,6 +221,8 @@ def test_dumps_of_torchcomms_are_numbered_by_communicator(tmp_path: Path) -> Non
     slots = [(slot.group, sorted(slot.calls), slot.met) for slot in match(timeline) if slot.group == "world"]
     assert slots == [("world", [0, 1], True), ("world", [0, 1], True), ("world", [0], False)]
     assert joinlab.blame(timeline).ranks == (1,)
+    first = timeline.call(0, 0, "world")
+    assert first["completed_ns"] - first["enqueued_ns"] == (500_000 if version == "later" else 0)
 
 
 def test_a_ring_of_torchcomms_is_read_where_its_calls_can_be_numbered(tmp_path: Path) -> None:

@@ -1,15 +1,18 @@
 """A dump of TorchComms' flight recorder, in the form of c10d's.
 
 TorchComms writes the keys of c10d's version 2.10 (torchcomms docs/source/hooks.rst: "the output format matches the OSS
-FlightRecorder format"), but means something else by some of them (comms/torchcomms/hooks/fr/FlightRecorder.cpp, after
-v0.3.0-rc2: FlightRecorder::record, FlightRecorderHook::registerWithComm and onPreHook):
+FlightRecorder format"), but means something else by some of them (comms/torchcomms/hooks/fr/FlightRecorder.cpp,
+v0.2.0-rc3 to v0.3.1-rc1 and after: FlightRecorder::record and retire_id, FlightRecorderHook::registerWithComm and
+onPreHook):
 
     collective_seq_id   counts the calls of all communicators together, from 0, sends, recvs and splits included
     op_id               the same, from 0
     process_group       the communicator's name and its backend; there is no description
     pg_status           always empty
-    profiling_name      "ncclx:all_reduce"; of a send or recv the peer is not recorded
-    retired             the call is over, also where its state does not say so
+    profiling_name      "ncclx:all_reduce", before v0.3 "nccl:all_reduce" on any backend; of a send or recv the peer is
+                        not recorded, of a batch neither its sends nor its recvs
+    retired             the call is over, also where its state does not say so. Then duration_ms, which not all versions
+                        write, ends when the host saw it
 
 So a call's number within its communicator has to be counted, and that takes a dump that lost nothing.
 """
@@ -25,6 +28,8 @@ _NO_COLLECTIVES = ("send", "recv", "split", "new_window", "batch_op_issue")
 _NCCL = {"ncclx": "nccl", "rccl": "nccl", "rcclx": "nccl"}
 """Backends of the NCCL family: calls meet by their order there, whatever they are."""
 
+_BACKENDS = (*_NCCL, "nccl", "gloo", "xccl")
+
 
 def is_torchcomms(content: dict[str, Any]) -> bool:
     """Whether TorchComms wrote a dump: no status of any group, and entries that describe theirs by its backend."""
@@ -34,7 +39,7 @@ def is_torchcomms(content: dict[str, Any]) -> bool:
     group, title = entries[0].get("process_group"), entries[0].get("profiling_name")
     if not isinstance(group, (list, tuple)) or len(group) != 2 or not isinstance(title, str):
         return False
-    return bool(group[1]) and title.partition(":")[0] == group[1]
+    return bool(group[1]) and title.partition(":")[0] in (group[1], "nccl" if group[1] in _BACKENDS else group[1])
 
 
 def as_c10d(path: Path, content: dict[str, Any]) -> dict[str, Any]:
@@ -44,8 +49,8 @@ def as_c10d(path: Path, content: dict[str, Any]) -> dict[str, Any]:
     counts: dict[tuple[str, bool], int] = {}
     whole = [entry["collective_seq_id"] for entry in entries] == list(range(len(entries)))
     for entry in entries:
-        backend, _, op = str(entry["profiling_name"]).partition(":")
-        name = str(entry["process_group"][0])
+        op = str(entry["profiling_name"]).partition(":")[2]
+        name, backend = map(str, entry["process_group"])
         collective = op not in _NO_COLLECTIVES
         if not whole and (not collective or len(content["pg_config"]) > 1):
             raise TimelineFileError(
@@ -61,6 +66,14 @@ def as_c10d(path: Path, content: dict[str, Any]) -> dict[str, Any]:
                 "collective_seq_id": number if whole else entry["collective_seq_id"] + 1,
                 "op_id": calls if whole else entry["collective_seq_id"] + 1,
                 "state": "completed" if entry["retired"] else entry["state"],
+                "time_discovered_completed_ns": _ended(entry),
             }
         )
     return {**content, "entries": found}
+
+
+def _ended(entry: dict[str, Any]) -> Any:
+    """When a call was seen to be complete: by its event, or else by its duration, which begins when it is recorded."""
+    if entry["time_discovered_completed_ns"] or not entry["retired"] or not entry.get("duration_ms"):
+        return entry["time_discovered_completed_ns"]
+    return entry["time_created_ns"] + round(entry["duration_ms"] * 1e6)
