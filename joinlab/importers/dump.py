@@ -10,7 +10,7 @@ adds (tests/test_dump_versions.py has their fields, and names the sources):
     2.4    2.5, 2.6, 2.7  no field. From 2.6 on at the latest, a batch of sends does not count as a collective
                           (_own_numbers), and a batch of collectives takes one number (job._gaps)
     2.6    -              nccl_version
-    2.7    -              an entry for each call of a batch of collectives (_named)
+    2.7    -              an entry for each call of a batch of collectives (_apart)
     2.9    2.8            thread_id, thread_name; gloo
     2.10   2.9 to 2.13    comm_lib_version in place of nccl_version; since 2.10 no entries of before a reset
 
@@ -326,7 +326,7 @@ def _calls(
     """The calls, and the names of the groups by the number that the process gave them; `old`: see _own_numbers."""
     codes, told = _told(entries, texts)
     if any((one.backend == "nccl" and one.op in _PAIRS) or one.title.endswith("coalesced") for one in told):
-        entries = _apart(_named(entries, problems))
+        entries = _apart(entries, problems)
         entries = _own_numbers(entries) if old else entries
         codes, told = _told(entries, texts)
     if got := {code for code, one in enumerate(told) if _gets(one)}:
@@ -377,31 +377,6 @@ def _with_output(entry: dict[str, Any]) -> dict[str, Any]:
     return {**entry, "input_sizes": entry.get("output_sizes", ()), "input_dtypes": entry.get("output_dtypes", ())}
 
 
-def _named(entries: Sequence[dict[str, Any]], problems: list[str]) -> Sequence[dict[str, Any]]:
-    """Entries where a batch of collectives has a name.
-
-    Before dump version 2.7 its calls made no entries: there is its end alone, "nccl:coalesced", without sizes
-    (ProcessGroupNCCL.cpp, collective: `enqueue` is false in a batch). The end of sends and recvs has those before it,
-    unless the ring buffer lost them.
-    """
-    counts = Counter(map(_batch_of, entries))
-    whole = _is_active(entries) or not entries[0].get("record_id")
-    alone = {
-        at
-        for at, entry in enumerate(entries)
-        if entry["profiling_name"].rpartition(":")[2] == "coalesced" and counts[_batch_of(entry)] == 1 and (at or whole)
-    }
-    if not alone:
-        return entries
-    problems.append("batches of collectives are shown as all_gather: which calls they held was not recorded")
-    return [
-        {**entry, "profiling_name": entry["profiling_name"].replace("coalesced", "ALLGATHER_coalesced")}
-        if at in alone
-        else entry
-        for at, entry in enumerate(entries)
-    ]
-
-
 def _own_numbers(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Entries where a batch of sends and recvs does not count as a collective.
 
@@ -433,7 +408,7 @@ def _own_numbers(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _apart(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _apart(entries: Sequence[dict[str, Any]], problems: list[str]) -> list[dict[str, Any]]:
     """Entries whose batches are taken apart: sends and recvs with the state of their batch, its collectives as one.
 
     batch_isend_irecv(), or an all_gather of uneven tensors, makes an entry for each call, whose state never changes,
@@ -446,17 +421,25 @@ def _apart(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
     A dump of active entries alone leaves out the end of a batch that completed. Of one call alone in such a batch it
     does not tell that it completed.
+
+    Before dump version 2.7 a batch of collectives made no entries but its end, which has no sizes (there `enqueue` is
+    false in a batch). A batch of sends and recvs has them before its end, unless the ring buffer lost them.
     """
     batches: dict[object, list[dict[str, Any]]] = {}
     for entry in entries:
         batches.setdefault(_batch_of(entry), []).append(entry)
     active = _is_active(entries)
-    found = []
+    whole = active or not entries[0].get("record_id")
+    found: list[dict[str, Any]] = []
+    unnamed = False
     for entry in entries:
         those = batches[_batch_of(entry)]
         end = those[-1]
         ended = end["profiling_name"].endswith("coalesced")
-        if len(those) == 1 or not (ended or active):
+        if len(those) == 1 and _kind(end["profiling_name"])[0] == "coalesced" and (found or whole):
+            found.append({**entry, "profiling_name": end["profiling_name"].replace("coalesced", "ALLGATHER_coalesced")})
+            unnamed = True
+        elif len(those) == 1 or not (ended or active):
             found.append(entry)
         elif _is_pair(entry):
             found.append(
@@ -470,6 +453,8 @@ def _apart(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             found += (
                 [{**entry, "profiling_name": named["profiling_name"], **joined, **state}] if entry is not end else []
             )
+    if unnamed:
+        problems.append("batches of collectives are shown as all_gather: which calls they held was not recorded")
     return found
 
 
