@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +169,7 @@ def test_no_rank_is_named_where_it_may_wait_for_one_without_a_record() -> None:
     writer.call(1, "all_reduce", group="1", done=False)
     timeline = writer.timeline([Ending(EndKind.UNKNOWN)] * 3, backend="nccl")
     assert blame(timeline).ranks == (2,)
-    timeline.meta["missing_ranks"] = [2]
+    timeline = replace(timeline, meta={**timeline.meta, "missing_ranks": [2]})
     assert blame(timeline).ranks == () and "Rank 1 may wait for rank 2" in str(blame(timeline))
 
 

@@ -129,7 +129,7 @@ def test_a_job_of_8_is_read_while_one_rank_sleeps_and_when_all_have_finished(tmp
     assert meta["processes"][1]["command"] == ["train.py", "sleeping"]
     assert meta["versions"]["torch"]
     assert meta["problems"] == []
-    assert [one["file"] for one in meta["functions"]] == ["train.py"] * len(meta["functions"])
+    assert [one["file"] for one in meta["functions"]] == [str(tmp_path / "train.py")] * len(meta["functions"])
     texts = SourceTexts.of(timeline)
     assert all(any(line.source.lines for line in texts.lines_of(row)) for row in timeline.rows("calls"))
 
