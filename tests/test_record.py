@@ -289,6 +289,14 @@ def test_one_line_records_a_job_that_no_launcher_has_told_its_ranks(tmp_path: Pa
     assert len(timeline.meta["groups"]) == 2
 
 
+def test_a_process_that_makes_no_group_says_that_nothing_was_recorded(tmp_path: Path) -> None:
+    env = {name: value for name, value in ENV.items() if name not in record.RANK_NAMES}
+    command = [sys.executable, "-c", "import joinlab; joinlab.record('runs')"]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.startswith("joinlab recorded nothing: this process made no process group.")
+
+
 def test_a_folder_that_cannot_be_written_is_one_warning_and_the_job_goes_on(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file stands where the folder should be")
     done = alone(tmp_path)

@@ -116,7 +116,7 @@ class _Rules:
         """Lanes whose loop is over without a step in which others issue DDP's calls."""
         reached = {span["rank"] for span in self.timeline.rows("spans") if span["input"] == step}
         left = [rank for rank in self.parting.absent(self.parting.slot) if self.ends[rank].kind is EndKind.FINISHED]
-        left += [row["rank"] for row in self._clashing() if _is_own(row)]
+        left += [row["rank"] for row in self._clashing() if _is_own(row) and not self._test_of(_rank_test, row)]
         return sorted(rank for rank in left if rank not in reached)
 
     def _own_call_in_the_loop(self) -> CallRow | None:
@@ -243,14 +243,18 @@ class _Rules:
             return None
         for rank in sorted(slot.calls, key=lambda rank: rank not in parting.odd):
             row = parting.call(slot, rank)
-            for source, number in self.sources.lines_of(row):  # that of the call, and those that led to it
-                if test := find(source.text, number - source.first_line + 1):
-                    return Advice(
-                        do.format(f"{quoted(row)}{at_line(row)}", test),
-                        "A collective needs every rank of its group, in the same order.",
-                        "08_order.ipynb",
-                    )
+            if test := self._test_of(find, row):
+                return Advice(
+                    do.format(f"{quoted(row)}{at_line(row)}", test),
+                    "A collective needs every rank of its group, in the same order.",
+                    "08_order.ipynb",
+                )
         return None
+
+    def _test_of(self, find: Callable[[str, int], str], row: CallRow) -> str:
+        """The test that `find` gives for the line of a call, or for one that led to it; "" if there is none."""
+        lines = self.sources.lines_of(row)
+        return next((test for one, at in lines if (test := find(one.text, at - one.first_line + 1))), "")
 
     def _went_on(self, rank: int) -> bool:
         """Whether the rank is known to have passed the calls that it left out: it may just not have come there."""
@@ -336,6 +340,8 @@ def _rank_test(text: str, line: int) -> str:
 
     >>> _rank_test("def f(rank):\\n    if rank == 0:\\n        g()\\n", 3)
     'rank == 0'
+    >>> _rank_test("if accelerator.is_main_process:\\n    g()\\n", 2)
+    'accelerator.is_main_process'
     """
     found = ""
     for node in _nodes(text):  # outer ones come first
@@ -372,4 +378,9 @@ def _nodes(text: str) -> Iterator[ast.AST]:
 
 def _asks_rank(node: ast.If) -> bool:
     names = {getattr(one, "id", getattr(one, "attr", "")) for one in ast.walk(node.test)}
-    return bool({"rank", "get_rank", "local_rank"} & names)
+    return bool(_RANK_NAMES & names)
+
+
+_RANK_NAMES = {"rank", "get_rank", "local_rank", "global_rank", "is_main_process", "is_local_main_process",
+               "process_index", "is_global_zero", "is_rank_zero"}  # fmt: skip
+"""What programs, and the wrappers Accelerate and Lightning, ask of their rank."""

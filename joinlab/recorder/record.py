@@ -155,6 +155,7 @@ def _wait_for_rank(folder: Path, keep: int | None) -> None:
 
     def first(*args: Any, **kwargs: Any) -> Any:
         c10d._new_process_group_helper = helper
+        atexit.unregister(say_if_nothing)
         rank = int(kwargs["group_rank"] if "group_rank" in kwargs else args[1])
         try:
             Recording.current = Recording(folder, rank, keep)
@@ -162,6 +163,16 @@ def _wait_for_rank(folder: Path, keep: int | None) -> None:
             warn(rank, error)
         return c10d._new_process_group_helper(*args, **kwargs)
 
+    def say_if_nothing() -> None:
+        if os.getpid() == pid and not any(folder.glob("rank-*.jsonl")):
+            print(
+                "joinlab recorded nothing: this process made no process group. A script that starts its ranks itself, "
+                "as torch.multiprocessing.spawn does, calls joinlab.record(folder) in each of them.",
+                file=sys.stderr,
+            )
+
+    pid = os.getpid()
+    atexit.register(say_if_nothing)
     c10d._new_process_group_helper = first
 
 
