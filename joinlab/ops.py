@@ -16,6 +16,9 @@ from typing import Any, NotRequired, TypedDict
 MAX_VALUES = 16
 """Values are kept for calls whose tensors hold at most this many elements together."""
 
+LONG_VALUES = 1 << 16
+"""Characters that the values of one call may take as text; MAX_VALUES numbers take 500."""
+
 
 class Op(StrEnum):
     """The collectives and point-to-point calls, under the names of torch.distributed."""

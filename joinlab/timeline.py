@@ -20,7 +20,7 @@ import polars as pl
 
 from joinlab import archive
 from joinlab.errors import RankError
-from joinlab.ops import AboutNccl, decode_values
+from joinlab.ops import LONG_VALUES, AboutNccl, decode_values
 from joinlab.ops import CallRow as CallRow
 from joinlab.ops import Source as Source
 from joinlab.ops import SpanRow as SpanRow
@@ -456,7 +456,7 @@ def _check_rows(timeline: Timeline) -> None:
     if not calls["rank"].is_sorted():
         raise ValueError("calls that are not sorted by rank")
     for text in {*calls["value_in"].drop_nulls(), *calls["value_out"].drop_nulls()}:
-        if len(text) > _LONG_VALUES:
+        if len(text) > LONG_VALUES:
             raise ValueError("values of more elements than are kept")
         tensors = decode_values(text)
         if not isinstance(tensors, list) or not all(isinstance(values, list) for values in tensors):
@@ -474,7 +474,6 @@ def _check_rows(timeline: Timeline) -> None:
 
 
 _LONG_NS = 1 << 62  # 146 years
-_LONG_VALUES = 1 << 16  # characters of the values of one call; MAX_VALUES numbers take 500
 
 
 def _frame(rows: Sequence[CallRow] | Sequence[SpanRow], columns: Mapping[str, pl.DataType]) -> pl.DataFrame:

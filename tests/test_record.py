@@ -504,6 +504,27 @@ def test_calls_whose_damaged_number_is_another_ones_are_left_out(tmp_path: Path)
     assert "rank 0 has 1 calls with numbers of others" in problems and "1 damaged lines" in problems
 
 
+@pytest.mark.parametrize(
+    ("right", "wrong", "left"),
+    [
+        ('"ranks": [0, 1]', '"ranks": [0, 0]', 4),
+        ('"sh": [[1]]', '"sh": [[-1]]', 2),
+        ('"i": null', f'"v": [["{"9" * 70_000}"]], "i": null', 2),
+    ],
+)
+def test_a_damaged_line_leaves_a_timeline_that_can_be_judged_and_saved(
+    tmp_path: Path, right: str, wrong: str, left: int
+) -> None:
+    for rank in (0, 1):
+        text = begin(rank, 2) + call(0, 1500, 2000) + call(1, 2500, None)
+        assert right in text
+        write(tmp_path, rank, text.replace(right, wrong, 1))
+    timeline = load_recording(tmp_path)
+    assert timeline.calls.height == left
+    str(joinlab.blame(timeline))
+    assert joinlab.load(timeline.save(tmp_path / "saved.joinlab")).equals(timeline)
+
+
 def test_missing_ranks_cut_lines_and_damage_are_named_and_the_rest_is_read(tmp_path: Path) -> None:
     write(tmp_path, 0, begin(0, 4) + call(0, 1500, 2000) + '{"e":"call","id":1,"g"')
     write(tmp_path, 1, begin(1, 4) + "no event\n" + call(0, 1500, 2000))

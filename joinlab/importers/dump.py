@@ -45,7 +45,7 @@ from dataclasses import dataclass
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 from joinlab.errors import TimelineFileError
 from joinlab.importers import safe_pickle, torchcomms
@@ -299,6 +299,13 @@ def _plain(text: object) -> Any:
         return ast.literal_eval(text)
 
 
+def is_ranks(value: object) -> TypeGuard[list[int]]:
+    """Whether a value is a list of ranks, each of them once."""
+    if not isinstance(value, list) or not all(type(rank) is int and 0 <= rank < MOST_RANKS for rank in value):
+        return False
+    return len(set(value)) == len(value)
+
+
 def _groups(config: object) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Description and global ranks of each group, by its name. The nameless one is the default group, "0"."""
     config = _plain(config)
@@ -307,8 +314,8 @@ def _groups(config: object) -> dict[str, tuple[str, tuple[int, ...]]]:
     found = {}
     for name, one in config.items():
         ranks = _plain(one["ranks"])
-        if not isinstance(ranks, list) or not all(isinstance(rank, int) and 0 <= rank < MOST_RANKS for rank in ranks):
-            raise ValueError(f"the ranks of group {name!r} are {str(ranks)[:80]!r}")
+        if not is_ranks(ranks):
+            raise ValueError(f"the ranks of group {name!r:.40} are {str(ranks)[:80]!r}")
         found[str(name) or "0"] = (str(one.get("desc") or ""), tuple(ranks))
     return found
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from joinlab.errors import TimelineFileError
-from joinlab.importers.dump import DTYPES, MAX_BYTES, OPS, Calls, Dump, Group, Kind, Texts, rank_in, unknown
+from joinlab.importers.dump import DTYPES, MAX_BYTES, OPS, Calls, Dump, Group, Kind, Texts, is_ranks, rank_in, unknown
 from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.recorder.rank_log import MOST_RANKS
 
@@ -243,9 +243,7 @@ def _ranks(text: object) -> tuple[int, ...]:
         ranks = json.loads(text) if isinstance(text, str) else text
     except ValueError:
         return ()
-    if not isinstance(ranks, list) or not all(type(rank) is int and 0 <= rank < MOST_RANKS for rank in ranks):
-        return ()
-    return tuple(ranks)
+    return tuple(ranks) if is_ranks(ranks) else ()
 
 
 def _calls(

@@ -315,7 +315,11 @@ def _groups(logs: dict[int, RankLog]) -> dict[str, list[int]]:
                         call["group"] = other
                 name = other
             found.setdefault(name, ranks)
-    return found
+    unknown: dict[str, list[int]] = {}  # the line that tells of the group is damaged, or not written yet
+    for rank, log in logs.items():
+        for name in {call["group"] for call in log.calls.values()} - found.keys():
+            unknown.setdefault(name, []).append(rank)
+    return found | unknown
 
 
 def _kept_calls(logs: dict[int, RankLog], problems: list[str]) -> tuple[list[CallRow], dict[str, dict[int, int]]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NotRequired, TypedDict
 
-from joinlab.ops import AboutNccl, CallRow, Op, Source, SpanRow, encode_values, group_names
+from joinlab.ops import LONG_VALUES, AboutNccl, CallRow, Op, Source, SpanRow, encode_values, group_names
 from joinlab.program.sources import other_functions
 from joinlab.program.steps import is_made_by_join
 
@@ -301,6 +301,10 @@ def _rank(value: object) -> bool:
     return type(value) is int and 0 <= value < MOST_RANKS
 
 
+def _ranks(value: object) -> bool:
+    return isinstance(value, list) and all(map(_rank, value)) and len(set(value)) == len(value)
+
+
 def _flat(value: object) -> bool:
     """A flat list: the elements of one tensor. Those of a complex one are texts."""
     return isinstance(value, list) and all(isinstance(one, (int, float, str)) for one in value)
@@ -310,16 +314,16 @@ _FORMS: Mapping[str, Mapping[str, Callable[[object], bool]]] = {
     "begin": {"t": _number, "rank": _rank, "host": _or_none(_text), "pid": _or_none(_number), "world": _or_none(_rank),
               "wall": _or_none(_number), "keep": _or_none(_positive), "command": _or_none(_list(_text)),
               **dict.fromkeys(("joinlab", "python", "torch", "nccl"), _or_none(_text))},
-    "group": {"name": _text, "ranks": _list(_rank), "backend": _text, "desc": _or_none(_text),
+    "group": {"name": _text, "ranks": _ranks, "backend": _text, "desc": _or_none(_text),
               "limit": _or_none(_number)},
     "stack": {"id": _number, "f": _list(_text), "site": _or_none(_text)},
     "text": {"f": _text, "n": _positive, "x": _text},
     "call": {"t": _number, "id": _number, "g": _text, "s": _count, "op": {*Op}.__contains__, "o": _or_none(_text),
-             "i": _or_none(_number), "d": _or_none(_text), "sh": _list(_list(_number)), "st": _number,
+             "i": _or_none(_number), "d": _or_none(_text), "sh": _list(_list(_count)), "st": _number,
              "reduce_op": _or_none(_text), "root": _or_none(_number), "peer": _or_none(_number),
              "tag": _or_none(_number), "v": _or_none(_list(_flat)), "site": _or_none(_text), "k": _or_none(_number),
              "w": _or_none(_list(_number)), "b": _or_none(_number)},
-    "ring": {"g": _text, "r": _list(_rank)},
+    "ring": {"g": _text, "r": _ranks},
     "coalesced": {"g": _text},
     "done": {"t": _number, "id": _number, "v": _or_none(_list(_flat))},
     "value": {"id": _number, "c": _text, "v": _or_none(_list(_flat))},
@@ -339,4 +343,7 @@ _FORMS: Mapping[str, Mapping[str, Callable[[object], bool]]] = {
 
 
 def _values(tensors: Any) -> str | None:
-    return None if tensors is None else encode_values(tensors)
+    text = None if tensors is None else encode_values(tensors)
+    if text is not None and len(text) > LONG_VALUES:
+        raise ValueError("values of more elements than are kept")
+    return text
