@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,7 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
 import joinlab
+from joinlab.errors import LaunchInterrupted
 from joinlab.timeline import EndKind
 
 
@@ -88,6 +90,21 @@ def test_a_wrong_line_is_one_sentence(shell: InteractiveShell, line: str, messag
     result = shell.run_cell(f"%%ranks {line}\npass")
     assert isinstance(result.error_in_exec, UsageError)
     assert message in str(result.error_in_exec)
+
+
+def test_an_interrupted_run_leaves_no_results_of_an_earlier_one(
+    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = ran(shell, "%%ranks 1 1\nrank")
+    stopped = dataclasses.replace(done, returns=(None, None))
+
+    def interrupted(*_: object) -> None:
+        raise LaunchInterrupted("the run was interrupted", stopped)
+
+    monkeypatch.setattr("joinlab.notebook.magic._run", interrupted)
+    with pytest.raises(LaunchInterrupted):
+        ran(shell, "%%ranks 1 1\nrank")
+    assert (shell.user_ns["_ranks"], shell.user_ns["_timeline"]) == ([None, None], stopped)
 
 
 def test_a_cell_that_python_cannot_read_is_a_syntax_error_of_that_line(shell: InteractiveShell) -> None:

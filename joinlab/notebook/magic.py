@@ -72,14 +72,18 @@ def load_magic(shell: Shell) -> None:
         try:
             timeline = _run(program, options)
         except LaunchInterrupted as stopped:
-            shell.user_ns["_timeline"] = stopped.timeline
+            _give(shell, stopped.timeline)
             raise
         except JoinlabError as error:
             raise UsageError(f"%%ranks: {error}") from error
-        shell.user_ns.update(_timeline=timeline, _ranks=list(timeline.returns))
+        _give(shell, timeline)
         return timeline
 
     shell.register_magic_function(ranks, "cell", "ranks")
+
+
+def _give(shell: Shell, timeline: Timeline) -> None:
+    shell.user_ns.update(_timeline=timeline, _ranks=list(timeline.returns))
 
 
 def _run(program: Callable[..., Any], options: Namespace) -> Timeline:
