@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ from joinlab.errors import TimelineFileError
 from joinlab.importers.clocks import offsets
 from joinlab.importers.recording import LOST, RecordedFolder, is_over, load_recording
 from joinlab.ops import CallRow
-from joinlab.recorder import bounded_log, record
+from joinlab.recorder import bounded_log, events, record
 from joinlab.recorder.bounded_log import MOST_BYTES, BoundedLog, last_calls, parse_segment_name
 from joinlab.timeline import EndKind, Timeline
 
@@ -475,6 +476,34 @@ def test_the_last_calls_of_a_dropped_segment_are_read_back_with_their_ends(tmp_p
     assert last_calls(tmp_path / "none", {"0": 5}) == found() == []
     monkeypatch.setattr(bounded_log, "CARRIED_BYTES", 100)  # the newest of each group
     assert [stack for stack, _ in found(seldom=9, often=9)] == [4, 3]
+
+
+def test_threads_lose_no_line_while_segments_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_log, "SEGMENT_BYTES", 40_000)
+    monkeypatch.setattr(events, "CHUNK", 5_000)
+    monkeypatch.setattr(events, "MOST_AHEAD", 5_000)
+    log = BoundedLog(tmp_path, 0, lambda error: pytest.fail(str(error)))
+    log.preamble = lambda: ["preamble\n"]
+
+    def fill(name: str) -> None:
+        for i in range(20_000):
+            log.write_text(f"{name} {i}\n")
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    threads = [threading.Thread(target=fill, args=(name,)) for name in "abc"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sys.setswitchinterval(interval)
+    log.close()
+    segments = sorted(tmp_path.iterdir(), key=lambda path: parse_segment_name(path.name) or (0, 0))
+    texts = [path.read_text().splitlines() for path in segments]
+    assert len(texts) == 2 and all(lines[0] == "preamble" and "preamble" not in lines[1:] for lines in texts)
+    for name in "abc":
+        kept = [int(line[2:]) for lines in texts for line in lines if line.startswith(f"{name} ")]
+        assert kept == list(range(20_000 - len(kept), 20_000))
 
 
 def test_a_rank_never_takes_more_disk_than_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

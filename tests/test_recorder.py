@@ -505,24 +505,41 @@ def test_on_a_gpu_a_call_says_what_its_stream_waits_for(monkeypatch) -> None:
     assert waits.newly_streamed == [1, 3] and others == ["other", "other"]
 
 
-def test_a_later_bucket_is_told_complete_while_the_first_stands_still(tmp_path, monkeypatch) -> None:
+@pytest.fixture
+def buckets(tmp_path, monkeypatch):
+    """The recorder's view of buckets that DDP's Reducer issues, without a process group: (make, listeners, log)."""
     monkeypatch.setattr(reducer.Variable, "_execution_engine", SimpleNamespace(queue_callback=lambda _: None))
-    log = EventLog(tmp_path / "log", print)
-    recorder = Recorder(log, 0)
-    listeners: dict[int, Any] = {}
     known: Any = SimpleNamespace(
         by_reducer=True, direct=True, host_waits=True, waited_at_once=False, of_join_hook=False, small=False, stack=0
     )
     group: Any = SimpleNamespace(reader=HostReader())
+    listeners: dict[int, Any] = {}
+    completed: set[int] = set()
 
-    def issue(id: int) -> None:
-        call = RecordedCall(id, known, group)
-        future = SimpleNamespace(add_done_callback=lambda told: listeners.update({id: told}), value=lambda: None)
-        call.work = SimpleNamespace(get_future=lambda: future)
-        recorder.completions.issue(call, f'{{"id":{id}}}\n')
-        recorder.track(call, None, None)
+    def make(keep: int | None) -> tuple[Recorder, Any]:
+        recorder = Recorder(EventLog(tmp_path / "log", print), 0, keep)
+        turn = recorder.own.turn
 
-    turn = recorder.completions.own.turn
+        def issue(id: int) -> None:
+            recorder.completions.before_issue(known, turn)
+            call = RecordedCall(id, known, group)
+            future = SimpleNamespace(
+                add_done_callback=lambda told: listeners.update({id: told}),
+                done=lambda: id in completed,
+                value=lambda: None,
+            )
+            call.work = SimpleNamespace(get_future=lambda: future)
+            recorder.completions.issue(call, f'{{"id":{id}}}\n')
+            recorder.track(call, None, None, turn)
+
+        return recorder, issue
+
+    return make, listeners, completed, lambda: (tmp_path / "log").read_text()
+
+
+def test_a_later_bucket_is_told_complete_while_the_first_stands_still(buckets) -> None:
+    make, listeners, _, log = buckets
+    recorder, issue = make(None)
     for first in (1, 3):  # two passes of two buckets; the first pass tells how many there are
         issue(first)
         issue(first + 1)
@@ -530,11 +547,34 @@ def test_a_later_bucket_is_told_complete_while_the_first_stands_still(tmp_path, 
             assert set(listeners) == {1, 2, 3}  # the host is expected to wait for the last one
         recorder.reducer._before()
         if first == 1:
-            recorder.reducer.after(turn)
+            recorder.reducer.after(recorder.own.turn)
     assert set(listeners) == {1, 2, 3, 4}
     listeners[4](SimpleNamespace(value=lambda: None))
     assert [call.id for call in recorder.completions.open_calls()] == [3]
-    assert '{"e":"done","id":4,' in (tmp_path / "log").read_text()
+    assert '{"e":"done","id":4,' in log()
+
+
+def test_a_bounded_log_learns_of_a_bucket_when_the_next_is_issued(buckets) -> None:
+    make, listeners, completed, log = buckets
+    recorder, issue = make(2000)
+    issue(1)
+    completed.add(1)
+    assert '"done"' not in log()
+    issue(2)
+    assert '{"e":"done","id":1,' in log() and not listeners
+    issue(3)
+    recorder.reducer._before()
+    assert set(listeners) == {2, 3}  # while the host waits for both, either may complete first
+    listeners[3](SimpleNamespace(value=lambda: None))
+    assert [call.id for call in recorder.completions.open_calls()] == [2]
+
+
+def test_a_bucket_that_is_in_flight_when_the_pass_raises_is_told_complete(buckets) -> None:
+    make, listeners, _, _ = buckets
+    recorder, issue = make(2000)
+    issue(1)
+    recorder.reducer.gave_up(RuntimeError("a hook failed"))
+    assert set(listeners) == {1}
 
 
 def destroyed(rank, inputs):

@@ -221,10 +221,13 @@ _COMPOSITE = {
 class Stacks:
     """Numbers each distinct stack, so that a recorder writes it once: walking is cheap, formatting is not."""
 
-    __slots__ = ("_codes", "_ids", "_lock", "frames", "sources")
+    __slots__ = ("_codes", "_ids", "_last", "_lock", "frames", "sources")
 
     def __init__(self) -> None:
         self._ids: dict[tuple[int, ...], int] = {}
+        self._last: tuple[tuple[tuple[CodeType, int], ...], int] = (), 0
+        """Codes and places of the stack that was asked for last, and its number: the next one is often the same, and
+        to compare them takes half of the time that a key takes."""
         self._codes: list[list[CodeType]] = []  # of the known stacks, kept so that no other code gets one of their ids
         self._lock = threading.Lock()
         self.frames: list[tuple[Frame, ...]] = []
@@ -234,29 +237,36 @@ class Stacks:
 
     def intern(self, frame: FrameType | None) -> tuple[int, bool]:
         """The stack's number, and whether it is new."""
-        key: list[int] = []
-        at, left = frame, MAX_FRAMES
-        while at is not None and left:
-            code = at.f_code
-            key += id(code), at.f_lasti  # the hash of a code is computed each time, from all it holds: 4 us a stack
-            at = None if code is _PROGRAM_CALLER else at.f_back
-            left -= 1
-        known = self._ids.get(tuple(key))
-        if known is not None:
-            return known, False
-        with self._lock:
-            number = self._ids.setdefault(tuple(key), len(self.frames))
-            if number < len(self.frames):  # another thread was first
+        last, number = self._last
+        at = frame
+        for code, place in last:
+            if at is None or at.f_code is not code or at.f_lasti != place:
+                break
+            at = at.f_back
+        else:
+            if last and (at is None or code is _PROGRAM_CALLER or len(last) == MAX_FRAMES):
                 return number, False
-            self.frames.append(walk(frame))
-            self.sources.append(sources_under(frame))
-            self._codes.append(_codes(frame, len(key) // 2))
-        return number, True
+        return self._look_up(frame)
 
-
-def _codes(frame: FrameType | None, most: int) -> list[CodeType]:
-    found: list[CodeType] = []
-    while frame is not None and len(found) < most:
-        found.append(frame.f_code)
-        frame = frame.f_back
-    return found
+    def _look_up(self, frame: FrameType | None) -> tuple[int, bool]:
+        places: list[int] = []
+        codes: list[CodeType] = []
+        at = frame
+        while at is not None and len(codes) < MAX_FRAMES:
+            places.append(at.f_lasti)
+            codes.append(at.f_code)
+            at = None if at.f_code is _PROGRAM_CALLER else at.f_back
+        key = (*map(id, codes), *places)  # the hash of a code is computed each time, from all it holds: 4 us a stack
+        known = self._ids.get(key)
+        if known is None:
+            with self._lock:
+                known = self._ids.get(key)
+                if known is None:  # and no other thread was first
+                    number = len(self.frames)
+                    self.frames.append(walk(frame))
+                    self.sources.append(sources_under(frame))
+                    self._codes.append(codes)
+                    self._ids[key] = number
+                    return number, True
+        self._last = tuple(zip(codes, places, strict=True)), known
+        return known, False

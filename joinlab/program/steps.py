@@ -49,7 +49,7 @@ class Steps:
 
     def begin_backward(self) -> None:
         """A backward pass begins."""
-        if not self._passes:
+        if not self._passes and (self._over or self.now is None):
             self.begin_forward()
         self._passes += 1
 

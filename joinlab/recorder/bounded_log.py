@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -76,26 +75,26 @@ class BoundedLog(EventLog):
         return self._folder / segment_name(self._rank, number)
 
     def _make_room(self, size: int) -> bool:
-        if not self.failed and self._map.tell() + size > self._full_at:
-            self._begin_next()
-            self._full_at = self._map.tell() + max(SEGMENT_BYTES, size)
-        return super()._make_room(size)
+        at = self._seal()
+        return self._begin_next(at, size) if at + size > self._full_at else self._grow(at, size)
 
-    def _begin_next(self) -> None:
-        full, at = self._fd, self._map.tell()
-        self._full_at = sys.maxsize  # however long the preamble is
+    def _begin_next(self, at: int, size: int) -> bool:
+        """Begin the next segment, with room for `size` bytes; the text of the current one ends at `at`."""
+        full = self._fd
+        self.segment += 1
+        preamble = "".join(self.preamble()).encode()
+        self._full_at = len(preamble) + max(SEGMENT_BYTES, size)
         try:
-            self._begin(self._path(self.segment + 1))
+            self._begin(self._path(self.segment), preamble)
         except OSError as error:
+            self.segment -= 1
             self.lose(error)
             self._on_failure(error)
-            return
-        self.segment += 1
-        for line in self.preamble():
-            self.write_text(line)
+            return False
         cut(full, at)
         with suppress(OSError):
             self.dropped.unlink(missing_ok=True)
+        return size <= len(self._map) - len(preamble) or self._grow(self._seal(), size)
 
 
 @dataclass(slots=True)

@@ -111,7 +111,9 @@ def _create_group(
             inner[name] = _checked(_create_backend(name, store, ranks, options, backend_options), store, options)
             inner[name]._set_sequence_number_for_group()
         readers[device] = (name, recorder.cuda_reader() if name == "nccl" else HostReader())
-    group = RecordingGroup(recorder, real, str(options.group_id), ranks, readers, desc, eager, options.timeout)
+    alone = next(iter(inner.values())) if len(inner) == 1 else None
+    label = str(options.group_id)
+    group = RecordingGroup(recorder, real, label, ranks, readers, desc, eager, options.timeout, alone)
     real._set_default_backend(_KINDS[group.backend])
     for device, name in backends.items():
         for owner in (real, group):  # the second for what C++ asks of a group beside its collectives
@@ -160,20 +162,20 @@ def _patch_spans(recorder: Recorder) -> None:
     forward: Any = DistributedDataParallel.forward
     backward: Any = torch.autograd.backward
 
-    steps, reducer, own, place = recorder.steps, recorder.reducer, recorder.completions.own, recorder.place
+    steps, reducer, own = recorder.steps, recorder.reducer, recorder.completions.own
     begin, end = recorder.spans.begin, recorder.spans.end
 
     def recorded_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        steps.begin_forward()
-        span = begin("forward", sys._getframe(1), place())
+        recorder.begin_forward()
+        span = begin("forward", sys._getframe(1), recorder.place)
         try:
             return forward(self, *args, **kwargs)
         finally:
             end(span)
 
     def recorded_backward(*args: Any, **kwargs: Any) -> None:
-        steps.begin_backward()
-        span = begin("backward", sys._getframe(1), place())
+        recorder.begin_backward()
+        span = begin("backward", sys._getframe(1), recorder.place)
         turn = own.turn
         outer, turn.within = turn.within, True
         if not outer:
@@ -186,9 +188,12 @@ def _patch_spans(recorder: Recorder) -> None:
         finally:
             turn.within = outer
             steps.end_backward()
-            if turn.waiting:
-                reducer.after(turn)
-            end(span)
+            if turn.waiting and turn.waiting[0].known.host_waits:
+                reducer.after(turn, span)
+            else:
+                if turn.waiting:
+                    reducer.after(turn)
+                end(span)
 
     logged: Any = DistributedDataParallel._get_ddp_logging_data
 
@@ -204,7 +209,7 @@ def _patch_spans(recorder: Recorder) -> None:
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
     def begin_step(*_: Any) -> None:
-        stepping.append(begin("optimizer", sys._getframe(2), place()))
+        stepping.append(begin("optimizer", sys._getframe(2), recorder.place))
 
     register_optimizer_step_pre_hook(begin_step)
     register_optimizer_step_post_hook(lambda *_: end(stepping.pop()) if stepping else None)

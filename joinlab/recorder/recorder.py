@@ -18,7 +18,7 @@ import os
 import socket
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ from joinlab.program.sources import MAX_TEXTS
 from joinlab.program.steps import Steps
 from joinlab.recorder.bounded_log import BoundedLog, last_calls
 from joinlab.recorder.call import Description, Numbering, Reader, RecordedCall, RecordedGroup
-from joinlab.recorder.completions import Completions
+from joinlab.recorder.completions import Completions, Turn
 from joinlab.recorder.events import EventLog, now, to_json, values_text
 from joinlab.recorder.nccl_log import NcclLog
 from joinlab.recorder.reducer import ReducerWaits
@@ -62,7 +62,10 @@ class Recorder:
         self.rank = rank
         self.input: int | None = None
         self.steps = Steps()
-        self.completions = Completions(log)
+        self.place = '"i":null'
+        """Fields of an event: the input that the rank processes, or the step, where it has marked none."""
+        self.completions = Completions(log, prompt=keep is None)
+        self.own = self.completions.own
         self.waits = Waits(log, self.completions)
         self.reducer = ReducerWaits(self.completions, self.waits)
         self.spans = Spans(log, self._note_sources)
@@ -106,14 +109,23 @@ class Recorder:
         """Record that the rank now processes input `index` (None: none), and has processed `done` inputs before."""
         self.input = index
         self.steps.mark()
+        self.place = f'"i":{"null" if index is None else index}'
         self._input_event = f'{{"e":"input","i":{"null" if index is None else index},"k":{done},"t":{now()}}}\n'
         self.log.write_text(self._input_event)
 
-    def place(self) -> str:
-        """Fields of an event: the input that the rank processes, or the step, where it has marked none."""
-        if self.steps.now is not None:
-            return f'"i":null,"b":{self.steps.now}'
-        return '"i":null' if self.input is None else f'"i":{self.input}'
+    def begin_forward(self) -> None:
+        """DDP's forward pass begins."""
+        self._count(self.steps.begin_forward)
+
+    def begin_backward(self) -> None:
+        """A backward pass begins."""
+        self._count(self.steps.begin_backward)
+
+    def _count(self, begin: Callable[[], None]) -> None:
+        before = self.steps.now
+        begin()
+        if self.steps.now != before:
+            self.place = f'"i":null,"b":{self.steps.now}'
 
     def preamble(self) -> Iterator[str]:
         """What the next segment of a bounded log begins with, see bounded_log.py."""
@@ -158,37 +170,38 @@ class Recorder:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         frame: FrameType | None,
+        turn: Turn,
     ) -> RecordedCall:
         """Write down a call that is about to be issued from `frame`; None: from a thread without Python frames."""
-        turn = self.completions.own.turn
-        if turn.deferred is not None:
-            self.completions.end_deferral(turn, waits=False)
         stack = turn.stack if id(frame) == turn.frame else self._stacks.intern(frame)[0]
         ins = outs = args[0] if args else None
         known = None
         if method is ALL_REDUCE and type(ins) is list and len(ins) == 1:
-            known = group.of_reducer.get((stack, ins[0].dtype, ins[0].shape))
+            tensor = ins[0]
+            known = group.of_reducer.get((stack, tensor.dtype, tensor.shape))
         if known is None:
             known, ins, outs = self._description(group, method, args, kwargs, stack)
-        call = RecordedCall(next(self._ids), known, group)
-        text, values = known.text, ""
+        if turn.deferred:
+            self.completions.before_issue(known, turn)
+        id_ = next(self._ids)
+        call = RecordedCall(id_, known, group)
+        numbering = group.numbering
+        # Where the log is bounded, a reader may not have all collectives that came before.
+        more = "" if self.keep is None else f',"k":{numbering.collectives}'
         if known.small:
             call.outs = outs
             if ins:
                 before = group.reader.before(call, ins)
-                values = "" if before is None else f',"v":{values_text(before)}'
+                if before is not None:
+                    more += f',"v":{values_text(before)}'
         if frame is None and known.by_reducer:  # a thread of autograd, for tensors on a GPU
-            text += f',"site":{to_json(self.spans.backward_site)}'
-        numbering = group.numbering
-        # Where the log is bounded, a reader may not have all collectives that came before.
-        more = "" if self.keep is None else f',"k":{numbering.collectives}'
-        if self.waits.newly_streamed:
+            more += f',"site":{to_json(self.spans.backward_site)}'
+        if not group.host_waits and self.waits.newly_streamed:
             more += f',"w":{self.waits.newly_streamed}'
             self.waits.newly_streamed.clear()
         if known.collective:
             numbering.collectives += 1
-        seq, place = numbering.next_seq(), self.place()
-        line = f'{{"e":"call","id":{call.id},{text},"s":{seq},{place}{more}{values},"t":{now()}}}\n'
+        line = f'{{"e":"call","id":{id_},{known.text},"s":{numbering.next_seq()},{self.place}{more},"t":{now()}}}\n'
         if known.segment == self.log.segment:
             self.completions.issue(call, line)
         else:
@@ -225,10 +238,9 @@ class Recorder:
             call.group.numbering.collectives -= 1
         self.completions.fail(call, error)
 
-    def track(self, call: RecordedCall, work: Any, frame: FrameType | None) -> None:
+    def track(self, call: RecordedCall, work: Any, frame: FrameType | None, turn: Turn) -> None:
         """Follow a call that was issued from `frame` until it has ended; keep `work`, a RecordedWork, alive."""
         known = call.known
-        turn = self.completions.own.turn
         if known.by_reducer:  # after the call was issued: its data move meanwhile
             self.reducer.bracket(call, turn, id(frame))
         if not known.direct:
@@ -239,7 +251,7 @@ class Recorder:
             if known.of_join_hook:
                 self.join_hook.append(call)
         if call.waited_at_once:
-            turn.deferred = call
+            turn.deferred.append(call)
         else:
             self.completions.watch(call)
 

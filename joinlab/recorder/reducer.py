@@ -29,31 +29,30 @@ class ReducerWaits:
 
     def bracket(self, call: RecordedCall, turn: Turn, frame: int) -> None:
         """`call` was issued by the Reducer, from the frame of this id: have its wait for it recorded."""
-        issued = turn.issued
+        issued, known = turn.issued, call.known
         if issued is None:
             issued = turn.issued = []
             Variable._execution_engine.queue_callback(self._before)
-        elif issued[-1].waited_at_once:  # it was not the last bucket after all
-            issued[-1].waited_at_once = False
-            self.completions.watch(issued[-1])
         issued.append(call)
-        if call.known.direct:
-            turn.frame, turn.stack = frame, call.known.stack
-        # The last bucket needs no callback of its own, see Completions.defer. Which one is last, the pass before tells.
-        call.waited_at_once = call.known.host_waits and len(issued) == turn.buckets
+        if known.direct:
+            turn.frame, turn.stack = frame, known.stack
+        # No callback tells of the last bucket, see Completions. Which one is last, the pass before tells.
+        call.waited_at_once = known.host_waits and (not self.completions.prompt or len(issued) == turn.buckets)
 
     def _before(self) -> None:
         turn = self.completions.own.turn
-        issued, turn.issued, turn.frame = turn.issued or [], None, 0
-        calls = [call for call in issued if not call.done or call.outs]
-        turn.buckets = len(issued)
+        calls, turn.issued, turn.frame = turn.issued or [], None, 0
+        turn.buckets = len(calls)
+        if turn.buckets > 1:
+            self.completions.look(turn)
+            calls = [call for call in calls if not call.done or call.outs]
         if not calls:
             return
         turn.waiting = calls
         host_waits = calls[0].known.host_waits
         if host_waits:
             # Of several calls a later one may complete while the first never does, so its future has to tell.
-            self.completions.end_deferral(turn, waits=len(calls) == 1)
+            self.completions.end_deferral(turn, calls[0] if len(calls) == 1 else None)
             self.waits.begin(calls)
         if not (host_waits and turn.within):
             Variable._execution_engine.queue_callback(self._after)
@@ -63,11 +62,11 @@ class ReducerWaits:
         if turn.waiting:
             self.after(turn)
 
-    def after(self, turn: Turn) -> None:
-        """The Reducer's wait for `turn.waiting` has ended."""
+    def after(self, turn: Turn, span: int | None = None) -> None:
+        """The Reducer's wait for `turn.waiting` has ended, and with it this host span."""
         calls, turn.waiting = turn.waiting, ()
         if calls[0].known.host_waits:
-            self.waits.end(calls)
+            self.waits.end(calls, span=span)
             return
         for call in calls:  # NCCL: the stream has been made to wait, not the host
             call.waited = True
@@ -77,6 +76,7 @@ class ReducerWaits:
         """The backward pass raised, so its wait has not ended as expected."""
         turn = self.completions.own.turn
         calls, turn.waiting, turn.issued, turn.frame = turn.waiting, (), None, 0
+        self.completions.end_deferral(turn)
         if not calls:
             return
         for call in calls:  # the Reducer waits for one bucket after the other, and stops at the first that fails

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from threading import active_count, get_ident
 
 from joinlab.recorder.call import RecordedCall
 from joinlab.recorder.completions import Completions
@@ -46,35 +46,43 @@ class Waits:
         A rank is blocked when as many of its threads wait as it has. One in a `limited` wait will go on: it is counted
         once more, as a thread that does not wait, so that no hang is proven from it.
         """
-        ids, thread = [call.id for call in calls], threading.get_ident()
-        live = threading.active_count() - self.own_threads + limited
-        line = f'{{"e":"wait","id":{ids},"t":{now()},"th":{thread},"n":{live}}}\n'
+        thread = get_ident()
+        live = active_count() - self.own_threads + limited
+        ids = ",".join([str(call.id) for call in calls])
+        line = f'{{"e":"wait","id":[{ids}],"t":{now()},"th":{thread},"n":{live}}}\n'
         self.open[thread] = line
         self.log.write_text(line)
 
-    def end(self, calls: Sequence[RecordedCall], completed: bool = True) -> None:
-        """Record that the host was let go; so those of `calls` that are open have `completed`. One event for all."""
-        thread = threading.get_ident()
+    def end(self, calls: Sequence[RecordedCall], completed: bool = True, span: int | None = None) -> None:
+        """Record that the host was let go; so those of `calls` that are open have `completed`. One event for all.
+
+        span  number of a host span that ends with it
+        """
+        thread = get_ident()
         self.open.pop(thread, None)
         with self.completions.lock:
             at = now()
-            ids, texts = [], []
-            for call in calls:
-                ids.append(call.id)
-                texts.append(values_text(call.group.reader.after(call)) if call.outs and completed else "null")
-            values = f',"v":[{",".join(texts)}]'
+            ids, values = ",".join([str(call.id) for call in calls]), ""
             if not completed:
-                values += f',"open":{[call.id for call in calls if not call.done]}'
-            self.log.write_text(f'{{"e":"wake","id":{ids},"t":{at},"th":{thread}{values}}}\n')
-            for call in calls:
-                if completed and not call.done:
-                    self.completions.close(call)
+                values = f',"open":{[call.id for call in calls if not call.done]}'
+            elif len(calls) > 1 or calls[0].outs:
+                values = f',"v":[{",".join(map(_values, calls))}]'
+            more = "" if span is None else f'{{"e":"span-","id":{span},"t":{now()}}}\n'
+            self.log.write_text(f'{{"e":"wake","id":[{ids}],"t":{at},"th":{thread}{values}}}\n{more}')
+            if completed:
+                for call in calls:
+                    if not call.done:
+                        self.completions.close(call)
 
     def begin_expected(self, call: RecordedCall) -> None:
         """The program makes its host or its stream wait for `call`."""
         call.waited = True
-        self.completions.end_deferral(self.completions.own.turn, waits=True)
+        self.completions.end_deferral(self.completions.own.turn, call)
 
     def streamed(self) -> list[RecordedCall]:
         """Open calls that this rank's stream has been made to wait for: a host sync now waits for them."""
         return [call for call in self.completions.open_calls() if call.waited]
+
+
+def _values(call: RecordedCall) -> str:
+    return values_text(call.group.reader.after(call)) if call.outs else "null"
