@@ -530,7 +530,7 @@ def buckets(tmp_path, monkeypatch):
             )
             call.work = SimpleNamespace(get_future=lambda: future)
             recorder.completions.issue(call, f'{{"id":{id}}}\n')
-            recorder.track(call, None, None, turn)
+            recorder.reducer.bracket(call, turn, None)
 
         return recorder, issue
 

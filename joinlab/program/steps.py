@@ -37,21 +37,19 @@ class Steps:
         """The rank iterates over its inputs, so that its steps are those."""
         self.marked, self.now = True, None
 
-    def begin_forward(self) -> None:
-        """DDP's forward pass begins."""
-        if self.marked:
-            return
-        if self.now is None:
-            self.now = 0
-        elif self._over:
-            self.now += 1
-        self._over = False
+    def begin_forward(self) -> bool:
+        """DDP's forward pass begins; whether a step begins with it."""
+        begins = not self.marked and (self._over or self.now is None)
+        if begins:
+            self.now = 0 if self.now is None else self.now + 1
+            self._over = False
+        return begins
 
-    def begin_backward(self) -> None:
-        """A backward pass begins."""
-        if not self._passes and (self._over or self.now is None):
-            self.begin_forward()
+    def begin_backward(self) -> bool:
+        """A backward pass begins; whether a step begins with it."""
+        begins = not self._passes and self.begin_forward()
         self._passes += 1
+        return begins
 
     def end_backward(self) -> None:
         """It has ended."""

@@ -15,7 +15,7 @@ import torch
 class RecordedCall:
     """One issued call, while it is open."""
 
-    __slots__ = ("done", "group", "id", "kept", "known", "line", "outs", "waited", "waited_at_once", "work")
+    __slots__ = ("done", "group", "id", "kept", "known", "line", "outs", "waited", "work")
 
     def __init__(self, id: int, known: Description, group: RecordedGroup) -> None:
         self.id = id
@@ -27,7 +27,6 @@ class RecordedCall:
         self.kept: Any = None  # the RecordedWork, kept alive until the call is done; small ones longer: KEPT_WORKS
         self.done = False
         self.waited = False  # the program has made the stream (NCCL) or the host (gloo) wait for it
-        self.waited_at_once = known.waited_at_once  # the host waits for it next: the end of that wait tells
 
 
 class Reader(Protocol):

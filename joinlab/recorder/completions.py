@@ -70,6 +70,13 @@ class Completions:
     # waits for it next: the end of the wait tells. Such a call is `deferred`, until the host does something else.
     # Unless the log is to be `prompt`, all calls of the Reducer are, until it waits: looked at when it issues another.
 
+    def follow(self, call: RecordedCall, turn: Turn, waits: bool) -> None:
+        """The call was issued, and the host waits for it next, or (not `waits`) goes on."""
+        if waits:
+            turn.deferred.append(call)
+        else:
+            self.watch(call)
+
     def before_issue(self, known: Description, turn: Turn) -> None:
         """The host is about to issue a call: another one of the Reducer leaves the earlier ones to its wait."""
         if turn.deferred:

@@ -202,19 +202,22 @@ def _method(name: str) -> Callable[..., dist.Work]:
         except Exception as error:  # a call that the recorder cannot describe is issued all the same
             recorder.give_up(error)
             return getattr(self.real, name)(*args, **kwargs)  # type: ignore[no-any-return]
+        direct = call.known.direct
         try:
-            call.work = work = getattr(self.nearer() if call.known.direct else self.real, name)(*args, **kwargs)
+            call.work = work = getattr(self.nearer() if direct else self.real, name)(*args, **kwargs)
         except BaseException as error:
             recorder.refuse(call, error)
             raise
-        if several:
-            recorder.note_coalesced(call.group)
         if self.ring_wanted:
             self.look_for_ring()
-        if not call.known.direct:  # the Reducer's own waits are told by reducer.py, and cheaper without a Work of ours
-            work = RecordedWork(recorder, call)
-        recorder.track(call, work, frame, turn)
-        return work  # type: ignore[no-any-return]
+        if direct:  # no Python code sees this Work, and C++ waits for it: told by reducer.py, without a Work of ours
+            recorder.reducer.bracket(call, turn, frame)
+            return work  # type: ignore[no-any-return]
+        if several:
+            recorder.note_coalesced(call.group)
+        recorded_work = RecordedWork(recorder, call)
+        recorder.track(call, recorded_work, frame, turn)
+        return recorded_work
 
     recorded.__name__ = name
     return recorded

@@ -25,6 +25,7 @@ from joinlab.recorder.call import Reader
 from joinlab.recorder.group import BACKEND, RecordingGroup
 from joinlab.recorder.reader import HostReader
 from joinlab.recorder.recorder import Recorder
+from joinlab.recorder.spans import Spanned
 
 
 def install(recorder: Recorder, about: Mapping[str, Any]) -> None:
@@ -162,20 +163,23 @@ def _patch_spans(recorder: Recorder) -> None:
     forward: Any = DistributedDataParallel.forward
     backward: Any = torch.autograd.backward
 
-    steps, reducer, own = recorder.steps, recorder.reducer, recorder.completions.own
-    begin, end = recorder.spans.begin, recorder.spans.end
+    steps, reducer, own, spans = recorder.steps, recorder.reducer, recorder.own, recorder.spans
+    begin_forward, begin_optimizer = Spanned(spans, "forward").begin, Spanned(spans, "optimizer").begin
+    begin_backward, end = spans.backward.begin, spans.end
 
     def recorded_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        recorder.begin_forward()
-        span = begin("forward", sys._getframe(1), recorder.place)
+        if steps.begin_forward():
+            recorder.begin_step()
+        span = begin_forward(sys._getframe(1), recorder.place)
         try:
             return forward(self, *args, **kwargs)
         finally:
             end(span)
 
     def recorded_backward(*args: Any, **kwargs: Any) -> None:
-        recorder.begin_backward()
-        span = begin("backward", sys._getframe(1), recorder.place)
+        if steps.begin_backward():
+            recorder.begin_step()
+        span = begin_backward(sys._getframe(1), recorder.place)
         turn = own.turn
         outer, turn.within = turn.within, True
         if not outer:
@@ -208,10 +212,10 @@ def _patch_spans(recorder: Recorder) -> None:
     stepping: list[int] = []
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-    def begin_step(*_: Any) -> None:
-        stepping.append(begin("optimizer", sys._getframe(2), recorder.place))
+    def begin_optimizing(*_: Any) -> None:
+        stepping.append(begin_optimizer(sys._getframe(2), recorder.place))
 
-    register_optimizer_step_pre_hook(begin_step)
+    register_optimizer_step_pre_hook(begin_optimizing)
     register_optimizer_step_post_hook(lambda *_: end(stepping.pop()) if stepping else None)
 
 

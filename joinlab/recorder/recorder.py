@@ -18,7 +18,7 @@ import os
 import socket
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -113,19 +113,9 @@ class Recorder:
         self._input_event = f'{{"e":"input","i":{"null" if index is None else index},"k":{done},"t":{now()}}}\n'
         self.log.write_text(self._input_event)
 
-    def begin_forward(self) -> None:
-        """DDP's forward pass begins."""
-        self._count(self.steps.begin_forward)
-
-    def begin_backward(self) -> None:
-        """A backward pass begins."""
-        self._count(self.steps.begin_backward)
-
-    def _count(self, begin: Callable[[], None]) -> None:
-        before = self.steps.now
-        begin()
-        if self.steps.now != before:
-            self.place = f'"i":null,"b":{self.steps.now}'
+    def begin_step(self) -> None:
+        """The rank begins the step that `steps` says."""
+        self.place = f'"i":null,"b":{self.steps.now}'
 
     def preamble(self) -> Iterator[str]:
         """What the next segment of a bounded log begins with, see bounded_log.py."""
@@ -186,6 +176,7 @@ class Recorder:
         id_ = next(self._ids)
         call = RecordedCall(id_, known, group)
         numbering = group.numbering
+        seq = numbering.next_seq()
         # Where the log is bounded, a reader may not have all collectives that came before.
         more = "" if self.keep is None else f',"k":{numbering.collectives}'
         if known.small:
@@ -195,13 +186,13 @@ class Recorder:
                 if before is not None:
                     more += f',"v":{values_text(before)}'
         if frame is None and known.by_reducer:  # a thread of autograd, for tensors on a GPU
-            more += f',"site":{to_json(self.spans.backward_site)}'
+            more += f',"site":{to_json(self.spans.backward.site)}'
         if not group.host_waits and self.waits.newly_streamed:
             more += f',"w":{self.waits.newly_streamed}'
             self.waits.newly_streamed.clear()
         if known.collective:
             numbering.collectives += 1
-        line = f'{{"e":"call","id":{id_},{known.text},"s":{numbering.next_seq()},{self.place}{more},"t":{now()}}}\n'
+        line = f'{{"e":"call","id":{id_},{known.text},"s":{seq},{self.place}{more},"t":{now()}}}\n'
         if known.segment == self.log.segment:
             self.completions.issue(call, line)
         else:
@@ -239,21 +230,21 @@ class Recorder:
         self.completions.fail(call, error)
 
     def track(self, call: RecordedCall, work: Any, frame: FrameType | None, turn: Turn) -> None:
-        """Follow a call that was issued from `frame` until it has ended; keep `work`, a RecordedWork, alive."""
+        """Follow a call that was issued from `frame` until it has ended; keep `work`, a RecordedWork, alive.
+
+        One that the Reducer issues itself has no such Work, and only `reducer.bracket` follows it.
+        """
         known = call.known
-        if known.by_reducer:  # after the call was issued: its data move meanwhile
-            self.reducer.bracket(call, turn, id(frame))
-        if not known.direct:
-            if known.small:
-                self._works.append(work)
-            else:
-                call.kept = work
-            if known.of_join_hook:
-                self.join_hook.append(call)
-        if call.waited_at_once:
-            turn.deferred.append(call)
+        if known.small:
+            self._works.append(work)
         else:
-            self.completions.watch(call)
+            call.kept = work
+        if known.of_join_hook:
+            self.join_hook.append(call)
+        if known.by_reducer:
+            self.reducer.bracket(call, turn, frame)
+        else:
+            self.completions.follow(call, turn, known.waited_at_once)
 
     def _note_gpu(self, tensors: list[torch.Tensor]) -> None:
         """Record which GPU this rank computes on: that of the first tensor on one."""

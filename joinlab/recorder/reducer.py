@@ -13,6 +13,8 @@ the pass ends on another thread (GPUs), `_before` queues it as a callback.
 
 from __future__ import annotations
 
+from types import FrameType
+
 from torch.autograd import Variable
 
 from joinlab.recorder.call import RecordedCall
@@ -27,17 +29,18 @@ class ReducerWaits:
         self.completions = completions
         self.waits = waits
 
-    def bracket(self, call: RecordedCall, turn: Turn, frame: int) -> None:
-        """`call` was issued by the Reducer, from the frame of this id: have its wait for it recorded."""
+    def bracket(self, call: RecordedCall, turn: Turn, frame: FrameType | None) -> None:
+        """`call` was issued by the Reducer, from this frame: follow it, and have the Reducer's wait for it recorded."""
         issued, known = turn.issued, call.known
         if issued is None:
             issued = turn.issued = []
             Variable._execution_engine.queue_callback(self._before)
         issued.append(call)
         if known.direct:
-            turn.frame, turn.stack = frame, known.stack
+            turn.frame, turn.stack = id(frame), known.stack
         # No callback tells of the last bucket, see Completions. Which one is last, the pass before tells.
-        call.waited_at_once = known.host_waits and (not self.completions.prompt or len(issued) == turn.buckets)
+        waits = known.host_waits and (not self.completions.prompt or len(issued) == turn.buckets)
+        self.completions.follow(call, turn, waits)
 
     def _before(self) -> None:
         turn = self.completions.own.turn

@@ -16,45 +16,59 @@ class Spans:
 
     def __init__(self, log: EventLog, note: Callable[[Iterable[Source]], None]) -> None:
         """`note` writes down the texts of functions."""
-        self._write = log.write_text
-        self._note = note
-        self.backward_site: str | None = None
-        """"file:line" of the program that called the latest backward pass."""
-        self._numbers = itertools.count()
-        self._is_program = _IsProgram()
-        self._sites: dict[tuple[str, int, int], tuple[CodeType | None, str | None, str]] = {}
-        """By name, id of the code and place in it; the code is kept, so that no other gets its id."""
-
-    def begin(self, name: str, frame: FrameType | None, place: str) -> int:
-        """Record that the host began `name`, called from `frame`, at Recorder.place; returns the span's number."""
-        number = next(self._numbers)
-        is_program = self._is_program
-        while frame is not None and not is_program[frame.f_code.co_filename]:
-            frame = frame.f_back
-        known = self._sites.get((name, 0, 0) if frame is None else (name, id(frame.f_code), frame.f_lasti))
-        if known is None:
-            known = self._site(name, frame)
-        if name == "backward":
-            self.backward_site = known[1]
-        self._write(f'{{"e":"span+","id":{number},{place},{known[2]},"t":{now()}}}\n')
-        return number
+        self.write = log.write_text
+        self.note = note
+        self.numbers = itertools.count()
+        self.backward = Spanned(self, "backward")
 
     def end(self, number: int) -> None:
         """Record that the host ended it."""
-        self._write(f'{{"e":"span-","id":{number},"t":{now()}}}\n')
-
-    def _site(self, name: str, frame: FrameType | None) -> tuple[CodeType | None, str | None, str]:
-        site = None if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        self._note(sources_under(frame))
-        code = None if frame is None else frame.f_code
-        key = (name, 0, 0) if frame is None else (name, id(frame.f_code), frame.f_lasti)
-        known = self._sites[key] = (code, site, f'"n":"{name}","site":{to_json(site)}')
-        return known
+        self.write(f'{{"e":"span-","id":{number},"t":{now()}}}\n')
 
 
-class _IsProgram(dict[str, bool]):
-    """By file, whether it is the learner's."""
+class Spanned:
+    """What the host does again and again, often called from the same line."""
 
-    def __missing__(self, file: str) -> bool:
-        self[file] = kind_of(file) == "program"
-        return self[file]
+    __slots__ = ("_callers", "_fields", "_known", "_name", "_spans", "site")
+
+    def __init__(self, spans: Spans, name: str) -> None:
+        self._spans = spans
+        self._name = name
+        self._callers: tuple[tuple[CodeType, int], ...] = ()
+        """Code and place of each frame of the latest call, up to the program's own: most calls come the same way."""
+        self._fields = ""
+        self.site: str | None = None
+        """"file:line" of the program that called it the latest time."""
+        self._known: dict[tuple[int, ...], tuple[tuple[tuple[CodeType, int], ...], str | None, str]] = {}
+        """What the three above were, by the ids of the codes and the places."""
+
+    def begin(self, frame: FrameType | None, place: str) -> int:
+        """Record that the host began it, called from `frame`, at Recorder.place; returns the span's number."""
+        callers, at = self._callers, frame
+        for code, where in callers:
+            if at is None or at.f_code is not code or at.f_lasti != where:
+                self._look_up(frame)
+                break
+            at = at.f_back
+        if not callers:
+            self._look_up(frame)
+        spans = self._spans
+        number = next(spans.numbers)
+        spans.write(f'{{"e":"span+","id":{number},{place},{self._fields},"t":{now()}}}\n')
+        return number
+
+    def _look_up(self, frame: FrameType | None) -> None:
+        callers = []
+        while frame is not None:
+            callers.append((frame.f_code, frame.f_lasti))
+            if kind_of(frame.f_code.co_filename) == "program":
+                break
+            frame = frame.f_back
+        key = tuple(part for code, where in callers for part in (id(code), where))
+        known = self._known.get(key)
+        if known is None:
+            self._spans.note(sources_under(frame))
+            site = None if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            known = tuple(callers), site, f'"n":"{self._name}","site":{to_json(site)}'
+            self._known[key] = known
+        self._callers, self.site, self._fields = known
