@@ -94,7 +94,10 @@ def record(folder: str | os.PathLike[str], *, keep: int | None = KEEP) -> None:
     folder  shared by all ranks or not: files gathered from many hosts in one folder are as good. Where it has a record
             of this rank already, this one goes into job-2 in it, and so on
     keep    calls kept per group and rank, the last ones, with their stacks; older ones are counted. A rank takes at
-            most 14 MB of disk (MOST_BYTES). None keeps all calls, without a bound
+            most 14 MB of disk (MOST_BYTES). None keeps all calls, without a bound, and sees each completion at once
+
+    A bucket of DDP that completes while the backward pass goes on is seen to be complete when the pass issues the next
+    bucket or waits: its bar may be too long by that much.
 
     On NCCL the order of the ranks on its ring decides which calls can complete where they do not fit. Its log tells, so
     that is written into the folder, too, unless you have asked for it yourself (NCCL_DEBUG, NCCL_DEBUG_FILE).

@@ -56,7 +56,10 @@ class Recorder:
     """Writes the events of one rank. One per process; the groups, works and patches of `install` share it."""
 
     def __init__(self, log: EventLog, rank: int, keep: int | None = None) -> None:
-        """`keep` belongs to a log of bounded size: how many of the last calls of each group its segments keep."""
+        """`keep` belongs to a log of bounded size: how many of the last calls of each group its segments keep.
+
+        Without it every completion is written down when it happens; with it a bucket's may be seen later (Completions).
+        """
         self.log = log
         self.keep = keep
         self.rank = rank
