@@ -8,10 +8,15 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
+import parallel_jobs
 import polars as pl
 import pytest
 from bench.large import large as made
+from dumps import write
 
+import joinlab
+from joinlab import analysis
+from joinlab.analysis.folding import places
 from joinlab.analysis.large import LARGE, Large, large
 from joinlab.analysis.matching import match
 from joinlab.analysis.verdict import judge
@@ -42,6 +47,17 @@ def test_slots_have_the_numbers_that_match_gives_them(timeline):
     found = Large.of(timeline)
     assert found.slot.tolist() == [number[key] for key in timeline.calls.select("rank", "group", "seq").rows()]
     assert found.wrong.tolist() == [not slot.expected for slot in slots]
+
+
+@pytest.mark.filterwarnings("ignore:there is no record of")
+@pytest.mark.parametrize("seed", [0, *range(2, 10)])
+def test_slots_of_several_groups_and_pairs_have_the_numbers_that_match_gives_them(seed, tmp_path, monkeypatch):
+    timeline = joinlab.load(write(tmp_path, parallel_jobs.dumps(parallel_jobs.draw(seed))))
+    slots = match(timeline)
+    number = {(rank, slot.group, seq): at for at, slot in enumerate(slots) for rank, seq in slot.calls.items()}
+    monkeypatch.setattr(analysis.large, "Matched", None)  # not row by row
+    found = analysis.large._numbers(timeline, places(timeline)[0])
+    assert found.tolist() == [number[key] for key in timeline.calls.select("rank", "group", "seq").rows()]
 
 
 @pytest.mark.parametrize(("ranks", "each"), [(2, 2100), (5, 900)])

@@ -278,6 +278,8 @@ def _local_groups(timeline: Timeline) -> tuple[npt.NDArray[np.int64], dict[tuple
 def _places(timeline: Timeline, kinds: Codes) -> tuple[Codes, npt.NDArray[np.bool_]]:
     """Of every call its slot, as a number, and whether that slot is odd: not all ranks of its group issued the same
     call from the same line there, and completed it.
+
+    The numbers grow group by group, in each first along its collectives, as the matching lists them.
     """
     calls = timeline.calls
     pair, sends = pl.col("op").is_in(list(POINT_TO_POINT)), pl.col("op") == "send"
@@ -301,6 +303,8 @@ def _places(timeline: Timeline, kinds: Codes) -> tuple[Codes, npt.NDArray[np.boo
         nth = counted.with_columns(k=numbered).select(pl.col("no").cum_sum().over([*within, "k"])).to_series()
         alone = np.where(paired, np.arange(len(keys)) + 1, nth.to_numpy())
         keys = keys.with_columns(nth=pl.Series(np.where(refused.to_numpy(), alone, 0)))
+    members = groups_of(timeline)
+    at_group = np.array([list(members).index(name) for name in names])[place // timeline.world_size]
     skips = timeline.meta.get("skipped", {})
     if skips:  # records that lost their beginning; one look-up for all of 256 ranks instead of a pass each
         world = range(timeline.world_size)
@@ -310,13 +314,15 @@ def _places(timeline: Timeline, kinds: Codes) -> tuple[Codes, npt.NDArray[np.boo
     if paired.any() or refused.any() or numbered.max() > 4 * len(numbered) + 1000 or numbered.min() < 0:  # type: ignore[operator]
         columns = [name for name in ("nth", "group", "source", "target", "tag") if name in keys.columns]
         hashed = hash_columns(keys.with_columns(k=numbered), *columns, "k")
-        _, slot_of = np.unique(hashed, return_inverse=True)
+        _, calls_of, slot_of = np.unique(hashed, return_index=True, return_inverse=True)
+        one = keys.with_columns(k=numbered, at=pl.Series(at_group), pair=pl.Series(paired))[calls_of]
+        listed = np.lexsort([one[name].to_numpy() for name in ("k", "tag", "target", "source", "pair", "at")])
+        slot_of = np.argsort(listed)[slot_of]
     else:  # to number them by sorting two million hashes takes 0.5 s
         ks = numbered.to_numpy()
-        slot_of = ks + place // timeline.world_size * (ks.max() + 1)
+        slot_of = ks + at_group * (ks.max() + 1)
     first = np.zeros(int(slot_of.max()) + 1, np.int64)
     first[slot_of] = np.arange(len(slot_of))  # any of its calls will do
-    members = groups_of(timeline)
     size = np.array([len(members[name]) for name in names])[place[first] // timeline.world_size]
     same = np.where(paired, np.uint64(0), kinds)  # a send and its recv differ, as they should
     unlike = (same != same[first][slot_of]) | calls["completed_ns"].is_null().to_numpy()

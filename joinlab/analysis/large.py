@@ -10,15 +10,17 @@ those that stay meet as before.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from joinlab.analysis.folding import Codes, places, rank_lanes
-from joinlab.analysis.matching import Matched, is_refused
+from joinlab.analysis.matching import Matched, group_places, in_order, is_refused
 from joinlab.ops import POINT_TO_POINT
 from joinlab.timeline import Meta, Timeline
 
@@ -92,17 +94,43 @@ def large(timeline: Timeline, ranks: bool = True) -> Large:
 def _numbers(timeline: Timeline, found: Codes) -> Numbers:
     """The index of every call's slot in the order in which `match` lists them."""
     calls = timeline.calls
-    plain = calls["peer"].null_count() == calls.height and not is_refused(calls).any()
-    if calls["group"].n_unique() == 1 and plain:
-        # Collectives of one group come in that group's order.
-        present = np.bincount(found.astype(np.int64)) > 0
-        return np.asarray((np.cumsum(present) - 1)[found], np.int64)
-    at = {
-        (rank, slot.group, seq): number
-        for number, slot in enumerate(Matched(timeline).slots)
-        for rank, seq in slot.calls.items()
-    }
-    return np.array([at[key] for key in calls.select("rank", "group", "seq").rows()], np.int64)
+    paired = calls["op"].is_in(list(POINT_TO_POINT))
+    peers, ranks = calls["peer"].filter(paired), calls["rank"].filter(paired)
+    alone = peers.null_count() or (peers < 0).any() or (peers == ranks).any()  # from any source, or to itself
+    two_rules = paired.any() and "group_backends" in timeline.meta  # pairs of gloo have tags
+    if alone or two_rules or is_refused(calls).any():  # rare, and row by row
+        at = {
+            (rank, slot.group, seq): number
+            for number, slot in enumerate(Matched(timeline).slots)
+            for rank, seq in slot.calls.items()
+        }
+        return np.array([at[key] for key in calls.select("rank", "group", "seq").rows()], np.int64)
+    present = np.bincount(found.astype(np.int64)) > 0
+    slot = np.asarray((np.cumsum(present) - 1)[found], np.int64)
+    names, place = group_places(timeline)
+    if len(names) == 1 and not paired.any():
+        return slot  # collectives of one group come in that group's order
+    return np.argsort(list(_order(calls, slot, place // timeline.world_size, paired.to_numpy())))[slot]
+
+
+def _order(calls: pl.DataFrame, slot: Numbers, group: Numbers, paired: Flags) -> Iterator[int]:
+    """The slots in the order of `match`: one waits for those before it on each rank, and among its group's collectives.
+
+    A graph of 500,000 calls has few distinct edges: this takes a tenth of the time that matching their rows takes.
+    """
+    ranks, count = calls["rank"].to_numpy(), int(slot.max()) + 1
+    issued = np.arange(len(ranks)) - np.searchsorted(ranks, ranks)
+    earliest = np.full(count, len(ranks))
+    np.minimum.at(earliest, slot, issued)
+    group_of, pair = np.zeros(count, np.int64), np.zeros(count, bool)
+    group_of[slot], pair[slot] = group, paired
+    chain = np.flatnonzero((group_of[1:] == group_of[:-1]) & ~pair[1:] & ~pair[:-1])
+    one_rank = ranks[1:] == ranks[:-1]
+    edges = np.unique(np.concatenate([slot[:-1][one_rank] * count + slot[1:][one_rank], chain * count + chain + 1]))
+    before, after = edges // count, edges % count
+    starts, follow = np.searchsorted(before, np.arange(count + 1)).tolist(), after.tolist()
+    following = [follow[begin:end] for begin, end in pairwise(starts)]
+    return in_order(following, np.bincount(after, minlength=count).tolist(), earliest.tolist())
 
 
 def _skipped(timeline: Timeline, slot: Numbers, kept: Flags) -> dict[str, dict[int, int]]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -315,11 +315,20 @@ def _in_order(slots: Sequence[list[Row]], rows: Sequence[Row]) -> Iterable[int]:
             following[last[rank]].append(slot)
             waits_for[slot] += 1
         last[rank] = slot
-    ready = [(place[slot], slot) for slot in range(len(slots)) if not waits_for[slot]]
-    rest = sorted(range(len(slots)), key=place.__getitem__, reverse=True)  # the next one is popped off the end
+    return in_order(following, waits_for, place)
+
+
+def in_order(following: Sequence[Sequence[int]], waits_for: list[int], place: Sequence[int]) -> Iterator[int]:
+    """Indices in an order that agrees with a graph; of those that could come next, the one with the lowest place does.
+
+    following  by index, those that come after it
+    waits_for  how many come before it; used up
+    """
+    ready = [(place[slot], slot) for slot in range(len(place)) if not waits_for[slot]]
+    rest = sorted(range(len(place)), key=place.__getitem__, reverse=True)  # the next one is popped off the end
     heapq.heapify(ready)
     done: set[int] = set()
-    while len(done) < len(slots):
+    while len(done) < len(place):
         slot = heapq.heappop(ready)[1] if ready else rest.pop()
         if slot in done:
             continue
