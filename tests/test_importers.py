@@ -285,6 +285,16 @@ def test_a_dump_whose_own_times_contradict_each_other_is_read(tmp_path: Path) ->
     assert quietly(tmp_path / "dump_0")[0].calls.height == len(content["entries"])
 
 
+@pytest.mark.parametrize(("field", "value"), [("time_created_ns", -1), ("time_discovered_started_ns", 2**62)])
+def test_times_that_no_clock_shows_are_left_out(tmp_path: Path, field: str, value: int) -> None:
+    found = dumps(JOB)
+    for entry in found[1]["entries"][:3]:
+        entry[field] = value
+    timeline, told = quietly(write(tmp_path / "dumps", found))
+    assert told == ["3 times of rank 1 were left out: no clock shows them"]
+    assert joinlab.load(timeline.save(tmp_path / "saved.joinlab")).equals(timeline)
+
+
 def test_a_longer_series_of_other_files_does_not_hide_the_dumps(tmp_path: Path) -> None:
     write(tmp_path, {0: dumps(JOB)[0]})
     for number in range(3):

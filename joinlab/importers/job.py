@@ -39,7 +39,7 @@ def timeline_of(dumps: Sequence[Dump], texts: Texts, problems: Iterable[str] = (
     groups = _all_groups(dumps)
     world = {rank for _, ranks in groups.values() for rank in ranks} | {dump.rank for dump in dumps}
     told += _folded(dumps)
-    rows = _rows(dumps, groups, texts)
+    rows = _rows(dumps, groups, texts, told)
     if rows.is_empty() and not any(dump.status for dump in dumps):
         why = f" {told[0]}." if told else ""
         todo = "Set TORCH_FR_BUFFER_SIZE (TORCH_NCCL_TRACE_BUFFER_SIZE before 2.8) above 0 before the run."
@@ -187,13 +187,19 @@ def _all_groups(dumps: Sequence[Dump]) -> dict[str, Group]:
     return dict(sorted(found.items(), key=lambda item: (-len(item[1][1]), len(item[0]), item[0])))
 
 
-def _rows(dumps: Sequence[Dump], groups: Mapping[str, Group], texts: Texts) -> pl.DataFrame:
+def _rows(dumps: Sequence[Dump], groups: Mapping[str, Group], texts: Texts, told: list[str]) -> pl.DataFrame:
     """The calls of all dumps, in numbers, under the groups' names of `_all_groups`; times as the dumps give them."""
     kinds = [_renamed(dump, groups, texts) for dump in dumps]  # may add to texts.kinds
     data = {"rank": np.repeat([dump.rank for dump in dumps], [len(dump.calls) for dump in dumps])}
     data |= {"kind": np.concatenate(kinds)}
     for name in ("stack", "number", "seq", *_TIMES):
         data[name] = np.concatenate([np.asarray(getattr(dump.calls, name)) for dump in dumps])
+    for name in _TIMES:
+        wrong = (data[name] < 0) | (data[name] >= _LONG_NS)
+        if wrong.any():
+            whose = ranks_text(sorted(set(data["rank"][wrong].tolist())))
+            told.append(f"{int(wrong.sum())} times of {whose} were left out: no clock shows them")
+            data[name] = np.where(wrong, 0, data[name])
     return pl.DataFrame(data).with_columns(
         *(
             pl.lit(pl.Series(name, [getattr(one, name) for one in texts.kinds], dtype=dtype)).gather("kind")
@@ -204,6 +210,7 @@ def _rows(dumps: Sequence[Dump], groups: Mapping[str, Group], texts: Texts) -> p
 
 
 _TIMES = ("enqueued_ns", "started_ns", "completed_ns")
+_LONG_NS = 1 << 62  # 146 years
 
 
 def _renamed(dump: Dump, groups: Mapping[str, Group], texts: Texts) -> npt.NDArray[np.int32]:
