@@ -300,6 +300,30 @@ def test_a_thread_that_feeds_a_queue_hides_no_hang() -> None:
     assert [end.proven for end in run(program).ends] == [True, True]
 
 
+def test_who_listens_to_torchs_dispatcher_hears_ddps_calls() -> None:
+    def program(rank: int, inputs: Any) -> list[Any]:
+        from torch.autograd import profiler
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        heard: list[str] = []
+
+        class Listener(TorchDispatchMode):
+            def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                heard.append(str(func))
+                return func(*args, **(kwargs or {}))
+
+        model = DDP(torch.nn.Linear(1, 1))
+        model(torch.ones(1)).sum().backward()
+        with profiler.profile(use_kineto=False) as profiled:
+            model(torch.ones(1)).sum().backward()
+        with Listener():
+            model(torch.ones(1)).sum().backward()
+        names = {event.name for event in profiled.function_events}
+        return ["c10d::allreduce_" in names, heard.count("c10d.allreduce_.default")]
+
+    assert run(program, (1, 1)).raise_for_ending().returns == ([True, 1],) * 2
+
+
 def test_a_compiled_program_runs_and_is_recorded() -> None:
     def program(rank: int, inputs: Any) -> list[float]:
         torch.manual_seed(0)
