@@ -131,9 +131,10 @@ class RecordingGroup(dist.ProcessGroup):
         return self.record
 
     def nearer(self) -> Any:
-        """Who takes a bucket of the Reducer, a plain tensor: the backend itself, as long as no one else listens.
+        """What a bucket of the Reducer, a plain tensor, is handed to: the backend itself, where there is one alone.
 
-        By `real` the call would pass PyTorch's dispatcher, which took 8 us of a step of 0.3 ms.
+        `real` passes it through PyTorch's dispatcher, which took 8 us of a step of 0.3 ms. A profiler and a dispatch
+        mode of the program listen there.
         """
         listened_to = _len_torch_dispatch_stack() or _profiler_enabled()
         return self.inner if self.inner is not None and not listened_to else self.real
