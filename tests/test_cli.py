@@ -418,6 +418,8 @@ def test_a_call_that_a_rank_never_issued_is_named() -> None:
 def test_any_run_is_told_at_80_columns(run: Timeline, everything: bool) -> None:
     lines = shown(run, everything)
     assert all(len(line) <= 80 or everything for line in lines)
+    narrow = str(report.run_report(run, everything, width=60)).splitlines()
+    assert all(len(line) <= 60 or everything for line in narrow)
 
 
 def test_what_a_run_says_is_no_markup(launches, program, capsys) -> None:

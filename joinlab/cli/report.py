@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from textwrap import wrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 WIDTH = 80
 """Characters a line. A terminal may be wider; what is pasted into a mail or an issue is not."""
+
+NARROWEST = 60
+"""A narrower terminal breaks the lines."""
 
 LANES = 3
 """So many lanes have a column of their own; of more, those that did otherwise are shown."""
@@ -106,30 +109,32 @@ def _program(case: Case) -> str:
 # ---- one run
 
 
-def run_report(run: Timeline, everything: bool = False) -> Text:
+def run_report(run: Timeline, everything: bool = False, width: int = WIDTH) -> Text:
     """One run on one screen: what happened, why, what to do, and the calls, folded.
 
     everything  lists every row and every line of the output's tables, however long
+    width       of the terminal: lines are shorter than WIDTH where it is narrower
     """
+    width = max(min(width, WIDTH), NARROWEST)
     folding = fold(run)
     verdict = judge(run, folding)
-    lines = [_title(run, verdict), *_wrapped(verdict.headline, "")]
+    lines = [_title(run, verdict, width), *_wrapped(verdict.headline, "", width)]
     for number, step in enumerate(verdict.steps):
-        lines += _wrapped(f"{'WHY' if not number else '   '}  {step}", " " * 5)
+        lines += _wrapped(f"{'WHY' if not number else '   '}  {step}", " " * 5, width)
     for number, line in enumerate(verdict.lines[:LANES]):
         who = f"{'AT' if not number else '  '}   {ranks_text(line.ranks)}"
-        lines.append(_cut(f"{who}  {short_site(line.site)}  {line.text}"))
-        lines += [_cut(f"     called from {short_site(one.site)}  {one.text}") for one in line.via[:CALLERS]]
+        lines.append(_cut(f"{who}  {short_site(line.site)}  {line.text}", width))
+        lines += [_cut(f"     called from {short_site(one.site)}  {one.text}", width) for one in line.via[:CALLERS]]
     if verdict.advice:
-        lines += _wrapped(f"FIX  {verdict.advice.do} {verdict.advice.reason}", " " * 5)
-    lines += _wrapped(assumed(run), "") if assumed(run) else []
-    lines += ["", *_Calls(run, folding, verdict, everything).lines(), ""]
+        lines += _wrapped(f"FIX  {verdict.advice.do} {verdict.advice.reason}", " " * 5, width)
+    lines += _wrapped(assumed(run), "", width) if assumed(run) else []
+    lines += ["", *_Calls(run, folding, verdict, everything, width).lines(), ""]
     ended = [f"{one.text}{_reason(run, one.ranks)}" for one in verdict.endings]
-    if sum(map(len, ended)) + 3 * len(ended) < WIDTH - 7:
+    if sum(map(len, ended)) + 3 * len(ended) < width - 7:
         ended = [" · ".join(ended)]
     for number, one in enumerate(ended):
-        lines += _wrapped(f"{'ENDED' if not number else '     '}  {one}", " " * 7)
-    lines += _wrapped(f"THEN {verdict.then}", " " * 5) if verdict.then else []
+        lines += _wrapped(f"{'ENDED' if not number else '     '}  {one}", " " * 7, width)
+    lines += _wrapped(f"THEN {verdict.then}", " " * 5, width) if verdict.then else []
     found = Text("\n".join(line.rstrip() for line in lines))
     ill = not all(map(good, run.ends))
     begin = lines[0].rfind("  ")
@@ -137,7 +142,7 @@ def run_report(run: Timeline, everything: bool = False) -> Text:
     return found
 
 
-def _title(run: Timeline, verdict: Verdict) -> str:
+def _title(run: Timeline, verdict: Verdict, width: int) -> str:
     meta = run.meta
     counts = list(meta.get("inputs") or [])
     few = len(counts) == 2 or (0 < len(counts) <= 8 and len(set(counts)) > 1)
@@ -150,9 +155,9 @@ def _title(run: Timeline, verdict: Verdict) -> str:
         right = verdict.endings[0].text
     else:
         right = f"{'both' if run.world_size == 2 else f'all {run.world_size}'} {_verb(verdict.endings[0].ending)}"
-    right = _cut(right.upper(), WIDTH - 2)
-    left = _cut(left, max(WIDTH - len(right) - 2, 12))
-    return f"{left}{right:>{max(WIDTH - len(left), len(right) + 2)}}"
+    right = _cut(right.upper(), width - 14)
+    left = _cut(left, max(width - len(right) - 2, 12))
+    return f"{left}{right:>{max(width - len(left), len(right) + 2)}}"
 
 
 def _verb(end: Ending) -> str:
@@ -176,15 +181,18 @@ def _reason(run: Timeline, ranks: Sequence[int]) -> str:
 class _Calls:
     """The rows of one run as lines: matched rounds folded, the rows around the first difference in full."""
 
-    def __init__(self, run: Timeline, folding: Folding, verdict: Verdict, everything: bool) -> None:
+    def __init__(self, run: Timeline, folding: Folding, verdict: Verdict, everything: bool, width: int) -> None:
+        self.line_width = width
+        self.remarks: Any = {"width": width - 9, "initial_indent": " " * 9, "subsequent_indent": " " * 9}
+        most, remark = (LANES, REMARK) if width == WIDTH else (LANES - 1, 0)  # of a narrow one, remarks stand below
         self.run, self.folding, self.verdict, self.everything = run, folding, verdict, everything
         odd = [ranks[0] for ranks in folding.classes if ranks[0] in verdict.odd]
         lanes = [ranks[0] for ranks in folding.classes]
         first = [rank for line in verdict.lines for rank in line.ranks if rank in lanes]
         chosen = list(dict.fromkeys([*odd, *first, *sorted(lanes, key=lambda rank: -len(folding.lanes[rank]))]))
-        self.shown = sorted(lanes if everything else chosen[:LANES])
+        self.shown = sorted(lanes if everything else chosen[:most])
         self.left_out = len(lanes) - len(self.shown)
-        self.width = (WIDTH - 9 - REMARK) // max(min(len(self.shown), LANES), 1) - GAP
+        self.width = (width - 9 - remark) // max(min(len(self.shown), most), 1) - GAP
         sites = {(row["call_site"] or "").rpartition(":")[0] for row in folding.matched.rows}
         self.one_file = len(sites) == 1
         self.groups = len({slot.group for slot in folding.slots}) > 1
@@ -199,12 +207,12 @@ class _Calls:
         few = sum(isinstance(part, int) for part in parts) <= BEFORE + AFTER
         begin, end = (0, len(parts)) if self.everything or few else (max(at - BEFORE, 0), at + AFTER)
         yield "   call  " + self._columns([self.folding.name(rank) for rank in self.shown])
-        yield from wrap(self.folding.remark(), WIDTH - 9, initial_indent=" " * 9, subsequent_indent=" " * 9)
+        yield from wrap(self.folding.remark(), **self.remarks)
         folded = False
         for k, part in enumerate(parts):
             if isinstance(part, Fold):
                 folded = True
-                yield f"{self._numbers(part):>7}  {_cut(self.folding.label(part), WIDTH - 24)}: all matched"
+                yield f"{self._numbers(part):>7}  {_cut(self.folding.label(part), self.line_width - 24)}: all matched"
             elif begin <= k < end:
                 yield self._row(part)
         hidden = sum(1 for k, part in enumerate(parts) if isinstance(part, int) and not begin <= k < end)
@@ -215,7 +223,7 @@ class _Calls:
         ]
         told += ["the rows that matched"] * folded
         if told:
-            yield f"         --all lists {' and '.join(told)}."
+            yield from wrap(f"--all lists {' and '.join(told)}.", **self.remarks)
 
     def _numbers(self, part: Fold) -> str:
         slots = self.folding.slots
@@ -234,7 +242,9 @@ class _Calls:
         )
         if not remark:
             return line
-        return f"{line}  {remark}" if len(line) + len(remark) + 2 <= WIDTH else f"{line}\n         {remark}"
+        if len(line) + len(remark) + 2 <= self.line_width:
+            return f"{line}  {remark}"
+        return "\n         ".join([line, *_wrapped(remark, "", self.line_width - 9)])
 
     def _columns(self, cells: Sequence[str], sign: str = "") -> str:
         return f"{sign:^{GAP}}".join(f"{_cut(cell, self.width):{self.width}}" for cell in cells)
@@ -270,8 +280,8 @@ class _Calls:
         return ", ".join(told)
 
 
-def _wrapped(text: str, indent: str) -> list[str]:
-    return wrap(text, WIDTH, subsequent_indent=indent, break_on_hyphens=False) or [""]
+def _wrapped(text: str, indent: str, width: int = WIDTH) -> list[str]:
+    return wrap(text, width, subsequent_indent=indent, break_on_hyphens=False) or [""]
 
 
 def _cut(text: str, most: int = WIDTH) -> str:

@@ -19,7 +19,8 @@ def _run(options: argparse.Namespace) -> int:
     from joinlab.importers.load import load
 
     timeline = load(options.file)
-    report.Screen().print(report.run_report(timeline, options.all))
+    screen = report.Screen()
+    screen.print(report.run_report(timeline, options.all, screen.width))
     keeping.keep(timeline, None, options.html)
     return 0
 

@@ -49,7 +49,9 @@ def _run(options: argparse.Namespace) -> int:
         recorded.refresh()
         if options.once:
             timeline = recorded.timeline()
-            screen.print("\n".join(_lines(recorded, timeline)), report.run_report(timeline), sep="\n")
+            screen.print(
+                "\n".join(_lines(recorded, timeline)), report.run_report(timeline, width=screen.width), sep="\n"
+            )
             return _code(timeline, False) if options.exit_code else 0
         with Live(console=screen, auto_refresh=False, transient=True) if screen.is_terminal else nullcontext() as live:
             while True:
@@ -63,9 +65,9 @@ def _run(options: argparse.Namespace) -> int:
                 stuck = any(end.kind == "hung" for end in timeline.ends)
                 over = is_over(timeline)
                 if over:
-                    screen.print(report.run_report(timeline))
+                    screen.print(report.run_report(timeline, width=screen.width))
                 elif (stuck or still) and said != (said := str(timeline.ends)):
-                    screen.print("The job stands still.", report.run_report(timeline), sep="\n")
+                    screen.print("The job stands still.", report.run_report(timeline, width=screen.width), sep="\n")
                 if over or (options.exit_code and _code(timeline, still)):
                     return _code(timeline, still) if options.exit_code else 0
                 time.sleep(EVERY_S)
