@@ -62,8 +62,6 @@ class BoundedLog(EventLog):
         """What the next segment begins with, asked for when it begins; set by the recorder."""
         self._folder = folder
         self._rank = rank
-        for old in folder.glob(f"rank-{rank}.*.jsonl"):  # of an earlier run into the same folder
-            old.unlink()
         super().__init__(self._path(0), on_failure, SEGMENT_BYTES)
 
     @property
