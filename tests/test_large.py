@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from dataclasses import replace
 from itertools import pairwise
 
@@ -16,10 +17,11 @@ from dumps import write
 
 import joinlab
 from joinlab import analysis
-from joinlab.analysis.folding import places
-from joinlab.analysis.large import LARGE, Large, large
+from joinlab.analysis.folding import fold, places
+from joinlab.analysis.large import LARGE, Large, large, tellable
 from joinlab.analysis.matching import match
 from joinlab.analysis.verdict import judge
+from joinlab.cli.report import run_report
 from joinlab.notebook.view import View
 from joinlab.picture.blocks import gathered
 from joinlab.picture.figures import figure
@@ -64,7 +66,7 @@ def test_slots_of_several_groups_and_pairs_have_the_numbers_that_match_gives_the
 def test_the_few_slots_that_are_kept_tell_the_same_story(ranks, each):
     timeline = made(ranks, each)
     matched, folding, odd = read(timeline)
-    whole, short = judge(timeline), judge(matched.timeline, folding)
+    whole, short = judge(timeline, fold(timeline)), judge(timeline)
     assert (short.headline, short.causes, short.fates) == (whole.headline, whole.causes, whole.fates)
     assert folding.numbers(matched)[short.first] == whole.first
     assert len(matched.slots) < len(odd) / 5
@@ -73,8 +75,8 @@ def test_the_few_slots_that_are_kept_tell_the_same_story(ranks, each):
 def test_a_record_that_lost_its_beginning_is_matched_as_the_whole_of_it(timeline):
     calls = timeline.calls.filter((pl.col("rank") != 1) | (pl.col("seq") >= 1500))
     cut = replace(timeline, calls=calls, meta={**timeline.meta, "skipped": {"default": {1: 1500}}})
-    matched, folding, _ = read(cut)
-    assert judge(matched.timeline, folding) == replace(judge(cut), first=judge(matched.timeline, folding).first)
+    matched, _, _ = read(cut)
+    assert judge(cut) == replace(judge(cut, fold(cut)), first=judge(cut).first)
     whole = match(cut)
     for number, slot in zip(matched.numbers, matched.slots, strict=True):
         assert (slot.calls, slot.lost, slot.expected) == (
@@ -82,6 +84,45 @@ def test_a_record_that_lost_its_beginning_is_matched_as_the_whole_of_it(timeline
             whole[number].lost,
             whole[number].expected,
         )
+
+
+@pytest.mark.filterwarnings("ignore:there is no record of")
+@pytest.mark.parametrize("seed", [22, 51, 89, 100, 111])
+def test_a_mesh_is_judged_by_few_slots_as_by_all(seed, tmp_path, monkeypatch):
+    timeline = joinlab.load(write(tmp_path, parallel_jobs.dumps(parallel_jobs.draw(seed))))
+
+    def told():
+        listing = re.compile("^   call  .*?^$", re.DOTALL | re.MULTILINE)
+        report = listing.sub("", str(run_report(timeline)))
+        return replace(judge(timeline), first=None), joinlab.diagnose(timeline).ranks, report
+
+    whole = told()
+    monkeypatch.setattr(analysis.large, "LARGE", 50)
+    monkeypatch.setattr(analysis.large, "KEPT", 0)
+    short, folding = tellable(timeline)
+    assert len(short.slots) < len(match(timeline))
+    assert list(short.numbers) == sorted(short.numbers) and folding.numbers(short) == sorted(folding.numbers(short))
+    assert told() == whole
+
+
+def test_a_job_of_which_no_rank_recorded_some_collectives_is_cut_short(tmp_path, monkeypatch):
+    timeline = joinlab.load(write(tmp_path, parallel_jobs.dumps(parallel_jobs.draw(335))))
+    monkeypatch.setattr(analysis.large, "KEPT", 0)
+    short, whole = Large.of(timeline).short, match(timeline)
+    assert timeline.meta["skipped"]["1"] == {0: 0, 1: 3}
+    assert [slot.calls for slot in short.slots] == [whole[number].calls for number in short.numbers]
+
+
+def test_a_report_counts_the_rows_that_it_leaves_out(timeline):
+    lines = str(run_report(timeline)).splitlines()
+    begin, at, gaps = lines.index(next(line for line in lines if line.startswith("   call"))) + 1, 0, 0
+    for line in lines[begin : lines.index("         --all lists every row.")]:
+        if left := re.fullmatch(" {9}… ([0-9,]+) rows (before|between), all matched", line):
+            at, gaps = at + int(left[1].replace(",", "")), gaps + 1
+        else:
+            assert int(line[1:7]) == at  # one group, so rows have the numbers of its calls
+            at += 1
+    assert gaps > 1
 
 
 def test_every_call_comes_back_from_its_columns(timeline, packed):

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 
-from joinlab.analysis.folding import fold
-from joinlab.analysis.matching import Matched
+from joinlab.analysis.large import tellable
 from joinlab.analysis.reasons import RankDiagnosis, Reasons
 from joinlab.analysis.verdict import Verdict, judge
 from joinlab.analysis.wording import coded_html, shown
@@ -65,8 +64,6 @@ def diagnose(timeline: Timeline) -> Diagnosis:
     print(diagnosis)
     diagnosis.ranks[1].proven               # True: the rule shows that its call can never complete
     """
-    matched = Matched(timeline)
+    matched, folding = tellable(timeline)
     reasons = Reasons(matched)
-    return Diagnosis(
-        judge(timeline, fold(timeline, matched=matched), reasons), tuple(map(reasons.of, range(timeline.world_size)))
-    )
+    return Diagnosis(judge(timeline, folding, reasons), tuple(map(reasons.of, range(timeline.world_size))))

@@ -82,12 +82,14 @@ class Folding:
              ranks that issued the same call and are not shown
     parts    the rows from first to last, each of them once: by index of its slot, or within a Fold
     late     first ranks of those classes whose ranks did the same only from shortly before anything went wrong
+    every    the calls of all ranks, matched, where they were at hand
     """
 
     classes: tuple[tuple[int, ...], ...]
     matched: Matched
     parts: tuple[Part, ...]
     late: tuple[int, ...] = ()
+    every: Matched | None = None
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -158,9 +160,10 @@ def fold(
         classes, late = rank_lanes(timeline) if ranks else (tuple((rank,) for rank in range(timeline.world_size)), ())
     else:
         classes = ranks
-    if matched is None or len(classes) < timeline.world_size:
-        matched = _shown(timeline, classes)
-    return Folding(classes, matched, fold_rows(matched, keep), late)
+    shown = matched
+    if shown is None or len(classes) < timeline.world_size:
+        shown = _shown(timeline, classes, matched)
+    return Folding(classes, shown, fold_rows(shown, keep), late, matched)
 
 
 # ---------------------------------------------------------------- ranks
@@ -351,8 +354,11 @@ def _mixed(codes: Codes) -> Codes:
 # ---------------------------------------------------------------- rows
 
 
-def _shown(timeline: Timeline, classes: Sequence[Sequence[int]]) -> Matched:
-    """The calls of the first rank of each class, matched; the other ranks are `lost` in the slots they took part in."""
+def _shown(timeline: Timeline, classes: Sequence[Sequence[int]], every: Matched | None) -> Matched:
+    """The calls of the first rank of each class, matched; the other ranks are `lost` in the slots they took part in.
+
+    every  the calls of all ranks, matched. Of a part of a run the rows come in its order, that of the whole
+    """
     shown = [ranks[0] for ranks in classes]
     if len(shown) == timeline.world_size:
         return Matched(timeline)
@@ -377,7 +383,15 @@ def _shown(timeline: Timeline, classes: Sequence[Sequence[int]]) -> Matched:
     partners = _pairs(calls.select("group", "rank", "op", "peer").filter(hidden))
     own = _pairs(matched.timeline.calls)
     matched.slots = tuple(_with_partner(slot, matched, own, partners) for slot in matched.slots)
+    if every is not None and every.is_part:
+        row_of = {(rank, slot.group, seq): k for k, slot in enumerate(every.slots) for rank, seq in slot.calls.items()}
+        matched.slots = tuple(sorted(matched.slots, key=lambda slot: row_of[_first_call(slot)]))
     return matched
+
+
+def _first_call(slot: Slot) -> tuple[int, str, int]:
+    rank, seq = next(iter(slot.calls.items()))
+    return rank, slot.group, seq
 
 
 Pairs = Mapping[tuple[str, int, int], int]

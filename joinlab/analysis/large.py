@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from joinlab.analysis.folding import Codes, places, rank_lanes
+from joinlab.analysis.folding import Codes, Folding, fold, places, rank_lanes
 from joinlab.analysis.matching import Matched, group_places, in_order, is_refused
 from joinlab.ops import POINT_TO_POINT
 from joinlab.timeline import Meta, Timeline
@@ -40,21 +40,19 @@ class Large:
     """A large Timeline.
 
     timeline  the whole of it
-    classes   ranks that did the same, one tuple a lane
     slot      of every call, the index of its slot among those that `match` lists
     odd       by slot: not every rank of the group issued the same call from the same line there, and completed it
     wrong     by slot: its calls met, or miss each other, and should not have
     short     some of its slots, matched; `short.numbers` names them by their index in the whole
-    late      first ranks of lanes whose ranks are alike only at the end, as analysis.folding has it
+    folding   `short`, folded; its lanes are those of the whole
     """
 
     timeline: Timeline
-    classes: tuple[tuple[int, ...], ...]
     slot: Numbers
     odd: Flags
     wrong: Flags
     short: Matched
-    late: tuple[int, ...] = ()
+    folding: Folding
 
     @classmethod
     def of(cls, timeline: Timeline, ranks: bool = True) -> Large:
@@ -73,7 +71,8 @@ class Large:
         bad = [not short.slots[number_of[at]].expected if at in number_of else True for at in where[example].tolist()]
         wrong = np.zeros(len(odd), bool)
         wrong[where] = np.array(bad, bool)[of_pattern] if len(where) else False
-        return cls(timeline, classes, slot, odd, wrong, short, late)
+        folding = fold(short.timeline, ranks=classes, matched=short, late=late)
+        return cls(timeline, slot, odd, wrong, short, folding)
 
     def calls(self, slot: int) -> pl.DataFrame:
         """The calls of a slot."""
@@ -85,10 +84,36 @@ def is_large(timeline: Timeline) -> bool:
     return timeline.calls.height > LARGE
 
 
-@lru_cache(maxsize=2)  # a view asks for the same Timeline again and again
 def large(timeline: Timeline, ranks: bool = True) -> Large:
     """Large.of(timeline, ranks), kept for those who ask again."""
+    return _large(timeline, ranks and timeline.world_size > 2)  # two never share a lane
+
+
+@lru_cache(maxsize=2)  # a view asks for the same Timeline again and again
+def _large(timeline: Timeline, ranks: bool) -> Large:
     return Large.of(timeline, ranks)
+
+
+def tellable(timeline: Timeline, ranks: bool = True) -> tuple[Matched, Folding]:
+    """What a reader is told of a Timeline, matched and folded: all of its calls; of a large one, those in `short`.
+
+    ranks  False gives every rank a lane of its own
+    """
+    if is_large(timeline):
+        whole = large(timeline, ranks)
+        return whole.short, whole.folding
+    matched = Matched(timeline)
+    return matched, fold(timeline, ranks=ranks, matched=matched)
+
+
+def left_out(odd: Flags, last: int | None, slot: int) -> str:
+    """What is said of the rows of a run between two that are told, `odd` as Large has it; "" if there are none."""
+    begin = 0 if last is None else last + 1
+    if slot <= begin:
+        return ""
+    bad = int(odd[begin:slot].sum())
+    where = "before" if last is None else "between"
+    return f"… {slot - begin:,} rows {where}, {f'{bad:,} of them not alike' if bad else 'all matched'}"
 
 
 def _numbers(timeline: Timeline, found: Codes) -> Numbers:
@@ -140,12 +165,20 @@ def _skipped(timeline: Timeline, slot: Numbers, kept: Flags) -> dict[str, dict[i
     for group, ranks in timeline.meta.get("skipped", {}).items():
         mine = calls.select((pl.col("group") == group) & ~pl.col("op").is_in(list(POINT_TO_POINT))).to_series()
         mine &= ~is_refused(calls)
-        of_group = np.zeros(len(kept), bool)
-        of_group[slot[mine.to_numpy()]] = True
-        begin = min((ranks.get(rank, 0) for rank in calls["rank"].filter(mine).unique()), default=0)
-        place = begin + np.cumsum(of_group) - 1  # of every slot within its group
-        found[group] = {rank: int((kept & of_group & (place < count)).sum()) for rank, count in ranks.items()}
+        its = slot[mine.to_numpy()]
+        place = np.full(len(kept), -1)  # of every slot within its group: there may be gaps that no rank recorded
+        for rank, (begin, end) in _stretches(calls["rank"].filter(mine).to_numpy()):
+            place[its[begin:end]] = ranks.get(rank, 0) + np.arange(end - begin)
+        place = place[kept]
+        found[group] = {rank: int(((place >= 0) & (place < count)).sum()) for rank, count in ranks.items()}
     return found
+
+
+def _stretches(ranks: Numbers) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Every rank with the calls that are its own, from and to: calls are sorted by rank."""
+    edges = np.flatnonzero(np.diff(ranks, prepend=-1)).tolist()
+    for begin, end in pairwise([*edges, len(ranks)]):
+        yield int(ranks[begin]), (begin, end)
 
 
 def _short(timeline: Timeline, slot: Numbers, odd: Numbers, examples: Numbers) -> Matched:
@@ -174,7 +207,8 @@ def _short(timeline: Timeline, slot: Numbers, odd: Numbers, examples: Numbers) -
     places = zip(matched.rows, slot[here].tolist(), strict=True)
     whole = {(row["rank"], row["group"], row["seq"]): number for row, number in places}
     assert len(numbers) == len(matched.slots)
-    matched.numbers = [
-        whole[rank, one.group, seq] for one in matched.slots for rank, seq in list(one.calls.items())[:1]
-    ]
+    number = [whole[rank, one.group, seq] for one in matched.slots for rank, seq in list(one.calls.items())[:1]]
+    # In the order of the whole: what is left out may be all that tells which of two slots comes first.
+    matched.slots = tuple(matched.slots[at] for at in np.argsort(number))
+    matched.numbers = sorted(number)
     return matched

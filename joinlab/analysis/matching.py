@@ -98,6 +98,11 @@ class Matched:
         self.slots = _match(self.rows, self.calls, self.groups, timeline.meta)
         self.numbers: Sequence[int] = range(len(self.slots))
 
+    @property
+    def is_part(self) -> bool:
+        """Whether it holds a part of a run."""
+        return not isinstance(self.numbers, range)
+
 
 def match(timeline: Timeline) -> tuple[Slot, ...]:
     """Every slot of every group, in an order that agrees with each rank's order of issue wherever there is one.

@@ -20,6 +20,7 @@ from joinlab.analysis.blame import Blame, blame
 from joinlab.analysis.conclusions import conclusion
 from joinlab.analysis.documented import documented
 from joinlab.analysis.folding import Classes, Folding, fold, rank_lanes
+from joinlab.analysis.large import is_large, large
 from joinlab.analysis.matching import Matched
 from joinlab.analysis.parting import Parting, Shift, Side
 from joinlab.analysis.reasons import Reasons, worded
@@ -134,24 +135,27 @@ class Verdict:
 def judge(timeline: Timeline, folding: Folding | None = None, reasons: Reasons | None = None) -> Verdict:
     """Say what happened in a run.
 
-    folding  what fold(timeline) made of it, if it is at hand
+    folding  what fold(timeline) or large.tellable(timeline) made of it, if it is at hand
     reasons  Reasons of the whole Timeline, if they are at hand
 
     print(judge(joinlab.emulate(joinlab.cases.case_4, (5, 6))).headline)
     """
     if reasons is not None:
         return _verdict(timeline, folding, reasons)
-    return _judged(
-        timeline, _Lanes(*(rank_lanes(timeline) if folding is None else (folding.classes, folding.late)), folding)
-    )
+    if folding is None and is_large(timeline):
+        folding = large(timeline).folding
+    lanes = rank_lanes(timeline) if folding is None else (folding.classes, folding.late)
+    part = folding is not None and folding.every is not None and folding.every.is_part
+    return _judged(timeline, _Lanes(*lanes, part, folding))
 
 
 @dataclass(frozen=True)
 class _Lanes:
-    """Which ranks share a lane: all of a folding that a verdict depends on."""
+    """Which ranks share a lane, and whether only a part of the calls is judged: what a verdict takes from a folding."""
 
     classes: Classes
     late: tuple[int, ...]
+    part: bool
     folding: Folding | None = field(compare=False)
 
 
@@ -386,7 +390,7 @@ class _Judge:
         whole = any(end.kind is EndKind.HUNG or end.pending for end in self.ends) and len(self.parting.lanes) < len(
             self.ends
         )
-        return Reasons(Matched(self.timeline) if whole else self.folding.matched)
+        return Reasons((self.folding.every or Matched(self.timeline)) if whole else self.folding.matched)
 
     def _fates(self) -> Iterator[Fate]:
         """How the ranks ended, those that went wrong first; the same told once."""

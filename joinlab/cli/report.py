@@ -17,6 +17,7 @@ from rich.text import Text
 
 from joinlab.analysis.documented import IN_A_TRACE
 from joinlab.analysis.folding import Fold, Folding, Part, fold, rows_of
+from joinlab.analysis.large import Large, is_large, large, left_out
 from joinlab.analysis.matching import Slot
 from joinlab.analysis.verdict import Verdict, judge
 from joinlab.analysis.wording import asks, assumed, good, group_text, ranks_text, short_site, shown, span_text
@@ -116,7 +117,8 @@ def run_report(run: Timeline, everything: bool = False, width: int = WIDTH) -> T
     width       of the terminal: lines are shorter than WIDTH where it is narrower
     """
     width = max(min(width, WIDTH), NARROWEST)
-    folding = fold(run)
+    whole = large(run) if is_large(run) and not everything else None
+    folding = whole.folding if whole else fold(run)
     verdict = judge(run, folding)
     lines = [_title(run, verdict, width), *_wrapped(verdict.headline, "", width)]
     for number, step in enumerate(verdict.steps):
@@ -128,7 +130,7 @@ def run_report(run: Timeline, everything: bool = False, width: int = WIDTH) -> T
     if verdict.advice:
         lines += _wrapped(f"FIX  {verdict.advice.do} {verdict.advice.reason}", " " * 5, width)
     lines += _wrapped(assumed(run), "", width) if assumed(run) else []
-    lines += ["", *_Calls(run, folding, verdict, everything, width).lines(), ""]
+    lines += ["", *_Calls(run, folding, verdict, everything, width, whole).lines(), ""]
     ended = [f"{one.text}{_reason(run, one.ranks)}" for one in verdict.endings]
     if sum(map(len, ended)) + 3 * len(ended) < width - 7:
         ended = [" · ".join(ended)]
@@ -179,13 +181,19 @@ def _reason(run: Timeline, ranks: Sequence[int]) -> str:
 
 
 class _Calls:
-    """The rows of one run as lines: matched rounds folded, the rows around the first difference in full."""
+    """The rows of one run as lines: matched rounds folded, the rows around the first difference in full.
 
-    def __init__(self, run: Timeline, folding: Folding, verdict: Verdict, everything: bool, width: int) -> None:
+    whole  of a large run, all of it: `folding` holds some of its rows
+    """
+
+    def __init__(
+        self, run: Timeline, folding: Folding, verdict: Verdict, everything: bool, width: int, whole: Large | None
+    ) -> None:
         self.line_width = width
         self.remarks: Any = {"width": width - 9, "initial_indent": " " * 9, "subsequent_indent": " " * 9}
         most, remark = (LANES, REMARK) if width == WIDTH else (LANES - 1, 0)  # of a narrow one, remarks stand below
-        self.run, self.folding, self.verdict, self.everything = run, folding, verdict, everything
+        self.run, self.folding, self.verdict, self.everything, self.whole = run, folding, verdict, everything, whole
+        self.numbers = folding.numbers(whole.short) if whole else []
         odd = [ranks[0] for ranks in folding.classes if ranks[0] in verdict.odd]
         lanes = [ranks[0] for ranks in folding.classes]
         first = [rank for line in verdict.lines for rank in line.ranks if rank in lanes]
@@ -201,29 +209,44 @@ class _Calls:
         if not self.folding.slots:
             yield "No call was recorded."
             return
-        parts: list[Part] = list(rows_of(self.folding.parts)) if self.everything else list(self.folding.parts)
+        parts = list(rows_of(self.folding.parts) if self.everything else self._parts())
         first = self.verdict.first
         at = next((k for k, part in enumerate(parts) if first is not None and part == first), len(parts) - 1)
         few = sum(isinstance(part, int) for part in parts) <= BEFORE + AFTER
         begin, end = (0, len(parts)) if self.everything or few else (max(at - BEFORE, 0), at + AFTER)
         yield "   call  " + self._columns([self.folding.name(rank) for rank in self.shown])
         yield from wrap(self.folding.remark(), **self.remarks)
-        folded = False
+        folded, before = False, None
         for k, part in enumerate(parts):
+            if self.whole and (isinstance(part, Fold) or begin <= k < end):
+                one, other = (part.begin, part.end - 1) if isinstance(part, Fold) else (part, part)
+                if said := left_out(self.whole.odd, before, self.numbers[one]):
+                    yield f"         {said}"
+                before = self.numbers[other]
             if isinstance(part, Fold):
                 folded = True
                 yield f"{self._numbers(part):>7}  {_cut(self.folding.label(part), self.line_width - 24)}: all matched"
             elif begin <= k < end:
                 yield self._row(part)
         hidden = sum(1 for k, part in enumerate(parts) if isinstance(part, int) and not begin <= k < end)
-        told = [
+        told = ["every row"] if self.whole else []
+        told += [
             f"{count} more {what}{'s' * (count > 1)}"
-            for count, what in ((hidden, "row"), (self.left_out, "lane"))
+            for count, what in ((0 if self.whole else hidden, "row"), (self.left_out, "lane"))
             if count
         ]
-        told += ["the rows that matched"] * folded
+        told += ["the rows that matched"] * (folded and not self.whole)
         if told:
             yield from wrap(f"--all lists {' and '.join(told)}.", **self.remarks)
+
+    def _parts(self) -> Iterator[Part]:
+        """What is listed. Of a large run a fold that goes on behind a gap is told row by row."""
+        at = self.numbers
+        for part in self.folding.parts:
+            if isinstance(part, Fold) and at and at[part.end - 1] - at[part.begin] >= len(part):
+                yield from range(part.begin, part.end)
+            else:
+                yield part
 
     def _numbers(self, part: Fold) -> str:
         slots = self.folding.slots

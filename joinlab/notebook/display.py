@@ -105,9 +105,8 @@ def _picture(view: View) -> str:
 
 def _said(timeline: Timeline) -> Diagnosis:
     from joinlab.analysis.diagnosis import diagnose
-    from joinlab.picture.lanes import read
 
-    return diagnose(read(timeline)[0].timeline)
+    return diagnose(timeline)
 
 
 def _drawn(timeline: Timeline, tooltips: bool = True) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+from joinlab.analysis.large import is_large, large
 from joinlab.analysis.verdict import Ended, Verdict, judge
 from joinlab.analysis.wording import good, shown, sign
 from joinlab.timeline import Timeline
@@ -26,7 +27,10 @@ def card(timeline: Timeline) -> tuple[dict[str, Any], int | None]:
     }
     if found.advice is not None:
         told["advice"] = shown(str(found.advice))
-    return told, found.first
+    if found.first is None or not is_large(timeline):
+        return told, found.first
+    whole = large(timeline)
+    return told, whole.folding.numbers(whole.short)[found.first]
 
 
 @lru_cache(maxsize=128)

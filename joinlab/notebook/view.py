@@ -112,7 +112,7 @@ class View(anywidget.AnyWidget):
         if not isinstance(slot, int) or not is_large(self.timeline) or not 0 <= slot < self._count:
             return
         whole = large(self.timeline, self._folds)
-        lane_of = {ranks[0]: lane for lane, ranks in enumerate(whole.classes)}
+        lane_of = {ranks[0]: lane for lane, ranks in enumerate(whole.folding.classes)}
         meta = self.timeline.meta
         tells_start = self.timeline.calls["started_ns"].null_count() < self.timeline.calls.height
         rows = [row for row in whole.calls(slot).rows(named=True) if row["rank"] in lane_of]

@@ -54,7 +54,7 @@ class Code(NamedTuple):
 
 def columns(large: Large) -> tuple[dict[str, Any], list[Code], int, bytes]:
     """What the script is told of the columns, the codes of the calls, where the clock begins, and the columns."""
-    lanes = [ranks[0] for ranks in large.classes]
+    lanes = [ranks[0] for ranks in large.folding.classes]
     every = large.timeline.calls
     shown = pl.Series(np.isin(every["rank"].to_numpy(), lanes))
     whole = bool(shown.all())

@@ -160,7 +160,7 @@ class LaneData:
             "title": text(title(timeline)),
             "measured": text(measured(timeline)),
             "modelled": layouts["logical", False].modelled,
-            "verdict": self._verdict(matched.timeline, folding, folding.numbers(matched)),
+            "verdict": self._verdict(timeline, folding, folding.numbers(matched)),
             "ends": [text(cap.text) for cap in caps],
             "good": [good(cap.ending) for cap in caps],
             "sign": "".join(sign(cap.ending) for cap in caps),

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from joinlab.analysis.folding import Folding
 from joinlab.analysis.folding import fold as fold_timeline
-from joinlab.analysis.large import Flags, is_large, large
+from joinlab.analysis.large import Flags, is_large, large, left_out, tellable
 from joinlab.analysis.matching import Matched
 from joinlab.analysis.source import CodeLine, SourceTexts
 from joinlab.analysis.wording import asks_of, at_input, tensor
@@ -200,12 +200,8 @@ def read(timeline: Timeline, ranks: bool = True) -> tuple[Matched, Folding, Flag
 
     The last of the three is None, or what `analysis.large` finds odd in the whole.
     """
-    if not is_large(timeline):
-        matched = Matched(timeline)
-        return matched, folded(matched, ranks), None
-    whole = large(timeline, ranks and timeline.world_size > NARROW)
-    short = whole.short
-    return short, fold_timeline(short.timeline, ranks=whole.classes, matched=short, late=whole.late), whole.odd
+    ranks = ranks and timeline.world_size > NARROW
+    return *tellable(timeline, ranks), large(timeline, ranks).odd if is_large(timeline) else None
 
 
 def folded(matched: Matched, ranks: bool = True) -> Folding:
@@ -336,7 +332,7 @@ def _by_row(run: _Run, steps: Sequence[PictureRow]) -> _Layout:
         y += NOTE * len(lines)
     told = None  # the last slot so far
     for step, (drawn, whole) in zip(steps, notes(calls, steps), strict=True):
-        if run.odd is not None and (said := _left_out(run.odd, told, step.slots[0])):
+        if run.odd is not None and (said := left_out(run.odd, told, step.slots[0])):
             layout.notes.append(Note(None, y, y + NOTE, said, False, step.slots[0] - 1, said, said))
             y += NOTE
         told = step.slots[-1]
@@ -370,15 +366,6 @@ def _by_row(run: _Run, steps: Sequence[PictureRow]) -> _Layout:
         if label:
             layout.groups.append(Group(None, together[0][1], together[-1][2], label))
     return layout
-
-
-def _left_out(odd: Flags, last: int | None, slot: int) -> str:
-    """What is said of the rows of a run between two that are told; "" if there are none."""
-    begin = 0 if last is None else last + 1
-    if slot <= begin:
-        return ""
-    bad = int(odd[begin:slot].sum())
-    return f"… {slot - begin:,} rows between, {f'{bad:,} of them not alike' if bad else 'all matched'}"
 
 
 @lru_cache(1024)  # two layouts say the same, and the next run says much of it again

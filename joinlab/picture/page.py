@@ -245,8 +245,7 @@ def _document(tab: str, body: Iterable[str], data: LaneData, heading: str | None
 
 def _still(name: str, timeline: Timeline) -> Iterator[str]:
     """What the live view says, without a script: for readers who have none, and for paper."""
-    matched, folding, _ = read(timeline)
-    verdict = judge(matched.timeline, folding)
+    verdict = judge(timeline, read(timeline)[1])
     yield f'<div class="still">\n<p class="soft">{escape(measured(timeline))}</p>\n<div class="beside">\n<div>\n'
     yield f"<h3>{escape(verdict.headline)}</h3>\n"
     if verdict.causes:
