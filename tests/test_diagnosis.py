@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import polars as pl
 import pytest
+import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 from timelines import SIZES, Writer, case_timeline
 
+import joinlab
 from joinlab.analysis.diagnosis import diagnose
 from joinlab.analysis.matching import Matched
 from joinlab.analysis.reasons import Reasons
@@ -356,3 +362,17 @@ def test_of_many_ranks_the_same_is_told_once() -> None:
     assert [fate.who for fate in diagnosis.verdict.fates] == ["ranks 0-4, 6-63", "rank 5"]
     for text in (str(diagnosis), diagnosis._repr_html_(), diagnosis._repr_markdown_()):
         assert text.count("hang in") == 1
+
+
+def test_a_rank_that_issued_the_same_is_not_told_among_those_that_differ() -> None:
+    def program(rank: int, inputs: Any) -> None:
+        if rank == 2:
+            dist.barrier()
+        else:
+            dist.all_reduce(torch.ones(1))
+
+    run = joinlab.emulate(program, (1, 1, 1), backend="gloo")
+    killed = replace(run, ends=tuple(Ending(EndKind.KILLED, call=0, group=end.group) for end in run.ends))
+    first, _, last = (rank.sentence for rank in diagnose(killed).ranks)
+    assert "in its place rank 2 issued barrier, call 0" in first
+    assert "in its place ranks 0, 1 issued all-reduce, call 0" in last

@@ -298,13 +298,14 @@ class Reasons:
             absent = [(other, f"{self._whereabouts(other)} issued no call in its place") for other in others]
             told = self._grouped([(other, text) for other, text in absent if other not in slot.calls])
             return f": {'; '.join(told)}" if told else ""
-        told = self._grouped(
-            [
-                (other, f"issued {self._call((other, group, slot.calls[other]))}")
-                for other in others
-                if other in slot.calls
-            ]
-        )
+        theirs = {other: (other, group, slot.calls[other]) for other in others if other in slot.calls}
+        mine = self.rows[key]
+        unlike = {
+            other: call
+            for other, call in theirs.items()
+            if any(self.rows[call].get(name) != mine.get(name) for name in slot.differs)
+        }
+        told = self._grouped([(other, f"issued {self._call(call)}") for other, call in (unlike or theirs).items()])
         return f": in its place {'; '.join(told)}; they differ in {listed(_worded(slot.differs))}"
 
     def _left(self, key: Key) -> str:
