@@ -164,7 +164,7 @@ class _Job:
         return {place: one.enqueued for place, one in self.places.items()}
 
 
-@lru_cache(maxsize=2)  # who asks for it asks for the verdict, too
+@lru_cache(maxsize=2)  # the verdict asks for it again
 def blame(timeline: Timeline) -> Blame:
     """Name the ranks that keep the others of a job waiting, from the Timeline alone.
 

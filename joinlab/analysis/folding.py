@@ -245,7 +245,7 @@ def _signatures(timeline: Timeline, tail: bool = False) -> tuple[Codes, dict[tup
     return np.asarray(summed[starts[1:]] - summed[starts[:-1]], np.uint64), groups
 
 
-@lru_cache(maxsize=2)  # the lanes of ranks and what is short of a large Timeline ask for the same
+@lru_cache(maxsize=2)  # rank_lanes and Large.of both need it
 def places(timeline: Timeline) -> tuple[Codes, npt.NDArray[np.bool_], Codes]:
     """Of every call its slot, as a number, whether that slot is odd (see `_places`), and its call as a number."""
     kinds = _kinds(timeline, "call_site")

@@ -107,7 +107,7 @@ def tellable(timeline: Timeline, ranks: bool = True) -> tuple[Matched, Folding]:
 
 
 def left_out(odd: Flags, last: int | None, slot: int) -> str:
-    """What is said of the rows of a run between two that are told, `odd` as Large has it; "" if there are none."""
+    """The line that stands for the rows between two listed ones; "" if there are none. `odd` is that of Large."""
     begin = 0 if last is None else last + 1
     if slot <= begin:
         return ""
@@ -212,7 +212,7 @@ def _short(timeline: Timeline, slot: Numbers, odd: Numbers, examples: Numbers) -
     whole = {(row["rank"], row["group"], row["seq"]): number for row, number in places}
     assert len(numbers) == len(matched.slots)
     number = [whole[rank, one.group, seq] for one in matched.slots for rank, seq in list(one.calls.items())[:1]]
-    # In the order of the whole: what is left out may be all that tells which of two slots comes first.
+    # Keep the order of the whole run: a call that is left out may decide which of two slots comes first.
     matched.slots = tuple(matched.slots[at] for at in np.argsort(number))
     matched.numbers = sorted(number)
     return matched

@@ -240,7 +240,7 @@ class _Calls:
             yield from wrap(f"--all lists {' and '.join(told)}.", **self.remarks)
 
     def _parts(self) -> Iterator[Part]:
-        """What is listed. Of a large run a fold that goes on behind a gap is told row by row."""
+        """The parts to list. In a large run, a fold with a gap in it is listed row by row."""
         at = self.numbers
         for part in self.folding.parts:
             if isinstance(part, Fold) and at and at[part.end - 1] - at[part.begin] >= len(part):

@@ -83,7 +83,7 @@ def _wait_for_record(options: argparse.Namespace) -> None:
     told = False
     while not (options.folder.exists() and (not options.folder.is_dir() or is_recording(options.folder))):
         if options.once or (options.exit_code and time.monotonic() - began >= options.still):
-            return  # what is missing is said by who reads it
+            return  # reading the folder reports what is missing
         if not told:
             told = True
             print(f"joinlab: no rank was recorded into {str(options.folder)!r} yet; waiting for one", file=sys.stderr)

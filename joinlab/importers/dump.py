@@ -45,13 +45,13 @@ from dataclasses import dataclass
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple, TypeGuard, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from joinlab.errors import TimelineFileError
 from joinlab.importers import safe_pickle, torchcomms
 from joinlab.ops import Op
 from joinlab.program.labels import Frame
-from joinlab.recorder.rank_log import MOST_RANKS
+from joinlab.recorder.rank_log import MOST_RANKS, is_ranks
 
 _Key = TypeVar("_Key", bound=Hashable)
 
@@ -297,13 +297,6 @@ def _plain(text: object) -> Any:
         return json.loads(text)
     except ValueError:
         return ast.literal_eval(text)
-
-
-def is_ranks(value: object) -> TypeGuard[list[int]]:
-    """Whether a value is a list of ranks, each of them once."""
-    if not isinstance(value, list) or not all(type(rank) is int and 0 <= rank < MOST_RANKS for rank in value):
-        return False
-    return len(set(value)) == len(value)
 
 
 def _groups(config: object) -> dict[str, tuple[str, tuple[int, ...]]]:

@@ -82,7 +82,7 @@ def timeline_of(dumps: Sequence[Dump], texts: Texts, problems: Iterable[str] = (
 
 
 def _folded(dumps: Sequence[Dump]) -> list[str]:
-    """The sentences about what was left out of each dump, each of them once."""
+    """One sentence for each problem, with the dumps that have it."""
     files: dict[str, list[str]] = {}
     for dump in dumps:
         for problem in dump.problems:

@@ -29,9 +29,9 @@ from pathlib import Path
 from typing import Any
 
 from joinlab.errors import TimelineFileError
-from joinlab.importers.dump import DTYPES, MAX_BYTES, OPS, Calls, Dump, Group, Kind, Texts, is_ranks, rank_in, unknown
+from joinlab.importers.dump import DTYPES, MAX_BYTES, OPS, Calls, Dump, Group, Kind, Texts, rank_in, unknown
 from joinlab.ops import POINT_TO_POINT, Op
-from joinlab.recorder.rank_log import MOST_RANKS
+from joinlab.recorder.rank_log import MOST_RANKS, is_ranks
 
 _NAMES: Mapping[str, Op] = {
     "allreduce": Op.ALL_REDUCE,

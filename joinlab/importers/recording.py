@@ -53,7 +53,7 @@ class RecordedFolder:
         """By rank, the logs that the last `timeline` was made of."""
 
     def refresh(self) -> bool:
-        """Read what is new; True if anything is. Records of other jobs are not read."""
+        """Read the events written since the last time; True if there are any. Records of other jobs are not read."""
         for path, rank, number in sorted(_segments(self.folder), key=lambda found: (found[1], found[2])):
             files = self.ranks.setdefault(path.parent / f"rank-{rank}", RankFiles(rank))
             files.add(path, number)
@@ -143,8 +143,8 @@ class RankFiles:
 def load_recording(folder: str | os.PathLike[str], of: Path | None = None) -> Timeline:
     """The Timeline of the ranks recorded into `folder`, so far. Raises TimelineFileError if there are none.
 
-    Of several jobs it is the one that began last, or the one that wrote the file `of`. What is missing is said in
-    meta["problems"]: ranks without a record, lines cut off, files of another job.
+    Of several jobs it is the one that began last, or the one that wrote the file `of`. meta["problems"] names ranks
+    without a record, lines cut off and files of another job.
     """
     recorded = RecordedFolder(folder, of)
     try:

@@ -20,8 +20,8 @@ PARCEL = 16
 """Pictures that travel together. To pack them keeps the kernel for some 15 ms."""
 
 MOST_BYTES = 250_000
-"""Of one map, at most; the page waits for Python at the cells beyond. The cases' maps of 81 cells take less. Without a
-map, for other than two ranks, it bounds what is sent to a page that opens later."""
+"""Of one map, at most; the page waits for Python at the cells beyond. The cases' maps of 81 cells take less. With
+three ranks, say, there is no map, and this limits what is sent to a page that opens later."""
 
 
 class Ahead:

@@ -192,11 +192,7 @@ def _patch_spans(recorder: Recorder) -> None:
         finally:
             turn.within = outer
             steps.end_backward()
-            if turn.waiting and turn.waiting[0].known.host_waits:
-                reducer.after(turn, span)
-            else:
-                if turn.waiting:
-                    reducer.after(turn)
+            if not (turn.waiting and reducer.after(turn, span)):
                 end(span)
 
     logged: Any = DistributedDataParallel._get_ddp_logging_data
@@ -243,7 +239,7 @@ SILENT_THREADS = frozenset(
         "tensorboard.summary.writer.event_file_writer._AsyncWriterThread.run",
     }
 )
-"""What threads run that never issue a call: one that waits for nothing does not keep its rank from being blocked."""
+"""Functions of threads that never issue a call: a rank can be blocked although these threads run."""
 
 
 def _patch_thread_start(recorder: Recorder) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict, TypeGuard
 
 from joinlab.ops import LONG_VALUES, AboutNccl, CallRow, Op, Source, SpanRow, encode_values, group_names
 from joinlab.program.sources import other_functions
@@ -301,7 +301,8 @@ def _rank(value: object) -> bool:
     return type(value) is int and 0 <= value < MOST_RANKS
 
 
-def _ranks(value: object) -> bool:
+def is_ranks(value: object) -> TypeGuard[list[int]]:
+    """Whether a value is a list of ranks, each of them once."""
     return isinstance(value, list) and all(map(_rank, value)) and len(set(value)) == len(value)
 
 
@@ -314,7 +315,7 @@ _FORMS: Mapping[str, Mapping[str, Callable[[object], bool]]] = {
     "begin": {"t": _number, "rank": _rank, "host": _or_none(_text), "pid": _or_none(_number), "world": _or_none(_rank),
               "wall": _or_none(_number), "keep": _or_none(_positive), "command": _or_none(_list(_text)),
               **dict.fromkeys(("joinlab", "python", "torch", "nccl"), _or_none(_text))},
-    "group": {"name": _text, "ranks": _ranks, "backend": _text, "desc": _or_none(_text),
+    "group": {"name": _text, "ranks": is_ranks, "backend": _text, "desc": _or_none(_text),
               "limit": _or_none(_number)},
     "stack": {"id": _number, "f": _list(_text), "site": _or_none(_text)},
     "text": {"f": _text, "n": _positive, "x": _text},
@@ -323,7 +324,7 @@ _FORMS: Mapping[str, Mapping[str, Callable[[object], bool]]] = {
              "reduce_op": _or_none(_text), "root": _or_none(_number), "peer": _or_none(_number),
              "tag": _or_none(_number), "v": _or_none(_list(_flat)), "site": _or_none(_text), "k": _or_none(_number),
              "w": _or_none(_list(_number)), "b": _or_none(_number)},
-    "ring": {"g": _text, "r": _ranks},
+    "ring": {"g": _text, "r": is_ranks},
     "coalesced": {"g": _text},
     "done": {"t": _number, "id": _number, "v": _or_none(_list(_flat))},
     "value": {"id": _number, "c": _text, "v": _or_none(_list(_flat))},

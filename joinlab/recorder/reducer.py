@@ -65,15 +65,19 @@ class ReducerWaits:
         if turn.waiting:
             self.after(turn)
 
-    def after(self, turn: Turn, span: int | None = None) -> None:
-        """The Reducer's wait for `turn.waiting` has ended, and with it this host span."""
+    def after(self, turn: Turn, span: int | None = None) -> bool:
+        """The Reducer's wait for `turn.waiting` has ended, and with it this host span.
+
+        Where the host waited, the end of the span is written with that of the wait: then True.
+        """
         calls, turn.waiting = turn.waiting, ()
         if calls[0].known.host_waits:
             self.waits.end(calls, span=span)
-            return
+            return span is not None
         for call in calls:  # NCCL: the stream has been made to wait, not the host
             call.waited = True
             call.group.reader.after_wait(call)
+        return False
 
     def gave_up(self, error: BaseException) -> None:
         """The backward pass raised, so its wait has not ended as expected."""
