@@ -1,0 +1,40 @@
+"""The story: typed lines that hold facts and no sentence, and their plain form."""
+
+import json
+
+import pytest
+
+from joinlab.story.lines import Call, Line, LineKind, RankEnd, SourceLine, Story, Tried, Value
+
+
+def a_line(kind: LineKind = LineKind.HEADLINE) -> Line:
+    asked = Call(0, "0", 27, 28, "anyone left?", "all_reduce", "cases.py:66")
+    answered = Call(1, "0", 27, 28, "barrier", "barrier", "cases.py:71")
+    return Line(
+        kind,
+        "wrong_answer",
+        ranks=(0, 1),
+        calls=(asked, answered),
+        lines=(SourceLine("cases.py:66", "with model.join():", (0,)),),
+        values=(Value((0,), "anyone left?", 0.0, "all ranks have joined"),),
+    )
+
+
+def test_a_story_is_plain_data() -> None:
+    ends = (RankEnd(0, "finished"), RankEnd(1, "hung", True, call=a_line().calls[1]))
+    story = Story((a_line(), a_line(LineKind.CAUSE)), ends, "modelled")
+    plain = json.loads(json.dumps(story.plain()))
+    assert plain["lines"][0]["calls"][0]["number"] == 28
+    assert plain["ranks"][1]["proven"] is True
+    assert story.of(LineKind.CAUSE) == (a_line(LineKind.CAUSE),)
+
+
+@pytest.mark.parametrize("kinds", [[], ["cause"], ["headline", "headline"]])
+def test_a_story_has_one_headline_and_it_is_the_first_line(kinds: list[str]) -> None:
+    with pytest.raises(AssertionError):
+        Story(tuple(a_line(LineKind(kind)) for kind in kinds), (), "modelled")
+
+
+def test_lines_compare_by_value() -> None:
+    assert Tried(81, 81) == Tried(81, 81)
+    assert a_line() == a_line()
