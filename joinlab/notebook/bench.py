@@ -4,8 +4,8 @@ A `Panel` of controls above a `Board`, the live view with a slider per rank; a `
 Emulated runs follow every slider at once; the browser holds back the positions that come while one is emulated, and
 then sends the newest alone. What the map has computed lies on the page already (`Ahead`), and is drawn at once. A
 launched run goes on in a thread of its own, which is the only one besides the kernel's that touches the widgets, and
-holds the lock while it does. In a fresh kernel a recorded emulation is shown while torch is loaded. A cell that is run
-again leaves its old bench behind, out of sight: the new one stops what that one launched.
+holds the lock while it does. In a fresh kernel the emulations that ship are shown while torch is loaded. A cell that
+is run again leaves its old bench behind, out of sight: the new one stops what that one launched.
 
 Everything that can be done with the mouse can be done from Python too, so that a notebook can be checked without a
 browser:
@@ -22,13 +22,13 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from typing import Any
 
 from joinlab.emulator.warm_up import warm_up
 from joinlab.errors import JoinlabError, LaunchInterrupted, ProgramError
 from joinlab.notebook.board import check_counts
 from joinlab.notebook.engines import missing
-from joinlab.notebook.opening import CASE, COUNTS, ENGINE, opening
 from joinlab.notebook.output import close
 from joinlab.notebook.saving import saved
 from joinlab.notebook.session import Setting
@@ -69,11 +69,9 @@ class Bench(Stage):
         self._made_by = _cell()
         _stop_what_was_left_behind(self._made_by)
         super().__init__(program, case, inputs, engine, predict, timeout)
+        self._refresh()
         if self.loading:
-            self._open()
-        else:
-            self._refresh()
-
+            threading.Thread(target=self._load, name="joinlab loads torch", daemon=True).start()
         self.panel.observe(self._changed, ["case", "engine", "barrier_value", "pad"])
         self.view.observe(self._changed, "counts")
         self.view.observe(self._spoken, "said")
@@ -125,6 +123,8 @@ class Bench(Stage):
         with self._lock:
             if self.running:
                 return
+            if self.loading:
+                self._wait_until_loaded()
             if self.covered and "" in self.said:
                 raise ProgramError("say of each rank first whether it finishes, hangs or raises: bench.said = (...)")
             self._failed, self._loop = None, None
@@ -170,15 +170,6 @@ class Bench(Stage):
 
     # ---------------------------------------------------------------- a fresh kernel
 
-    def _open(self) -> None:
-        """Show what is recorded, if it is what was asked for, and load torch meanwhile."""
-        recorded = (self.own, self.case, self.counts, self.engine) == (None, CASE, COUNTS, ENGINE)
-        if recorded and not self.predict:
-            self._show(opening().timeline)
-        self._arrange()
-        self._tell("Loading PyTorch …")
-        threading.Thread(target=self._load, name="joinlab loads torch", daemon=True).start()
-
     def _load(self) -> None:
         loop = self._loop
         assert loop is not None
@@ -204,15 +195,12 @@ class Bench(Stage):
         if self._closed:
             return
         timeline = self._timeline
-        if timeline is not None and timeline.meta.get("inputs") == list(self.counts) and self._is_recorded():
+        if timeline is not None and (timeline.meta.get("versions") or {}).get("torch") == version("torch"):
             self._tell("")
             self._arrange()
             self._follow_map()
         else:
             self._refresh()
-
-    def _is_recorded(self) -> bool:
-        return (self.case, self.engine, self.barrier_value, self.pad) == (CASE, ENGINE, 7, 0)
 
     # ---------------------------------------------------------------- what a change leads to
 
@@ -221,24 +209,10 @@ class Bench(Stage):
             self.panel.counts = list(change["new"])
         if self._held or self._closed or self.running:
             return
-        if self.loading:
-            self._wait_for_torch()
-            return
         try:
             self._refresh()
         except KeyboardInterrupt:  # not in a cell, but in what a control has started: there is nobody to raise to
             self._tell("Interrupted.")
-
-    def _wait_for_torch(self) -> None:
-        """The browser asked for what needs torch: cover the picture, which shows something else, until then."""
-        self._timeline = None
-        self._cover()
-        self._arrange()
-        self._say_what_waits()
-
-    def _say_what_waits(self) -> None:
-        kept = ", and kept to compare with" if self.panel.comparing and self._beside is None else ""
-        self._tell(f"Loading PyTorch …; inputs {self.counts} are next{kept}.")
 
     def _spoken(self, _: Mapping[str, Any]) -> None:
         if not self._held and self.covered:
@@ -290,7 +264,7 @@ class Bench(Stage):
                 beside.close()
             self._arrange()
             if self.loading and self._timeline is None:
-                self._say_what_waits()
+                self._tell(self._what_waits())
 
     # ---------------------------------------------------------------- running
 

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from joinlab.emulator.recorded import recorded
 from joinlab.notebook.engines import Engine
 from joinlab.program.program import Program
 from joinlab.timeline import EndKind, Timeline
@@ -28,7 +29,7 @@ EMULATION_S = 5.0
 class Setting:
     """What is to be run.
 
-    program        the function
+    own            the learner's program; None for a case
     case           its number; 0 for a program of the learner's own
     counts         inputs per rank
     engine         on what
@@ -36,7 +37,7 @@ class Setting:
     pad            the upper half of an NCCL line that holds 4 bytes
     """
 
-    program: Program
+    own: Program | None
     case: int
     counts: tuple[int, ...]
     engine: Engine
@@ -44,9 +45,31 @@ class Setting:
     pad: int = 0
 
     @property
+    def program(self) -> Program:
+        """The function."""
+        return program_of(self.own, self.case)
+
+    @property
+    def recorded(self) -> Timeline | None:
+        """The emulation that ships with the package, if there is one of this setting. Imports no torch."""
+        engine = self.engine
+        if self.own is not None or engine.launched or (self.barrier_value, self.pad) != (7, 0):
+            return None
+        return recorded(self.case, self.counts, engine.backend, engine.era)
+
+    @property
     def key(self) -> str:
         """All that an emulation of a case depends on, as static/ahead.js writes it, too."""
         return ",".join(map(str, (self.case, self.engine.name, self.barrier_value, self.pad, *self.counts)))
+
+
+def program_of(own: Program | None, case: int) -> Program:
+    """The learner's program, or that of a case."""
+    if own is not None:
+        return own
+    from joinlab.cases import CASES  # it takes torch with it
+
+    return CASES[case].program
 
 
 class Session:

@@ -13,17 +13,17 @@ from typing import Any, Generic, TypeVar, cast
 
 import ipywidgets
 
+from joinlab.emulator.recorded import recorded, titles, torch_is_loaded
 from joinlab.emulator.warm_up import warm_up
 from joinlab.errors import JoinlabError, LaunchInterrupted, ProgramError
 from joinlab.notebook.ahead import Ahead
 from joinlab.notebook.board import Board, check_counts
 from joinlab.notebook.ending_map import EndingMap
 from joinlab.notebook.engines import ENGINES, Engine, knobs, missing
-from joinlab.notebook.opening import ENGINE, opening, torch_is_loaded
 from joinlab.notebook.output import Layout, Output
 from joinlab.notebook.panel import Panel
 from joinlab.notebook.predictions import Score, blank, score, tally
-from joinlab.notebook.session import Session, Setting
+from joinlab.notebook.session import Session, Setting, program_of
 from joinlab.notebook.side_by_side import Beside
 from joinlab.notebook.verdict_card import card
 from joinlab.program.program import Program, program_name
@@ -114,7 +114,7 @@ class Stage:
 
         counts = list(check_counts(inputs))
         programs = [] if program is None else [(0, program_name(program))]
-        programs += sorted((opening().titles if self.loading else _titles()).items())
+        programs += sorted((titles() if self.loading else _titles()).items())
         chosen = 0 if program is not None and case == 4 else case
         self.panel = Panel(
             programs=programs,
@@ -161,17 +161,13 @@ class Stage:
 
     @property
     def loading(self) -> bool:
-        """Whether torch is still being loaded; a recorded emulation is shown meanwhile."""
+        """Whether torch is still being loaded; meanwhile the emulations that ship are shown."""
         return self._loop is not None
 
     @property
     def program(self) -> Program:
         """The function that is run."""
-        if not self.case and self.own is not None:
-            return self.own
-        from joinlab.cases import CASES  # it takes torch with it
-
-        return CASES[self.case].program
+        return program_of(None if self.case else self.own, self.case)
 
     @property
     def timeline(self) -> Timeline | None:
@@ -187,7 +183,8 @@ class Stage:
         return ENGINES[self.engine]
 
     def _setting(self) -> Setting:
-        return Setting(self.program, self.case, self.counts, self._now, self.barrier_value, self.pad)
+        own = None if self.case else self.own
+        return Setting(own, self.case, self.counts, self._now, self.barrier_value, self.pad)
 
     def _set(self, change: Callable[[], None]) -> None:
         """Make a change from Python: what it leads to is done once, and an interrupt goes to the cell."""
@@ -204,7 +201,6 @@ class Stage:
         finally:
             self._held = outer
         if not outer:
-            self._loop = None  # Python asked: what it gets is emulated, and torch waited for
             self._refresh()
 
     def _wait_until_loaded(self) -> None:
@@ -220,16 +216,20 @@ class Stage:
             self.panel.counts = list(self.counts)
             self.view.said = [""] * len(self.counts)
             self.view.results = []
-            if self.predict or self._now.launched:
+            found = self._setting().recorded if self.loading and not self.predict else None
+            if found is not None:
+                self._show(found, self._setting().key)
+                self._tell("Loading PyTorch …")
+            elif self.loading or self.predict or self._now.launched:
                 self._cover()
-                self._tell(self._next_step())
+                self._tell(self._what_waits() if self.loading else self._next_step())
             else:
                 self._emulate()
             self._arrange()
             self._follow_map()
 
     def _follow_map(self) -> None:
-        if self.predict or self._now.launched or self._failed is not None:
+        if self.loading or self.predict or self._now.launched or self._failed is not None:
             self._map.follow(None)
         else:
             self._map.follow(self._setting())
@@ -295,10 +295,15 @@ class Stage:
 
     def _blank(self, counts: Sequence[int]) -> Timeline:
         """A Timeline with nothing in it, of what is chosen."""
-        if self.loading:
-            meta = opening().timeline.meta
-            return blank(meta["program"], meta["source"], counts, ENGINES[ENGINE])
+        if self.loading and self.case:
+            shipped = recorded(self.case, (0, 0))
+            assert shipped is not None
+            return blank(shipped.meta["program"], shipped.meta["source"], counts, self._now)
         return blank(program_name(self.program), source_of(self.program), counts, self._now)
+
+    def _what_waits(self) -> str:
+        kept = ", and kept to compare with" if self.panel.comparing and self._beside is None else ""
+        return f"Loading PyTorch …; inputs {self.counts} are next{kept}."
 
     def _keep(self) -> None:
         """Keep what is shown on the left, if anything is; the next run is shown beside it."""

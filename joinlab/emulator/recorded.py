@@ -1,0 +1,106 @@
+"""Emulations of the cases that ship with the package: every pair of 0 to 8 inputs, on each modelled fabric.
+
+torch and what DDP needs take 3 to 8 s to import; until then, what is here is what an emulation would say. A file per
+fabric holds 486 Timelines as lines of JSON, compressed together to 30 to 45 kB. `tests/test_recorded.py` keeps them
+equal to the emulator's, and `python -m tests.test_recorded` writes them anew.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from joinlab.timeline import Ending, Timeline, timeline_from_rows
+
+MOST = 8
+"""Inputs of each of the two ranks, at most."""
+
+FILES = {("nccl", "today"): "nccl", ("nccl", "1.9"): "nccl_1.9", ("gloo", "today"): "gloo"}
+"""By (backend, era): the name of its file."""
+
+PLACES = {"{joinlab}": "joinlab", "{torch}": "torch"}
+"""In the files these stand for the folders of packages: where they lie differs from machine to machine."""
+
+
+def torch_is_loaded() -> bool:
+    """Whether an emulation could begin at once."""
+    return "joinlab.emulator.emulate" in sys.modules and "torch._dynamo" in sys.modules
+
+
+@cache
+def titles() -> Mapping[int, str]:
+    """What each case is called, by number."""
+    return {int(number): title for number, title in json.loads(_lines("nccl", "today")[0]).items()}
+
+
+def recorded(case: int, inputs: Sequence[int], backend: str = "nccl", era: str = "today") -> Timeline | None:
+    """The emulation of a case as it would come out on this machine, or None if it is not here. Imports no torch.
+
+    recorded(4, (5, 6)).ends[1].kind            # hung
+    """
+    counts = tuple(inputs)
+    if case not in titles() or (backend, era) not in FILES or len(counts) != 2 or not max(counts) <= MOST:
+        return None
+    return _read(_lines(backend, era)[1 + position(case, counts)])
+
+
+def position(case: int, inputs: Sequence[int]) -> int:
+    """The place of a run in its file."""
+    return ((case - 1) * (MOST + 1) + inputs[0]) * (MOST + 1) + inputs[1]
+
+
+def packed(titles: Mapping[int, str], timelines: Sequence[Timeline]) -> bytes:
+    """A file of these Timelines, in the order of their positions."""
+    text = "\n".join([json.dumps(titles), *map(_written, timelines)])
+    for name, folder in _folders().items():
+        text = text.replace(json.dumps(folder)[1:-1], name)
+    return lzma.compress(text.encode())
+
+
+@cache
+def _lines(backend: str, era: str) -> list[str]:
+    packed = (files("joinlab.emulator") / "recorded" / f"{FILES[backend, era]}.xz").read_bytes()
+    return lzma.decompress(packed).decode().splitlines()
+
+
+def _read(text: str) -> Timeline:
+    for name, folder in _folders().items():
+        text = text.replace(name, json.dumps(folder)[1:-1])
+    data = json.loads(text)
+    ends = [Ending(**end) for end in data["ends"]]
+    more = {name: data[name] for name in ("spans", "output", "returns")}
+    return timeline_from_rows(data["calls"], ends, data["meta"], **more)
+
+
+def _written(timeline: Timeline) -> str:
+    ends = [{name: getattr(end, name) for name in Ending.__dataclass_fields__} for end in timeline.ends]
+    data = {
+        "meta": timeline.meta,
+        "ends": ends,
+        "output": list(timeline.output),
+        "returns": list(timeline.returns),
+        "calls": [_without_nothing(row) for row in timeline.rows("calls")],
+        "spans": [_without_nothing(row) for row in timeline.rows("spans")],
+    }
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+
+
+def _without_nothing(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if value is not None}
+
+
+@cache
+def _folders() -> dict[str, str]:
+    found = {}
+    for name, package in PLACES.items():
+        spec = find_spec(package)
+        if spec is not None and spec.origin is not None:
+            found[name] = str(Path(spec.origin).parent)
+    return found

@@ -1,0 +1,140 @@
+"""The emulations that ship with the package are what the emulator says, and are shown while torch is loaded.
+
+After a change that is meant: python -m tests.test_recorded writes them anew (a minute).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import lzma
+import subprocess
+import sys
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+import joinlab
+from joinlab import cases
+from joinlab.emulator import recorded
+from joinlab.notebook import bench as workbench
+from joinlab.timeline import Timeline
+
+FOLDER = Path(recorded.__file__).with_name("recorded")
+COUNTS = list(product(range(recorded.MOST + 1), repeat=2))
+
+
+def titles() -> dict[int, str]:
+    return {number: one.title for number, one in cases.CASES.items()}
+
+
+def emulated(case: int, inputs: tuple[int, int], backend: str, era: str) -> Timeline:
+    return joinlab.emulate(cases.CASES[case].program, inputs, backend, era=era)
+
+
+def without_versions(timeline: Timeline) -> dict[str, object]:
+    return {**timeline.meta, "versions": None}
+
+
+@pytest.mark.parametrize(("backend", "era"), recorded.FILES)
+@pytest.mark.parametrize("case", cases.CASES)
+def test_a_sample_of_what_ships_is_what_the_emulator_says(case, backend, era):
+    for inputs in ((5, 6), (case, 8 - case), (8, 8), (0, 1)):
+        fresh, found = emulated(case, inputs, backend, era), recorded.recorded(case, inputs, backend, era)
+        assert found.calls.equals(fresh.calls) and found.spans.equals(fresh.spans)
+        assert (found.ends, found.output, found.returns) == (fresh.ends, fresh.output, fresh.returns)
+        assert without_versions(found) == without_versions(fresh)
+
+
+def test_every_position_of_the_cases_ships_and_no_other():
+    assert recorded.titles() == titles()
+    for case, inputs in product(cases.CASES, COUNTS):
+        assert recorded.recorded(case, inputs).meta["inputs"] == list(inputs)
+    for case, inputs, options in ((7, (1, 1), {}), (4, (9, 1), {}), (4, (1, 1, 1), {}), (4, (1, 1), {"era": "1.10"})):
+        assert recorded.recorded(case, inputs, **options) is None
+
+
+def test_the_files_are_small_and_name_no_folder_of_a_machine():
+    for file in FOLDER.iterdir():
+        text = lzma.decompress(file.read_bytes()).decode()
+        assert file.stat().st_size < 50_000, file
+        assert str(Path(joinlab.__file__).parent) not in text and "site-packages" not in text
+
+
+def in_a_fresh_kernel(code: str) -> str:
+    """What code prints that runs in an event loop, as a cell does."""
+    body = "\n".join(f"    {line}" for line in code.splitlines())
+    whole = f"import asyncio, sys\nimport joinlab\nasync def cell():\n{body}\nasyncio.run(cell())"
+    done = subprocess.run([sys.executable, "-c", whole], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_a_fresh_kernel_draws_and_follows_its_sliders_before_torch_is_there():
+    shown = in_a_fresh_kernel(
+        "bench = joinlab.bench()\n"
+        "print(bench.loading, [str(end) for end in bench.timeline.ends])\n"
+        "for bench.view.counts, bench.panel.case, bench.panel.engine in (\n"
+        "    ([2, 3], 2, 'emulated nccl'), ([8, 0], 6, 'emulated gloo'), ([1, 1], 1, 'emulated nccl 1.9')):\n"
+        "    print(bench.loading, bench.timeline.meta['inputs'], bench.timeline.meta['backend'], bench.view.covered)\n"
+        "while bench.loading:\n"
+        "    await asyncio.sleep(0.01)\n"
+        "print(bench.panel.status['text'] == '', 'torch' in sys.modules, bench.timeline.meta['inputs'])"
+    )
+    assert shown.splitlines() == [
+        "True ['finished', 'hung (proven)']",
+        "True [2, 3] nccl []",
+        "True [8, 0] gloo []",
+        "True [1, 1] nccl []",
+        "True True [1, 1]",
+    ]
+
+
+def test_what_needs_torch_waits_its_turn_and_so_does_a_comparison():
+    shown = in_a_fresh_kernel(
+        "bench = joinlab.bench()\n"
+        "bench.view.counts = [2, 3, 3]\n"
+        "print(bench.loading, bench.view.covered, bench.panel.status['text'])\n"
+        "bench.panel.set_state({'comparing': True})\n"
+        "print(bench.comparison, bench.panel.status['text'])\n"
+        "while bench.loading:\n"
+        "    await asyncio.sleep(0.01)\n"
+        "print(bench.timeline.meta['inputs'], bench.view.covered, bench.comparison.left.timeline is bench.timeline)"
+    )
+    assert shown.splitlines() == [
+        "True [0, 1, 2] Loading PyTorch …; inputs (2, 3, 3) are next.",
+        "None Loading PyTorch …; inputs (2, 3, 3) are next, and kept to compare with.",
+        "[2, 3, 3] [] True",
+    ]
+
+
+def test_python_that_asks_for_the_timeline_waits_for_torch():
+    shown = in_a_fresh_kernel(
+        "bench = joinlab.bench(case=1, inputs=(1, 9))\n"
+        "print(bench.timeline.meta['program'], bench.loading)\n"
+        "bench.counts = (1, 2)\n"
+        "print(bench.timeline.meta['inputs'])"
+    )
+    assert shown.splitlines() == ["case_1 False", "[1, 2]"]
+
+
+def test_where_torch_is_loaded_nothing_is_recorded():
+    async def cell() -> bool:
+        return workbench.bench().loading
+
+    assert asyncio.run(cell()) is False
+
+
+@pytest.mark.parametrize("options", [{"predict": True}, {"engine": "launched gloo"}, {"inputs": (1, 1, 1)}])
+def test_what_was_not_recorded_is_covered_until_torch_is_there(options):
+    shown = in_a_fresh_kernel(
+        f"bench = joinlab.bench(**{options!r})\n"
+        "print(bench.loading, len(bench.view.covered) == len(bench.counts), bench.view.timeline.calls.height)"
+    )
+    assert shown == "True True 0"
+
+
+if __name__ == "__main__":
+    for (backend, era), name in recorded.FILES.items():
+        runs = [emulated(case, inputs, backend, era) for case in cases.CASES for inputs in COUNTS]
+        (FOLDER / f"{name}.xz").write_bytes(recorded.packed(titles(), runs))
