@@ -104,7 +104,12 @@ __all__ = ["__version__", *sorted(_HOME)]
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"joinlab has no {name!r}; it has {', '.join(sorted(_HOME))}")
-    module = import_whole(_HOME[name])
+    try:
+        module = import_whole(_HOME[name])
+    except ModuleNotFoundError as error:
+        from joinlab.errors import with_extra
+
+        raise with_extra(f"joinlab.{name}", error) from error
     if "joinlab.timeline" in sys.modules:
         _let_timelines_show_themselves()
     value = module if _HOME[name] == f"joinlab.{name}" else getattr(module, name)

@@ -15,6 +15,21 @@ from __future__ import annotations
 
 from typing import Any
 
+EXTRAS = {
+    **dict.fromkeys(("anywidget", "ipywidgets", "plotly", "torch", "traitlets"), "lab"),
+    **dict.fromkeys(("jinja2", "requests", "tabulate"), "debug"),
+}
+"""By package: the extra of joinlab that brings it."""
+
+
+def with_extra(what: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
+    """The same error, but saying what needs the package and which extra brings it; `error` itself for any other."""
+    package = (error.name or "").partition(".")[0]
+    if package not in EXTRAS:
+        return error
+    todo = f"pip install 'joinlab[{EXTRAS[package]}]'"
+    return ModuleNotFoundError(f"{what} needs {package}, which is not installed: {todo}", name=error.name)
+
 
 class JoinlabError(Exception):
     """Base of every joinlab error."""

@@ -20,6 +20,7 @@ from packaging.specifiers import SpecifierSet
 
 import joinlab
 from tests import rooms
+from tests.dumps import Job, dumps, write
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "joinlab"
@@ -124,6 +125,45 @@ def modules_after(statement: str) -> set[str]:
 )
 def test_import_joinlab_returns_at_once(statement: str) -> None:
     assert not modules_after(statement) & {"torch", "plotly", "ipywidgets", "anywidget", "IPython"}
+
+
+WITHOUT_LAB = """
+import sys
+class Without:
+    def find_spec(self, name, *_):
+        if name in ("torch", "anywidget", "ipywidgets", "traitlets", "IPython", "jupyterlab", "plotly"):
+            raise ModuleNotFoundError("No module named " + repr(name), name=name)
+sys.meta_path.insert(0, Without())
+import warnings, joinlab
+warnings.simplefilter("error")
+timeline = joinlab.load(sys.argv[1])
+assert "Rank 3" in str(joinlab.diagnose(timeline))
+joinlab.write_html(timeline, sys.argv[2])
+for name in set(joinlab.__all__) - {"debug_handler"}:
+    try:
+        getattr(joinlab, name)
+    except ModuleNotFoundError as error:
+        print(name, "|", error)
+"""
+
+
+def test_without_the_lab_extra_a_job_is_read_judged_and_drawn_and_the_rest_says_what_to_install(tmp_path: Path) -> None:
+    job = Job({"0": (0, 1, 2, 3)}, (("0", "nccl:all_reduce"),) * 3, culprit=3, fault="host", at=1, ahead=1)
+    folder = write(tmp_path / "dumps", dumps(job))
+    command = [sys.executable, "-c", WITHOUT_LAB, str(folder), str(tmp_path / "job.html")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    said = dict(line.split(" | ") for line in done.stdout.splitlines())
+    assert said.keys() >= {"emulate", "cases", "View", "figure", "bench"}
+    assert said.keys().isdisjoint({"load", "diagnose", "write_html", "record", "launch", "Timeline"})
+    assert said["emulate"] == "joinlab.emulate needs torch, which is not installed: pip install 'joinlab[lab]'"
+    assert all(text.endswith("pip install 'joinlab[lab]'") for text in said.values())
+
+
+def test_an_extra_is_named_for_every_package_that_it_brings() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    brought = {Requirement(text).name: extra for extra in ("lab", "debug") for text in extras[extra]}
+    named = {name: extra for name, extra in joinlab.errors.EXTRAS.items() if name != "traitlets"}  # ipywidgets' own
+    assert named.items() <= brought.items()
 
 
 def test_exports() -> None:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from joinlab._version import __version__
 from joinlab.cli import cases, doctor, handout, record, run, show, watch
-from joinlab.errors import JoinlabError, LaunchInterrupted
+from joinlab.errors import JoinlabError, LaunchInterrupted, with_extra
 
 COMMANDS = (cases.COMMAND, run.COMMAND, record.COMMAND, watch.COMMAND, show.COMMAND, handout.COMMAND, doctor.COMMAND)
 """In the order in which `--help` lists them."""
@@ -44,6 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as `head`, has gone; Python must not complain at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
+    except ModuleNotFoundError as error:
+        named = with_extra(f"python -m joinlab {options.command.name}", error)
+        if named is error:
+            raise
+        return _say(str(named), 2)
     except JoinlabError as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         return _say(" ".join(lines if len(lines) < 3 else [lines[0], lines[-1]]), 2)

@@ -79,6 +79,7 @@ class EmulatedGroup(dist.ProcessGroup):
         self,
         ranks: Sequence[int],
         timeout: timedelta | None = None,
+        backend: str | None = None,  # PyTorch 2.14 says it here
         pg_options: Any = None,
         group_name: str | None = None,
         group_desc: str | None = None,
@@ -161,6 +162,18 @@ def _method(name: str) -> Callable[..., EmulatedWork]:
 
 for _name in METHODS:
     setattr(EmulatedGroup, _name, _method(_name))
+
+
+def _gather_single(self: EmulatedGroup, output: torch.Tensor, given: torch.Tensor, opts: Any) -> EmulatedWork:
+    """A gather into parts of one tensor (ProcessGroupNCCL.cpp, PyTorch v2.14.1)."""
+    if not self.fabric.streams:  # Backend.hpp, PyTorch v2.14.1
+        raise RuntimeError("Backend gloo does not support gather_single")
+    parts = [list(output.chunk(len(self.ranks)))] if opts.rootRank == self.place else []
+    return _method("gather")(self, parts, [given], opts)
+
+
+for _name in ("gather_single", "gather_into_tensor"):  # the second is its older name
+    setattr(EmulatedGroup, _name, _gather_single)
 
 
 class EmulatedWork(dist.Work):

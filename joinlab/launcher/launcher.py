@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,8 @@ def launch(
         raise ProgramError(f"progress= is True, False or a function of a number of inputs; got {progress!r}")
     if stop is not None and not callable(stop):
         raise ProgramError(f"stop= is None or a function that says whether to stop; got {stop!r}")
+    if find_spec("torch") is None:
+        raise LaunchError("joinlab.launch needs torch, which is not installed: pip install 'joinlab[lab]'")
     meta: Meta = {
         "program": program_name(program),
         "engine": "launched",

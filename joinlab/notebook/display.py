@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from base64 import b64encode
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -47,7 +48,7 @@ def show(timeline: Timeline) -> None:
     """Show a Timeline here: in a notebook the verdict and the picture, in a terminal the verdict as text."""
     if _is_terminal():
         print(f"{timeline!r}\n{_said(timeline)}")
-    elif _somebody_is_there():
+    elif _somebody_is_there() and find_spec("anywidget"):
         from joinlab.notebook.view import View
 
         show_view(View(timeline))

@@ -38,6 +38,8 @@ METHODS = {
     "all_gather_single_coalesced": Method(Op.ALL_GATHER, 1, 0),
     "allgather_into_tensor_coalesced": Method(Op.ALL_GATHER, 1, 0),
     "gather": Method(Op.GATHER, 1, 0),
+    "gather_single": Method(Op.GATHER, 1, 0),
+    "gather_into_tensor": Method(Op.GATHER, 1, 0),
     "scatter": Method(Op.SCATTER, 1, 0),
     "reduce_scatter": Method(Op.REDUCE_SCATTER, 1, 0),
     "_reduce_scatter_base": Method(Op.REDUCE_SCATTER, 1, 0),
