@@ -307,6 +307,24 @@ def test_a_longer_series_of_other_files_does_not_hide_the_dumps(tmp_path: Path) 
         assert [one for one in told if name in one], name
 
 
+def test_the_dumps_of_several_hosts_are_one_job(tmp_path: Path) -> None:
+    plain, _ = quietly(write(tmp_path / "plain", dumps(JOB)))
+    folder = write(tmp_path / "hosts", dumps(JOB))
+    for rank in range(4):
+        (folder / f"nccl_trace_rank_{rank}").rename(folder / f"nccl_trace_rank_container-node0{rank // 2}_{rank}")
+    timeline, told = quietly(folder)
+    assert told == [] and timeline.equals(plain)
+
+
+def test_two_dumps_of_one_rank_are_two_series(tmp_path: Path) -> None:
+    write(tmp_path, dumps(JOB))
+    for rank in (0, 1):
+        (tmp_path / f"older_{rank}").write_bytes((tmp_path / f"nccl_trace_rank_{rank}").read_bytes())
+    timeline, told = quietly(tmp_path)
+    assert timeline.meta["missing_ranks"] == []
+    assert [one for one in told if "older_0' were left out: they are of another series" in one]
+
+
 @pytest.mark.parametrize("ahead", [-500, 0, 500])
 def test_dumps_of_an_earlier_run_of_the_same_size_are_named_and_left_out(tmp_path: Path, ahead: int) -> None:
     found = dumps(replace(JOB, calls=JOB.calls * 4, at=30), ring=9)
@@ -332,7 +350,7 @@ def test_zipped_dumps_are_read_beside_plain_ones(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_dump_says_what_it_could_open(tmp_path: Path) -> None:
-    with pytest.raises(TimelineFileError, match=r"it holds no flight recorder dump and no profiler's trace"):
+    with pytest.raises(TimelineFileError, match=r"it holds no record of a job\."):
         joinlab.load(tmp_path)
 
 

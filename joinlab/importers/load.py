@@ -1,15 +1,15 @@
-"""`load`: open a file or a folder, whatever recorded it, and find out from its first bytes what it is.
+"""`load`: open a file or a folder, whatever recorded it, and find out from its name and first bytes what it is.
 
-a file that Timeline.save wrote                           a zip with a header of ours
-a folder that ranks were recorded into                    files named rank-<rank>.<number>.jsonl
-flight recorder dumps, one per rank: a folder, or one     a pickle, or JSON with "entries"
+READERS lists what others wrote, and who reads it; a folder is read as what the first of them finds in it. What none of
+them knows is opened as a file that Timeline.save wrote.
 """
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from joinlab.archive import MAX_BYTES
@@ -25,6 +25,20 @@ MAX_FILES = 100_000
 """A folder with more files than this is refused: it is not the folder of one job's dumps."""
 
 _HEAD_BYTES = 512  # of a gzip file: the table of its code and the first words
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """One kind of record.
+
+    what        its name in sentences
+    looks_like  whether a file is one, by its path and first bytes
+    read        the Timeline of such files, of one job or more; adds sentences about what it left out to the list
+    """
+
+    what: str
+    looks_like: Callable[[Path, bytes], bool]
+    read: Callable[[Sequence[Path], list[str]], Timeline]
 
 
 def load(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Timeline:
@@ -43,14 +57,14 @@ def load(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Timeline:
         joinlab.load("dumps/")              # nccl_trace_rank_0, nccl_trace_rank_1, ...
     """
     place = Path(path)
+    problems: list[str] = []
     try:
         if place.is_dir():
-            return _told(_recording(place) if is_recording(place) else _folder(place))
-        if parse_segment_name(place.name) is not None and place.is_file():
-            return _told(load_recording(place.parent, place))
-        if _is_record(_head(place)):
-            texts = dump.Texts()
-            return _told(job.timeline_of([read(place, texts)], texts))
+            return _told(_folder(place, problems))
+        head = _head(place)
+        reader = next((one for one in READERS if one.looks_like(place, head)), None)
+        if reader is not None:
+            return _told(reader.read([place], problems))
     except OSError as error:
         why = error.strerror or str(error)
         raise TimelineFileError(
@@ -59,26 +73,74 @@ def load(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Timeline:
     return load_saved(place, max_bytes)
 
 
-def _recording(folder: Path) -> Timeline:
-    """The recorded job of a folder; files of other forms beside it are named."""
-    timeline = load_recording(folder)
-    visible = [one for one in sorted(folder.iterdir()) if os.path.isfile(one) and not one.name.startswith(".")]
-    others = [one for one in visible if parse_segment_name(one.name) is None]
-    if others:
-        them = f"{len(others)} other files such as {str(others[0])!r} were" if others[1:] else f"{str(others[0])!r} was"
-        timeline.meta["problems"].append(f"{them} left out: the folder holds a recorded job")
-    return timeline
-
-
-def _folder(folder: Path) -> Timeline:
-    files = sorted(one for one in folder.iterdir() if not one.name.startswith(".") and not os.path.isdir(one))
+def _folder(folder: Path, problems: list[str]) -> Timeline:
+    """The job of a folder: what the first reader with files in it makes of them; the other files are named."""
+    files = [one for one in sorted(folder.iterdir()) if not one.name.startswith(".") and not os.path.isdir(one)]
     if len(files) > MAX_FILES:
         raise TimelineFileError(
             f"cannot open {str(folder)!r}: it holds {len(files):,} files. Name the folder of one job."
         )
-    problems: list[str] = []
-    candidates = [one for one in files if _may_be_dump(one, problems)]
-    series = _series(candidates)
+    if is_recording(folder):  # its files may lie in folders in it
+        timeline = load_recording(folder)
+        others = [one for one in files if os.path.isfile(one) and parse_segment_name(one.name) is None]
+        if others:
+            them = f"{len(others)} other files such as {str(others[0])!r} were"
+            them = them if others[1:] else f"{str(others[0])!r} was"
+            timeline.meta["problems"].append(f"{them} left out: the folder holds a recorded job")
+        return timeline
+    found: dict[str, list[Path]] = {}
+    for file in files:
+        try:
+            head = _head(file)
+        except (TimelineFileError, OSError) as error:
+            problems.append(_sentence(file, error))
+            continue
+        reader = next((one for one in READERS if one.looks_like(file, head)), None)
+        if reader is None:
+            problems.append(f"{str(file)!r} is neither {' nor '.join(one.what for one in READERS)}")
+        else:
+            found.setdefault(reader.what, []).append(file)
+    for reader in READERS:
+        if reader.what in found:
+            return reader.read(found[reader.what], problems)
+    why = f" {problems[0].removesuffix('.')}." if problems else ""
+    raise TimelineFileError(
+        f"cannot open {str(folder)!r}: it holds no record of a job.{why} joinlab.load opens files of Timeline.save, "
+        f"and one file or a folder of any of these: {'; '.join(one.what for one in READERS)}."
+    )
+
+
+def _head(file: Path) -> bytes:
+    status_of(file)
+    with file.open("rb") as opened:
+        return opened.read(_HEAD_BYTES)
+
+
+def _sentence(file: Path, error: TimelineFileError | OSError) -> str:
+    if isinstance(error, TimelineFileError):
+        return str(error)
+    return f"cannot open {str(file)!r}: it cannot be read ({error.strerror or error}). The others were read."
+
+
+def _told(timeline: Timeline) -> Timeline:
+    for problem in timeline.meta.get("problems", ()):
+        warnings.warn(problem, UserWarning, stacklevel=3)
+    return timeline
+
+
+# ---- dumps and traces
+
+
+def _is_record(file: Path, head: bytes) -> bool:
+    return dump.looks_like_dump(head) or kineto.looks_zipped(head) or head.lstrip()[:1] == b"{"
+
+
+def _records(files: Sequence[Path], problems: list[str]) -> Timeline:
+    """The job of the longest series of files that can be read."""
+    if len(files) == 1:
+        texts = dump.Texts()
+        return job.timeline_of([read(files[0], texts)], texts, problems)
+    series = _series(files)
     texts = dump.Texts()
     dumps: list[dump.Dump] = []
     while series and not dumps:
@@ -88,11 +150,7 @@ def _folder(folder: Path) -> Timeline:
         one = f"{str(those[0])!r} was left out: it is"
         problems.append(f"{several if len(those) > 1 else one} of another series")
     if not dumps:
-        why = f" {problems[0].removesuffix('.')}." if problems else ""
-        raise TimelineFileError(
-            f"cannot open {str(folder)!r}: it holds no flight recorder dump and no profiler's trace.{why} "
-            "joinlab.load opens files of Timeline.save, and folders with one such file per rank."
-        )
+        raise TimelineFileError(problems[0])
     return job.timeline_of(dumps, texts, problems)
 
 
@@ -119,31 +177,11 @@ def _read(files: Sequence[Path], texts: dump.Texts, problems: list[str]) -> list
     return [found[name] for name in names if name in found]
 
 
-def _may_be_dump(file: Path, problems: list[str]) -> bool:
-    try:
-        head = _head(file)
-    except (TimelineFileError, OSError) as error:
-        problems.append(_sentence(file, error))
-        return False
-    if not _is_record(head):
-        problems.append(f"{str(file)!r} is neither a flight recorder dump nor a profiler's trace")
-    return _is_record(head)
-
-
-def _sentence(file: Path, error: TimelineFileError | OSError) -> str:
-    if isinstance(error, TimelineFileError):
-        return str(error)
-    return f"cannot open {str(file)!r}: it cannot be read ({error.strerror or error}). The others were read."
-
-
-def _is_record(head: bytes) -> bool:
-    return dump.looks_like_dump(head) or kineto.looks_zipped(head) or head.lstrip()[:1] == b"{"
-
-
 def _series(files: Sequence[Path]) -> list[list[Path]]:
     """The files of each kind: the longest series first, pickles before JSON.
 
-    Dumps are a series if their names differ in the rank alone. A trace says itself of which rank it is.
+    Dumps are a series if their names differ in the rank, and in the host where each host has ranks of its own. A trace
+    says itself of which rank it is.
     """
     series: dict[tuple[str, str], list[Path]] = {}
     for one in files:
@@ -151,17 +189,31 @@ def _series(files: Sequence[Path]) -> list[list[Path]]:
         dumped = dump.looks_like_dump(head) or (head.lstrip()[:1] == b"{" and b"schemaVersion" not in head)
         name = dump.around_rank(one.name.removesuffix(".gz"))
         series.setdefault(name if dumped else ("", "trace"), []).append(one)
+    series = _of_all_hosts(series)
     order = sorted(series, key=lambda key: (len(series[key]), "json" not in key[1], key), reverse=True)
     return [series[key] for key in order]
 
 
-def _head(file: Path) -> bytes:
-    status_of(file)
-    with file.open("rb") as opened:
-        return opened.read(_HEAD_BYTES)
+def _of_all_hosts(series: dict[tuple[str, str], list[Path]]) -> dict[tuple[str, str], list[Path]]:
+    """Series that end alike and share no rank are one: nccl_trace_rank_node1_0, nccl_trace_rank_node2_8."""
+    joined: dict[tuple[str, str], list[Path]] = {}
+    for (before, after), files in sorted(series.items()):
+        ranks = {dump.rank_in(one.name) for one in files}
+        for other, those in joined.items():
+            if other[1] == after and ranks.isdisjoint(dump.rank_in(one.name) for one in those):
+                those += files
+                break
+        else:
+            joined[before, after] = list(files)
+    return joined
 
 
-def _told(timeline: Timeline) -> Timeline:
-    for problem in timeline.meta.get("problems", ()):
-        warnings.warn(problem, UserWarning, stacklevel=3)
-    return timeline
+READERS: tuple[Reader, ...] = (
+    Reader(
+        "a record of joinlab.record",
+        lambda file, head: parse_segment_name(file.name) is not None,
+        lambda files, problems: load_recording(files[0].parent, files[0]),
+    ),
+    Reader("a flight recorder dump or a profiler's trace", _is_record, _records),
+)
+"""In a folder, the first with a file there reads it."""
