@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from joinlab import scenarios as scenarios
     from joinlab.analysis.blame import Blame as Blame
     from joinlab.analysis.blame import blame as blame
-    from joinlab.analysis.diagnosis import Diagnosis as Diagnosis
-    from joinlab.analysis.diagnosis import diagnose as diagnose
     from joinlab.analysis.matching import Slot as Slot
     from joinlab.analysis.matching import match as match
     from joinlab.course.exercises import check as check
@@ -53,6 +51,8 @@ if TYPE_CHECKING:
     from joinlab.picture.holdings import who_holds as who_holds
     from joinlab.picture.page import write_html as write_html
     from joinlab.recorder.record import record as record
+    from joinlab.story.judge import diagnose as diagnose
+    from joinlab.story.story import Story as Story
     from joinlab.timeline import Ending as Ending
     from joinlab.timeline import Timeline as Timeline
 
@@ -65,8 +65,7 @@ _HOME = {
     "check": "joinlab.course.exercises",
     "compare": "joinlab.notebook.side_by_side",
     "debug_handler": "joinlab.debug_server",
-    "Diagnosis": "joinlab.analysis.diagnosis",
-    "diagnose": "joinlab.analysis.diagnosis",
+    "diagnose": "joinlab.story.judge",
     "emulate": "joinlab.emulator.emulate",
     "endings": "joinlab.emulator.outcomes",
     "errors": "joinlab.errors",
@@ -93,6 +92,7 @@ _HOME = {
     "TimelineFileError": "joinlab.errors",
     "Outcome": "joinlab.emulator.outcomes",
     "Slot": "joinlab.analysis.matching",
+    "Story": "joinlab.story.story",
     "Sweep": "joinlab.notebook.sweep",
     "Timeline": "joinlab.timeline",
     "View": "joinlab.notebook.view",

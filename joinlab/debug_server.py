@@ -62,7 +62,7 @@ class JoinlabHandler(DebugHandler):
 
     def dump(self) -> str | None:
         """The text that the server writes into its dump_dir: the verdict."""
-        from joinlab.analysis.diagnosis import diagnose
+        from joinlab.story.judge import diagnose
 
         try:
             return str(diagnose(self._timeline()))

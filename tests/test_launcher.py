@@ -353,7 +353,7 @@ def test_a_process_whose_call_never_ends_hangs_behind_its_program(how: str) -> N
     assert [str(end) for end in timeline.ends] == ["hung (proven)", "hung (proven)"]
     assert timeline.ends[0].call == 0
     assert timeline.ends[0].text == f"its program has {how}, and its process waits for this call before it ends"
-    assert f"Its program has {how}, and its process waits" in joinlab.diagnose(timeline).ranks[0].sentence
+    assert f"Its program has {how}, and its process waits" in joinlab.diagnose(timeline).told(0)
     assert ("ValueError: bad" in timeline.output[0]) == (how != "returned")
 
 

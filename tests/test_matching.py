@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from timelines import SIZES, Writer, case_timeline
 
 from joinlab import emulate, launch
-from joinlab.analysis.diagnosis import diagnose
 from joinlab.analysis.folding import places
 from joinlab.analysis.matching import label_table, match, shadows
 from joinlab.analysis.verdict import judge
+from joinlab.story.judge import diagnose
 from joinlab.timeline import Ending, EndKind, Timeline
 
 DONE = Ending(EndKind.FINISHED)
@@ -239,8 +239,8 @@ def test_a_rank_whose_beginning_is_lost_is_matched_where_its_record_begins() -> 
 def test_nothing_is_said_of_calls_that_the_record_lost() -> None:
     said = str(diagnose(lost_beginning()))
     assert "issued no call" not in said
-    assert "Its ending is unknown: cut off." in said
-    assert "rank 1 issued all-reduce" in diagnose(lost_beginning()).ranks[0].sentence
+    assert "How it ended is not known: cut off." in said
+    assert "rank 1 issued all-reduce" in diagnose(lost_beginning()).told(0)
 
 
 def retries(rank: int, inputs: object) -> None:

@@ -170,7 +170,6 @@ def test_exports() -> None:
     assert joinlab.__all__ == [
         "__version__",
         "Blame",
-        "Diagnosis",
         "Ending",
         "JoinlabError",
         "LaunchError",
@@ -179,6 +178,7 @@ def test_exports() -> None:
         "ProgramError",
         "RankError",
         "Slot",
+        "Story",
         "Sweep",
         "Timeline",
         "TimelineFileError",

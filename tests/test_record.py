@@ -139,7 +139,7 @@ def test_a_hung_job_is_proven_hung_while_it_stands_and_after_it_was_killed(tmp_p
     with torchrun(tmp_path, "case 4", 2) as job:
         timeline = until(tmp_path, lambda timeline: timeline.ends[0].kind is EndKind.HUNG)
         assert ends(timeline) == ["hung (proven)"] * 2
-        assert "barrier" in joinlab.diagnose(timeline).ranks[0].sentence
+        assert "barrier" in joinlab.diagnose(timeline).told(0)
         seen = subprocess.run(
             [sys.executable, "-m", "joinlab", "watch", "runs", "--exit-code"],
             cwd=tmp_path, env=ENV, capture_output=True, text=True, check=False,
@@ -160,9 +160,7 @@ def test_a_killed_rank_and_those_whom_it_leaves(tmp_path: Path) -> None:
     timeline = loaded(tmp_path)
     assert timeline.ends[1].kind is EndKind.KILLED
     assert timeline.ends[0].kind in (EndKind.RAISED, EndKind.KILLED)
-    assert (
-        "rank 1 was killed" in joinlab.diagnose(timeline).ranks[0].sentence or timeline.ends[0].kind is EndKind.KILLED
-    )
+    assert "rank 1 was killed" in joinlab.diagnose(timeline).told(0) or timeline.ends[0].kind is EndKind.KILLED
 
 
 def test_a_rank_that_raises_is_named_with_its_error_and_torchrun_fails(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from joinlab.story.lines import Call, Line, LineKind, RankEnd, SourceLine, Story, Tried, Value
+from joinlab.story.lines import Call, Line, LineKind, RankEnd, SourceLine, Tried, Value
+from joinlab.story.story import Story
 
 
 def a_line(kind: LineKind = LineKind.HEADLINE) -> Line:

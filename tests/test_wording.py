@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import pytest
 from ipykernel.compiler import XCachingCompiler
 
-from joinlab.analysis.diagnosis import diagnose
 from joinlab.analysis.wording import short_site
 from joinlab.cli import report
 from joinlab.notebook.verdict_card import card
@@ -20,6 +19,7 @@ from joinlab.picture.lane_data import pack
 from joinlab.picture.lanes import lanes
 from joinlab.picture.page import write_html
 from joinlab.picture.svg import svg
+from joinlab.story.judge import diagnose
 from joinlab.timeline import Ending, EndKind, timeline_from_rows
 
 

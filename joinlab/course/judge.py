@@ -13,8 +13,8 @@ from math import isclose
 from textwrap import shorten
 from typing import Any
 
-from joinlab.analysis.diagnosis import diagnose
 from joinlab.emulator.emulate import emulate
+from joinlab.story.judge import diagnose
 from joinlab.timeline import EndKind, Timeline
 
 Answer = Callable[..., Any]
@@ -61,7 +61,7 @@ def run(program: Callable[[int, Any], Any], counts: Sequence[int], given: str, *
             raise Wrong(f"with {given}, rank {rank} raised {shorten(end.text, 300, placeholder=' ...')}")
     for rank, end in enumerate(timeline.ends):  # to diagnose those that finished would take a third of a check
         if end.kind is not EndKind.FINISHED or end.pending:
-            raise Wrong(f"with {given}: {diagnose(timeline).ranks[rank].sentence}")
+            raise Wrong(f"with {given}: {diagnose(timeline).told(rank)}")
     return timeline
 
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 if TYPE_CHECKING:
-    from joinlab.analysis.diagnosis import Diagnosis
     from joinlab.notebook.bench import Bench
     from joinlab.notebook.side_by_side import Beside
     from joinlab.notebook.view import View
+    from joinlab.story.story import Story
     from joinlab.timeline import Timeline
 
 AGAIN = "This is a picture of it. Run the cell again for the view that answers."
@@ -104,8 +104,8 @@ def _picture(view: View) -> str:
     return f'{above}<img alt="Swimlanes. {told}" src="data:image/svg+xml;base64,{packed}"><p>{AGAIN}</p>'
 
 
-def _said(timeline: Timeline) -> Diagnosis:
-    from joinlab.analysis.diagnosis import diagnose
+def _said(timeline: Timeline) -> Story:
+    from joinlab.story.judge import diagnose
 
     return diagnose(timeline)
 

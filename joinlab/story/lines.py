@@ -1,17 +1,15 @@
-"""The story: what happened in a run, as typed lines. It holds facts, no sentence.
+"""The lines of a story: what happened in a run, typed. They hold facts, no sentence.
 
-    story.headline                    Line(kind="headline", form="wrong_answer", ranks=(0, 1), calls=(...), ...)
-    story.of(LineKind.FIX)            the fixes
-    story.ranks[1].proven             True
+    Line(kind="headline", form="wrong_answer", ranks=(0, 1), calls=(...), ...)
 
 A line says its `form`, which names the words that the writers make of it, and what it rests on: ranks, calls, source
-lines and values. Three writers make text, HTML and JSON of it; `joinlab.story.forms` holds the words of each form.
+lines and values. `joinlab.story.forms` holds the words of each form; three writers make text, HTML and JSON of a Story.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -40,6 +38,7 @@ class Call:
     name    what it asks, "anyone left?": one name everywhere
     op      all_reduce, barrier, ... (an Op)
     site    "file:line" of the learner's code; "" where it is not known
+    within  what people call its group, "1 (mesh_dp)"; "" where the run has one group
     """
 
     rank: int
@@ -49,15 +48,22 @@ class Call:
     name: str
     op: str
     site: str = ""
+    within: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
-    """A line of the program. `ranks`: those that stood there; `text`: "" where the program's text is not known."""
+    """A line of the program.
+
+    text   "" where the program's text is not known
+    ranks  those that stood there
+    via    the lines that led there, the nearest first: the calls of the function that `site` is in
+    """
 
     site: str
     text: str = ""
     ranks: tuple[int, ...] = ()
+    via: tuple[SourceLine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,38 +153,3 @@ class Piece:
     call: int | None = None
     ranks: tuple[int, ...] = ()
     code: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Story:
-    """What happened in a run.
-
-    lines       the headline first, then in the order in which they are told
-    ranks       every rank's ending
-    provenance  "modelled", "recorded" or "imported"
-    """
-
-    lines: tuple[Line, ...]
-    ranks: tuple[RankEnd, ...]
-    provenance: str
-
-    def __post_init__(self) -> None:
-        kinds = [line.kind for line in self.lines]
-        assert kinds[:1] == [LineKind.HEADLINE] and LineKind.HEADLINE not in kinds[1:], "the headline comes first"
-
-    @property
-    def headline(self) -> Line:
-        """The ending and its cause in one sentence."""
-        return self.lines[0]
-
-    def of(self, kind: LineKind) -> tuple[Line, ...]:
-        """The lines of one kind."""
-        return tuple(line for line in self.lines if line.kind is kind)
-
-    def plain(self) -> dict[str, Any]:
-        """The story as plain data, which `json.dumps` takes: what `json_of` adds each line's pieces to."""
-        return {
-            "provenance": self.provenance,
-            "lines": [asdict(line) for line in self.lines],
-            "ranks": [asdict(rank) for rank in self.ranks],
-        }

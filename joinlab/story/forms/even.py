@@ -1,0 +1,66 @@
+"""Nothing parts the ranks: every call met a call of its kind, or fits the calls that there are so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from joinlab.analysis.wording import good
+from joinlab.story.forms.alone import out_of_time
+from joinlab.story.lines import Line, LineKind
+from joinlab.story.scene import Scene
+from joinlab.story.words import Text, ends, say, who
+from joinlab.timeline import EndKind
+
+_BROKEN = (EndKind.RAISED, EndKind.KILLED)
+
+
+def find(scene: Scene) -> tuple[Line, ...]:
+    """The headline, where no call is without its partner."""
+    if scene.parting.clash is not None:
+        return ()
+    every = range(len(scene.ends))
+    wrong = [rank for rank in every if not good(scene.ends[rank])]
+    facts: dict[str, object] = {"world": len(scene.ends)}
+    if {end.kind for end in scene.ends} == {EndKind.FINISHED}:
+        facts["pending"] = wrong
+        return (Line(LineKind.HEADLINE, "all_finished", tuple(every), facts=facts),)
+    if not wrong:
+        runs = tuple(rank for rank in every if scene.ends[rank].runs)
+        return (Line(LineKind.HEADLINE, "all_fit_so_far", runs, facts=facts),)
+    facts["fits"] = not any(scene.ends[rank].kind in _BROKEN and scene.ends[rank].call is not None for rank in wrong)
+    facts["out_of_time"] = all(out_of_time(scene.ends[rank]) for rank in wrong)
+    kinds = {scene.ends[rank].kind for rank in wrong}
+    facts["kind"] = kinds.pop().value if len(kinds) == 1 else ""
+    return (Line(LineKind.HEADLINE, "same_calls", tuple(wrong), facts=facts),)
+
+
+def every_rank(count: int) -> str:
+    """All ranks of so many: "both ranks"."""
+    return "the one rank" if count == 1 else "both ranks" if count == 2 else f"all {count} ranks"
+
+
+def _all_finished(line: Line) -> Text:
+    pending = line.facts["pending"]
+    left = say(", but {} left a call pending", who(pending)) if pending else ""
+    return say("{} finished{}; every call met a call of its kind.", every_rank(line.facts["world"]), left)
+
+
+def _so_far(line: Line) -> Text:
+    return say("{}; every call fits so far.", ends(line.ranks, EndKind.UNKNOWN, runs=True))
+
+
+def _same_calls(line: Line) -> Text:
+    fits = "; every call fits" * bool(line.facts["fits"])
+    if line.facts["out_of_time"]:
+        was = "were" if len(line.ranks) > 1 else "was"
+        return say("{} {} still running when the time was over{}.", who(line.ranks), was, fits)
+    if not line.facts["kind"]:
+        return say("{} issued the same calls, and did not finish{}.", every_rank(line.facts["world"]), fits)
+    return say("{}{}.", ends(line.ranks, line.facts["kind"]), fits)
+
+
+WORDS: Mapping[str, Callable[[Line], Text]] = {
+    "all_finished": _all_finished,
+    "all_fit_so_far": _so_far,
+    "same_calls": _same_calls,
+}

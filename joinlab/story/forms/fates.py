@@ -1,0 +1,338 @@
+"""Fates: how ranks ended, and why, by the backend's matching rule: what does the call lack that a rank waits for?
+
+A hang is proven if its ending says so; where these calls alone do not prove it again, it was "proven when it was
+recorded". Of two ranks that differ, none is called wrong: that depends on what the program meant.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from joinlab.analysis.matching import Slot
+from joinlab.analysis.wording import differing_text, good, short_site, tensor
+from joinlab.ops import POINT_TO_POINT, Op
+from joinlab.program.labels import kind_of
+from joinlab.rules.calls import Key
+from joinlab.story.lines import Call, Line, LineKind, SourceLine
+from joinlab.story.scene import Scene
+from joinlab.story.words import ENDINGS, Text, full, is_or_are, listing, s, say, who
+from joinlab.timeline import CallRow, EndKind, backend_of
+
+PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Read error", "Broken pipe")
+"""What gloo says when the process at the other end is gone."""
+
+MOST = 240
+"""Characters of an error's text that are quoted at most."""
+
+Why = dict[str, Any]
+"""Why a call does not complete: the ranks, `how` they keep it, `call`: what they issued, `end`: how they ended."""
+
+
+def find(scene: Scene) -> tuple[Line, ...]:
+    """A line for every rank, those that went wrong first; ranks of which the same is told share one."""
+    known: Slot | None = None
+    if scene.parting.clash is not None:
+        slot = scene.parting.slot
+        rank, seq = next(iter(slot.calls.items()))
+        known = scene.slot_of.get((rank, slot.group, seq))
+    found: dict[str, Line] = {}
+    for lane, ranks in scene.parting.lanes.items():
+        line = _Fate(scene, lane, known).line()
+        same = repr((line.form, [replace(call, rank=-1, seq=-1) for call in line.calls], line.facts, line.lines))
+        if same in found:
+            ranks = (*found[same].ranks, *ranks)
+            line = found[same]
+        found[same] = replace(line, ranks=tuple(sorted(ranks)))
+    ends = scene.ends
+    return tuple(sorted(found.values(), key=lambda line: (good(ends[line.ranks[0]]), line.ranks)))
+
+
+class _Fate:
+    """How one rank ended. `known`: the slot in which the ranks part, of which the cause tells."""
+
+    def __init__(self, scene: Scene, rank: int, known: Slot | None) -> None:
+        self.scene, self.rank, self.known = scene, rank, known
+        self.end = scene.ends[rank]
+        self.rows, self.slot_of = scene.matched.row_of, scene.slot_of
+        self.calls: list[Call] = []
+
+    def line(self) -> Line:
+        end, scene = self.end, self.scene
+        awaited = scene.awaited(self.rank)
+        facts: dict[str, Any] = {"pending": end.pending} if end.pending else {}
+        if text := _cut(end.text.strip().partition("\n")[0]):
+            facts["text"] = text
+        form: str = "running" if end.runs else end.kind.value
+        if end.kind is EndKind.HUNG:
+            facts["proven"] = "again" if scene.proven_again(self.rank) else "recorded" if end.proven else ""
+            facts["text"] = (text or "it made no progress").removeprefix("only suspected: ")
+        site = _raised_at(scene.timeline.output[self.rank]) if end.kind is EndKind.RAISED else ""
+        if awaited is None:
+            if self.rank in scene.last and end.kind in (EndKind.HUNG, EndKind.KILLED, EndKind.UNKNOWN):
+                facts["after"] = self.cite(scene.last[self.rank])
+        else:
+            facts["in"] = self.cite(awaited)
+            why = self.why(awaited, end.kind, facts)
+            if why:
+                facts["why"] = why
+        lines = (SourceLine(site, "", (self.rank,)),) if site else ()
+        return Line(LineKind.FATE, form, (self.rank,), tuple(self.calls), lines=lines, facts=facts)
+
+    def cite(self, key: Key) -> int:
+        """The place of a call in the line's calls."""
+        call = self.scene.call(self.rows[key])
+        if call not in self.calls:
+            self.calls.append(call)
+        return self.calls.index(call)
+
+    def why(self, awaited: Key, kind: EndKind, facts: dict[str, Any]) -> list[Why]:
+        row, gloo = self.rows[awaited], self.on_gloo(awaited)
+        if kind in (EndKind.FINISHED, EndKind.HUNG):
+            return self.because(awaited, facts) or ([] if self.end.proven else self.beside(awaited))
+        if kind is EndKind.RAISED:
+            if gloo and any(words in f"{row['error']} {self.end.text}" for words in PEER_GONE):
+                facts["peer_gone"] = True
+                return [] if self.slot_of[awaited] is self.known else self.left(awaited)
+            return self.beside(awaited) if row["error"] else []
+        if kind is EndKind.KILLED and gloo and "SIGABRT" in self.end.text:
+            facts["overrun"] = bool({"dtype", "shape"} & set(self.slot_of[awaited].differs))
+        return self.beside(awaited)
+
+    def on_gloo(self, key: Key) -> bool:
+        return bool(backend_of(self.scene.meta, key[1]) == "gloo")
+
+    # ---------------------------------------------------------------- what a call lacks
+
+    def because(self, key: Key, facts: dict[str, Any], depth: int = 0) -> list[Why]:
+        """What the call lacks, by the backend's rule; [] if the rule does not say that it can never complete."""
+        rank, group, seq = key
+        if self.slot_of[key] is self.known:
+            return []
+        why = self.scene.blocked.get(group, {}).get((rank, seq), ())
+        own = [blocker for blocker in why if blocker.rank == rank and blocker.seq is not None]
+        if own and depth < 2:
+            first = self.scene.key_of(own[0], group)
+            facts.setdefault("behind", []).append(self.cite(first))
+            return self.because(first, facts, depth + 1)
+        lacks = []
+        for blocker in why:
+            if blocker.rank == rank:
+                continue
+            if blocker.seq is None:
+                lacks.append(self.absent(blocker.rank, self.rows[key]))
+            else:
+                lacks.append(self.unlike(key, self.scene.key_of(blocker, group)))
+        return _grouped(lacks)
+
+    def absent(self, rank: int, row: CallRow) -> Why:
+        """Where a rank is that issued nothing to meet a call."""
+        end, at = self.scene.ends[rank], self.scene.awaited(rank)
+        pair = {Op.RECV.value: "send", Op.SEND.value: "recv"}.get(row["op"], "")
+        if rank in self.scene.meta.get("missing_ranks", ()):
+            return {"ranks": [rank], "how": "no record", "pair": pair}
+        if end.kind in (EndKind.HUNG, EndKind.UNKNOWN):
+            waits = None if at is None else self.cite(at)
+            how = "elsewhere" if at else "outside" if end.runs or end.kind is EndKind.HUNG else "ended"
+            return {"ranks": [rank], "how": how, "call": waits, "end": end.kind.value, "pair": pair}
+        return {"ranks": [rank], "how": "ended", "end": end.kind.value, "pair": pair}
+
+    def unlike(self, key: Key, other: Key) -> Why:
+        """What another rank issued in the place of a call."""
+        mine, row = self.rows[key], self.rows[other]
+        found: Why = {"ranks": [other[0]], "how": "same", "call": self.cite(other)}
+        if self.slot_of[key] is not self.slot_of[other]:
+            return found | {"how": "before"}
+        if self.on_gloo(other) and row["op"] != mine["op"]:
+            return found | {"how": "kinds"}
+        if row["root"] != mine["root"] and row["op"] == mine["op"]:
+            return found | {"how": "values", "theirs": f"root {row['root']}", "mine": f"root {mine['root']}"}
+        if row["origin"] != mine["origin"] or row["op"] != mine["op"]:
+            return found | {"how": "instead"}
+        if tensor(row) != tensor(mine):
+            return found | {"how": "values", "theirs": tensor(row), "mine": tensor(mine)}
+        return found
+
+    def beside(self, key: Key) -> list[Why]:
+        """What the others issued in the place of a call, without a claim; [] if nothing differs."""
+        rank, group, _ = key
+        slot = self.slot_of[key]
+        if self.rows[key]["op"] in POINT_TO_POINT or slot is self.known or slot.refused:
+            return []
+        others = [other for other in self.scene.groups.get(group, ()) if other != rank and other not in slot.lost]
+        if not slot.differs:
+            return _grouped([self.absent(other, self.rows[key]) for other in others if other not in slot.calls])
+        theirs = [(other, group, slot.calls[other]) for other in others if other in slot.calls]
+        mine = self.rows[key]
+        unlike = [one for one in theirs if any(self.rows[one].get(name) != mine.get(name) for name in slot.differs)]
+        return _grouped(
+            [
+                {"ranks": [one[0]], "how": "instead", "call": self.cite(one), "differs": differing_text(slot.differs)}
+                for one in unlike or theirs
+            ]
+        )
+
+    def left(self, key: Key) -> list[Why]:
+        """Which peers of a call were gone, as far as the timeline tells."""
+        rank, group, _ = key
+        slot, row, ends = self.slot_of[key], self.rows[key], self.scene.ends
+        others = [other for other in self.scene.groups.get(group, ()) if other != rank]
+        if row["op"] in POINT_TO_POINT and row["peer"] is not None:
+            others = [row["peer"]]
+        gone = [other for other in others if ends[other].kind in (EndKind.FINISHED, EndKind.KILLED)]
+        gone = gone or [other for other in others if ends[other].kind is EndKind.RAISED]
+        gone = [other for other in gone if other not in slot.calls] or gone
+        return _grouped([{"ranks": [other], "how": "ended", "end": ends[other].kind.value} for other in gone])
+
+
+def _grouped(told: Sequence[Why]) -> list[Why]:
+    """Ranks of which the same is told, told once."""
+    found: dict[str, Why] = {}
+    for one in told:
+        key = repr({name: value for name, value in one.items() if name != "ranks"})
+        found.setdefault(key, one | {"ranks": []})["ranks"] += one["ranks"]
+    return list(found.values())
+
+
+_FRAME = re.compile(r'  File "(.+)", line (\d+)', re.MULTILINE)  # of a traceback
+
+
+def _raised_at(output: str) -> str:
+    """The line of the learner's own code in which a traceback at the end of a rank's output ends; "" without one.
+
+    >>> _raised_at('Traceback (most recent call last):\\n  File "train.py", line 9, in worker\\nKeyError: 1\\n')
+    'train.py:9'
+    """
+    frames = _FRAME.findall(output[output.rfind("Traceback (most recent call last)") :])
+    return next((f"{file}:{line}" for file, line in reversed(frames) if kind_of(file) == "program"), "")
+
+
+def _cut(text: str) -> str:
+    text = text.partition(". This is typically")[0].rstrip(".")  # gloo goes on with advice
+    return text if len(text) <= MOST else f"{text[:MOST].rstrip('.')} (cut)"
+
+
+# ---------------------------------------------------------------- words
+
+
+def _in(line: Line) -> Text:
+    """The call a rank ended in, and why it does not complete: " in barrier, call 7: rank 0 has finished"."""
+    if "in" not in line.facts:
+        return ()
+    behind = [say(", behind {} own {}", "their" if len(line.ranks) > 1 else "its", full(line, at))
+              for at in line.facts.get("behind", ())]  # fmt: skip
+    return say(" in {}{}{}", full(line, line.facts["in"]), *_flat(behind), _why(line))
+
+
+def _flat(parts: Sequence[Text]) -> tuple[Text]:
+    return (tuple(piece for part in parts for piece in part),)
+
+
+def _why(line: Line) -> Text:
+    lacks = [_lack(line, one) for one in line.facts.get("why", ())]
+    return say(": {}", listing(lacks, "; ")) if lacks else ()
+
+
+def _lack(line: Line, why: Why) -> Text:
+    ranks, call = why["ranks"], why.get("call")
+    them, have = who(ranks), "have" if len(ranks) > 1 else "has"
+    theirs: Text = () if call is None else full(line, call)
+    pair = f" without a {why['pair']}" if why.get("pair") else ""
+    match why["how"]:
+        case "ended":
+            kind = EndKind(why["end"])
+            verb = "was" if kind is EndKind.KILLED and len(ranks) == 1 else "were" if kind is EndKind.KILLED else have
+            past = "killed" if kind is EndKind.KILLED else ENDINGS[kind].past
+            return say("{} " + f"{verb} {past}{pair}", them)
+        case "no record":
+            return say("there is no record of {}", them)
+        case "outside":
+            return say("{} " + f"{is_or_are(ranks)} outside any recorded call", them)
+        case "elsewhere":
+            return say("{} " + f"wait{s(ranks)}" + " in {}", them, theirs)
+        case "before":
+            return say("{} " + f"wait{s(ranks)}" + " in {} before it", them, theirs)
+        case "kinds":
+            return say("{} issued {}, and on gloo calls of different kinds never meet", them, theirs)
+        case "values":
+            return say("{} issued it with " + f"{why['theirs']}, not {why['mine']}", them)
+        case "instead":
+            differs = f", which differs in {why['differs']}" if why.get("differs") else ""
+            return say("{} issued {}" + differs, them, theirs)
+        case _:
+            return say("{} issued {}, too", them, theirs)
+
+
+def _after(line: Line) -> Text:
+    return say(", last seen after {}", full(line, line.facts["after"])) if "after" in line.facts else ()
+
+
+def _finished(line: Line) -> Text:
+    if not line.facts.get("pending"):
+        return say("{} finished.", who(line.ranks))
+    if "in" not in line.facts:
+        return say("{} finished, but left a call behind that was still pending.", who(line.ranks))
+    return say("{} finished, but left {} pending{}.", who(line.ranks), full(line, line.facts["in"]), _why(line))
+
+
+def _hung(line: Line) -> Text:
+    ranks, proven, text = line.ranks, line.facts.get("proven"), str(line.facts.get("text", ""))
+    inside = "in" in line.facts
+    if not proven:
+        verb = f"wait{s(ranks)}" if inside else f"make{s(ranks)} no progress outside any recorded call"
+        return say("{} {}{}. A hang is only suspected: {}.", who(ranks), verb, _in(line) or _after(line), text)
+    modelled = "no issued call can end this wait" if inside else "in the model no rank can go on"
+    how = f"Proven: {modelled}." if proven == "again" else "Proven when it was recorded."
+    said = "" if text.startswith(("no rank can go on", "it made no progress")) else f" {text[:1].upper()}{text[1:]}."
+    where = _in(line) if inside else say(" outside any recorded call{}", _after(line))
+    return say("{} {}{}.{} {}", who(ranks), f"hang{s(ranks)}", where, said, how)
+
+
+def _raised(line: Line) -> Text:
+    text = str(line.facts.get("text") or "an error")
+    at = f" ({short_site(line.lines[0].site)})" if line.lines else ""
+    if line.facts.get("peer_gone"):
+        return say(
+            "{} raised an error{}: on gloo a process that ends closes its connections.", who(line.ranks), _in(line)
+        )
+    return say("{} raised {}{}{}.", who(line.ranks), text, at, say(",{}", _in(line)) if "in" in line.facts else "")
+
+
+def _killed(line: Line) -> Text:
+    text, were = str(line.facts.get("text", "")), "were" if len(line.ranks) > 1 else "was"
+    how = text if text.startswith("ended by") else f"ended: {text}" if text else "ended before its program returned"
+    more = " Gloo aborts a process that is sent more bytes than its call has room for." * bool(
+        line.facts.get("overrun")
+    )
+    return say("{} {} {}{}.{}", who(line.ranks), were, how, say(",{}", _in(line)) if "in" in line.facts else _after(line),
+               more)  # fmt: skip
+
+
+def _unknown(line: Line) -> Text:
+    ranks, text = line.ranks, str(line.facts.get("text") or "the record ends before the rank did")
+    if "in" in line.facts:
+        was = "were" if len(ranks) > 1 else "was"
+        return say("{} {} last seen{}. How it ended is not known: {}.", who(ranks), was, _in(line), text)
+    if "after" not in line.facts:
+        return say("There is no record of a call of {}: {}.", who(ranks), text)
+    have = "have" if len(ranks) > 1 else "has"
+    return say("{} {} no known ending{}: {}.", who(ranks), have, _after(line), text)
+
+
+def _running(line: Line) -> Text:
+    are = is_or_are(line.ranks)
+    if "in" in line.facts:
+        return say("{} {}{}.", who(line.ranks), are, _in(line))
+    return say("{} {} still running{}.", who(line.ranks), are, _after(line))
+
+
+WORDS: Mapping[str, Callable[[Line], Text]] = {
+    "finished": _finished,
+    "hung": _hung,
+    "raised": _raised,
+    "killed": _killed,
+    "unknown": _unknown,
+    "running": _running,
+}

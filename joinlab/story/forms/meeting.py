@@ -1,0 +1,130 @@
+"""What met where the ranks part, and what each of them made of it: the causes that several kinds of parting share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from joinlab.analysis.conclusions import conclusion
+from joinlab.analysis.matching import Slot
+from joinlab.analysis.parting import Side
+from joinlab.analysis.wording import at_input, tensor
+from joinlab.ops import decode_values
+from joinlab.story.lines import Line, LineKind, Value
+from joinlab.story.scene import Scene
+from joinlab.story.words import Text, at_place, is_or_are, listing, say, sides, who
+from joinlab.timeline import CallRow, backend_of
+
+
+def causes(scene: Scene) -> tuple[Line, ...]:
+    """The lines that tell of the clash: since when the ranks work on other inputs, what met, what they made of it."""
+    return (*_astray(scene), *_met(scene))
+
+
+def _astray(scene: Scene) -> Iterator[Line]:
+    parting = scene.parting
+    if not parting.astray:
+        return
+    counts = [at_input(row["input"] or 0, scene.meta) for row in parting.astray]
+    calls = tuple(map(scene.call, parting.astray))
+    yield Line(
+        LineKind.CAUSE,
+        "other_inputs",
+        tuple(sorted(rank for side in parting.sides for rank in parting.ranks(side))),
+        calls,
+        facts={"sides": scene.sides(parting.sides), "inputs": counts},
+    )
+
+
+def _met(scene: Scene) -> Iterator[Line]:
+    parting, slot = scene.parting, scene.parting.slot
+    present = parting.present
+    if len(present) < 2:
+        return
+    rows = [parting.call(slot, side[0]) for side in present]
+    yield met(scene, slot, present, rows)
+    made = [
+        (side, row, text)
+        for side, row in zip(present, rows, strict=True)
+        if row["completed_ns"] is not None and (text := conclusion(row["origin"], row["value_out"]))
+    ]
+    if any("concluded" in text for *_, text in made):
+        yield Line(
+            LineKind.CAUSE,
+            "made_of_it",
+            tuple(sorted(rank for side, *_ in made for rank in parting.ranks(side))),
+            tuple(scene.call(row) for _, row, _ in made),
+            values=tuple(value_of(scene, side, row) for side, row, _ in made),
+            facts={
+                "sides": scene.sides(side for side, *_ in made),
+                "got": [[row["origin"], row["value_out"]] for _, row, _ in made],
+            },
+        )
+
+
+def met(scene: Scene, slot: Slot, present: Sequence[Side], rows: Sequence[CallRow]) -> Line:
+    """The line of which calls met in a slot, or can never meet."""
+    facts: dict[str, object] = {"sides": scene.sides(present), "met": slot.met}
+    kinds = {row["op"] for row in rows}
+    if not slot.met and backend_of(scene.meta, slot.group) == "gloo" and len(kinds) > 1:
+        facts["gloo_kinds"] = True
+    if len(kinds) == 1 and {"dtype", "shape"} & set(scene.parting.differs(slot)):
+        facts["tensors"] = [tensor(row) for row in rows]
+    ranks = tuple(sorted(rank for side in present for rank in scene.ranks(side)))
+    return Line(
+        LineKind.CAUSE, "met", ranks, tuple(map(scene.call, rows)), lines=scene.lines_at(slot), facts=facts
+    )  # fmt: skip
+
+
+def value_of(scene: Scene, side: Side, row: CallRow) -> Value:
+    """What a call gave the ranks that issued it, and what they took it for: "" where they discarded it."""
+    values = [value for one in decode_values(row["value_out"]) or () for value in one]
+    _, _, taken = (conclusion(row["origin"], row["value_out"]) or "").partition("concluded that ")
+    name = scene.call(row).name
+    return Value(scene.ranks(side), name, values[0] if len(values) == 1 else None, taken)
+
+
+# ---------------------------------------------------------------- words
+
+
+def _met_words(line: Line) -> Text:
+    tensors = line.facts.get("tensors") or [""] * len(line.calls)
+    told = [
+        say("{}'s {}" + f" of {given}" * bool(given), who(ranks), at_place(line, at))
+        for at, (ranks, given) in enumerate(zip(sides(line), tensors, strict=True))
+    ]
+    verb = " met " if line.facts["met"] else " can never meet "
+    number = line.calls[0].number
+    why = ": on gloo calls of different kinds never meet" * bool(line.facts.get("gloo_kinds"))
+    call = "" if number is None else f"Call {number}: "
+    return say(call + "{}" + verb + "{}" + why + ".", told[0], listing(told[1:]))
+
+
+def _inputs_words(line: Line) -> Text:
+    each = [
+        say("{} " + f"{is_or_are(ranks)} in {number}" + "{}", who(ranks), _at(line, at))
+        for at, (ranks, number) in enumerate(zip(sides(line), line.facts["inputs"], strict=True))
+    ]
+    return say(
+        f"Since call {line.calls[0].number} " + "the ranks' calls are for different inputs: there {}.", listing(each)
+    )
+
+
+def _at(line: Line, at: int) -> str:
+    from joinlab.story.words import place
+
+    return place(line.calls[at])
+
+
+def _made_words(line: Line) -> Text:
+    told = [
+        say("{} {}", who(ranks), conclusion(*got) or "")
+        for ranks, got in zip(sides(line), line.facts["got"], strict=True)
+    ]
+    return say("{}.", listing(told, "; ") if len(told) < 3 else listing(told))
+
+
+WORDS: Mapping[str, Callable[[Line], Text]] = {
+    "met": _met_words,
+    "other_inputs": _inputs_words,
+    "made_of_it": _made_words,
+}

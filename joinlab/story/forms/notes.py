@@ -1,0 +1,97 @@
+"""Notes: what the forum thread documents for a case, what the model assumes, and what the record does not tell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+
+from joinlab.analysis.blame import blame
+from joinlab.analysis.source import SourceTexts
+from joinlab.documentation import DOCUMENTED
+from joinlab.story.lines import Line, LineKind
+from joinlab.story.scene import Scene
+from joinlab.story.words import ENDINGS, Text, say, who
+from joinlab.timeline import EndKind, Timeline
+
+
+def find(scene: Scene) -> tuple[Line, ...]:
+    """All that there is to note."""
+    return (*_documented(scene.timeline), *_unclear(scene), *_watchdog(scene.timeline))
+
+
+def _documented(timeline: Timeline) -> Iterator[Line]:
+    """How the thread documents the end of this run, beside how it ended here."""
+    number = re.fullmatch(r"case_([1-6])", str(timeline.meta.get("program")))
+    if number is None or timeline.calls.is_empty():  # not run yet: this would give its end away
+        return
+    text = SourceTexts.of(timeline).program
+    if text and text.name not in ("cases.py", "the program"):
+        return
+    case, gloo = DOCUMENTED[int(number[1])], timeline.meta.get("backend") == "gloo"
+    then = case.ends(timeline.meta.get("inputs") or ())
+    here = tuple(ENDINGS[end.kind].trace for end in timeline.ends)
+    facts: dict[str, object] = {}
+    if then is None:
+        if gloo and set(here) != {"finishes"} and case.gloo:
+            yield Line(LineKind.NOTE, "documented", facts={"case": int(number[1]), "gloo": True})
+        return
+    facts = {"case": int(number[1]), "then": list(then), "same": here == then, "gloo": gloo and here != then}
+    if here != then and not gloo:
+        emulation = timeline.meta.get("emulation") or {}
+        if case.join and case.barrier and emulation.get("era") == "today":
+            facts["why"] = "barrier"
+        elif case.barrier and here == ("hangs", "hangs") and emulation:
+            facts["why"] = "rebuild"
+    yield Line(LineKind.NOTE, "documented", facts=facts)
+
+
+def _unclear(scene: Scene) -> Iterator[Line]:
+    if any(end.kind is EndKind.UNKNOWN for end in scene.ends):
+        for one in blame(scene.timeline).unclear:
+            yield Line(LineKind.NOTE, "unclear", facts={"reason": one})
+
+
+def _watchdog(timeline: Timeline) -> Iterator[Line]:
+    knobs = timeline.meta.get("emulation") or {}
+    if knobs.get("assumes"):
+        yield Line(LineKind.NOTE, "assumed", facts={"what": knobs["assumes"]})
+    watched = knobs.get("watchdog") or ()
+    for seconds in sorted({one["after_s"] for one in watched}):
+        ranks = tuple(one["rank"] for one in watched if one["after_s"] == seconds)
+        yield Line(LineKind.NOTE, "watchdog", ranks, facts={"seconds": seconds})
+
+
+# ---------------------------------------------------------------- words
+
+_WHY = {
+    "barrier": "Its barrier all-reduced a byte that nobody set; today's is a float zero.",
+    "rebuild": "In the model the broadcast that rebuilds DDP's buckets meets the barrier; no GPU has run it.",
+}
+
+
+def _then(line: Line) -> Text:
+    facts = line.facts
+    if facts.get("same"):
+        return say("As documented, on NCCL with PyTorch 1.9.")
+    gloo = DOCUMENTED[facts["case"]].gloo if facts.get("gloo") else ""
+    said = ""
+    if "then" in facts:
+        # Of case 4 with 2 inputs the thread's two reports differ, and the record has both in note form.
+        ends = [
+            "finishes in one report, and raises an error in the other" if ";" in one else one for one in facts["then"]
+        ]
+        said = f"Documented, on NCCL with PyTorch 1.9: rank 0 {ends[0]}; rank 1 {ends[1]}."
+    return say(" ".join(filter(None, (said, gloo, _WHY.get(facts.get("why", ""), "")))))
+
+
+def _watchdog_words(line: Line) -> Text:
+    seconds = f"{line.facts['seconds']:g}"
+    return say(f"On GPUs NCCL's watchdog, after the group's timeout of {seconds} s, aborts " + "{}.", who(line.ranks))
+
+
+WORDS: Mapping[str, Callable[[Line], Text]] = {
+    "documented": _then,
+    "assumed": lambda line: say("{}", line.facts["what"]),
+    "unclear": lambda line: say("{}", line.facts["reason"]),
+    "watchdog": _watchdog_words,
+}

@@ -1,0 +1,54 @@
+"""The judge: from a Timeline to its Story. Terminal, page, view, bench, `watch` and `diagnose` all tell this one.
+
+Which calls met, from which lines, how the ranks ended and who waits for whom is read off the Timeline; each kind of
+parting stands in a module of `joinlab.story.forms`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from joinlab.analysis.folding import Folding
+from joinlab.analysis.wording import good
+from joinlab.story.forms import PARTINGS, fates, fix, notes, parted
+from joinlab.story.lines import Line, RankEnd
+from joinlab.story.scene import Scene
+from joinlab.story.story import Story
+from joinlab.timeline import Timeline
+
+_PROVENANCE = {"emulated": "modelled", "launched": "recorded", "recorded": "recorded"}
+
+
+def diagnose(timeline: Timeline, folding: Folding | None = None) -> Story:
+    """Say what happened in a run, and how each rank ended and why.
+
+    folding  what fold(timeline) or large.tellable(timeline) made of it, if it is at hand
+
+        story = joinlab.diagnose(timeline)
+        print(story)
+        story.ranks[1].proven               # True: the rule shows that its call can never complete
+    """
+    scene = Scene(timeline, folding)
+    headline, *causes = next(found for kind in PARTINGS if (found := kind.find(scene)))
+    headline = _with_endings(scene, headline)
+    lines = (headline, *causes, *parted.find(scene), *fix.find(scene), *fates.find(scene), *notes.find(scene))
+    ranks = tuple(_end(scene, rank) for rank in range(len(scene.ends)))
+    return Story(lines, ranks, _PROVENANCE.get(str(timeline.meta.get("engine")), "imported"))
+
+
+def _with_endings(scene: Scene, headline: Line) -> Line:
+    """The headline with how the ranks ended that did not go on well, as plain data."""
+    found: dict[tuple[str, bool, bool], list[int]] = {}
+    for rank, end in enumerate(scene.ends):
+        found.setdefault((end.kind.value, end.pending, end.runs), []).append(rank)
+    ends = [
+        {"ranks": ranks, "kind": kind, "pending": pending, "runs": runs, "good": good(scene.ends[ranks[0]])}
+        for (kind, pending, runs), ranks in found.items()
+    ]
+    return replace(headline, facts={**headline.facts, "ends": ends})
+
+
+def _end(scene: Scene, rank: int) -> RankEnd:
+    end, key = scene.ends[rank], scene.awaited(rank)
+    call = None if key is None else scene.call(scene.matched.row_of[key])
+    return RankEnd(rank, end.kind.value, end.proven, end.pending, call, end.text)

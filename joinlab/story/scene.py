@@ -1,0 +1,166 @@
+"""The scene: one Timeline with all that the finders of a story look up in it, each derived once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+
+from joinlab.analysis.folding import Folding
+from joinlab.analysis.large import is_large, large, tellable
+from joinlab.analysis.matching import Matched, Slot
+from joinlab.analysis.parting import Parting, Side
+from joinlab.analysis.source import SourceTexts
+from joinlab.analysis.wording import asks_of, group_text
+from joinlab.rules.calls import Blocked, Blocker, Key, setting_of
+from joinlab.rules.proof import Proof, Wait, blocked_calls, prove
+from joinlab.story.lines import Call, SourceLine
+from joinlab.timeline import CallRow, EndKind, Timeline
+
+
+class Scene:
+    """One Timeline. Lanes (ranks that did the same) are named by the rank that stands for them.
+
+    folding  its folding, where that is at hand
+    matched  the calls of all ranks, matched; of a large run, those that tell it
+    """
+
+    def __init__(self, timeline: Timeline, folding: Folding | None = None) -> None:
+        self.timeline, self.meta, self.ends = timeline, timeline.meta, timeline.ends
+        if folding is None:
+            folding = large(timeline).folding if is_large(timeline) else tellable(timeline)[1]
+        self.folding = folding
+        self.parting = Parting(timeline, folding)
+        self.sources = SourceTexts.of(timeline)
+        self.groups = folding.matched.groups
+
+    # ---------------------------------------------------------------- naming
+
+    def call(self, row: CallRow) -> Call:
+        """A call as the story names it."""
+        within = group_text(self.meta, row["group"]) if len(self.groups) > 1 else ""
+        return Call(
+            row["rank"],
+            row["group"],
+            row["seq"],
+            row.get("number", row["seq"] + 1),
+            asks_of(row),
+            row["op"],
+            row["call_site"] or "",
+            within,
+        )
+
+    def ranks(self, side: Iterable[int]) -> tuple[int, ...]:
+        """The ranks of these lanes."""
+        return self.parting.ranks(side)
+
+    def line_of(self, row: CallRow, ranks: Sequence[int]) -> SourceLine | None:
+        """The line of the program that a call came from; None where it is not known."""
+        lines = self.sources.lines_of(row)
+        if not lines:
+            return SourceLine(row["call_site"], "", tuple(ranks)) if row["call_site"] else None
+        first, *more = lines
+        return SourceLine(first.site, first.text, tuple(ranks), tuple(SourceLine(one.site, one.text) for one in more))
+
+    def lines_at(self, slot: Slot) -> tuple[SourceLine, ...]:
+        """The lines from which the ranks issued the calls of a slot."""
+        found: dict[tuple[object, ...], tuple[CallRow, list[int]]] = {}
+        for rank in slot.calls:
+            row = self.parting.call(slot, rank)
+            found.setdefault((row["call_site"], self.sources.lines_of(row)), (row, []))[1].extend(self.ranks((rank,)))
+        lines = (self.line_of(row, sorted(ranks)) for row, ranks in found.values())
+        return tuple(line for line in lines if line is not None)
+
+    def sides(self, some: Iterable[Side]) -> list[list[int]]:
+        """The ranks of each of these sides, as plain data."""
+        return [list(self.ranks(side)) for side in some]
+
+    def count(self, rank: int, row: CallRow) -> int:
+        """How many calls of this row's label and group a rank issued in all."""
+        calls = self.timeline.calls
+        named = calls["origin"].is_null() if row["origin"] is None else calls["origin"] == row["origin"]
+        return int(
+            ((calls["rank"] == rank) & (calls["group"] == row["group"]) & (calls["op"] == row["op"]) & named).sum()
+        )
+
+    # ---------------------------------------------------------------- why calls do not complete
+
+    @cached_property
+    def matched(self) -> Matched:
+        """The calls by which it is judged why calls do not complete.
+
+        Where a rank hangs, the rule needs all ranks' calls; else those of the lanes will do.
+        """
+        whole = any(end.kind is EndKind.HUNG or end.pending for end in self.ends)
+        if not whole or len(self.folding.lanes) == len(self.ends):
+            return self.folding.matched
+        return self.folding.every or Matched(self.timeline)
+
+    @cached_property
+    def slot_of(self) -> dict[Key, Slot]:
+        return {(rank, slot.group, seq): slot for slot in self.matched.slots for rank, seq in slot.calls.items()}
+
+    @cached_property
+    def gone(self) -> list[int]:
+        """The ranks that have ended."""
+        return [rank for rank, end in enumerate(self.ends) if end.kind not in (EndKind.HUNG, EndKind.UNKNOWN)]
+
+    @cached_property
+    def blocked(self) -> Mapping[str, Blocked]:
+        """What each call lacks, by the rule of its group's backend."""
+        # A record that lost its beginning does not say which ranks took part.
+        groups = {name: ranks for name, ranks in self.groups.items() if name not in self.meta.get("skipped", {})}
+        backend = str(self.meta.get("backend"))
+        return blocked_calls(self.matched.calls, groups, backend, self.gone, setting_of(self.meta))
+
+    @cached_property
+    def proof(self) -> Proof | None:
+        """The proof that ranks can never go on; None if there is none."""
+        backend, setting = str(self.meta.get("backend")), setting_of(self.meta)
+        waits = _waits(self.timeline, self.matched.rows)
+        return prove(self.matched.calls, self.groups, backend, waits, self.gone, setting, self.blocked)
+
+    def proven_again(self, rank: int) -> bool:
+        """Whether these calls alone prove what the ending of a hung rank claims to be proven.
+
+        Who recorded it knew more, such as every thread's waits; a ring buffer may have lost the calls since.
+        """
+        # An emulation is over when its model can carry out no further call, whatever a rule can say of single calls.
+        emulated = self.meta.get("engine") == "emulated"
+        return bool(self.ends[rank].proven and (emulated or (self.proof and self.proof.of(rank))))
+
+    def awaited(self, rank: int) -> Key | None:
+        """The call a rank ended in: what its ending names; else the last of its calls that the backend failed."""
+        end, rows = self.ends[rank], self.matched.row_of
+        if end.call is not None:
+            key = (rank, self.timeline.default_group if end.group is None else end.group, end.call)
+            return key if key in rows else None
+        if end.kind is not EndKind.RAISED:
+            return None
+        failed = [key for key, row in rows.items() if key[0] == rank and row["error"] and row["error"] in end.text]
+        return failed[-1] if failed else None
+
+    @cached_property
+    def last(self) -> dict[int, Key]:
+        """By rank, the last call that it issued."""
+        return {key[0]: key for key in self.matched.row_of}  # rows come in each rank's order of issue
+
+    @staticmethod
+    def key_of(blocker: Blocker, group: str) -> Key:
+        """The call that a blocker of a call in `group` names."""
+        assert blocker.seq is not None
+        return blocker.rank, group if blocker.group is None else blocker.group, blocker.seq
+
+
+def _waits(timeline: Timeline, rows: Sequence[CallRow]) -> list[Wait]:
+    """The waits that hung ranks did not return from. What began at one instant on a rank is one wait."""
+    found: dict[tuple[int, int], list[tuple[str, int]]] = {}
+    for row in rows:
+        if timeline.ends[row["rank"]].kind is not EndKind.HUNG or row["error"] is not None:
+            continue
+        if row["host_wait_begin_ns"] is not None and row["host_wait_end_ns"] is None:
+            found.setdefault((row["rank"], row["host_wait_begin_ns"]), []).append((row["group"], row["seq"]))
+    waits = [Wait(rank, tuple(calls)) for (rank, _), calls in found.items()]
+    for rank, end in enumerate(timeline.ends):
+        if end.kind is EndKind.HUNG and end.call is not None and all(wait.rank != rank for wait in waits):
+            waits.append(Wait(rank, ((timeline.default_group if end.group is None else end.group, end.call),)))
+    return waits

@@ -1,0 +1,80 @@
+"""The story: what happened in a run, as typed lines that say themselves.
+
+story = joinlab.diagnose(timeline)
+story.headline                    Line(kind="headline", form="wrong_answer", ranks=(0, 1), calls=(...), ...)
+story.of(LineKind.FIX)            the fixes
+story.ranks[1].proven             True
+print(story)                      in sentences
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from joinlab.analysis.wording import shown
+from joinlab.story.forms import pieces_of, said
+from joinlab.story.lines import Line, LineKind, RankEnd
+from joinlab.story.writers import html_of, markdown_of, text_of
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What happened in a run. `str` says it in sentences; Jupyter shows them, too.
+
+    lines       the headline first, then in the order in which they are told
+    ranks       every rank's ending
+    provenance  "modelled", "recorded" or "imported"
+    """
+
+    lines: tuple[Line, ...]
+    ranks: tuple[RankEnd, ...]
+    provenance: str
+
+    def __post_init__(self) -> None:
+        kinds = [line.kind for line in self.lines]
+        assert kinds[:1] == [LineKind.HEADLINE] and LineKind.HEADLINE not in kinds[1:], "the headline comes first"
+
+    @property
+    def headline(self) -> Line:
+        """The line of the ending and its cause."""
+        return self.lines[0]
+
+    @property
+    def sentence(self) -> str:
+        """The headline in words."""
+        return said(self.lines[0])
+
+    def of(self, kind: LineKind) -> tuple[Line, ...]:
+        """The lines of one kind."""
+        return tuple(line for line in self.lines if line.kind is kind)
+
+    def texts(self, kind: LineKind) -> tuple[str, ...]:
+        """The lines of one kind in words."""
+        return tuple(map(said, self.of(kind)))
+
+    def told(self, rank: int) -> str:
+        """How one rank ended, and why, in a sentence or two."""
+        return next((said(line) for line in self.of(LineKind.FATE) if rank in line.ranks), "")
+
+    def plain(self) -> dict[str, Any]:
+        """The story as plain data, which `json.dumps` takes; each line with its words as "text" and as "pieces"."""
+        lines = []
+        for line in self.lines:
+            pieces = [asdict(piece) | {"text": shown(piece.text)} for piece in pieces_of(line)]
+            lines.append(asdict(line) | {"text": "".join(piece["text"] for piece in pieces), "pieces": pieces})
+        return {"provenance": self.provenance, "lines": lines, "ranks": [asdict(rank) for rank in self.ranks]}
+
+    def json(self) -> str:
+        """The same as JSON."""
+        return json.dumps(self.plain())
+
+    def __str__(self) -> str:
+        return text_of(self.lines)
+
+    def _repr_html_(self) -> str:
+        return html_of(self.lines)
+
+    def _repr_markdown_(self) -> str:
+        return markdown_of(self.lines)
