@@ -16,6 +16,7 @@ from timelines import SIZES, Writer, case_timeline
 
 import joinlab
 from joinlab.cases import DOCUMENTED
+from joinlab.story.forms import pieces_of
 from joinlab.story.judge import diagnose
 from joinlab.story.lines import LineKind
 from joinlab.story.scene import Scene
@@ -69,10 +70,10 @@ def test_the_six_cases(case, n, backend, era):
 
 def test_case_4_on_gloo_names_both_calls():
     story = diagnose(case_timeline(4, 2))
-    assert str(story).splitlines() == [
+    assert str(story).splitlines()[:4] == [
         'Rank 0 called "anyone left?", where rank 1 called barrier. Both ranks hang.',
-        "WHY    Call 15: rank 0's \"anyone left?\" (train.py:28) can never meet rank 1's barrier (train.py:33): on gloo "
-        "calls of different kinds never meet.",
+        "WHY    Call 15: rank 0's \"anyone left?\" (train.py:28) can never meet rank 1's barrier (train.py:33): "
+        "on gloo calls of different kinds never meet.",
         'ENDED  Rank 0 hangs in "anyone left?", call 15 (train.py:28). Proven: no issued call can end this wait.',
         "       Rank 1 hangs in barrier, call 15 (train.py:33). Proven: no issued call can end this wait.",
     ]
@@ -121,7 +122,7 @@ def test_a_rank_that_waits_for_one_that_waits_elsewhere():
     story = diagnose(writer.timeline([hung(0, group="pair"), hung(0), hung(0)]))
     assert [one.proven for one in story.ranks] == [True, True, True]
     assert "all-reduce, call 1 of group 0 (train.py:7)" in str(story)
-    assert "rank 0 waits in all-reduce, call 1 of group pair (train.py:9)" in str(story).replace("Rank", "rank")
+    assert "rank 0 in all-reduce, call 1 of group pair (train.py:9)" in story.sentence
 
 
 def test_a_hang_that_was_only_suspected_stays_so():

@@ -240,7 +240,7 @@ def test_nothing_is_said_of_calls_that_the_record_lost() -> None:
     said = str(diagnose(lost_beginning()))
     assert "issued no call" not in said
     assert "How it ended is not known: cut off." in said
-    assert "rank 1 issued all-reduce" in diagnose(lost_beginning()).told(0)
+    assert "rank 1 called all-reduce" in diagnose(lost_beginning()).sentence
 
 
 def retries(rank: int, inputs: object) -> None:

@@ -16,7 +16,7 @@ Text = tuple[Piece, ...]
 
 
 class EndWords(NamedTuple):
-    """How one kind of ending reads: "rank 1 hangs", "ranks 1, 2 hang", "rank 1 has ...", and in the documented traces."""
+    """How an ending reads: "rank 1 hangs", "ranks 1, 2 hang", "rank 1 has ...", and in the documented traces."""
 
     one: str
     many: str
@@ -65,10 +65,10 @@ def told(text: Iterable[Piece]) -> Text:
     """A sentence: a capital letter in front, and plain pieces that follow each other as one."""
     found: list[Piece] = []
     for piece in text:
-        if found and piece.call is found[-1].call is None and not (piece.ranks or found[-1].ranks):
-            if piece.code == found[-1].code:
-                found[-1] = Piece(found[-1].text + piece.text, code=piece.code)
-                continue
+        plain = found and piece.call is found[-1].call is None and not (piece.ranks or found[-1].ranks)
+        if plain and piece.code == found[-1].code:
+            found[-1] = Piece(found[-1].text + piece.text, code=piece.code)
+            continue
         found.append(piece)
     if found and not found[0].code:
         first = found[0]

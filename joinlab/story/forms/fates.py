@@ -306,8 +306,8 @@ def _killed(line: Line) -> Text:
     more = " Gloo aborts a process that is sent more bytes than its call has room for." * bool(
         line.facts.get("overrun")
     )
-    return say("{} {} {}{}.{}", who(line.ranks), were, how, say(",{}", _in(line)) if "in" in line.facts else _after(line),
-               more)  # fmt: skip
+    where = say(",{}", _in(line)) if "in" in line.facts else _after(line)
+    return say("{} {} {}{}.{}", who(line.ranks), were, how, where, more)
 
 
 def _unknown(line: Line) -> Text:
