@@ -6,31 +6,34 @@ check: that is what is tested here. `python -m tests.answers --seeds 1000` tests
 
 from __future__ import annotations
 
+import os
 import random
+import sys
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from torch.distributed.algorithms.join import Joinable
 
 import joinlab
-from joinlab.course import exercises, solutions
+from joinlab.course import exercises, judges, solutions
 from joinlab.course import judge as judging
 from joinlab.course.exercises import EXERCISES, check, solution
-from tests.answers import (
-    RIGHT,
-    SOLVED,
-    WRONG,
+from joinlab.course.judge import Judge
+from joinlab.emulator import scheduler
+from joinlab.errors import LaunchInterrupted
+from tests.answers import RIGHT, SOLVED, WRONG, fails, nothing, refusal, starters
+from tests.material.course import first, second, third  # noqa: F401
+from tests.material.course.basis import ANSWERS
+from tests.material.course.house import (
     AfterTheCall,
     Hookless,
     Zero,
     always_by_all,
     as_they_get_ready,
-    fails,
     first_of_the_last,
     in_one_number,
-    nothing,
-    refusal,
-    starters,
 )
 from tests.mutants import mutants
 
@@ -195,3 +198,65 @@ def test_joinables_are_what_pytorch_calls_so():
     assert issubclass(solutions.Largest, Joinable)
     assert exercises.TRIALS >= 4
     assert joinlab.__version__
+
+
+# ---- 367 answers by a reader who tried to get by
+
+
+def judged(exercise, kinds, monkeypatch):
+    """What `check` says of the reader's answers of these kinds: (name, kind, verdict)."""
+    monkeypatch.setattr(judging, "SECONDS", 1.0)
+    monkeypatch.setattr(exercises, "TRIALS", 1)
+    monkeypatch.setattr(judges, "compare", judges.compare)  # one of those that cheat replaces it
+    return [
+        (name, kind, check(exercise, one, seed=0))
+        for ex, name, kind, one in ANSWERS
+        if ex == exercise and kind in kinds
+    ]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # one starts threads
+@pytest.mark.filterwarnings("ignore:.*all_gather_into_tensor:FutureWarning")
+@pytest.mark.parametrize("exercise", EXERCISES)
+def test_what_a_reader_wrote_is_judged_right(exercise, monkeypatch):
+    verdicts = judged(exercise, ("wrong", "right"), monkeypatch)
+    assert len(verdicts) >= 12
+    assert [(name, str(verdict)) for name, kind, verdict in verdicts if bool(verdict) != (kind == "right")] == []
+
+
+def test_one_that_cheats_breaks_nothing(monkeypatch):
+    cheats = {exercise for exercise, _, kind, _ in ANSWERS if kind == "cheat"}
+    assert sum(len(judged(exercise, ("cheat",), monkeypatch)) for exercise in cheats) == 8
+
+
+@pytest.mark.parametrize("ends", [sys.exit, lambda counts: os._exit(3), lambda counts: threading.Event().wait()])
+def test_an_answer_that_exits_or_stands_still_takes_nobody_along(ends, monkeypatch):
+    monkeypatch.setattr(judging, "SECONDS", 0.2)
+    monkeypatch.setattr(scheduler, "ABANDON_S", 0.2)
+    verdict = check("last_joiner", ends)
+    assert not verdict and verdict.sentence.startswith("with inputs=(3, 1, 3, 2)")
+
+
+def test_an_answer_that_is_slow_in_all_its_cases_is_ended(monkeypatch):
+    monkeypatch.setattr(exercises, "SECONDS_IN_ALL", 0.0)
+    assert "too slow" in check("gradient", solutions.gradient).sentence
+
+
+def test_what_a_judge_cannot_read_is_wrong_and_no_error(monkeypatch):
+    def broken(answer, case):
+        raise TypeError("unorderable")
+
+    monkeypatch.setitem(
+        EXERCISES, "gradient", replace(EXERCISES["gradient"], judge=Judge(((),), lambda rng: (), broken))
+    )
+    assert "cannot be judged: TypeError: unorderable" in check("gradient", solutions.gradient).sentence
+
+
+def test_an_interrupt_of_the_learner_ends_the_check(monkeypatch):
+    def interrupted(answer, case):
+        raise LaunchInterrupted("stopped", None)
+
+    judge = Judge(((),), lambda rng: (), interrupted)
+    monkeypatch.setitem(EXERCISES, "gradient", replace(EXERCISES["gradient"], judge=judge))
+    with pytest.raises(LaunchInterrupted):
+        check("gradient", solutions.gradient)

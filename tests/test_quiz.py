@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from joinlab.course import progress, solutions
 from joinlab.course.exercises import EXERCISES, check
 from joinlab.course.questions import of_the_end, questions
 from joinlab.timeline import Timeline
-from tests.answers import joining
+from tests.material.course.house import joining
 
 
 @pytest.fixture(autouse=True)
@@ -108,6 +109,20 @@ def test_a_device_is_never_replaced(monkeypatch, tmp_path):
     assert (tmp_path / "folder").is_dir() and progress.state()["questions"] == {"5-meets": True}
     progress.forget()
     assert progress.state()["questions"] == {}
+
+
+@pytest.mark.parametrize(("asked", "kept"), [(True, True), (False, False), (None, True)])
+def test_nothing_is_kept_where_a_machine_runs_the_notebook(asked, kept, monkeypatch, tmp_path):
+    """nbclient, and so nbmake and nbconvert, cannot answer `input()`; JupyterLab can; None: no notebook."""
+    monkeypatch.delenv("JOINLAB_PROGRESS")
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    shell = SimpleNamespace(kernel=SimpleNamespace(_allow_stdin=asked)) if asked is not None else None
+    monkeypatch.setattr("IPython.get_ipython", lambda: shell)
+    progress.record("questions", "5-meets", True)
+    assert (tmp_path / "joinlab" / "progress.json").exists() is kept
+    monkeypatch.setenv("CI", "true")
+    assert progress.path() is None
 
 
 # ---- the bank

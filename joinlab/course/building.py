@@ -157,11 +157,15 @@ def _begins_alike(begun: Sequence[Any], case: Model, backend: str, given: str) -
 def _buckets_of(answer: Answer, case: Model) -> None:
     module = case.module(0)
     parameters = list(module.parameters())
-    found = call(answer, (module, case.numbers), str(case))
-    if not isinstance(found, (list, tuple)) or not all(isinstance(bucket, (list, tuple)) for bucket in found):
-        raise Wrong(f"with {case}, it returns {found!r:.60}; it should return a list of lists of parameters.")
     places = {id(parameter): at for at, parameter in enumerate(parameters)}
-    got = [sorted((places.get(id(one), -1) for one in bucket), reverse=True) for bucket in found]
+
+    def numbered(*arguments: Any) -> Any:
+        found = answer(*arguments)
+        if not isinstance(found, (list, tuple)) or not all(isinstance(bucket, (list, tuple)) for bucket in found):
+            raise TypeError(f"it returns {found!r:.60}; it should return a list of lists of parameters")
+        return [[places.get(id(one), -1) for one in bucket] for bucket in found]
+
+    got = call(numbered, (module, case.numbers), str(case))
     left = len(parameters)
     wanted: list[list[int]] = []
     for row in _reductions(_by_ddp(case, "nccl"), 0):

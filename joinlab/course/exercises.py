@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import inspect
 import random
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 
 from joinlab.course import building, joinables, judges, progress, repairs, solutions
-from joinlab.course.judge import Answer, Judge, Wrong
+from joinlab.course.judge import SECONDS_IN_ALL, Answer, Judge, Wrong
+from joinlab.errors import LaunchInterrupted
 from joinlab.picture.theme import RIGHT, WRONG
 
 TRIALS = 4
@@ -155,7 +157,7 @@ def check(exercise: str, answer: Answer, *, seed: int | None = None) -> Verdict:
     answer    the function or class that the learner wrote
     seed      draws the same cases every time; None: other ones
 
-    Raises ValueError for an unknown exercise. A wrong answer never raises.
+    Raises ValueError for an unknown exercise. A wrong answer never raises, and one that computes without end is ended.
 
         joinlab.check("last_joiner", lambda counts: counts.index(max(counts)))
     """
@@ -168,11 +170,18 @@ def check(exercise: str, answer: Answer, *, seed: int | None = None) -> Verdict:
 def _judge(exercise: str, judge: Judge, answer: Answer, rng: random.Random) -> Verdict:
     if not callable(answer):
         return Verdict(exercise, False, f"it needs a function or a class; this is {answer!r:.60}.")
+    until = time.monotonic() + SECONDS_IN_ALL
     try:
         for case in (*judge.known, *(judge.draw(rng) for _ in range(TRIALS))):
             judge.hold(answer, case)
+            if time.monotonic() > until:
+                raise Wrong(f"it is right so far, and too slow: {SECONDS_IN_ALL:.0f} s are over.")
     except Wrong as wrong:
         return Verdict(exercise, False, str(wrong))
+    except LaunchInterrupted:
+        raise  # the learner stopped the check
+    except Exception as error:
+        return Verdict(exercise, False, f"what it makes cannot be judged: {type(error).__name__}: {error!s:.200}")
     return Verdict(exercise, True, f"it held in {len(judge.known) + TRIALS} cases.")
 
 

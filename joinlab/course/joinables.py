@@ -75,6 +75,11 @@ def _notify(answer: Answer, numbers: Numbers) -> None:
                 f"with {given}, rank {rank} told Join {told} times that it still has an input; expected {len(own)}, "
                 "once per input."
             )
+        if len(rows) - told != len(own):
+            raise Wrong(
+                f"with {given}, rank {rank} made {len(rows) - told} collectives of its own in {len(own)} inputs; "
+                "`largest` takes one per input."
+            )
         follows = [not _is_notice(after) for before, after in pairwise(rows) if _is_notice(before)]
         if not _is_notice(rows[0]) or not all(follows):
             raise Wrong(
@@ -103,6 +108,8 @@ def _main_hook(answer: Answer, numbers: Numbers) -> None:
     _earlier(notify, answer, "step 1 (notify)")
     timeline, given = _judged(answer, numbers, "main")
     _alike(timeline, given)
+    if any("nan" in str(text).lower() for text in timeline.calls["value_in"]):
+        raise Wrong(f"with {given}, the hook sends NaN: what a maximum with it is differs from backend to backend.")
     for rank, own in enumerate(numbers):
         if len(own) == max(map(len, numbers)):  # it was there to the end; the post hook tells the others
             compare(timeline.returns[rank], _largest(numbers), given, f"`largest` on rank {rank}")

@@ -7,20 +7,26 @@ whatever the seed; the drawn ones make sure that an answer is no list of the kno
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isclose
 from textwrap import shorten
 from typing import Any
 
+import torch
+
 from joinlab.emulator.emulate import emulate
+from joinlab.errors import LaunchError, LaunchInterrupted
 from joinlab.story.judge import diagnose
 from joinlab.timeline import EndKind, Timeline
 
 Answer = Callable[..., Any]
 
-SECONDS = 10.0
-"""Real seconds after which an answer that computes without end is ended."""
+SECONDS = 5.0
+"""Real seconds after which a run of an answer that computes without end is ended."""
+
+SECONDS_IN_ALL = 60.0
+"""Real seconds after which a check gives up between two cases: each run was slow."""
 
 KEPT = 64
 """How many cases a judge remembers what PyTorch made of: every check of a session runs the known ones again."""
@@ -54,15 +60,48 @@ def uneven(rng: random.Random, ranks: int | None = None, least: int = 0, most: i
 
 def run(program: Callable[[int, Any], Any], counts: Sequence[int], given: str, **options: Any) -> Timeline:
     """Emulate a program in which every rank should finish; raises Wrong, with who did not and why, if one does not."""
-    timeline = emulate(program, counts, timeout=SECONDS, **options)
+    try:
+        timeline = emulate(program, counts, timeout=SECONDS, **options)
+    except LaunchInterrupted:
+        raise  # the user stopped the check
+    except LaunchError as error:
+        raise Wrong(f"with {given}: {error}") from None
     for rank, end in enumerate(timeline.ends):
         # Of several ranks that raised, the first cause counts; on gloo the others only lose their connection to it.
         if end.kind is EndKind.RAISED and not end.text.startswith("RuntimeError: Connection"):
-            raise Wrong(f"with {given}, rank {rank} raised {shorten(end.text, 300, placeholder=' ...')}")
+            who = f"rank {rank}" if len(counts) > 1 else "it"
+            raise Wrong(f"with {given}, {who} raised {shorten(end.text, 300, placeholder=' ...')}")
     for rank, end in enumerate(timeline.ends):  # to diagnose those that finished would take a third of a check
         if end.kind is not EndKind.FINISHED or end.pending:
             raise Wrong(f"with {given}: {diagnose(timeline).told(rank)}")
     return timeline
+
+
+class Fed(Sequence[torch.Tensor]):
+    """A rank's inputs with values of their own, 3 ** rank * 2 ** i: no two sums of them are equal by chance.
+
+    Iterating over it marks the input at hand as iterating over the rank's own inputs does.
+    """
+
+    def __init__(self, inputs: Any, values: Sequence[float]) -> None:
+        self._inputs, self.values = inputs, values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return Fed(self._inputs[index], self.values[index])
+        return torch.tensor([self.values[index]])
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for _, value in zip(self._inputs, self.values, strict=True):
+            yield torch.tensor([value])
+
+
+def fed(rank: int, count: int) -> list[float]:
+    """The values of a rank's inputs."""
+    return [3.0**rank * 2.0**i for i in range(count)]
 
 
 def issued(timeline: Timeline, rank: int) -> list[Mapping[str, Any]]:
@@ -72,11 +111,11 @@ def issued(timeline: Timeline, rank: int) -> list[Mapping[str, Any]]:
 
 
 def call(answer: Answer, arguments: Sequence[Any], given: str) -> Any:
-    """What the answer returns; an exception in it becomes Wrong."""
-    try:
-        return answer(*arguments)
-    except Exception as error:
-        raise Wrong(f"with {given}, it raised {type(error).__name__}: {error}") from None
+    """What the answer returns, as lists and numbers; Wrong if it raises, exits, or computes without end.
+
+    It runs as a rank does: whatever it does, the thread that called the check goes on.
+    """
+    return run(lambda rank, inputs: plain(answer(*arguments)), (1,), given).returns[0]
 
 
 def compare(got: Any, expected: Any, given: str, what: str) -> None:

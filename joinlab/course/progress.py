@@ -2,13 +2,14 @@
 
 The state is one small JSON file: `$JOINLAB_PROGRESS`, or joinlab/progress.json in the user's state folder
 (`$XDG_STATE_HOME`, by default ~/.local/state). With JOINLAB_PROGRESS=off, or where the file cannot be written, it is
-kept for this process only.
+kept for this process only, and so it is where a machine runs a notebook (nbmake, nbconvert, CI): no one has answered.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -24,7 +25,18 @@ def path() -> Path | None:
         return None
     if named := os.environ.get("JOINLAB_PROGRESS"):
         return Path(named)
+    if _run_by_a_machine():
+        return None
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "joinlab" / "progress.json"
+
+
+def _run_by_a_machine() -> bool:
+    """Whether nobody sits before this notebook: its cells come from a client that cannot answer `input()`, as nbclient,
+    which nbmake, nbconvert and papermill use; or this is CI."""
+    if os.environ.get("CI"):
+        return True
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return getattr(getattr(shell, "kernel", None), "_allow_stdin", True) is False
 
 
 def state() -> dict[str, dict[str, bool]]:

@@ -1,16 +1,20 @@
 """Judges of notebook 10: six programs that hang, judged by running what the learner made of them.
 
 A repair is right if every rank finishes on NCCL and on gloo, nothing is left pending, no call meets one that was not
-meant for it, and the program still does what it is for.
+meant for it, and the program still does what it is for. Every input of every rank has a value of its own, so that the
+gradients show which of them were trained on.
 """
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Sequence
+from math import isclose
+from typing import Any
 
 from joinlab.analysis.matching import match
-from joinlab.course.judge import Answer, Judge, Wrong, compare, issued, run
+from joinlab.course.judge import Answer, Fed, Judge, Wrong, compare, fed, issued, plain, run
 from joinlab.timeline import Timeline
 
 GRADIENTS = "all-reduce (DDP backward())"
@@ -27,16 +31,15 @@ def nothing_crosses(timeline: Timeline, given: str) -> None:
             raise Wrong(f"with {given}, calls met that were not meant for each other: {' and '.join(calls)}.")
 
 
-def reductions(timeline: Timeline, rank: int) -> int:
-    """How often a rank reduced the gradients of a model with one bucket."""
-    return sum(row["origin"] == GRADIENTS for row in issued(timeline, rank))
-
-
 def _repair(purpose: Purpose, *known: Counts) -> Judge:
     def hold(answer: Answer, counts: Counts) -> None:
         for backend in ("gloo", "nccl"):
             given = f"inputs={counts} on {backend}"
-            timeline = run(answer, counts, given, backend=backend)
+
+            def program(rank: int, inputs: Any) -> Any:
+                return plain(answer(rank, Fed(inputs, fed(rank, len(inputs)))))
+
+            timeline = run(program, counts, given, backend=backend)
             nothing_crosses(timeline, given)
             purpose(timeline, counts, given)
 
@@ -47,18 +50,75 @@ def _even(rng: random.Random) -> Counts:
     return (rng.choice((4, 6)),) * rng.randint(2, 3)
 
 
-def _reduced(timeline: Timeline, wanted: Sequence[int], given: str) -> None:
-    made = [reductions(timeline, rank) for rank in range(len(wanted))]
-    compare(made, list(wanted), given, "how often each rank reduced its gradients")
+def _trains(
+    timeline: Timeline, steps: int, given: str, reduces: Callable[[int], bool] = bool, partly: bool = False
+) -> None:
+    """Raise Wrong unless each rank reduces as often as it should, and the reductions hold every rank's every input.
+
+    steps    how many inputs are trained on
+    reduces  whether gradients are reduced with the i-th input, counted from 1
+    partly   only rank 0 uses a second layer
+
+    The gradient of a layer's weight is its input, that of its bias a 1; gradients add up, or are set to zero after
+    each reduction.
+    """
+    ranks = len(timeline.ends)
+    rows = [[row for row in issued(timeline, rank) if row["origin"] == GRADIENTS] for rank in range(ranks)]
+    wanted = [i for i in range(1, steps + 1) if reduces(i)]
+    compare([len(own) for own in rows], [len(wanted)] * ranks, given, "how often each rank reduced its gradients")
+    inputs = [[fed(rank, steps)[i] for rank in range(ranks)] for i in range(steps)]
+    by_input = [[sum(own) / ranks, 1.0] + ([own[0] / ranks, 1 / ranks] if partly else []) for own in inputs]
+    parts = [by_input[begin:end] for begin, end in zip([0, *wanted], wanted, strict=False)]
+    alone = [sorted(map(sum, zip(*part, strict=True))) for part in parts]
+    in_all = [sorted(map(sum, zip(*by_input[:end], strict=True))) for end in wanted]
+    for rank, own in enumerate(rows):
+        got = [sorted(json.loads(row["value_out"])[0]) for row in own]
+        if not any(all(map(_same, got, means)) for means in (alone, in_all)):
+            at = next((i for i, one in enumerate(got) if not _same(one, in_all[i])), 0)
+            raise Wrong(
+                f"with {given} and the values {fed(0, steps)} on rank 0, {fed(1, steps)} on rank 1 and so on, "
+                f"reduction {at + 1} gives rank {rank} the gradients {_short(got[at])}; expected {_short(in_all[at])}, "
+                "the means over the ranks. Every layer, and every input of every rank, counts in them once."
+            )
+
+
+def _same(one: Sequence[float], other: Sequence[float]) -> bool:
+    return len(one) == len(other) and all(isclose(a, b, rel_tol=1e-5) for a, b in zip(one, other, strict=True))
+
+
+def _short(numbers: Sequence[float]) -> str:
+    return ", ".join(f"{number:.4g}" for number in numbers)
+
+
+def _exchanged(timeline: Timeline, given: str, input: int | None = None) -> None:
+    """Raise Wrong unless the ranks made a call of their own in which not all gave the same."""
+    rows = [
+        row
+        for row in timeline.calls.rows(named=True)
+        if "DDP" not in row["origin"] and (input is None or row["input"] == input)
+    ]
+    told = {(row["seq"], row["value_in"]) for row in rows}
+    if len(told) == len({seq for seq, _ in told}) and not any("object" in row["origin"] for row in rows):
+        place = "" if input is None else " in the second input"
+        raise Wrong(
+            f"with {given}, no call of yours{place} carries what one rank knows to another, so what comes out cannot "
+            "rest on what all of them have."
+        )
 
 
 def _reports(timeline: Timeline, counts: Counts, given: str) -> None:
-    _reduced(timeline, counts, given)
-    own = {row["input"] for row in issued(timeline, 0) if "DDP" not in row["origin"]}
-    compare(sorted(own), [1], given, "the list of inputs in which rank 0 makes a call for the loss")
+    _trains(timeline, counts[0], given)
+    _exchanged(timeline, given, input=1)
     mean = sum(range(1, len(counts) + 1)) / len(counts)
-    said = [text.split() for text in timeline.output]
-    compare(said, [["mean", "loss", str(mean)]] + [[]] * (len(counts) - 1), given, "the words that each rank printed")
+    said = [[_number(word) for word in text.split()] for text in timeline.output]
+    compare(said, [["mean", "loss", mean]] + [[]] * (len(counts) - 1), given, "the words that each rank printed")
+
+
+def _number(word: str) -> str | float:
+    try:
+        return float(word)
+    except ValueError:
+        return word
 
 
 def _stops(timeline: Timeline, counts: Counts, given: str) -> None:
@@ -69,32 +129,30 @@ def _stops(timeline: Timeline, counts: Counts, given: str) -> None:
             f"with {given}, the ranks stopped after {steps} steps. Stop when the first rank has learnt enough "
             f"(after 1), or when all have (after {len(counts)})."
         )
-    _reduced(timeline, [steps] * len(counts), given)
+    _trains(timeline, steps, given)
+    _exchanged(timeline, given)
 
 
 def _skips(timeline: Timeline, counts: Counts, given: str) -> None:
-    made = [reductions(timeline, rank) for rank in range(len(counts))]
-    if made[0] != counts[0]:
-        raise Wrong(f"with {given}, rank 0 reduced its gradients {made[0]} times; it has {counts[0]} good inputs.")
-    # Every input is a 1, so each gives a gradient of 1 for the weight and for the bias; one of rank 1 is left out.
-    wanted = counts[0] - 1 / len(counts)
-    compare(timeline.returns[0], [wanted, wanted], given, "the gradients that rank 0 returns")
+    ranks = len(counts)
+    weight = sum(sum(fed(rank, counts[0])) for rank in range(ranks)) - fed(1, 2)[1]
+    wanted = [weight / ranks, counts[0] - 1 / ranks]
+    for rank, found in enumerate(timeline.returns):
+        what = f"the list of gradients that rank {rank} returns, with all inputs but the second of rank 1 in it,"
+        compare(found, wanted, given, what)
 
 
 def _saves(timeline: Timeline, counts: Counts, given: str) -> None:
-    _reduced(timeline, counts, given)
+    _trains(timeline, counts[0], given)
     compare(timeline.returns[0], [float(rank) for rank in range(len(counts))], given, "what rank 0 returns")
-
-
-def _accumulates(timeline: Timeline, counts: Counts, given: str) -> None:
-    _reduced(timeline, [count // 2 for count in counts], given)
-    inputs = [row["input"] for row in issued(timeline, 0) if row["origin"] == GRADIENTS]
-    compare(inputs, [*range(1, counts[0], 2)], given, "the list of inputs in which rank 0 reduces")
+    _exchanged(timeline, given)
 
 
 report = _repair(_reports, (2, 2), (3, 3, 3))
 stop_early = _repair(_stops, (4, 4), (5, 5, 5))
 skip_bad = _repair(_skips, (3, 3), (4, 4, 4))
 save_all = _repair(_saves, (2, 2), (1, 1, 1))
-every_second = _repair(_accumulates, (4, 4), (2, 2, 2))
-unused = _repair(lambda timeline, counts, given: _reduced(timeline, counts, given), (3, 3), (2, 2, 2))
+every_second = _repair(
+    lambda timeline, counts, given: _trains(timeline, counts[0], given, lambda i: i % 2 == 0), (4, 4), (2, 2, 2)
+)
+unused = _repair(lambda timeline, counts, given: _trains(timeline, counts[0], given, partly=True), (3, 3), (2, 2, 2))
