@@ -40,7 +40,7 @@ _STDLIB = tuple(
     os.path.realpath(path) + os.sep for path in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
 )
 _ANY_STDLIB = re.compile(r"[/\\]lib(64)?[/\\]python3\.\d+[/\\]")  # of another machine, in what it recorded
-_TEACHING = tuple(_HERE + name for name in ("cases.py", "scenarios.py"))  # ours, but the learner's text
+_TEACHING = (_HERE + "cases.py", _HERE + "scenarios" + os.sep)  # ours, but the learner's text
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +70,13 @@ def walk(frame: FrameType | None) -> tuple[Frame, ...]:
 
 def is_ours(file: str) -> bool:
     """True for joinlab's own files, its teaching programs excepted."""
-    return file.startswith(_HERE) and file not in _TEACHING
+    return file.startswith(_HERE) and not file.startswith(_TEACHING)
 
 
 @lru_cache(maxsize=4096)
 def kind_of(file: str) -> str:
     """Where a file belongs: "torch", "library" (stdlib, site-packages, joinlab) or "program" (the learner's)."""
-    if file in _TEACHING:
+    if file.startswith(_TEACHING):
         return "program"
     if f"{os.sep}torch{os.sep}" in file and ("site-packages" in file or "dist-packages" in file or "pytorch" in file):
         return "torch"

@@ -1,0 +1,92 @@
+"""The symptoms: programs that go wrong as users' jobs do, with cause and cure. One page of the site for each.
+
+symptom = SYMPTOMS["early_stopping"]
+joinlab.emulate(symptom.program, symptom.inputs)        # hangs
+joinlab.emulate(symptom.cured, symptom.inputs)          # finishes
+"""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from joinlab.scenarios import symptoms as programs
+
+
+@dataclass(frozen=True, slots=True)
+class Symptom:
+    """One symptom. `edits`: (old, new) texts, each old one once in the program; together they are the cure."""
+
+    name: str
+    title: str
+    inputs: tuple[int, ...]
+    cause: str
+    cure: str
+    edits: tuple[tuple[str, str], ...]
+    reports: tuple[str, ...]
+    backends: tuple[str, ...] = ("nccl", "gloo")
+    silent: bool = False
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def program(self) -> Callable[..., Any]:
+        """The function that goes wrong."""
+        found: Callable[..., Any] = getattr(programs, self.name)
+        return found
+
+    @property
+    def text(self) -> str:
+        """Its text, without the docstring."""
+        head, _, rest = inspect.getsource(self.program).partition('    """')
+        return re.sub(r"  # type: ignore.*", "", head + rest.partition('"""\n')[2])
+
+    @property
+    def cured_text(self) -> str:
+        """Its text after the cure."""
+        text = self.text
+        for old, new in self.edits:
+            text = text.replace(old, new, 1)
+        return text
+
+    @property
+    def cured(self) -> Callable[..., Any]:
+        """The function after the cure. Its lines can be shown: they are in linecache."""
+        file = f"<{self.name}, cured>"
+        text = self.cured_text
+        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+        space = dict(vars(programs))
+        exec(compile(text, file, "exec"), space)
+        found: Callable[..., Any] = space[self.name]
+        return found
+
+
+@cache
+def _read() -> Mapping[str, Symptom]:
+    table = tomllib.loads((files("joinlab.course") / "symptoms.toml").read_text("utf-8"))
+    return {
+        name: Symptom(
+            name,
+            entry["title"],
+            tuple(entry["inputs"]),
+            entry["cause"],
+            entry["cure"],
+            tuple((old, new) for old, new in entry["edits"]),
+            tuple(entry["reports"]),
+            tuple(entry.get("backends", ("nccl", "gloo"))),
+            entry.get("silent", False),
+        )
+        for name, entry in table.items()
+    }
+
+
+SYMPTOMS: Mapping[str, Symptom] = _read()
+"""By name of the function in joinlab.scenarios.symptoms."""
