@@ -1,0 +1,124 @@
+"""The table of tests/unseen.py: its lines exist, its programs end as it says, and their stories say nothing false."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from joinlab.story.lines import Call, Edit, Line, LineKind, SourceLine, Tried
+from joinlab.story.story import RankEnd, Story
+from joinlab.timeline import Timeline
+from tests.unseen import Check, check, edited, program_of, run, site_of, table
+
+BACKENDS = ("gloo", "nccl")
+
+
+@pytest.mark.parametrize("name", table())
+def test_the_lines_that_a_row_names_stand_in_its_program(name: str) -> None:
+    row = table()[name]
+    for text in (*row.parts, *row.may, *row.calls, *row.raised, *(text for pair in row.met for text in pair)):
+        assert site_of(name, text)
+    for rank in (*row.odd, *row.waits, *row.only):
+        assert rank < len(row.inputs)
+
+
+@pytest.mark.parametrize("name", table())
+@pytest.mark.filterwarnings("ignore")
+def test_nothing_false_is_said(name: str) -> None:
+    for backend in BACKENDS:
+        assert not [one for one in check(name, backend) if one.startswith("FALSE")], backend
+
+
+# ---- the checker sees what is wrong
+
+
+@pytest.fixture(scope="module")
+def uneven() -> tuple[Timeline, Story]:
+    """pf.f01: rank 0 has fewer inputs in each of two epochs; rank 1 waits in its backward."""
+    return run("pf.f01", "nccl")
+
+
+def story_of(*lines: Line, ends: str = "FH") -> Story:
+    """A story with these lines behind a headline that says nothing wrong."""
+    kinds = {"F": "finished", "H": "hung", "R": "raised"}
+    head = Line(
+        LineKind.HEADLINE, "alone", (0, 1), (call(1),), facts={"sides": [[1]], "absent": [0], "how": "finished"}
+    )
+    ranks = tuple(RankEnd(rank, kinds[letter]) for rank, letter in enumerate(ends))
+    return Story((*(() if lines and lines[0].kind is LineKind.HEADLINE else (head,)), *lines), ranks, "modelled")
+
+
+def call(rank: int, line: str = "loss = net(x).sum(); loss.backward()") -> Call:
+    return Call(rank, "0", 7, 8, "backward", "all_reduce", site_of("pf.f01", line))
+
+
+def parted(line: str, *sides: tuple[int, ...]) -> Line:
+    site = site_of("pf.f01", line)
+    stood = (SourceLine(site, "", ranks) for ranks in sides)
+    return Line(LineKind.PARTING, "parted", (0, 1), lines=(SourceLine(site), *stood))
+
+
+GOOD = parted("for x in inputs:", (0,), (1,))
+
+
+def found(uneven: tuple[Timeline, Story], story: Story) -> list[str]:
+    return Check("pf.f01", uneven[0], story, text="").problems()
+
+
+def test_a_right_story_is_right(uneven: tuple[Timeline, Story]) -> None:
+    assert found(uneven, story_of(GOOD)) == []
+
+
+def test_silence_about_the_parting_is_found(uneven: tuple[Timeline, Story]) -> None:
+    assert found(uneven, story_of()) == ["SILENT of the parting: for x in inputs:"]
+
+
+def test_a_parting_at_another_line_is_false(uneven: tuple[Timeline, Story]) -> None:
+    assert "FALSE parting" in found(uneven, story_of(parted("net = DDP(nn.Linear(1, 1))", (0,), (1,))))[0]
+
+
+def test_ranks_that_went_the_same_way_are_not_on_two_sides() -> None:
+    timeline, story = run("pf.f02", "nccl")
+    line = parted("for x in inputs:", (1,), (2,))
+    site = site_of("pf.f02", "for x in inputs:")
+    line = dataclasses.replace(line, lines=tuple(dataclasses.replace(one, site=site) for one in line.lines))
+    others = [one for one in story.lines if one.kind is not LineKind.PARTING]
+    told = Check("pf.f02", timeline, dataclasses.replace(story, lines=(*others, line)), text="")
+    assert "FALSE parting: ranks 1 and 2 went the same way" in told.problems()
+
+
+def test_a_line_that_the_row_has_not_is_false(uneven: tuple[Timeline, Story]) -> None:
+    cause = Line(LineKind.CAUSE, "met", (0, 1), (call(1, "net = DDP(nn.Linear(1, 1))"),))
+    assert "FALSE line" in found(uneven, story_of(cause, GOOD))[0]
+
+
+def test_a_count_that_is_not_so_is_false(uneven: tuple[Timeline, Story]) -> None:
+    more = Check("pf.f01", *uneven, text="Rank 0 issued one backward more than rank 1.")
+    assert [one for one in more.counted() if one.startswith("FALSE count")]
+    assert not list(Check("pf.f01", *uneven, text="Rank 1 issued one call more than rank 0.").counted())
+
+
+def test_an_ending_that_is_not_so_is_false(uneven: tuple[Timeline, Story]) -> None:
+    assert found(uneven, story_of(GOOD, ends="FF")) == ["FALSE ends FF, not FH"]
+    other = Check("pf.f01", *uneven, text="Rank 1 has finished.")
+    assert list(other.fates()) == ["FALSE ending: 'Rank 1 has finished', and it ends H"]
+    assert not list(Check("pf.f01", *uneven, text="Rank 0 finished; rank 1 hangs.").fates())
+
+
+def test_a_fix_is_applied_and_run_again(uneven: tuple[Timeline, Story]) -> None:
+    place, line = site_of("pf.f01", "net = DDP(nn.Linear(1, 1))").rsplit(":", 1)
+    head, last = "    net = DDP(nn.Linear(1, 1))", "    inputs = inputs[:3]"
+    good = Edit(place, int(line), (head,), (last, head), Tried(16, 16))
+    bad = dataclasses.replace(good, added=(head, "    inputs = inputs[:2 + rank]"))
+    assert edited("pf.f01", [good]).__name__ == program_of("pf.f01").__name__
+    checked = Check("pf.f01", *uneven)
+    assert list(checked.tried([good])) == []
+    assert "FALSE fix" in next(checked.tried([bad]))
+    assert "cannot be applied" in next(checked.tried([dataclasses.replace(good, removed=("another",))]))
+
+
+def test_words_about_a_healthy_program_are_an_alarm() -> None:
+    timeline, story = run("pc.c01", "gloo")
+    alarm = dataclasses.replace(story, lines=(story.headline, GOOD))
+    assert any("alarm" in one for one in Check("pc.c01", timeline, alarm, text="").problems())

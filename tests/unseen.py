@@ -1,0 +1,354 @@
+"""Is what joinlab tells of 160 programs so? The programs and the table of what is so lie in tests/material/unseen.
+
+    python -m tests.unseen                       every program, emulated with the rules of gloo and of NCCL
+    python -m tests.unseen pa pd.d01 --nccl      some of them, with one backend
+    python -m tests.unseen --launched            60 of them, as real processes on gloo
+    python -m tests.unseen --tell pd.d01         and what was told
+
+It prints a line per run, with what is wrong in it, and a summary. What it finds is of two kinds: FALSE, the story says
+what is not so, and SILENT, the table has a fact and the story has not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+import tempfile
+import tomllib
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import joinlab
+from joinlab.story.lines import Edit, Line, LineKind, SourceLine
+from joinlab.story.story import Story
+from joinlab.timeline import EndKind, Timeline
+
+MATERIAL = Path(__file__).parent / "material" / "unseen"
+LAUNCHED = ("pa", "pb")
+"""The files whose programs `--launched` runs: 60."""
+
+LETTERS = {EndKind.FINISHED: "F", EndKind.HUNG: "H", EndKind.RAISED: "R", EndKind.KILLED: "K", EndKind.UNKNOWN: "?"}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What is so of one program: the head of table.toml says what each field means."""
+
+    what: str
+    inputs: tuple[int, ...]
+    gloo: str = ""
+    nccl: str = ""
+    parts: tuple[str, ...] = ()
+    may: tuple[str, ...] = ()
+    odd: tuple[int, ...] = ()
+    waits: tuple[int, ...] = ()
+    only: tuple[int, ...] = ()
+    met: tuple[tuple[str, str], ...] = ()
+    calls: tuple[str, ...] = ()
+    raised: tuple[str, ...] = ()
+    healthy: bool = False
+    free: str = ""
+    cures: tuple[str, ...] = ()
+    no_cure: tuple[str, ...] = ()
+    false: tuple[str, ...] = ()
+    gloo_raises: bool = False
+    race: bool = False
+
+
+@cache
+def table() -> dict[str, Row]:
+    """The rows by name, "pa.a01"."""
+    found = {}
+    for file, rows in tomllib.loads((MATERIAL / "table.toml").read_text(encoding="utf-8")).items():
+        for name, row in rows.items():
+            unknown = row.keys() - {one.name for one in fields(Row)}
+            assert not unknown, f"{file}.{name}: no field is called {', '.join(unknown)}"
+            lists = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+            found[f"{file}.{name}"] = Row(**lists)
+    return found
+
+
+def program_of(name: str) -> Callable[..., Any]:
+    """The program of a row."""
+    file, function = name.split(".")
+    program: Callable[..., Any] = getattr(importlib.import_module(f"tests.material.unseen.{file}"), function)
+    return program
+
+
+@cache
+def site_of(name: str, text: str) -> str:
+    """The place "/.../pa.py:15" of a line that the row of a program names."""
+    program, (text, _, which) = program_of(name), text.partition("#")
+    source = Path(inspect.getsourcefile(program) or "")
+    block, first = inspect.getsourcelines(program)
+    for file, begin, end in ((source, first, first + len(block)), (source, 1, None), (MATERIAL / "pa.py", 1, None)):
+        lines = file.read_text(encoding="utf-8").splitlines()[begin - 1 : end and end - 1]
+        places = [at for at, line in enumerate(lines, begin) if text in line]
+        if len(places) > 1 and not which:
+            raise LookupError(f"{name}: lines {places} of {file.name} have {text!r}")
+        if places:
+            return f"{file}:{places[int(which or 1) - 1]}"
+    raise LookupError(f"{name}: no line has {text!r}")
+
+
+class Check:
+    """One story beside its row: what is false in it, and of what it is silent."""
+
+    def __init__(self, name: str, timeline: Timeline, story: Story, text: str | None = None) -> None:
+        self.name, self.row, self.timeline, self.story = name, table()[name], timeline, story
+        self.backend, self.launched = str(timeline.meta["backend"]), timeline.meta.get("engine") != "emulated"
+        self.text = str(story) if text is None else text
+        self.told = [line for line in story.lines if line.kind in (LineKind.HEADLINE, LineKind.CAUSE)]
+        self.raises_only = self.row.gloo_raises and self.backend == "gloo"
+
+    def problems(self) -> list[str]:
+        """What is wrong with the story: "FALSE ..." and "SILENT ..."."""
+        ends = list(self.ends())
+        if ends:
+            return ends  # another run than the one that the row speaks of
+        false = (*self.said(), *self.counted(), *self.fates(), *self.places(), *self.parting(), *self.fixes())
+        return [*false, *self.silences()]
+
+    def sites(self, *kinds: str) -> set[str]:
+        """The places of the lines of these fields."""
+        return {site_of(self.name, text) for kind in kinds for text in getattr(self.row, kind)}
+
+    def ends(self) -> Iterator[str]:
+        expected = getattr(self.row, self.backend)
+        found = "".join("P" if end.pending else LETTERS[EndKind(end.kind)] for end in self.story.ranks)
+        if expected and found != expected and not (self.row.race and self.launched):
+            yield f"FALSE ends {found}, not {expected}"
+
+    def said(self) -> Iterator[str]:
+        for pattern in self.row.false:
+            if found := re.search(pattern, self.text):
+                yield f"FALSE it says {found[0]!r}"
+        # Calls were issued with no partner, or met the wrong one.
+        if (
+            (self.row.only or self.row.met)
+            and not self.raises_only
+            and re.search("every call (met its|fits)", self.text)
+        ):
+            yield "FALSE it says that every call fits"
+        if self.row.healthy and "F" * len(self.row.inputs) == getattr(self.row, self.backend):
+            more = [line for line in self.story.lines if line.kind not in (LineKind.HEADLINE, LineKind.FATE)]
+            yield from (f"FALSE alarm: a {line.kind} ({line.form})" for line in more)
+            if self.text and "every call met" not in self.text.partition("\n")[0]:
+                yield f"FALSE alarm: {self.story.headline}"
+
+    def counted(self) -> Iterator[str]:
+        """Sentences with counts: "rank 0 issued one backward more than ranks 1, 2"."""
+        said = r"[Rr]anks? (\d[\d, -]*?) issued (\w+) (?:calls? \()?(.+?)\)? (more|fewer) than ranks? ([\d, -]*\d)"
+        for found in re.finditer(said, self.text):
+            some, others = ranks_of(found[1]), ranks_of(found[5])
+            by = 1 if found[2] == "one" else int(found[2])
+            names = {call.name for line in self.told for call in line.calls if call.name in found[3]}
+            counts = {rank: self.count(rank, names) for rank in (*some, *others)}
+            sign = 1 if found[4] == "more" else -1
+            if any(counts[one] - counts[other] != sign * by for one in some for other in others):
+                yield f"FALSE count: {found[0]!r}, and they issued {counts}"
+
+    def fates(self) -> Iterator[str]:
+        """Sentences that say how a rank ended: "rank 2 has finished"."""
+        said = {
+            "FP": r"(?:has |have )?finished",
+            "H": r"hangs?\b",
+            "R": r"(?:has |have )?raised",
+            "K": r"(?:was |were |has been |have been )killed",
+        }
+        ends = "".join("P" if end.pending else LETTERS[EndKind(end.kind)] for end in self.story.ranks)
+        for letters, verb in said.items():
+            for found in re.finditer(rf"\b[Rr]anks? (\d[\d, -]*?) {verb}", self.text):
+                for rank in ranks_of(found[1]):
+                    if ends[rank] not in letters:
+                        yield f"FALSE ending: {found[0]!r}, and it ends {ends[rank]}"
+
+    def count(self, rank: int, names: set[str]) -> int:
+        """How many calls a rank issued, of these names if there are any."""
+        rows = self.timeline.calls.filter(rank=rank)
+        if not names:
+            return len(rows)
+        return sum(any(name in (row["origin"] or row["op"]) for name in names) for row in rows.iter_rows(named=True))
+
+    def places(self) -> Iterator[str]:
+        """Lines that the headline and its causes rest on, and that the row does not have."""
+        if self.row.healthy or not self.row.calls:
+            return
+        known = self.sites("calls", "parts", "may", "raised")
+        named = {site for line in self.told for site in sites_of(line)}
+        for site in sorted(named - known):
+            yield f"FALSE line: {short(site)}"
+        every = {site for line in self.story.lines for site in sites_of(line)}
+        every |= {end.call.site for end in self.story.ranks if end.call is not None}
+        if not every & self.sites("calls") and not self.row.free:
+            yield f"SILENT of the call: {self.row.calls[0]}"
+
+    def parting(self) -> Iterator[str]:
+        """The lines where the ways part: the first of a line's source lines is the test."""
+        found = self.story.of(LineKind.PARTING)
+        known, odd = self.sites("parts", "may"), set(self.row.odd)
+        for line in found:
+            if line.lines and line.lines[0].site not in known and not self.row.healthy:
+                yield f"FALSE parting: {short(line.lines[0].site)} {line.lines[0].text.strip()}"
+            for rank, other in pairs(line.lines[1:]):
+                alike = {rank, other} <= odd or not odd & {rank, other}
+                if alike and len(odd) < len(self.row.inputs):
+                    yield f"FALSE parting: ranks {rank} and {other} went the same way"
+        if self.row.parts and not found and not self.launched and not self.raises_only:
+            yield f"SILENT of the parting: {self.row.parts[0]}"
+
+    def silences(self) -> Iterator[str]:
+        """What the row has and the story has not: who is odd, what met, where it raised."""
+        if self.row.healthy or self.row.free or self.raises_only:
+            return
+        named = {rank for line in (*self.told, *self.story.of(LineKind.PARTING)) for rank in line.ranks}
+        if missing := set(self.row.odd) - named:
+            yield f"SILENT of rank {', '.join(map(str, sorted(missing)))}"
+        pairs_met = [(site_of(self.name, a), site_of(self.name, b)) for a, b in self.row.met]
+        if pairs_met and not any(tells(line, pair) for line in self.told for pair in pairs_met):
+            yield f"SILENT of what met: {self.row.met[0]}"
+        if self.row.raised and any(end.kind == EndKind.RAISED for end in self.story.ranks):
+            every = {site for line in self.story.lines for site in sites_of(line)}
+            if not every & self.sites("raised"):
+                yield f"SILENT of the line that raised: {self.row.raised[0]}"
+
+    def fixes(self) -> Iterator[str]:
+        """Every fix was tried, and does what it says, or says that it was not tried."""
+        for line in self.story.of(LineKind.FIX):
+            for pattern in self.row.false:
+                if found := re.search(pattern, str(line)):
+                    yield f"FALSE fix: {found[0]!r}"
+            for edit in line.edits:
+                if edit.tried is None:
+                    if "ot tried" not in str(line):
+                        yield f"FALSE fix: it does not say that it was not tried: {line}"
+                elif self.launched:
+                    yield "FALSE fix: a launched program was run again"
+            if line.edits and all(edit.tried for edit in line.edits):
+                yield from self.tried(line.edits)
+
+    def tried(self, edits: Iterable[Edit]) -> Iterator[str]:
+        """Whether every rank finishes once these edits are applied."""
+        try:
+            program = edited(self.name, edits)
+        except (AssertionError, SyntaxError) as error:
+            yield f"FALSE fix: it cannot be applied: {error}"
+            return
+        again = joinlab.emulate(program, inputs=self.row.inputs, backend=self.backend)
+        if not all(end.kind is EndKind.FINISHED and not end.pending for end in again.ends):
+            yield f"FALSE fix: with it, {[str(end) for end in again.ends]}"
+
+
+def ranks_of(text: str) -> list[int]:
+    """The ranks of "0, 2-4".
+
+    >>> ranks_of("0, 2-4")
+    [0, 2, 3, 4]
+    """
+    found: list[int] = []
+    for first, last in re.findall(r"(\d+)(?:-(\d+))?", text):
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def sites_of(line: Line) -> list[str]:
+    """The places that a line rests on."""
+    return [one.site for one in (*line.calls, *line.lines) if one.site]
+
+
+def tells(line: Line, pair: tuple[str, str]) -> bool:
+    """Whether a line names calls from both places; two calls, where they are one place."""
+    calls = {(call.rank, call.group, call.seq): call.site for call in line.calls}
+    sites = [*calls.values(), *(one.site for one in line.lines)]
+    return list(calls.values()).count(pair[0]) > 1 if pair[0] == pair[1] else set(pair) <= set(sites)
+
+
+def pairs(lines: Iterable[SourceLine]) -> Iterator[tuple[int, int]]:
+    """Ranks that stood on two of these lines."""
+    every = list(lines)
+    for at, one in enumerate(every):
+        for other in every[at + 1 :]:
+            yield from ((rank, peer) for rank in one.ranks for peer in other.ranks)
+
+
+def short(site: str) -> str:
+    """A place without its folder."""
+    return site.rpartition("/")[2]
+
+
+def edited(name: str, edits: Iterable[Edit]) -> Callable[..., Any]:
+    """The program with these edits in its text."""
+    program = program_of(name)
+    source = Path(inspect.getsourcefile(program) or "")
+    lines = source.read_text(encoding="utf-8").splitlines()
+    for edit in sorted(edits, key=lambda one: -one.begin):
+        assert Path(edit.file).name == source.name, f"{edit.file} is edited, and the program is in {source.name}"
+        there = lines[edit.begin - 1 : edit.begin - 1 + len(edit.removed)]
+        assert there == list(edit.removed), f"line {edit.begin} is {there}, not {edit.removed}"
+        lines[edit.begin - 1 : edit.begin - 1 + len(edit.removed)] = edit.added
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / f"{source.stem}_edited.py"
+        file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        spec = importlib.util.spec_from_file_location(file.stem, file)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    function: Callable[..., Any] = getattr(module, program.__name__)
+    return function
+
+
+def run(name: str, backend: str, launched: bool = False) -> tuple[Timeline, Story]:
+    """Run one program, and read its story."""
+    row = table()[name]
+    if launched:
+        timeline = joinlab.launch(program_of(name), inputs=row.inputs, backend="gloo", progress=False)
+    else:
+        timeline = joinlab.emulate(program_of(name), inputs=row.inputs, backend=backend)  # type: ignore[arg-type]
+    return timeline, joinlab.diagnose(timeline)
+
+
+def check(name: str, backend: str, launched: bool = False) -> list[str]:
+    """Run one program: what is wrong with its story."""
+    return Check(name, *run(name, backend, launched)).problems()
+
+
+def main() -> int:
+    """Run the table, or some of it; 1 if anything is false."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="rows (pa.a01) or files of rows (pa); all if none is named")
+    parser.add_argument("--nccl", action="store_true", help="with the rules of NCCL alone")
+    parser.add_argument("--gloo", action="store_true", help="with the rules of gloo alone")
+    parser.add_argument("--launched", action="store_true", help="as real processes on gloo")
+    parser.add_argument("--tell", action="store_true", help="print each story, too")
+    parser.add_argument("--wrong", action="store_true", help="print only what is wrong")
+    told = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    names = [name for name in table() if not told.names or name in told.names or name.split(".")[0] in told.names]
+    if told.launched and not told.names:
+        names = [name for name in names if name.split(".")[0] in LAUNCHED]
+    backends = ["gloo"] if told.launched else ["gloo"] * (not told.nccl) + ["nccl"] * (not told.gloo)
+    runs = wrong = silent = 0
+    for name in names:
+        for backend in backends:
+            timeline, story = run(name, backend, told.launched)
+            problems = Check(name, timeline, story).problems()
+            runs, false = runs + 1, any(one.startswith("FALSE") for one in problems)
+            wrong, silent = wrong + false, silent + (bool(problems) and not false)
+            if problems or not told.wrong:
+                print(f"{name} {backend}: {'; '.join(problems) or 'so'}", flush=True)
+            if told.tell:
+                print("    " + str(story).replace("\n", "\n    "))
+    print(f"{runs} runs: {wrong} say something false, {silent} are silent of a fact, {runs - wrong - silent} are right")
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
