@@ -162,6 +162,13 @@ class SpanRow(TypedDict):
     call_site: NotRequired[str | None]
 
 
+class Stood(TypedDict):
+    """Where one thread of a rank stood: its frames as in the column `stack`, the innermost last."""
+
+    thread: str
+    frames: list[str]
+
+
 class AboutNccl(TypedDict, total=False):
     """What a record of GPUs says of NCCL, beside its version.
 

@@ -20,7 +20,7 @@ import polars as pl
 
 from joinlab import archive
 from joinlab.errors import RankError
-from joinlab.ops import LONG_VALUES, AboutNccl, decode_values
+from joinlab.ops import LONG_VALUES, AboutNccl, Stood, decode_values
 from joinlab.ops import CallRow as CallRow
 from joinlab.ops import Source as Source
 from joinlab.ops import SpanRow as SpanRow
@@ -141,6 +141,7 @@ class Meta(TypedDict, total=False):
     missing_ranks: list[int]
     problems: list[str]
     processes: dict[int, Process]
+    stood: dict[int, list[Stood]]
 
 
 def backend_of(meta: Mapping[str, Any], group: str) -> Any:
@@ -249,7 +250,9 @@ class Timeline:
              could not be read; group_names {name: the program's own description of it}, group_backends
              {name: its backend} for groups whose backend is not `backend`; eager_groups, whose NCCL communicators were
              made with them (init_process_group(device_id=...)); nccl, what is known of its rings and GPUs; processes
-             {rank: host, pid, gpu, command} of a recorded job; input_column, what the column `input` counts
+             {rank: host, pid, gpu, command} of a recorded job, and stood {rank: [{thread, frames}]}, of ranks that had
+             written nothing for a while: where each thread stood, the main one first; input_column, what the column
+             `input` counts
 
         timeline.calls.filter(pl.col("completed_ns").is_null())     # what never completed
         timeline.ends[1].kind                                       # "hung"
@@ -398,7 +401,7 @@ _ENDING = {"kind": (str,), "pending": (bool,), "call": _INT, "group": _TEXT, "te
 _META = {"program": _TEXT, "engine": _TEXT, "backend": _TEXT, "transport": _TEXT, "verdict_ns": _INT, "inputs": _INTS}
 _META |= {"world_size": _INT, **dict.fromkeys(("source", "versions", "clock", "emulation"), (dict, type(None)))}
 _META |= dict.fromkeys(("problems", "missing_ranks", "eager_groups", "functions"), (list, tuple))
-_META |= dict.fromkeys(("skipped", "progress", "group_names", "group_backends", "nccl"), (dict,))
+_META |= dict.fromkeys(("skipped", "progress", "group_names", "group_backends", "nccl", "stood"), (dict,))
 _META["input_column"] = (str,)
 _SOURCE = {"file": (str,), "first_line": (int,), "text": (str,)}
 
@@ -428,6 +431,9 @@ def _check_meta(timeline: Timeline) -> None:
     for name, counts in (meta.get("skipped", {}) or {}).items():
         if not isinstance(counts, dict) or any(type(one) is not int for pair in counts.items() for one in pair):
             raise ValueError(f"meta whose skipped calls of group {name!r:.40} are no numbers")
+    for rank, threads in meta.get("stood", {}).items():
+        if rank not in ranks or any(not all(isinstance(one, str) for one in thread["frames"]) for thread in threads):
+            raise ValueError(f"meta whose rank {rank!r:.40} stands nowhere")
     nccl = meta.get("nccl", {})
     _check_types("meta of NCCL", nccl, {"rings": (dict,), "coalesced": (list, tuple), "warps_apart": (bool,)})
     if any(

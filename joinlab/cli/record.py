@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from joinlab.cli.command import Command
+from joinlab.recorder.standstill import STILL_S
 
 FOLDER = "runs/today"
 
@@ -29,6 +30,13 @@ def _options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--keep", metavar="N", type=_kept, default="2000", help='calls kept per group and rank, or "all"'
+    )
+    parser.add_argument(
+        "--still",
+        type=float,
+        metavar="S",
+        default=STILL_S,
+        help="without an event for so long, a rank writes down where its threads stand (default: 5)",
     )
     parser.add_argument(
         "-m", dest="module", action="store_true", help="SCRIPT.py is the name of a module, as python -m"
@@ -52,7 +60,7 @@ def _run(options: argparse.Namespace) -> int:
             errno.ENOENT, "there is no such script. Name the one that torchrun would run.", options.script
         )
     sys.argv = [options.script, *options.arguments]
-    record(options.into, keep=options.keep)
+    record(options.into, keep=options.keep, still_s=options.still)
     try:
         _run_as_main(options.script, options.module)
     except SystemExit as error:

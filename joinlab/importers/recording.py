@@ -53,7 +53,7 @@ class RecordedFolder:
         """By rank, the logs that the last `timeline` was made of."""
 
     def refresh(self) -> bool:
-        """Read the events written since the last time; True if there are any. Records of other jobs are not read."""
+        """Read the events written since the last time; True if a rank has moved. Records of other jobs are not read."""
         for path, rank, number in sorted(_segments(self.folder), key=lambda found: (found[1], found[2])):
             files = self.ranks.setdefault(path.parent / f"rank-{rank}", RankFiles(rank))
             files.add(path, number)
@@ -124,15 +124,14 @@ class RankFiles:
         self._tails[number] = LogTail(path)
 
     def read(self) -> bool:
-        """Take in what was appended; the segments in their order."""
-        news = False
+        """Take in what was appended; the segments in their order. True if the rank has moved since."""
+        moves = self.log.moves
         for number in sorted(self._tails):
             data = self._tails[number].read()
-            news = news or bool(data)
             if data and self.log.cut:  # the segment before ended within a line
                 data = b"\n" + data if number != max(self._tails) else data
             self.log.feed(data)
-        return news
+        return self.log.moves > moves
 
     def close(self) -> None:
         """Close them."""
@@ -233,12 +232,15 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
         meta["stream_waits"] = about["stream_waits"]
     if "nccl" in about:
         meta["nccl"] = about["nccl"]
+    if stood := {rank: log.stood for rank, log in logs.items() if log.stood}:
+        meta["stood"] = stood
     if functions := functions_of(logs.values()):
         meta["functions"] = functions
     if by_step:
         meta["input_column"] = BY_BACKWARD
     ends = _ends(logs, size, calls, groups, backend, setting_of(meta))
-    return timeline_from_rows(calls=calls, ends=ends, meta=meta, spans=spans)
+    printed = [str((logs[rank].raised or {}).get("tb") or "") if rank in logs else "" for rank in range(size)]
+    return timeline_from_rows(calls=calls, ends=ends, meta=meta, spans=spans, output=printed if any(printed) else ())
 
 
 def _of_one_job(recorded: RecordedFolder, problems: list[str]) -> dict[int, RankLog]:

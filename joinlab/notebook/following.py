@@ -48,7 +48,8 @@ class Following(View):
         if news:
             self._moved = time.monotonic()
         timeline = self.recorded.timeline()  # also without news: a process may have ended without a word
-        if news or timeline.ends != self.timeline.ends:
+        stood = (timeline.ends, timeline.meta.get("stood")) != (self.timeline.ends, self.timeline.meta.get("stood"))
+        if news or stood:
             self.timeline = timeline
         self._say()
         return news

@@ -15,6 +15,7 @@ clock; the reader subtracts the moment the run began.
     wake    ids, thread, values, open: of these calls those that had not ended complete now, but for the open ones
     span+   id, name, input or step                span-   id
     over    how the program ended                  return / raise   type and text, traceback
+    stacks  where each thread stood, of a rank that had written nothing for a while: see standstill.py
 """
 
 from __future__ import annotations
@@ -84,6 +85,11 @@ class EventLog:
         """Number of the file that is being filled, where there are several: see BoundedLog."""
         self._begin(path)
         _LOGS.add(self)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where the next event goes. It changes with each."""
+        return self.segment, self._map.tell()
 
     def write(self, event: Mapping[str, Any]) -> None:
         """Append one event."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NotRequired, TypedDict, TypeGuard
 
-from joinlab.ops import LONG_VALUES, AboutNccl, CallRow, Op, Source, SpanRow, encode_values, group_names
+from joinlab.ops import LONG_VALUES, AboutNccl, CallRow, Op, Source, SpanRow, Stood, encode_values, group_names
 from joinlab.program.sources import other_functions
 from joinlab.program.steps import is_made_by_join
 
@@ -60,6 +60,10 @@ class RankLog:
     """Why the recorder stopped before the rank did."""
     damaged: int = 0
     """Lines that are no events."""
+    stood: list[Stood] = field(default_factory=list)
+    """Where its threads stand, while the rank writes nothing else."""
+    moves: int = 0
+    """How many events it wrote; to say where it stands is no move."""
     _stacks: dict[int, tuple[list[str], str | None, bool]] = field(default_factory=dict)
     _rest: bytes = b""
 
@@ -92,6 +96,8 @@ class RankLog:
         if at is not None:
             at -= self.origin_ns
             self.last_ns = max(self.last_ns, at)
+        self.moves += event["e"] != "stacks"
+        self.stood = []
         match event["e"]:
             case "call" if event["id"] in self.calls:
                 return  # a bounded log repeats it in its next segment
@@ -188,6 +194,8 @@ class RankLog:
                 self.begin = event
             case "over":
                 self.over = event["x"]
+            case "stacks":
+                self.stood = [{"thread": one["n"], "frames": one["f"]} for one in event["th"]]
             case "return":
                 self.returned = True
             case "raise":
@@ -306,6 +314,10 @@ def is_ranks(value: object) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(map(_rank, value)) and len(set(value)) == len(value)
 
 
+def _stood(value: object) -> bool:
+    return isinstance(value, dict) and _text(value.get("n")) and _list(_text)(value.get("f"))
+
+
 def _flat(value: object) -> bool:
     """A flat list: the elements of one tensor. Those of a complex one are texts."""
     return isinstance(value, list) and all(isinstance(one, (int, float, str)) for one in value)
@@ -336,7 +348,8 @@ _FORMS: Mapping[str, Mapping[str, Callable[[object], bool]]] = {
               "site": _or_none(_text)},
     "span-": {"t": _number, "id": _number},
     "input": {"k": _number},
-    "raise": {"x": _text},
+    "raise": {"x": _text, "tb": _or_none(_text)},
+    "stacks": {"th": _list(_stood)},
     "gpu": {"x": _text, "cc": _or_none(_number)},
     **{event: {"x": _text} for event in ("over", "refused", "lost")},
 }  # fmt: skip

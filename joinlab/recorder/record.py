@@ -22,6 +22,7 @@ from typing import Any
 from joinlab._version import __version__
 from joinlab.recorder.bounded_log import MOST_BYTES, BoundedLog, segment_name
 from joinlab.recorder.events import EventLog
+from joinlab.recorder.standstill import STILL_S
 
 KEEP = 2000
 RANK_NAMES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
@@ -38,9 +39,10 @@ class Recording:
 
     current: Recording | None = None
 
-    def __init__(self, folder: Path, rank: int, keep: int | None) -> None:
+    def __init__(self, folder: Path, rank: int, keep: int | None, still_s: float) -> None:
         import torch
 
+        from joinlab.recorder import standstill
         from joinlab.recorder.install import install
         from joinlab.recorder.nccl_log import NcclLog
         from joinlab.recorder.recorder import Recorder
@@ -64,6 +66,7 @@ class Recording:
         self._excepthook = sys.excepthook
         sys.excepthook = self._raised
         atexit.register(self._exits)
+        standstill.watch(log, still_s)
 
     def end(self, text: str | None = None, trace: str = "") -> None:
         """The program is over, by the exception `text` if there is one. The first word counts."""
@@ -88,13 +91,14 @@ class Recording:
         warn(self.rank, error)
 
 
-def record(folder: str | os.PathLike[str], *, keep: int | None = KEEP) -> None:
+def record(folder: str | os.PathLike[str], *, keep: int | None = KEEP, still_s: float = STILL_S) -> None:
     """Record this rank into `folder` from now on. Call it once in each rank, before init_process_group.
 
     folder  shared by all ranks or not: files gathered from many hosts in one folder are as good. Where it has a record
             of this rank already, this one goes into job-2 in it, and so on
     keep    calls kept per group and rank, the last ones, with their stacks; older ones are counted. A rank takes at
             most 14 MB of disk (MOST_BYTES). None keeps all calls, without a bound, and sees each completion at once
+    still_s without an event for so long, the rank writes down where each of its threads stands
 
     A bucket of DDP that completes while the backward pass goes on is seen to be complete when the pass issues the next
     bucket or waits: its bar may be too long by that much.
@@ -117,9 +121,9 @@ def record(folder: str | os.PathLike[str], *, keep: int | None = KEEP) -> None:
             if Recording.current is not None:
                 warnings.warn(f"joinlab already records rank {Recording.current.rank}", stacklevel=2)
             elif rank is not None:
-                Recording.current = Recording(Path(folder), rank, keep)
+                Recording.current = Recording(Path(folder), rank, keep, still_s)
             else:
-                _wait_for_rank(Path(folder), keep)
+                _wait_for_rank(Path(folder), keep, still_s)
         except Exception as error:
             warn(rank, error)
 
@@ -150,7 +154,7 @@ def warn(rank: int | None, error: BaseException) -> None:
         print(text, file=sys.stderr)
 
 
-def _wait_for_rank(folder: Path, keep: int | None) -> None:
+def _wait_for_rank(folder: Path, keep: int | None, still_s: float) -> None:
     """No launcher has told the rank, as under torch.multiprocessing.spawn: the first process group will."""
     from torch.distributed import distributed_c10d as c10d
 
@@ -161,7 +165,7 @@ def _wait_for_rank(folder: Path, keep: int | None) -> None:
         atexit.unregister(say_if_nothing)
         rank = int(kwargs["group_rank"] if "group_rank" in kwargs else args[1])
         try:
-            Recording.current = Recording(folder, rank, keep)
+            Recording.current = Recording(folder, rank, keep, still_s)
         except Exception as error:
             warn(rank, error)
         return c10d._new_process_group_helper(*args, **kwargs)
