@@ -28,7 +28,7 @@ from joinlab.errors import TimelineFileError
 from joinlab.importers.clocks import offsets
 from joinlab.importers.recording import LOST, RecordedFolder, is_over, load_recording
 from joinlab.ops import CallRow
-from joinlab.recorder import bounded_log, events, record
+from joinlab.recorder import bounded_log, events, record, standstill
 from joinlab.recorder.bounded_log import MOST_BYTES, BoundedLog, last_calls, parse_segment_name
 from joinlab.timeline import EndKind, Timeline
 
@@ -63,11 +63,11 @@ with model.join(enable=how == "case 4"):
 
 
 @contextmanager
-def torchrun(folder: Path, how: str, ranks: int, script: str = TRAIN) -> Iterator[subprocess.Popen[bytes]]:
+def torchrun(folder: Path, how: str, ranks: int, script: str = TRAIN, *more: str) -> Iterator[subprocess.Popen[bytes]]:
     """A job of `ranks` that records itself into folder/runs; killed in the end."""
     (folder / "train.py").write_text(script)
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    command = [*run, "-m", "joinlab", "record", "--into", "runs", "train.py", how]
+    command = [*run, "-m", "joinlab", "record", "--into", "runs", *more, "train.py", how]
     with subprocess.Popen(command, cwd=folder, env=ENV, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as job:
         try:
             yield job
@@ -99,6 +99,25 @@ def until(folder: Path, wanted: Any) -> Timeline:
 
 def ends(timeline: Timeline) -> list[str]:
     return [str(end) for end in timeline.ends]
+
+
+STANDING = """
+import sys, threading, time
+import torch, torch.distributed as dist
+
+def load_shard(lock):
+    with lock:  # the line
+        return torch.ones(1)
+
+dist.init_process_group("gloo")
+x = torch.ones(1)
+dist.all_reduce(x)
+if dist.get_rank() == 1:
+    lock = threading.Lock()
+    lock.acquire()
+    load_shard(lock)
+dist.all_reduce(x)
+"""
 
 
 # ------------------------------------------------------------------------------------------ torchrun
@@ -152,6 +171,43 @@ def test_a_hung_job_is_proven_hung_while_it_stands_and_after_it_was_killed(tmp_p
     assert ends(after) == ["hung (proven)"] * 2
     assert after.ends[0].text == "its process has been ended since"
     assert is_over(after) and not is_over(timeline)
+
+
+def test_a_rank_that_stands_outside_any_call_says_where(tmp_path: Path) -> None:
+    with torchrun(tmp_path, "", 2, STANDING, "--still", "0.5"):
+        timeline = until(tmp_path, lambda timeline: 1 in timeline.meta.get("stood", {}))
+        assert ends(timeline)[1].startswith("unknown")
+        main, *_ = timeline.meta["stood"][1]
+        line = STANDING[: STANDING.index("  # the line")].count("\n") + 1
+        assert main["frames"][-1] == f"{tmp_path / 'train.py'}:{line} load_shard"
+        assert joinlab.diagnose(timeline).json().count("load_shard") >= 1
+        recorded = RecordedFolder(tmp_path / "runs")
+        recorded.refresh()
+        assert not recorded.refresh()  # to say where it stands is no move
+        recorded.close()
+    again = joinlab.load(timeline.save(tmp_path / "saved"))
+    assert again.meta["stood"] == timeline.meta["stood"]
+
+
+def test_a_rank_says_once_per_standstill_where_it_stands(tmp_path: Path) -> None:
+    log = events.EventLog(tmp_path / "log", lambda error: None)
+    standstill.watch(log, 0.05)
+
+    def said() -> int:
+        return (tmp_path / "log").read_bytes().count(b'"e":"stacks"')
+
+    def wait_for(count: int) -> None:
+        give_up = time.monotonic() + 60
+        while said() < count and time.monotonic() < give_up:
+            time.sleep(0.01)
+        assert said() == count
+
+    wait_for(1)
+    log.write({"e": "input", "k": 1})
+    wait_for(2)
+    assert threading.active_count() == len(threading.enumerate())
+    assert all(standstill.__name__ not in thread.name for thread in threading.enumerate())
+    log.close()
 
 
 def test_a_killed_rank_and_those_whom_it_leaves(tmp_path: Path) -> None:

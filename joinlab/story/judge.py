@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from joinlab.analysis.folding import Folding
 from joinlab.analysis.wording import good
-from joinlab.story.forms import PARTINGS, fates, fix, notes, parted
+from joinlab.story.forms import PARTINGS, fates, fix, notes, parted, standing
 from joinlab.story.lines import Line, RankEnd
 from joinlab.story.scene import Scene
 from joinlab.story.story import Story
@@ -31,7 +31,8 @@ def diagnose(timeline: Timeline, folding: Folding | None = None) -> Story:
     scene = Scene(timeline, folding)
     headline, *causes = next(found for kind in PARTINGS if (found := kind.find(scene)))
     headline = _with_endings(scene, headline)
-    lines = (headline, *causes, *parted.find(scene), *fix.find(scene), *fates.find(scene), *notes.find(scene))
+    more = (parted, standing, fix, fates, notes)
+    lines = (headline, *causes, *(line for form in more for line in form.find(scene)))
     ranks = tuple(_end(scene, rank) for rank in range(len(scene.ends)))
     return Story(lines, ranks, _PROVENANCE.get(str(timeline.meta.get("engine")), "imported"))
 

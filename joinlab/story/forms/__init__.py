@@ -23,6 +23,7 @@ from joinlab.story.forms import (
     kept_waiting,
     notes,
     parted,
+    standing,
     wrong_answer,
 )
 from joinlab.story.lines import Line, Piece
@@ -33,7 +34,7 @@ PARTINGS: tuple[ModuleType, ...] = (kept_waiting, even, wrong_answer, extra, cir
 """Asked in this order; the first that finds something tells the headline and its causes."""
 
 WORDS: Mapping[str, Callable[[Line], Text]] = {
-    form: words for module in (*PARTINGS, parted, fates, fix, notes) for form, words in module.WORDS.items()
+    form: words for module in (*PARTINGS, parted, standing, fates, fix, notes) for form, words in module.WORDS.items()
 }
 """By form, what makes a line's words."""
 

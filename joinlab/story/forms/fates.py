@@ -21,6 +21,9 @@ from joinlab.story.scene import Scene
 from joinlab.story.words import ENDINGS, Text, full, is_or_are, listing, s, say, who
 from joinlab.timeline import CallRow, EndKind, backend_of
 
+CALLERS = 2
+"""How many of the lines that led to a raise are told, the nearest first."""
+
 PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Read error", "Broken pipe")
 """What gloo says when the process at the other end is gone."""
 
@@ -69,7 +72,7 @@ class _Fate:
         if end.kind is EndKind.HUNG:
             facts["proven"] = "again" if scene.proven_again(self.rank) else "recorded" if end.proven else ""
             facts["text"] = (text or "it made no progress").removeprefix("only suspected: ")
-        site = _raised_at(scene.timeline.output[self.rank]) if end.kind is EndKind.RAISED else ""
+        sites = _raised_at(scene.timeline.output[self.rank]) if end.kind is EndKind.RAISED else ()
         if awaited is None:
             if self.rank in scene.last and end.kind in (EndKind.HUNG, EndKind.KILLED, EndKind.UNKNOWN):
                 facts["after"] = self.cite(scene.last[self.rank])
@@ -78,7 +81,7 @@ class _Fate:
             why = self.why(awaited, end.kind, facts)
             if why:
                 facts["why"] = why
-        lines = (SourceLine(site, "", (self.rank,)),) if site else ()
+        lines = (SourceLine(sites[0], "", (self.rank,), tuple(map(SourceLine, sites[1:]))),) if sites else ()
         return Line(LineKind.FATE, form, (self.rank,), tuple(self.calls), lines=lines, facts=facts)
 
     def cite(self, key: Key) -> int:
@@ -199,14 +202,14 @@ def _grouped(told: Sequence[Why]) -> list[Why]:
 _FRAME = re.compile(r'  File "(.+)", line (\d+)', re.MULTILINE)  # of a traceback
 
 
-def _raised_at(output: str) -> str:
-    """The line of the learner's own code in which a traceback at the end of a rank's output ends; "" without one.
+def _raised_at(output: str) -> tuple[str, ...]:
+    """The lines of the learner's own code in a traceback at the end of a rank's output, that which raised first.
 
     >>> _raised_at('Traceback (most recent call last):\\n  File "train.py", line 9, in worker\\nKeyError: 1\\n')
-    'train.py:9'
+    ('train.py:9',)
     """
     frames = _FRAME.findall(output[output.rfind("Traceback (most recent call last)") :])
-    return next((f"{file}:{line}" for file, line in reversed(frames) if kind_of(file) == "program"), "")
+    return tuple(f"{file}:{line}" for file, line in reversed(frames) if kind_of(file) == "program")
 
 
 def _cut(text: str) -> str:
@@ -292,7 +295,8 @@ def _hung(line: Line) -> Text:
 
 def _raised(line: Line) -> Text:
     text = str(line.facts.get("text") or "an error")
-    at = f" ({short_site(line.lines[0].site)})" if line.lines else ""
+    sites = [short_site(one.site) for line in line.lines for one in (line, *line.via[:CALLERS])]
+    at = f" ({', called from '.join(sites)})" if sites else ""
     if line.facts.get("peer_gone"):
         return say(
             "{} raised an error{}: on gloo a process that ends closes its connections.", who(line.ranks), _in(line)

@@ -1,0 +1,71 @@
+"""Where a rank stands that issues nothing, while a peer waits: in a lock, a sleep, a subprocess, a dead mount.
+
+Its own recorder has written the stacks of its threads down; where it could not, how to look is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import PurePath
+
+from joinlab.analysis.wording import short_site
+from joinlab.ops import Stood
+from joinlab.program.labels import kind_of
+from joinlab.story.lines import Line, LineKind, SourceLine
+from joinlab.story.scene import Scene
+from joinlab.story.words import Text, listing, say, who
+from joinlab.timeline import EndKind
+
+MOST_RANKS, MOST_THREADS = 4, 3
+"""So many ranks, and threads of each, are told."""
+
+
+def find(scene: Scene) -> tuple[Line, ...]:
+    """A line for each rank that is outside any call while a peer is in one."""
+    ends = scene.ends
+    inside = [scene.awaited(rank) is not None and end.kind is not EndKind.FINISHED for rank, end in enumerate(ends)]
+    found = []
+    for rank, process in scene.meta.get("processes", {}).items() if any(inside) else ():
+        end = ends[rank]
+        if inside[rank] or not (end.runs or end.kind in (EndKind.HUNG, EndKind.KILLED)):
+            continue
+        threads = [_Thread(one) for one in scene.meta.get("stood", {}).get(rank, ())]
+        threads = [one for one in threads if one.frames][:MOST_THREADS]
+        if threads:
+            lines = tuple(SourceLine(one.frames[0][0], "", (rank,), one.callers) for one in threads)
+            facts = {"threads": [[one.name, one.frames[0][1], one.library] for one in threads]}
+            found.append(Line(LineKind.CAUSE, "stands", (rank,), lines=lines, facts=facts))
+        elif end.runs and process["pid"] is not None:
+            found.append(Line(LineKind.NOTE, "look", (rank,), facts={"host": process["host"], "pid": process["pid"]}))
+    return tuple(found[:MOST_RANKS])
+
+
+class _Thread:
+    """One thread's stack: `frames`, site and function of the program's own, the innermost first."""
+
+    def __init__(self, stood: Stood) -> None:
+        self.name = stood["thread"]
+        every = [frame.rpartition(" ")[::2] for frame in reversed(stood["frames"])]
+        self.frames = [(site, name) for site, name in every if kind_of(site.rpartition(":")[0]) == "program"]
+        self.callers = tuple(SourceLine(site) for site, _ in self.frames[1:])
+        self.library = ""
+        if every and every[0] not in self.frames:
+            site, name = every[0]
+            self.library = f"{name} of {PurePath(site.rpartition(':')[0]).name}"
+
+
+def _stands(line: Line) -> Text:
+    told = []
+    for at, (name, function, library) in enumerate(line.facts["threads"]):
+        whose, deep = f"its thread {name} " if at else "", f", called {library}" if library else ""
+        told.append(say(f"{whose}in {function} ({short_site(line.lines[at].site)}{deep})"))
+    return say("{} stands outside any call: {}.", who(line.ranks), listing(told))
+
+
+def _look(line: Line) -> Text:
+    pid, host = line.facts["pid"], line.facts["host"]
+    return say("{} runs outside any recorded call. To see where: " + f"py-spy dump --pid {pid} (on {host}).",
+               who(line.ranks))  # fmt: skip
+
+
+WORDS: Mapping[str, Callable[[Line], Text]] = {"stands": _stands, "look": _look}
