@@ -9,7 +9,7 @@ emulated ones. The two never share an axis.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib import import_module
@@ -24,6 +24,7 @@ from joinlab.ops import LONG_VALUES, AboutNccl, Stood, decode_values
 from joinlab.ops import CallRow as CallRow
 from joinlab.ops import Source as Source
 from joinlab.ops import SpanRow as SpanRow
+from joinlab.program.parting import Parting
 
 CALL_COLUMNS: Mapping[str, pl.DataType] = {
     "rank": pl.Int64(),  # global rank that issued the call
@@ -142,6 +143,7 @@ class Meta(TypedDict, total=False):
     problems: list[str]
     processes: dict[int, Process]
     stood: dict[int, list[Stood]]
+    parting: Parting  # where the ways of the ranks part, see Timeline.parting
 
 
 def backend_of(meta: Mapping[str, Any], group: str) -> Any:
@@ -265,6 +267,7 @@ class Timeline:
     returns: tuple[Any, ...] = field(default=())
     output: tuple[str, ...] = field(default=())
     _unread: dict[str, list[CallRow] | list[SpanRow]] = field(default_factory=dict, init=False, repr=False)
+    _looks: list[Callable[[Timeline], Parting | None]] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name, columns in _COLUMNS.items():
@@ -328,6 +331,21 @@ class Timeline:
         """Name of the group that all ranks are in: the first of meta["groups"]."""
         return str(next(iter(self.meta["groups"])))
 
+    def look(self, look: Callable[[Timeline], Parting | None]) -> None:
+        """Let `look` find out where the ranks' ways part, when that is first asked."""
+        self._looks.append(look)
+
+    def parting(self) -> Parting | None:
+        """The lines of the program at which the ranks' ways part, and the values in them; None where none is known.
+
+        An emulated run that went wrong is emulated once more for it, the first time that this is called.
+        """
+        while self._looks:
+            found = self._looks.pop()(self)
+            if found is not None:
+                self.meta["parting"] = found
+        return self.meta.get("parting")
+
     def equals(self, other: Timeline) -> bool:
         """True if both hold the same calls, spans, endings, output and meta (returns are compared by repr)."""
         return (
@@ -335,7 +353,7 @@ class Timeline:
             and self.spans.equals(other.spans)
             and self.ends == other.ends
             and self.output == other.output
-            and self.meta == other.meta
+            and {**self.meta, "parting": None} == {**other.meta, "parting": None}
             and repr(self.returns) == repr(other.returns)
         )
 
@@ -350,6 +368,7 @@ class Timeline:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one file that `joinlab.load` opens, also on a machine without torch; returns its path."""
+        self.parting()
         return archive.save(self, path)
 
     def to_chrome(self, path: str | os.PathLike[str]) -> Path:
@@ -401,8 +420,9 @@ _ENDING = {"kind": (str,), "pending": (bool,), "call": _INT, "group": _TEXT, "te
 _META = {"program": _TEXT, "engine": _TEXT, "backend": _TEXT, "transport": _TEXT, "verdict_ns": _INT, "inputs": _INTS}
 _META |= {"world_size": _INT, **dict.fromkeys(("source", "versions", "clock", "emulation"), (dict, type(None)))}
 _META |= dict.fromkeys(("problems", "missing_ranks", "eager_groups", "functions"), (list, tuple))
-_META |= dict.fromkeys(("skipped", "progress", "group_names", "group_backends", "nccl", "stood"), (dict,))
+_META |= dict.fromkeys(("skipped", "progress", "group_names", "group_backends", "nccl", "stood", "parting"), (dict,))
 _META["input_column"] = (str,)
+_LISTS = dict.fromkeys(("values", "sides"), (list,))
 _SOURCE = {"file": (str,), "first_line": (int,), "text": (str,)}
 
 
@@ -420,6 +440,12 @@ def _check_meta(timeline: Timeline) -> None:
         if not isinstance(source, dict) or source.keys() != _SOURCE.keys():
             raise ValueError("meta whose source is of another form")
         _check_types("a source", source, _SOURCE)
+    for test in meta.get("parting", {}).get("tests", ()):
+        _check_types("a test", test, {"file": (str,), "line": (int,), "text": (str,), **_LISTS})
+        for one in (*test["values"], *test["sides"]):
+            _check_types(
+                "a side", one, {"ranks": (list,), "name": (str,), "how": (str,), "line": (int,), "text": (str,)}
+            )
     groups = meta.get("groups")
     if not isinstance(groups, dict) or not groups:
         raise ValueError("meta without groups")

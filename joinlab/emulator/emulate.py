@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from joinlab.emulator.again import Again
 from joinlab.emulator.clock import check_costs
 from joinlab.emulator.model import Knobs
 from joinlab.emulator.run import Emulation
@@ -98,6 +99,7 @@ def emulate(
     knobs = Knobs(backend, era, barrier_value, pad, costs, float(timeout), gpu, independent_threads)
     emulation = Emulation(program, counts, seeds, knobs)
     timeline = emulation.go()
+    timeline.look(Again(program, counts, seeds, knobs))
     if on_output is not None:
         emulation.tell(on_output)
     return timeline

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text
 from joinlab.program.program import Inputs, Program, call_program, program_name
 from joinlab.program.sources import other_functions, source_of
 from joinlab.program.steps import BY_BACKWARD, settle_steps
+from joinlab.program.ways import Way
 from joinlab.rules.nccl import TUNED_RANKS
 from joinlab.timeline import Emulation as EmulationMeta
 from joinlab.timeline import Ending, EndKind, Meta, Timeline, Watched, timeline_from_rows
@@ -53,6 +55,7 @@ class Emulation:
         self.knobs = knobs
         self.costs = knobs.costs
         self.printed_lines: list[tuple[int, str]] = []
+        self.ways: Mapping[int, Way] = {}  # of ranks whose lines are followed
         self.judged = False  # every rank that still lives is being ended
         self.aborting: list[Host] = []  # their backend aborts their process, and their clocks are not there yet
         owns = [Own(rank, len(counts), seed) for rank, seed in enumerate(seeds)]
@@ -95,7 +98,9 @@ class Emulation:
             try:
                 self._open_default_group(host)
                 inputs = Inputs(self.counts[host.rank], host.progress.mark_input)
-                value = self._isolation.call(lambda: call_program(self.program, host.rank, inputs))
+                run = partial(call_program, self.program, host.rank, inputs)
+                way = self.ways.get(host.rank)
+                value = self._isolation.call(run if way is None else partial(way.follow, run))
                 self._returned(host, value)
             except RankEnded:
                 raise

@@ -1,0 +1,162 @@
+"""Branches: the statement of the program that stands at a line, what it tests, and which names it sets."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement, or the head of one that holds others.
+
+    first, last  its lines in the file, with those of the statements in it
+    text         its head without indentation: "if v < self.best:"
+    decides      it is a loop, an `if`, or holds a condition, a comprehension or an assert
+    loops        it is a loop
+    names        what its test reads: "v", "self.best"
+    stores       what it or the statements in it set: "start", "self.bad"
+    """
+
+    first: int
+    last: int
+    text: str
+    decides: bool
+    loops: bool
+    names: tuple[str, ...]
+    stores: frozenset[str]
+
+
+def statement_at(file: str, line: int) -> Statement | None:
+    """The statement at a line: of `if a: b` on one line the `if`. None where the text is not known."""
+    linecache.checkcache(file)
+    return _statements("".join(linecache.getlines(file)), file).get(line)
+
+
+@lru_cache(maxsize=64)
+def _statements(text: str, file: str) -> dict[int, Statement]:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return {}
+    found: dict[int, Statement] = {}
+    lines = text.splitlines()
+    for node in sorted((one for one in ast.walk(tree) if isinstance(one, ast.stmt)), key=lambda one: one.lineno):
+        made: Statement | None = None
+        for line in range(node.lineno, _head_end(node) + 1):
+            if line not in found or not found[line].decides or found[line].first < line:
+                made = made or _made(node, lines)
+                found[line] = made
+    return found
+
+
+def _head_end(node: ast.stmt) -> int:
+    """The last line of what stands before the statements in it."""
+    body = getattr(node, "body", None)
+    if not body or isinstance(node, ast.Match):
+        return node.end_lineno or node.lineno
+    first: int = body[0].lineno
+    return max(node.lineno, first - 1)
+
+
+def _made(node: ast.stmt, lines: list[str]) -> Statement:
+    tests = list(_tests(node))
+    last = _test_end(node)
+    text = " ".join(line.strip() for line in lines[node.lineno - 1 : last])
+    names = tuple(dict.fromkeys(name for test in tests or _reads(node) for name in names_in(test)))
+    loops = isinstance(node, (ast.For, ast.While, ast.AsyncFor))
+    stores = frozenset(_stores(node))
+    return Statement(node.lineno, node.end_lineno or node.lineno, text, bool(tests), loops, names, stores)
+
+
+def _test_end(node: ast.stmt) -> int:
+    match node:
+        case ast.If(test=test) | ast.While(test=test):
+            return test.end_lineno or node.lineno
+        case ast.For(iter=test):
+            return test.end_lineno or node.lineno
+        case ast.FunctionDef() | ast.ClassDef() | ast.With() | ast.Try() | ast.Match():
+            return node.lineno
+    return node.end_lineno or node.lineno
+
+
+def _tests(node: ast.stmt) -> Iterator[ast.expr]:
+    """The expressions on whose values it depends where it goes on."""
+    match node:
+        case ast.If(test=test) | ast.While(test=test) | ast.Assert(test=test):
+            yield test
+        case ast.For(iter=test) | ast.AsyncFor(iter=test) | ast.Match(subject=test):
+            yield test
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Try():
+            return
+        case _:
+            for inner in _expressions(node):
+                match inner:
+                    case ast.IfExp(test=test):
+                        yield test
+                    case ast.BoolOp(values=values):
+                        yield from values[:-1]
+                    case ast.comprehension(iter=test, ifs=ifs):
+                        yield from (test, *ifs)
+
+
+def _reads(node: ast.stmt) -> list[ast.expr]:
+    return [node.value] if isinstance(node, (ast.Return, ast.Expr)) and node.value is not None else []
+
+
+def _expressions(node: ast.AST) -> Iterator[ast.AST]:
+    """The expressions of a statement, without those of the statements in it."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.stmt):
+            yield child
+            yield from _expressions(child)
+
+
+def names_in(test: ast.AST) -> Iterator[str]:
+    """The names that an expression reads, with attributes: not the function of a call, but what its method is of.
+
+    >>> list(names_in(ast.parse("stop(loss.item()) or self.best < len(seen)").body[0].value))
+    ['loss', 'self.best', 'seen']
+    """
+    match test:
+        case ast.Call(func=func, args=args, keywords=keywords):
+            if isinstance(func, ast.Attribute):
+                yield from names_in(func.value)
+            for one in (*args, *(keyword.value for keyword in keywords)):
+                yield from names_in(one)
+        case ast.Attribute() | ast.Name():
+            if name := dotted(test):
+                yield name
+            elif isinstance(test, ast.Attribute):
+                yield from names_in(test.value)
+        case ast.Lambda():
+            return
+        case _:
+            for child in ast.iter_child_nodes(test):
+                yield from names_in(child)
+
+
+def dotted(node: ast.AST) -> str:
+    """ "self.best" of a name or of attributes of one; "" of anything else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and (owner := dotted(node.value)):
+        return f"{owner}.{node.attr}"
+    return ""
+
+
+def _stores(node: ast.stmt) -> Iterator[str]:
+    for one in ast.walk(node):
+        if isinstance(one, (ast.Name, ast.Attribute)) and isinstance(one.ctx, ast.Store):
+            yield dotted(one)
+        elif isinstance(one, ast.Expr) and isinstance(one.value, ast.Call):  # seen.append(x)
+            called = one.value.func
+            if isinstance(called, ast.Attribute) and (called.attr in _CHANGES or called.attr.endswith("_")):
+                yield dotted(called.value)
+
+
+_CHANGES = ("append", "extend", "insert", "add", "update", "pop", "remove", "discard", "clear", "appendleft", "popleft")
+"""Methods of containers that change them; those of a tensor end with "_"."""

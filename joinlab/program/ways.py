@@ -1,0 +1,322 @@
+"""The way of a rank: which of the program's own lines it ran, between which of its calls, and what it tested there.
+
+    issued  event      depth  line                                    values
+    3       line       1      8   for x in inputs:                    len(inputs) = 3
+    3       line       1      7   for epoch in range(2):
+    3       line       1      8   for x in inputs:                    len(inputs) = 3
+    3       line       1      9       loss = net(x).sum()
+
+Only functions in the learner's own files are followed, helpers in other files of theirs, too; `parting` compares ways.
+Python 3.12 tells lines by sys.monitoring, which costs nothing in code that is not followed; sys.settrace does before.
+Where something else traces already, a debugger or coverage, nothing is followed.
+"""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import lru_cache
+from types import CodeType, FrameType
+from typing import Any, NamedTuple, TypeVar
+
+from joinlab.program.branches import Statement, statement_at
+from joinlab.program.labels import kind_of
+from joinlab.program.program import Inputs
+
+T = TypeVar("T")
+
+MAX_STEPS = 50_000
+"""So many steps are kept of a rank before its window, and as many within it."""
+
+MAX_TEXT = 40
+"""Characters of a text that a test read; of a longer one its length is told."""
+
+Plain = str | int | float | bool | None
+
+
+class Step(NamedTuple):
+    """One event of a way.
+
+    issued  how many calls the rank had issued
+    event   "call", "line", "return" (or yield), "raise"
+    depth   frames of the program on the stack, this one included
+    values  at a test: the names in it; of "raise": the type of the exception
+    """
+
+    issued: int
+    event: str
+    depth: int
+    file: str
+    function: str
+    line: int
+    values: tuple[tuple[str, Plain], ...] = ()
+
+    @property
+    def key(self) -> tuple[str, int, str, str, int]:
+        """What is equal on ranks that go the same way."""
+        return self[1:6]
+
+
+class Window(NamedTuple):
+    """A rank's steps while it had issued `first` to `last` calls; last is None: to its end."""
+
+    first: int
+    last: int | None
+
+
+ALL = Window(0, None)
+"""Every step."""
+
+
+class Way:
+    """Follows one thread: `issued()` says how many calls its rank has issued."""
+
+    def __init__(self, issued: Callable[[], int], window: Window = ALL, most: int = MAX_STEPS) -> None:
+        self.before: deque[Step] = deque(maxlen=most)
+        self.within: list[Step] = []
+        self.dropped = 0  # steps before the window that are no longer kept
+        self._issued = issued
+        self._window = window
+        self._most = most
+        self._depth = 0
+        self._over = False
+        self._unsure: tuple[list[tuple[str, Plain]], list[tuple[int, Any]]] | None = None
+        self._tests: dict[tuple[str, int], Statement | None] = {}
+
+    @property
+    def steps(self) -> list[Step]:
+        """All that are kept."""
+        return [*self.before, *self.within]
+
+    def follow(self, run: Callable[[], T]) -> T:
+        """`run()`, followed."""
+        if traced_by() is not None:
+            return run()
+        if hasattr(sys, "monitoring"):
+            return _monitored(self, run)
+        sys.settrace(self._called)
+        try:
+            return run()
+        finally:
+            sys.settrace(None)
+            self._settle()
+
+    # ------------------------------------------------------------------------------------ sys.settrace
+
+    def _called(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if not followed(frame.f_code.co_filename) or self._over:
+            return None
+        self.note("call", frame)
+        return self._stepped
+
+    def _stepped(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if event == "exception":
+            self.raised(frame, arg[0])
+        elif event in ("line", "return"):
+            self.note(event, frame)
+        return self._stepped
+
+    # ------------------------------------------------------------------------------------ what is kept
+
+    def raised(self, frame: FrameType, kind: type[BaseException]) -> None:
+        """An exception passes through a frame. Those that end a loop are no event; joinlab's own end the way."""
+        if issubclass(kind, (StopIteration, StopAsyncIteration, GeneratorExit)):
+            return
+        if kind.__module__.startswith("joinlab.") and not issubclass(kind, Exception):
+            self._over = True
+        self.note("raise", frame, (("", kind.__name__),))
+
+    def note(self, event: str, frame: FrameType, values: tuple[tuple[str, Plain], ...] = ()) -> None:
+        """Keep an event of a frame of the program."""
+        if event == "call":
+            self._depth += 1
+        if not self._over:
+            self._settle()
+            self._keep(event, frame, values)
+        if event == "return":
+            self._depth -= 1
+
+    def _keep(self, event: str, frame: FrameType, values: tuple[tuple[str, Plain], ...]) -> None:
+        issued, code, line = self._issued(), frame.f_code, frame.f_lineno
+        if event == "line":
+            values = self._values(frame, code, line)
+        step = Step(issued, event, self._depth, code.co_filename, code.co_name, line, values)
+        if issued < self._window.first:
+            self.dropped += len(self.before) == self._most
+            self.before.append(step)
+        elif len(self.within) < self._most and (self._window.last is None or issued <= self._window.last):
+            self.within.append(step)
+        else:
+            self._over = True
+
+    def _values(self, frame: FrameType, code: CodeType, line: int) -> Any:
+        place = code.co_filename, line
+        if place not in self._tests:
+            self._tests[place] = statement_at(*place)
+        test = self._tests[place]
+        if test is None or not test.names:
+            return ()
+        found: list[tuple[str, Plain]] = []
+        tensors: list[tuple[int, Any]] = []
+        for name in test.names:
+            value = _named(frame, name)
+            told = told_of(name, value)
+            if told is not None:
+                if told[0] == name and _is_tensor(value):
+                    tensors.append((len(found), value))
+                found.append(told)
+        if tensors:
+            self._unsure = found, tensors
+            return found
+        return tuple(found)
+
+    def _settle(self) -> None:
+        """A number in a tensor is told only if it is the same after the test: a call in flight may have set it."""
+        if self._unsure is None:
+            return
+        found, tensors = self._unsure
+        self._unsure = None
+        for at, tensor in reversed(tensors):
+            if told_of("", tensor) != ("", found[at][1]):
+                del found[at]
+
+
+@lru_cache(maxsize=4096)
+def followed(file: str) -> bool:
+    """Whether code of this file is the learner's own, and its text is known."""
+    return kind_of(file) == "program" and bool(linecache.getlines(file))
+
+
+def traced_by() -> str | None:
+    """Who traces this thread already, or will trace new ones; None: nobody."""
+    tracer = sys.gettrace() or threading.gettrace()
+    if tracer is None:
+        return None
+    return str(getattr(tracer, "__module__", None) or type(tracer).__module__).partition(".")[0]
+
+
+# ---------------------------------------------------------------------------------------- sys.monitoring
+
+_following: dict[int, Way] = {}
+"""By thread: the ways that are followed by sys.monitoring now."""
+
+TOOL = 4
+"""The number of our tool in sys.monitoring: 0 to 2 and 5 have names there."""
+
+
+def _monitored(way: Way, run: Callable[[], T]) -> T:
+    me = threading.get_ident()
+    monitoring = sys.monitoring  # type: ignore[attr-defined]
+    if not _following:
+        monitoring.use_tool_id(TOOL, "joinlab")
+        events = monitoring.events
+        told = {
+            events.PY_START: _told("call"),
+            events.PY_RESUME: _told("call"),
+            events.PY_RETURN: _told("return"),
+            events.PY_YIELD: _told("return"),
+            events.LINE: _told("line"),
+        }
+        for event, callback in told.items():
+            monitoring.register_callback(TOOL, event, callback)
+        for event in (events.RAISE, events.RERAISE, events.PY_UNWIND, events.PY_THROW):  # these cannot be disabled
+            monitoring.register_callback(TOOL, event, _told_error(event == events.PY_UNWIND, event == events.PY_THROW))
+        monitoring.set_events(TOOL, sum(told) | events.RAISE | events.RERAISE | events.PY_UNWIND | events.PY_THROW)
+        monitoring.restart_events()
+    _following[me] = way
+    try:
+        return run()
+    finally:
+        del _following[me]
+        way._settle()
+        if not _following:
+            monitoring.set_events(TOOL, 0)
+            monitoring.free_tool_id(TOOL)
+
+
+def _told(event: str) -> Callable[..., Any]:
+    disable = sys.monitoring.DISABLE  # type: ignore[attr-defined]
+
+    def told(code: CodeType, *_: Any) -> Any:
+        if not followed(code.co_filename):
+            return disable
+        way = _following.get(threading.get_ident())
+        if way is not None:
+            way.note(event, sys._getframe(1))
+        return None
+
+    return told
+
+
+def _told_error(unwinds: bool, throws: bool) -> Callable[..., None]:
+    def told(code: CodeType, _: int, error: BaseException) -> None:
+        way = _following.get(threading.get_ident()) if followed(code.co_filename) else None
+        if way is None:
+            return
+        frame = sys._getframe(1)
+        if throws:
+            way.note("call", frame)
+        elif unwinds:
+            way.note("return", frame)
+        else:
+            way.raised(frame, type(error))
+
+    return told
+
+
+# ---------------------------------------------------------------------------------------- values
+
+
+def _named(frame: FrameType, name: str) -> Any:
+    """What a name stands for; attributes are read from the object's own dict, so that no code of a class runs."""
+    first, *rest = name.split(".")
+    value = frame.f_locals.get(first, frame.f_globals.get(first, frame))
+    for attribute in rest:
+        try:
+            value = object.__getattribute__(value, "__dict__").get(attribute, frame)
+        except (AttributeError, TypeError):
+            return frame
+    return value
+
+
+def told_of(name: str, value: Any) -> tuple[str, Plain] | None:
+    """What is told of a value: a number, a length or a shape, or a short text; None: nothing.
+
+    >>> told_of("best", 0.4), told_of("seen", [1, 2]), told_of("self", object())
+    (('best', 0.4), ('len(seen)', 2), None)
+    """
+    kind = type(value)
+    if value is None or kind in (bool, float) or (kind is int and abs(value) < 2**63):
+        return name, value
+    if kind is str and len(value) <= MAX_TEXT:
+        return name, value
+    if kind in _SIZED:
+        return f"len({name})", len(value)
+    if _is_tensor(value):
+        if value.device.type == "cpu" and value.numel() == 1 and value.layout is sys.modules["torch"].strided:
+            return name, _item(value)
+        return f"{name}.shape", str(tuple(value.shape))
+    if kind.__module__ == "numpy" and hasattr(value, "dtype") and not getattr(value, "shape", True):
+        return told_of(name, value.item())
+    return None
+
+
+_SIZED = (str, bytes, bytearray, list, tuple, dict, set, frozenset, deque, range, Inputs)
+
+
+def _is_tensor(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and type(value) in (torch.Tensor, torch.nn.Parameter)
+
+
+def _item(tensor: Any) -> Plain:
+    """Its one element, by the method of the C++ class: an emulation lets that of torch.Tensor wait."""
+    with suppress(Exception):
+        found = sys.modules["torch"]._C.TensorBase.item(tensor)
+        if isinstance(found, (bool, int, float)):
+            return found
+    return None

@@ -1,0 +1,202 @@
+"""Where the ranks' ways part: the marked lines of these programs, and the values in their tests."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import joinlab
+
+
+def parted(program, inputs=(3, 3), backend="nccl"):
+    """The marked lines of the program and of the functions it calls, those that were found, and the values there."""
+    timeline = joinlab.emulate(program, inputs, backend)
+    found = timeline.parting()
+    tests = [] if found is None else found["tests"]
+    values: dict = {}
+    for test in tests:
+        for read in test["values"]:
+            values.setdefault(read["name"], {}).update(dict.fromkeys(read["ranks"], read["value"]))
+    return [test["line"] for test in tests], values
+
+
+def marks(*functions, mark="# PARTS"):
+    """The numbers of the marked lines."""
+    found = []
+    for function in functions:
+        lines, first = inspect.getsourcelines(function)
+        found += [first + at for at, line in enumerate(lines) if mark in line]
+    return found
+
+
+def two_epochs(rank, inputs):
+    model = DDP(nn.Linear(1, 1))
+    if rank == 0:
+        print("begins")
+    for _ in range(2):
+        for x in inputs:  # PARTS
+            model(x).sum().backward()
+            model.module.weight.grad.item()
+
+
+def checkpoint_on_one_rank(rank, inputs):
+    model = DDP(nn.Linear(1, 1))
+    start = 0
+    if rank == 1:  # PARTS
+        start = 1
+    for _ in range(start, 3):  # PARTS
+        model(torch.ones(1)).sum().backward()
+        model.module.weight.grad.item()
+
+
+class Patience:
+    def __init__(self):
+        self.best, self.bad = float("inf"), 0
+
+    def __call__(self, value):
+        if value < self.best:  # PARTS
+            self.best, self.bad = value, 0
+        else:
+            self.bad += 1
+        return self.bad >= 2
+
+
+def early_stopping(rank, inputs):
+    model, stop = DDP(nn.Linear(1, 1)), Patience()
+    for epoch in range(5):
+        model(torch.ones(1)).sum().backward()
+        if stop(epoch if rank == 1 else -epoch):  # PARTS
+            break
+        model.module.weight.grad.item()
+
+
+def load(rank, i):
+    if rank == 1 and i == 1:  # PARTS
+        raise OSError("truncated image")
+    return torch.ones(1)
+
+
+def swallowed(rank, inputs):
+    model = DDP(nn.Linear(1, 1))
+    for i in range(3):
+        with contextlib.suppress(OSError):
+            model(load(rank, i)).sum().backward()
+    dist.barrier()
+
+
+def subgroup(rank, inputs):
+    group = dist.new_group([0, 1])
+    for i, x in enumerate(inputs):
+        value = x * (10 if rank == 1 and i == 2 else 1)
+        if value.item() > 5:  # PARTS
+            continue
+        if rank < 2:
+            dist.all_reduce(value, group=group)
+            value.item()
+
+
+def on_one_line(rank, inputs):
+    _ = dist.barrier() if rank == 0 else None  # PARTS
+    return "done"
+
+
+def batches(inputs):
+    for x in inputs:  # PARTS
+        yield x * 2
+
+
+def generator(rank, inputs):
+    model = DDP(nn.Linear(1, 1))
+    for x in batches(inputs):
+        model(x).sum().backward()
+        model.module.weight.grad.item()
+
+
+def joined(rank, inputs):
+    model = DDP(nn.Linear(1, 1))
+    with model.join():
+        for x in inputs:
+            model(x).sum().backward()
+
+
+def root_sends(rank, inputs):
+    if rank == 0:
+        dist.broadcast(torch.ones(1), 0)
+    else:
+        dist.broadcast(torch.zeros(1), 0)
+
+
+CASES = {
+    two_epochs: ((3, 4), [], {"len(inputs)": {0: 3, 1: 4}}),
+    checkpoint_on_one_rank: ((3, 3), [], {"rank": {0: 0, 1: 1}, "start": {0: 0, 1: 1}}),
+    early_stopping: ((1, 1), [Patience.__call__], {"value": {0: -2, 1: 2}, "self.best": {0: -1, 1: 0}}),
+    swallowed: ((3, 3), [load], {"rank": {0: 0, 1: 1}, "i": {0: 1, 1: 1}}),
+    subgroup: ((3, 3, 3), [], {"value": {0: 1.0, 1: 10.0}}),
+    on_one_line: ((1, 1), [], {"rank": {0: 0, 1: 1}}),
+    generator: ((2, 3), [batches], {"len(inputs)": {0: 2, 1: 3}}),
+}
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+@pytest.mark.parametrize("program", CASES, ids=lambda program: program.__name__)
+def test_the_ways_part_at_the_marked_lines(program, backend):
+    inputs, helpers, values = CASES[program]
+    lines, seen = parted(program, inputs, backend)
+    assert sorted(lines) == sorted(marks(program, *helpers))
+    assert {name: seen.get(name) for name in values} == values
+
+
+@pytest.mark.parametrize("program", [joined, root_sends], ids=lambda program: program.__name__)
+def test_a_run_whose_calls_met_is_not_run_again(program):
+    timeline = joinlab.emulate(program, (2, 4))
+    assert timeline.parting() is None and "parting" not in timeline.meta
+
+
+def test_a_saved_run_keeps_the_parting(tmp_path):
+    timeline = joinlab.emulate(two_epochs, (3, 4))
+    again = joinlab.load(timeline.save(tmp_path / "run.joinlab"))
+    assert again.meta["parting"] == again.parting() == timeline.meta["parting"]
+
+
+def test_nothing_is_followed_where_something_else_traces():
+    timeline = joinlab.emulate(two_epochs, (3, 4))
+    before = sys.gettrace()
+    sys.settrace(lambda *_: None)
+    try:
+        assert timeline.parting()["why"] == "test_parting already traces this program"
+    finally:
+        sys.settrace(before)
+
+
+def random_values(rank, inputs):
+    for _ in inputs:
+        dist.all_reduce(torch.rand(1))
+    dist.barrier()
+
+
+def test_a_second_run_that_differs_from_the_first_is_thrown_away():
+    assert joinlab.emulate(random_values, (1, 2), seed=0).parting()["tests"]
+    assert joinlab.emulate(random_values, (1, 2), seed=None).parting() is None
+
+
+def test_what_is_printed_while_it_is_run_again_is_not_shown(capsys):
+    timeline = joinlab.emulate(two_epochs, (3, 4))
+    timeline.parting()
+    assert capsys.readouterr().out == "" and timeline.output[0] == "begins\n"
+
+
+@pytest.mark.parametrize(
+    "values", [{"tests": [{"file": 3}]}, {"tests": [{"file": "a", "line": 1, "text": "", "values": 3, "sides": []}]}]
+)
+def test_a_file_with_a_parting_of_another_form_is_refused(values, tmp_path):
+    timeline = joinlab.emulate(joined, (1, 1))
+    timeline.meta["parting"] = values
+    with pytest.raises(joinlab.errors.TimelineFileError):
+        joinlab.load(timeline.save(tmp_path / "run.joinlab"))
