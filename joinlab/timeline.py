@@ -165,6 +165,12 @@ class EndKind(StrEnum):
     UNKNOWN = "unknown"  # the record ends before the rank did, or holds nothing of it
 
 
+FROM_TEXT = "text"
+"""`meta["format"]` of a Timeline that was read from pasted text, which leaves out most of what happened."""
+
+FIRST_FAILED = "torchrun: the first that failed"
+"""In the text of an ending: torchrun named the rank as the root cause."""
+
 RUNNING = "still running when its record was read"
 """The text of an ending that has not come yet."""
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from joinlab.archive import MAX_BYTES
 from joinlab.errors import TimelineFileError
-from joinlab.importers import dump, job, kineto
+from joinlab.importers import dump, job, kineto, text
 from joinlab.importers.reading import Readers, read, status_of
 from joinlab.importers.recording import is_recording, load_recording
 from joinlab.recorder.bounded_log import parse_segment_name
@@ -25,6 +25,9 @@ MAX_FILES = 100_000
 """A folder with more files than this is refused: it is not the folder of one job's dumps."""
 
 _HEAD_BYTES = 512  # of a gzip file: the table of its code and the first words
+
+
+TEXT = "text of ranks, NCCL or torchrun"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,8 @@ def load(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Timeline:
 
     path       a file that `Timeline.save` wrote; a folder of `joinlab.record`, also while the job runs: of several
                jobs the one that began last, another by the name of one of its files; PyTorch's flight recorder dump
-               or profiler's trace, or a folder with one per rank
+               or profiler's trace, or a folder with one per rank; text that ranks, NCCL or torchrun wrote, also beside
+               such records, where it says where a rank stood and how it ended (importers/text.py lists the lines)
     max_bytes  a file of `Timeline.save` is not opened if it, or what it unpacks to, is larger
 
     What a folder holds besides is named in `meta["problems"]` and in a warning; the rest is read. Raises
@@ -55,6 +59,7 @@ def load(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Timeline:
         joinlab.load("run.joinlab")
         joinlab.load("runs/today")
         joinlab.load("dumps/")              # nccl_trace_rank_0, nccl_trace_rank_1, ...
+        joinlab.load("train.log")           # what NCCL's watchdog, torchrun and the ranks wrote
     """
     place = Path(path)
     problems: list[str] = []
@@ -81,13 +86,8 @@ def _folder(folder: Path, problems: list[str]) -> Timeline:
             f"cannot open {str(folder)!r}: it holds {len(files):,} files. Name the folder of one job."
         )
     if is_recording(folder):  # its files may lie in folders in it
-        timeline = load_recording(folder)
         others = [one for one in files if os.path.isfile(one) and parse_segment_name(one.name) is None]
-        if others:
-            them = f"{len(others)} other files such as {str(others[0])!r} were"
-            them = them if others[1:] else f"{str(others[0])!r} was"
-            timeline.meta["problems"].append(f"{them} left out: the folder holds a recorded job")
-        return timeline
+        return text.beside(load_recording(folder), others)
     found: dict[str, list[Path]] = {}
     for file in files:
         try:
@@ -102,7 +102,8 @@ def _folder(folder: Path, problems: list[str]) -> Timeline:
             found.setdefault(reader.what, []).append(file)
     for reader in READERS:
         if reader.what in found:
-            return reader.read(found[reader.what], problems)
+            timeline = reader.read(found[reader.what], problems)
+            return timeline if reader.what == TEXT else text.beside(timeline, found.get(TEXT, ()))
     why = f" {problems[0].removesuffix('.')}." if problems else ""
     raise TimelineFileError(
         f"cannot open {str(folder)!r}: it holds no record of a job.{why} joinlab.load opens files of Timeline.save, "
@@ -215,5 +216,6 @@ READERS: tuple[Reader, ...] = (
         lambda files, problems: load_recording(files[0].parent, files[0]),
     ),
     Reader("a flight recorder dump or a profiler's trace", _is_record, _records),
+    Reader(TEXT, text.looks_like, text.read),
 )
 """In a folder, the first with a file there reads it."""

@@ -23,6 +23,7 @@ from joinlab.story.forms import (
     kept_waiting,
     notes,
     parted,
+    pasted,
     standing,
     wrong_answer,
 )
@@ -30,7 +31,7 @@ from joinlab.story.lines import Line, Piece
 from joinlab.story.words import ENDINGS, Text, ends, listing, say, told
 from joinlab.timeline import EndKind
 
-PARTINGS: tuple[ModuleType, ...] = (kept_waiting, even, wrong_answer, extra, circle, different, alone)
+PARTINGS: tuple[ModuleType, ...] = (pasted, kept_waiting, even, wrong_answer, extra, circle, different, alone)
 """Asked in this order; the first that finds something tells the headline and its causes."""
 
 WORDS: Mapping[str, Callable[[Line], Text]] = {
@@ -50,7 +51,7 @@ def said(line: Line) -> str:
     return "".join(piece.text for piece in pieces_of(line))
 
 
-_SAY_ENDINGS = {*even.WORDS, *kept_waiting.WORDS}
+_SAY_ENDINGS = {*pasted.WORDS, *even.WORDS, *kept_waiting.WORDS}
 """Headlines that say themselves how the ranks ended."""
 
 

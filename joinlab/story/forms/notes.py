@@ -11,7 +11,7 @@ from joinlab.documentation import DOCUMENTED
 from joinlab.story.lines import Line, LineKind
 from joinlab.story.scene import Scene
 from joinlab.story.words import ENDINGS, Text, say, who
-from joinlab.timeline import EndKind, Timeline
+from joinlab.timeline import FROM_TEXT, EndKind, Timeline
 
 
 def find(scene: Scene) -> tuple[Line, ...]:
@@ -46,7 +46,7 @@ def _documented(timeline: Timeline) -> Iterator[Line]:
 
 
 def _unclear(scene: Scene) -> Iterator[Line]:
-    if any(end.kind is EndKind.UNKNOWN for end in scene.ends):
+    if scene.meta.get("format") != FROM_TEXT and any(end.kind is EndKind.UNKNOWN for end in scene.ends):
         for one in blame(scene.timeline).unclear:
             yield Line(LineKind.NOTE, "unclear", facts={"reason": one})
 

@@ -25,18 +25,20 @@ def find(scene: Scene) -> tuple[Line, ...]:
     ends = scene.ends
     inside = [scene.awaited(rank) is not None and end.kind is not EndKind.FINISHED for rank, end in enumerate(ends)]
     found = []
-    for rank, process in scene.meta.get("processes", {}).items() if any(inside) else ():
-        end = ends[rank]
-        if inside[rank] or not (end.runs or end.kind in (EndKind.HUNG, EndKind.KILLED)):
+    processes, stood = scene.meta.get("processes", {}), scene.meta.get("stood", {})
+    for rank in sorted({*processes, *stood}) if any(inside) else ():
+        end, recorded = ends[rank], rank in processes
+        goes_on = end.runs if recorded else end.kind is EndKind.UNKNOWN
+        if inside[rank] or not (goes_on or end.kind in (EndKind.HUNG, EndKind.KILLED)):
             continue
-        threads = [_Thread(one) for one in scene.meta.get("stood", {}).get(rank, ())]
+        threads = [_Thread(one) for one in stood.get(rank, ())]
         threads = [one for one in threads if one.frames][:MOST_THREADS]
         if threads:
             lines = tuple(SourceLine(one.frames[0][0], "", (rank,), one.callers) for one in threads)
-            facts = {"threads": [[one.name, one.frames[0][1], one.library] for one in threads]}
+            facts = {"threads": [[one.name, one.frames[0][1], one.library] for one in threads], "outside": recorded}
             found.append(Line(LineKind.CAUSE, "stands", (rank,), lines=lines, facts=facts))
-        elif end.runs and process["pid"] is not None:
-            found.append(Line(LineKind.NOTE, "look", (rank,), facts={"host": process["host"], "pid": process["pid"]}))
+        elif end.runs and recorded and (pid := processes[rank]["pid"]) is not None:
+            found.append(Line(LineKind.NOTE, "look", (rank,), facts={"host": processes[rank]["host"], "pid": pid}))
     return tuple(found[:MOST_RANKS])
 
 
@@ -59,7 +61,7 @@ def _stands(line: Line) -> Text:
     for at, (name, function, library) in enumerate(line.facts["threads"]):
         whose, deep = f"its thread {name} " if at else "", f", called {library}" if library else ""
         told.append(say(f"{whose}in {function} ({short_site(line.lines[at].site)}{deep})"))
-    return say("{} stands outside any call: {}.", who(line.ranks), listing(told))
+    return say("{} stands" + " outside any call:" * line.facts["outside"] + " {}.", who(line.ranks), listing(told))
 
 
 def _look(line: Line) -> Text:

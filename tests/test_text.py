@@ -1,0 +1,180 @@
+"""Text that people paste: what its lines say of calls and ranks, and that nothing is said beyond them.
+
+The excerpts lie in tests/material/logs: lines of public reports, and what gloo,
+torchrun, faulthandler and py-spy wrote.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import joinlab
+from joinlab.errors import TimelineFileError
+from joinlab.importers import text
+from joinlab.timeline import EndKind
+from tests.dumps import Job, dumps, write
+
+LOGS = Path(__file__).parent / "material" / "logs"
+
+TOLD: dict[str, tuple[str, list[tuple[Any, ...]], list[int]]] = {
+    "watchdog_one_short": (
+        "Ranks 0-2 waited in all-reduce 808 of 9,801,523 numbers; the text names no rank that had not come to it.",
+        [(0, "0", 807, "all_reduce", [[9801523]]), (1, "0", 807, "all_reduce", [[9801523]])],
+        [],
+    ),
+    "watchdog_behind": (
+        "Ranks 12, 14 waited in reduce 2,070 of 1 number; the text names no rank that had not come to it.",
+        [(12, "0", 2069, "reduce", [[1]]), (14, "0", 2069, "reduce", [[1]])],
+        [0, 1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 13],
+    ),
+    "watchdog_one_rank": (
+        "Rank 118 waited in all-reduce 2,398,459 of 8,652,160 numbers; the text names no rank that had not come to it.",
+        [(118, "0", 2398458, "all_reduce", [[8652160]])],
+        list(range(118)),
+    ),
+    "detail_shapes": (
+        "Rank 0 issued all-reduce of 51,123,456 numbers and rank 1 issued all-reduce of 195,812,480 numbers, as call "
+        "3,105.",
+        [(0, "0", 3104, "all_reduce", [[51123456]]), (1, "0", 3104, "all_reduce", [[195812480]])],
+        [],
+    ),
+    "detail_ops": (
+        "Rank 0 issued broadcast of 1 number and rank 1 issued all-reduce of 25 numbers, as call 486.",
+        [(0, "0", 485, "broadcast", [[1]]), (1, "0", 485, "all_reduce", [[25]])],
+        [],
+    ),
+    "detail_gloo": (
+        "Rank 0 issued all-reduce of 20×10 numbers and rank 1 issued broadcast of 3 numbers, as call 4.",
+        [(0, "0", 3, "all_reduce", [[20, 10]]), (1, "0", 3, "broadcast", [[3]])],
+        [],
+    ),
+    "nccl_log": (
+        "Rank 1 issued all-reduce of 128 numbers and rank 2 issued all-gather of 512 numbers, as call 248.",
+        [(1, "16 ranks", 247, "all_reduce", [[128]]), (2, "16 ranks", 247, "all_gather", [[512]])],
+        [0, *range(3, 16)],
+    ),
+    "ncclras": (
+        "Ranks 0-11, 14-31 had not come to all-gather 641, where ranks 12, 13 waited.",
+        [(0, "32 ranks", 639, "all_gather", None), (1, "32 ranks", 639, "all_gather", None)],
+        [],
+    ),
+    "monitored_barrier": (
+        "Ranks 1, 2 had not come to barrier 1, where ranks 0, 3 waited.",
+        [(0, "0", 0, "barrier", None), (3, "0", 0, "barrier", None)],
+        [],
+    ),
+    "torchrun_killed": ("Rank 1 failed first: SIGKILL (torchrun: the first that failed).", [], []),
+    "torchrun_raised": ("Rank 1 failed first: ValueError: bad sample 7 (train.py:4).", [], []),
+}
+
+
+def loaded(path: Path) -> joinlab.Timeline:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return joinlab.load(path)
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_an_excerpt_is_told_as_far_as_it_reaches(name: str) -> None:
+    headline, rows, missing = TOLD[name]
+    timeline = loaded(LOGS / f"{name}.log")
+    assert timeline.calls.select("rank", "group", "seq", "op", "shape").head(2).rows() == rows
+    assert timeline.meta["missing_ranks"] == missing
+    story = str(joinlab.diagnose(timeline))
+    assert story.splitlines()[0] == headline
+    assert f"This was read from {timeline.meta['program']}. What it leaves out is not known" in story
+    assert ("no line is of " in story) == bool(missing)
+
+
+def test_every_excerpt_has_its_telling() -> None:
+    assert {path.stem for path in LOGS.glob("*.log")} == {*TOLD, "nothing"}
+
+
+def test_a_log_that_says_nothing_of_ranks_is_refused() -> None:
+    with pytest.raises(TimelineFileError, match=r"nothing\.log': it holds nothing that says what a rank did"):
+        joinlab.load(LOGS / "nothing.log")
+
+
+def test_how_far_each_rank_had_enqueued_is_told_beside_the_call_they_wait_in() -> None:
+    timeline = loaded(LOGS / "watchdog_behind.log")
+    assert timeline.meta["progress"]["0"][3] == {"enqueued": 2082, "completed": 2069}
+    assert "Rank 3 had enqueued 2,082 calls and rank 12 had enqueued 2,070 calls." in str(joinlab.diagnose(timeline))
+
+
+def test_a_rank_that_enqueued_fewer_calls_had_not_come(tmp_path: Path) -> None:
+    whole = (LOGS / "watchdog_behind.log").read_text()
+    lines = whole.replace(
+        "NCCL work: 2082, last completed NCCL work: 2069", "NCCL work: 2068, last completed NCCL work: 2068"
+    )
+    (tmp_path / "train.log").write_text(lines)
+    story = str(joinlab.diagnose(loaded(tmp_path / "train.log")))
+    assert story.startswith("Rank 3 had not come to reduce 2,070 of 1 number, where ranks 12, 14 waited.")
+
+
+@pytest.mark.parametrize("name", ["watchdog_one_short", "detail_ops", "nccl_log", "monitored_barrier"])
+def test_a_log_of_a_terminal_and_of_another_launcher_reads_the_same(name: str, tmp_path: Path) -> None:
+    plain = (LOGS / f"{name}.log").read_text()
+    odd = "\n".join(f"\x1b[36m(Worker pid=615, ip=10.7.6)\x1b[0m {line}" for line in plain.splitlines())
+    (tmp_path / "train.log").write_text(odd)
+    assert loaded(tmp_path / "train.log").calls.equals(loaded(LOGS / f"{name}.log").calls)
+
+
+def test_calls_that_all_ranks_of_a_communicator_issued_alike_count_as_completed(tmp_path: Path) -> None:
+    line = "node1:{pid}:{pid} [{rank}] NCCL INFO AllReduce: opCount {number:x} sendbuff 0x1 recvbuff 0x2 "
+    line += "count 8 datatype 7 op 0 root 0 comm 0x{pid}a [nranks=2] stream 0x3"
+    calls = [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2)]
+    log = "\n".join(line.format(pid=40 + rank, rank=rank, number=number) for rank, number in calls)
+    (tmp_path / "nccl.log").write_text(log)
+    timeline = loaded(tmp_path / "nccl.log")
+    assert timeline.calls.select("rank", "seq", "completed_ns").rows() == [
+        (0, 0, 0),
+        (0, 1, 0),
+        (0, 2, None),
+        (1, 0, 0),
+        (1, 1, 0),
+    ]
+    assert str(joinlab.diagnose(timeline)).startswith("Rank 1 had not come to all-reduce 3 of 8 numbers, where rank 0")
+
+
+def test_ranks_of_a_communicator_are_those_that_its_beginning_tells(tmp_path: Path) -> None:
+    log = (LOGS / "nccl_log.log").read_text()
+    begins = "n136-081-017:201800:2 [2] NCCL INFO comm 0x7f33f4030110 rank 10 nranks 16 cudaDev 2 - Init COMPLETE"
+    (tmp_path / "nccl.log").write_text(f"{begins}\n{log}")
+    assert loaded(tmp_path / "nccl.log").calls["rank"].to_list() == [1, 10]
+
+
+# ---- beside dumps
+
+
+def test_stacks_and_output_beside_dumps_tell_of_the_rank_that_is_missing(tmp_path: Path) -> None:
+    job = Job({"0": (0, 1, 2, 3)}, (("0", "nccl:all_reduce"),) * 3, culprit=2, fault="host", at=1, ahead=1)
+    found = dumps(job)
+    del found[2]
+    write(tmp_path, found)
+    (tmp_path / "pyspy_rank_2.txt").write_text((LOGS / "pyspy_rank_2.txt").read_text())
+    (tmp_path / "notes.txt").write_text("tuesday's run\n")
+    timeline = loaded(tmp_path)
+    assert timeline.meta["missing_ranks"] == [2]
+    assert timeline.meta["stood"][2][0]["frames"] == ["train.py:8 <module>", "data.py:40 fetch", "data.py:61 load"]
+    assert "Rank 2 stands in load (data.py:61)." in str(joinlab.diagnose(timeline))
+    assert [one for one in timeline.meta["problems"] if "notes.txt' was left out: nothing there says what" in one]
+    assert loaded(timeline.save(tmp_path / "saved.joinlab")).equals(timeline)
+
+
+def test_the_output_of_a_rank_says_how_it_ended(tmp_path: Path) -> None:
+    job = Job({"0": (0, 1)}, (("0", "nccl:all_reduce"),) * 3, culprit=1, fault="host", at=1, ahead=1)
+    write(tmp_path, dumps(job))
+    (tmp_path / "train.log").write_text((LOGS / "torchrun_raised.log").read_text())
+    timeline = loaded(tmp_path)
+    assert (timeline.ends[1].kind, timeline.ends[1].text) == (EndKind.RAISED, "ValueError: bad sample 7")
+
+
+def test_stacks_are_read_as_py_spy_and_faulthandler_write_them() -> None:
+    told = text.Told()
+    assert told.take((LOGS / "pyspy_rank_2.txt").read_text(), 2) and told.take((LOGS / "stack_3.txt").read_text(), 3)
+    assert told.stood(2)[0]["frames"][-1] == "data.py:61 load"
+    assert told.stood(3)[0]["frames"] == ["train.py:8 <module>", "train.py:5 fetch", "train.py:3 load"]
