@@ -11,7 +11,6 @@ import logging
 import math
 import multiprocessing
 import os
-import pickle
 import random
 import resource
 import signal
@@ -20,8 +19,6 @@ import threading
 import time
 import warnings
 from contextlib import redirect_stdout
-from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -415,76 +412,3 @@ def test_random_numbers_and_modules_used_elsewhere_are_as_before():
     emulate(lambda rank, inputs: random.seed(7), (1, 1))
     assert random.random() == expected
     assert json.loads("[1]") == [1]
-
-
-# ---------------------------------------------------------------------------------------- the program's own module
-
-counter = 0
-seen = [0]
-alias = seen
-model = torch.nn.Linear(1, 1, bias=False)
-torch.nn.init.ones_(model.weight)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-unique = threading.Lock()
-
-
-class Tally:
-    total = 0
-    every: ClassVar = []
-
-    def add(self):
-        Tally.total += 1
-        self.every.append(Tally.total)
-        count()
-
-
-@dataclass
-class Settings:
-    steps: int = 0
-
-
-settings = Settings()
-
-
-def count():
-    global counter
-    counter += 1
-
-
-def own_module(rank, inputs):
-    global made
-    made = rank
-    for _ in range(2 + rank):
-        Tally().add()
-        seen.append(counter)
-        settings.steps += 1
-        optimizer.zero_grad()
-        (model(torch.ones(1)) * (rank + 1)).sum().backward()
-        optimizer.step()
-    dist.barrier()
-    same = (alias is seen, isinstance(settings, Settings), pickle.loads(pickle.dumps(settings)) == settings)
-    return counter, seen, Tally.total, Tally.every, settings.steps, made, model.weight.item(), *same
-
-
-def test_each_rank_has_the_names_of_the_program_s_modules_for_itself():
-    before = model.weight.detach().clone()
-    launched = launch(own_module, (0, 0)).returns
-    assert [one[:6] for one in launched] == [
-        (2, [0, 1, 2], 2, [1, 2], 2, 0),
-        (3, [0, 1, 2, 3], 3, [1, 2, 3], 3, 1),
-    ]
-    for backend in ("gloo", "nccl", "nccl"):
-        assert emulate(own_module, (0, 0), backend=backend).returns == launched
-    assert (counter, seen, Tally.total, Tally.every, settings.steps) == (0, [0], 0, [], 0)
-    assert "made" not in globals() and torch.equal(model.weight, before)
-
-
-def test_what_cannot_be_copied_and_what_a_closure_holds_stays_shared():
-    found = {}
-
-    def program(rank, inputs):
-        with unique:
-            found[rank] = id(unique)
-
-    emulate(program, (0, 0))
-    assert found == {0: id(unique), 1: id(unique)}

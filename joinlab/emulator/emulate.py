@@ -7,16 +7,18 @@ that prove hangs, what meets what. `isolation` keeps all of it out of the rest o
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 
 from joinlab.emulator.again import Again
 from joinlab.emulator.clock import check_costs
+from joinlab.emulator.copies import LARGE
 from joinlab.emulator.model import Knobs
 from joinlab.emulator.run import Emulation
 from joinlab.emulator.scheduler import current
 from joinlab.emulator.warm_up import warm_up
 from joinlab.errors import ProgramError
-from joinlab.program.program import Program, check_inputs, check_program, check_seed, current_folder
+from joinlab.program.program import Program, check_inputs, check_program, check_seed, current_folder, program_name
 from joinlab.rules.nccl import LL_BYTES
 from joinlab.timeline import Timeline
 
@@ -61,12 +63,11 @@ def emulate(
     timeout            real seconds after which a rank that still computes is ended
     on_output          called with (rank, line) for each line that a rank printed, after the run
 
-    What each rank has of its own: torch's process groups, random state and settings, environment, working directory,
-    stdout, stderr and stdin, signals, clock and exit; and globals and class attributes of the program's own modules, as
-    far as its code changes them. Each rank begins with a copy, and what it changes is gone at the end: `return` what
-    you want to look at. What all ranks share, as threads of one process do: what closures hold, the rest of the
-    globals, loaded modules, the memory limit, files. A rank that changes what another one reads gets there in the order
-    of the emulation; put such state into the function.
+    Each rank begins with a copy of all that the program reaches, as a process would: `self`, closures, default
+    arguments, globals and class attributes of its own modules. So the caller's own objects stay as they are: `return`
+    what you want to look at. ProgramError for what cannot be copied, such as an open file, and a warning above 64 MB.
+    Each rank has its own process groups, random state, settings of torch, environment, working directory, stdout,
+    stderr and stdin, signals, clock and exit, too. What all share: loaded modules, the memory limit, files.
 
     A thread that a program starts cannot call collectives here: LaunchError. Launch such a program instead.
     Other threads of this process keep their environment and clocks. torch's random state they share with whatever rank
@@ -100,6 +101,12 @@ def emulate(
     emulation = Emulation(program, counts, seeds, knobs)
     timeline = emulation.go()
     timeline.look(Again(program, counts, seeds, knobs))
+    if emulation.copied > LARGE:
+        warnings.warn(
+            f"each rank began with a copy of the {emulation.copied / 1e6:,.0f} MB that {program_name(program)} refers "
+            "to; make large data inside the program, where a test of it needs less",
+            stacklevel=2,
+        )
     if on_output is not None:
         emulation.tell(on_output)
     return timeline

@@ -5,7 +5,7 @@ runs in, and any other thread gets the original.
 
     Isolation       installs and restores everything, swaps what ranks have of their own, lets go of forked children
     own.py          what each rank has of its own
-    namespaces.py   the names of the program's modules, which each rank has of its own, too
+    copies.py       what the program reaches, which each rank has of its own, too
     patches.py      how a function is replaced
     devices.py      the lines of a program that name a GPU
     rank_process.py what would end, delay or outlive a rank's process
@@ -31,9 +31,9 @@ from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from joinlab.emulator.copies import Copies
 from joinlab.emulator.devices import patch_devices
 from joinlab.emulator.leftovers import Leftovers
-from joinlab.emulator.namespaces import Namespaces
 from joinlab.emulator.output import RankInput, RankOutput
 from joinlab.emulator.own import DRAWING, Environments, Own, Worlds, read_swapped, write_swapped
 from joinlab.emulator.patches import Patches, chosen
@@ -67,15 +67,17 @@ class Isolation:
 
     owns     what each rank has of its own
     backend  of the default group
-    program  what the ranks run: they have its module's names of their own
+    program  what the ranks run: they have copies of all that it reaches
+    copied   bytes of what each rank has got a copy of, roughly
     """
 
     _installed: Isolation | None = None
 
-    def __init__(self, owns: Sequence[Own], backend: str, program: object = None) -> None:
+    def __init__(self, owns: Sequence[Own], backend: str, program: object) -> None:
         self._owns = owns
         self._program = program
-        self._names: Namespaces | None = None
+        self._copies: Copies
+        self.copied = 0
         self._backend = backend
         self._patches = Patches()
         self._hooks: list[Any] = []  # handles of the hooks registered with torch
@@ -109,11 +111,10 @@ class Isolation:
         if old is not None:
             old.own.torch_random = torch.default_generator.get_state()
             old.own.swapped = swapped
-        if self._names is not None:
-            if old is not None:
-                old.own.names = self._names.read()
-            if new is not None:
-                self._names.write(new.own.names)
+        if old is not None:
+            old.own.names = self._copies.read()
+        if new is not None:
+            self._copies.write(new.own.names)
         if new is None:
             return
         torch.default_generator.set_state(new.own.torch_random)
@@ -156,14 +157,12 @@ class Isolation:
 
     def _keep(self) -> Callable[[], None]:
         """Read what ranks may change; returns what puts it back."""
+        self._copies = Copies(self._program, len(self._owns))
+        self.copied = self._copies.nbytes
         state, threads = torch.default_generator.get_state(), torch.get_num_threads()
         python, legacy, cwd = random.getstate(), np.random.get_state(), os.getcwd()
         swapped = read_swapped()
         self._leftovers.read()
-        mine = Namespaces(self._program)
-        self._names = mine if mine else None  # a program without such names pays nothing for them
-        for own in self._owns if mine else ():
-            own.names = mine.fresh()
         inside = [(value, value.copy()) for value in swapped if isinstance(value, (list, dict))]
         environ = self._environ = os.environ._data  # type: ignore[attr-defined]
         functions = [(vars(module), dict(vars(module))) for module in (random, np.random)]
@@ -174,7 +173,7 @@ class Isolation:
             for own in self._owns:
                 _undo_environ(environ, own.environ)
             write_swapped(read_swapped(), swapped)
-            mine.restore()
+            self._copies.restore()
             for value, items in inside:
                 _refill(value, items)
             for names, before in functions:
@@ -211,6 +210,8 @@ class Isolation:
         else:
             _patch(self._patches, self._backend, self._pid)
             _PATCHES[key] = self._patches
+        for own in self._owns:
+            own.program, own.names = self._copies.fresh()
 
     def _uninstall(self) -> None:
         self._patches.undo()

@@ -5,10 +5,9 @@ numbers of Python and numpy, output, clocks). The rest is one value per process,
 passes (`read_swapped`). Swapping costs 4 us for each pass of the baton.
 
 Ranks still share what cannot be told apart nor swapped: umask, resource limits, signal masks, open descriptors, flags
-of torch that are not named below (cudnn, mkldnn, autograd's own), module globals and class attributes of libraries, and
-every object that a program reaches through a closure. Those of the program's own modules are each rank's own
-(namespaces.py). A name that was imported from a module before the emulation (`from time import sleep`) is the original,
-in ranks too.
+of torch that are not named below (cudnn, mkldnn, autograd's own), module globals and class attributes of libraries.
+What the program itself reaches is each rank's own (copies.py). A name that was imported from a module before the
+emulation (`from time import sleep`) is the original, in ranks too.
 
 Other threads of the process see the swapped values of the rank that runs, and random numbers that they draw from torch
 meanwhile come from its generator.
@@ -185,7 +184,8 @@ class Own:
     world         its process groups
     environ       its environment variables, as os.environ keeps them
     swapped       values of `read_swapped` while another rank runs
-    names         values of the program's names (namespaces.py), likewise
+    program       its copy of what the ranks run (copies.py)
+    names         values of the program's names (copies.py) while another rank runs
     torch_random  state of torch's generator, likewise
     cwd           its working directory
     output        what it printed
@@ -203,6 +203,7 @@ class Own:
         self._drawing: dict[Any, Any] = {}
         self.environ: dict[bytes, bytes] = {}
         self.swapped: list[Any] = []
+        self.program: Any = None
         self.names: list[Any] = []
         self.torch_random: Any = None
         self.cwd = ""

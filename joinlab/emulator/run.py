@@ -89,6 +89,11 @@ class Emulation:
             raise self._broken
         return self._timeline()
 
+    @property
+    def copied(self) -> int:
+        """Bytes of what each rank began with a copy of, roughly."""
+        return self._isolation.copied
+
     # ------------------------------------------------------------------------------------ one rank, from start to end
 
     def live(self, rank: int) -> None:
@@ -98,7 +103,7 @@ class Emulation:
             try:
                 self._open_default_group(host)
                 inputs = Inputs(self.counts[host.rank], host.progress.mark_input)
-                run = partial(call_program, self.program, host.rank, inputs)
+                run = partial(call_program, host.own.program, host.rank, inputs)
                 way = self.ways.get(host.rank)
                 value = self._isolation.call(run if way is None else partial(way.follow, run))
                 self._returned(host, value)

@@ -1,0 +1,419 @@
+"""What a program reaches, copied for each rank: a process of its own would have received or imported it.
+
+    counter = 0                       every rank counts from 0, in every emulation, and
+    losses = []                       every rank has its own list
+
+    class Trainer:
+        def run(self, rank, inputs):  joinlab.emulate(Trainer().run, (5, 6)): every rank has its own `self`,
+            global counter            and the caller's stays as it is
+            counter += 1
+            self.model = DDP(...)
+
+All of it goes through one pickler, so that two names of one object are two names of one copy:
+
+    program ──► instances, closures, default arguments, partials ──► their functions and classes
+       ▲                                                                    │ names in their code
+       └───── the values of those names, and attributes of the classes ◄────┘
+
+Code, modules and classes are not copied, nor functions that hold nothing: isinstance(), pickle and tracing work as
+before. Instead, names of the program's own modules (or notebook) and attributes of its classes stand for other values
+in each rank; they are swapped when the baton passes. Those are swapped that the program reaches and can change: its
+code writes the name (STORE_GLOBAL; STORE_ATTR for attributes of classes), or the value is one that is copied. A
+program without such names costs nothing more.
+
+Ranks still share names that are written indirectly (`globals()["x"] = 1`, `setattr`), and what libraries keep.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import importlib
+import inspect
+import io
+import pickle
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from enum import Enum
+from logging import Logger
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import psutil
+import torch
+
+from joinlab.errors import ProgramError
+from joinlab.program.labels import kind_of
+from joinlab.program.program import program_name
+
+LARGE = 2**26
+"""Bytes: of a copy that is larger, each rank's, the caller is told."""
+
+SHARED_STATE = {"accelerate": ("accelerate.state", ("PartialState", "AcceleratorState", "GradientState"))}
+"""Libraries that keep one state per process in `_shared_state` of some classes: the module, and the classes
+(accelerate/state.py, v1.12.0)."""
+
+_SHARED = (
+    type,
+    ModuleType,
+    Enum,
+    Logger,
+    torch.dtype,
+    torch.device,
+    torch._ops.OpOverload,
+    torch._ops.OpOverloadPacket,
+)
+_ATOMS = frozenset((int, float, str, bool, bytes, complex, range, type(None), type(...), type(NotImplemented)))
+_LOCK, _RLOCK = type(threading.Lock()), type(threading.RLock())
+_CACHED: Any = type(functools.lru_cache(abs))
+_MISSING: Any = object()
+_STORES = {"global": (dis.opmap["STORE_GLOBAL"], dis.opmap["DELETE_GLOBAL"]), "attr": (dis.opmap["STORE_ATTR"],)}
+
+
+class Copies:
+    """What each of `ranks` ranks has of its own of one program. ProgramError if something cannot be copied.
+
+    nbytes   what the copy of one rank takes, roughly
+    """
+
+    def __init__(self, program: object, ranks: int) -> None:
+        found = _Pickler(program)
+        self._pickled, self._kept, self._places = found.pickled(), found.kept, found.places
+        self._before = self.read()
+        self._name = program_name(program)
+        self.nbytes = len(self._pickled) + sum(one.nbytes() for one in found.storages)
+        free = psutil.virtual_memory().available if self.nbytes > LARGE else sys.maxsize
+        if self.nbytes * ranks > free:
+            raise ProgramError(
+                f"{self._name} reaches {self.nbytes / 2**20:,.0f} MB of data, and each of {ranks} ranks begins with a "
+                f"copy of it; {free / 2**20:,.0f} MB are free. Make the data inside the program, or take fewer ranks."
+            )
+
+    def fresh(self) -> tuple[Any, list[Any]]:
+        """What a rank begins with: the program, and the values of the names. They refer to each other as before."""
+        _kept[:] = self._kept
+        try:
+            unpickler = pickle.Unpickler(io.BytesIO(self._pickled))
+            program = unpickler.load()
+            return program, [_MISSING if value is _MISSING else unpickler.load() for value in self._before]
+        except Exception as error:
+            raise _refusal(self._name, "something that it refers to", error) from error
+        finally:
+            _kept.clear()
+
+    def read(self) -> list[Any]:
+        """What the names stand for now."""
+        return [_value_at(*place) for place in self._places]
+
+    def write(self, values: Sequence[Any]) -> None:
+        """Make them stand for `values`."""
+        for (owner, name), now, value in zip(self._places, self.read(), values, strict=True):
+            if now is value:
+                continue
+            if isinstance(owner, type):
+                delattr(owner, name) if value is _MISSING else setattr(owner, name, value)
+            elif value is _MISSING:
+                del owner[name]
+            else:
+                owner[name] = value
+
+    def restore(self) -> None:
+        """Make them what they were."""
+        self.write(self._before)
+
+
+# ---------------------------------------------------------------------------------------- what the pickle is read with
+
+_kept: list[Any] = []
+"""While a copy is made: what is not copied. The pickle names it by number."""
+
+
+def _take(number: int) -> Any:
+    return _kept[number]
+
+
+def _clone(number: int) -> Any:
+    return _kept[number].clone()
+
+
+def _typed(storage: Any, dtype: torch.dtype) -> Any:
+    return torch.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)  # type: ignore[no-untyped-call]
+
+
+def _function(number: int, cells: tuple[CellType, ...]) -> FunctionType:
+    of: FunctionType = _kept[number]
+    made = FunctionType(of.__code__, of.__globals__, of.__name__, None, cells)
+    for name in ("__annotations__", "__doc__", "__module__", "__qualname__"):
+        setattr(made, name, getattr(of, name))
+    return made
+
+
+def _set_function(made: FunctionType, state: tuple[Any, Any, dict[str, Any]]) -> None:
+    made.__defaults__, made.__kwdefaults__, names = state
+    made.__dict__.update(names)
+
+
+def _set_cell(cell: CellType, contents: Any) -> None:
+    cell.cell_contents = contents
+
+
+# ---------------------------------------------------------------------------------------- what the pickle is made by
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles a program and the values of the names that it reaches.
+
+    places     of each of these names the module (its dict) or class, and the name
+    kept       what is not copied, by number
+    storages   of the tensors that are copied
+    """
+
+    def __init__(self, program: object) -> None:
+        self._file = io.BytesIO()
+        super().__init__(self._file, protocol=5)
+        self._program = program
+        self.places: list[tuple[Any, str]] = []
+        self.kept: list[Any] = []
+        self.storages: list[Any] = []
+        self._known: set[Any] = set()  # ids of functions, and (id, name) of places
+        self._stored_attrs: set[str] = set()
+        self._classes: dict[type, None] = {}
+
+    def pickled(self) -> bytes:
+        """The pickles of the program and of the value at each of `places`, one after the other."""
+        self._dump(self._program, program_name(self._program))
+        done = 0
+        while self._add_attributes() or done < len(self.places):
+            for owner, name in self.places[done:]:
+                done += 1
+                value = _value_at(owner, name)
+                if value is not _MISSING:
+                    self._dump(value, f"{owner.__name__}.{name}" if isinstance(owner, type) else name)
+        return self._file.getvalue()
+
+    def _dump(self, value: Any, name: str) -> None:
+        try:
+            self.dump(value)
+        except Exception as error:
+            raise _refusal(program_name(self._program), _culprit(value, name), error) from error
+
+    def reducer_override(self, value: Any) -> Any:
+        """How to copy what is no number, text or container."""
+        kind = type(value)
+        if getattr(value, "__module__", None) == __name__:
+            return NotImplemented
+        self._meet(value)
+        if not _is_copied(value):
+            return self._keep(value)
+        if kind is FunctionType:
+            self.kept.append(value)
+            state = value.__defaults__, value.__kwdefaults__, vars(value)
+            return _function, (len(self.kept) - 1, value.__closure__ or ()), state, None, None, _set_function
+        if kind is CellType:
+            contents = _contents(value)
+            return (CellType, ()) if contents is _MISSING else (CellType, (), contents, None, None, _set_cell)
+        if kind is MethodType:
+            return kind, (value.__func__, value.__self__)
+        if kind in (staticmethod, classmethod):
+            return kind, (value.__func__,)
+        if kind is property:
+            return kind, (value.fget, value.fset, value.fdel, value.__doc__)
+        if kind is _CACHED:
+            return functools.lru_cache(**value.cache_parameters()), (value.__wrapped__,)
+        if kind in (_LOCK, _RLOCK, threading.local):  # a process has its own, and no one holds it
+            return kind if kind is threading.local else (threading.Lock if kind is _LOCK else threading.RLock), ()
+        if kind is weakref.ref and value() is not None:
+            return kind, (value(),)
+        if kind is torch.TypedStorage:
+            return _typed, (value._untyped_storage, value.dtype)
+        if kind is torch.UntypedStorage:
+            self.storages.append(value)
+            return _clone, self._keep(value)[1]
+        for name in ("stdin", "stdout", "stderr"):
+            if value is getattr(sys, name):
+                return getattr, (sys, name)  # which by then is the rank's
+        return NotImplemented
+
+    def _keep(self, value: Any) -> tuple[Callable[[int], Any], tuple[int]]:
+        self.kept.append(value)
+        return _take, (len(self.kept) - 1,)
+
+    # ------------------------------------------------------------------------------------ the names that are reached
+
+    def _meet(self, value: Any) -> None:
+        """Follow the names in the code of a function, or class, or of what has one."""
+        if isinstance(value, FunctionType):
+            if id(value) not in self._known and _is_program(value):
+                self._known.add(id(value))
+                self._add_code(value.__code__, value.__globals__)
+        elif isinstance(value, (staticmethod, classmethod)):
+            self._meet(value.__func__)
+        elif isinstance(value, property):
+            for one in (value.fget, value.fset, value.fdel):
+                self._meet(one)
+        elif isinstance(value, tuple):
+            for one in value:
+                self._meet(one)
+        else:
+            self._add_class(value if isinstance(value, type) else type(value))
+
+    def _add_class(self, cls: type) -> None:
+        self._add_library(cls.__module__)
+        for one in cls.__mro__:
+            if one not in self._classes and _is_own(one):
+                self._classes[one] = None
+                for value in list(vars(one).values()):
+                    self._meet(value)
+
+    def _add_attributes(self) -> bool:
+        """Find attributes of classes that are swapped; whether there are new ones."""
+        before = len(self.places)
+        for cls in list(self._classes):
+            for name, value in list(vars(cls).items()):
+                inner = getattr(value, "__func__", value)
+                if isinstance(inner, (FunctionType, _CACHED)):
+                    swapped = _is_copied(inner) and getattr(inner.__code__, "co_filename", "") != "<string>"
+                else:
+                    plain = not name.startswith(("__", "_abc_")) and not hasattr(value, "__get__")
+                    swapped = plain and (name in self._stored_attrs or _is_copied(value))
+                if swapped:
+                    self._place(cls, name)
+        return len(self.places) > before
+
+    def _add_code(self, code: CodeType, names: dict[str, Any]) -> None:
+        stored, attrs = _stores(code)
+        self._stored_attrs |= attrs
+        for name in stored:
+            self._place(names, name)
+        for name in code.co_names:
+            if name in names:
+                self._add_name(names, name, code)
+            self._add_library(name)
+        for constant in code.co_consts:
+            if isinstance(constant, CodeType):
+                self._add_code(constant, names)
+
+    def _add_name(self, names: dict[str, Any], name: str, code: CodeType) -> None:
+        value = names[name]
+        if isinstance(value, ModuleType):
+            self._add_library(value.__name__)
+            if kind_of(getattr(value, "__file__", None) or "<frozen") == "program":
+                for inner in code.co_names:
+                    if inner in vars(value) and not isinstance(vars(value)[inner], ModuleType):
+                        self._add_name(vars(value), inner, code)
+            return
+        if _is_copied(value):
+            self._place(names, name)
+        self._meet(value)
+
+    def _add_library(self, name: str) -> None:
+        module, classes = SHARED_STATE.get(name.partition(".")[0], ("", ()))
+        if module:
+            with suppress(ImportError):
+                for cls in classes:
+                    self._place(getattr(importlib.import_module(module), cls), "_shared_state")
+
+    def _place(self, owner: Any, name: str) -> None:
+        if (id(owner), name) not in self._known:
+            self._known.add((id(owner), name))
+            self.places.append((owner, name))
+
+
+def _is_copied(value: Any) -> bool:
+    """Whether a rank begins with a copy of this value: it could change it."""
+    kind = type(value)
+    if kind in _ATOMS or isinstance(value, _SHARED) or kind.__module__ in ("typing", "re"):
+        return False
+    if isinstance(value, FunctionType):
+        holds = any(name != "__class__" for name in value.__code__.co_freevars) or vars(value)
+        given = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
+        return _is_program(value) and bool(holds or any(map(_is_copied, given)))
+    if kind is _CACHED:
+        return _is_program(value.__wrapped__)
+    if isinstance(value, BuiltinFunctionType):
+        return _is_copied(value.__self__)
+    if isinstance(value, (tuple, frozenset)) and kind in (tuple, frozenset):
+        return any(map(_is_copied, value))
+    return not isinstance(value, (types.WrapperDescriptorType, types.MethodDescriptorType, types.GenericAlias))
+
+
+def _is_program(value: Any) -> bool:
+    """Whether a function is the learner's, or a library's around one of the learner's (`@torch.no_grad()`)."""
+    code = getattr(inspect.unwrap(value), "__code__", None)
+    return code is not None and kind_of(code.co_filename) == "program"
+
+
+def _is_own(cls: type) -> bool:
+    """Whether a class is defined in one of the learner's modules."""
+    if issubclass(cls, Enum):  # whose members are what they are
+        return False
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    return cls.__module__ == "__main__" or (file is not None and kind_of(file) == "program")
+
+
+def _value_at(owner: Any, name: str) -> Any:
+    return (vars(owner) if isinstance(owner, type) else owner).get(name, _MISSING)
+
+
+def _contents(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # of a variable that has no value yet
+        return _MISSING
+
+
+def _stores(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
+    """Names of globals and of attributes that this code writes."""
+    opcodes = code.co_code[::2]
+    if not any(one in opcodes for some in _STORES.values() for one in some):  # to disassemble it takes 50 times as long
+        return frozenset(), frozenset()
+    return _disassembled(code)
+
+
+@functools.lru_cache(maxsize=1024)
+def _disassembled(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
+    found = [(one.opcode, one.argval) for one in dis.get_instructions(code)]
+    globals_, attrs = (frozenset(name for op, name in found if op in _STORES[way]) for way in ("global", "attr"))
+    return globals_, attrs
+
+
+# ---------------------------------------------------------------------------------------- what cannot be copied
+
+
+def _refusal(program: str, culprit: str, error: Exception) -> ProgramError:
+    return ProgramError(
+        f"each rank begins with a copy of what {program} refers to, and {culprit} cannot be copied "
+        f"({type(error).__name__}: {error}). It may be tied to this process, such as an open file, a generator or a "
+        "process group: make it inside the program."
+    )
+
+
+def _culprit(value: Any, name: str) -> str:
+    """The innermost part of `value` that cannot be copied, as a program would write it."""
+    for inner, part in _parts(value, name):
+        try:
+            pickler = _Pickler(part)
+            pickler.dump(part)
+        except Exception:
+            return _culprit(part, inner) if len(inner) < 200 else inner
+    return f"`{name}`"
+
+
+def _parts(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, MethodType):
+        yield "self", value.__self__
+    elif isinstance(value, FunctionType):
+        yield from zip(value.__code__.co_freevars, map(_contents, value.__closure__ or ()), strict=True)
+        yield from ((one.name, one.default) for one in inspect.signature(value).parameters.values())
+    elif isinstance(value, (list, tuple)):
+        yield from ((f"{name}[{index}]", one) for index, one in enumerate(value))
+    elif isinstance(value, dict):
+        yield from ((f"{name}[{key!r}]", one) for key, one in value.items())
+    elif isinstance(value, functools.partial):
+        yield from ((name, value.func), (f"{name}.args", value.args), (f"{name}.keywords", value.keywords))
+    elif hasattr(value, "__dict__") and not isinstance(value, (type, ModuleType)):
+        yield from ((f"{name}.{key}", one) for key, one in vars(value).items())
