@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import gc
 import linecache
+import math
 import os
 import resource
 import signal
@@ -15,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from multiprocessing import shared_memory
 from pathlib import Path
 from typing import Any
@@ -141,6 +144,23 @@ def test_the_folder_of_a_dead_launcher_is_swept_by_the_next_launch() -> None:
     mine.rmdir()
 
 
+def test_the_folder_of_a_launcher_in_another_container_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with subprocess.Popen(["true"]) as dead:  # as its process id looks from here
+        dead.wait()
+    folder = Path(tempfile.mkdtemp(prefix=f"joinlab-{dead.pid}-"))
+    code = "import sys; from joinlab.launcher.launcher import _hold, Path; _hold(Path(sys.argv[1])); print(); input()"
+    with subprocess.Popen([sys.executable, "-c", code, folder], stdin=-1, stdout=-1, cwd=ROOT, text=True) as other:
+        assert other.stdout and other.stdout.readline() == "\n"
+        run(plain)
+        assert folder.exists()
+        other.communicate("\n")
+    run(plain)
+    assert not folder.exists()
+
+
 # ------------------------------------------------------------------------------------------ the fork server
 
 
@@ -246,6 +266,91 @@ def test_long_output_keeps_its_beginning_and_end_and_says_what_is_missing() -> N
     assert len(output) < 2 * KEPT + 100
 
 
+# ------------------------------------------------------------------------------------------ who may still go on
+
+
+def from_a_callback(rank: int, inputs: Any) -> None:
+    """What rank 0 waits for is sent from a callback, which runs in gloo's own thread while rank 1 waits."""
+    group = dist.new_group()
+    if rank == 1:
+
+        def send(future: Any) -> Any:
+            time.sleep(0.5)
+            dist.send(torch.ones(1), 0, group=group)
+            return future.value()
+
+        future = dist.all_reduce(torch.ones(1), async_op=True).get_future().then(send)
+        dist.recv(torch.zeros(1), 0)
+        future.wait()
+    else:
+        dist.all_reduce(torch.ones(1))
+        dist.recv(torch.zeros(1), 1, group=group)
+        dist.send(torch.zeros(1), 1)
+
+
+def from_a_thread(rank: int, inputs: Any) -> None:
+    """Likewise, from a thread that `threading` does not know."""
+    group = dist.new_group()
+
+    def send() -> None:
+        time.sleep(0.5)
+        dist.send(torch.ones(1), 0, group=group)
+
+    if rank == 1:
+        _thread.start_new_thread(send, ())
+        dist.recv(torch.zeros(1), 0)
+    else:
+        dist.recv(torch.zeros(1), 1, group=group)
+        dist.send(torch.zeros(1), 1)
+
+
+@pytest.mark.parametrize("program", [from_a_callback, from_a_thread])
+def test_a_healthy_program_is_not_called_hung(program: Callable[..., Any]) -> None:
+    assert [str(end) for end in run(program).ends] == ["finished"] * 2
+    if program is from_a_callback:
+        assert [str(end) for end in joinlab.emulate(program, (1, 1), "gloo").ends] == ["finished"] * 2
+
+
+def test_an_emulated_rank_beside_whose_wait_a_thread_runs_is_not_called_hung() -> None:
+    def program(rank: int, inputs: Any) -> None:
+        if rank == 1:
+            _thread.start_new_thread(time.sleep, (0.5,))
+        dist.recv(torch.zeros(1), 1 - rank)
+
+    with pytest.raises(LaunchError, match="rank 1 waits, and a thread that its program has started still runs"):
+        joinlab.emulate(program, (1, 1), "gloo")
+
+
+def test_a_callback_of_a_call_that_cannot_complete_does_not_hide_a_hang() -> None:
+    def program(rank: int, inputs: Any) -> None:
+        done = dist.all_reduce(torch.ones(1), async_op=True).get_future().then(lambda future: None)
+        if rank == 1:
+            done.wait()
+            dist.all_reduce(torch.ones(1), async_op=True).get_future().then(lambda future: None)
+            dist.recv(torch.ones(1), 0)
+        done.wait()
+        dist.barrier()
+
+    assert [str(end) for end in run(program).ends] == ["hung (proven)"] * 2
+
+
+def test_a_rank_whose_child_computes_is_at_work() -> None:
+    def program(rank: int, inputs: Any) -> int:
+        code = "import time; end = time.process_time() + 2\nwhile time.process_time() < end: pass"
+        return subprocess.run([sys.executable, "-c", code]).returncode
+
+    assert [str(end) for end in run(program, (1,), no_progress=0.8).ends] == ["finished"]
+
+
+def test_a_time_limit_may_be_infinite() -> None:
+    def program(rank: int, inputs: Any) -> None:
+        group = dist.new_group(timeout=timedelta(seconds=100))
+        time.sleep(0.3 * rank)
+        dist.all_reduce(torch.ones(1), group=group)
+
+    assert [str(end) for end in run(program, timeout=math.inf, no_progress=math.inf).ends] == ["finished"] * 2
+
+
 # ------------------------------------------------------------------------------------------ surroundings
 
 
@@ -257,6 +362,18 @@ def test_a_disk_that_fills_up_is_said_to_have() -> None:
 
     with pytest.raises(LaunchError, match=r"rank \d could not go on recording: OSError"):
         run(program)
+
+
+def test_a_disk_that_is_full_at_the_end_loses_what_was_returned_but_no_recording() -> None:
+    def program(rank: int, inputs: Any) -> bytes:
+        dist.all_reduce(torch.ones(1))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+        return bytes(1 << 20)
+
+    timeline = run(program)
+    assert [str(end) for end in timeline.ends] == ["finished"] * 2
+    assert timeline.returns == (None, None) and timeline.calls.height == 2
+    assert "what rank 0 returned could not be kept: [Errno 27]" in timeline.output[0]
 
 
 def test_a_deleted_current_folder_is_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

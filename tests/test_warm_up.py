@@ -111,17 +111,18 @@ def endless(rank, inputs):
 @pytest.mark.parametrize("gap", [0.0, 0.01, 0.1, 0.3])
 def test_a_second_interrupt_leaves_no_rank_behind(gap):
     def program(rank, inputs):
-        second.start()
+        threading.Timer(gap, _thread.interrupt_main).start()
         _thread.interrupt_main()
         while True:
             pass
 
-    second = threading.Timer(gap, _thread.interrupt_main)
     with pytest.raises(KeyboardInterrupt) as caught:
         try:
             emulate(program, (1, 1), timeout=20)
         finally:
-            second.join()  # the second one may come when the emulation is over
+            for second in threading.enumerate():
+                if isinstance(second, threading.Timer):
+                    second.join()  # the second interrupt may come when the emulation is over
     first = caught.value if isinstance(caught.value, LaunchInterrupted) else caught.value.__context__
     assert ranks_alive() == []
     assert [end.text for end in first.timeline.ends] == ["interrupted by the user"] * 2

@@ -26,6 +26,7 @@ Ranks still share names that are written indirectly (`globals()["x"] = 1`, `seta
 
 from __future__ import annotations
 
+import _thread
 import dis
 import functools
 import importlib
@@ -33,7 +34,6 @@ import inspect
 import io
 import pickle
 import sys
-import threading
 import types
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -68,7 +68,11 @@ _SHARED = (
     torch._ops.OpOverloadPacket,
 )
 _ATOMS = frozenset((int, float, str, bool, bytes, complex, range, type(None), type(...), type(NotImplemented)))
-_LOCK, _RLOCK = type(threading.Lock()), type(threading.RLock())
+_LOCKS: dict[Any, Any] = {
+    _thread.LockType: _thread.allocate_lock,
+    _thread.RLock: _thread.RLock,
+    _thread._local: _thread._local,
+}
 _CACHED: Any = type(functools.lru_cache(abs))
 _MISSING: Any = object()
 _STORES = {"global": (dis.opmap["STORE_GLOBAL"], dis.opmap["DELETE_GLOBAL"]), "attr": (dis.opmap["STORE_ATTR"],)}
@@ -224,8 +228,8 @@ class _Pickler(pickle.Pickler):
             return kind, (value.fget, value.fset, value.fdel, value.__doc__)
         if kind is _CACHED:
             return functools.lru_cache(**value.cache_parameters()), (value.__wrapped__,)
-        if kind in (_LOCK, _RLOCK, threading.local):  # a process has its own, and no one holds it
-            return kind if kind is threading.local else (threading.Lock if kind is _LOCK else threading.RLock), ()
+        if kind in _LOCKS:  # a process has its own, and no one holds it
+            return _LOCKS[kind], ()
         if kind is weakref.ref and value() is not None:
             return kind, (value(),)
         if kind is torch.TypedStorage:

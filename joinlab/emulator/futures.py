@@ -21,6 +21,11 @@ class Futures:
         """Whether any future is still open."""
         return bool(self._open)
 
+    @property
+    def ready(self) -> bool:
+        """Whether callbacks could run that wait for no call, nor for another callback."""
+        return not self._fulfilling and any(call.done for call in self._open)
+
     def add(self, call: EmulatedCall) -> None:
         """Give `call` a future, which `fulfil` will fulfil."""
         call.future = torch.futures.Future()

@@ -6,6 +6,7 @@ its virtual time. What needs a process or real time of its own raises, and says 
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import builtins
 import os
@@ -174,7 +175,13 @@ def _patch_threads(patches: Patches) -> None:
         adopt(thread)
         start(thread)
 
+    def start_new_thread(function: Any, args: Any = (), kwargs: Any = None) -> int | None:
+        thread = Thread(target=function, args=args, kwargs=kwargs, daemon=True)
+        thread.start()
+        return thread.ident
+
     patches.set(Thread, "start", started)
+    patches.for_ranks(_thread, "start_new_thread", lambda host: start_new_thread)
 
 
 # ---------------------------------------------------------------------------------------- what cannot be

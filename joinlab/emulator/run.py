@@ -21,7 +21,7 @@ from joinlab.emulator.isolation import Isolation
 from joinlab.emulator.model import EmulatedCall, Fabric, Knobs, Rank
 from joinlab.emulator.nccl import NcclFabric, watchdog_text
 from joinlab.emulator.own import Own
-from joinlab.emulator.scheduler import Baton, RankEnded, one_at_a_time
+from joinlab.emulator.scheduler import Baton, RankEnded, one_at_a_time, still_runs
 from joinlab.emulator.store import SharedStore
 from joinlab.errors import LaunchError, LaunchInterrupted
 from joinlab.ops import CallRow, group_names
@@ -291,8 +291,11 @@ class Emulation:
             return
         living = [host for host in self.hosts if not host.gone]
         ahead = [host for host in living if host.waits.let_go()]  # only their streams wait
-        if ahead or not final:
+        called = [host for host in living if final and not ahead and host.waits.call_back()]
+        if ahead or called or not final:
             return
+        for host in filter(still_runs, living):
+            self.threaded(host, "waits, and a thread that its program has started still runs")
         self.judged = True
         # Everything that the model could carry out is done and every rank waits: that proves the hang.
         for host in living:
@@ -321,11 +324,13 @@ class Emulation:
             if not host.gone:
                 self.baton.doom(host.waits.thread)
 
-    def threaded(self, host: Host) -> LaunchError:
-        """A thread that a rank has started calls a collective: when it would come to that is not modelled."""
+    def threaded(
+        self, host: Host, how: str = "calls a collective from a thread that its program has started"
+    ) -> LaunchError:
+        """What a thread that a rank has started does, and when, is not modelled."""
         self._broken = self._broken or LaunchError(
-            f"rank {host.rank} calls a collective from a thread that its program has started. An emulation runs one "
-            'thread per rank. Use joinlab.launch, with backend="gloo" or on GPUs.'
+            f"rank {host.rank} {how}. An emulation runs one thread per rank. Use joinlab.launch, with "
+            'backend="gloo" or on GPUs.'
         )
         return self._broken
 

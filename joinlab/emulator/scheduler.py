@@ -53,6 +53,7 @@ from typing import Any
 
 from joinlab.errors import LaunchError
 from joinlab.interrupts import LOOK_S, HeldInterrupts
+from joinlab.program.outcome import is_silent
 
 GRACE_S = 0.05
 """A rank that is to end gets this long to reach a wait by itself before it is interrupted."""
@@ -122,6 +123,11 @@ def adopt(thread: Thread) -> None:
     host = behind()
     if host is not None:
         _children[thread] = host
+
+
+def still_runs(host: Any) -> bool:
+    """Whether a thread that this rank's program has started is alive and may issue calls."""
+    return any(of is host and thread.is_alive() and not is_silent(thread) for thread, of in list(_children.items()))
 
 
 def forget_ranks() -> None:

@@ -35,12 +35,14 @@ class Wait:
 
     of_stream  only the stream waits; the real host would run on
     let_go     every rank waits, so this thread goes on as that host would
+    called     every rank waits, so this thread runs the callbacks of its futures, as gloo's own threads would
     """
 
     calls: Sequence[EmulatedCall] = ()
     of_stream: bool = False
     why: str = ""
     let_go: bool = False
+    called: bool = False
 
     @property
     def over(self) -> bool:
@@ -90,9 +92,16 @@ class Waits:
             self.died_at = wait.calls
         elif wait.over:
             return
-        self.standing = wait
-        self._baton.wait(self.thread, until)
-        self.standing = None
+        while not wait.let_go:
+            self.standing = wait
+            self._baton.wait(self.thread, until)
+            self.standing = None
+            if not wait.called:
+                break
+            wait.called = False
+            self._futures.fulfil()
+            if wait.over:
+                break
         if wait.let_go:
             self.stuck = True
 
@@ -113,6 +122,14 @@ class Waits:
         if wait is None or not wait.of_stream or not wait.calls or self.stuck:
             return False
         wait.let_go = True
+        self.wake()
+        return True
+
+    def call_back(self) -> bool:
+        """Every rank waits: run callbacks that gloo's own threads would have run by now. False if there are none."""
+        if self.standing is None or not self._futures.ready:
+            return False
+        self.standing.called = True
         self.wake()
         return True
 

@@ -447,9 +447,8 @@ def _stuck(
     gone = set(over)
     for rank, alive in lives.items():
         log = logs[rank]
-        if log.waits and len(log.waits) >= log.threads and all(log.waits.values()):
-            for ids in log.waits.values():
-                waits.append(Wait(rank, tuple((log.calls[id]["group"], log.calls[id]["seq"]) for id in ids)))
+        if standing := log.standing():
+            waits += [Wait(rank, calls_of) for calls_of in standing]
         elif alive is False:
             gone.add(rank)
         else:

@@ -7,12 +7,14 @@ follows them to their ends.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import socket
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -148,6 +150,7 @@ def _run(pickled: bytes, meta: Meta, backend: str | None, how: Watching) -> Time
         folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-"))
     except OSError as error:
         raise LaunchError(no_temporary_folder(error)) from error
+    held = _hold(folder)
     try:
         try:
             str(folder).encode()
@@ -176,14 +179,32 @@ def _run(pickled: bytes, meta: Meta, backend: str | None, how: Watching) -> Time
         return watch.follow(request, how.timeout, how.no_progress)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(held)
+
+
+def _hold(folder: Path) -> int:
+    """A descriptor that locks the folder while this process lives. OSError if another process holds it."""
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(held)
+        raise
+    return held
 
 
 def _sweep() -> None:
-    """Remove the folders of runs whose launcher is gone without having done so."""
+    """Remove the folders of runs whose launcher is gone without having done so.
+
+    Two containers may share the folders and not see each other's processes: there the lock tells who lives.
+    """
     for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER}*-*"):
         pid = folder.name.removeprefix(FOLDER).partition("-")[0]
         if pid.isdigit() and not psutil.pid_exists(int(pid)):
-            shutil.rmtree(folder, ignore_errors=True)  # not ours to remove if it is another user's
+            with suppress(OSError):
+                held = _hold(folder)
+                shutil.rmtree(folder, ignore_errors=True)  # not ours to remove if it is another user's
+                os.close(held)
 
 
 def loopback() -> str:

@@ -187,15 +187,16 @@ class Watch:
         return {log.rank for log in self.logs if log.returned or log.raised or log.rank in self.statuses}
 
     def _working(self) -> float:
-        """CPU seconds used so far by ranks that do not wait for a call."""
+        """CPU seconds used so far by ranks that do not wait for a call, and by what they have started."""
         self.files.take_in(set(self.verdict))
         seconds = 0.0
         for rank, pid in self.pids.items():
             log = self.logs[rank]
-            if rank not in self.statuses and len(log.waits) < log.threads:
+            if rank not in self.statuses and not log.standing():
                 with suppress(psutil.Error):
-                    times = psutil.Process(pid).cpu_times()
-                    seconds += times.user + times.system
+                    process = psutil.Process(pid)
+                    for times in (one.cpu_times() for one in (process, *process.children(recursive=True))):
+                        seconds += times.user + times.system + times.children_user + times.children_system
         return seconds
 
     def _limited(self, elapsed: float, timeout: float) -> bool:
@@ -204,7 +205,7 @@ class Watch:
         The timeout counts from when gloo begins with the call: when it was issued, or a call before it has ended.
         """
         self.files.take_in(set(self.verdict))
-        left_ns = round((timeout - elapsed) * 1e9)
+        end_ns = now() - self.origin_ns + (timeout - elapsed) * 1e9  # which may be infinite
         at = now() - self.origin_ns
         for log in self.logs:
             for ids in log.waits.values() if log.rank not in self._gone() else ():
@@ -212,7 +213,7 @@ class Watch:
                     group = log.groups.get(call["group"]) or {}
                     limit = group.get("limit_ns", 0) if group.get("backend") == "gloo" else 0
                     over = call["host_wait_begin_ns"] or 0
-                    if limit and at < over + limit + LIMIT_NS and over + limit < at + left_ns:
+                    if limit and at < over + limit + LIMIT_NS and over + limit < end_ns:
                         return True
         return False
 
@@ -224,10 +225,10 @@ class Watch:
         for log in self.logs:
             if log.rank in gone:
                 continue
-            if not log.waits or len(log.waits) < log.threads:
-                return  # some thread of it does not wait: it may go on
-            for ids in log.waits.values():
-                waits.append(Wait(log.rank, tuple((log.calls[id]["group"], log.calls[id]["seq"]) for id in ids)))
+            standing = log.standing()
+            if not standing:
+                return
+            waits += [Wait(log.rank, calls) for calls in standing]
         calls = [call for log in self.logs for call in log.calls.values()]
         meta = {**self.meta, **about_groups(self.logs, self.meta["backend"]), "versions": self._versions()}
         if prove(calls, self._groups(), self.meta["backend"], waits, gone, setting_of(meta)) is not None:

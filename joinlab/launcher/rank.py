@@ -147,7 +147,13 @@ def _run(recorder: Recorder, program: Any, rank: int, request: Mapping[str, Any]
             recorder.log.write({"e": "raise", "x": text, "tb": trace, "connected": connected})
             return 1
     recorder.end_program(at_exit("its program has returned"))
-    _keep(Path(request["folder"]) / return_name(rank), value)
+    kept = Path(request["folder"]) / return_name(rank)
+    try:
+        _keep(kept, value)
+    except OSError as error:  # the disk is full: the recording is worth more
+        with suppress(OSError):
+            kept.unlink(missing_ok=True)
+            print(f"joinlab: what rank {rank} returned could not be kept: {error}", file=sys.stderr, flush=True)
     _flush()
     recorder.log.write({"e": "return"})
     atexit._run_exitfuncs()

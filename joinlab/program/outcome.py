@@ -53,3 +53,20 @@ def text_of(error: BaseException) -> str:
     except Exception:  # its __str__ raises: report the exception by its type
         message = "<its str() raises>"
     return f"{type(error).__name__}: {message}".rstrip(": ")
+
+
+SILENT_THREADS = frozenset(
+    {
+        "multiprocessing.queues.Queue._feed",  # a DataLoader with workers has one for each
+        "torch.utils.data._utils.pin_memory._pin_memory_loop",
+        "tqdm._monitor.TMonitor.run",
+        "tensorboard.summary.writer.event_file_writer._AsyncWriterThread.run",
+    }
+)
+"""Functions of threads that never issue a call: a rank can be blocked although these threads run."""
+
+
+def is_silent(thread: Any) -> bool:
+    """Whether a threading.Thread runs one of these."""
+    body = getattr(thread, "_target", None) or type(thread).run
+    return f"{getattr(body, '__module__', '')}.{getattr(body, '__qualname__', '')}" in SILENT_THREADS

@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import io
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -74,9 +75,24 @@ def _encode_repr(value: Any) -> Any:
     return {"$": ["repr", text]}
 
 
+_HEADER = re.compile(
+    rb"\x93NUMPY\x01\x00(..)\{'descr': '([^']{2,20})', 'fortran_order': (True|False), 'shape': \(([\d, ]*)\), \} *\n",
+    re.DOTALL,
+)
+"""What np.save writes before an array of plain numbers. numpy reads it with ast.literal_eval, and two threads that do
+so at the same time get a SystemError from Python 3.11 (AST constructor recursion depth mismatch)."""
+
+
 def _array(npy: bytes) -> np.ndarray[Any, Any]:
     # Not np.load, which also opens archives and, if allowed, pickles. The size is checked first: numpy would allocate
     # whatever shape the header claims.
+    simple = _HEADER.match(npy)
+    if simple is not None:
+        dtype = np.dtype(simple[2].decode())
+        shape = tuple(int(one) for one in simple[4].split(b",") if one.strip())
+        if not dtype.hasobject and math.prod(shape) * dtype.itemsize == len(npy) - simple.end():
+            order: Any = "F" if simple[3] == b"True" else "C"
+            return np.ndarray(shape, dtype, bytearray(npy[simple.end() :]), order=order)
     file = io.BytesIO(npy)
     header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     version = np.lib.format.read_magic(file)

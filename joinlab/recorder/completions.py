@@ -8,7 +8,7 @@ is let go: after that the program may overwrite the tensors.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -50,6 +50,7 @@ class Completions:
         self.lock = threading.RLock()
         self._open: dict[int, RecordedCall] = {}
         self.own = OwnTurn()
+        self.call_back: Callable[[Any, Any], Any] = lambda future, callback: future.add_done_callback(callback)
 
     def issue(self, call: RecordedCall, line: str, before: str = "") -> int:
         """Write `line`, the event of a call that is about to be issued, and its stack `before` it.
@@ -109,7 +110,7 @@ class Completions:
         if call.group.reader.watch(call):
             return
         with suppress(Exception):  # send and recv of gloo have no future: their wait tells
-            call.work.get_future().add_done_callback(lambda future: self.take(call, future))
+            self.call_back(call.work.get_future(), lambda future: self.take(call, future))
 
     def take(self, call: RecordedCall, future: Any) -> None:
         """Record what a completed future says of its call."""

@@ -13,6 +13,7 @@ clock; the reader subtracts the moment the run began.
     call    id, stack, group, op, input or step...  done / fail   id, values or text
     value   id, column, values (from a GPU)         wait   ids, thread, live threads
     wake    ids, thread, values, open: of these calls those that had not ended complete now, but for the open ones
+    then    number of a callback, id of the call that it runs after (null: it runs, or may)    ran   number
     span+   id, name, input or step                span-   id
     over    how the program ended                  return / raise   type and text, traceback
     stacks  where each thread stood, of a rank that had written nothing for a while: see standstill.py

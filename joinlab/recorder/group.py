@@ -49,7 +49,9 @@ class RecordedWork(dist.Work):
 
     def get_future(self) -> torch.futures.Future[Any]:
         """The real future. Waits on it in C++ are recorded by reducer.py, those of the join hook by install.py."""
-        return self._call.work.get_future()  # type: ignore[no-any-return]
+        future: Any = self._call.work.get_future()
+        self._recorder.waits.futures[future] = self._call
+        return future  # type: ignore[no-any-return]
 
     def is_completed(self) -> bool:
         return bool(self._call.work.is_completed())

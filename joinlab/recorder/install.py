@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 
+from joinlab.program.outcome import is_silent
 from joinlab.program.process_group import name_backend
 from joinlab.recorder.call import Reader
 from joinlab.recorder.group import BACKEND, RecordingGroup
@@ -36,7 +37,7 @@ def install(recorder: Recorder, about: Mapping[str, Any]) -> None:
     recorder.begin(about)
     _patch_group_creation(recorder)
     _patch_spans(recorder)
-    _patch_future_wait(recorder)
+    _patch_futures(recorder)
     _patch_thread_start(recorder)
     _hide_from_compiler()
 
@@ -215,9 +216,19 @@ def _patch_spans(recorder: Recorder) -> None:
     register_optimizer_step_post_hook(lambda *_: end(stepping.pop()) if stepping else None)
 
 
-def _patch_future_wait(recorder: Recorder) -> None:
-    """The join hook waits on futures that C++ hands out, one per bucket, in the order of issue."""
-    wait = torch._C.Future.wait
+def _patch_futures(recorder: Recorder) -> None:
+    """The join hook waits on futures that C++ hands out, one per bucket, in the order of issue; callbacks run later."""
+    wait, then, add_done_callback = torch._C.Future.wait, torch._C.Future.then, torch._C.Future.add_done_callback
+    waits, recorder.completions.call_back = recorder.waits, add_done_callback
+
+    def recorded_then(self: Any, callback: Any) -> Any:
+        following = then(self, waits.noting(self, callback))
+        if self in waits.futures:
+            waits.futures[following] = waits.futures[self]
+        return following
+
+    def recorded_callback(self: Any, callback: Any) -> None:
+        add_done_callback(self, waits.noting(self, callback))
 
     def recorded_wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         if sys._getframe(1).f_code.co_name == "_match_all_reduce_for_bwd_pass" and recorder.join_hook:
@@ -227,19 +238,9 @@ def _patch_future_wait(recorder: Recorder) -> None:
                     return wait(self, *args, **kwargs)
         return wait(self, *args, **kwargs)
 
-    _uncompiled(recorded_wait, within=False)
-    torch._C.Future.wait = recorded_wait  # type: ignore[method-assign]
-
-
-SILENT_THREADS = frozenset(
-    {
-        "multiprocessing.queues.Queue._feed",  # a DataLoader with workers has one for each
-        "torch.utils.data._utils.pin_memory._pin_memory_loop",
-        "tqdm._monitor.TMonitor.run",
-        "tensorboard.summary.writer.event_file_writer._AsyncWriterThread.run",
-    }
-)
-"""Functions of threads that never issue a call: a rank can be blocked although these threads run."""
+    for name, one in (("wait", recorded_wait), ("then", recorded_then), ("add_done_callback", recorded_callback)):
+        _uncompiled(one, within=False)
+        setattr(torch._C.Future, name, one)
 
 
 def _patch_thread_start(recorder: Recorder) -> None:
@@ -251,8 +252,7 @@ def _patch_thread_start(recorder: Recorder) -> None:
             waits.own_threads += by
 
     def counting_start(self: Any) -> None:
-        body = getattr(self, "_target", None) or type(self).run
-        if f"{getattr(body, '__module__', '')}.{getattr(body, '__qualname__', '')}" in SILENT_THREADS:
+        if is_silent(self):
             run = self.run
 
             def counted_run() -> None:

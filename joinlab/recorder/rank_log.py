@@ -30,6 +30,8 @@ class RankLog:
     """Open waits: thread -> ids of the calls it waits for, all of which it needs."""
     threads: int = 1
     """Python threads of the program that were alive when its last wait began."""
+    callbacks: dict[int, int | None] = field(default_factory=dict)
+    """Of futures, not yet run: number -> id of the call that it runs after; None: it runs, or may at any time."""
     inputs_done: int = 0
     marked: bool = False
     """Whether the program has iterated over its inputs."""
@@ -90,6 +92,13 @@ class RankLog:
             is_open = (call for call in calls if call.get("completed_ns") is None and call.get("error") is None)
             return next(is_open, calls[0] if calls else None)
         return None
+
+    def standing(self) -> list[tuple[tuple[str, int], ...]]:
+        """Group and seq of the calls that each thread and callback of it waits for; empty if one of them may go on."""
+        waits = [*self.waits.values(), *(() if id is None else (id,) for id in self.callbacks.values())]
+        if not self.waits or len(self.waits) < self.threads or not all(waits):
+            return []
+        return [tuple((self.calls[id]["group"], self.calls[id]["seq"]) for id in ids) for ids in waits]
 
     def _take(self, event: dict[str, Any]) -> None:
         at: Any = event.get("t")  # absent in an event that no clock was read for
@@ -161,6 +170,10 @@ class RankLog:
                         if values is not None:
                             woken["value_out"] = _values(values)
                 self.waits.pop(event["th"], None)
+            case "then":
+                self.callbacks[event["k"]] = event["id"] if event["id"] in self.calls else None
+            case "ran":
+                self.callbacks.pop(event["k"], None)
             case "span+":
                 span: SpanRow = {
                     "rank": self.rank,
@@ -344,6 +357,7 @@ _FORMS: Mapping[str, Mapping[str, Callable[[object], bool]]] = {
     "wait": {"t": _number, "id": _list(_number), "th": _number, "n": _number},
     "wake": {"t": _number, "id": _list(_number), "th": _number, "open": _or_none(_list(_number)),
              "v": _or_none(_list(_or_none(_list(_flat))))},
+    "then": {"k": _number, "id": _or_none(_number)}, "ran": {"k": _number},
     "span+": {"t": _number, "id": _number, "n": _text, "i": _or_none(_number), "b": _or_none(_number),
               "site": _or_none(_text)},
     "span-": {"t": _number, "id": _number},

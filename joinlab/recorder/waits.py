@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import _thread
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import active_count, get_ident
+from typing import Any
+from weakref import WeakKeyDictionary
 
 from joinlab.recorder.call import RecordedCall
 from joinlab.recorder.completions import Completions
@@ -23,6 +27,10 @@ class Waits:
         """Ids of open calls that the stream has been made to wait for since the last call was issued, on NCCL."""
         self.open: dict[int, str] = {}
         """The events of waits that have begun and not ended, by thread."""
+        self.futures: WeakKeyDictionary[Any, RecordedCall] = WeakKeyDictionary()
+        """The call that a future of the program's tells of, or waits for."""
+        self._callbacks = itertools.count()
+        self._unnamed = _thread._count() - active_count()  # threads before the fork
 
     @contextmanager
     def waiting(self, calls: Sequence[RecordedCall], limited: bool = False) -> Iterator[None]:
@@ -47,7 +55,8 @@ class Waits:
         once more, as a thread that does not wait, so that no hang is proven from it.
         """
         thread = get_ident()
-        live = active_count() - self.own_threads + limited
+        unnamed: int = _thread._count() - self._unnamed  # threading does not know all
+        live = max(active_count(), unnamed) - self.own_threads + limited
         ids = ",".join([str(call.id) for call in calls])
         line = f'{{"e":"wait","id":[{ids}],"t":{now()},"th":{thread},"n":{live}}}\n'
         self.open[thread] = line
@@ -73,6 +82,23 @@ class Waits:
                 for call in calls:
                     if not call.done:
                         self.completions.close(call)
+
+    def noting(self, future: Any, callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """`callback` of a future, which may go on when the host waits: so it is recorded until it has returned.
+
+        Its call tells when it can run; the callback of a future that is no call's may run at any time.
+        """
+        number, call = next(self._callbacks), self.futures.get(future)
+        self.log.write_text(f'{{"e":"then","k":{number},"id":{"null" if call is None else call.id}}}\n')
+
+        def noted(value: Any) -> Any:
+            self.log.write_text(f'{{"e":"then","k":{number},"id":null}}\n')
+            try:
+                return callback(value)
+            finally:
+                self.log.write_text(f'{{"e":"ran","k":{number}}}\n')
+
+        return noted
 
     def begin_expected(self, call: RecordedCall) -> None:
         """The program makes its host or its stream wait for `call`."""
