@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from joinlab.emulator.model import Knobs
 from joinlab.emulator.run import Emulation
 from joinlab.emulator.scheduler import current
-from joinlab.errors import LaunchError
+from joinlab.errors import LaunchError, ProgramError
 from joinlab.program.parting import Parting, differing, parting_of
 from joinlab.program.program import Program
 from joinlab.program.steps import BY_BACKWARD
@@ -42,7 +42,7 @@ class Again:
         }
         try:
             second = emulation.go()
-        except LaunchError:
+        except (LaunchError, ProgramError):
             return None
         if second.ends != timeline.ends or not second.calls.equals(timeline.calls):
             return None
