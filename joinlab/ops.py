@@ -130,6 +130,7 @@ class CallRow(TypedDict):
     rank: int
     group: str
     seq: int
+    number: NotRequired[int | None]
     op: str
     origin: NotRequired[str | None]
     input: NotRequired[int | None]

@@ -20,16 +20,21 @@ import polars as pl
 
 from joinlab import archive
 from joinlab.errors import RankError
-from joinlab.ops import LONG_VALUES, AboutNccl, Stood, decode_values
+from joinlab.ops import LONG_VALUES, POINT_TO_POINT, AboutNccl, Stood, decode_values
 from joinlab.ops import CallRow as CallRow
 from joinlab.ops import Source as Source
 from joinlab.ops import SpanRow as SpanRow
 from joinlab.program.parting import Parting
+from joinlab.rules.calls import REFUSAL
 
 CALL_COLUMNS: Mapping[str, pl.DataType] = {
     "rank": pl.Int64(),  # global rank that issued the call
     "group": pl.String(),  # name of the process group; its ranks are in meta["groups"]
-    "seq": pl.Int64(),  # order of issue within the group on that rank, from 0
+    "seq": pl.Int64(),  # order of issue within the group on that rank, from 0: the key of a row
+    # What people call it, given when it is issued: its place in the group on that rank, from 1, as PyTorch's watchdog
+    # and flight recorder count: collectives, and apart from them sends and recvs; calls that a record has lost count,
+    # too. Collectives of one number meet. null: the backend refused the call, so it takes no place
+    "number": pl.Int64(),
     "op": pl.String(),  # all_reduce, broadcast, barrier, send, ... (an Op)
     "origin": pl.String(),  # who issued it: the label of the documented traces
     "input": pl.Int64(),  # index of the input being processed, or of the step, see input_column; null outside of all
@@ -408,15 +413,16 @@ def timeline_from_parts(parts: archive.Parts) -> Timeline:
     _check_types("meta", parts.meta, _META)
     if not all(isinstance(text, str) for text in parts.output):
         raise ValueError("output that is no text")
+    _check_meta(parts.meta, len(parts.ends))
+    before = set(parts.calls.columns) == CALL_COLUMNS.keys() - {"number"}  # written when there was no such column
     timeline = Timeline(
-        calls=parts.calls,
+        calls=numbered(parts.calls, parts.meta) if before else parts.calls,
         spans=parts.spans,
         ends=tuple(Ending(**end) for end in parts.ends),
         meta=parts.meta,  # type: ignore[arg-type]  # checked above
         returns=parts.returns,
         output=parts.output,
     )
-    _check_meta(timeline)
     _check_rows(timeline)
     return timeline
 
@@ -440,8 +446,8 @@ def _check_types(what: str, found: Mapping[str, object], types: Mapping[str, tup
             raise ValueError(f"{what} whose {name} is {value!r:.40}")
 
 
-def _check_meta(timeline: Timeline) -> None:
-    meta, ranks = timeline.meta, range(timeline.world_size)
+def _check_meta(meta: Mapping[str, Any], world_size: int) -> None:
+    ranks = range(world_size)
     for source in [*filter(None, [meta.get("source")]), *(meta.get("functions") or ())]:
         if not isinstance(source, dict) or source.keys() != _SOURCE.keys():
             raise ValueError("meta whose source is of another form")
@@ -493,6 +499,9 @@ def _check_rows(timeline: Timeline) -> None:
         raise ValueError("calls that are numbered alike")
     if not calls["rank"].is_sorted():
         raise ValueError("calls that are not sorted by rank")
+    placed = calls.filter(pl.col("number").is_not_null(), ~pl.col("op").is_in(list(POINT_TO_POINT)))
+    if placed.select("rank", "group", "number").is_duplicated().any() or not (calls["number"].drop_nulls() > 0).all():
+        raise ValueError("two collectives of one number")
     for text in {*calls["value_in"].drop_nulls(), *calls["value_out"].drop_nulls()}:
         if len(text) > LONG_VALUES:
             raise ValueError("values of more elements than are kept")
@@ -517,6 +526,24 @@ _LONG_NS = 1 << 62  # 146 years
 def _frame(rows: Sequence[CallRow] | Sequence[SpanRow], columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
     """A frame with exactly `columns` from rows in which any may be missing (null)."""
     return pl.DataFrame([_series(name, dtype, [row.get(name) for row in rows]) for name, dtype in columns.items()])
+
+
+def numbered(calls: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
+    """Calls of a file that has no column `number`, with it: counted here, once.
+
+    >>> rows = {"rank": [0, 0, 0], "group": ["0"] * 3, "op": ["all_reduce", "send", "barrier"], "error": [None] * 3}
+    >>> numbered(pl.DataFrame(rows).with_columns(seq=0), {})["number"].to_list()
+    [1, 1, 2]
+    """
+    skips = [(group, *one) for group, ranks in (meta.get("skipped") or {}).items() for one in ranks.items()]
+    skipped = pl.DataFrame(skips, {"group": pl.String(), "rank": pl.Int64(), "lost": pl.Int64()}, orient="row")
+    pair = pl.col("op").is_in(list(POINT_TO_POINT))
+    takes = ~pl.col("error").cast(pl.String()).str.contains(REFUSAL).fill_null(False)
+    place = takes.cum_sum().over("rank", "group", pair).cast(pl.Int64())
+    before = pl.when(pair).then(0).otherwise(pl.col("lost").fill_null(0))
+    found = calls.join(skipped, on=["group", "rank"], how="left", maintain_order="left")
+    found = found.with_columns(number=pl.when(takes).then(place + before))
+    return found.select(name for name in CALL_COLUMNS if name in found.columns)
 
 
 def _series(name: str, dtype: pl.DataType, values: Sequence[object]) -> pl.Series:
@@ -552,15 +579,18 @@ def timeline_from_rows(
 ) -> Timeline:
     """Build a Timeline from row dicts; a missing column is null. Rows are sorted by rank, keeping issue order.
 
-    meta["groups"], if absent, becomes one default group "0" of all ranks. With `later` the frames are made when first
-    used: for rows that are known to fit the columns.
+    meta["groups"], if absent, becomes one default group "0" of all ranks; `number`, if no row has it, is counted. With
+    `later` the frames are made when first used: for rows that are known to fit the columns.
     """
     default: Meta = {"groups": {"0": list(range(len(ends)))}, "world_size": len(ends)}
     full: Meta = {**default, **meta}
     called = sorted(calls, key=lambda row: row["rank"])
     spanned = sorted(spans, key=lambda row: (row["rank"], row["begin_ns"]))
+    frame = called if later else _frame(called, CALL_COLUMNS)
+    if isinstance(frame, pl.DataFrame) and frame["number"].null_count() == frame.height:
+        frame = numbered(frame.drop("number"), full)
     return Timeline(
-        calls=called if later else _frame(called, CALL_COLUMNS),  # type: ignore[arg-type]  # see __post_init__
+        calls=frame,  # type: ignore[arg-type]  # see __post_init__
         spans=spanned if later else _frame(spanned, SPAN_COLUMNS),  # type: ignore[arg-type]
         ends=tuple(ends),
         meta=full,

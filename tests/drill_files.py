@@ -34,7 +34,7 @@ RECORD = (
     b'{"e":"begin","rank":0,"t":100,"pid":1,"host":"a","world":2,"wall":5,"keep":2000}\n'
     b'{"e":"group","name":"0","ranks":[0,1],"backend":"gloo","t":110}\n'
     b'{"e":"stack","id":0,"f":["a.py:1 worker"],"site":"a.py:1"}\n'
-    b'{"e":"call","id":0,"s":0,"i":0,"k":0,"st":0,"g":"0","op":"all_reduce","o":"all-reduce","d":"float32","sh":[[1]],'
+    b'{"e":"call","id":0,"s":0,"i":0,"n":1,"st":0,"g":"0","op":"all_reduce","o":"all-reduce","d":"float32","sh":[[1]],'
     b'"v":[[1.0]],"t":130}\n'
     b'{"e":"wait","id":[0],"t":140,"th":7,"n":1}\n{"e":"done","id":0,"t":150,"v":[[2.0]]}\n'
     b'{"e":"wake","id":[0],"t":160,"th":7}\n{"e":"return"}\n'

@@ -23,8 +23,8 @@ def begin(rank: int, world: int, **about: Any) -> str:
 
 
 def call(id: int, at: int, done: int | None, op: str = "all_reduce") -> str:
-    event = {"e": "call", "id": id, "g": "0", "s": id, "op": op, "o": op, "i": None, "d": "float32", "sh": [[1]],
-             "st": 0, "t": at}  # fmt: skip
+    event = {"e": "call", "id": id, "g": "0", "s": id, "n": id + 1, "op": op, "o": op, "i": None, "d": "float32",
+             "sh": [[1]], "st": 0, "t": at}  # fmt: skip
     end = "" if done is None else json.dumps({"e": "done", "id": id, "t": done}) + "\n"
     return json.dumps(event) + "\n" + end
 

@@ -275,5 +275,5 @@ def test_a_rank_that_still_runs_is_said_to_be_in_its_call():
     ends = [Ending("unknown", call=0 if rank == 0 else 1, group="0", text=RUNNING) for rank in range(3)]
     told = judge(writer.timeline(ends))
     assert told.odd == (0,)
-    assert told.fates[1].text.startswith("Ranks 1, 2 are in all-reduce, call 1")
-    assert "rank 0 is in all-reduce, call 0 (train.py:11), and issued no call in its place" in told.fates[1].text
+    assert told.fates[1].text.startswith("Ranks 1, 2 are in all-reduce, call 2")
+    assert "rank 0 is in all-reduce, call 1 (train.py:11), and issued no call in its place" in told.fates[1].text

@@ -252,6 +252,7 @@ def rows(columns) -> st.SearchStrategy:
     needed = {"rank": st.integers(0, 1), "begin_ns": st.integers(0, 9)}
     if "seq" in columns:
         needed |= {"group": st.sampled_from(["0", "1"]), "seq": st.integers(0, 9), "op": st.text(max_size=9)}
+        needed |= {"number": st.none()}
     values = st.sampled_from([None, "[]", "[[1.0]]", "[[NaN],[2,3]]"])
     narrow = {"value_in": values, "value_out": values}
     narrow |= {name: st.none() | st.integers(-(2**62), 2**62) for name in columns if name.endswith("_ns")}
@@ -479,7 +480,8 @@ HOSTILE_CALLS = {
     "a rank that is not there": {"rank": 7},
     "a rank that is null": {"rank": None},
     "an op that is null": {"op": None},
-    "a number below 0": {"seq": -1},
+    "a seq below 0": {"seq": -1},
+    "a number below 1": {"number": 0},
     "values that are no JSON": {"value_in": "[[1.0"},
     "values that are an object": {"value_out": '{"a": 1}'},
     "values nested deeper": {"value_in": "[[[1]]]"},
@@ -500,9 +502,22 @@ def test_rows_that_make_no_sense_are_refused(change: dict) -> None:
 
 
 def test_calls_that_are_numbered_alike_are_refused() -> None:
+    call = sample().calls.head(1)
+    for other, what in (
+        (call, "numbered alike"),
+        (call.with_columns(pl.col("seq") + 1), "two collectives of one number"),
+    ):
+        parquet = io.BytesIO()
+        pl.concat([call, other]).write_parquet(parquet)
+        assert what in refusal(repacked({"calls.parquet": parquet.getvalue()}))
+
+
+def test_calls_of_a_file_without_numbers_are_numbered_when_it_is_read() -> None:
+    timeline = joinlab.emulate(joinlab.cases.case_4, (2, 3), "gloo")
     parquet = io.BytesIO()
-    pl.concat([sample().calls.head(1)] * 2).write_parquet(parquet)
-    assert "numbered alike" in refusal(repacked({"calls.parquet": parquet.getvalue()}))
+    timeline.calls.drop("number").write_parquet(parquet)
+    opened_again = opened(repacked({"calls.parquet": parquet.getvalue()}, data=archive.pack(timeline)))
+    assert opened_again.calls.equals(timeline.calls)
 
 
 _JSON = st.recursive(

@@ -372,7 +372,7 @@ def test_show_says_first_what_happened_why_and_where(tmp_path: Path, capsys) -> 
 def test_a_row_says_whether_its_calls_met(backend: str, remark: str) -> None:
     lines = shown(timeline(meta={"backend": backend}))
     at = next(k for k, line in enumerate(lines) if line.startswith(">"))
-    assert " ".join(lines[at].split()).startswith("> 3 forward 1 != barrier")
+    assert " ".join(lines[at].split()).startswith("> 4 forward 1 != barrier")
     assert " ".join(lines[at : at + 2]).split("barrier")[1].strip() == remark or lines[at + 1].strip() == remark
 
 
@@ -410,7 +410,7 @@ def test_a_call_that_a_rank_never_issued_is_named() -> None:
     lines = shown(timeline_from_rows(rows, ends, {"backend": "gloo"}))
     assert lines[1] == "Rank 0 finished; nothing meets rank 1's backward."
     at = next(k for k, line in enumerate(lines) if line.startswith(">"))
-    assert " ".join(lines[at].split()) == "> 0 - backward no call of rank 0, failed"
+    assert " ".join(lines[at].split()) == "> 1 - backward no call of rank 0, failed"
 
 
 @settings(max_examples=40)

@@ -17,7 +17,14 @@ from joinlab.timeline import CALL_COLUMNS, Ending
 
 
 def told(tells_start=False, **columns):
-    row = dict.fromkeys(CALL_COLUMNS) | {"rank": 0, "group": "0", "seq": 7, "op": "all_reduce", "shape": [[1]]}
+    row = dict.fromkeys(CALL_COLUMNS) | {
+        "rank": 0,
+        "group": "0",
+        "seq": 7,
+        "number": 6,
+        "op": "all_reduce",
+        "shape": [[1]],
+    }
     return dict(call_details(row | {"dtype": "float32", "enqueued_ns": 1_000_000} | columns, tells_start))
 
 
@@ -37,7 +44,7 @@ def test_a_completed_call_tells_every_column():
     assert said == {
         "call": "all-reduce (join() _get_num_nonjoined_procs())",
         "rank": "0",
-        "group, seq": "0, 7",
+        "group, number": "0, 6 (seq 7)",
         "op": "all_reduce",
         "input": "inputs[2]",
         "dtype": "float32",
@@ -134,7 +141,7 @@ def test_every_column_that_a_row_has_is_told():
     writer.call(0, "broadcast", root=0, values=([1.0], [2.0]), input=0, stack=["a.py:1 f"], tag=3, started_ns=5)
     row = writer.timeline([Ending("finished")] * 2).calls.row(0, named=True)
     told = " ".join(text for _, text in call_details(row, True))
-    for name in ("group", "seq", "op", "origin", "input", "dtype", "root", "tag", "call_site"):
+    for name in ("group", "seq", "number", "op", "origin", "input", "dtype", "root", "tag", "call_site"):
         assert str(row[name]) in told
     for name in ("enqueued_ns", "started_ns", "completed_ns", "host_wait_begin_ns", "host_wait_end_ns"):
         assert moment(row[name]) in told

@@ -19,6 +19,10 @@ DONE = Ending("finished")
 AXES = st.sampled_from(["logical", "time"])
 
 
+def numbered(row) -> str:
+    return f"{row['group']}, {row['number'] or 'none: it was refused'} (seq {row['seq']})"
+
+
 def stream(picture, rank=None) -> list[Box]:
     return [box for box in picture.boxes if box.lane is Lane.STREAM and rank in (None, box.rank)]
 
@@ -27,12 +31,11 @@ def stream(picture, rank=None) -> list[Box]:
 @given(timelines(), AXES)
 def test_every_call_has_one_box_and_is_open_exactly_if_it_never_ended(timeline, axis):
     calls = timeline.calls.to_dicts()
-    boxes = {
-        (dict(box.details)["rank"], dict(box.details)["group, seq"]): box for box in stream(lanes(timeline, axis, True))
-    }
+    drawn = stream(lanes(timeline, axis, True))
+    boxes = {(dict(box.details)["rank"], dict(box.details)["group, number"]): box for box in drawn}
     assert len(boxes) == len(calls)
     for call in calls:
-        box = boxes[str(call["rank"]), f"{call['group']}, {call['seq']}"]
+        box = boxes[str(call["rank"]), numbered(call)]
         assert box.label == asks(call["origin"], call["op"])
         assert dict(box.details)["call"] == (call["origin"] or call["op"])
         assert box.open == (call["completed_ns"] is None and call["error"] is None)
@@ -69,9 +72,9 @@ def test_no_box_hides_another(timeline, axis):
 def test_rows_follow_each_ranks_order_of_issue(timeline):
     picture = lanes(timeline, setup=True)
     for rank in range(3):
-        issued = [f"{row['group']}, {row['seq']}" for row in timeline.calls.to_dicts() if row["rank"] == rank]
+        issued = [numbered(row) for row in timeline.calls.to_dicts() if row["rank"] == rank]
         drawn = sorted(stream(picture, rank), key=lambda box: box.begin)
-        assert [dict(box.details)["group, seq"] for box in drawn] == issued
+        assert [dict(box.details)["group, number"] for box in drawn] == issued
 
 
 @settings(max_examples=50)
@@ -107,7 +110,7 @@ def test_a_wait_on_the_host_is_apart_from_the_call():
     writer.call(0, "all_reduce", waits=False)
     writer.call(0, "all_reduce", waits=True)
     waits = [box for box in lanes(writer.timeline([DONE])).boxes if box.kind is RowKind.WAIT]
-    assert [(box.lane, dict(box.details)["group, seq"]) for box in waits] == [(Lane.HOST, "0, 1")]
+    assert [(box.lane, dict(box.details)["group, number"]) for box in waits] == [(Lane.HOST, "0, 2 (seq 1)")]
 
 
 def test_a_wait_for_ever_runs_to_where_the_lane_stops():
@@ -147,7 +150,7 @@ def test_what_matched_is_folded_unless_asked_for(axis):
     first = stream(lanes(timeline, axis), 0)[0]
     assert first.label == "DDP's setup" + ", earlier (not to scale)" * (axis == "time")
     assert dict(first.details)["folded"] == "DDP's setup: 2 calls, all matched"
-    assert dict(first.details)["calls"].splitlines()[0] == "seq 0: all-gather (DDP construction), int64[1]"
+    assert dict(first.details)["calls"].splitlines()[0] == "call 1: all-gather (DDP construction), int64[1]"
     assert len(stream(lanes(timeline, axis, setup=True))) == timeline.calls.height
 
 

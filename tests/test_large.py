@@ -120,7 +120,7 @@ def test_a_report_counts_the_rows_that_it_leaves_out(timeline):
         if left := re.fullmatch(" {9}… ([0-9,]+) rows (before|between), all matched", line):
             at, gaps = at + int(left[1].replace(",", "")), gaps + 1
         else:
-            assert int(line[1:7]) == at  # one group, so rows have the numbers of its calls
+            assert int(line[1:7]) == at + 1  # one group, so rows are numbered as its calls
             at += 1
     assert gaps > 1
 
@@ -160,7 +160,7 @@ def test_a_view_finds_the_calls_of_a_slot_and_tells_what_the_browser_does_not_ho
     (answer,) = sent
     facts = dict(answer["calls"][1][1])
     assert answer["details"] == 1500 and answer["calls"][1][0] == 1
-    assert facts["group, seq"] == "default, 1500" and "train.py:9 main" in facts["stack"]
+    assert facts["group, number"] == "default, 1501 (seq 1500)" and "train.py:9 main" in facts["stack"]
     view._asked(view, {"details": 2000}, [])
     view._asked(view, {"save": "call"}, [])
     assert len(sent) == 1

@@ -730,7 +730,8 @@ def test_clocks_that_are_3_s_apart_are_set_right_within_the_stated_bound(tmp_pat
 
 def test_a_bound_over_a_third_host_counts() -> None:
     def row(rank: int, group: str, at: int, done: int) -> CallRow:
-        return {"rank": rank, "group": group, "seq": 0, "op": "barrier", "enqueued_ns": at, "completed_ns": done}
+        call: CallRow = {"rank": rank, "group": group, "seq": 0, "number": 1, "op": "barrier"}
+        return {**call, "enqueued_ns": at, "completed_ns": done}
 
     rows = [row(0, "a", 0, 10), row(1, "a", 100, 110), row(1, "b", 200, 210), row(2, "b", 5200, 5210)]
     groups = {"a": [0, 1], "b": [1, 2]}
@@ -740,23 +741,14 @@ def test_a_bound_over_a_third_host_counts() -> None:
 
 
 def test_refused_calls_and_sends_do_not_shift_which_collectives_bound_a_clock() -> None:
-    def row(rank: int, seq: int, op: str, at: int, error: str | None = None) -> CallRow:
-        done = None if error else at + 10
-        return {
-            "rank": rank,
-            "group": "a",
-            "seq": seq,
-            "op": op,
-            "enqueued_ns": at,
-            "completed_ns": done,
-            "error": error,
-        }
+    def row(rank: int, seq: int, number: int | None, op: str, at: int, error: str | None = None) -> CallRow:
+        call: CallRow = {"rank": rank, "group": "a", "seq": seq, "number": number, "op": op, "error": error}
+        return {**call, "enqueued_ns": at, "completed_ns": None if error else at + 10}
 
-    barriers = [row(0, n, "barrier", 100 * n) for n in range(3)]
-    others = [row(1, 0, "send", 5000), row(1, 1, "all_gather", 5000, "ValueError: Tensors must be contiguous")]
-    others += [row(1, n + 2, "barrier", 5000 + 100 * n) for n in range(1, 3)]  # its first one was dropped
-    skipped = {"a": {0: 0, 1: 1}}
-    found = offsets([*barriers, *others], {0: "x", 1: "y"}, {"a": [0, 1]}, {"x": 0, "y": 0}, "x", skipped)
+    barriers = [row(0, n, n + 1, "barrier", 100 * n) for n in range(3)]
+    others = [row(1, 0, 1, "send", 5000), row(1, 1, None, "all_gather", 5000, "ValueError: Tensors must be contiguous")]
+    others += [row(1, n + 2, n + 1, "barrier", 5000 + 100 * n) for n in range(1, 3)]  # its first one was dropped
+    found = offsets([*barriers, *others], {0: "x", 1: "y"}, {"a": [0, 1]}, {"x": 0, "y": 0}, "x")
     assert (found["y"].offset_ns, found["y"].bound_ns) == (-5000, 11)
 
 

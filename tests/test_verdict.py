@@ -107,7 +107,7 @@ def test_one_rank_is_a_call_ahead():
     told = judge(emulate(one_too_many, (6,) * 8, "nccl"))
     assert told.headline == "Rank 5 issued one broadcast more than ranks 0-4, 6, 7."
     assert told.odd == (5,)
-    assert told.steps[0].startswith("Rank 5 is one call ahead since call 10 (test_verdict.py:")
+    assert told.steps[0].startswith("Rank 5 is one call ahead since call 11 (test_verdict.py:")
     extra = next(line for line in told.lines if line.ranks == (5,))
     assert extra.text == "dist.broadcast(t, 0)" and extra.site.endswith(f":{one_too_many.__code__.co_firstlineno + 5}")
     assert told.advice is not None and "branch on `rank == 5 and i == 3`" in told.advice.do

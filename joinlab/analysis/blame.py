@@ -291,14 +291,14 @@ class _Finding:
 
 def _places(timeline: Timeline, groups: Mapping[str, Sequence[int]]) -> dict[tuple[str, int], _Place]:
     """By group and rank: from the calls themselves, and, for calls that the record lost, from meta["progress"]."""
-    skipped = timeline.meta.get("skipped", {})
     open_ = pl.col("completed_ns").is_null() & pl.col("error").is_null()
     found = (
-        timeline.calls.filter(~pl.col("op").is_in(_PAIRS))
+        timeline.calls.filter(~pl.col("op").is_in(_PAIRS), pl.col("number").is_not_null())
         .group_by("group", "rank", maintain_order=True)
         .agg(
-            pl.len().alias("count"),
-            open_.arg_max().alias("first"),
+            pl.col("number").max().alias("enqueued"),
+            pl.col("number").filter(open_).first().alias("number"),
+            pl.col("number").first().alias("first"),
             open_.any().alias("waits"),
             pl.col("op").filter(open_).first().alias("op"),
             pl.col("enqueued_ns").filter(open_).first().alias("since"),
@@ -313,13 +313,11 @@ def _places(timeline: Timeline, groups: Mapping[str, Sequence[int]]) -> dict[tup
     for group, counts in progress.items():
         for rank, counted in counts.items():
             places[group, rank] = _Place(counted["completed"], counted["completed"])  # what is open stands in the rows
-    for group, rank, count, first, waits, op, since, dtype, shape, started in found.iter_rows():
-        before = skipped.get(group, {}).get(rank, 0)
-        enqueued = before + count
-        completed = before + first if waits else enqueued
+    for group, rank, enqueued, number, first, waits, op, since, dtype, shape, started in found.iter_rows():
+        completed = number - 1 if waits else enqueued
         form = _form(op, dtype, shape) if waits else ""
         lost = progress.get(group, {}).get(rank)
-        if whole and waits and not first and lost and lost["completed"] < before:
+        if whole and waits and number == first and lost and lost["completed"] < completed:
             completed, form = lost["completed"], ""  # a ring that lost calls which had not completed
         places[group, rank] = _Place(enqueued, completed, op or "", since or 0, form, started)
     for group, ranks in groups.items():

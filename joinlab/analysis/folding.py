@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from joinlab.analysis.matching import SETUP, Matched, Slot, group_places, groups_of, is_refused, is_setup
+from joinlab.analysis.matching import SETUP, Matched, Slot, group_places, groups_of, is_setup
 from joinlab.analysis.wording import asks, asks_of, ranks_text
 from joinlab.ops import POINT_TO_POINT
 from joinlab.timeline import Timeline
@@ -298,21 +298,21 @@ def _places(timeline: Timeline, kinds: Codes) -> tuple[Codes, npt.NDArray[np.boo
     )
     paired = calls.select(pair).to_series().to_numpy()
     within = ["place", "side", "source", "target", "tag"] if paired.any() else ["place"]
-    numbered = keys.select(pl.int_range(pl.len(), dtype=pl.Int64).over(within)).to_series()
-    refused = is_refused(calls)
+    numbered = calls["number"] - 1
+    refused = numbered.is_null()
+    if paired.any():  # sends and recvs meet in the order of each pair of ranks
+        kth = keys.with_columns(yes=~refused).select(pl.col("yes").cum_sum().over(within)).to_series()
+        numbered = numbered.zip_with(pl.Series(~paired), kth.cast(pl.Int64) - 1)
     if refused.any():  # they take no place: a collective stands before the next one that does, a send or recv alone
+        before = calls.select(pl.col("number").forward_fill().over("rank", "group", pair)).to_series()
+        table = _skipped(timeline, names)
+        numbered = pl.select(pl.coalesce(numbered, before, pl.lit(pl.Series(table[place])))).to_series()
         counted = keys.with_columns(no=refused.cast(pl.Int64))
-        numbered -= counted.select((pl.col("no").cum_sum() - pl.col("no")).over(within)).to_series()
         nth = counted.with_columns(k=numbered).select(pl.col("no").cum_sum().over([*within, "k"])).to_series()
         alone = np.where(paired, np.arange(len(keys)) + 1, nth.to_numpy())
         keys = keys.with_columns(nth=pl.Series(np.where(refused.to_numpy(), alone, 0)))
     members = groups_of(timeline)
     at_group = np.array([list(members).index(name) for name in names])[place // timeline.world_size]
-    skips = timeline.meta.get("skipped", {})
-    if skips:  # records that lost their beginning; one look-up for all of 256 ranks instead of a pass each
-        world = range(timeline.world_size)
-        table = np.array([skips.get(name, {}).get(rank, 0) for name in names for rank in world], np.int64)
-        numbered = numbered + table[place] * ~paired
     # A record that begins late may have numbers far apart; a damaged one, negative ones.
     if paired.any() or refused.any() or numbered.max() > 4 * len(numbered) + 1000 or numbered.min() < 0:  # type: ignore[operator]
         columns = [name for name in ("nth", "group", "source", "target", "tag") if name in keys.columns]
@@ -331,6 +331,12 @@ def _places(timeline: Timeline, kinds: Codes) -> tuple[Codes, npt.NDArray[np.boo
     unlike = (same != same[first][slot_of]) | calls["completed_ns"].is_null().to_numpy()
     odd = (np.bincount(slot_of, unlike) > 0) | (np.bincount(slot_of) < np.where(paired[first], 2, size))
     return slot_of.astype(np.uint64), odd[slot_of]
+
+
+def _skipped(timeline: Timeline, names: Sequence[str]) -> npt.NDArray[np.int64]:
+    """By the places of `group_places`: how many collectives the record of the rank lost."""
+    skips, world = timeline.meta.get("skipped", {}), range(timeline.world_size)
+    return np.array([skips.get(name, {}).get(rank, 0) for name in names for rank in world], np.int64)
 
 
 def hash_columns(frame: pl.DataFrame, *names: str) -> Codes:
@@ -364,13 +370,13 @@ def _shown(timeline: Timeline, classes: Sequence[Sequence[int]], every: Matched 
         return Matched(timeline)
     calls, (names, place) = timeline.calls, group_places(timeline)
     hidden = calls.select(~pl.col("rank").is_in(shown)).to_series()
-    taking = hidden & ~calls["op"].is_in(list(POINT_TO_POINT)) & ~is_refused(calls)
-    counts = np.bincount(place[taking.to_numpy()])
+    taking = (hidden & ~calls["op"].is_in(list(POINT_TO_POINT)) & calls["number"].is_not_null()).to_numpy()
+    last = np.zeros(len(names) * timeline.world_size, np.int64)
+    np.maximum.at(last, place[taking], calls["number"].filter(pl.Series(taking)).to_numpy())
     skipped = {group: dict(ranks) for group, ranks in timeline.meta.get("skipped", {}).items()}
-    for at in np.flatnonzero(counts).tolist():
-        number, rank = divmod(at, timeline.world_size)
-        of = skipped.setdefault(names[number], {})
-        of[rank] = of.get(rank, 0) + int(counts[at])
+    for at in np.flatnonzero(last).tolist():
+        group, rank = divmod(at, timeline.world_size)
+        skipped.setdefault(names[group], {})[rank] = int(last[at])
     groups = {name: list(ranks) for name, ranks in groups_of(timeline).items()}
     matched = Matched(
         Timeline(

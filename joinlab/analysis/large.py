@@ -20,9 +20,9 @@ import numpy.typing as npt
 import polars as pl
 
 from joinlab.analysis.folding import Codes, Folding, fold, places, rank_lanes
-from joinlab.analysis.matching import Matched, group_places, in_order, is_refused
+from joinlab.analysis.matching import Matched, group_places, in_order
 from joinlab.ops import POINT_TO_POINT
-from joinlab.timeline import Meta, Timeline
+from joinlab.timeline import Timeline
 
 LARGE = 4000
 """A Timeline with more calls than these is read by columns."""
@@ -123,7 +123,7 @@ def _numbers(timeline: Timeline, found: Codes) -> Numbers:
     peers, ranks = calls["peer"].filter(paired), calls["rank"].filter(paired)
     alone = peers.null_count() or (peers < 0).any() or (peers == ranks).any()  # from any source, or to itself
     two_rules = paired.any() and "group_backends" in timeline.meta  # pairs of gloo have tags
-    if alone or two_rules or is_refused(calls).any():  # rare, and row by row
+    if alone or two_rules or calls["number"].null_count():  # rare, and row by row
         at = {
             (rank, slot.group, seq): number
             for number, slot in enumerate(Matched(timeline).slots)
@@ -158,33 +158,6 @@ def _order(calls: pl.DataFrame, slot: Numbers, group: Numbers, paired: Flags) ->
     return in_order(following, np.bincount(after, minlength=count).tolist(), earliest.tolist())
 
 
-def _skipped(timeline: Timeline, slot: Numbers, kept: Flags) -> dict[str, dict[int, int]]:
-    """Of the slots that are kept, how many of each group lie before the record of a rank begins."""
-    found: dict[str, dict[int, int]] = {}
-    skips = timeline.meta.get("skipped", {})
-    if not skips:
-        return found
-    calls, (names, group_rank) = timeline.calls, group_places(timeline)
-    taking = np.flatnonzero((~calls["op"].is_in(list(POINT_TO_POINT)) & ~is_refused(calls)).to_numpy())
-    number, rank_of = np.divmod(group_rank[taking], timeline.world_size)
-    for group, ranks in skips.items():  # numbers: to filter 500,000 rows by 41 names took a quarter of the verdict
-        mine = np.flatnonzero(number == (names.index(group) if group in names else -1))
-        its = slot[taking[mine]]
-        place = np.full(len(kept), -1)  # of every slot within its group: there may be gaps that no rank recorded
-        for rank, (begin, end) in _stretches(rank_of[mine]):
-            place[its[begin:end]] = ranks.get(rank, 0) + np.arange(end - begin)
-        place = place[kept]
-        found[group] = {rank: int(((place >= 0) & (place < count)).sum()) for rank, count in ranks.items()}
-    return found
-
-
-def _stretches(ranks: Numbers) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Every rank with the calls that are its own, from and to: calls are sorted by rank."""
-    edges = np.flatnonzero(np.diff(ranks, prepend=-1)).tolist()
-    for begin, end in pairwise([*edges, len(ranks)]):
-        yield int(ranks[begin]), (begin, end)
-
-
 def _short(timeline: Timeline, slot: Numbers, odd: Numbers, examples: Numbers) -> Matched:
     """The slots worth telling, matched: the first and last, each rank's last, and odd ones, with those beside them."""
     calls = timeline.calls
@@ -206,8 +179,7 @@ def _short(timeline: Timeline, slot: Numbers, odd: Numbers, examples: Numbers) -
             kept[np.clip(some + beside, 0, count - 1)] = True
     numbers = np.flatnonzero(kept)
     here = kept[slot]
-    meta: Meta = {**timeline.meta, "skipped": _skipped(timeline, slot, kept)}
-    matched = Matched(replace(timeline, calls=calls.filter(pl.Series(here)), meta=meta))
+    matched = Matched(replace(timeline, calls=calls.filter(pl.Series(here))))
     places = zip(matched.rows, slot[here].tolist(), strict=True)
     whole = {(row["rank"], row["group"], row["seq"]): number for row, number in places}
     assert len(numbers) == len(matched.slots)

@@ -24,7 +24,7 @@ import polars as pl
 
 from joinlab.ops import FACTS, POINT_TO_POINT
 from joinlab.rules import gloo as gloo_rule
-from joinlab.rules.calls import ANY_SOURCE, REFUSAL, GroupCalls, IssuedCall, by_group, call_of, elements_of
+from joinlab.rules.calls import ANY_SOURCE, IssuedCall, by_group, call_of, elements_of
 from joinlab.timeline import CallRow, Timeline, backend_of
 
 SHADOWS: Mapping[str, frozenset[str]] = {
@@ -168,13 +168,6 @@ def group_places(timeline: Timeline) -> tuple[list[str], npt.NDArray[np.int64]]:
     return names, (number * timeline.world_size + ranks).to_numpy()
 
 
-def is_refused(calls: pl.DataFrame) -> pl.Series:
-    """Of every call whether the backend refused it."""
-    if calls["error"].null_count() == calls.height:  # nearly always; a regular expression for a million rows is slow
-        return pl.repeat(False, calls.height, eager=True)
-    return calls["error"].str.contains(REFUSAL).fill_null(False)
-
-
 def label_table(timeline: Timeline, group: str | None = None, include_setup: bool = False) -> pl.DataFrame:
     """The matching as a table like the documented traces: columns "input", "rank 0", "rank 1", ...; null: no call.
 
@@ -223,8 +216,8 @@ def _slots(
     """The rows of each slot, the ranks whose call in it is lost, and whether its calls were refused: slots of one group
     in order, group by group.
 
-    A rank that skipped 3 collectives has its first recorded one in slot 3, and is lost in slots 0 to 2. A call that the
-    backend refused takes no place in the order; those that ranks issued at one place share a slot of their own:
+    Collectives of one number share a slot. A rank that skipped 3 has its first recorded one in slot 3, and is lost in
+    slots 0 to 2. A call that the backend refused has no number; those that ranks issued at one place share a slot:
 
         rank 0   all_reduce   [refused]   barrier
         rank 1   all_reduce               barrier
@@ -234,24 +227,30 @@ def _slots(
     found: list[tuple[list[Row], tuple[int, ...], bool]] = []
     for name, group in by_group(calls, groups).items():
         first = {rank: skipped.get(name, {}).get(rank, 0) for rank in group.ranks}
-        refused, alone = _refused(group, first)
-        group = group.reached() if refused or alone else group
-        lanes = {rank: lane for rank, lane in group.collectives.items() if lane}
-        begin = min((first[rank] for rank in lanes), default=0)
-        end = max((first[rank] + len(lane) for rank, lane in lanes.items()), default=0)
-        places: Iterable[int] = range(begin, end)
-        if end - begin > sum(map(len, lanes.values())):  # records that begin far apart, or say so
-            places = sorted({first[rank] + at for rank, lane in lanes.items() for at in range(len(lane))})
+        placed: dict[int, list[Row]] = {}
+        refused: dict[int, list[list[Row]]] = {}  # by the place before which they stand, the n-th of each rank
+        for rank, lane in group.collectives.items():
+            k, n = first[rank], 0
+            for call in lane:
+                row = row_of[name, rank, call.seq]
+                if row["number"] is not None:
+                    placed.setdefault(row["number"] - 1, []).append(row)
+                    k, n = row["number"], 0
+                    continue
+                here = refused.setdefault(k, [])
+                here += [[]] if n == len(here) else []
+                here[n].append(row)
+                n += 1
         begins = sorted({0, *first.values()})
         lost_at: dict[int, tuple[int, ...]] = {}  # by the last of `begins` before a slot
-        for k in sorted({*places, *refused}) if refused else places:
-            found += [([row_of[name, call.rank, call.seq] for call in some], (), True) for some in refused.get(k, ())]
-            met = [lane[k - first[rank]] for rank, lane in lanes.items() if 0 <= k - first[rank] < len(lane)]
+        for k in sorted({*placed, *refused}):
+            found += [(some, (), True) for some in refused.get(k, ())]
             begun = begins[bisect(begins, k) - 1]
             if begun not in lost_at:
                 lost_at[begun] = tuple(rank for rank in group.ranks if first[rank] > begun)
-            lost = lost_at[begun]
-            found += [([row_of[name, call.rank, call.seq] for call in met], lost, False)] if met else []
+            found += [(placed[k], lost_at[begun], False)] if k in placed else []
+        alone = [call for side in (group.sends, group.recvs) for of in side.values() for call in of if call.refused]
+        group = group.reached() if alone else group
         together: list[list[IssuedCall]] = []
         sends, recvs = (_per_pair(pairs, backend_of(meta, name)) for pairs in (group.sends, group.recvs))
         for pair in sorted(sends.keys() | recvs.keys()):
@@ -263,25 +262,6 @@ def _slots(
         found += [([row_of[name, call.rank, call.seq] for call in calls], (), False) for calls in together]
         found += [([row_of[name, call.rank, call.seq]], (), True) for call in alone]
     return found
-
-
-def _refused(group: GroupCalls, first: Mapping[int, int]) -> tuple[dict[int, list[list[IssuedCall]]], list[IssuedCall]]:
-    """The calls that the backend refused: collectives by the place before which they were issued, the n-th of each rank
-    together; and sends and recvs.
-    """
-    places: dict[int, list[list[IssuedCall]]] = {}
-    for rank, lane in group.collectives.items():
-        k, n = first[rank], 0
-        for call in lane:
-            if not call.refused:
-                k, n = k + 1, 0
-                continue
-            here = places.setdefault(k, [])
-            here += [[]] if n == len(here) else []
-            here[n].append(call)
-            n += 1
-    sides = (group.sends, group.recvs)
-    return places, [call for side in sides for calls in side.values() for call in calls if call.refused]
 
 
 def _per_pair(

@@ -188,11 +188,10 @@ class Paths:
 
     def _read(self, ranks: set[int]) -> None:
         todo = sorted(ranks - self._known.keys())
-        skipped = self.timeline.meta.get("skipped", {})
         is_pair = pl.col("op").is_in(list(POINT_TO_POINT))
         calls = (
-            self.timeline.calls.filter(pl.col("rank").is_in(todo))
-            .with_columns(pair=is_pair, number=pl.col("seq").cum_count().over("rank", "group", is_pair) - 1)
+            self.timeline.calls.filter(pl.col("rank").is_in(todo), pl.col("number").is_not_null())
+            .with_columns(pair=is_pair)
             .group_by("rank", maintain_order=True)
             .tail(min(WINDOW, max(MOST_CALLS // max(len(todo), 1), LEAST_CALLS)))
         )
@@ -205,7 +204,7 @@ class Paths:
             reach = {(role, False): self.reached[name, rank] for name, role in roles.items()}
             for group, seq, op, dtype, shape, peer, line, root, _, pair, number in rows.select(names).iter_rows():
                 role = roles.get(group, (group,))
-                place = (role, pair, seq if pair else skipped.get(group, {}).get(rank, 0) + number)
+                place = (role, pair, seq if pair else number - 1)
                 facts = FACTS.get(op)
                 alike = facts.alike if facts else ()
                 kind = f"{op} {dtype}" + (f" {root}" if "root" in alike and root is not None else "")

@@ -1,9 +1,9 @@
 """The verdict: what happened, why, where and what to do, as a reader with a hung job wants it.
 
     Rank 0 asked: anyone left? Rank 1's barrier answered.
-    1. Call 28: rank 0's "anyone left?" (cases.py:66) met rank 1's barrier (cases.py:71).
+    1. Call 29: rank 0's "anyone left?" (cases.py:66) met rank 1's barrier (cases.py:71).
     2. Rank 0 read 0 and concluded that all ranks have joined; rank 1 discarded the value.
-    3. Rank 1 waits in "who is last?", call 30 (cases.py:66): rank 0 has finished. No issued call can end this wait.
+    3. Rank 1 waits in "who is last?", call 31 (cases.py:66): rank 0 has finished. No issued call can end this wait.
 
 Everything here is read off the Timeline: which calls met, from which lines, how the ranks ended, and the text of the
 program. Where no rule fits, there is no advice. Terminal, page, view, bench and `diagnose` all tell this one story.
@@ -70,19 +70,19 @@ class Ended:
 class Line:
     """A line of the program that the verdict rests on.
 
-    ranks  those that were there
-    site   "file:line"
-    call   what they called there: "anyone left?"
-    text   the line itself; "" where the program's text is not known
-    seq    the call's number within its group
-    via    the lines that led there, the nearest first: the calls of the function that `site` is in
+    ranks   those that were there
+    site    "file:line"
+    call    what they called there: "anyone left?"
+    text    the line itself; "" where the program's text is not known
+    number  the call's within its group; None if it was refused
+    via     the lines that led there, the nearest first: the calls of the function that `site` is in
     """
 
     ranks: tuple[int, ...]
     site: str
     call: str
     text: str
-    seq: int
+    number: int | None
     via: tuple[CodeLine, ...] = ()
 
 
@@ -356,7 +356,7 @@ class _Judge:
                 same = f"the same for {at_input(other['input'] or 0, self.timeline.meta)}"
             are = "are" if len(parting.ranks(shift.ahead)) > 1 else "is"
             yield (
-                f"{upper(name(shift.ahead))} {are} {count} ahead since call {row['seq']}{at_line(row)}, where "
+                f"{upper(name(shift.ahead))} {are} {count} ahead since call {row['number']}{at_line(row)}, where "
                 f"{name(shift.behind)} called {same}."
             )
         if parting.astray:
@@ -365,7 +365,7 @@ class _Judge:
                 f"{at_input(row['input'] or 0, self.timeline.meta)}{at_line(row)}"
                 for side, row in zip(parting.sides, parting.astray, strict=True)
             ]
-            since = parting.astray[0]["seq"]
+            since = parting.astray[0]["number"]
             yield f"Since call {since} the ranks' calls are for different inputs: there {listed(on)}."
         present = parting.present
         calls = [parting.call(slot, side[0]) for side in present]
@@ -373,7 +373,7 @@ class _Judge:
             told = [f"{name(side)}'s {quoted(row)}{at_line(row)}" for side, row in zip(present, calls, strict=True)]
             verb = "met" if slot.met else "can never meet"
             why = "" if slot.met else self.reasons.keeps_apart(slot)
-            yield f"Call {calls[0]['seq']}: {told[0]} {verb} {listed(told[1:])}{why and ': '}{why}."
+            yield f"Call {calls[0]['number']}: {told[0]} {verb} {listed(told[1:])}{why and ': '}{why}."
             made = [
                 (side, text)
                 for side, row in zip(present, calls, strict=True)
@@ -416,13 +416,13 @@ class _Judge:
 
     def _lines(self, row: int) -> Iterator[Line]:
         slot = self.parting.slots[row]
-        by_line: dict[tuple[str, str, int, tuple[CodeLine, ...]], list[int]] = {}
+        by_line: dict[tuple[str, str, int | None, tuple[CodeLine, ...]], list[int]] = {}
         for rank, seq in slot.calls.items():
             call = self.parting.rows[rank, slot.group, seq]
-            key = (call["call_site"] or "", asks_of(call), seq, self.sources.lines_of(call))
+            key = (call["call_site"] or "", asks_of(call), call["number"], self.sources.lines_of(call))
             by_line.setdefault(key, []).extend(self.parting.lanes[rank])
-        for (site, call_, seq, lines), ranks in by_line.items():
-            yield Line(tuple(sorted(ranks)), site, call_, lines[0].text if lines else "", seq, lines[1:])
+        for (site, call_, number, lines), ranks in by_line.items():
+            yield Line(tuple(sorted(ranks)), site, call_, lines[0].text if lines else "", number, lines[1:])
 
 
 def _out_of_time(end: Ending) -> bool:

@@ -339,11 +339,11 @@ def called(row: Mapping[str, Any], group: str = "") -> str:
 
     group  its group, to be said where there are several
 
-    >>> called({"origin": "all-reduce", "op": "all_reduce", "seq": 7, "group": "0", "call_site": "job/train.py:12"})
+    >>> called({"origin": "all-reduce", "op": "all_reduce", "number": 7, "call_site": "job/train.py:12"})
     'all-reduce, call 7 (train.py:12)'
     """
-    where = f" of group {group}" if group else ""
-    return f"{quoted(row)}, call {row['seq']}{where}{at_line(row)}"
+    number = "refused" if row["number"] is None else f"call {row['number']}"
+    return f"{quoted(row)}, {number}{f' of group {group}' if group else ''}{at_line(row)}"
 
 
 def at_line(row: Mapping[str, Any]) -> str:

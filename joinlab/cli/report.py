@@ -249,17 +249,20 @@ class _Calls:
                 yield part
 
     def _numbers(self, part: Fold) -> str:
-        slots = self.folding.slots
-        seqs = [next(iter(slots[index].calls.values())) for index in (part.begin, part.end - 1)]
-        return f"{seqs[0]}-{seqs[1]}"
+        first, last = (self._number(self.folding.slots[index]) for index in (part.begin, part.end - 1))
+        return f"{first}-{last}"
+
+    def _number(self, slot: Slot) -> int | str:
+        """What its calls are called: the lowest number, where they differ."""
+        rows = (self.folding.matched.row_of[rank, slot.group, seq] for rank, seq in slot.calls.items())
+        return min((row["number"] for row in rows if row["number"] is not None), default="-")
 
     def _row(self, index: int) -> str:
         slot = self.folding.slots[index]
-        seqs = sorted(set(slot.calls.values()))
         cells = [self._cell(slot, rank) for rank in self.shown]
         mark = ">" if index == self.verdict.first else " "
         sign = "!=" if slot.differs else "(!)" if self._other_lines(slot) else ""
-        line = f"{mark}{seqs[0]:>6}  {self._columns(cells, sign)}".rstrip()
+        line = f"{mark}{self._number(slot):>6}  {self._columns(cells, sign)}".rstrip()
         remark = ", ".join(
             filter(None, (self._remark(slot), f"group {group_text(self.run.meta, slot.group)}" if self.groups else ""))
         )

@@ -20,7 +20,7 @@ from joinlab.emulator.gloo import GlooFabric
 from joinlab.emulator.gloo_monitored import DEFAULT_TIMEOUT, monitored_barrier
 from joinlab.emulator.host import Host
 from joinlab.emulator.model import EmulatedCall, Fabric
-from joinlab.ops import Op
+from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.program.process_group import COALESCED, METHODS
 
 NCCL_TIMEOUT = timedelta(minutes=10)
@@ -47,6 +47,7 @@ class EmulatedGroup(dist.ProcessGroup):
         self.place = place
         self.fabric = fabric
         self.issued = 0
+        self.numbers = [0, 0]  # the last that a collective, and a send or recv, was given
         limit = None if fabric.streams else host.asked_timeout
         self.limit_ns = 0 if limit is None else round(limit.total_seconds() * 1e9)
         watched = (host.asked_timeout or NCCL_TIMEOUT) if fabric.streams else timedelta(0)
@@ -57,9 +58,18 @@ class EmulatedGroup(dist.ProcessGroup):
         return f"<the process group {self.label!r} of ranks {list(self.ranks)}>"  # in errors of C++: without an address
 
     def next_seq(self) -> int:
-        """Number of this rank's next call in this group."""
+        """Key of this rank's next call in this group."""
         self.issued += 1
         return self.issued - 1
+
+    def next_number(self, op: Op) -> int:
+        """Number of this rank's next call in this group, see the column `number`."""
+        self.numbers[op in POINT_TO_POINT] += 1
+        return self.numbers[op in POINT_TO_POINT]
+
+    def take_back(self, op: Op) -> None:
+        """The call that was numbered last was refused."""
+        self.numbers[op in POINT_TO_POINT] -= 1
 
     @property
     def group_name(self) -> Any:

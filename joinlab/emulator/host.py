@@ -158,6 +158,7 @@ class Host:
             **kind.columns,
             "rank": self.rank,
             "seq": group.next_seq(),
+            "number": group.next_number(kind.op),
             "input": self.progress.input,
             "value_in": values(ins) if kind.small and ins and not waits.stuck else None,
             "enqueued_ns": waits.now,

@@ -128,7 +128,13 @@ class Group(Protocol):
     """On NCCL, how long a call may take before the watchdog ends the process; 0: not on NCCL."""
 
     def next_seq(self) -> int:
+        """Key of this rank's next call in this group."""
+
+    def next_number(self, op: Op) -> int:
         """Number of this rank's next call in this group."""
+
+    def take_back(self, op: Op) -> None:
+        """The call that was numbered last was refused."""
 
 
 class Fabric(Protocol):
@@ -294,8 +300,10 @@ class EmulatedCall:
         self.row["error"] = f"{type(error).__name__}: {error}"
 
     def refuse(self, error: Exception) -> None:
-        """The backend has raised when it was handed the call."""
+        """The backend has raised when it was handed the call, which so takes no place in its group."""
         self._end()
+        self.group.take_back(self.op)
+        self.row["number"] = None
         self.row["error"] = f"{type(error).__name__}: {error}"
 
     def _end(self) -> None:

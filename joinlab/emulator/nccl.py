@@ -311,7 +311,7 @@ def watchdog_text(call: EmulatedCall, ms: int) -> str:
     """What the watchdog says of a call that has taken `ms`: WorkNCCL::checkTimeout, ProcessGroupNCCL.cpp, v2.13.0."""
     kind = _OP_TYPES.get(call.method, call.op.value.replace("_", "").upper())
     ins, outs = (sum(one.numel() for part in call.parts for one in getattr(part, side)) for side in ("ins", "outs"))
-    work = f"SeqNum={call.row['seq'] + 1}, OpType={kind}, NumelIn={ins}, NumelOut={outs}, Timeout(ms)={ms}"
+    work = f"SeqNum={call.row['number']}, OpType={kind}, NumelIn={ins}, NumelOut={outs}, Timeout(ms)={ms}"
     return (
         f"[Rank {call.host.rank}] Watchdog caught collective operation timeout: WorkNCCL({work}) ran for {ms} "
         "milliseconds before timing out."

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from joinlab.ops import POINT_TO_POINT, CallRow, Op
-from joinlab.rules.calls import refuses
+from joinlab.ops import CallRow, Op
 
 NEEDS_ALL = frozenset({Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_TO_ALL, Op.BARRIER})
 """Collectives that complete on no rank before every rank of the group has issued them."""
@@ -37,14 +36,12 @@ def offsets(
     groups: Mapping[str, list[int]],
     wall: Mapping[str, int],
     reference: str,
-    skipped: Mapping[str, Mapping[int, int]] | None = None,
 ) -> dict[str, Offset]:
     """The offset of each host, by its name, to the clock of the host `reference`.
 
     calls    rows with times of their own rank's host, those of a rank in their order of issue
     host_of  by rank
     wall     by host: wall time minus monotonic time, when its first rank began
-    skipped  by group and rank: how many collectives it had issued before the first of its rows
     """
     hosts = sorted(wall)
     found = {host: Offset(wall[host] - wall[reference], None) for host in hosts}
@@ -52,7 +49,7 @@ def offsets(
     if len(hosts) == 1:
         return found
     at = {host: i for i, host in enumerate(hosts)}
-    most = _bounds(calls, host_of, groups, at, skipped or {})
+    most = _bounds(calls, host_of, groups, at)
     zero = at[reference]
     for host, i in at.items():
         high, low = most[i, zero], -most[zero, i]  # o(host) - o(reference) lies between
@@ -66,20 +63,13 @@ def _bounds(
     host_of: Mapping[int, str],
     groups: Mapping[str, list[int]],
     at: Mapping[str, int],
-    skipped: Mapping[str, Mapping[int, int]],
 ) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
     """most[a, b]: the most that o(a) - o(b) can be; inf where no call bounds it."""
-    # The collectives that met are the n-th of each rank: seq also counts sends, recvs and what the backend refused.
     met: dict[tuple[str, int], list[CallRow]] = {}
-    places: dict[tuple[str, int], int] = {}
     for call in calls:
-        group, rank = call["group"], call["rank"]
-        if call["op"] in POINT_TO_POINT or refuses(call.get("error") or ""):
-            continue
-        place = places.get((group, rank), skipped.get(group, {}).get(rank, 0))
-        places[group, rank] = place + 1
-        if call["op"] in NEEDS_ALL and call.get("completed_ns") is not None and rank in host_of:
-            met.setdefault((group, place), []).append(call)
+        number = call.get("number")  # collectives of one number met
+        if number and call["op"] in NEEDS_ALL and call.get("completed_ns") is not None and call["rank"] in host_of:
+            met.setdefault((call["group"], number), []).append(call)
     most = np.full((len(at), len(at)), np.inf)
     np.fill_diagonal(most, 0.0)
     for (group, _), rows in met.items():

@@ -8,7 +8,7 @@ adds (tests/test_dump_versions.py has their fields, and names the sources):
     2.2    -              timeout_ms
     2.3    -              pg_status; JSON: no frames, 0 for a time that is not known, the numbers of pg_status as text
     2.4    2.5, 2.6, 2.7  no field. From 2.6 on at the latest, a batch of sends does not count as a collective
-                          (_own_numbers), and a batch of collectives takes one number (job._gaps)
+                          (_own_numbers), and a batch of collectives takes one number
     2.6    -              nccl_version
     2.7    -              an entry for each call of a batch of collectives (_apart)
     2.9    2.8            thread_id, thread_name; gloo
@@ -141,17 +141,19 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """The calls of a dump, oldest first, 52 bytes each. A time of 0 is not known.
+    """The calls of a dump, oldest first, 60 bytes each. A time of 0 is not known.
 
     kind    index into Texts.kinds
     stack   index into Texts.stacks; -1: none was recorded
-    number  collective_seq_id
+    number  collective_seq_id: a send or recv has that of the collective before it
+    paired  of a send or recv its own number, p2p_seq_id; 0: not known
     seq     order of issue within the group
     """
 
     kind: array[int]
     stack: array[int]
     number: array[int]
+    paired: array[int]
     seq: array[int]
     enqueued_ns: array[int]
     started_ns: array[int]
@@ -345,6 +347,7 @@ def _calls(
         kind=array("i", map(kinds.__getitem__, codes)),
         stack=texts.numbered_stacks([entry["frames"] for entry in entries]),
         number=_numbers(entries, "collective_seq_id"),
+        paired=_numbers(entries, "p2p_seq_id"),
         seq=_seqs([told[code].group for code in codes], _numbers(entries, "op_id")),
         enqueued_ns=_numbers(entries, "time_created_ns"),
         started_ns=_numbers(entries, "time_discovered_started_ns"),
@@ -485,6 +488,7 @@ _ABSENT: Mapping[str, Any] = {
     "retired": False,
     "frames": None,
     "collective_seq_id": 0,
+    "p2p_seq_id": 0,
     "op_id": None,
     "time_created_ns": None,
     "time_discovered_started_ns": None,

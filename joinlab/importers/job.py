@@ -56,8 +56,7 @@ def timeline_of(dumps: Sequence[Dump], texts: Texts, problems: Iterable[str] = (
     if (rows["over"] & rows["completed_ns"].is_null()).any():
         clock["completed"] = "a lower bound: the record says that a call completed, not when"
     spans = _spans(rows)
-    gaps = _gaps(rows, spans)
-    progress = _progress(dumps, texts, gaps)
+    progress = _progress(dumps, texts)
     meta: Meta = {
         "program": "a recorded job",
         "engine": "imported",
@@ -68,7 +67,7 @@ def timeline_of(dumps: Sequence[Dump], texts: Texts, problems: Iterable[str] = (
         "group_names": {name: words for name, (words, _) in groups.items() if words},
         "versions": {backend: library} if (library := dumps[0].library) else {},
         "clock": clock,
-        "skipped": _skipped(spans, progress, groups, missing, gaps, told),
+        "skipped": _skipped(spans, progress, groups, missing, told),
         "progress": progress,
         "missing_ranks": missing,
         "problems": told,
@@ -192,7 +191,7 @@ def _rows(dumps: Sequence[Dump], groups: Mapping[str, Group], texts: Texts, told
     kinds = [_renamed(dump, groups, texts) for dump in dumps]  # may add to texts.kinds
     data = {"rank": np.repeat([dump.rank for dump in dumps], [len(dump.calls) for dump in dumps])}
     data |= {"kind": np.concatenate(kinds)}
-    for name in ("stack", "number", "seq", *_TIMES):
+    for name in ("stack", "number", "paired", "seq", *_TIMES):
         data[name] = np.concatenate([np.asarray(getattr(dump.calls, name)) for dump in dumps])
     for name in _TIMES:
         wrong = (data[name] < 0) | (data[name] >= _LONG_NS)
@@ -252,8 +251,18 @@ def _written(rows: pl.DataFrame, texts: Texts, origin: int) -> pl.DataFrame:
     times = {"enqueued_ns": pl.col("enqueued_ns"), "started_ns": pl.col("started_ns"), "completed_ns": over}
     columns |= {name: time - origin for name, time in times.items()}
     columns |= {name: pl.col(name) for name in ("rank", "group", "seq", "op")}
+    columns["number"] = _number()
     absent = {name: pl.lit(None, dtype) for name, dtype in CALL_COLUMNS.items()}
     return rows.select((columns.get(name, one)).alias(name) for name, one in absent.items())
+
+
+def _number() -> pl.Expr:
+    """The column `number`: the dump's own; a rank's calls of one group are counted where it has none, or one twice."""
+    pair = pl.col("op").is_in(list(POINT_TO_POINT))
+    number, nth = pl.col("number"), pl.int_range(1, pl.len() + 1).over("rank", "group", pair)
+    repeats = (number.n_unique() < pl.len()).over("rank", "group", pair)
+    collective = pl.when(repeats).then(number.min().over("rank", "group", pair) - 1 + nth).otherwise(number)
+    return pl.when(pair).then(pl.when(pl.col("paired") > 0).then("paired").otherwise(nth)).otherwise(collective)
 
 
 def _label(kind: Kind, stack: tuple[Frame, ...]) -> str:
@@ -273,7 +282,6 @@ def _skipped(
     progress: Mapping[str, Mapping[int, Progress]],
     groups: Mapping[str, Group],
     missing: Sequence[int],
-    gaps: Gaps,
     told: list[str],
 ) -> dict[str, dict[int, int]]:
     """Per group and rank: the collectives before the first one that its dump still holds."""
@@ -286,41 +294,14 @@ def _skipped(
     }
     odd = []
     for group, rank, first, last, count in spans.iter_rows():
-        before = _without(first, group, gaps) - 1
-        found[group][rank] = before
-        if _without(last, group, gaps) - before != count:
+        found[group][rank] = first - 1
+        if last - first + 1 < count:
             odd.append(f"rank {rank} has {count} calls under the numbers {first} to {last} of group {group!r:.60}")
     told += odd if len(odd) < 4 else [f"{odd[0]}; {len(odd) - 1} more ranks or groups are like it"]
     return found
 
 
 _NONE: Progress = {"enqueued": 0, "completed": 0}
-
-Gaps = Mapping[str, Sequence[tuple[int, int]]]
-"""Per group: the number before numbers that no call has, and how many there are; in order."""
-
-
-def _gaps(rows: pl.DataFrame, spans: pl.DataFrame) -> Gaps:
-    """The numbers between two collectives of one rank that no rank has a call for.
-
-    In PyTorch 2.4 a batch of collectives takes a number for each of its calls and one more (ProcessGroupNCCL.cpp,
-    startCoalescing and collective), and one that a CUDA graph captures takes a number and makes no entry.
-    """
-    odd = spans.filter(pl.col("last") - pl.col("first") + 1 != pl.col("count"))
-    held = _collectives(rows).filter(pl.col("group").is_in(odd["group"].to_list()))
-    found: dict[str, list[tuple[int, int]]] = {}
-    for group, first, last in odd.group_by("group", maintain_order=True).agg("first", "last").iter_rows():
-        numbers = np.unique(held.filter(pl.col("group") == group)["number"].to_numpy())
-        for at in np.flatnonzero(np.diff(numbers) > 1):
-            low, high = int(numbers[at]), int(numbers[at + 1])
-            if any(begin <= low and high <= end for begin, end in zip(first, last, strict=True)):
-                found.setdefault(group, []).append((low, high - low - 1))
-    return found
-
-
-def _without(number: int, group: str, gaps: Gaps) -> int:
-    """A collective's number, or the last one, counted without `gaps`."""
-    return number - sum(min(width, number - low) for low, width in gaps.get(group, ()) if low < number)
 
 
 def _collectives(rows: pl.DataFrame) -> pl.DataFrame:
@@ -336,7 +317,7 @@ def _spans(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _progress(dumps: Sequence[Dump], texts: Texts, gaps: Gaps) -> dict[str, dict[int, Progress]]:
+def _progress(dumps: Sequence[Dump], texts: Texts) -> dict[str, dict[int, Progress]]:
     """Per group and rank: how many collectives were enqueued and completed, as pg_status counts them.
 
     In a group that sends and receives, pg_status may hold the number of a send (ProcessGroupNCCL.cpp, initWork and
@@ -357,8 +338,8 @@ def _progress(dumps: Sequence[Dump], texts: Texts, gaps: Gaps) -> dict[str, dict
                 elif (calls := _calls_on_gloo(dump, group, texts)) is not None:
                     enqueued, completed = (_collectives_among(calls, last) for last in (enqueued, completed))
                 found.setdefault(group, {})[dump.rank] = {
-                    "enqueued": max(_without(enqueued, group, gaps), 0),
-                    "completed": max(_without(completed, group, gaps), 0),
+                    "enqueued": max(enqueued, 0),
+                    "completed": max(completed, 0),
                 }
     return found
 

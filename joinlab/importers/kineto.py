@@ -168,32 +168,30 @@ def joined(first: Dump, second: Dump, texts: Texts) -> Dump | None:
         return None
     groups = [one.group for one in texts.kinds]
     counts = Counter(groups[kind] for kind in before.kind)
-    ends, begins = (_collectives(calls, texts) for calls in (before, after))
-    last = {group: numbers[-1] for group, numbers in ends.items() if begins.get(group, numbers)[0] <= numbers[-1]}
-    number = array("q", before.number)
-    seq = array("q", before.seq)
-    for kind, one, order in zip(after.kind, after.number, after.seq, strict=True):
-        number.append(one + last.get(groups[kind], 0))
-        seq.append(order + counts[groups[kind]])
+    orders = [order + counts[groups[kind]] for kind, order in zip(after.kind, after.seq, strict=True)]
     rest = ("enqueued_ns", "started_ns", "completed_ns")
     calls = Calls(
         before.kind + after.kind,
         before.stack + after.stack,
-        number,
-        seq,
+        before.number + _continued(groups, (before.kind, before.number), (after.kind, after.number)),
+        before.paired + _continued(groups, (before.kind, before.paired), (after.kind, after.paired)),
+        before.seq + array("q", orders),
         *(getattr(before, name) + getattr(after, name) for name in rest),
     )
     problems = (*first.problems, *(f"{problem} (in {second.file!r})" for problem in second.problems))
     return replace(first, calls=calls, groups=second.groups | first.groups, problems=problems)
 
 
-def _collectives(calls: Calls, texts: Texts) -> dict[str, list[int]]:
-    """The numbers of the collectives of each group, in order."""
-    kinds, found = list(texts.kinds), dict[str, list[int]]()
-    for kind, number in zip(calls.kind, calls.number, strict=True):
-        if kinds[kind].op not in POINT_TO_POINT:
-            found.setdefault(kinds[kind].group, []).append(number)
-    return found
+_Numbered = tuple[Sequence[int], Sequence[int]]
+"""Of each call its kind and its number; 0: it has none."""
+
+
+def _continued(groups: Sequence[str], before: _Numbered, after: _Numbered) -> array[int]:
+    """Numbers of the second window: those of a group that begin anew go on where the first ended."""
+    last = {groups[kind]: number for kind, number in zip(*before, strict=True) if number}
+    first = {groups[kind]: number for kind, number in reversed(list(zip(*after, strict=True))) if number}
+    add = {group: number for group, number in last.items() if first.get(group, number) <= number}
+    return array("q", [number and number + add.get(groups[kind], 0) for kind, number in zip(*after, strict=True)])
 
 
 _MALFORMED = (AttributeError, KeyError, MemoryError, OverflowError, RecursionError, TypeError, ValueError)
@@ -261,12 +259,15 @@ def _calls(
     alone = max((float(kernels[one]["ts"]) for one in kernels.keys() - set(ids)), default=0.0)
     reached = {call[2]: at for at, (call, one) in enumerate(zip(calls, ids, strict=True)) if one in kernels}
     counts: dict[str, int] = {}
-    found = Calls(array("i"), array("i"), *(array("q") for _ in range(5)))
+    nth: dict[tuple[str, bool], int] = {}
+    found = Calls(array("i"), array("i"), *(array("q") for _ in range(6)))
     for at, (event, backend, name, op, told) in enumerate(calls):
         order = counts[name] = counts.get(name, 0) + 1
         kernel = kernels.get(ids[at])
         ran = base + round(float(kernel["ts"]) * 1000) if kernel else 0
-        number = told.get("Seq")
+        pair, given = op in POINT_TO_POINT, told.get("Seq")
+        own = nth[name, pair] = nth.get((name, pair), 0) + 1
+        number = given if type(given) is int and given > 0 else own
         peer = told.get("Dst Rank" if op is Op.SEND else "Src Rank") if op in (Op.SEND, Op.RECV) else None
         if peer is not None and not (type(peer) is int and -1 <= peer < MOST_RANKS):
             raise ValueError(f"the peer of a {op} is {peer!r:.40}")
@@ -276,7 +277,8 @@ def _calls(
         over = not kernels or at <= reached.get(name, -1) or float(event["ts"]) < alone
         found.kind.append(texts.kind(Kind(name, backend, op.value, dtype, texts.shape(_shape(told)), peer, over)))
         found.stack.append(-1)
-        found.number.append(number if type(number) is int and number > 0 else order)
+        found.number.append(0 if pair else number)
+        found.paired.append(number if pair else 0)
         found.seq.append(order - 1)
         found.enqueued_ns.append(base + round(float(event["ts"]) * 1000))
         found.started_ns.append(ran)

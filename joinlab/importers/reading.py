@@ -148,7 +148,7 @@ def answer() -> None:
 
 
 _FIELDS = ("rank", "file", "form", "library", "groups", "status", "numbers", "problems")
-_COLUMNS = ("kind", "stack", "number", "seq", "enqueued_ns", "started_ns", "completed_ns")
+_COLUMNS = ("kind", "stack", "number", "paired", "seq", "enqueued_ns", "started_ns", "completed_ns")
 
 
 def _packed(one: Dump) -> tuple[list[Any], list[tuple[str, bytes]]]:

@@ -14,7 +14,7 @@ import psutil
 from joinlab.analysis.wording import ranks_text
 from joinlab.errors import TimelineFileError
 from joinlab.importers.clocks import Offset, offsets
-from joinlab.ops import CallRow, SpanRow
+from joinlab.ops import POINT_TO_POINT, CallRow, SpanRow
 from joinlab.program.steps import BY_BACKWARD, settle_steps
 from joinlab.recorder.bounded_log import parse_segment_name
 from joinlab.recorder.events import LogTail
@@ -187,7 +187,7 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
     by_step = settle_steps(logs.values())
     calls, skipped = _kept_calls(logs, problems)
     host_of = {rank: str(log.begin.get("host", "?")) for rank, log in logs.items()}
-    shifts = _shifts(logs, calls, host_of, groups, skipped, problems)
+    shifts = _shifts(logs, calls, host_of, groups, problems)
     origin = min(
         (log.begin["t"] + shifts[host_of[rank]].offset_ns for rank, log in logs.items() if "t" in log.begin), default=0
     )
@@ -339,13 +339,18 @@ def _kept_calls(logs: dict[int, RankLog], problems: list[str]) -> tuple[list[Cal
             if before:
                 skipped.setdefault(group, {})[rank] = before
         wanted = {id for ids in by_group.values() for id in (ids[-keep:] if keep else ids)}
+        count = len(calls)
         mine = [CallRow(**log.calls[id]) for id in sorted(wanted)]  # a copy: its times will be shifted
-        places = {(call["group"], call["seq"]): call for call in reversed(mine)}
-        if len(places) < len(mine):  # a digit of a damaged line
-            problems.append(
-                f"rank {rank} has {len(mine) - len(places)} calls with numbers of others: they were left out"
-            )
-        calls += reversed(places.values())
+        taken: set[tuple[str, bool | None, int | None]] = set()
+        for call in mine:
+            pair, number = call["op"] in POINT_TO_POINT, call.get("number")
+            names = {(call["group"], None, call["seq"]), *([(call["group"], pair, number)] if number else ())}
+            if not names & taken:
+                calls.append(call)
+            taken |= names
+        if len(calls) - count < len(mine):  # a digit of a damaged line
+            left_out = len(mine) - len(calls) + count
+            problems.append(f"rank {rank} has {left_out} calls with numbers of others: they were left out")
     for group, by_rank in skipped.items():
         for rank, log in logs.items():
             if group in log.groups:
@@ -358,13 +363,12 @@ def _shifts(
     calls: list[CallRow],
     host_of: dict[int, str],
     groups: dict[str, list[int]],
-    skipped: dict[str, dict[int, int]],
     problems: list[str],
 ) -> dict[str, Offset]:
     wall: dict[str, int] = {}
     for rank, log in logs.items():
         wall.setdefault(host_of[rank], int(log.begin.get("wall") or 0) - int(log.begin.get("t") or 0))
-    found = offsets(calls, host_of, groups, wall, host_of[min(logs)], skipped)
+    found = offsets(calls, host_of, groups, wall, host_of[min(logs)])
     for host, shift in found.items():
         if shift.bound_ns is None:
             problems.append(f"no call bounds the clock of host {host}: its times are set by its wall clock")

@@ -64,6 +64,7 @@ def as_c10d(path: Path, content: dict[str, Any]) -> dict[str, Any]:
                 **entry,
                 "profiling_name": f"{_NCCL.get(backend, backend)}:{op}",
                 "collective_seq_id": number if whole else entry["collective_seq_id"] + 1,
+                "p2p_seq_id": 0,
                 "op_id": calls if whole else entry["collective_seq_id"] + 1,
                 "state": "completed" if entry["retired"] else entry["state"],
                 "time_discovered_completed_ns": _ended(entry),

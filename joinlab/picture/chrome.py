@@ -148,6 +148,7 @@ def _call(row: CallRow, thread: int, last: int) -> Event:
     )
     told = (
         "seq",
+        "number",
         "input",
         "dtype",
         "shape",

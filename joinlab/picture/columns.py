@@ -32,7 +32,7 @@ MOST = 2**30  # a step along the axis is at most so many units
 UNENDED = 0xFFFFFFFF
 
 SAME = ("op", "origin", "dtype", "shape", "reduce_op", "root", "peer", "tag", "call_site", "stack", "group")
-VARIES = {"call", "rank", "group, seq", "input", "step", "value in", "value out", "what the rank made of it"}
+VARIES = {"call", "rank", "group, number", "input", "step", "value in", "value out", "what the rank made of it"}
 VARIES |= {"enqueued", "started", "completed", "host waited", "error"}
 
 Column = npt.NDArray[np.int64]

@@ -77,7 +77,7 @@ def call_details(row: Mapping[str, Any], tells_start: bool, meta: Meta = _NO_MET
     found: list[tuple[str, str]] = [
         ("call", str(row["origin"] or row["op"])),
         ("rank", str(row["rank"])),
-        ("group, seq", f"{row['group']}, {row['seq']}"),
+        ("group, number", _numbered(row)),
         ("op", str(row["op"])),
         _place(row, "none: before the first or after the last", meta),
         ("dtype", str(row["dtype"] or "none")),
@@ -105,6 +105,11 @@ def call_details(row: Mapping[str, Any], tells_start: bool, meta: Meta = _NO_MET
         cut = [f"({len(frames) - MAX_FRAMES} outer frames left out)"] if len(frames) > MAX_FRAMES else []
         found.append(("stack", "\n".join(cut + [_shorter(frame) for frame in frames[-MAX_FRAMES:]])))
     return tuple(found)
+
+
+def _numbered(row: Mapping[str, Any]) -> str:
+    number = "none: it was refused" if row["number"] is None else row["number"]
+    return f"{row['group']}, {number} (seq {row['seq']})"
 
 
 @lru_cache(4096)
@@ -147,7 +152,7 @@ def wait_details(row: Mapping[str, Any]) -> Details:
     return (
         ("host waits for", str(row["origin"] or row["op"])),
         ("rank", str(row["rank"])),
-        ("group, seq", f"{row['group']}, {row['seq']}"),
+        ("group, number", _numbered(row)),
         ("waited", _waited(row)),
         ("completed", _completed(row)),
     )

@@ -502,7 +502,7 @@ def _fold_boxes(run: _Run, step: PictureRow, layout: _Layout) -> Iterator[Box]:
         what = run.folding.label(fold, rank)
         label = what + (", earlier (not to scale)" if layout.earlier else "")
         shown = members if len(members) <= 2 * LISTED else [*members[:LISTED], *members[-LISTED:]]
-        listed = [f"seq {calls[i]['seq']}: {calls[i]['origin']}, {tensor(calls[i])}" for i in shown]
+        listed = [f"call {calls[i]['number']}: {calls[i]['origin']}, {tensor(calls[i])}" for i in shown]
         if len(shown) < len(members):
             listed.insert(LISTED, f"... {len(members) - len(shown)} more ...")
         first, last = calls[members[0]]["enqueued_ns"], max(calls[index]["completed_ns"] or 0 for index in members)

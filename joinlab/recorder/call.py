@@ -59,13 +59,15 @@ class Numbering:
 
     def __init__(self) -> None:
         self.collectives = 0
-        """How many of them were collectives."""
+        """How many collectives there are; those that the backend refused do not count."""
+        self.pairs = 0
+        """How many sends and recvs there are, of those that it did not refuse."""
         self.issued = 0
-        """How many there are."""
+        """How many calls there are."""
         self._seq = itertools.count()
 
     def next_seq(self) -> int:
-        """Number of the next call."""
+        """Key of the next call."""
         seq = next(self._seq)
         self.issued = seq + 1
         return seq

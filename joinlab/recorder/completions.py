@@ -130,11 +130,12 @@ class Completions:
                 values = "" if after is None else f',"v":{values_text(after)}'
                 self._end(call, f'{{"e":"done","id":{call.id},"t":{at}{values}}}\n')
 
-    def fail(self, call: RecordedCall, error: BaseException) -> None:
-        """Record that the backend raised instead of completing the call."""
+    def fail(self, call: RecordedCall, error: BaseException, refused: bool = False) -> None:
+        """Record that the backend raised instead of completing the call; `refused`: when it was handed it."""
         with self.lock:
             if not call.done:
-                self._end(call, to_json({"e": "fail", "id": call.id, "t": now(), "x": text_of(error)}) + "\n")
+                event = {"e": "fail", "id": call.id, "t": now(), "x": text_of(error), **({"r": 1} if refused else {})}
+                self._end(call, to_json(event) + "\n")
 
     def _end(self, call: RecordedCall, line: str) -> None:
         self.log.write_text(line)

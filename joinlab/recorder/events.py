@@ -10,7 +10,7 @@ clock; the reader subtracts the moment the run began.
     gpu     device, its name and its compute capability's first number
     ring    group, its ranks in NCCL's order        coalesced   group in which calls were issued as one
     stack   id, frames                             input   i (null: exhausted)
-    call    id, stack, group, op, input or step...  done / fail   id, values or text
+    call    id, stack, group, number, op, input...  done / fail   id, values or text, r: it was refused
     value   id, column, values (from a GPU)         wait   ids, thread, live threads
     wake    ids, thread, values, open: of these calls those that had not ended complete now, but for the open ones
     then    number of a callback, id of the call that it runs after (null: it runs, or may)    ran   number

@@ -44,7 +44,7 @@ class RankLog:
     raised: dict[str, Any] | None = None
     refused: str | None = None
     before: dict[int, int] = field(default_factory=dict)
-    """By id of a call: how many collectives the rank had issued before it in its group; of bounded logs."""
+    """By id of a call: how many collectives the rank had issued before it in its group."""
     gpu: str | None = None
     gpu_major: int | None = None
     """The first number of the GPU's compute capability."""
@@ -116,6 +116,7 @@ class RankLog:
                     "rank": self.rank,
                     "group": event["g"],
                     "seq": event["s"],
+                    "number": event.get("n"),
                     "op": event["op"],
                     "origin": event["o"],
                     "input": event["i"],
@@ -133,8 +134,8 @@ class RankLog:
                 self.calls[event["id"]] = call
                 if not joined:
                     self._number(call, event)
-                if "k" in event:
-                    self.before[event["id"]] = event["k"]
+                before = event.get("k")  # a collective's number tells it
+                self.before[event["id"]] = (event.get("n") or 1) - 1 if before is None else before
                 for id in event.get("w") or ():
                     self.streamed.setdefault(id, event["id"])
             case "done":
@@ -152,6 +153,8 @@ class RankLog:
             case "fail":
                 if event["id"] in self.calls:
                     self.calls[event["id"]].setdefault("error", event["x"])
+                    if event.get("r"):
+                        self.calls[event["id"]]["number"] = None
             case "wait":
                 ids = tuple(id for id in event["id"] if id in self.calls)
                 for id in ids:
@@ -347,8 +350,8 @@ _FORMS: Mapping[str, Mapping[str, Callable[[object], bool]]] = {
     "call": {"t": _number, "id": _number, "g": _text, "s": _count, "op": {*Op}.__contains__, "o": _or_none(_text),
              "i": _or_none(_number), "d": _or_none(_text), "sh": _list(_list(_count)), "st": _number,
              "reduce_op": _or_none(_text), "root": _or_none(_number), "peer": _or_none(_number),
-             "tag": _or_none(_number), "v": _or_none(_list(_flat)), "site": _or_none(_text), "k": _or_none(_number),
-             "w": _or_none(_list(_number)), "b": _or_none(_number)},
+             "tag": _or_none(_number), "v": _or_none(_list(_flat)), "site": _or_none(_text), "k": _or_none(_count),
+             "n": _or_none(_positive), "w": _or_none(_list(_number)), "b": _or_none(_number)},
     "ring": {"g": _text, "r": is_ranks},
     "coalesced": {"g": _text},
     "done": {"t": _number, "id": _number, "v": _or_none(_list(_flat))},

@@ -180,8 +180,12 @@ class Recorder:
         call = RecordedCall(id_, known, group)
         numbering = group.numbering
         seq = numbering.next_seq()
-        # Where the log is bounded, a reader may not have all collectives that came before.
-        more = "" if self.keep is None else f',"k":{numbering.collectives}'
+        if known.collective:
+            numbering.collectives += 1
+            more = f',"n":{numbering.collectives}'
+        else:  # where the log is bounded, a reader may not have the collectives that came before
+            numbering.pairs += 1
+            more = f',"n":{numbering.pairs},"k":{numbering.collectives}'
         if known.small:
             call.outs = outs
             if ins:
@@ -193,8 +197,6 @@ class Recorder:
         if not group.host_waits and self.waits.newly_streamed:
             more += f',"w":{self.waits.newly_streamed}'
             self.waits.newly_streamed.clear()
-        if known.collective:
-            numbering.collectives += 1
         line = f'{{"e":"call","id":{id_},{known.text},"s":{seq},{self.place}{more},"t":{now()}}}\n'
         if known.segment == self.log.segment:
             self.completions.issue(call, line)
@@ -230,7 +232,9 @@ class Recorder:
         """The backend raised when it was handed the call, which so has no place in the order of its group."""
         if call.known.collective:
             call.group.numbering.collectives -= 1
-        self.completions.fail(call, error)
+        else:
+            call.group.numbering.pairs -= 1
+        self.completions.fail(call, error, refused=True)
 
     def track(self, call: RecordedCall, work: Any, frame: FrameType | None, turn: Turn) -> None:
         """Follow a call that was issued from `frame` until it has ended; keep `work`, a RecordedWork, alive.

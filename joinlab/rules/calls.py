@@ -102,7 +102,7 @@ def call_of(row: CallRow) -> IssuedCall:
         row.get("tag"),
         row.get("completed_ns") is not None or late,
         error is not None and not late,
-        refuses(error or ""),
+        row["number"] is None if "number" in row else refuses(error or ""),
         _is_void(error or "") is not None,
     )
 

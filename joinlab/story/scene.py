@@ -42,7 +42,7 @@ class Scene:
             row["rank"],
             row["group"],
             row["seq"],
-            row["seq"] + 1,
+            row["number"],
             asks_of(row),
             row["op"],
             row["call_site"] or "",

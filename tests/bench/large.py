@@ -41,6 +41,7 @@ def large(ranks: int, each: int, seed: int = 1) -> Timeline:
         columns = {
             "rank": np.full(n, rank),
             "seq": np.arange(n),
+            "number": np.arange(n) + 1,
             "kind": kind[:n],
             "input": np.arange(n) // 7,
             "enqueued_ns": enqueued[:n],
