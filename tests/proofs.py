@@ -18,11 +18,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from joinlab import Timeline, emulate
-from joinlab.analysis.matching import Matched
-from joinlab.analysis.reasons import Reasons
 from joinlab.errors import LaunchError
 from joinlab.rules.calls import setting_of
 from joinlab.rules.proof import blocked_calls
+from joinlab.story.scene import Scene
 from joinlab.timeline import EndKind
 from tests.random_programs import draw, program_of
 
@@ -82,7 +81,7 @@ def as_recorded(timeline: Timeline, told: str = "calls") -> dict[str, Any]:
 
 def judge(timeline: Timeline, seed: int = 0, told: str = "calls") -> Judged:
     """Judge an emulated Timeline as if it had been recorded."""
-    reasons = Reasons(Matched(replace(timeline, meta=as_recorded(timeline, told))))  # type: ignore[arg-type]
+    reasons = Scene(replace(timeline, meta=as_recorded(timeline, told)))  # type: ignore[arg-type]
     calls = reasons.matched.calls
     done = {(call.rank, call.group, call.seq) for call in calls if call.completed}
     unseen = [call._replace(completed=False) for call in calls]  # claims may not rest on what was seen to complete
@@ -95,14 +94,17 @@ def judge(timeline: Timeline, seed: int = 0, told: str = "calls") -> Judged:
     return Judged(seed, len(hung), proven, cause, frozenset(claimed & done))
 
 
-def _cause(reasons: Reasons, hung: list[int]) -> str:
+def _cause(reasons: Scene, hung: list[int]) -> str:
     """What keeps a run from being proven, seen in the first call of an ending of which the rule says nothing."""
     for rank in hung:
         end = reasons.ends[rank]
         group = str(end.group)
         if end.call is None or (rank, end.call) in reasons.blocked.get(group, {}):
             continue
-        rows = [reasons.rows[other, group, seq] for other, seq in reasons.slot_of[rank, group, end.call].calls.items()]
+        rows = [
+            reasons.matched.row_of[other, group, seq]
+            for other, seq in reasons.slot_of[rank, group, end.call].calls.items()
+        ]
         if reasons.meta["backend"] == "gloo":
             if set(reasons.groups[group]) & set(reasons.gone):
                 return "a peer has ended, so the wait may end in an error"

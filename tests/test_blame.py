@@ -18,9 +18,9 @@ from timelines import Writer, case_timeline
 import joinlab
 from joinlab import Timeline
 from joinlab.analysis.blame import blame
-from joinlab.analysis.verdict import judge
 from joinlab.importers.dump import Texts, check
 from joinlab.importers.job import timeline_of
+from joinlab.story.judge import diagnose
 from joinlab.timeline import Ending, EndKind
 
 FORMS: tuple[Mapping[str, Any], ...] = ({}, {"whole": False}, {"ring": 7})
@@ -85,7 +85,8 @@ def test_of_two_ranks_that_wait_for_each_other_the_one_that_departs_from_its_pee
     found = blame(meshed({0: [("r", True), ("c", False)], 1: went, 2: [("r", True), ("0", False)], 3: went}))
     assert (found.ranks, found.either) == ((2,), ())
     assert "Rank 2 went another way than ranks 0, 1, 3" in str(found)
-    assert judge(meshed({0: [("r", True), ("c", False)], 1: went, 2: [("r", True), ("0", False)], 3: went})).odd == (2,)
+    story = diagnose(meshed({0: [("r", True), ("c", False)], 1: went, 2: [("r", True), ("0", False)], 3: went}))
+    assert story.headline.ranks == (2,)
 
 
 def test_of_two_ranks_that_wait_for_each_other_the_one_that_breaks_its_own_order_is_named() -> None:
@@ -188,7 +189,7 @@ def test_ranks_that_wait_for_each_other_in_two_groups_are_named_together() -> No
     assert (found.ranks, found.either) == ((), ((0, 1),))
     assert "Ranks 0, 1 wait for each other" in str(found)
     assert "Rank 0 or rank 1 went another way than the rest of the job: the record does not tell which." in str(found)
-    assert judge(timeline).headline == "Ranks 0, 1 wait for each other."
+    assert diagnose(timeline).sentence == "Ranks 0, 1 wait for each other."
 
 
 def test_a_rank_that_ended_is_named_with_its_ending() -> None:
@@ -231,8 +232,7 @@ def test_nobody_is_blamed_in_a_run_that_finished(case: int) -> None:
 def test_the_verdict_and_the_diagnosis_name_the_culprit_of_a_record_without_endings() -> None:
     job = next(job for job in map(draw, range(100)) if job.fault == "host" and stands_still(job))
     found = timeline(job)
-    verdict = judge(found)
-    assert verdict.odd == (job.culprit,)
-    assert verdict.headline.startswith(f"Rank {job.culprit} keeps")
-    assert f"for rank {job.culprit} in" in verdict.steps[0]
-    assert verdict.steps[0] in str(joinlab.diagnose(found))
+    story = diagnose(found)
+    assert story.headline.ranks == (job.culprit,)
+    assert story.sentence.startswith(f"Rank {job.culprit} keeps")
+    assert f"for rank {job.culprit} in" in story.steps[0]

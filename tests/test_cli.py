@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import joinlab
-from joinlab.analysis.verdict import judge
 from joinlab.cases import CASES, DOCUMENTED
 from joinlab.cli import keeping, report
 from joinlab.cli import machine as doctor
@@ -24,6 +23,8 @@ from joinlab.cli import main as cli
 from joinlab.cli.program import load_program
 from joinlab.errors import LaunchError, LaunchInterrupted, ProgramError
 from joinlab.ops import Op
+from joinlab.story.forms import said
+from joinlab.story.judge import diagnose
 from joinlab.timeline import Ending, EndKind, Timeline, timeline_from_rows
 
 HUNG = Ending(EndKind.HUNG, call=3, group="0", proven=True)
@@ -360,11 +361,10 @@ def test_show_says_first_what_happened_why_and_where(tmp_path: Path, capsys) -> 
     assert cli.main(["show", str(path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("case_4 · launched gloo · inputs 5, 6") and lines[0].endswith("  BOTH HANG")
-    verdict = judge(timeline())
-    assert lines[1] == verdict.headline
-    assert " ".join(" ".join(lines).split()).count(verdict.steps[0]) == 1
-    assert "ENDED  ranks 0, 1 hang (proven)" in lines
-    assert " ".join(" ".join(lines).split()).endswith("THEN " + verdict.then)
+    story, told = diagnose(timeline()), " ".join(" ".join(lines).split())
+    assert lines[1].split()[:5] == story.sentence.split()[:5]
+    for line in story.lines:
+        assert told.count(said(line)) == 1
     assert all(len(line) <= 80 and line == line.rstrip() for line in lines)
 
 
@@ -408,7 +408,7 @@ def test_a_call_that_a_rank_never_issued_is_named() -> None:
     rows = [call(1, 0, "all-reduce (DDP backward())", input=2, completed_ns=None, error="Connection closed by peer")]
     ends = (FINISHED, Ending(EndKind.RAISED, call=0, group="0", text="RuntimeError: Connection closed by peer"))
     lines = shown(timeline_from_rows(rows, ends, {"backend": "gloo"}))
-    assert lines[1] == "Rank 0 finished; nothing meets rank 1's backward."
+    assert lines[1].startswith("Rank 0 finished; nothing meets rank 1's backward, call 1.")
     at = next(k for k, line in enumerate(lines) if line.startswith(">"))
     assert " ".join(lines[at].split()) == "> 1 - backward no call of rank 0, failed"
 

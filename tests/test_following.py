@@ -11,9 +11,9 @@ import pytest
 from segments import begin, call, write
 
 import joinlab
-from joinlab.analysis.verdict import judge
 from joinlab.errors import TimelineFileError
 from joinlab.notebook.following import Following
+from joinlab.story.judge import diagnose
 
 OVER = '{"e":"return"}\n'
 
@@ -58,7 +58,7 @@ def test_the_verdict_is_said_when_it_stands_still(folder: Path) -> None:
     add(folder, 0, call(1, 1700, None))
     view.look()
     assert view.heading == "The job stands still."
-    assert "Rank 1 keeps rank 0 waiting" in judge(view.timeline).headline  # the verdict below the heading says why
+    assert "Rank 1 keeps rank 0 waiting" in diagnose(view.timeline).sentence  # the verdict below the heading says why
     view.close()
 
 

@@ -20,7 +20,6 @@ from joinlab import analysis
 from joinlab.analysis.folding import fold, places
 from joinlab.analysis.large import LARGE, Large, large, tellable
 from joinlab.analysis.matching import match
-from joinlab.analysis.verdict import judge
 from joinlab.cli.report import run_report
 from joinlab.notebook.view import View
 from joinlab.picture.blocks import gathered
@@ -29,6 +28,8 @@ from joinlab.picture.lane_data import pack
 from joinlab.picture.lanes import Lane, lanes, read
 from joinlab.picture.page import write_html
 from joinlab.picture.rows import RowKind
+from joinlab.story.judge import diagnose
+from joinlab.story.scene import Scene
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +67,8 @@ def test_slots_of_several_groups_and_pairs_have_the_numbers_that_match_gives_the
 def test_the_few_slots_that_are_kept_tell_the_same_story(ranks, each):
     timeline = made(ranks, each)
     matched, folding, odd = read(timeline)
-    whole, short = judge(timeline, fold(timeline)), judge(timeline)
-    assert (short.headline, short.causes, short.fates) == (whole.headline, whole.causes, whole.fates)
-    assert folding.numbers(matched)[short.first] == whole.first
+    assert str(diagnose(timeline)) == str(diagnose(timeline, fold(timeline)))
+    assert folding.numbers(matched)[Scene(timeline).parting.first] == Scene(timeline, fold(timeline)).parting.first
     assert len(matched.slots) < len(odd) / 5
 
 
@@ -76,7 +76,7 @@ def test_a_record_that_lost_its_beginning_is_matched_as_the_whole_of_it(timeline
     calls = timeline.calls.filter((pl.col("rank") != 1) | (pl.col("seq") >= 1500))
     cut = replace(timeline, calls=calls, meta={**timeline.meta, "skipped": {"default": {1: 1500}}})
     matched, _, _ = read(cut)
-    assert judge(cut) == replace(judge(cut, fold(cut)), first=judge(cut).first)
+    assert str(diagnose(cut)) == str(diagnose(cut, fold(cut)))
     whole = match(cut)
     for number, slot in zip(matched.numbers, matched.slots, strict=True):
         assert (slot.calls, slot.lost, slot.expected) == (
@@ -92,9 +92,10 @@ def test_a_mesh_is_judged_by_few_slots_as_by_all(seed, tmp_path, monkeypatch):
     timeline = joinlab.load(write(tmp_path, parallel_jobs.dumps(parallel_jobs.draw(seed))))
 
     def told():
-        listing = re.compile("^   call  .*?^$", re.DOTALL | re.MULTILINE)
+        listing = re.compile("^   call  .*", re.DOTALL | re.MULTILINE)
         report = listing.sub("", str(run_report(timeline)))
-        return replace(judge(timeline), first=None), joinlab.diagnose(timeline).ranks, report
+        story = diagnose(timeline)
+        return str(story), story.ranks, report
 
     whole = told()
     monkeypatch.setattr(analysis.large, "LARGE", 50)

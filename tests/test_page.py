@@ -233,7 +233,7 @@ def test_the_page_and_the_view_show_one_sign_of_an_ending():
     assert signs == ["✓", "!"]
     written = page([("case 2", timeline)])
     for rank, one in enumerate(signs):
-        assert f"<strong>{one} rank {rank}: " in written
+        assert f"<li>{one} Rank {rank} finished" in written
     packed = json.loads(gzip.decompress(pack(timeline)))
     assert packed["runs"][0]["sign"] == "".join(signs)
 
@@ -244,5 +244,5 @@ def test_of_64_ranks_those_that_did_the_same_are_told_of_once():
         writer.call(rank, "barrier" if rank == 5 else "all_reduce", done=False, line=1)
     hung = [Ending("hung", call=0, group="0", proven=True)] * 64
     written = page([("64 ranks", writer.timeline(hung, inputs=[4] * 64))])
-    assert written.count("<li class=") == 2 and "ranks 0-4, 6-63: hung" in written
+    assert written.count("<li>✕") == 2 and "✕ Ranks 0-4, 6-63 hang in" in written
     assert title(writer.timeline(hung, inputs=[4] * 64)) == "hand-made, 64 ranks with 4 inputs, launched on gloo"

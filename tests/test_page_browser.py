@@ -12,8 +12,8 @@ from bench.large import large
 from timelines import Writer, case_timeline
 
 import joinlab
-from joinlab.analysis.verdict import judge
 from joinlab.picture.page import Position, write_html, write_sliders
+from joinlab.story.judge import diagnose
 from joinlab.timeline import Ending
 
 pytestmark = pytest.mark.browser
@@ -295,9 +295,8 @@ def test_the_overview_shows_the_window_and_goes_where_it_is_clicked(opened, tmp_
 
 def test_the_verdict_is_said_once_above_the_picture(opened):
     view = live(opened(viewport={"width": 1300, "height": 900}))
-    assert view.locator(".jl-headline").text_content() == judge(case_timeline(4, 2)).headline
+    assert view.locator(".jl-headline").text_content() == diagnose(case_timeline(4, 2)).sentence
     assert view.locator(".jl-chip").all_text_contents() == ["✕ ranks 0, 1 hang"]
-    assert view.locator(".jl-advice strong").text_content() == "Move the barrier behind the with block of join()."
 
 
 def test_the_names_of_the_rows_stay_in_sight_when_the_picture_is_drawn_anew(opened):

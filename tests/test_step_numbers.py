@@ -15,7 +15,6 @@ from torch.utils.data import DataLoader, TensorDataset
 import joinlab
 from joinlab.analysis.folding import Fold, fold_rows
 from joinlab.analysis.matching import Matched
-from joinlab.analysis.verdict import judge
 from joinlab.picture.details import call_details
 from joinlab.picture.page import _table
 from joinlab.picture.rows import plan, stretches
@@ -117,13 +116,6 @@ def test_rounds_are_folded_as_those_of_inputs_are() -> None:
     parts = fold_rows(Matched(joinlab.emulate(uneven, inputs=(0, 0))))
     assert parts == fold_rows(Matched(joinlab.emulate(uneven_inputs, inputs=(5, 6))))
     assert any(isinstance(part, Fold) and part.times == 4 for part in parts)
-
-
-def test_a_rank_that_lacks_a_step_is_named_whatever_its_inputs_are() -> None:
-    for inputs in ((5, 6), (1, 1)):
-        advice = judge(joinlab.emulate(uneven, inputs=inputs)).advice
-        assert advice is not None
-        assert advice.reason.startswith("Rank 0 has no step 5, and"), advice
 
 
 def test_every_backward_pass_is_a_step_and_one_within_another_is_none() -> None:

@@ -55,7 +55,9 @@ def test_the_first_view_is_small_on_the_wire(notebook):
 
 def test_a_cell_that_ends_in_a_timeline_shows_the_view_with_its_verdict(notebook):
     cell = notebook.page.locator(".jp-CodeCell").nth(2)
-    assert cell.locator(".jl-headline").all_text_contents() == ["Both ranks finished; every call met its partner."]
+    assert cell.locator(".jl-headline").all_text_contents() == [
+        "Both ranks finished; every call met a call of its kind."
+    ]
     assert cell.locator(".jl-cap text").all_text_contents() == ["✓ finished", "✓ finished"]
     assert "Measured: 2 real processes" in cell.locator(".jl-title").text_content()
 

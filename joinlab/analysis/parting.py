@@ -9,15 +9,15 @@ row   rank 0      rank 1
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import product
+from functools import cached_property, lru_cache
 
 from joinlab.analysis.folding import Folding
-from joinlab.analysis.matching import Slot, shadows
+from joinlab.analysis.matching import SHADOWS, Slot, shadows
 from joinlab.analysis.wording import counts_steps, elements, ranks_text
 from joinlab.ops import POINT_TO_POINT, Op
+from joinlab.program.labels import kind_of
 from joinlab.timeline import CallRow, EndKind, Timeline
 
 FURTHEST = 4
@@ -158,29 +158,28 @@ class Parting:
     def shift(self) -> Shift | None:
         """How many calls one side is ahead of the other, and since when; None if they do not issue the same calls.
 
-        rank 0   a  b  c  d            at = 1, by = 1: from call 1 on, rank 1 has issued one call more,
-        rank 1   a  x  b  c  d         if x is from another line than b, or another call
+        rank 0   a  b  c  d            at = 1, by = 1: x is from a place of the program that only rank 1 has there,
+        rank 1   a  x  b  c  d         and from then on each of its calls fits rank 0's one before
         """
-        slot = self.slot
-        if (
-            len(self.sides) != 2
-            or self.is_pair(slot)
-            or self.folding.matched.timeline.meta.get("skipped", {}).keys() - {slot.group}
-        ):
+        skipped = self.timeline.meta.get("skipped", {}).keys() - {self.slot.group}
+        if len(self.sides) != 2 or self.is_pair(self.slot) or skipped:
             return None
-        one, other = self._paths
-        # A rank may take another line for once and be ahead only since later, so every place since then is tried.
-        for at, by in product(range(self._back(self._elsewhere), self.place + 1), range(1, FURTHEST)):
-            for (ahead, mine), (behind, theirs) in (
-                ((self.sides[1], other), (self.sides[0], one)),
-                ((self.sides[0], one), (self.sides[1], other)),
-            ):
-                pairs = min(len(mine) - at - by, len(theirs) - at)
-                if pairs < 1 or (pairs == 1 and self._too_little(mine[at], mine[at + by], theirs[at])):
-                    continue
-                if all(self._follows(mine[at + by + k], theirs[at + k]) for k in range(pairs)):
-                    return Shift(at, by, ahead, behind)
+        one, other = ([place_of(row, self.joins) for row in path] for path in self._paths)
+        fits = Fit(one, other)
+        at = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if not fits(a, b)), None)
+        if at is None or at > self.place:
+            return None
+        for by in range(1, FURTHEST):
+            for ahead, mine, behind, theirs in ((1, other, 0, one), (0, one, 1, other)):
+                rest, theirs = mine[at + by :], theirs[at:]
+                if rest and theirs and all(map(fits, rest, theirs)):
+                    return Shift(at, by, self.sides[ahead], self.sides[behind])
         return None
+
+    @cached_property
+    def joins(self) -> bool:
+        """Whether ranks shadow others' calls: then lines of DDP's calls tell nothing."""
+        return any("join()" in (row["origin"] or "") for row in self.folding.matched.rows)
 
     @property
     def astray(self) -> tuple[CallRow, ...]:
@@ -191,7 +190,7 @@ class Parting:
     @cached_property
     def _astray_at(self) -> int | None:
         """Their place among the collectives of the clash's group."""
-        if self.shift is not None or len(self.sides) != 2 or self.is_pair(self.slot):
+        if len(self.sides) != 2 or self.is_pair(self.slot):
             return None
         at = self._back(self._other_input)
         return at if at < self.place else None
@@ -201,14 +200,6 @@ class Parting:
         """The collectives of each side."""
         return [self.collectives(side[0]) for side in self.sides]
 
-    def _too_little(self, extra: CallRow, same: CallRow, other: CallRow) -> bool:
-        """Whether a single pair of equal calls is no evidence for a shift: the data of two calls may just differ."""
-        loose = _same_line(extra, other) and not self._other_input(extra, other)
-        return loose or same["origin"] != other["origin"]
-
-    def _follows(self, one: CallRow, other: CallRow) -> bool:
-        return self.same_step(one, other) and not self._elsewhere(one, other)
-
     def _back(self, differ: Callable[[CallRow, CallRow], bool]) -> int:
         """Where the calls that `differ`, in one row up to the clash, begin."""
         one, other = self._paths
@@ -216,16 +207,6 @@ class Parting:
         while 0 < at <= min(len(one), len(other)) and differ(one[at - 1], other[at - 1]):
             at -= 1
         return at
-
-    def same_step(self, one: CallRow, other: CallRow) -> bool:
-        """Whether two calls are the same step of the program, perhaps written in two places."""
-        return _alike(one, other) and not self._other_input(one, other)
-
-    def _elsewhere(self, one: CallRow, other: CallRow) -> bool:
-        """Whether two calls that carry the same label come from other lines, or belong to other inputs."""
-        if one["origin"] != other["origin"]:
-            return False
-        return one["call_site"] != other["call_site"] or self._other_input(one, other)
 
     def _other_input(self, one: CallRow, other: CallRow) -> bool:
         return not self.by_step and len({one["input"], other["input"]} - {None}) > 1
@@ -293,5 +274,39 @@ def _alike(one: CallRow, other: CallRow) -> bool:
     return fit and shadows(one["origin"] or "", other["origin"] or "")
 
 
-def _same_line(one: CallRow, other: CallRow) -> bool:
-    return (one["origin"], one["call_site"]) == (other["origin"], other["call_site"])
+Place = tuple[object, ...]
+"""Where a call came from: its label, op and root, and the lines of the program that led to it."""
+
+
+def place_of(row: CallRow, joins: bool = False) -> Place:
+    """The place of a call. `joins`: a call that join() shadows, and its shadow, have one place."""
+    label = row["origin"] or row["op"]
+    op, _, who = label.partition(" (")
+    if joins and f"({who}" in _FAMILY:
+        return op, _FAMILY[f"({who}"], row["op"], row["root"]
+    lines = [frame.rpartition(" ")[0] for frame in row["stack"] or () if _of_program(frame)]
+    return label, row["call_site"], row["op"], row["root"], *lines
+
+
+_FAMILY = {one: min(names) for shadow, names in SHADOWS.items() for one in (shadow, *names)}
+
+
+@lru_cache(4096)
+def _of_program(frame: str) -> bool:
+    return kind_of(frame.rpartition(":")[0]) == "program"
+
+
+class Fit:
+    """Whether calls from two places may be meant for each other: from one place; or each side has a line of its own.
+
+    if rank == 0: broadcast(a, 0)           # each rank has only one of these lines: they fit
+    else:         broadcast(b, 0)
+    """
+
+    def __init__(self, one: Sequence[Place], other: Sequence[Place]) -> None:
+        self._both = {*one} & {*other}
+
+    def __call__(self, a: Place, b: Place) -> bool:
+        if a == b:
+            return True
+        return not {a, b} & self._both and (a[0], *a[2:4]) == (b[0], *b[2:4])

@@ -68,9 +68,9 @@ def _write_page(
     pages: dict[tuple[int, int, str], Timeline], chosen: Mapping[int, Case], counts: Sequence[int], path: Path
 ) -> None:
     """The runs as one page, beside emulations of them; it opens with a table of how each ended."""
-    from joinlab.analysis.documented import IN_A_TRACE
     from joinlab.emulator.emulate import emulate
     from joinlab.picture.page import Contents
+    from joinlab.story.words import ENDINGS
 
     columns = {"1.9": "documented: NCCL, PyTorch 1.9", "today": "NCCL today, emulated", "launched": "run here"}
     for number, case in chosen.items():
@@ -88,7 +88,7 @@ def _write_page(
     def cell(number: int, how: str) -> Iterator[tuple[str, str]]:
         for n in sorted(counts, reverse=True):
             run, told = pages[number, n, how], chosen[number].documentation
-            here = _in_short([IN_A_TRACE[end.kind] + ", leaving a call" * end.pending for end in run.ends])
+            here = _in_short([ENDINGS[end.kind].trace + ", leaving a call" * end.pending for end in run.ends])
             if how == "1.9":  # what the thread says; the picture behind it is emulated
                 known = told.ends((n, n + 1)) if told else None
                 here = f"not documented; emulated: {here}" if known is None else _in_short(known)

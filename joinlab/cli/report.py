@@ -15,15 +15,18 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from joinlab.analysis.documented import IN_A_TRACE
-from joinlab.analysis.folding import Fold, Folding, Part, fold, rows_of
+from joinlab.analysis.folding import Fold, Part, fold, rows_of
 from joinlab.analysis.large import Large, is_large, large, left_out
 from joinlab.analysis.matching import Slot
-from joinlab.analysis.verdict import Verdict, judge
-from joinlab.analysis.wording import asks, assumed, good, group_text, ranks_text, short_site, shown, span_text
+from joinlab.analysis.wording import asks, good, group_text, ranks_text, short_site, shown, span_text
 from joinlab.cli.machine import Fact
 from joinlab.ops import POINT_TO_POINT
-from joinlab.timeline import Ending, EndKind, Timeline
+from joinlab.story.judge import story_of
+from joinlab.story.lines import Line
+from joinlab.story.scene import Scene
+from joinlab.story.words import ENDINGS
+from joinlab.story.writers import ended_in_short, text_of
+from joinlab.timeline import Timeline
 
 if TYPE_CHECKING:
     from joinlab.cases import Case  # at run time it would import torch, which a saved run does not need
@@ -36,9 +39,6 @@ NARROWEST = 60
 
 LANES = 3
 """So many lanes have a column of their own; of more, those that did otherwise are shown."""
-
-CALLERS = 2
-"""How many of the lines that led to a call of the verdict are printed, the nearest first."""
 
 REMARK, GAP = 16, 4
 """Characters kept for what is said of a row, and between two lanes, where the sign of inequality stands."""
@@ -83,12 +83,12 @@ def cases_report(runs: Mapping[int, tuple[Case, Timeline]], n: int) -> Text:
         return f" [{notes.index(text) + 1}]"
 
     for number, (case, run) in runs.items():
-        here = ", ".join(IN_A_TRACE[end.kind] + "!" * end.pending for end in run.ends)
+        here = ", ".join(ENDINGS[end.kind].trace + "!" * end.pending for end in run.ends)
         told, then, mark = case.documentation, "not documented", ""
         if told is not None and (known := told.ends((n, n + 1))) is not None:
-            kinds = set(IN_A_TRACE.values())
+            kinds = {words.trace for words in ENDINGS.values()}
             then = ", ".join(end if end in kinds else f"see{noted(end)}" for end in known)
-            same = [IN_A_TRACE[end.kind] for end in run.ends] == list(known)
+            same = [ENDINGS[end.kind].trace for end in run.ends] == list(known)
             mark = "= " if same else "≠ "
             if not same and told.gloo and run.meta["backend"] == "gloo":
                 then += noted(told.gloo)
@@ -119,24 +119,10 @@ def run_report(run: Timeline, everything: bool = False, width: int = WIDTH) -> T
     width = max(min(width, WIDTH), NARROWEST)
     whole = large(run) if is_large(run) and not everything else None
     folding = whole.folding if whole else fold(run)
-    verdict = judge(run, folding)
-    lines = [_title(run, verdict, width), *_wrapped(verdict.headline, "", width)]
-    for number, step in enumerate(verdict.steps):
-        lines += _wrapped(f"{'WHY' if not number else '   '}  {step}", " " * 5, width)
-    for number, line in enumerate(verdict.lines[:LANES]):
-        who = f"{'AT' if not number else '  '}   {ranks_text(line.ranks)}"
-        lines.append(_cut(f"{who}  {short_site(line.site)}  {line.text}", width))
-        lines += [_cut(f"     called from {short_site(one.site)}  {one.text}", width) for one in line.via[:CALLERS]]
-    if verdict.advice:
-        lines += _wrapped(f"FIX  {verdict.advice.do} {verdict.advice.reason}", " " * 5, width)
-    lines += _wrapped(assumed(run), "", width) if assumed(run) else []
-    lines += ["", *_Calls(run, folding, verdict, everything, width, whole).lines(), ""]
-    ended = [f"{one.text}{_reason(run, one.ranks)}" for one in verdict.endings]
-    if sum(map(len, ended)) + 3 * len(ended) < width - 7:
-        ended = [" · ".join(ended)]
-    for number, one in enumerate(ended):
-        lines += _wrapped(f"{'ENDED' if not number else '     '}  {one}", " " * 7, width)
-    lines += _wrapped(f"THEN {verdict.then}", " " * 5, width) if verdict.then else []
+    scene = Scene(run, folding)
+    story = story_of(scene)
+    lines = [_title(run, story.headline, width), *text_of(story.lines, width).split("\n")]
+    lines += ["", *_Calls(scene, story.headline, everything, width, whole).lines()]
     found = Text("\n".join(line.rstrip() for line in lines))
     ill = not all(map(good, run.ends))
     begin = lines[0].rfind("  ")
@@ -144,40 +130,15 @@ def run_report(run: Timeline, everything: bool = False, width: int = WIDTH) -> T
     return found
 
 
-def _title(run: Timeline, verdict: Verdict, width: int) -> str:
+def _title(run: Timeline, headline: Line, width: int) -> str:
     meta = run.meta
     counts = list(meta.get("inputs") or [])
     few = len(counts) == 2 or (0 < len(counts) <= 8 and len(set(counts)) > 1)
     size = f"inputs {', '.join(map(str, counts))}" if few else f"{run.world_size} ranks"
     left = f"{meta.get('program', 'program')} · {meta.get('engine', 'recorded')} {meta.get('backend', '')} · {size}"
-    bad = [one for one in verdict.endings if not good(one.ending)]
-    if len(verdict.endings) > 1:
-        right = " · ".join(one.text.replace("finished, a call still pending", "left a call") for one in bad[:2])
-    elif run.world_size == 1:
-        right = verdict.endings[0].text
-    else:
-        right = f"{'both' if run.world_size == 2 else f'all {run.world_size}'} {_verb(verdict.endings[0].ending)}"
-    right = _cut(right.upper(), width - 14)
+    right = _cut(ended_in_short(headline).upper(), width - 14)
     left = _cut(left, max(width - len(right) - 2, 12))
     return f"{left}{right:>{max(width - len(left), len(right) + 2)}}"
-
-
-def _verb(end: Ending) -> str:
-    words = {EndKind.FINISHED: "finished", EndKind.HUNG: "hang", EndKind.RAISED: "raised an error"}
-    return words.get(end.kind, "still running" if end.runs else str(end.kind)) + ", a call still pending" * end.pending
-
-
-def _reason(run: Timeline, ranks: Sequence[int]) -> str:
-    """The text of an exception, or of what ended the process; nothing where the steps have told it."""
-    told = set()
-    for rank in ranks:
-        end = run.ends[rank]
-        if end.kind is EndKind.HUNG:
-            told.add(str(end).removeprefix("hung"))
-        elif end.kind is not EndKind.FINISHED and not end.runs:
-            text = end.text.strip().partition("\n")[0]
-            told.add(f": {text}" if text else "")
-    return told.pop() if len(told) == 1 else ""
 
 
 class _Calls:
@@ -186,17 +147,17 @@ class _Calls:
     whole  of a large run, all of it: `folding` holds some of its rows
     """
 
-    def __init__(
-        self, run: Timeline, folding: Folding, verdict: Verdict, everything: bool, width: int, whole: Large | None
-    ) -> None:
+    def __init__(self, scene: Scene, headline: Line, everything: bool, width: int, whole: Large | None) -> None:
+        run, folding = scene.timeline, scene.folding
         self.line_width = width
         self.remarks: Any = {"width": width - 9, "initial_indent": " " * 9, "subsequent_indent": " " * 9}
         most, remark = (LANES, REMARK) if width == WIDTH else (LANES - 1, 0)  # of a narrow one, remarks stand below
-        self.run, self.folding, self.verdict, self.everything, self.whole = run, folding, verdict, everything, whole
+        self.run, self.folding, self.everything, self.whole = run, folding, everything, whole
+        self.first = scene.parting.first
         self.numbers = folding.numbers(whole.short) if whole else []
-        odd = [ranks[0] for ranks in folding.classes if ranks[0] in verdict.odd]
+        odd = [ranks[0] for ranks in folding.classes if ranks[0] in scene.parting.odd]
         lanes = [ranks[0] for ranks in folding.classes]
-        first = [rank for line in verdict.lines for rank in line.ranks if rank in lanes]
+        first = [call.rank for call in headline.calls if call.rank in lanes]
         chosen = list(dict.fromkeys([*odd, *first, *sorted(lanes, key=lambda rank: -len(folding.lanes[rank]))]))
         self.shown = sorted(lanes if everything else chosen[:most])
         self.left_out = len(lanes) - len(self.shown)
@@ -210,7 +171,7 @@ class _Calls:
             yield "No call was recorded."
             return
         parts = list(rows_of(self.folding.parts) if self.everything else self._parts())
-        first = self.verdict.first
+        first = self.first
         at = next((k for k, part in enumerate(parts) if first is not None and part == first), len(parts) - 1)
         few = sum(isinstance(part, int) for part in parts) <= BEFORE + AFTER
         begin, end = (0, len(parts)) if self.everything or few else (max(at - BEFORE, 0), at + AFTER)
@@ -260,7 +221,7 @@ class _Calls:
     def _row(self, index: int) -> str:
         slot = self.folding.slots[index]
         cells = [self._cell(slot, rank) for rank in self.shown]
-        mark = ">" if index == self.verdict.first else " "
+        mark = ">" if index == self.first else " "
         sign = "!=" if slot.differs else "(!)" if self._other_lines(slot) else ""
         line = f"{mark}{self._number(slot):>6}  {self._columns(cells, sign)}".rstrip()
         remark = ", ".join(

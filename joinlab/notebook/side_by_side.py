@@ -9,11 +9,11 @@ import ipywidgets
 
 from joinlab.analysis.comparison import ComparedRow, Comparison, told_apart
 from joinlab.analysis.comparison import compare as lay_out
-from joinlab.analysis.verdict import judge
 from joinlab.analysis.wording import shown_html
 from joinlab.errors import ProgramError
 from joinlab.notebook.output import close
 from joinlab.notebook.view import View
+from joinlab.story.judge import diagnose
 from joinlab.timeline import Timeline
 
 SHARED = ("axis", "setup", "hidden", "ranks_as")
@@ -124,9 +124,9 @@ class Beside:
 
 
 def _sentences(timeline: Timeline) -> str:
-    told = judge(timeline)
-    lines = "".join(f"<li>{shown_html(step)}</li>" for step in told.steps)
-    return f'<div style="line-height:1.4"><p><b>{shown_html(told.headline)}</b></p><ol>{lines}</ol></div>'
+    story = diagnose(timeline)
+    lines = "".join(f"<li>{shown_html(step)}</li>" for step in story.steps)
+    return f'<div style="line-height:1.4"><p><b>{shown_html(story.sentence)}</b></p><ol>{lines}</ol></div>'
 
 
 def compare(left: Timeline, right: Timeline) -> Beside:

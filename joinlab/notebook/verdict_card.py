@@ -6,38 +6,37 @@ from functools import lru_cache
 from typing import Any
 
 from joinlab.analysis.large import is_large, large
-from joinlab.analysis.verdict import Ended, Verdict, judge
 from joinlab.analysis.wording import good, shown, sign
+from joinlab.story.judge import story_of
+from joinlab.story.scene import Scene
+from joinlab.story.story import Story
 from joinlab.timeline import Timeline
 
 
 def card(timeline: Timeline) -> tuple[dict[str, Any], int | None]:
-    """What the panel shows: a chip per ending, headline, causes and advice; and the row where the ranks first part.
+    """What the panel shows: a chip per ending, headline and causes; and the row where the ranks first part.
 
     card(timeline)[0]["headline"]
     """
-    found = judged(timeline)
+    story, first = judged(timeline)
     on = (timeline.meta.get("engine"), timeline.meta.get("backend"))
     told: dict[str, Any] = {
-        "ends": [_chip(one) for one in found.endings],
-        "headline": shown(found.headline),
-        "steps": [shown(step) for step in found.steps],
-        "documented": found.then,
-        "eras": bool(found.then) and on == ("emulated", "nccl"),
+        "ends": [
+            {"text": shown(text), "sign": sign(end), "good": good(end)} for text, end in story.chips(timeline.ends)
+        ],
+        "headline": shown(story.sentence),
+        "steps": [shown(step) for step in story.steps],
+        "documented": story.documented,
+        "eras": bool(story.documented) and on == ("emulated", "nccl"),
     }
-    if found.advice is not None:
-        told["advice"] = shown(str(found.advice))
-    if found.first is None or not is_large(timeline):
-        return told, found.first
+    if first is None or not is_large(timeline):
+        return told, first
     whole = large(timeline)
-    return told, whole.folding.numbers(whole.short)[found.first]
+    return told, whole.folding.numbers(whole.short)[first]
 
 
 @lru_cache(maxsize=128)
-def judged(timeline: Timeline) -> Verdict:
-    """The verdict on a Timeline: judging takes as long as emulating."""
-    return judge(timeline)
-
-
-def _chip(ended: Ended) -> dict[str, Any]:
-    return {"text": shown(ended.text), "sign": sign(ended.ending), "good": good(ended.ending)}
+def judged(timeline: Timeline) -> tuple[Story, int | None]:
+    """The story of a Timeline, and the row where its ranks first part: judging takes as long as emulating."""
+    scene = Scene(timeline)
+    return story_of(scene), scene.parting.first

@@ -1,6 +1,6 @@
 """Lane data: the lanes of one or more Timelines as compact JSON, for the script that draws the live view.
 
-Every position and every word is decided in `lanes`, `details` and `verdict`; the script only draws. A text is
+Every position and every word is decided in `lanes`, `details` and the story; the script only draws. A text is
 written once and named by its number after that, a box that stands in several layouts is described once, and the
 whole is compressed: a run of 2 ranks with 5 inputs is about 6 kB, in all its layouts. Everything else has a name:
 static/types.d.ts says the same in the script's language.
@@ -17,7 +17,6 @@ from joinlab.analysis.folding import Folding
 from joinlab.analysis.large import Large, large
 from joinlab.analysis.matching import Matched, Slot
 from joinlab.analysis.source import CodeLine, SourceText, SourceTexts
-from joinlab.analysis.verdict import judge
 from joinlab.analysis.wording import good, measured, shown, sign, title
 from joinlab.picture.columns import columns
 from joinlab.picture.details import MADE
@@ -25,6 +24,8 @@ from joinlab.picture.lanes import NARROW, Box, Lanes, every_lanes, read
 from joinlab.picture.layout import HOST, SPAN, STREAM, WAIT
 from joinlab.picture.rows import RowKind
 from joinlab.picture.theme import BAND_NAMES, STYLES
+from joinlab.story.judge import story_of
+from joinlab.story.scene import Scene
 from joinlab.timeline import Timeline
 
 KINDS = tuple(STYLES)
@@ -195,18 +196,18 @@ class LaneData:
         return told, float(begin)
 
     def _verdict(self, timeline: Timeline, folding: Folding, numbers: Sequence[int]) -> dict[str, Any]:
-        """The verdict; `first` and `wrong` are slots: the first difference, and all that did not go as meant."""
-        found, text = judge(timeline, folding), self._texts
+        """The story in short; `first` and `wrong` are slots: the first difference, and all that did not go as meant."""
+        scene, text = Scene(timeline, folding), self._texts
+        story = story_of(scene)
         wrong = [number for number, slot in zip(numbers, folding.slots, strict=True) if _went_wrong(folding, slot)]
-        first = None if found.first is None else numbers[found.first]
+        first = None if scene.parting.first is None else numbers[scene.parting.first]
         return {
-            "headline": text(found.headline),
+            "headline": text(story.sentence),
             "chips": [
-                {"text": text(one.text), "good": good(one.ending), "sign": sign(one.ending)} for one in found.endings
+                {"text": text(said), "good": good(end), "sign": sign(end)} for said, end in story.chips(timeline.ends)
             ],
-            "steps": [text(step) for step in found.steps],
-            "advice": None if found.advice is None else [text(found.advice.do), text(found.advice.reason)],
-            "then": text(found.then) if found.then else None,
+            "steps": [text(step) for step in story.steps],
+            "then": text(story.documented) if story.documented else None,
             "first": first,
             "wrong": wrong if first is None or first in wrong else sorted([first, *wrong]),
         }

@@ -18,13 +18,14 @@ from itertools import chain
 from pathlib import Path
 
 from joinlab.analysis.source import CodeLine, SourceTexts
-from joinlab.analysis.verdict import judge
-from joinlab.analysis.wording import coded_html, input_or_step, measured, ranks_text, shown, sign, title
+from joinlab.analysis.wording import input_or_step, measured, ranks_text, shown, title
 from joinlab.picture.assets import script, style
 from joinlab.picture.lane_data import LaneData
 from joinlab.picture.lanes import lanes, read
 from joinlab.picture.rows import plan, stretches
 from joinlab.picture.svg import svg
+from joinlab.story.judge import diagnose
+from joinlab.story.writers import html_of
 from joinlab.timeline import Timeline
 
 MAX_OUTPUT = 20_000
@@ -245,21 +246,9 @@ def _document(tab: str, body: Iterable[str], data: LaneData, heading: str | None
 
 def _still(name: str, timeline: Timeline) -> Iterator[str]:
     """What the live view says, without a script: for readers who have none, and for paper."""
-    verdict = judge(timeline, read(timeline)[1])
+    story = diagnose(timeline, read(timeline)[1])
     yield f'<div class="still">\n<p class="soft">{escape(measured(timeline))}</p>\n<div class="beside">\n<div>\n'
-    yield f"<h3>{escape(verdict.headline)}</h3>\n"
-    if verdict.causes:
-        yield f"<ol>{''.join(f'<li>{escape(cause)}</li>' for cause in verdict.causes)}</ol>\n"
-    yield "<ul class='ranks'>\n"
-    for fate in verdict.fates:
-        look, mark = ("fine" if fate.good else "wrong"), sign(timeline.ends[fate.ranks[0]])
-        ended = f"{mark} {fate.who}: {escape(fate.ended)}"
-        yield f'<li class="{look}"><strong>{ended}</strong><br>{escape(fate.text)}</li>\n'
-    yield "</ul>\n"
-    if verdict.advice:
-        yield f"<p><strong>{coded_html(verdict.advice.do)}</strong> {escape(verdict.advice.reason)}</p>\n"
-    if verdict.then:
-        yield f'<p class="soft">{escape(verdict.then)}</p>\n'
+    yield f"{html_of(story.lines)}\n"
     yield "</div>\n"
     yield from _source(timeline)
     yield f'</div>\n<div class="scroll"><div class="picture">{svg(lanes(timeline), name, tooltips=False)}</div></div>\n'

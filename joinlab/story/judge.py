@@ -28,13 +28,17 @@ def diagnose(timeline: Timeline, folding: Folding | None = None) -> Story:
         print(story)
         story.ranks[1].proven               # True: the rule shows that its call can never complete
     """
-    scene = Scene(timeline, folding)
+    return story_of(Scene(timeline, folding))
+
+
+def story_of(scene: Scene) -> Story:
+    """The story of a scene, for those who look up more in it."""
     headline, *causes = next(found for kind in PARTINGS if (found := kind.find(scene)))
     headline = _with_endings(scene, headline)
     more = (parted, standing, fix, fates, notes)
     lines = (headline, *causes, *(line for form in more for line in form.find(scene)))
     ranks = tuple(_end(scene, rank) for rank in range(len(scene.ends)))
-    return Story(lines, ranks, _PROVENANCE.get(str(timeline.meta.get("engine")), "imported"))
+    return Story(lines, ranks, _PROVENANCE.get(str(scene.meta.get("engine")), "imported"))
 
 
 def _with_endings(scene: Scene, headline: Line) -> Line:

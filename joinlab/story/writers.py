@@ -6,9 +6,11 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from textwrap import wrap
 
-from joinlab.analysis.wording import short_site, shown
+from joinlab.analysis.wording import ranks_text, short_site, shown
 from joinlab.story.forms import pieces_of, said
 from joinlab.story.lines import Edit, Line, LineKind, Piece, SourceLine
+from joinlab.story.words import ENDINGS, ends
+from joinlab.timeline import EndKind
 
 TAGS = {
     LineKind.CAUSE: "WHY",
@@ -36,6 +38,23 @@ def text_of(lines: Sequence[Line], width: int | None = None) -> str:
                 found += _broken(f"{tag:{_INDENT}}{text}", " " * _INDENT, width)
                 tag = ""
     return shown("\n".join(found))
+
+
+def ended_in_short(headline: Line) -> str:
+    """How the ranks ended, in a few words: "rank 1 hangs", "both finished"."""
+    groups = headline.facts["ends"]
+    world = sum(len(one["ranks"]) for one in groups)
+    if len(groups) == 1 and world > 1:
+        one, every = groups[0], "both" if world == 2 else f"all {world}"
+        verb = "still running" if one["runs"] else ENDINGS[EndKind(one["kind"])].many
+        return f"{every} {verb}{', a call still pending' if one['pending'] else ''}"
+    bad = [one for one in groups if not one["good"]] or groups
+    return " · ".join(
+        f"{ranks_text(one['ranks'])} left a call"
+        if one["pending"]
+        else "".join(piece.text for piece in ends(one["ranks"], one["kind"], runs=one["runs"]))
+        for one in bad[:2]
+    )
 
 
 def _of(lines: Sequence[Line], kind: LineKind) -> list[Line]:
@@ -83,7 +102,14 @@ def html_of(lines: Sequence[Line]) -> str:
 
 def _html_line(line: Line) -> str:
     under = "\n".join(_beside(line))
-    return _html(pieces_of(line)) + (f"<pre>{escape(under)}</pre>" if under else "")
+    mark = f"{_sign(line)} " if line.kind is LineKind.FATE else ""
+    return mark + _html(pieces_of(line)) + (f"<pre>{escape(under)}</pre>" if under else "")
+
+
+def _sign(line: Line) -> str:
+    """How ranks ended, as the sign that pictures have, see `wording.sign`."""
+    pending = "!" if line.facts.get("pending") else "✓"
+    return {"finished": pending, "running": "…", "unknown": "?"}.get(line.form, "✕")
 
 
 def _html(pieces: tuple[Piece, ...]) -> str:

@@ -17,7 +17,7 @@ from tests.bench.figures import Figure
 
 ENTRIES, ODD = 2000, 77
 LOOK = """
-import os, sys, time, joinlab, joinlab.importers.load, joinlab.analysis.blame, joinlab.analysis.verdict
+import os, sys, time, joinlab, joinlab.importers.load, joinlab.analysis.blame, joinlab.story.judge
 import joinlab.picture.page
 def now():
     return time.perf_counter(), sum(os.times()[:4])
@@ -25,7 +25,7 @@ begin = now()
 timeline = joinlab.load(sys.argv[1])
 found = joinlab.blame(timeline)
 read = now()
-joinlab.analysis.verdict.judge(timeline)
+joinlab.story.judge.diagnose(timeline)
 judged = now()
 joinlab.picture.page.page([("a job", timeline)])
 drawn = now()

@@ -2,7 +2,7 @@
 
 import { button, element } from "./dom.js";
 import { EndingMap } from "./map.js";
-import { coded, esc } from "./text.js";
+import { esc } from "./text.js";
 
 class Panel {
   /** @param {HTMLElement} el @param {Model} model */
@@ -116,14 +116,14 @@ class Panel {
     this.status.append(text);
   }
 
-  /** @param {{ ends?: { text: string, sign: string, good: boolean }[], headline?: string, steps?: string[], advice?: string, documented?: string, eras?: boolean }} verdict */
-  drawVerdict({ ends = [], headline = "", steps = [], advice = "", documented = "", eras = false }) {
+  /** @param {{ ends?: { text: string, sign: string, good: boolean }[], headline?: string, steps?: string[], documented?: string, eras?: boolean }} verdict */
+  drawVerdict({ ends = [], headline = "", steps = [], documented = "", eras = false }) {
     this.verdict.classList.toggle("jlb-bad", ends.some((one) => !one.good));
     this.verdict.hidden = !headline && !ends.length;
     const first = documented.match(/^.*?\.(?= |$)/)?.[0] ?? documented; // on a narrow screen the first sentence alone
     const chips = ends.map(({ text, sign, good }) => `<li class="jlb-chip${good ? " jlb-ok" : ""}">${esc(`${sign} ${text}`)}</li>`);
     this.verdict.innerHTML = `<ul class="jlb-chips">${chips.join("")}</ul><div><p class="jlb-headline">${esc(headline)}</p>` +
-      steps.map((step) => `<p>${esc(step)}</p>`).join("") + (advice ? `<p><b>Do:</b> ${coded(advice)}</p>` : "") +
+      steps.map((step) => `<p>${esc(step)}</p>`).join("") +
       (documented ? `<p class="jl-soft" title="${esc(documented)}">${esc(first)}<span class="jlb-more">${esc(documented.slice(first.length))}</span> </p>` : "") + "</div>";
     if (eras && !this.model.get("comparing")) this.verdict.querySelector("p:last-child").append(button("compare today with 1.9", "Show both eras of NCCL side by side", () => this.ask("eras", "Asking Python …"), { class: "jlb-link" }));
   }

@@ -1,7 +1,7 @@
 // What is said above the picture: title, diagnosis, and how each rank ended.
 
 import { element } from "./dom.js";
-import { coded, esc } from "./text.js";
+import { esc } from "./text.js";
 
 /** @param {HTMLElement} told @param {LaneData} data @param {RawRun} run
  * @param {{ heading: string, sentences: boolean, covered: boolean }} how */
@@ -12,13 +12,12 @@ export function drawTold(told, data, run, { heading, sentences, covered }) {
   const parts = [...(heading ? [element("p", { class: "jl-h" }, heading)] : []), title];
   if (sentences && covered) parts.push(element("p", {}, "Covered until you have said how each rank will end."));
   else if (sentences) {
-    const { headline, chips, steps, advice, then } = run.verdict;
+    const { headline, chips, steps, then } = run.verdict;
     const verdict = element("div", { class: chips.every((one) => one.good) ? "jl-verdict" : "jl-verdict jl-ill" });
     verdict.innerHTML =
       `<div class="jl-chips">${chips.map((one) => `<span class="${one.good ? "jl-chip" : "jl-chip jl-bad"}">${one.sign} ${esc(text(one.text))}</span>`).join("")}</div>` +
       `<div><p class="jl-headline">${esc(text(headline))}</p>` +
       (steps.length ? `<ol>${steps.map((step) => `<li>${esc(text(step))}</li>`).join("")}</ol>` : "") +
-      (advice ? `<p class="jl-advice"><strong>${coded(text(advice[0]))}</strong> ${esc(text(advice[1]))}</p>` : "") +
       (then ? `<p class="jl-soft">${esc(text(then))}</p>` : "") + `</div>`;
     parts.push(verdict);
   }

@@ -38,7 +38,7 @@ interface Block {
 
 /** What happened, why, what to do; `first` and `wrong` are slots. */
 interface RawVerdict {
-  headline: number; chips: { text: number; good: boolean; sign: string }[]; steps: number[]; advice: [number, number] | null;
+  headline: number; chips: { text: number; good: boolean; sign: string }[]; steps: number[];
   then: number | null; first: number | null; wrong: number[];
 }
 

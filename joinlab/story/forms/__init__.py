@@ -21,17 +21,38 @@ from joinlab.story.forms import (
     fates,
     fix,
     kept_waiting,
+    left_over,
+    monitored,
     notes,
+    other_lines,
+    out_of_phase,
     parted,
     pasted,
+    splits,
     standing,
+    swapped,
     wrong_answer,
 )
 from joinlab.story.lines import Line, Piece
 from joinlab.story.words import ENDINGS, Text, ends, listing, say, told
 from joinlab.timeline import EndKind
 
-PARTINGS: tuple[ModuleType, ...] = (pasted, kept_waiting, even, wrong_answer, extra, circle, different, alone)
+PARTINGS: tuple[ModuleType, ...] = (
+    pasted,
+    kept_waiting,
+    monitored,
+    swapped,
+    left_over,
+    out_of_phase,
+    other_lines,
+    splits,
+    even,
+    wrong_answer,
+    extra,
+    circle,
+    different,
+    alone,
+)
 """Asked in this order; the first that finds something tells the headline and its causes."""
 
 WORDS: Mapping[str, Callable[[Line], Text]] = {

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
-from joinlab.analysis.wording import differing_text, tensor
+from joinlab.analysis.wording import differing_text
 from joinlab.story.forms import meeting
 from joinlab.story.lines import Line, LineKind
 from joinlab.story.scene import Scene
 from joinlab.story.words import Text, listing, noun, say, sides, who
-from joinlab.timeline import CallRow
 
 FEW = 3
 """So many sides are named with what each gave."""
@@ -26,7 +25,7 @@ def find(scene: Scene) -> tuple[Line, ...]:
     data = bool(differs) and not {"op", "origin"} & set(differs)
     facts: dict[str, object] = {"sides": scene.sides(present)}
     if data:
-        facts |= {"differs": list(differs), "given": [_given(row, differs) for row in rows]}
+        facts |= {"differs": list(differs), "given": [meeting.given(row, differs) for row in rows]}
     headline = Line(
         LineKind.HEADLINE,
         "other_data" if data else "other_call",
@@ -36,17 +35,6 @@ def find(scene: Scene) -> tuple[Line, ...]:
         facts=facts,
     )
     return (headline, *meeting.causes(scene))
-
-
-def _given(row: CallRow, names: Sequence[str]) -> str:
-    """What a call gave for each of `names`, see Slot.differs: "float32[2] and root 1"."""
-    said = {
-        "dtype": tensor(row),
-        "shape": tensor(row),
-        "reduce_op": row["reduce_op"] or "",
-        "root": f"root {row['root']}",
-    }
-    return " and ".join(dict.fromkeys(said[name] for name in names))
 
 
 def _other_call(line: Line) -> Text:

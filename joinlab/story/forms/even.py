@@ -8,7 +8,7 @@ from joinlab.analysis.wording import good
 from joinlab.story.forms.alone import out_of_time
 from joinlab.story.lines import Line, LineKind
 from joinlab.story.scene import Scene
-from joinlab.story.words import Text, ends, say, who
+from joinlab.story.words import Text, ends, listing, say, who
 from joinlab.timeline import EndKind
 
 _BROKEN = (EndKind.RAISED, EndKind.KILLED)
@@ -55,7 +55,8 @@ def _same_calls(line: Line) -> Text:
         was = "were" if len(line.ranks) > 1 else "was"
         return say("{} {} still running when the time was over{}.", who(line.ranks), was, fits)
     if not line.facts["kind"]:
-        return say("{} issued the same calls, and did not finish{}.", every_rank(line.facts["world"]), fits)
+        each = [ends(one["ranks"], one["kind"], one["pending"]) for one in line.facts["ends"] if not one["good"]]
+        return say("{}{}.", listing(each, "; "), fits)
     return say("{}{}.", ends(line.ranks, line.facts["kind"]), fits)
 
 

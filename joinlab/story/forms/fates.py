@@ -97,7 +97,7 @@ class _Fate:
             return self.because(awaited, facts) or ([] if self.end.proven else self.beside(awaited))
         if kind is EndKind.RAISED:
             if gloo and any(words in f"{row['error']} {self.end.text}" for words in PEER_GONE):
-                facts["peer_gone"] = True
+                facts["peer_gone"] = bool(facts.pop("text", True))  # it names a port, another one on each rank
                 return [] if self.slot_of[awaited] is self.known else self.left(awaited)
             return self.beside(awaited) if row["error"] else []
         if kind is EndKind.KILLED and gloo and "SIGABRT" in self.end.text:
@@ -128,7 +128,7 @@ class _Fate:
                 lacks.append(self.absent(blocker.rank, self.rows[key]))
             else:
                 lacks.append(self.unlike(key, self.scene.key_of(blocker, group)))
-        return _grouped(lacks)
+        return _grouped(lacks, self.calls)
 
     def absent(self, rank: int, row: CallRow) -> Why:
         """Where a rank is that issued nothing to meet a call."""
@@ -166,7 +166,9 @@ class _Fate:
             return []
         others = [other for other in self.scene.groups.get(group, ()) if other != rank and other not in slot.lost]
         if not slot.differs:
-            return _grouped([self.absent(other, self.rows[key]) for other in others if other not in slot.calls])
+            return _grouped(
+                [self.absent(other, self.rows[key]) for other in others if other not in slot.calls], self.calls
+            )
         theirs = [(other, group, slot.calls[other]) for other in others if other in slot.calls]
         mine = self.rows[key]
         unlike = [one for one in theirs if any(self.rows[one].get(name) != mine.get(name) for name in slot.differs)]
@@ -174,7 +176,8 @@ class _Fate:
             [
                 {"ranks": [one[0]], "how": "instead", "call": self.cite(one), "differs": differing_text(slot.differs)}
                 for one in unlike or theirs
-            ]
+            ],
+            self.calls,
         )
 
     def left(self, key: Key) -> list[Why]:
@@ -187,14 +190,16 @@ class _Fate:
         gone = [other for other in others if ends[other].kind in (EndKind.FINISHED, EndKind.KILLED)]
         gone = gone or [other for other in others if ends[other].kind is EndKind.RAISED]
         gone = [other for other in gone if other not in slot.calls] or gone
-        return _grouped([{"ranks": [other], "how": "ended", "end": ends[other].kind.value} for other in gone])
+        return _grouped([{"ranks": [other], "how": "ended", "end": ends[other].kind.value} for other in gone], [])
 
 
-def _grouped(told: Sequence[Why]) -> list[Why]:
+def _grouped(told: Sequence[Why], calls: Sequence[Call]) -> list[Why]:
     """Ranks of which the same is told, told once."""
     found: dict[str, Why] = {}
     for one in told:
-        key = repr({name: value for name, value in one.items() if name != "ranks"})
+        call = calls[one["call"]] if one.get("call") is not None else None
+        same = (call.name, call.group, call.number, call.site) if call else None
+        key = repr(({name: value for name, value in one.items() if name not in ("ranks", "call")}, same))
         found.setdefault(key, one | {"ranks": []})["ranks"] += one["ranks"]
     return list(found.values())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from joinlab.analysis.conclusions import conclusion
 from joinlab.analysis.matching import Slot
@@ -11,7 +11,7 @@ from joinlab.analysis.wording import at_input, tensor
 from joinlab.ops import decode_values
 from joinlab.story.lines import Line, LineKind, Value
 from joinlab.story.scene import Scene
-from joinlab.story.words import Text, at_place, is_or_are, listing, say, sides, who
+from joinlab.story.words import Text, at_place, is_or_are, listing, place, say, sides, who
 from joinlab.timeline import CallRow, backend_of
 
 
@@ -67,12 +67,24 @@ def met(scene: Scene, slot: Slot, present: Sequence[Side], rows: Sequence[CallRo
     kinds = {row["op"] for row in rows}
     if not slot.met and backend_of(scene.meta, slot.group) == "gloo" and len(kinds) > 1:
         facts["gloo_kinds"] = True
-    if len(kinds) == 1 and {"dtype", "shape"} & set(scene.parting.differs(slot)):
-        facts["tensors"] = [tensor(row) for row in rows]
+    differs = set(scene.parting.differs(slot))
+    if len(kinds) == 1 and differs & {"dtype", "shape", "root", "reduce_op"}:
+        facts["given"] = [given(row, differs) for row in rows]
     ranks = tuple(sorted(rank for side in present for rank in scene.ranks(side)))
     return Line(
         LineKind.CAUSE, "met", ranks, tuple(map(scene.call, rows)), lines=scene.lines_at(slot), facts=facts
     )  # fmt: skip
+
+
+def given(row: CallRow, names: Collection[str]) -> str:
+    """What a call gave for each of `names`, see Slot.differs: "float32[2] and root 1"."""
+    said = {
+        "root": f"root {row['root']}",
+        "reduce_op": row["reduce_op"] or "",
+        "dtype": tensor(row),
+        "shape": tensor(row),
+    }
+    return " and ".join(dict.fromkeys(text for name, text in said.items() if name in names))
 
 
 def value_of(scene: Scene, side: Side, row: CallRow) -> Value:
@@ -87,10 +99,10 @@ def value_of(scene: Scene, side: Side, row: CallRow) -> Value:
 
 
 def _met_words(line: Line) -> Text:
-    tensors = line.facts.get("tensors") or [""] * len(line.calls)
+    gave = line.facts.get("given") or [""] * len(line.calls)
     told = [
-        say("{}'s {}" + f" of {given}" * bool(given), who(ranks), at_place(line, at))
-        for at, (ranks, given) in enumerate(zip(sides(line), tensors, strict=True))
+        say("{}'s {}" + f" with {what}" * bool(what), who(ranks), at_place(line, at))
+        for at, (ranks, what) in enumerate(zip(sides(line), gave, strict=True))
     ]
     verb = " met " if line.facts["met"] else " can never meet "
     number = line.calls[0].number
@@ -101,18 +113,12 @@ def _met_words(line: Line) -> Text:
 
 def _inputs_words(line: Line) -> Text:
     each = [
-        say("{} " + f"{is_or_are(ranks)} in {number}" + "{}", who(ranks), _at(line, at))
+        say("{} " + f"{is_or_are(ranks)} in {number}" + "{}", who(ranks), place(line.calls[at]))
         for at, (ranks, number) in enumerate(zip(sides(line), line.facts["inputs"], strict=True))
     ]
     return say(
         f"Since call {line.calls[0].number} " + "the ranks' calls are for different inputs: there {}.", listing(each)
     )
-
-
-def _at(line: Line, at: int) -> str:
-    from joinlab.story.words import place
-
-    return place(line.calls[at])
 
 
 def _made_words(line: Line) -> Text:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from joinlab.story.forms import meeting
 from joinlab.story.lines import Line, LineKind
 from joinlab.story.scene import Scene
-from joinlab.story.words import Text, noun, say, sides, who
+from joinlab.story.words import Text, noun, say, sides, told, who
 
 
 def find(scene: Scene) -> tuple[Line, ...]:
@@ -36,13 +36,9 @@ def find(scene: Scene) -> tuple[Line, ...]:
 
 def _words(line: Line) -> Text:
     asker, answer = sides(line)[:2]
-    return say("{} asked: {} {}'s {} answered.", who(asker), noun(line, 0, quote=False), _upper(answer), noun(line, 1))
-
-
-def _upper(ranks: tuple[int, ...]) -> Text:
-    from joinlab.story.words import told
-
-    return told((who(ranks),))
+    return say(
+        "{} asked: {} {}'s {} answered.", who(asker), noun(line, 0, quote=False), told((who(answer),)), noun(line, 1)
+    )
 
 
 WORDS: Mapping[str, Callable[[Line], Text]] = {"wrong_answer": _words}

@@ -1,0 +1,121 @@
+"""The same calls in another order: over a few rounds two ranks issue the same ones, and each meets the wrong one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+
+from joinlab.analysis.parting import Fit, Place, place_of
+from joinlab.analysis.wording import tensor
+from joinlab.ops import POINT_TO_POINT
+from joinlab.rules.calls import elements_of
+from joinlab.story.forms import meeting
+from joinlab.story.lines import Line, LineKind
+from joinlab.story.scene import Scene
+from joinlab.story.words import Text, at_place, noun, say, sides, who
+from joinlab.timeline import CallRow
+
+LONGEST = 8
+"""So many calls may stand in another order."""
+
+
+def find(scene: Scene) -> tuple[Line, ...]:
+    """The first calls that two lanes issued in another order, where no call before them parts the ranks."""
+    if scene.folding.matched.is_part or scene.meta.get("skipped"):
+        return ()
+    lanes = sorted(scene.parting.lanes, key=lambda rank: (len(scene.parting.lanes[rank]), -rank))
+    most = lanes[-1]
+    for group, paths in _paths(scene).items():
+        for lane in lanes[:-1]:
+            for what in _WHAT if lane in paths and most in paths else ():
+                found = _swap(partial(what, scene.parting.joins), paths[lane], paths[most])
+                if found and not _comes_too_late(scene, group, found[0]):
+                    return _told(scene, partial(what, scene.parting.joins), *found[1:])
+    return ()
+
+
+def _paths(scene: Scene) -> dict[str, dict[int, list[CallRow]]]:
+    """The collectives of each lane, by group."""
+    found: dict[str, dict[int, list[CallRow]]] = {}
+    for row in scene.folding.matched.rows:
+        if row["op"] not in POINT_TO_POINT and row["rank"] in scene.parting.lanes:
+            found.setdefault(row["group"], {}).setdefault(row["rank"], []).append(row)
+    return found
+
+
+def _swap(
+    what: What, mine: Sequence[CallRow], theirs: Sequence[CallRow]
+) -> tuple[int, list[CallRow], list[CallRow]] | None:
+    """Where two paths have the same calls in another order, and the calls of each there."""
+    one, other = ([what(row) for row in path] for path in (mine, theirs))
+    fits = Fit(one, other)
+    at = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if not fits(a, b)), None)
+    if at is None:
+        return None
+    for size in range(2, LONGEST + 1):
+        here, there = one[at : at + size], other[at : at + size]
+        if len(here) == len(there) == size and Counter(here) == Counter(there):
+            return at, list(mine[at : at + size]), list(theirs[at : at + size])
+    return None
+
+
+What = Callable[[CallRow], Place]
+"""What must be the same of two calls that are one step of the program."""
+
+
+def _by_callers(joins: bool, row: CallRow) -> Place:
+    return (*place_of(row, joins), row["dtype"], elements_of(row["shape"]))
+
+
+def _by_line(joins: bool, row: CallRow) -> Place:
+    """The same without the lines that led to the call: two branches may issue it from one function."""
+    return (*place_of(row, joins)[:4], row["dtype"], elements_of(row["shape"]))
+
+
+_WHAT = (_by_callers, _by_line)
+
+
+def _comes_too_late(scene: Scene, group: str, at: int) -> bool:
+    """Whether the ranks part before, or in another group."""
+    parting = scene.parting
+    return parting.clash is not None and (
+        parting.is_pair(parting.slot) or parting.slot.group != group or at > parting.place
+    )
+
+
+def _told(scene: Scene, what: What, mine: Sequence[CallRow], theirs: Sequence[CallRow]) -> tuple[Line, ...]:
+    first, other = mine[0], theirs[0]
+    second = next(row for row in mine if what(row) == what(other))
+    fourth = next(row for row in theirs if what(row) == what(first))
+    rows = (first, second, other, fourth)
+    both = scene.sides(((first["rank"],), (other["rank"],)))
+    facts: dict[str, object] = {"sides": [both[0], both[0], both[1], both[1]]}
+    if first["call_site"] == second["call_site"]:
+        facts["tensors"] = [tensor(row) for row in rows]
+    headline = Line(
+        LineKind.HEADLINE,
+        "other_order",
+        tuple(sorted(rank for side in both for rank in side)),
+        tuple(map(scene.call, rows)),
+        meant=((0, 3), (1, 2)),
+        facts=facts,
+    )
+    return (headline, *_met(scene, first, other))
+
+
+def _met(scene: Scene, first: CallRow, other: CallRow) -> Iterator[Line]:
+    for slot in scene.parting.slots:
+        if slot.group == first["group"] and slot.calls.get(first["rank"]) == first["seq"]:
+            if slot.calls.get(other["rank"]) == other["seq"]:
+                yield meeting.met(scene, slot, ((first["rank"],), (other["rank"],)), (first, other))
+            return
+
+
+def _words(line: Line) -> Text:
+    tensors = line.facts.get("tensors")
+    one, two = (say("{} of {}", noun(line, at), tensors[at]) if tensors else at_place(line, at) for at in (0, 1))
+    return say("{} issued {} before {}, {} in the other order.", who(sides(line)[0]), one, two, who(sides(line)[2]))
+
+
+WORDS: Mapping[str, Callable[[Line], Text]] = {"other_order": _words}
