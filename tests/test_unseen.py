@@ -23,11 +23,7 @@ def test_the_lines_that_a_row_names_stand_in_its_program(name: str) -> None:
         assert rank < len(row.inputs)
 
 
-YET_FALSE = {"pb.b08", "pb.b24", "pd.d11", "reports.p2p_uneven"}
-"""Programs of which something false is said: take out what is cured, add none."""
-
-
-@pytest.mark.parametrize("name", table().keys() - YET_FALSE)
+@pytest.mark.parametrize("name", table())
 @pytest.mark.filterwarnings("ignore")
 def test_nothing_false_is_said(name: str) -> None:
     for backend in BACKENDS:
