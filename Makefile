@@ -2,6 +2,7 @@
 #   make demo      run the six documented cases as real processes; writes out/demo.html
 #   make test      what CI runs: ruff, mypy, pytest and the notebooks
 #   make lab       open the notebooks in JupyterLab
+#   make site      the story of the thread, the symptoms and the notebooks as web pages, in out/site
 #   make bench     measure launch time, the recorder's cost and the time to a verdict
 #   make setup, make lint, make clean
 # Another Python than the first python3 on the path: make PYTHON=python3.12 demo
@@ -15,7 +16,7 @@ DEMO := out/demo.html
 # A kernel of the same name in the user's home must not take the place of the one in .venv.
 export JUPYTER_PREFER_ENV_PATH := 1
 
-.PHONY: help setup demo test lab bench lint clean
+.PHONY: help setup demo test lab site bench lint clean
 .DELETE_ON_ERROR:
 
 help:
@@ -53,6 +54,9 @@ test: lint
 lab: $(STAMP)
 	mkdir -p notebooks
 	$(BIN)/python -m jupyterlab notebooks
+
+site: $(STAMP)
+	JOINLAB_PROGRESS=off $(BIN)/python -m joinlab.course.site out/site $(sort $(wildcard notebooks/*.ipynb))
 
 bench: $(STAMP)
 	$(BIN)/python -m tests.bench

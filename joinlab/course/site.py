@@ -1,0 +1,308 @@
+"""The site: the story of the thread on one page, a page for each symptom, and the notebooks. Static, and offline.
+
+    python -m joinlab.course.site out/site        # what `make site` runs
+
+`essay.md` is the story, in Markdown with blocks between lines of three colons: figures, questions, the loops side by
+side, the table of endings. Pages hold all that they show; none asks anything of a network.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from difflib import ndiff
+from html import escape
+from importlib.resources import files
+from inspect import getsource
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from markdown_it import MarkdownIt
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
+
+from joinlab.cases import CASES
+from joinlab.course.symptoms import SYMPTOMS, Symptom
+from joinlab.emulator.emulate import emulate
+from joinlab.emulator.recorded import MOST, recorded
+from joinlab.picture.page import Position, write_html, write_sliders
+from joinlab.story.judge import diagnose
+from joinlab.story.words import ends, told
+from joinlab.timeline import Timeline
+
+ENGINES = {"NCCL, today": ("nccl", "today"), "NCCL, PyTorch 1.9": ("nccl", "1.9"), "gloo": ("gloo", "today")}
+"""The columns of the table of endings."""
+
+_markdown = MarkdownIt()
+
+
+def write_site(folder: Path, notebooks: Sequence[Path] = ()) -> Path:
+    """Write the site into `folder`, which is emptied before, and return its first page.
+
+    notebooks  those to run and to render; each takes as long as it runs
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    for name in ("figures", "symptoms", "notebooks"):
+        (folder / name).mkdir(parents=True)
+    (folder / "index.html").write_text(essay(folder / "figures", notebooks), "utf-8")
+    for symptom in SYMPTOMS.values():
+        (folder / "symptoms" / f"{symptom.name}.html").write_text(_symptom(symptom, folder / "symptoms"), "utf-8")
+    (folder / "symptoms" / "index.html").write_text(_symptoms(), "utf-8")
+    with ThreadPoolExecutor(2) as pool:  # each has a kernel, a process of its own
+        for notebook, page in zip(notebooks, pool.map(rendered, notebooks), strict=True):
+            (folder / "notebooks" / f"{notebook.stem}.html").write_text(page, "utf-8")
+    return folder / "index.html"
+
+
+# ---- the essay
+
+
+def essay(figures: Path, notebooks: Sequence[Path] = ()) -> str:
+    """The story as a page; its figures are written into the folder `figures`."""
+    text = (files("joinlab.course") / "essay.md").read_text("utf-8")
+    body = "".join(_blocks(text, figures))
+    if notebooks:
+        body += "<h2>The notebooks</h2><ul>"
+        body += "".join(f'<li><a href="notebooks/{one.stem}.html">{escape(_title(one))}</a></li>' for one in notebooks)
+        body += "</ul>"
+    return _page("One input more: DDP, join() and uneven inputs", body)
+
+
+def _blocks(text: str, figures: Path) -> Iterator[str]:
+    """The essay part by part: Markdown, and what the blocks become."""
+    lines = iter(text.splitlines())
+    markdown: list[str] = []
+    for line in lines:
+        if not line.startswith(":::"):
+            markdown.append(line)
+            continue
+        yield _markdown.render("\n".join(markdown))
+        markdown = []
+        what, _, rest = line[3:].partition(" ")
+        if what == "figure":
+            yield _figure(rest, figures)
+        elif what == "ask":
+            yield _question(rest, list(iter(lines.__next__, ":::")))
+        elif what == "loops":
+            yield _loops()
+        elif what == "table":
+            yield _table()
+        else:
+            raise ValueError(f"essay.md has a block {what!r}; it can have figure, ask, loops and table")
+    yield _markdown.render("\n".join(markdown))
+
+
+def _figure(words: str, figures: Path) -> str:
+    """A case with sliders, in a page of its own, so that it has an address.
+
+    words  "NAME case=4 inputs=5,6 era=1.9 after=QUESTION": after, hidden until one has answered that question
+    """
+    name, *pairs = words.split()
+    options = dict(pair.split("=") for pair in pairs)
+    case, era = int(options["case"]), options.get("era", "today")
+    first, second = map(int, options["inputs"].split(","))
+    start = Position(CASES[case].title, era, (first, second))
+    positions = product(range(MOST + 1), repeat=2)
+    runs = ((Position(start.program, era, inputs), _shipped(case, inputs, "nccl", era)) for inputs in positions)
+    write_sliders(f"Loop {case}: {start.program.partition(': ')[2]}", runs, start, figures / f"{name}.html")
+    label = f"Loop {case} with {first} and {second} inputs"
+    hidden = f' class="answer" data-after="{options["after"]}" hidden' if "after" in options else ""
+    return (
+        f'<figure id="{name}"{hidden}><iframe loading="lazy" title="{label}" src="figures/{name}.html"></iframe>'
+        f'<figcaption>{label}, modelled. <a href="figures/{name}.html">Alone on a page</a></figcaption></figure>'
+    )
+
+
+def _shipped(case: int, inputs: Sequence[int], backend: str, era: str) -> Timeline:
+    found = recorded(case, inputs, backend, era)
+    assert found is not None, (case, inputs, backend, era)
+    return found
+
+
+def _question(name: str, lines: Sequence[str]) -> str:
+    """A question with choices, the right one marked by (x), and the answer behind "= ", hidden until one commits."""
+    at = next(i for i, line in enumerate(lines) if line.startswith("= "))
+    choices = [line for line in lines[:at] if line.startswith("- (")]
+    asked = " ".join(line for line in lines[:at] if line not in choices)
+    answer = _markdown.render("\n".join(lines[at:]).removeprefix("= "))
+    options = "".join(
+        f'<label><input type="radio" name="{name}"{" data-right" * choice.startswith("- (x)")}> '
+        f"{_markdown.renderInline(choice[6:])}</label>"
+        for choice in choices
+    )
+    return (
+        f'<form class="ask" id="ask-{name}"><fieldset><legend>{_markdown.renderInline(asked)}</legend>{options}'
+        f'</fieldset><div class="answer" aria-live="polite" hidden>{answer}</div></form>'
+    )
+
+
+def _loops() -> str:
+    """The six loops side by side; what not all of them have is marked."""
+    texts = {number: _loop(number) for number in CASES}
+    common = set.intersection(*({line.strip() for line in text.splitlines()} for text in texts.values()))
+    cells = []
+    for number, text in texts.items():
+        lines = [
+            f"<mark>{escape(line)}</mark>" if line.strip() not in common else escape(line) for line in text.splitlines()
+        ]
+        cells.append(f"<figure><figcaption>Loop {number}</figcaption><pre>{chr(10).join(lines)}</pre></figure>")
+    return f'<div class="loops">{"".join(cells)}</div>'
+
+
+def _loop(number: int) -> str:
+    """The lines of a case from its first `with` or `for` to the one before it prints."""
+    lines = getsource(CASES[number].program).splitlines()
+    begin = next(i for i, line in enumerate(lines) if line.strip().startswith(("with ", "for ")))
+    end = next(i for i, line in enumerate(lines) if line.strip().startswith("print("))
+    kept = [line for line in lines[begin:end] if "num_inputs" not in line]
+    return textwrap.dedent("\n".join(kept)).replace("model(input).sum()", "model(input)")
+
+
+def _table() -> str:
+    """How the six loops end with 5 and 6 inputs, on each modelled fabric."""
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in ENGINES)
+    rows = []
+    for number in CASES:
+        cells = "".join(f"<td>{_ended(_shipped(number, (5, 6), *engine))}</td>" for engine in ENGINES.values())
+        rows.append(f'<tr><th scope="row">Loop {number}</th>{cells}</tr>')
+    return (
+        f'<table class="ends"><caption>With 5 and 6 inputs, all modelled. In PyTorch 1.9 the byte of the barrier was '
+        f"undefined; here it is 7.</caption><thead><tr><td></td>{head}</tr></thead>"
+        f"<tbody>{''.join(rows)}</tbody></table>"
+    )
+
+
+def _ended(timeline: Timeline) -> str:
+    groups = diagnose(timeline).headline.facts["ends"]
+    if all(one["good"] for one in groups):
+        return '<span class="good">both finish</span>'
+    texts = ("".join(piece.text for piece in told(ends(one["ranks"], one["kind"], one["pending"]))) for one in groups)
+    return escape("; ".join(texts))
+
+
+# ---- the symptoms
+
+
+def _symptom(symptom: Symptom, folder: Path) -> str:
+    """The page of one symptom; its run is written into `folder`, as a page of its own."""
+    runs = {backend: emulate(symptom.program, symptom.inputs, backend=backend) for backend in symptom.backends}
+    write_html({f"{symptom.title} ({backend}, modelled)": run for backend, run in runs.items()}, folder / _run(symptom))
+    cured = [emulate(symptom.cured, symptom.inputs, backend=backend) for backend in symptom.backends]
+    assert all(end.kind == "finished" and not end.pending for run in cured for end in run.ends), symptom.name
+    said = "".join(
+        f"<p><b>On {'NCCL' if backend == 'nccl' else backend}.</b> {escape(diagnose(run).sentence)}</p>"
+        for backend, run in runs.items()
+    )
+    engines = " and ".join("NCCL" if backend == "nccl" else backend for backend in runs)
+    body = (
+        f"<h1>{_code(symptom.title)}</h1>{_python(symptom.text)}<h2>What happens</h2>"
+        f"<p>With {_counts(symptom.inputs)} inputs, modelled:</p>{said}"
+        f'<figure><iframe title="The run" src="{_run(symptom)}"></iframe></figure>'
+        f"<h2>The cause</h2><p>{_code(symptom.cause)}</p><h2>The cure</h2><p>{_code(symptom.cure)}</p>"
+        f'{_diff(symptom)}<p class="good">Tried: all ranks finish, on a model of {engines}.</p>'
+        f'<p class="soft">Reported as {escape(", ".join(symptom.reports))}. Run it yourself: '
+        f"<code>joinlab.emulate(joinlab.scenarios.symptoms.{symptom.name}, {symptom.inputs})</code>. "
+        f'<a href="index.html">All symptoms</a></p>'
+    )
+    return _page(symptom.title, body)
+
+
+def _run(symptom: Symptom) -> str:
+    return f"{symptom.name}-run.html"
+
+
+def _symptoms() -> str:
+    links = "".join(f'<li><a href="{one.name}.html">{_code(one.title)}</a></li>' for one in SYMPTOMS.values())
+    return _page(
+        "Symptoms", f'<h1>What does your job do?</h1><ul>{links}</ul><p><a href="../index.html">The story</a></p>'
+    )
+
+
+def _diff(symptom: Symptom) -> str:
+    marks = {"- ": "del", "+ ": "ins"}
+    lines = []
+    for line in ndiff(symptom.text.splitlines(), symptom.cured_text.splitlines()):
+        if not line.startswith("? "):
+            tag = marks.get(line[:2])
+            lines.append(f"<{tag}>{escape(line)}</{tag}>" if tag else escape(line))
+    return f'<pre class="diff">{chr(10).join(lines)}</pre>'
+
+
+def _counts(inputs: Sequence[int]) -> str:
+    return ", ".join(map(str, inputs[:-1])) + f" and {inputs[-1]}"
+
+
+def _python(text: str) -> str:
+    found: str = highlight(text, PythonLexer(), HtmlFormatter())
+    return found
+
+
+def _code(text: str) -> str:
+    """Names of Python in a sentence, "join()" or "find_unused_parameters=True", as code."""
+    return re.sub(
+        r"[\w.]+\([\w=]*\)|\w+=\w+|\w+_\w+", lambda found: f"<code>{found[0]}</code>", escape(text, quote=False)
+    )
+
+
+# ---- the notebooks
+
+
+def rendered(path: Path) -> str:
+    """Run a notebook and give its page, with the static picture of each view."""
+    import nbformat
+    from nbconvert import HTMLExporter
+    from nbconvert.preprocessors import ExecutePreprocessor
+    from traitlets.config import Config
+
+    notebook: Any = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+    run = ExecutePreprocessor(timeout=300)  # type: ignore[no-untyped-call]
+    run.preprocess(notebook, {"metadata": {"path": str(path.parent)}})
+    still = Config(NbConvertBase={"display_data_priority": ["text/html", "image/svg+xml", "image/png", "text/plain"]})
+    page = HTMLExporter(config=still, template_name="basic")  # type: ignore[no-untyped-call]
+    body, _ = page.from_notebook_node(notebook)
+    return _page(_title(path), body)
+
+
+def _title(notebook: Path) -> str:
+    return notebook.stem.partition("_")[2].replace("_", " ").capitalize()
+
+
+# ---- every page
+
+
+def _page(title: str, body: str) -> str:
+    styles = (files("joinlab.course") / "site.css").read_text("utf-8") + HtmlFormatter().get_style_defs(".highlight")
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<title>{escape(title)}</title><meta property="og:title" content="{escape(title)}">'
+        f"<style>{styles}</style><noscript><style>.answer[hidden]{{display:block}}</style></noscript></head>"
+        f"<body><main>{body}</main><script>{_SCRIPT}</script></body></html>\n"
+    )
+
+
+_SCRIPT = """
+for (const form of document.querySelectorAll("form.ask")) form.addEventListener("change", (event) => {
+  form.classList.add("committed");
+  event.target.closest("label").classList.add("chosen");
+  for (const input of form.elements) if (input.type === "radio") input.disabled = true;
+  form.querySelector(".answer").hidden = false;
+  for (const more of document.querySelectorAll(`[data-after="${event.target.name}"]`)) more.hidden = false;
+});
+"""
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Write the site into the folder that is named; further arguments are notebooks to render."""
+    folder, *notebooks = arguments
+    print(write_site(Path(folder), [Path(name) for name in notebooks]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

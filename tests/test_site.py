@@ -1,0 +1,81 @@
+"""The site: what a reader sees before and after an answer was chosen; and no page asks anything of a network."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from joinlab.course import site
+from joinlab.course.symptoms import SYMPTOMS
+
+ESSAY = (Path(site.__file__).parent / "essay.md").read_text("utf-8")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The essay with its figures, and one symptom."""
+    root = tmp_path_factory.mktemp("site")
+    for name in ("figures", "symptoms"):
+        (root / name).mkdir()
+    (root / "index.html").write_text(site.essay(root / "figures"), "utf-8")
+    one = SYMPTOMS["early_stopping"]
+    (root / "symptoms" / "early_stopping.html").write_text(site._symptom(one, root / "symptoms"), "utf-8")
+    (root / "symptoms" / "index.html").write_text(site._symptoms(), "utf-8")
+    return root
+
+
+def words(page: str) -> int:
+    body = re.sub(r"<(script|style).*?</\1>", " ", page, flags=re.DOTALL)
+    return len(re.sub(r"<[^>]*>", " ", body).split())
+
+
+def test_the_story_is_short_and_has_eight_figures(folder: Path) -> None:
+    page = (folder / "index.html").read_text("utf-8")
+    assert words(page) <= 2500
+    assert len(re.findall(r"<figure id=", page)) == len(list((folder / "figures").iterdir())) == 8
+
+
+def test_the_loop_to_copy_is_on_it_whole() -> None:
+    copied = ESSAY.partition("```python\n")[2].partition("```")[0]
+    lines = [line.partition("#")[0].rstrip() for line in copied.splitlines()]
+    assert lines[1] == "with model.join():"
+    assert lines[-1] == "dist.barrier()"
+
+
+@pytest.mark.parametrize("name", re.findall(r"^:::ask (\w+)", ESSAY, re.MULTILINE))
+def test_every_question_has_one_right_choice_and_an_answer(folder: Path, name: str) -> None:
+    page = (folder / "index.html").read_text("utf-8")
+    form = re.search(rf'<form class="ask" id="ask-{name}">.*?</form>', page, re.DOTALL)
+    assert form is not None
+    assert form[0].count("data-right") == 1
+    assert 'class="answer" aria-live="polite" hidden' in form[0]
+
+
+def test_links_lead_to_pages_that_are_there(folder: Path) -> None:
+    for page in (folder / "index.html", folder / "symptoms" / "early_stopping.html"):
+        for link in re.findall(r'(?:href|src)="([^"#:]+)', page.read_text("utf-8")):
+            assert (page.parent / link).is_file(), link
+
+
+def test_a_symptom_says_cause_cure_and_that_it_was_tried(folder: Path) -> None:
+    page = (folder / "symptoms" / "early_stopping.html").read_text("utf-8")
+    assert "Tried: all ranks finish" in page
+    assert "<ins>+         dist.all_reduce(stop, op=dist.ReduceOp.MAX)</ins>" in page
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_answers_and_figures_appear_when_one_commits(folder: Path, browser: Any) -> None:
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto((folder / "index.html").as_uri())
+    assert page.locator(".answer:visible").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    for name in page.evaluate("[...document.forms].map((form) => form.id)"):
+        page.locator(f"#{name} input").first.check()
+    assert page.locator(".answer[hidden]").count() == 0
+    assert page.locator("form .answer:visible").count() == page.locator("form").count()
+    assert all(url.startswith(("file:", "data:", "blob:", "about:")) for url in asked)
+    page.close()
