@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import io
+import json
 import os
 import re
 import subprocess
@@ -366,6 +368,44 @@ def test_show_says_first_what_happened_why_and_where(tmp_path: Path, capsys) -> 
     for line in story.lines:
         assert told.count(said(line)) == 1
     assert all(len(line) <= 80 and line == line.rstrip() for line in lines)
+
+
+LOG = Path(__file__).parent / "material" / "logs" / "detail_ops.log"
+
+
+def test_show_reads_stdin_and_gives_the_story_as_json(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(LOG.read_text()))
+    assert cli.main(["show", "-", "--json"]) == 0
+    story = json.loads(capsys.readouterr().out)
+    assert story["lines"][0]["kind"] == "headline"
+    assert story["lines"][0]["text"].startswith("Rank 0 issued broadcast")
+    assert [end["call"]["op"] for end in story["ranks"]] == ["broadcast", "all_reduce"]
+
+
+def test_show_without_a_name_shows_the_newest_run(tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["show"]) == 2
+    assert "joinlab: runs: nothing was recorded there. Name a record" in capsys.readouterr().err
+    for at, name in enumerate(("old", "new")):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        path = tmp_path / "runs" / name / "run.log"
+        path.write_text(LOG.read_text())
+        for place in (path, path.parent):
+            os.utime(place, (1000 * at, 1000 * at))
+    for argv in (["show"], ["show", "."]):
+        assert cli.main([*argv, "--json"]) == 0
+        assert capsys.readouterr().err.splitlines() == ["joinlab: runs/new"]
+
+
+def test_without_a_command_the_commands_are_listed(capsys) -> None:
+    assert cli.main([]) == 0
+    out = capsys.readouterr().out
+    assert [command.name for command in cli.COMMANDS if f"\n    {command.name} " not in out] == []
+
+
+def test_no_example_runs_into_its_text() -> None:
+    texts = [text for command in cli.COMMANDS for _, text in command.examples]
+    assert [text for text in texts if f"  {text}\n" not in cli.examples()] == [""] * texts.count("")
 
 
 @pytest.mark.parametrize(("backend", "remark"), [("gloo", "can never meet, never ends"), ("nccl", "never ends")])

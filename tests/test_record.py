@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -272,9 +274,9 @@ def test_a_module_is_recorded_and_wrong_usage_is_one_sentence(
     monkeypatch.setattr(sys, "path", ["", *sys.path])
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     given: list[tuple[Path, int | None]] = []
-    monkeypatch.setattr("joinlab.recorder.record.record", lambda folder, *, keep: given.append((folder, keep)))
+    monkeypatch.setattr("joinlab.recorder.record.record", lambda folder, *, keep, **_: given.append((folder, keep)))
     (tmp_path / "a_module_to_record.py").write_text("import sys; print(__name__, sys.argv[1:])")
-    assert main(["record", "--keep", "all", "-m", "a_module_to_record", "--lr", "1"]) == 0
+    assert main(["record", "--quiet", "--keep", "all", "-m", "a_module_to_record", "--lr", "1"]) == 0
     assert (capsys.readouterr().out, given) == ("__main__ ['--lr', '1']\n", [(Path("runs/today"), None)])
     assert main(["record", "nofile.py"]) == 2
     assert capsys.readouterr().err.startswith("joinlab: nofile.py: there is no such script.")
@@ -285,6 +287,47 @@ def test_a_module_is_recorded_and_wrong_usage_is_one_sentence(
     assert "'nix' is neither a number of calls" in capsys.readouterr().err
 
 
+def test_rank_0_says_where_it_records_and_at_the_end_how_to_see_it(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("print('the script')")
+    command = [sys.executable, "-m", "joinlab", "record", "--into", "my runs", "script.py"]
+    first, other = (
+        subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env={**ENV, "RANK": rank})
+        for rank in ("0", "1")
+    )
+    assert first.stderr.splitlines() == [
+        "joinlab: recording into my runs. If it hangs: python -m joinlab show 'my runs'",
+        "joinlab: to see what was recorded: python -m joinlab show 'my runs'",
+    ]
+    assert (first.stdout, other.stdout, other.stderr) == ("the script\n", "the script\n", "")
+
+
+def test_ctrl_c_says_how_to_see_a_job_whose_rank_waits_in_c(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(
+        "import ctypes\nlock, c = ctypes.create_string_buffer(64), ctypes.CDLL(None)\nc.pthread_mutex_lock(lock)\n"
+        "print('waits', flush=True)\nc.pthread_mutex_lock(lock)\n"
+    )
+    command = [sys.executable, "-m", "joinlab", "record", "script.py"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True, env={**ENV, "RANK": "0"}) as job:
+        assert job.stdout and job.stderr
+        assert job.stdout.readline() == "waits\n"
+        job.send_signal(signal.SIGINT)
+        said = [job.stderr.readline() for _ in range(2)]
+        job.kill()
+    assert said[1] == "joinlab: to see what was recorded: python -m joinlab show runs/today\n"
+
+
+def test_a_job_of_more_ranks_than_a_process_may_open_files_is_read(tmp_path: Path) -> None:
+    for rank in range(60):
+        write(tmp_path, rank, begin(rank, 60))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 30, hard))
+    try:
+        assert load_recording(tmp_path).meta["missing_ranks"] == []
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def test_a_recorded_script_ends_and_sees_itself_as_without_a_recorder(tmp_path: Path) -> None:
     (tmp_path / "probe.py").write_text(
         "import atexit, os, pickle, sys\nclass C: pass\natexit.register(lambda: print(pickle.dumps(C())))\n"
@@ -293,7 +336,7 @@ def test_a_recorded_script_ends_and_sees_itself_as_without_a_recorder(tmp_path: 
     bare, recorded = (
         subprocess.run([sys.executable, *words, "probe.py", "--lr"], cwd=tmp_path, capture_output=True, text=True,
                        check=False, env={**ENV, "RANK": "0"})
-        for words in ((), ("-m", "joinlab", "record", "--into", str(tmp_path / "runs")))
+        for words in ((), ("-m", "joinlab", "record", "--quiet", "--into", str(tmp_path / "runs")))
     )  # fmt: skip
     assert (recorded.returncode, recorded.stdout, recorded.stderr) == (bare.returncode, bare.stdout, bare.stderr)
     assert bare.returncode
@@ -665,7 +708,7 @@ def test_files_of_another_form_beside_a_record_are_named(tmp_path: Path) -> None
     assert loaded(tmp_path, ".").meta["problems"] == []
     (tmp_path / "nccl_trace_rank_0").write_bytes(b"\x80\x02}.")
     (problem,) = loaded(tmp_path, ".").meta["problems"]
-    assert "nccl_trace_rank_0' was left out: the folder holds a recorded job" in problem
+    assert "nccl_trace_rank_0' was left out: nothing there says what a rank did" in problem
 
 
 @pytest.mark.parametrize("text", ["no events\n", '{"e":5}\n[]\n7\n'])

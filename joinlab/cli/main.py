@@ -20,6 +20,9 @@ from joinlab.errors import JoinlabError, LaunchInterrupted, with_extra
 COMMANDS = (cases.COMMAND, run.COMMAND, record.COMMAND, watch.COMMAND, show.COMMAND, handout.COMMAND, doctor.COMMAND)
 """In the order in which `--help` lists them."""
 
+_COLUMN = 60
+"""Where the text of an example begins."""
+
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
@@ -30,6 +33,10 @@ launched here; 2 could not be done: wrong usage, no such file, no GPU; 130 inter
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code. Errors are one line on stderr."""
+    argv = sys.argv[1:] if argv is None else argv
+    if not argv:
+        parser().print_help()
+        return 0
     options = parser().parse_args(argv)
     try:
         code = int(options.command.run(options))
@@ -88,5 +95,6 @@ def examples() -> str:
     lines = ["examples:"]
     for command in COMMANDS:
         for arguments, text in command.examples:
-            lines.append(f"  python -m joinlab {command.name} {arguments}".rstrip().ljust(60) + text)
+            line = f"  python -m joinlab {command.name} {arguments}".rstrip()
+            lines.append(f"{line:<{_COLUMN}}{text}" if len(line) < _COLUMN - 1 else f"{line}\n{'':{_COLUMN}}{text}")
     return "\n".join(line.rstrip() for line in lines) + "\n"

@@ -13,7 +13,11 @@ import builtins
 import errno
 import os
 import runpy
+import shlex
+import signal
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -38,6 +42,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
         default=STILL_S,
         help="without an event for so long, a rank writes down where its threads stand (default: 5)",
     )
+    parser.add_argument("--quiet", action="store_true", help="rank 0 does not say where it records, nor how to see it")
     parser.add_argument(
         "-m", dest="module", action="store_true", help="SCRIPT.py is the name of a module, as python -m"
     )
@@ -53,13 +58,15 @@ def _kept(text: str) -> int | None:
 
 def _run(options: argparse.Namespace) -> int:
     from joinlab.program.outcome import text_of
-    from joinlab.recorder.record import Recording, record
+    from joinlab.recorder.record import RANK_NAMES, Recording, record
 
     if not options.module and not Path(options.script).is_file():
         raise FileNotFoundError(
             errno.ENOENT, "there is no such script. Name the one that torchrun would run.", options.script
         )
     sys.argv = [options.script, *options.arguments]
+    rank = next((os.environ[name] for name in RANK_NAMES if name in os.environ), "0")
+    voice = None if options.quiet or rank != "0" else _Voice(options.into)
     record(options.into, keep=options.keep, still_s=options.still)
     try:
         _run_as_main(options.script, options.module)
@@ -77,7 +84,43 @@ def _run(options: argparse.Namespace) -> int:
             sys.excepthook = lambda *_: None  # it is told; Python itself will end this process by SIGINT
             raise
         return 1
+    finally:
+        if voice is not None:
+            voice.say_end()
     return 0
+
+
+class _Voice:
+    """What rank 0 says on stderr: where it records, and at the end, or at Ctrl-C, how to see it.
+
+    A rank that waits in a collective does not get to Python at Ctrl-C: the signal's number arrives in a pipe, which a
+    thread reads.
+    """
+
+    def __init__(self, into: Path) -> None:
+        self._show = f"python -m joinlab show {shlex.quote(str(into))}"
+        self._ended = threading.Lock()
+        _say(f"recording into {into}. If it hangs: {self._show}")
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            reads, writes = os.pipe()
+            os.set_blocking(writes, False)
+            signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
+            threading.Thread(target=self._hear, args=(reads,), name="joinlab: Ctrl-C", daemon=True).start()
+
+    def _hear(self, reads: int) -> None:
+        while (numbers := os.read(reads, 1)) and numbers[0] != signal.SIGINT:
+            pass
+        self.say_end()
+
+    def say_end(self) -> None:
+        """Say it, once."""
+        if self._ended.acquire(blocking=False):
+            _say(f"to see what was recorded: {self._show}")
+
+
+def _say(text: str) -> None:
+    with suppress(OSError, ValueError, AttributeError):  # stderr is closed, or None: the job's own matter
+        print(f"joinlab: {text}", file=sys.stderr, flush=True)
 
 
 def _run_as_main(script: str, is_module: bool) -> None:

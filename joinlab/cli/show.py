@@ -1,34 +1,85 @@
-"""`show`: print a saved run."""
+"""`show`: say what happened in a run, whatever recorded it."""
 
 from __future__ import annotations
 
 import argparse
+import errno
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from joinlab.cli import keeping
 from joinlab.cli.command import Command, add_html
 
+if TYPE_CHECKING:
+    from joinlab.timeline import Timeline
+
+RUNS = "runs"
+"""Where `record` writes unless it is told otherwise: runs/today."""
+
+_HELP = """a folder that `record` wrote; dumps or traces, one or a folder of them; a log; a file of `run --save`; - for
+text on stdin; . for what is here. Without it: the newest of runs/"""
+
 
 def _options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="written by `run --save` or Timeline.save")
+    parser.add_argument("record", nargs="?", metavar="RECORD", help=_HELP)
     parser.add_argument("--all", action="store_true", help="list every row and every lane, those that matched, too")
+    parser.add_argument("--json", action="store_true", help="print the story as JSON: its lines, ranks and calls")
     add_html(parser)
 
 
 def _run(options: argparse.Namespace) -> int:
     from joinlab.cli import report
-    from joinlab.importers.load import load
+    from joinlab.story.judge import diagnose
 
-    timeline = load(options.file)
-    screen = report.Screen()
-    screen.print(report.run_report(timeline, options.all, screen.width))
+    timeline = _read(options.record)
+    if options.json:
+        print(diagnose(timeline).json())
+    else:
+        screen = report.Screen()
+        screen.print(report.run_report(timeline, options.all, screen.width))
     keeping.keep(timeline, None, options.html)
     return 0
 
 
+def _read(record: str | None) -> Timeline:
+    from joinlab.importers.load import load
+    from joinlab.importers.recording import is_recording
+    from joinlab.importers.text import read_text
+
+    if record == "-":
+        return read_text(sys.stdin.read(), "stdin")
+    place = Path(RUNS if record is None else record)
+    if record is None or (place.is_dir() and not is_recording(place) and (place / RUNS).is_dir()):
+        place = newest(place if record is None else place / RUNS)
+        print(f"joinlab: {place}", file=sys.stderr)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        timeline = load(place)
+    for one in caught:
+        print(f"joinlab: {one.message}", file=sys.stderr)
+    return timeline
+
+
+def newest(folder: Path) -> Path:
+    """The run in a folder of runs that was written to last."""
+    places = [one for one in folder.glob("*") if not one.name.startswith(".")]
+    if not places:
+        why = "nothing was recorded there. Name a record, or run `torchrun ... -m joinlab record train.py`"
+        raise FileNotFoundError(errno.ENOENT, why, str(folder))
+    return max(places, key=lambda place: max(one.stat().st_mtime for one in (place, *place.rglob("*"))))
+
+
 COMMAND = Command(
     "show",
-    "print a saved run: what happened, why, where, and what to do",
+    "say what happened in a run: of a record, dumps, traces, a log or a saved file",
     _options,
     _run,
-    (("run.joinlab", "what met what, and why each rank ended as it did"),),
+    (
+        ("", "the newest of runs/"),
+        ("runs/today", "a job that was recorded, or still runs"),
+        ("dumps/", "PyTorch's flight recorder dumps, or traces"),
+        ("train.log", "what NCCL's watchdog and torchrun wrote"),
+    ),
 )

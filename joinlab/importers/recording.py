@@ -128,6 +128,7 @@ class RankFiles:
         moves = self.log.moves
         for number in sorted(self._tails):
             data = self._tails[number].read()
+            self._tails[number].close()  # a job of 1,100 ranks has more files than a process may have open
             if data and self.log.cut:  # the segment before ended within a line
                 data = b"\n" + data if number != max(self._tails) else data
             self.log.feed(data)

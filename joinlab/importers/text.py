@@ -117,6 +117,13 @@ def read(files: Sequence[Path], problems: list[str]) -> Timeline:
     return told.timeline(where, problems)
 
 
+def read_text(text: str, where: str) -> Timeline:
+    """The Timeline of a text that comes from no file; `where`: its name in errors."""
+    told = Told()
+    told.take(text)
+    return told.timeline(where)
+
+
 def beside(timeline: Timeline, files: Sequence[Path]) -> Timeline:
     """A Timeline, and what the text in files beside its records says: where a rank stood, and what ended it."""
     told, problems, ends = Told(), timeline.meta.setdefault("problems", []), list(timeline.ends)
@@ -299,7 +306,7 @@ class Told:
         op = op_of(name)
         if op is None or rank >= MOST_RANKS:
             return None
-        row = CallRow(rank=rank, group=group, seq=max(number - 1, 0), op=op, enqueued_ns=0)
+        row = CallRow(rank=rank, group=group, seq=max(number - 1, 0), number=number, op=op, enqueued_ns=0)
         row["origin"] = op.words
         if shape is not None:
             row["shape"] = [shape]

@@ -113,7 +113,7 @@ def _reach(scene: Scene, rows: list[CallRow], group: str) -> dict[int, int]:
 
 
 def _number(row: CallRow) -> int:
-    return row["seq"] + 1
+    return row["number"] or 0
 
 
 def _ranks(rows: list[CallRow]) -> tuple[int, ...]:
