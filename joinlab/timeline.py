@@ -148,6 +148,7 @@ class Meta(TypedDict, total=False):
     problems: list[str]
     processes: dict[int, Process]
     stood: dict[int, list[Stood]]
+    fixes: list[dict[str, Any]]  # what was tried: see joinlab.story.fixes
     parting: Parting  # where the ways of the ranks part, see Timeline.parting
 
 
@@ -278,7 +279,8 @@ class Timeline:
     returns: tuple[Any, ...] = field(default=())
     output: tuple[str, ...] = field(default=())
     _unread: dict[str, list[CallRow] | list[SpanRow]] = field(default_factory=dict, init=False, repr=False)
-    _looks: list[Callable[[Timeline], Parting | None]] = field(default_factory=list, init=False, repr=False)
+    _again: list[Callable[[Timeline], Parting | None]] = field(default_factory=list, init=False, repr=False)
+    _asked: list[bool] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name, columns in _COLUMNS.items():
@@ -342,17 +344,23 @@ class Timeline:
         """Name of the group that all ranks are in: the first of meta["groups"]."""
         return str(next(iter(self.meta["groups"])))
 
-    def look(self, look: Callable[[Timeline], Parting | None]) -> None:
-        """Let `look` find out where the ranks' ways part, when that is first asked."""
-        self._looks.append(look)
+    def keep(self, again: Callable[[Timeline], Parting | None]) -> None:
+        """Keep what runs the program again, in this process alone: it finds where the ranks' ways part."""
+        self._again.append(again)
+
+    @property
+    def again(self) -> Callable[[Timeline], Parting | None] | None:
+        """What `keep` was given."""
+        return self._again[0] if self._again else None
 
     def parting(self) -> Parting | None:
         """The lines of the program at which the ranks' ways part, and the values in them; None where none is known.
 
         An emulated run that went wrong is emulated once more for it, the first time that this is called.
         """
-        while self._looks:
-            found = self._looks.pop()(self)
+        if self.again is not None and not self._asked:
+            self._asked.append(True)
+            found = self.again(self)
             if found is not None:
                 self.meta["parting"] = found
         return self.meta.get("parting")
@@ -364,7 +372,7 @@ class Timeline:
             and self.spans.equals(other.spans)
             and self.ends == other.ends
             and self.output == other.output
-            and {**self.meta, "parting": None} == {**other.meta, "parting": None}
+            and {**self.meta, **_FOUND} == {**other.meta, **_FOUND}
             and repr(self.returns) == repr(other.returns)
         )
 
@@ -394,6 +402,10 @@ class Timeline:
             f"<Timeline of {self.meta.get('program')!r}, {self.meta.get('engine')} on {self.meta.get('backend')}, "
             f"inputs {self.meta.get('inputs')}: {self.calls.height} calls; ends {{{ends}}}>"
         )
+
+
+_FOUND = dict.fromkeys(("parting", "fixes"))
+"""What is found of a run only when it is asked for."""
 
 
 def load(path: str | os.PathLike[str], max_bytes: int = archive.MAX_BYTES) -> Timeline:
@@ -431,7 +443,7 @@ _TEXT, _INT, _INTS = (str, type(None)), (int, type(None)), (list, tuple, type(No
 _ENDING = {"kind": (str,), "pending": (bool,), "call": _INT, "group": _TEXT, "text": (str,)}
 _META = {"program": _TEXT, "engine": _TEXT, "backend": _TEXT, "transport": _TEXT, "verdict_ns": _INT, "inputs": _INTS}
 _META |= {"world_size": _INT, **dict.fromkeys(("source", "versions", "clock", "emulation"), (dict, type(None)))}
-_META |= dict.fromkeys(("problems", "missing_ranks", "eager_groups", "functions"), (list, tuple))
+_META |= dict.fromkeys(("problems", "missing_ranks", "eager_groups", "functions", "fixes"), (list, tuple))
 _META |= dict.fromkeys(("skipped", "progress", "group_names", "group_backends", "nccl", "stood", "parting"), (dict,))
 _META["input_column"] = (str,)
 _LISTS = dict.fromkeys(("values", "sides"), (list,))

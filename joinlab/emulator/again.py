@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from joinlab.emulator.model import Knobs
 from joinlab.emulator.run import Emulation
@@ -22,7 +23,12 @@ class Again:
     """What an emulation was made of; `again(timeline)` is where its ranks' ways part, None where that is not known."""
 
     def __init__(self, program: Program, counts: Sequence[int], seeds: Sequence[int | None], knobs: Knobs) -> None:
-        self.made_of = program, counts, seeds, knobs
+        self.program, self.counts, self.seeds, self.knobs = program, tuple(counts), seeds, knobs
+
+    def run(self, program: Program, counts: Sequence[int], timeout_s: float) -> Timeline:
+        """Emulate a program that was edited, with these counts and all else as in the run."""
+        knobs = replace(self.knobs, timeout_s=min(timeout_s, self.knobs.timeout_s))
+        return Emulation(program, counts, self.seeds, knobs).go()
 
     def __call__(self, timeline: Timeline) -> Parting | None:
         failed = any(end.kind is not EndKind.FINISHED or end.pending for end in timeline.ends)
@@ -34,7 +40,7 @@ class Again:
             return {"tests": [], "why": f"{tracer} already traces this program"}
         each = max(1, MAX_RANKS // len(differ.sides))
         ranks = [rank for side in differ.sides for rank in side[:each]][:MAX_RANKS]
-        emulation = Emulation(*self.made_of)
+        emulation = Emulation(self.program, self.counts, self.seeds, self.knobs)
         most = max(MAX_STEPS // len(ranks), 1000)
         ways = emulation.ways = {
             rank: Way(lambda calls=emulation.hosts[rank].calls: len(calls), differ.windows[rank], most)  # type: ignore[misc]

@@ -100,7 +100,7 @@ def emulate(
     knobs = Knobs(backend, era, barrier_value, pad, costs, float(timeout), gpu, independent_threads)
     emulation = Emulation(program, counts, seeds, knobs)
     timeline = emulation.go()
-    timeline.look(Again(program, counts, seeds, knobs))
+    timeline.keep(Again(program, counts, seeds, knobs))
     if emulation.copied > LARGE:
         warnings.warn(
             f"each rank began with a copy of the {emulation.copied / 1e6:,.0f} MB that {program_name(program)} refers "

@@ -1,0 +1,157 @@
+"""Fixes: each is an edit that was emulated; where none helps, none is shown."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import joinlab
+from joinlab.story.fixes import fixes
+
+
+def changed(program, inputs, backend="nccl"):
+    """What the fix does, and the lines that it takes and puts, without indentation."""
+    found = fixes(joinlab.emulate(program, inputs, backend))
+    if not found:
+        return None
+    (fix,) = found
+    tried = {edit.tried for edit in fix.edits}
+    assert all(one.finished == one.counts > 1 for one in tried) or fix.kind == "flag"
+    removed = [line.strip() for edit in fix.edits for line in edit.removed]
+    return fix, removed, [line.strip() for edit in fix.edits for line in edit.added]
+
+
+CASES = {2: "join", 3: "join, behind", 4: "behind", 5: "join"}
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_case_finishes_after_its_fix(case, backend):
+    fix, _, added = changed(joinlab.cases.CASES[case].program, (5, 6), backend)
+    assert fix.kind == CASES[case] and not fix.fewer
+    assert ("with model.join():" in added) == ("join" in fix.kind)
+    assert ("dist.barrier()" in added) == ("behind" in fix.kind)
+
+
+def epochs(rank, inputs):
+    model = DDP(nn.Linear(1, 1))
+    for _ in range(2):
+        for x in inputs:
+            model(x).sum().backward()
+            model.module.weight.grad.item()
+
+
+def behind_already(rank, inputs):
+    model = DDP(nn.Linear(1, 1))
+    for _ in range(2):
+        with model.join():
+            for x in inputs:
+                model(x).sum().backward()
+        seen = torch.ones(1)
+        if len(inputs) > 0:
+            dist.all_reduce(seen)
+
+
+def resumed(rank, inputs):
+    model, start = DDP(nn.Linear(1, 1)), 0
+    if rank == 1:
+        start = 1
+    for _ in range(start, 3):
+        model(torch.ones(1)).sum().backward()
+        model.module.weight.grad.item()
+
+
+def leaves(rank, inputs):
+    for i, x in enumerate(inputs):
+        if rank == 1 and i == 1:  # enough
+            break
+        dist.all_reduce(x)
+        x.item()
+
+
+def loop_of_calls(rank, inputs):
+    for x in inputs:
+        dist.all_reduce(x)
+        x.item()
+
+
+def roots(rank, inputs):
+    dist.reduce(torch.ones(1), dst=rank % 2)
+    dist.barrier()
+
+
+@pytest.mark.parametrize(
+    ("program", "inputs", "kind", "line"),
+    [
+        (epochs, (3, 4), "join", "with model.join():"),
+        (behind_already, (3, 0), "out", "dist.all_reduce(seen)"),
+        (resumed, (3, 3), "agree", "start = int(least)"),
+        (leaves, (3, 3), "flag", "if flag.item():  # enough"),
+        (loop_of_calls, (2, 3), "same", "for x in inputs[: int(count)]:"),
+        (roots, (1, 1), "root", "dist.reduce(torch.ones(1), dst=0)"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_the_edit_that_helps_is_shown(program, inputs, kind, line):
+    fix, _, added = changed(program, inputs)
+    assert fix.kind == kind and line in added
+
+
+def test_an_edit_names_the_lines_of_the_file(tmp_path):
+    timeline = joinlab.emulate(joinlab.cases.case_4, (5, 6))
+    (fix,) = fixes(timeline)
+    with open(joinlab.cases.__file__, encoding="utf-8") as file:
+        lines = file.read().split("\n")
+    for edit in fix.edits:
+        assert tuple(lines[edit.begin - 1 : edit.begin - 1 + len(edit.removed)]) == edit.removed
+    for edit in reversed(fix.edits):
+        lines[edit.begin - 1 : edit.begin - 1 + len(edit.removed)] = edit.added
+    names: dict = {}
+    exec(compile("\n".join(lines).partition("\nALL_KNOBS")[0], "edited.py", "exec"), names)
+    assert not any(end.pending or end.kind != "finished" for end in joinlab.emulate(names["case_4"], (5, 6)).ends)
+    again = joinlab.load(timeline.save(tmp_path / "run.joinlab"))
+    assert fixes(again) == (fix,)
+
+
+def raises(rank, inputs):
+    model = DDP(nn.Linear(1, 1))
+    for i, x in enumerate(inputs):
+        if rank == 1 and i == 1:
+            raise ValueError("corrupt")
+        model(x).sum().backward()
+        model.module.weight.grad.item()
+
+
+def value_used(rank, inputs):
+    """What follows in the block reads the result of the all-reduce, so it cannot come behind the block."""
+    model, best = DDP(nn.Linear(1, 1)), 0.0
+    with model.join():
+        for x in inputs:
+            loss = model(x).sum()
+            loss.backward()
+            mean = loss.detach()
+            dist.all_reduce(mean)
+            best = max(best, mean.item())
+    return best
+
+
+def test_no_fix_is_shown_where_none_helps():
+    assert fixes(joinlab.emulate(raises, (3, 4))) == ()
+
+
+def test_a_fix_says_that_ranks_train_on_fewer_inputs():
+    fix, _, _ = changed(value_used, (3, 4))
+    assert (fix.kind, fix.fewer) == ("same", True)
+
+
+def test_a_fix_for_equal_inputs_says_for_how_many_counts_it_helps():
+    fix, _, _ = changed(leaves, (3, 3))
+    (tried,) = {edit.tried for edit in fix.edits}
+    assert 1 < tried.finished < tried.counts
+
+
+def test_a_healthy_run_needs_none():
+    assert fixes(joinlab.emulate(joinlab.cases.case_1, (3, 4))) == ()
