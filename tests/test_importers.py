@@ -511,6 +511,21 @@ def test_calls_that_name_no_group_are_those_of_the_whole_job(tmp_path: Path) -> 
     assert any("1 calls were left out: they do not say in which of the smaller groups" in one for one in told)
 
 
+def test_an_nccl_trace_that_names_no_group_is_not_read_as_gloo(tmp_path: Path) -> None:
+    """As torch before 2.4 wrote them: the events of c10d's operators, and what the job was in distributedInfo."""
+    for rank in (0, 1):
+        events = [
+            {"ph": "X", "cat": "cpu_op", "name": name, "ts": 100.5 + at, "dur": 3, "args": {"Input Dims": [[[4]]]}}
+            for at, name in enumerate(("c10d::allreduce_", "c10d::alltoall_")[:: 1 - 2 * rank])
+        ]
+        events.append({"ph": "X", "cat": "cpu_op", "name": "record_param_comms", "ts": 100, "dur": 9, "args": {}})
+        info = {"backend": "nccl", "rank": rank, "world_size": 128}
+        content = {"schemaVersion": 1, "distributedInfo": info, "traceEvents": events}
+        (tmp_path / f"trace_{rank}.json").write_text(json.dumps(content))
+    with pytest.raises(TimelineFileError, match="2 calls of a job of 128 ranks on nccl were left out"):
+        joinlab.load(tmp_path)
+
+
 def profiled(rank, inputs):  # type: ignore[no-untyped-def]
     import torch
     import torch.distributed as dist

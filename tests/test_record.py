@@ -25,6 +25,7 @@ from segments import begin, call, write
 
 import joinlab
 from joinlab.analysis.source import SourceTexts
+from joinlab.cli import watch
 from joinlab.cli.main import main
 from joinlab.errors import TimelineFileError
 from joinlab.importers.clocks import offsets
@@ -176,8 +177,16 @@ def test_a_hung_job_is_proven_hung_while_it_stands_and_after_it_was_killed(tmp_p
 
 
 def test_a_rank_that_stands_outside_any_call_says_where(tmp_path: Path) -> None:
-    with torchrun(tmp_path, "", 2, STANDING, "--still", "0.5"):
+    with torchrun(tmp_path, "", 2, STANDING, "--still", "0.5") as job:
         timeline = until(tmp_path, lambda timeline: 1 in timeline.meta.get("stood", {}))
+        seen = subprocess.run(
+            [sys.executable, "-m", "joinlab", "watch", "runs", "--exit-code", "--still", "1"],
+            cwd=tmp_path, env=ENV, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert job.poll() is None
+        assert seen.returncode == watch.STILL  # a stand-still, no verdict
+        assert "Nothing has moved for 1 s." in seen.stdout
+        assert "not yet" in seen.stdout and "never ends" not in seen.stdout
         assert ends(timeline)[1].startswith("unknown")
         main, *_ = timeline.meta["stood"][1]
         line = STANDING[: STANDING.index("  # the line")].count("\n") + 1

@@ -259,8 +259,12 @@ class _Calls:
             told.append("nothing meets it")
         elif absent and not pair:
             told.append(f"no call of rank{'s' * (len(absent) > 1)} {span_text(absent)}")
-        for how, wanted in (("refused" if slot.refused else "failed", True), ("never ends", False)):
-            ranks = [rank for rank, row in rows.items() if row["completed_ns"] is None and bool(row["error"]) is wanted]
+        left: dict[str, list[int]] = {"refused": [], "failed": [], "not yet": [], "never ends": []}
+        for rank, row in rows.items():
+            if row["completed_ns"] is None:
+                failed = "refused" if slot.refused else "failed"
+                left[failed if row["error"] else "not yet" if self.run.ends[rank].runs else "never ends"].append(rank)
+        for how, ranks in left.items():
             all_of = len(ranks) == len(rows)
             who = "" if all_of else f"{ranks_text([one for rank in ranks for one in self.folding.lanes[rank]])} "
             told += [f"{who}{how}"] if ranks else []

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from joinlab.timeline import Timeline
 
 EVERY_S = 1.0
+STILL = 3
+"""Exit code of a job in which nothing moves, and that may go on: a rank writes a checkpoint, say."""
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +32,10 @@ def _options(parser: argparse.ArgumentParser) -> None:
         help="without news for so long, a job with a call that has not completed stands still (default: 30)",
     )
     parser.add_argument(
-        "--exit-code", action="store_true", help="exit with 1 as soon as the job stands still, or a rank has failed"
+        "--exit-code",
+        action="store_true",
+        help="exit with 1 as soon as a hang is proven, or a rank has raised or was killed; with 3 once nothing has "
+        "moved for --still seconds, which may end by itself",
     )
 
 
@@ -67,7 +72,8 @@ def _run(options: argparse.Namespace) -> int:
                 if over:
                     screen.print(report.run_report(timeline, width=screen.width))
                 elif (stuck or still) and said != (said := str(timeline.ends)):
-                    screen.print("The job stands still.", report.run_report(timeline, width=screen.width), sep="\n")
+                    what = "The job stands still." if stuck else f"Nothing has moved for {options.still:g} s."
+                    screen.print(what, report.run_report(timeline, width=screen.width), sep="\n")
                 if over or (options.exit_code and _code(timeline, still)):
                     return _code(timeline, still) if options.exit_code else 0
                 time.sleep(EVERY_S)
@@ -91,8 +97,10 @@ def _wait_for_record(options: argparse.Namespace) -> None:
 
 
 def _code(timeline: Timeline, still: bool) -> int:
-    """0 while the job goes on or has finished, 1 if it cannot finish any more."""
-    return int(still or any(end.kind in ("hung", "raised", "killed") for end in timeline.ends))
+    """0 while the job goes on or has finished, 1 if it cannot finish any more, 3 while nothing moves."""
+    if any(end.kind in ("raised", "killed") or end.proven for end in timeline.ends):
+        return 1
+    return STILL if still else 0
 
 
 def _lines(recorded: RecordedFolder, timeline: Timeline, quiet: float | None = None) -> Iterator[str]:

@@ -252,7 +252,7 @@ def _calls(
     texts: Texts,
     problems: list[str],
 ) -> Calls:
-    calls = list(_nccl(events, info, problems)) or list(_gloo(events, groups, problems))
+    calls = list(_nccl(events, info, problems)) or list(_gloo(events, info, groups, problems))
     calls.sort(key=lambda call: float(call[0]["ts"]))
     kernels = {event["args"].get("External id"): event for event in events if _is_kernel(event)}
     ids = [told.get("External id") for *_, told in calls]
@@ -334,13 +334,27 @@ _DATA_SECOND = frozenset(
 """Operators that take their outputs before their inputs (torch/csrc/distributed/c10d/Ops.cpp, v2.13.0)."""
 
 
-def _gloo(events: Sequence[Mapping[str, Any]], groups: Mapping[str, Group], problems: list[str]) -> Iterator[_Call]:
+def _gloo(
+    events: Sequence[Mapping[str, Any]],
+    info: Mapping[str, Any],
+    groups: Mapping[str, Group],
+    problems: list[str],
+) -> Iterator[_Call]:
+    """Gloo's calls. NCCL's have such events, too, and before 2.4 nothing else: in which group they are is not told."""
     calls = []
     for event in events:
         name = event["name"].removeprefix("c10d::").rstrip("_")
         op = _NAMES.get(name) if event["name"].startswith("c10d::") else None
         if op is not None and event.get("cat") == "cpu_op":
             calls.append((event, name, op))
+    backend, size = str(info.get("backend") or "gloo"), info.get("world_size")
+    if calls and "gloo" not in backend:
+        many = "" if size is None else f" of {size} ranks"
+        problems.append(
+            f"{len(calls)} calls of a job{many} on {backend} were left out: a trace of torch before 2.4 does not say "
+            "in which group they are"
+        )
+        return
     if calls and len(groups) != 1:
         problems.append(
             f"{len(calls)} calls on gloo were left out: a trace does not say in which of {len(groups)} groups"
