@@ -66,7 +66,7 @@ class Recording:
         self._excepthook = sys.excepthook
         sys.excepthook = self._raised
         atexit.register(self._exits)
-        standstill.watch(log, still_s)
+        standstill.watch(self.recorder, still_s)
 
     def end(self, text: str | None = None, trace: str = "") -> None:
         """The program is over, by the exception `text` if there is one. The first word counts."""

@@ -18,6 +18,7 @@ from joinlab.recorder.events import now, to_json
 
 if TYPE_CHECKING:
     from joinlab.recorder.events import EventLog
+    from joinlab.recorder.recorder import Recorder
 
 STILL_S = 5.0
 """Without an event for so long, a rank writes where it stands."""
@@ -27,15 +28,17 @@ LATE_S = 1.0
 """Stacks that took longer than this to collect are left out: the machine is busy with something else."""
 
 
-def watch(log: EventLog, still_s: float) -> None:
+def watch(recorder: Recorder, still_s: float) -> None:
     """Begin to write stacks into the log whenever it gets no other event for so long.
 
-    It is a bare thread, which `threading` does not list: the program's own threads are counted as without it.
+    It is a bare thread, which the program does not see in `threading`.
     """
-    _thread.start_new_thread(_watch, (log, still_s))
+    recorder.waits.own_threads += 1
+    _thread.start_new_thread(follow, (recorder.log, still_s))
 
 
-def _watch(log: EventLog, still_s: float) -> None:
+def follow(log: EventLog, still_s: float) -> None:
+    """Write them, until the log is closed."""
     seen, since, told = log.place, time.monotonic(), False
     while not log.failed:
         time.sleep(still_s / 4)
