@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import active_count, get_ident
+from threading import enumerate as enumerate_threads
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -21,8 +22,8 @@ class Waits:
     def __init__(self, log: EventLog, completions: Completions) -> None:
         self.log = log
         self.completions = completions
-        self.own_threads = 0
-        """Threads that the recorder itself runs. They are not the program's: they issue nothing while another waits."""
+        self.own_threads = sum(thread.name.startswith("joinlab") for thread in enumerate_threads())
+        """Threads that joinlab itself runs. They are not the program's: they issue nothing while another waits."""
         self.newly_streamed: list[int] = []
         """Ids of open calls that the stream has been made to wait for since the last call was issued, on NCCL."""
         self.open: dict[int, str] = {}
