@@ -337,3 +337,131 @@ def test_a_rank_that_issued_the_same_is_not_told_among_those_that_differ() -> No
     run = joinlab.emulate(program, (1, 1, 1), backend="gloo")
     killed = replace(run, ends=tuple(Ending(EndKind.KILLED, call=0, group=end.group) for end in run.ends))
     assert diagnose(killed).sentence.startswith("Rank 2 called barrier, where ranks 0, 1 called all-reduce.")
+
+
+def uneven_epochs(rank: int, inputs: Any) -> None:
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
+    for _epoch in range(5):
+        for x in inputs:
+            model(x).backward()
+            model.module.weight.grad.item()
+
+
+def test_more_is_said_of_counts_alone_and_inputs_that_part_are_told() -> None:
+    story = diagnose(joinlab.emulate(uneven_epochs, (4, 5, 5, 5), "nccl"))  # rank 0 issues 20, the others 21
+    assert story.sentence.startswith("Rank 0 finished; nothing meets ranks 1-3's backward")
+    assert " more than" not in str(story) and "no_sync" not in str(story)
+    assert any("rank 0 is in inputs[0]" in text and "inputs[4]" in text for text in causes(story))
+    (parting,) = story.texts(LineKind.PARTING)
+    assert "for x in inputs:" in parting and "rank 0 had len(inputs) = 4" in parting
+
+
+def one_too_many(rank: int, inputs: Any) -> None:
+    t = torch.zeros(1)
+    for i, _ in enumerate(inputs):
+        dist.all_reduce(t)
+        if rank == 5 and i == 3:
+            dist.broadcast(t, 0)
+        dist.broadcast(t, 0)
+        dist.barrier()
+
+
+def test_a_call_too_many_is_named_with_its_line_and_not_the_next() -> None:
+    story = diagnose(joinlab.emulate(one_too_many, (6,) * 8, "nccl"))
+    assert story.sentence.startswith("Rank 5 issued one broadcast more than ranks 0-4, 6, 7 (5 and 4).")
+    assert causes(story)[0].startswith("Rank 5 is one call ahead since call 11 (test_judge.py:")
+    (call,) = story.headline.calls
+    assert call.site.endswith(f":{one_too_many.__code__.co_firstlineno + 5}")
+    assert "if rank == 5 and i == 3:" in story.texts(LineKind.PARTING)[0]
+
+
+def other_order(rank: int, inputs: Any) -> None:
+    t = torch.zeros(1)
+    if rank:
+        dist.barrier()
+        dist.all_reduce(t)
+    else:
+        log(t)
+        dist.barrier()
+
+
+def log(t: torch.Tensor) -> None:
+    dist.all_reduce(t)
+
+
+def swapped_models(rank: int, inputs: Any) -> None:
+    models = [torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(n, 1)) for n in (2, 3)]
+    for n in (0, 1) if rank else (1, 0):
+        models[n](torch.ones(1, 2 + n)).sum().backward()
+
+
+def test_calls_in_another_order_are_told_though_nothing_hangs() -> None:
+    story = diagnose(joinlab.emulate(swapped_models, (1, 1), "nccl"))
+    assert "in the other order" in story.sentence and "float32[3]" in story.sentence
+    assert story.headline.meant == ((0, 3), (1, 2))
+
+
+def sends_twice(rank: int, inputs: Any) -> None:
+    for i, x in enumerate(inputs):
+        if rank == 0:
+            dist.send(x, 1)
+            if i == 0:
+                dist.send(x, 1)
+        else:
+            dist.recv(x, 0)
+
+
+def test_a_send_that_nobody_received_is_told_though_nothing_hangs() -> None:
+    story = diagnose(joinlab.emulate(sends_twice, (3, 3), "nccl"))
+    assert story.sentence.startswith("Rank 0 sent 4 times to rank 1, which received 3 times")
+
+
+def out_of_phase(rank: int, inputs: Any) -> None:
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
+    for i, x in enumerate(inputs):
+        if (i + rank) % 2:
+            with model.no_sync():
+                model(x).backward()
+        else:
+            model(x).backward()
+
+
+def test_gradients_of_different_inputs_that_met_are_told() -> None:
+    story = diagnose(joinlab.emulate(out_of_phase, (4, 4), "nccl"))
+    assert story.sentence.startswith(
+        "Gradients of different inputs were averaged: rank 0's of inputs[0] and rank 1's of inputs[1]."
+    )
+
+
+def other_splits(rank: int, inputs: Any) -> None:
+    sent = [1, 2] if rank == 0 else [1, 1]
+    dist.all_to_all_single(torch.zeros(2), torch.arange(float(sum(sent))), [1, 1], sent)
+
+
+def test_splits_that_do_not_add_up_are_told_though_nothing_hangs() -> None:
+    story = diagnose(joinlab.emulate(other_splits, (1, 1), "nccl"))
+    assert "ranks 0, 1 sent 5 elements in all, and received 4" in story.sentence
+
+
+def left(rank: int, inputs: Any) -> None:
+    if rank != 2:
+        dist.monitored_barrier()
+
+
+def test_the_rank_missing_from_monitored_barrier_is_named() -> None:
+    assert diagnose(joinlab.emulate(left, (1, 1, 1), "gloo")).headline.ranks == (2,)
+
+
+def own_branch_of_the_root(rank: int, inputs: Any) -> None:
+    for root in (0, 1):
+        if rank == root:
+            dist.broadcast(torch.ones(2), root)
+        else:
+            dist.broadcast(torch.zeros(2), root)
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_a_branch_of_the_root_s_own_is_no_fault(backend: str) -> None:
+    story = diagnose(joinlab.emulate(own_branch_of_the_root, (1, 1), backend))
+    assert [line.kind for line in story.lines] == [LineKind.HEADLINE, LineKind.FATE]
+    assert story.sentence == "Both ranks finished; every call met a call of its kind."

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from joinlab.analysis.folding import Folding
 from joinlab.analysis.wording import good
-from joinlab.story.forms import PARTINGS, fates, fix, notes, parted, standing
+from joinlab.story.forms import PARTINGS, even, fates, fix, notes, parted, standing
 from joinlab.story.lines import Line, RankEnd
 from joinlab.story.scene import Scene
 from joinlab.story.story import Story
@@ -24,10 +24,13 @@ def diagnose(timeline: Timeline, folding: Folding | None = None) -> Story:
 
     folding  what fold(timeline) or large.tellable(timeline) made of it, if it is at hand
 
+    An emulated run that went wrong is emulated once more, the first time, to see where its ranks' ways part.
+
         story = joinlab.diagnose(timeline)
         print(story)
         story.ranks[1].proven               # True: the rule shows that its call can never complete
     """
+    timeline.parting()
     return story_of(Scene(timeline, folding))
 
 
@@ -35,7 +38,8 @@ def story_of(scene: Scene) -> Story:
     """The story of a scene, for those who look up more in it."""
     headline, *causes = next(found for kind in PARTINGS if (found := kind.find(scene)))
     headline = _with_endings(scene, headline)
-    more = (parted, standing, fix, fates, notes)
+    healthy = headline.form in even.WORDS and not headline.facts.get("pending") and all(map(good, scene.ends))
+    more = (*(() if healthy else (parted,)), standing, fix, fates, notes)  # two branches alone are no parting
     lines = (headline, *causes, *(line for form in more for line in form.find(scene)))
     ranks = tuple(_end(scene, rank) for rank in range(len(scene.ends)))
     return Story(lines, ranks, _PROVENANCE.get(str(scene.meta.get("engine")), "imported"))

@@ -69,7 +69,7 @@ def _broken(text: str, indent: str, width: int | None) -> list[str]:
 
 def _beside(line: Line) -> Iterator[str]:
     """The program's lines under a line of the story, and what a fix changes."""
-    if line.kind in (LineKind.CAUSE, LineKind.PARTING):
+    if line.kind is LineKind.CAUSE:
         for one in line.lines:
             if one.text:
                 yield _cited(one)

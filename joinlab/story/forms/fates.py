@@ -72,7 +72,7 @@ class _Fate:
         if end.kind is EndKind.HUNG:
             facts["proven"] = "again" if scene.proven_again(self.rank) else "recorded" if end.proven else ""
             facts["text"] = (text or "it made no progress").removeprefix("only suspected: ")
-        sites = _raised_at(scene.timeline.output[self.rank]) if end.kind is EndKind.RAISED else ()
+        sites = raised_at(scene.timeline.output[self.rank]) if end.kind is EndKind.RAISED else ()
         if awaited is None:
             if self.rank in scene.last and end.kind in (EndKind.HUNG, EndKind.KILLED, EndKind.UNKNOWN):
                 facts["after"] = self.cite(scene.last[self.rank])
@@ -207,10 +207,10 @@ def _grouped(told: Sequence[Why], calls: Sequence[Call]) -> list[Why]:
 _FRAME = re.compile(r'  File "(.+)", line (\d+)', re.MULTILINE)  # of a traceback
 
 
-def _raised_at(output: str) -> tuple[str, ...]:
+def raised_at(output: str) -> tuple[str, ...]:
     """The lines of the learner's own code in a traceback at the end of a rank's output, that which raised first.
 
-    >>> _raised_at('Traceback (most recent call last):\\n  File "train.py", line 9, in worker\\nKeyError: 1\\n')
+    >>> raised_at('Traceback (most recent call last):\\n  File "train.py", line 9, in worker\\nKeyError: 1\\n')
     ('train.py:9',)
     """
     frames = _FRAME.findall(output[output.rfind("Traceback (most recent call last)") :])

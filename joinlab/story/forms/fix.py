@@ -1,24 +1,103 @@
-"""Fixes: an edit of the program's text, and what was seen when it was tried."""
+"""Fixes: edits of the program's text, and what was seen when they were tried; of an exception, the line that raised.
+
+`meta["fixes"]` holds what was tried. Of a run for which nothing was tried, the line says so, and what tries it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
-from joinlab.story.lines import Line
+from joinlab.analysis.wording import good, short_site
+from joinlab.story.forms.fates import PEER_GONE, raised_at
+from joinlab.story.lines import Edit, Line, LineKind, SourceLine, Tried
 from joinlab.story.scene import Scene
-from joinlab.story.words import Text, say
+from joinlab.story.words import Text, code, say, who
+from joinlab.timeline import EndKind
+
+DOES = {
+    "join": "Wrap the loop in join().",
+    "behind": "Move the call behind the block of join().",
+    "join, behind": "Wrap the loop in join(), and move the call behind it.",
+    "out": "Take the call out of the branch.",
+    "everyone": "Let every rank issue the call.",
+    "agree": "Let all ranks decide together: all-reduce what the test reads.",
+    "flag": "Let all ranks stop together: all-reduce a flag.",
+    "same": "Give every rank the same count.",
+    "module": "Call the model's own module in evaluation.",
+    "root": "Give the same root on every rank.",
+}
+"""What each kind of edit does."""
 
 
 def find(scene: Scene) -> tuple[Line, ...]:
-    """The edits that were tried."""
-    return ()
+    """The lines that raised, and the edits that were tried."""
+    raised = tuple(_raised(scene))
+    fixes: Any = scene.meta.get("fixes") or ()
+    tried = tuple(map(_plain, fixes))
+    if tried or raised or all(map(good, scene.ends)) or "fixes" in scene.meta:
+        return (*raised, *tried)
+    return _untried(scene)
 
 
-def _words(line: Line) -> Text:
-    edit = line.edits[0]
-    if edit.tried is None:
-        return say("Not tried; {} tries it.", edit.how) if edit.how else say("Not tried.")
-    return say(f"Tried: every rank finishes, for {edit.tried.finished} of {edit.tried.counts} counts of inputs.")
+def _raised(scene: Scene) -> Iterator[Line]:
+    """The line of the program in which each exception of its own was raised; the same told once."""
+    found: dict[str, list[int]] = {}
+    for rank, end in enumerate(scene.ends):
+        if end.kind is EndKind.RAISED and not any(words in end.text for words in PEER_GONE):
+            for site in raised_at(scene.timeline.output[rank])[:1]:
+                found.setdefault(site, []).append(rank)
+    for site, ranks in found.items():
+        yield Line(LineKind.FIX, "raised_here", tuple(ranks), lines=(SourceLine(site, "", tuple(ranks)),))
 
 
-WORDS: Mapping[str, Callable[[Line], Text]] = {"edit": _words}
+def _plain(fix: Mapping[str, Any]) -> Line:
+    edits = tuple(
+        Edit(
+            one["file"],
+            one["begin"],
+            tuple(one["removed"]),
+            tuple(one["added"]),
+            Tried(**one["tried"]) if one["tried"] else None,
+            one["how"],
+        )
+        for one in fix["edits"]
+    )
+    return Line(LineKind.FIX, "edit", edits=edits, facts={"kind": fix["kind"], "fewer": fix["fewer"]})
+
+
+def _untried(scene: Scene) -> tuple[Line, ...]:
+    meta = scene.meta
+    over = not any(end.runs for end in scene.ends)
+    if not over or meta.get("engine") not in ("launched", "recorded"):
+        return ()
+    counts = tuple(meta.get("inputs") or ())
+    how = f"joinlab.emulate({meta.get('program', 'program')}, {counts})" if meta["engine"] == "launched" else ""
+    return (Line(LineKind.FIX, "untried", facts={"how": how}),)
+
+
+# ---------------------------------------------------------------- words
+
+
+def _edit(line: Line) -> Text:
+    tried, fewer = line.edits[0].tried, " Ranks then train on fewer inputs." * bool(line.facts["fewer"])
+    does = DOES.get(line.facts["kind"], "Change these lines.")
+    if tried is None:
+        return say(f"{does}{fewer} Not tried" + "{}.", say("; {} tries it", code(line.edits[0].how)))
+    return say(f"{does}{fewer} Tried: every rank finishes, for {tried.finished} of {tried.counts} counts of inputs.")
+
+
+def _untried_words(line: Line) -> Text:
+    how = line.facts["how"]
+    return (
+        say("None was tried: {} looks for one.", code(how))
+        if how
+        else say("None was tried: a recorded job is not run again.")
+    )
+
+
+def _raised_words(line: Line) -> Text:
+    return say("Look at {}, where {} raised.", code(short_site(line.lines[0].site)), who(line.ranks))
+
+
+WORDS: Mapping[str, Callable[[Line], Text]] = {"edit": _edit, "untried": _untried_words, "raised_here": _raised_words}

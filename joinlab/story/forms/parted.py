@@ -1,17 +1,90 @@
-"""The test where the ranks' ways part, and the values in it, as meta["ways"] has them."""
+"""The tests where the ranks' ways part, and the values in them: what `Timeline.parting` found."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
-from joinlab.story.lines import Line
+from joinlab.analysis.wording import short_site
+from joinlab.story.lines import Line, LineKind, SourceLine, Value
 from joinlab.story.scene import Scene
-from joinlab.story.words import Text
+from joinlab.story.words import Text, code, listing, say, who
+
+LONGEST = 80
+"""Characters of a test that are quoted."""
 
 
 def find(scene: Scene) -> tuple[Line, ...]:
-    """The parting; () where the ways are not known."""
-    return ()
+    """A line for the test where the ways part for good, then for those that set what it read."""
+    found = scene.meta.get("parting")
+    if found is None:
+        return ()
+    if "why" in found:
+        return (Line(LineKind.NOTE, "not_followed", facts={"why": found["why"]}),)
+    return tuple(_lines([test for test in found["tests"] if _branches(test)]))
 
 
-WORDS: Mapping[str, Callable[[Line], Text]] = {}
+def _branches(test: Mapping[str, Any]) -> bool:
+    """Whether the program branches there; a call within a statement that all ranks ran is no branch of it."""
+    issued = any(side["how"] in ("issue", "call") for side in test["sides"])
+    return not issued or test["text"].startswith(("if ", "elif ", "while ", "match "))
+
+
+def _lines(tests: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
+    for at, test in enumerate(reversed(tests)):
+        ranks = tuple(sorted(rank for side in test["sides"] for rank in side["ranks"]))
+        yield Line(
+            LineKind.PARTING,
+            "parted_before" if at else "parted",
+            ranks,
+            lines=(SourceLine(f"{test['file']}:{test['line']}", test["text"], ranks),),
+            values=tuple(Value(tuple(one["ranks"]), one["name"], one["value"]) for one in test["values"]),
+            facts={"line": test["line"], "went": [dict(side) for side in test["sides"]]},
+        )
+
+
+# ---------------------------------------------------------------- words
+
+
+def _words(line: Line) -> Text:
+    test, each = line.lines[0], [_side(line, one) for one in line.facts["went"]]
+    before = "Before, " * (line.form == "parted_before")
+    text = test.text if len(test.text) <= LONGEST else f"{test.text[:LONGEST]}…"
+    return say(before + "{} ({}): {}.", code(text), short_site(test.site), listing(each, "; "))
+
+
+def _side(line: Line, side: Mapping[str, Any]) -> Text:
+    """What some ranks had in the test, and where they went: "rank 0 had len(inputs) = 3 and went to line 7"."""
+    ranks = side["ranks"]
+    had: dict[str, list[str]] = {}
+    for one in line.values:
+        if {*one.ranks} & {*ranks}:
+            had.setdefault(one.name, []).append(_shown(one.name, one.value))
+    values = listing([say("{}", code(f"{name} = {', '.join(dict.fromkeys(all_))}")) for name, all_ in had.items()])
+    went = _WENT[side["how"]].format(**side)
+    if side["how"] == "line" and side["line"] == line.facts["line"]:
+        went = "went on in it"
+    return say("{} had {} and " + went, who(ranks), values) if had else say("{} " + went, who(ranks))
+
+
+_WENT = {
+    "line": "went to line {line}",
+    "call": "called the function at line {line}",
+    "return": "returned",
+    "raise": "raised {text}",
+    "issue": "issued its call there",
+    "end": "ended there",
+}
+
+
+def _shown(name: str, value: object) -> str:
+    if name.endswith(".shape"):
+        return str(value)
+    return f"{value:.6g}" if isinstance(value, float) else repr(value)
+
+
+WORDS: Mapping[str, Callable[[Line], Text]] = {
+    "parted": _words,
+    "parted_before": _words,
+    "not_followed": lambda line: say("Where the ways part is not known: {}.", line.facts["why"]),
+}
