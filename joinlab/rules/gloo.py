@@ -34,7 +34,7 @@ from itertools import chain
 from math import prod
 from typing import assert_never
 
-from joinlab.ops import FACTS, Op, op_of
+from joinlab.ops import FACTS, Needs, Op, op_of
 from joinlab.rules import gloo_messages
 from joinlab.rules.calls import ANY_SOURCE, ITEM_BYTES, Blocked, Blocker, GroupCalls, IssuedCall
 from joinlab.rules.gloo_messages import Steps
@@ -113,20 +113,19 @@ def _first_open(lanes: Sequence[Sequence[IssuedCall]]) -> int:
 def _missing(
     rank: int, begun: Slot, slot: Slot, ranks: Sequence[int], behind: Mapping[int, Blocker]
 ) -> tuple[Blocker, ...]:
-    """The ranks that the call of `rank` waits for in vain; () if it may complete, or if sizes decide.
+    """The ranks that a call whose result needs everyone waits for in vain; () if it may complete, or messages decide.
 
     begun   the calls of the slot that their ranks have begun
     behind  what other ranks stand in, so that they do not begin theirs
     """
     call = begun[rank]
     op = op_of(call.op)
-    if op is None or (FACTS[op].empty_returns and call.elements == 0):
+    if op is None or FACTS[op].needs is not Needs.EVERYONE or (FACTS[op].empty_returns and call.elements == 0):
         return ()
     there = {other for other, its in begun.items() if kind(its.op, its.dtype) == kind(call.op, call.dtype)}
     if _uneven({other: begun[other] for other in there}):
         return ()
-    need = _needed(op, rank, begun, there, ranks)
-    return tuple(_blame(other, slot, behind) for other in ranks if other in need)
+    return tuple(_blame(other, slot, behind) for other in ranks if other not in there)
 
 
 def _blame(other: int, slot: Slot, behind: Mapping[int, Blocker]) -> Blocker:
@@ -144,18 +143,20 @@ def _uneven(calls: Slot) -> bool:
 def _to_play(begun: Slot, ranks: Sequence[int], gone: Collection[int]) -> list[Slot]:
     """The calls of each kind of which messages decide, not only who takes part.
 
-    Those are of different sizes; a reduce, in which a small tensor leaves out ranks; and where a rank that is missing
-    has ended, as only who has a message to it gets an error.
+    Those are of different sizes; calls with a root, where a rank is missing or names another one; and where a rank that
+    is missing has ended, as only who has a message to it gets an error.
     """
     kinds: dict[str, Slot] = {}
     for rank, call in begun.items():
         kinds.setdefault(kind(call.op, call.dtype), {})[rank] = call
-    missing = {name: [rank for rank in ranks if rank not in calls] for name, calls in kinds.items()}
-    return [
-        calls
-        for name, calls in kinds.items()
-        if _uneven(calls) or (missing[name] and (name == Op.REDUCE or any(rank in gone for rank in missing[name])))
-    ]
+    found = []
+    for name, calls in kinds.items():
+        missing = [rank for rank in ranks if rank not in calls]
+        op = op_of(name)
+        rooted = op is not None and FACTS[op].rooted and (missing or len({call.root for call in calls.values()}) > 1)
+        if rooted or _uneven(calls) or any(rank in gone for rank in missing):
+            found.append(calls)
+    return found
 
 
 def _play(
@@ -167,7 +168,8 @@ def _play(
     """
     if any(rank in gone and not call.completed for rank, call in calls.items()):
         return {}  # how far it came is not known, and who waits for it gets an error
-    parts = {ranks.index(rank): _steps(call, ranks.index(rank), ranks) for rank, call in calls.items()}
+    even = not _uneven(calls)
+    parts = {ranks.index(rank): _steps(call, ranks.index(rank), ranks, even) for rank, call in calls.items()}
     if any(steps is None for steps in parts.values()):
         return {}
     stand = gloo_messages.run({place: steps for place, steps in parts.items() if steps is not None})
@@ -193,6 +195,9 @@ _ITEM_BYTES = {
 }
 """Of the dtypes that gloo sends as they are: GENERATE_ALL_TYPES in ProcessGroupGlooDetail.hpp, PyTorch v2.13.0."""
 
+_SOME_BYTES = 8
+"""The size of a message where it is not known, and does not matter."""
+
 _MOST_MESSAGES = 100_000
 """Calls that send more messages than these are not played through; so many take a third of a second."""
 
@@ -203,10 +208,17 @@ def _parts(call: IssuedCall) -> list[int | None]:
     return [None if item is None else item * prod(shape) for shape in call.shape or ()]
 
 
-def _steps(call: IssuedCall, me: int, ranks: Sequence[int]) -> Steps | None:
-    """The messages of a call at place `me`; None if the record does not tell them, or there are too many."""
+def _steps(call: IssuedCall, me: int, ranks: Sequence[int], even: bool) -> Steps | None:
+    """The messages of a call at place `me`; None if the record does not tell them, or there are too many.
+
+    even  the messages of all ranks are of one size: then it does not matter, for a call with a root, if it is not known
+    """
     size, op, nbytes, item = len(ranks), op_of(call.op), call.nbytes, _ITEM_BYTES.get(call.dtype or "")
-    if op is None or nbytes is None or item is None or (FACTS[op].rooted and call.root not in ranks):
+    if op is None or (FACTS[op].rooted and call.root not in ranks):
+        return None
+    if even and FACTS[op].rooted and (nbytes is None or item is None):
+        nbytes = item = _SOME_BYTES
+    if nbytes is None or item is None:
         return None
     root = ranks.index(call.root) if call.root in ranks else 0
     if 4 * size * (nbytes // gloo_messages.MAX_SEGMENT + 2 * size) > _MOST_MESSAGES:
@@ -223,69 +235,14 @@ def _steps(call: IssuedCall, me: int, ranks: Sequence[int]) -> Steps | None:
         case Op.GATHER:
             return gloo_messages.gather(me, size, root, nbytes)
         case Op.SCATTER:
-            lengths = [length for length in _parts(call) if length is not None]
-            return (
-                gloo_messages.scatter(me, size, root, lengths) if len(lengths) == (size if me == root else 1) else None
-            )
+            lengths = [length for length in _parts(call) if length is not None] or [_SOME_BYTES]
+            lengths = [*lengths[:1]] * size if even else lengths
+            fits = even or len(lengths) == (size if me == root else 1)
+            return gloo_messages.scatter(me, size, root, lengths) if fits else None
         case Op.BARRIER | Op.ALL_TO_ALL | Op.SEND | Op.RECV:
             return None
         case _:
             assert_never(op)
-
-
-def _needed(op: Op, rank: int, slot: Slot, there: set[int], ranks: Sequence[int]) -> set[int]:
-    """The peers whose absence from `there`, or whose different root, keeps the call of `rank` from completing."""
-    call = slot[rank]
-    others = set(ranks) - {rank}
-    agree = {other for other in there if slot[other].root == call.root}
-    if FACTS[op].rooted and any(slot[other].root is None for other in there):
-        return set()  # a root that was not recorded may be the right one
-    match op:
-        case Op.ALL_REDUCE | Op.ALL_GATHER | Op.REDUCE_SCATTER | Op.BARRIER | Op.ALL_TO_ALL:
-            return others - there
-        case Op.GATHER | Op.SCATTER:
-            return (others if rank == call.root else {root for root in ranks if root == call.root}) - agree
-        case Op.BROADCAST:
-            return _broadcast_needs(call, rank, slot, there, ranks)
-        case Op.REDUCE:
-            place = ranks.index(rank)
-            below = ranks[place - 1 : place] if place else ()
-            return (others if rank == call.root else {*ranks[place + 1 :], *below}) - there
-        case Op.SEND | Op.RECV:
-            return set()  # no collective: see _pairs
-        case _:
-            assert_never(op)
-
-
-def _broadcast_needs(call: IssuedCall, rank: int, slot: Slot, there: set[int], ranks: Sequence[int]) -> set[int]:
-    """The first peer on the way from the root that did not issue this broadcast, or the children that did not."""
-
-    def receives(child: int) -> bool:  # does it expect its data from `rank`?
-        return child in there and _parent(child, slot[child].root, ranks) == rank
-
-    at, seen = rank, {rank}
-    while (parent := _parent(at, slot[at].root, ranks)) is not None:
-        if parent not in there or at not in _children(parent, slot[parent].root, ranks):
-            return {parent}
-        if parent in seen:
-            return {parent}  # each waits for the other
-        seen.add(parent)
-        at = parent
-    return {child for child in _children(rank, call.root, ranks) if not receives(child)}
-
-
-def _parent(rank: int, root: int | None, ranks: Sequence[int]) -> int | None:
-    """The rank that `rank` receives a broadcast from: its place after the root, less that place's highest bit."""
-    if root not in ranks or rank == root:
-        return None
-    start = ranks.index(root)
-    place = (ranks.index(rank) - start) % len(ranks)
-    return ranks[(place - (1 << place.bit_length() - 1) + start) % len(ranks)]
-
-
-def _children(rank: int, root: int | None, ranks: Sequence[int]) -> list[int]:
-    """The ranks that `rank` sends a broadcast on to."""
-    return [other for other in ranks if other != rank and _parent(other, root, ranks) == rank]
 
 
 def _pairs(group: GroupCalls, gone: Collection[int]) -> Blocked:
