@@ -19,7 +19,7 @@ from typing import Any
 
 from joinlab import Timeline, emulate
 from joinlab.errors import LaunchError
-from joinlab.rules.calls import setting_of
+from joinlab.rules.calls import call_of, setting_of
 from joinlab.rules.proof import blocked_calls
 from joinlab.story.scene import Scene
 from joinlab.timeline import EndKind
@@ -82,7 +82,7 @@ def as_recorded(timeline: Timeline, told: str = "calls") -> dict[str, Any]:
 def judge(timeline: Timeline, seed: int = 0, told: str = "calls") -> Judged:
     """Judge an emulated Timeline as if it had been recorded."""
     reasons = Scene(replace(timeline, meta=as_recorded(timeline, told)))  # type: ignore[arg-type]
-    calls = reasons.matched.calls
+    calls = [call_of(row) for row in timeline.rows("calls")]
     done = {(call.rank, call.group, call.seq) for call in calls if call.completed}
     unseen = [call._replace(completed=False) for call in calls]  # claims may not rest on what was seen to complete
     backend, setting = str(timeline.meta["backend"]), setting_of(timeline.meta)

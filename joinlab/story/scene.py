@@ -88,9 +88,9 @@ class Scene:
     def matched(self) -> Matched:
         """The calls by which it is judged why calls do not complete.
 
-        Where a rank hangs, the rule needs all ranks' calls; else those of the lanes will do.
+        Where a rank did not finish, the rule needs all ranks' calls; else those of the lanes will do.
         """
-        whole = any(end.kind is EndKind.HUNG or end.pending for end in self.ends)
+        whole = any(end.kind is not EndKind.FINISHED or end.pending for end in self.ends)
         if not whole or len(self.folding.lanes) == len(self.ends):
             return self.folding.matched
         return self.folding.every or Matched(self.timeline)
