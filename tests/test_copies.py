@@ -84,6 +84,11 @@ def test_an_instance_behind_a_global_name_is_copied_too():
 # ---------------------------------------------------------------------------------------- closures, and other holders
 
 
+def test_a_closure_over_none_has_it_on_every_rank() -> None:
+    nothing = None
+    assert emulate(lambda rank, inputs: (rank, nothing), (1, 1)).returns == ((0, None), (1, None))
+
+
 def counter():
     count = 0
 

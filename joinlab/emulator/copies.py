@@ -161,8 +161,8 @@ def _set_function(made: FunctionType, state: tuple[Any, Any, dict[str, Any]]) ->
     made.__dict__.update(names)
 
 
-def _set_cell(cell: CellType, contents: Any) -> None:
-    cell.cell_contents = contents
+def _set_cell(cell: CellType, contents: tuple[Any]) -> None:
+    (cell.cell_contents,) = contents
 
 
 # ---------------------------------------------------------------------------------------- what the pickle is made by
@@ -219,7 +219,9 @@ class _Pickler(pickle.Pickler):
             return _function, (len(self.kept) - 1, value.__closure__ or ()), state, None, None, _set_function
         if kind is CellType:
             contents = _contents(value)
-            return (CellType, ()) if contents is _MISSING else (CellType, (), contents, None, None, _set_cell)
+            return (
+                (CellType, ()) if contents is _MISSING else (CellType, (), (contents,), None, None, _set_cell)
+            )  # a state of None is no state
         if kind is MethodType:
             return kind, (value.__func__, value.__self__)
         if kind in (staticmethod, classmethod):

@@ -111,7 +111,8 @@ def _create_group(
         if name not in inner:
             store = options.store if len(set(backends.values())) == 1 else c10d.PrefixStore(name, options.store)
             inner[name] = _checked(_create_backend(name, store, ranks, options, backend_options), store, options)
-            inner[name]._set_sequence_number_for_group()
+            if not hasattr(real, "register_pre_hook"):  # PyTorch 2.14 numbers from 0, and warns of this call
+                inner[name]._set_sequence_number_for_group()
         readers[device] = (name, recorder.cuda_reader() if name == "nccl" else HostReader())
     alone = next(iter(inner.values())) if len(inner) == 1 else None
     label = str(options.group_id)
