@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from timelines import SIZES, Writer, case_timeline
 
 import joinlab
-from joinlab.cases import DOCUMENTED
+from joinlab.cases import DOCUMENTED, case_4
 from joinlab.story.forms import pieces_of
 from joinlab.story.judge import diagnose
 from joinlab.story.lines import LineKind
@@ -394,6 +394,15 @@ def swapped_models(rank: int, inputs: Any) -> None:
     models = [torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(n, 1)) for n in (2, 3)]
     for n in (0, 1) if rank else (1, 0):
         models[n](torch.ones(1, 2 + n)).sum().backward()
+
+
+def test_a_fix_is_shown_with_how_often_it_was_tried() -> None:
+    story = diagnose(joinlab.emulate(case_4, (2, 3), "nccl"))
+    (line,) = story.of(LineKind.FIX)
+    tried = line.edits[0].tried
+    assert tried is not None and tried.finished == tried.counts > 1
+    assert f"Tried: every rank finishes, for {tried.finished} of {tried.counts} counts" in str(story)
+    assert "-             dist.barrier()" in str(story) and "+     dist.barrier()" in str(story)
 
 
 def test_calls_in_another_order_are_told_though_nothing_hangs() -> None:

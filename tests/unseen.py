@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import joinlab
+from joinlab.story.judge import tell
 from joinlab.story.lines import Edit, Line, LineKind, SourceLine
 from joinlab.story.story import Story
 from joinlab.timeline import EndKind, Timeline
@@ -312,7 +313,8 @@ def run(name: str, backend: str, launched: bool = False) -> tuple[Timeline, Stor
         timeline = joinlab.launch(program_of(name), inputs=row.inputs, backend="gloo", progress=False)
     else:
         timeline = joinlab.emulate(program_of(name), inputs=row.inputs, backend=backend)  # type: ignore[arg-type]
-    return timeline, joinlab.diagnose(timeline)
+    timeline.parting()
+    return timeline, tell(timeline)  # `diagnose` would try fixes as well, for seconds
 
 
 def check(name: str, backend: str, launched: bool = False) -> list[str]:

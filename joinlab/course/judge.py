@@ -17,7 +17,7 @@ import torch
 
 from joinlab.emulator.emulate import emulate
 from joinlab.errors import LaunchError, LaunchInterrupted
-from joinlab.story.judge import diagnose
+from joinlab.story.judge import tell
 from joinlab.timeline import EndKind, Timeline
 
 Answer = Callable[..., Any]
@@ -73,7 +73,7 @@ def run(program: Callable[[int, Any], Any], counts: Sequence[int], given: str, *
             raise Wrong(f"with {given}, {who} raised {shorten(end.text, 300, placeholder=' ...')}")
     for rank, end in enumerate(timeline.ends):  # to diagnose those that finished would take a third of a check
         if end.kind is not EndKind.FINISHED or end.pending:
-            raise Wrong(f"with {given}: {diagnose(timeline).told(rank)}")
+            raise Wrong(f"with {given}: {tell(timeline).told(rank)}")
     return timeline
 
 

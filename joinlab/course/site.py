@@ -32,7 +32,7 @@ from joinlab.course.symptoms import SYMPTOMS, Symptom
 from joinlab.emulator.emulate import emulate
 from joinlab.emulator.recorded import MOST, recorded
 from joinlab.picture.page import Position, write_html, write_sliders
-from joinlab.story.judge import diagnose
+from joinlab.story.judge import tell
 from joinlab.story.words import ends, told
 from joinlab.timeline import Timeline
 
@@ -179,7 +179,7 @@ def _table() -> str:
 
 
 def _ended(timeline: Timeline) -> str:
-    groups = diagnose(timeline).headline.facts["ends"]
+    groups = tell(timeline).headline.facts["ends"]
     if all(one["good"] for one in groups):
         return '<span class="good">both finish</span>'
     texts = ("".join(piece.text for piece in told(ends(one["ranks"], one["kind"], one["pending"]))) for one in groups)
@@ -196,7 +196,7 @@ def _symptom(symptom: Symptom, folder: Path) -> str:
     cured = [emulate(symptom.cured, symptom.inputs, backend=backend) for backend in symptom.backends]
     assert all(end.kind == "finished" and not end.pending for run in cured for end in run.ends), symptom.name
     said = "".join(
-        f"<p><b>On {'NCCL' if backend == 'nccl' else backend}.</b> {escape(diagnose(run).sentence)}</p>"
+        f"<p><b>On {'NCCL' if backend == 'nccl' else backend}.</b> {escape(tell(run).sentence)}</p>"
         for backend, run in runs.items()
     )
     engines = " and ".join("NCCL" if backend == "nccl" else backend for backend in runs)

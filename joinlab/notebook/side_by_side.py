@@ -13,7 +13,7 @@ from joinlab.analysis.wording import shown_html
 from joinlab.errors import ProgramError
 from joinlab.notebook.output import close
 from joinlab.notebook.view import View
-from joinlab.story.judge import diagnose
+from joinlab.story.judge import tell
 from joinlab.timeline import Timeline
 
 SHARED = ("axis", "setup", "hidden", "ranks_as")
@@ -124,7 +124,7 @@ class Beside:
 
 
 def _sentences(timeline: Timeline) -> str:
-    story = diagnose(timeline)
+    story = tell(timeline)
     lines = "".join(f"<li>{shown_html(step)}</li>" for step in story.steps)
     return f'<div style="line-height:1.4"><p><b>{shown_html(story.sentence)}</b></p><ol>{lines}</ol></div>'
 

@@ -24,14 +24,24 @@ def diagnose(timeline: Timeline, folding: Folding | None = None) -> Story:
 
     folding  what fold(timeline) or large.tellable(timeline) made of it, if it is at hand
 
-    An emulated run that went wrong is emulated once more, the first time, to see where its ranks' ways part.
+    A run that was emulated here and went wrong is emulated again, the first time: to see where its ranks' ways part,
+    and with fixes applied, for a few seconds at most.
 
         story = joinlab.diagnose(timeline)
         print(story)
         story.ranks[1].proven               # True: the rule shows that its call can never complete
     """
     timeline.parting()
+    if timeline.again is not None:
+        from joinlab.story.fixes import fixes  # needs torch, which reading a file does not
+
+        fixes(timeline)
     return story_of(Scene(timeline, folding))
+
+
+def tell(timeline: Timeline) -> Story:
+    """The same from what the Timeline already holds: nothing is emulated for it."""
+    return story_of(Scene(timeline))
 
 
 def story_of(scene: Scene) -> Story:

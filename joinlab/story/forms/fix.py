@@ -83,7 +83,7 @@ def _edit(line: Line) -> Text:
     tried, fewer = line.edits[0].tried, " Ranks then train on fewer inputs." * bool(line.facts["fewer"])
     does = DOES.get(line.facts["kind"], "Change these lines.")
     if tried is None:
-        return say(f"{does}{fewer} Not tried" + "{}.", say("; {} tries it", code(line.edits[0].how)))
+        return say(f"{does}{fewer} Not tried; " + "{} tries it.", code(line.edits[0].how))
     return say(f"{does}{fewer} Tried: every rank finishes, for {tried.finished} of {tried.counts} counts of inputs.")
 
 
