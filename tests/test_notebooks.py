@@ -1,6 +1,6 @@
-"""The notebooks' shape: short cells, more prose than code, no outputs, and a way from each to the next.
+"""The notebooks' shape: short cells, few words, no outputs, and a way from each to the next.
 
-That they run is tested by nbmake, which `make test` passes them to.
+That they run, and tell nothing before it is asked, is tested by test_pages.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import pytest
 
 from joinlab.course.exercises import EXERCISES
 from joinlab.course.questions import questions
-from tests.test_scenarios import PROGRAMS
 
 FOLDER = Path(__file__).parent.parent / "notebooks"
 COURSE = (
@@ -24,7 +23,7 @@ COURSE = (
     "02_collectives",
     "03_ddp_inside",
     "04_six_cases",
-    "05_why_case_4_hangs",
+    "05_case_4_call_by_call",
     "06_join_options",
     "07_your_own_joinable",
     "08_order",
@@ -91,12 +90,21 @@ def test_imports_stand_in_the_first_cell(path):
         assert not [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Import | ast.ImportFrom)], code
 
 
+def prose(path: Path) -> list[str]:
+    """Without the line with the links to the other notebooks."""
+    return [re.sub(r"(?m)^The course: .*$", "", text) for text in cells(path, "markdown")]
+
+
+def test_the_course_is_for_doing_and_its_words_are_few():
+    assert sum(len(text.split()) for path in NOTEBOOKS for text in prose(path)) <= 6000
+    asked = [" ".join((one.ask, one.code, *one.choices, one.why)) for one in questions().values()]
+    assert sum(len(text.split()) for text in asked) <= 5565
+    assert sum("-" in name for name in questions()) >= 60
+
+
 @every_notebook
-def test_there_is_more_prose_than_code_and_no_wall_of_it(path):
-    # The line with the links to the other notebooks is no prose.
-    prose = [re.sub(r"(?m)^The course: .*$", "", text) for text in cells(path, "markdown")]
-    assert sum(map(words, prose)) > sum(map(words, cells(path, "code")))
-    for text in prose:
+def test_there_is_no_wall_of_prose(path):
+    for text in prose(path):
         assert all(words(paragraph) <= 90 for paragraph in text.split("\n\n")), text
         assert words(text) <= 170, text
 
@@ -177,11 +185,6 @@ def test_exercises_and_solutions_exist_and_solutions_are_only_for_those_who_ask(
 
 def code_of_all() -> str:
     return "\n".join(code for path in NOTEBOOKS for code in cells(path, "code"))
-
-
-def test_every_scenario_is_used_by_a_notebook():
-    used = set(re.findall(r"scenarios\.(\w+)", code_of_all()))
-    assert [program.__name__ for program in PROGRAMS if program.__name__ not in used] == []
 
 
 def test_every_exercise_is_asked_in_a_notebook():

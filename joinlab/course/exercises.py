@@ -35,6 +35,12 @@ class Exercise:
 
 
 EXERCISES: Mapping[str, Exercise] = {
+    "safe_loop": Exercise(
+        1,
+        "safe_loop(rank, inputs): the loop of case 4, with join() and with a barrier that hangs nothing.",
+        judges.safe_loop,
+        ("safe_loop",),
+    ),
     "gather_list": Exercise(
         2,
         "gather_list(tensors): return all ranks' lists of tensors as one list, rank 0's first, with one collective.",
@@ -46,12 +52,6 @@ EXERCISES: Mapping[str, Exercise] = {
         "accumulate(model, inputs): one backward per input, and DDP reduces the sum of the gradients once.",
         judges.accumulate,
         ("accumulate",),
-    ),
-    "safe_loop": Exercise(
-        5,
-        "safe_loop(rank, inputs): the loop of case 4, with join() and with a barrier that hangs nothing.",
-        judges.safe_loop,
-        ("safe_loop",),
     ),
     "gradient": Exercise(
         6,
