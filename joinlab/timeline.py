@@ -25,6 +25,7 @@ from joinlab.ops import CallRow as CallRow
 from joinlab.ops import Source as Source
 from joinlab.ops import SpanRow as SpanRow
 from joinlab.program.parting import Parting
+from joinlab.program.replicas import Replica
 from joinlab.rules.calls import REFUSAL
 
 CALL_COLUMNS: Mapping[str, pl.DataType] = {
@@ -149,6 +150,7 @@ class Meta(TypedDict, total=False):
     processes: dict[int, Process]
     stood: dict[int, list[Stood]]
     fixes: list[dict[str, Any]]  # what was tried: see joinlab.story.fixes
+    replicas: Replica  # the first parameter that differs between DDP's replicas; left out: none was seen
     parting: Parting  # where the ways of the ranks part, see Timeline.parting
 
 
@@ -444,7 +446,9 @@ _ENDING = {"kind": (str,), "pending": (bool,), "call": _INT, "group": _TEXT, "te
 _META = {"program": _TEXT, "engine": _TEXT, "backend": _TEXT, "transport": _TEXT, "verdict_ns": _INT, "inputs": _INTS}
 _META |= {"world_size": _INT, **dict.fromkeys(("source", "versions", "clock", "emulation"), (dict, type(None)))}
 _META |= dict.fromkeys(("problems", "missing_ranks", "eager_groups", "functions", "fixes"), (list, tuple))
-_META |= dict.fromkeys(("skipped", "progress", "group_names", "group_backends", "nccl", "stood", "parting"), (dict,))
+_META |= dict.fromkeys(
+    ("skipped", "progress", "group_names", "group_backends", "nccl", "stood", "parting", "replicas"), (dict,)
+)
 _META["input_column"] = (str,)
 _LISTS = dict.fromkeys(("values", "sides"), (list,))
 _SOURCE = {"file": (str,), "first_line": (int,), "text": (str,)}

@@ -37,6 +37,7 @@ from joinlab.emulator.waits import Wait, Waits
 from joinlab.errors import LaunchError
 from joinlab.ops import POINT_TO_POINT, CallRow, Op
 from joinlab.program.process_group import METHODS, tensors_in
+from joinlab.program.replicas import Replicas
 from joinlab.timeline import Ending
 
 
@@ -87,6 +88,7 @@ class Host:
         self.gone = False
         self.closing = ""  # what is said of a rank that waits though its program is over
         self.calls: list[EmulatedCall] = []
+        self.replicas = Replicas(lambda calls=self.calls: len(calls))  # type: ignore[misc]
         self.coalesced: set[str] = set()  # groups in which it has issued several collectives as one
         self.eager = False  # its process is bound to a GPU, so that its groups connect when they are made
         self.asked_timeout: timedelta | None = None  # for the group that it is making now

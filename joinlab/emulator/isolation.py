@@ -250,10 +250,12 @@ def _begin_step(*_: Any) -> None:
         host.progress.begin_step(sys._getframe(2))
 
 
-def _end_step(*_: Any) -> None:
+def _end_step(optimizer: Any, *_: Any) -> None:
     host = current()
     if host is not None:
         host.progress.end_step()
+        if not host.stuck:
+            host.replicas.stepped(optimizer)
 
 
 def _patch_spans(patches: Patches) -> None:
@@ -288,6 +290,15 @@ def _patch_spans(patches: Patches) -> None:
             name_backend(data, str(c10d.get_backend(module.process_group)))
         return data
 
+    begin = DistributedDataParallel._ddp_init_helper
+
+    def noted_model(module: Any, *args: Any, **kwargs: Any) -> Any:
+        host = current()
+        if host is not None:
+            host.replicas.made(module, str(module.process_group.group_name))
+        return begin(module, *args, **kwargs)  # type: ignore[no-untyped-call]
+
+    patches.set(DistributedDataParallel, "_ddp_init_helper", noted_model)
     patches.set(DistributedDataParallel, "_get_ddp_logging_data", named_logging_data)
     patches.set(DistributedDataParallel, "forward", counted_forward)
     patches.set(DistributedDataParallel, "_register_builtin_comm_hook", noted_builtin)

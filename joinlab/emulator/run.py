@@ -27,6 +27,7 @@ from joinlab.errors import LaunchError, LaunchInterrupted
 from joinlab.ops import CallRow, group_names
 from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text
 from joinlab.program.program import Inputs, Program, call_program, program_name
+from joinlab.program.replicas import differing_replicas
 from joinlab.program.sources import other_functions, source_of
 from joinlab.program.steps import BY_BACKWARD, settle_steps
 from joinlab.program.ways import Way
@@ -125,6 +126,8 @@ class Emulation:
         if host.gone or host.ending is not None:  # a program that caught how it was ended has ended all the same
             return
         host.drain(closing=at_exit("its program has returned"))
+        if not host.stuck:
+            host.replicas.ended()
         kept = to_plain(value)  # a tensor on a GPU has to come to the host first
         for function in reversed(host.own.at_exit):
             function()
@@ -395,6 +398,10 @@ class Emulation:
         coalesced = {name for host in self.hosts for name in host.coalesced}
         if coalesced:
             meta["nccl"] = {"coalesced": sorted(coalesced)}
+        marks = {host.rank: host.replicas.marks for host in self.hosts}
+        rows = [call.row for host in self.hosts for call in host.calls]
+        if replica := differing_replicas(marks, rows, self._ranks_of):
+            meta["replicas"] = replica
         names = group_names(self._ranks_of, self._said)
         if names:
             meta["group_names"] = names
@@ -408,7 +415,7 @@ class Emulation:
                 for stuck, then in streamed
             ]
         return timeline_from_rows(
-            calls=[call.row for host in self.hosts for call in host.calls],
+            calls=rows,
             spans=[span for host in self.hosts for span in host.progress.spans],
             ends=[host.ending or Ending.at(EndKind.KILLED, None, "it never ran") for host in self.hosts],
             meta=meta,

@@ -1,0 +1,150 @@
+"""Replicas: whether DDP's copies of a model hold the same on all ranks, and the optimizer's state for them.
+
+rank 0   step 1   step 2             joined   sync of the model   step 3
+rank 1   step 1   step 2   step 3    step 4   sync of the model   step 5
+
+Each rank keeps a checksum of every parameter, not of buffers, at each step and at its end, then also of what its
+optimizer has for it; no call is issued for that. `differing_replicas` compares the steps at which ranks had issued as
+many collectives of the model's group: 1 with 1, 2 with 2, 3 with 5. A step of a tiny model takes 8 us more, 1.3 %.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from ctypes import string_at
+from typing import Any, NamedTuple, TypedDict
+from zlib import crc32
+
+from joinlab.ops import POINT_TO_POINT, CallRow
+
+STEP_BYTES = 1 << 18
+"""Models of more bytes are compared at the end alone."""
+MAX_STEPS = 2000
+"""As are the steps after so many."""
+
+
+class Replica(TypedDict):
+    """The first parameter that differs between ranks: `meta["replicas"]`.
+
+    name   the parameter's, within the model; what: "parameter", or "state" (of the optimizer, for this parameter)
+    model  number of the model in its group, from 0, in the order in which they were made; group: that group
+    steps  by rank: number of the optimizer's step, from 1, after which it was seen; {}: at the end of the program
+    """
+
+    name: str
+    what: str
+    model: int
+    group: str
+    steps: dict[str, int]
+
+
+class Mark(NamedTuple):
+    """What a rank held when it had issued so many calls: checksums by model, "parameter" or "state", and name."""
+
+    issued: int
+    step: int | None
+    held: Mapping[tuple[str, int, str, str], int]
+
+
+class Replicas:
+    """The replicas of one rank; `issued()` says how many calls it has issued."""
+
+    def __init__(self, issued: Callable[[], int]) -> None:
+        self.marks: list[Mark] = []
+        self._issued = issued
+        self._named: dict[int, tuple[str, int, str]] = {}  # by id of the parameter: its group, model and name
+        self._parameters: dict[int, Any] = {}
+        self._optimizers: list[Any] = []
+        self._made: dict[str, int] = {}
+        self._bytes = 0
+        self._steps = 0
+
+    def made(self, model: Any, group: str) -> None:
+        """DDP wraps a model, in this group."""
+        number = self._made[group] = self._made.get(group, -1) + 1
+        for name, parameter in model.module.named_parameters():
+            if name not in model.parameters_to_ignore and parameter.device.type == "cpu":
+                self._named[id(parameter)] = group, number, name
+                self._parameters[id(parameter)] = parameter
+                self._bytes += parameter.numel() * parameter.element_size()
+
+    def stepped(self, optimizer: Any) -> None:
+        """An optimizer has made a step."""
+        self._steps += 1
+        if not self._named:
+            return
+        if all(optimizer is not known for known in self._optimizers):
+            self._optimizers.append(optimizer)
+        if self._bytes <= STEP_BYTES and self._steps <= MAX_STEPS:
+            own = [one for some in optimizer.param_groups for one in some["params"] if id(one) in self._named]
+            self._mark(self._steps, own, [])
+
+    def ended(self) -> None:
+        """The rank's program has returned."""
+        if self._named:
+            self._mark(None, self._parameters.values(), self._optimizers)
+        self._parameters, self._optimizers = {}, []
+
+    def _mark(self, step: int | None, parameters: Iterable[Any], optimizers: Sequence[Any]) -> None:
+        held: dict[tuple[str, int, str, str], int] = {}
+        with suppress(Exception):  # a tensor without memory of its own (meta, fake, sparse): nothing is compared
+            for parameter in parameters:
+                group, model, name = self._named[id(parameter)]
+                held[group, model, "parameter", name] = _checksum(parameter, 0)
+                for optimizer in optimizers:
+                    kept, total = optimizer.state.get(parameter) or {}, 0
+                    for key in sorted(kept):
+                        if hasattr(kept[key], "data_ptr"):
+                            total = _checksum(kept[key], total)
+                    if total:
+                        held[group, model, "state", name] = total
+            self.marks.append(Mark(self._issued(), step, held))
+
+
+def _checksum(tensor: Any, begin: int) -> int:
+    """By its address, which takes a tenth of the time that a view and its array take."""
+    if not tensor.is_contiguous():
+        tensor = tensor.detach().contiguous()
+    return crc32(string_at(tensor.data_ptr(), tensor.nbytes), begin)
+
+
+def differing_replicas(
+    marks: Mapping[int, Sequence[Mark]], rows: Iterable[CallRow], groups: Mapping[str, Sequence[int]]
+) -> Replica | None:
+    """The first difference between the ranks' replicas; None if there is none."""
+    if not any(marks.values()):
+        return None
+    number: dict[int, int] = {}
+    places: dict[tuple[str, int], list[int]] = {}
+    for row in rows:
+        at = number[row["rank"]] = number.get(row["rank"], -1) + 1
+        if row["op"] not in POINT_TO_POINT:
+            places.setdefault((row["group"], row["rank"]), []).append(at)
+    found: list[tuple[tuple[float, int], str, Replica]] = []
+    for group in groups:
+        held: dict[tuple[float, int], dict[int, Mark]] = {}
+        for rank, mine in marks.items():
+            seen: dict[float, int] = {}
+            for mark in mine:
+                count = bisect_left(places.get((group, rank), []), mark.issued) if mark.step else float("inf")
+                seen[count] = seen.get(count, -1) + 1
+                held.setdefault((count, seen[count]), {})[rank] = mark
+        for key in sorted(held):
+            name = _differing(group, held[key])
+            if name is not None:
+                steps = {str(rank): mark.step for rank, mark in held[key].items() if mark.step}
+                replica: Replica = {"name": name[3], "what": name[2], "model": name[1], "group": group, "steps": steps}
+                found.append((key, group, replica))
+                break
+    return min(found, key=lambda one: one[:2])[2] if found else None
+
+
+def _differing(group: str, marks: Mapping[int, Mark]) -> tuple[str, int, str, str] | None:
+    """The first parameter of a model in this group that two of these ranks hold otherwise; parameters come first."""
+    names = [name for mark in marks.values() for name in mark.held if name[0] == group]
+    for name in sorted(dict.fromkeys(names), key=lambda one: one[2]):
+        if len({mark.held[name] for mark in marks.values() if name in mark.held}) > 1:
+            return name
+    return None

@@ -1,0 +1,104 @@
+"""Replicas: what DDP's copies of a model hold is compared where optimizers step, and at the end."""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import joinlab
+
+
+def train(rank, inputs, make, epochs=2):
+    torch.manual_seed(0)
+    model = DDP(nn.Linear(1, 1, bias=False))
+    optimizer = make(model.parameters())
+    for _ in range(epochs):
+        with model.join():
+            for x in inputs:
+                optimizer.zero_grad()
+                (model(x * (rank + 1)) ** 2).sum().backward()
+                optimizer.step()
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, 0.05)
+
+
+def momentum(parameters):
+    return torch.optim.SGD(parameters, 0.05, momentum=0.9)
+
+
+def adam(parameters):
+    return torch.optim.Adam(parameters, 0.1)
+
+
+def zero(parameters):
+    with warnings.catch_warnings():  # torch's own module uses what torch has deprecated
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+    return ZeroRedundancyOptimizer(parameters, torch.optim.Adam, lr=0.1)
+
+
+def replica(program, inputs, backend="nccl"):
+    timeline = joinlab.emulate(program, inputs, backend)
+    assert [str(end) for end in timeline.ends] == ["finished"] * len(inputs)
+    return timeline.meta.get("replicas")
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+@pytest.mark.parametrize("make", [momentum, adam])
+def test_an_optimizer_that_remembers_lets_replicas_differ_after_an_uneven_epoch(make, backend):
+    found = replica(partial(train, make=make), (2, 4), backend)
+    expected = {"name": "weight", "what": "parameter", "model": 0, "group": "0", "steps": {"0": 3, "1": 5}}
+    assert found == expected
+
+
+def test_a_state_that_differs_at_the_end_is_told_without_a_step():
+    found = replica(partial(train, make=adam, epochs=1), (2, 4))
+    assert (found["name"], found["what"], found["steps"]) == ("weight", "state", {})
+
+
+@pytest.mark.parametrize(("make", "inputs"), [(sgd, (2, 4)), (adam, (3, 3)), (zero, (3, 3))])
+def test_replicas_that_are_alike_are_not_told(make, inputs):
+    assert replica(partial(train, make=make) if make is not zero else with_zero, inputs) is None
+
+
+def with_zero(rank, inputs):
+    """Each rank has the state of its own shard alone, and sends what it has stepped afterwards."""
+    torch.manual_seed(0)
+    model = DDP(nn.Sequential(nn.Linear(1, 2), nn.Linear(2, 1)))
+    optimizer = zero(model.parameters())
+    for x in inputs:
+        optimizer.zero_grad()
+        model(x * (rank + 1)).sum().backward()
+        optimizer.step()
+
+
+def one_alone(rank, inputs):
+    first, second = DDP(nn.Linear(1, 1)), DDP(nn.Linear(1, 1, bias=False))
+    for x in inputs:
+        (first(x) + second(x)).sum().backward()
+    if rank == 1:
+        with torch.no_grad():
+            second.module.weight.add_(1.0)
+    dist.barrier()
+
+
+def test_the_model_and_the_parameter_are_named():
+    found = replica(one_alone, (2, 2, 2))
+    assert found == {"name": "weight", "what": "parameter", "model": 1, "group": "0", "steps": {}}
+
+
+def test_buffers_are_not_compared():
+    def program(rank, inputs):
+        model = DDP(nn.BatchNorm1d(2))
+        for x in inputs:
+            model(x * torch.randn(3, 2) + rank).sum().backward()
+
+    assert replica(program, (2, 2)) is None
