@@ -260,6 +260,14 @@ def test_run_saves_and_draws(launches, pages, program, capsys) -> None:
     assert "saved run.joinlab\nwrote run.html\n" in capsys.readouterr().out
 
 
+def test_a_report_that_cannot_be_printed_costs_no_recording(launches, program, monkeypatch) -> None:
+    launches(timeline())
+    monkeypatch.setattr(report, "run_report", lambda *args, **kwargs: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["run", "train.py:worker", "--save", "run.joinlab"])
+    assert joinlab.load("run.joinlab").ends == (HUNG, HUNG)
+
+
 @pytest.mark.parametrize(
     ("place", "message"),
     [
@@ -435,6 +443,16 @@ def test_show_draws_a_page(tmp_path: Path, pages) -> None:
     path = timeline().save(tmp_path / "run.joinlab")
     cli.main(["show", str(path), "--html", str(tmp_path / "run.html")])
     assert [(list(given), page) for given, page in pages] == [(["case_4"], tmp_path / "run.html")]
+
+
+def test_show_does_not_write_its_page_over_the_recording(tmp_path: Path, capsys) -> None:
+    path = timeline().save(tmp_path / "run.joinlab")
+    link = tmp_path / "link.html"
+    link.symlink_to(path)
+    for target in (path, link):
+        assert cli.main(["show", str(path), "--html", str(target)]) != 0
+        assert "is the recording itself" in capsys.readouterr().err
+    assert joinlab.load(path).ends == (HUNG, HUNG)
 
 
 def test_64_ranks_fit_on_one_screen() -> None:

@@ -14,7 +14,10 @@ import os
 import random
 import resource
 import signal
+import socket
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 import warnings
@@ -25,6 +28,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from torch.optim import optimizer as optimizers
 from torch.utils.data import DataLoader, TensorDataset
 
 from joinlab import cases, emulate, launch
@@ -82,8 +86,24 @@ def change_output():
     multiprocessing.set_start_method("spawn", force=True)
 
 
+def change_libraries():
+    torch.nn.modules.module.register_module_forward_hook(lambda *_: 1 / 0)
+    optimizers.register_optimizer_step_pre_hook(lambda *_: 1 / 0)
+    socket.setdefaulttimeout(0.001)
+    socket.create_connection = tempfile.mkdtemp = warnings.warn = subprocess.run = random.shuffle = random.random = None
+    tempfile.tempdir = "/nowhere"
+    time.monotonic = lambda: 0
+    os.environ = {"PATH": "nowhere"}  # noqa: B003
+
+
 def state():
     return {
+        "libraries": (socket.getdefaulttimeout(), socket.create_connection, tempfile.mkdtemp, subprocess.run),
+        "more": (warnings.warn, random.shuffle, random.random, tempfile.tempdir, time.monotonic, id(os.environ)),
+        "global hooks": (
+            len(torch.nn.modules.module._global_forward_hooks),
+            len(optimizers._global_optimizer_pre_hooks),
+        ),
         "python": (sys.getrecursionlimit(), sys.getswitchinterval(), gc.isenabled(), gc.get_threshold()),
         "locale": locale.setlocale(locale.LC_ALL),
         "umask": (os.umask(0o022), os.umask(0o022)),
@@ -106,7 +126,7 @@ def state():
     }
 
 
-@pytest.mark.parametrize("change", [change_python, change_imports, change_torch, change_output])
+@pytest.mark.parametrize("change", [change_python, change_imports, change_torch, change_output, change_libraries])
 def test_nothing_that_a_program_changes_is_left_behind(change):
     warm_up()  # imports change some of it, for good
     mask = os.umask(0o022)
@@ -258,6 +278,73 @@ def test_ranks_have_process_ids_and_signals_of_their_own():
     assert timeline.returns[1][0] == [signal.SIGTERM]
     first, second = both(lambda rank, inputs: os.getpid())
     assert len({first, second, os.getpid()}) == 3
+
+
+def everyone_below(number):
+    os.kill(0, number)
+
+
+def own_group(number):
+    os.killpg(os.getpgrp(), number)
+
+
+def another_program(number):
+    os.execvp("true", ["true"])
+
+
+def main_thread(number):
+    signal.pthread_kill(threading.main_thread().ident, number)
+
+
+def cpu_time(number):
+    resource.setrlimit(resource.RLIMIT_CPU, (1, 1))
+
+
+def hard_limit(number):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+
+
+@pytest.mark.parametrize("deed", [everyone_below, own_group, another_program, main_thread, cpu_time, hard_limit])
+def test_what_would_end_the_kernel_is_refused_in_one_sentence(deed):
+    first, second = emulate(lambda rank, inputs: deed(signal.SIGTERM), (1, 1)).ends
+    assert first.kind == second.kind == EndKind.RAISED
+    assert "ranks of an emulation share" in first.text and "use joinlab.launch" in first.text
+    assert emulate(cases.case_1, (1, 2)).returns == (1, 2)
+
+
+def test_an_environment_that_one_rank_replaces_is_its_own():
+    def program(rank, inputs):
+        if rank == 0:
+            os.environ = {"RANK": "mine"}  # noqa: B003
+        dist.barrier()
+        return os.environ["RANK"]
+
+    before = os.environ
+    assert emulate(program, (0, 0)).returns == ("mine", "1") and os.environ is before
+
+
+def test_ranks_find_what_torchrun_would_tell_them():
+    def program(rank, inputs):
+        names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR")
+        return [os.environ[name] for name in names], os.environ["MASTER_PORT"].isdigit()
+
+    expected = tuple(([str(rank), str(rank), "2", "2", "0", "127.0.0.1"], True) for rank in range(2))
+    before = dict(os.environ)
+    assert emulate(program, (0, 0)).returns == expected == launch(program, (0, 0), "gloo").returns
+    assert dict(os.environ) == before
+
+
+def test_endless_output_is_bounded_as_in_a_launched_run():
+    def program(rank, inputs):
+        while True:
+            print("x" * 999)
+            if rank and time.monotonic() > 5:
+                return
+
+    lines = []
+    timeline = emulate(program, (1, 1), timeout=3, on_output=lambda rank, line: lines.append(line))
+    assert 4_000_000 < len(timeline.output[0]) < 4_200_000
+    assert "[joinlab left out" in timeline.output[0] and lines[-1].startswith("[joinlab left out the rest")
 
 
 @pytest.mark.parametrize("start", [lambda: signal.alarm(1), lambda: signal.setitimer(signal.ITIMER_REAL, 1)])

@@ -31,7 +31,7 @@ import joinlab
 from joinlab.errors import LaunchError, LaunchInterrupted
 from joinlab.launcher import launcher, monitor
 from joinlab.launcher.forkclient import ForkServer
-from joinlab.launcher.run_files import KEPT
+from joinlab.program.kept import KEPT
 from joinlab.program.sources import source_of
 from joinlab.timeline import EndKind, Timeline
 from tests.leftovers import assert_nothing_left

@@ -582,6 +582,24 @@ def test_the_last_calls_of_a_dropped_segment_are_read_back_with_their_ends(tmp_p
     assert [stack for stack, _ in found(seldom=9, often=9)] == [4, 3]
 
 
+def test_a_link_that_someone_puts_in_a_segment_s_place_is_not_written_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounded_log, "SEGMENT_BYTES", 1000)
+    other = tmp_path / "precious"
+    other.write_text("as it was")
+    lost: list[OSError] = []
+    log = BoundedLog(tmp_path, 0, lost.append)
+    log.preamble = lambda: ["preamble\n"]
+    (tmp_path / "rank-0.1.jsonl").symlink_to(other)
+    for _ in range(100):
+        log.write_text("x" * 50 + "\n")
+    log.close()
+    assert other.read_text() == "as it was"
+    assert [type(one) for one in lost] == [FileExistsError]
+    assert '{"e":"lost"' in (tmp_path / "rank-0.0.jsonl").read_text()
+
+
 def test_threads_lose_no_line_while_segments_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded_log, "SEGMENT_BYTES", 40_000)
     monkeypatch.setattr(events, "CHUNK", 5_000)
@@ -660,14 +678,14 @@ def test_a_damaged_line_leaves_a_timeline_that_can_be_judged_and_saved(
 
 def test_missing_ranks_cut_lines_and_damage_are_named_and_the_rest_is_read(tmp_path: Path) -> None:
     write(tmp_path, 0, begin(0, 4) + call(0, 1500, 2000) + '{"e":"call","id":1,"g"')
-    write(tmp_path, 1, begin(1, 4) + "no event\n" + call(0, 1500, 2000))
+    write(tmp_path, 1, begin(1, 4) + "no event\n" + "[" * 3000 + "\n" + call(0, 1500, 2000))
     timeline = load_recording(tmp_path)
     assert timeline.world_size == 4
     assert timeline.calls.height == 2
     problems = "\n".join(timeline.meta["problems"])
     assert "there is no record of ranks 2, 3" in problems
     assert "rank-0.0.jsonl' ends within a line" in problems
-    assert "rank-1.0.jsonl': 1 damaged lines were left out" in problems
+    assert "rank-1.0.jsonl': 2 damaged lines were left out" in problems
     assert [end.kind for end in timeline.ends] == [EndKind.UNKNOWN] * 4
     assert timeline.meta["missing_ranks"] == [2, 3]
 

@@ -27,6 +27,14 @@ def check_can_write(path: Path | None) -> None:
         raise JoinlabError(f"{path} cannot be written: permission denied. Nothing was run; name another place.")
 
 
+def check_apart(source: str | None, target: Path | None) -> None:
+    """Raise JoinlabError if what is to be written would replace what is read."""
+    if source and target and target.exists() and os.path.exists(source) and target.samefile(source):
+        raise JoinlabError(
+            f"{target} is the recording itself, and a page in its place would destroy it. Name another file."
+        )
+
+
 def save(timeline: Timeline, path: Path) -> None:
     """Save a recording at `path`, or where it can be kept.
 

@@ -48,9 +48,9 @@ def _run(options: argparse.Namespace) -> int:
     except LaunchInterrupted as interrupted:
         keeping.keep(interrupted.timeline, options.save, options.html)
         raise
+    keeping.keep(timeline, options.save, options.html)  # first: the report may fail, on a closed stream for one
     screen = report.Screen()
     screen.print(report.run_report(timeline, width=screen.width))
-    keeping.keep(timeline, options.save, options.html)
     return 0 if all(end.kind == "finished" for end in timeline.ends) else 1
 
 

@@ -290,7 +290,12 @@ class Host:
     def printed(self, text: str) -> None:
         """It wrote to its stdout or stderr."""
         if not self.waits.thread.doomed:
-            self.own.output.append(text)
+            self.told(text)
+
+    def told(self, text: str) -> None:
+        """Keep what it printed, or what is told of how it raised, within bounds."""
+        self.own.output.add(text.encode(errors="backslashreplace"))
+        if self.own.output.whole:
             self.orders.printed_lines.append((self.rank, text))
 
     def exit_process(self, status: int) -> NoReturn:

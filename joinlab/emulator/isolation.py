@@ -35,13 +35,15 @@ from joinlab.emulator.copies import Copies
 from joinlab.emulator.devices import patch_devices
 from joinlab.emulator.leftovers import Leftovers
 from joinlab.emulator.output import RankInput, RankOutput
-from joinlab.emulator.own import DRAWING, Environments, Own, Worlds, read_swapped, write_swapped
+from joinlab.emulator.own import DRAWING, GIVEN, Environments, Own, Worlds, read_swapped, write_swapped
 from joinlab.emulator.patches import Patches, chosen
 from joinlab.emulator.rank_process import patch_process
 from joinlab.emulator.scheduler import behind, current, forget_ranks
 from joinlab.program.process_group import check_begin, name_backend
 
-_chdir = os.chdir  # the original: ranks get another one
+_chdir = os.chdir  # the originals: ranks get others, or may put others there
+_environ: Any = os.environ
+_environb: Any = os.environb
 
 _HOST_SYNCS = (
     "item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__", "__index__", "__repr__", "__format__",
@@ -146,7 +148,7 @@ class Isolation:
         Isolation._installed = None
         self._uninstall()
         if host is not None:
-            os.environ._data = os.environb._data = host.own.environ  # type: ignore[attr-defined]
+            _environ._data = _environb._data = host.own.environ
         for name in ("stdin", "stdout", "stderr"):
             stream = getattr(sys, name)
             if isinstance(stream, (RankInput, RankOutput)):
@@ -164,12 +166,12 @@ class Isolation:
         swapped = read_swapped()
         self._leftovers.read()
         inside = [(value, value.copy()) for value in swapped if isinstance(value, (list, dict))]
-        environ = self._environ = os.environ._data  # type: ignore[attr-defined]
+        environ = self._environ = _environ._data
         functions = [(vars(module), dict(vars(module))) for module in (random, np.random)]
         self._cwd = cwd
 
         def restore() -> None:
-            os.environ._data = os.environb._data = environ  # type: ignore[attr-defined]
+            _environ._data = _environb._data = environ
             for own in self._owns:
                 _undo_environ(environ, own.environ)
             write_swapped(read_swapped(), swapped)
@@ -196,7 +198,7 @@ class Isolation:
             torch.set_num_threads(1)  # as in a launched rank: sums are then made in the same order
         for module, draws in _DRAWS.items():
             vars(module).update(draws)
-        os.environ._data = os.environb._data = Environments(self._environ)  # type: ignore[attr-defined]
+        _environ._data = _environb._data = Environments(self._environ)
         sys.stdin = RankInput(sys.stdin)
         sys.stdout, sys.stderr = RankOutput(sys.stdout), RankOutput(sys.stderr)
         for own in self._owns:
@@ -387,9 +389,8 @@ def _begin(host: Any, own_backend: str) -> Callable[..., None]:
 
 
 def _undo_environ(before: dict[bytes, bytes], after: dict[bytes, bytes]) -> None:
-    """Variables that a rank has set were set for C code too; the three that it was given were not."""
-    given = {b"RANK", b"LOCAL_RANK", b"WORLD_SIZE"}
-    for name in {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)} - given:
+    """Variables that a rank has set were set for C code too; those that it was given were not."""
+    for name in {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)} - GIVEN:
         if name in before:
             os.putenv(name, before[name])
         else:

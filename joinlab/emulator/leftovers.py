@@ -5,7 +5,7 @@ it; here they would stay. Restored are:
 
 - settings of Python: recursion limit, switch interval, garbage collection, locale, umask, resource limits, the hooks of
   `sys` and `threading`, the import path and its finders, names in `builtins`, replaced entries of `sys.modules`
-- settings of torch and numpy: print options, matmul precision, `warn_always`, error handling of floats
+- settings of torch and numpy: print options, matmul precision, `warn_always`, error handling of floats, global hooks
 - functions and classes that the program replaced in torch, its common classes and some modules of Python (`_OWNERS`),
   and functions of its own that it added there. Other attributes stay: torch caches in its modules as it runs.
 
@@ -24,9 +24,13 @@ import logging
 import math
 import os
 import random
+import socket
+import subprocess
 import sys
+import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import FunctionType
@@ -40,6 +44,7 @@ import torch.utils.data
 from torch import _tensor_str
 from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import optimizer as optimizers
 
 from joinlab.program.labels import kind_of
 
@@ -51,6 +56,7 @@ _OWNERS: tuple[Any, ...] = (
     *(torch.nn, torch.nn.functional, torch.nn.Module, torch.nn.Parameter, torch.nn.init, DistributedDataParallel),
     *(value for value in vars(torch.nn).values() if isinstance(value, type)),
     *(dist, c10d, builtins, os, sys, time, random, math, json, logging, threading, np, np.random),
+    *(socket, tempfile, warnings, subprocess, torch.nn.modules.module),
 )
 """Modules and classes in which a program's patches are undone."""
 
@@ -74,6 +80,19 @@ def _set_limits(limits: dict[int, tuple[int, int]]) -> None:
                 resource.setrlimit(number, limit)
 
 
+_GLOBAL_HOOKS = [
+    hooks
+    for module in (torch.nn.modules.module, optimizers)
+    for name, hooks in vars(module).items()
+    if name.startswith("_global_") and isinstance(hooks, dict)
+]
+
+
+def _refill(hooks: dict[Any, Any], before: dict[Any, Any]) -> None:
+    hooks.clear()
+    hooks.update(before)
+
+
 _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (sys.getrecursionlimit, sys.setrecursionlimit),
     (sys.getswitchinterval, sys.setswitchinterval),
@@ -87,6 +106,9 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (np.geterr, lambda choices: np.seterr(**choices)),
     (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     (torch.is_warn_always_enabled, torch.set_warn_always),
+    (socket.getdefaulttimeout, socket.setdefaulttimeout),
+    (lambda: tempfile.tempdir, lambda folder: setattr(tempfile, "tempdir", folder)),
+    (lambda: [dict(hooks) for hooks in _GLOBAL_HOOKS], lambda before: [*map(_refill, _GLOBAL_HOOKS, before)]),
     (lambda: logging.root.manager.disable, lambda level: setattr(logging.root.manager, "disable", level)),
 )
 """How each is read, and how it is set."""

@@ -31,6 +31,8 @@ from torch._C import _distributed_c10d as dist_c
 from torch.distributed import distributed_c10d as c10d
 
 from joinlab.emulator.scheduler import behind
+from joinlab.program.kept import Kept
+from joinlab.program.program import as_torchrun
 
 
 class World:
@@ -143,6 +145,7 @@ def read_swapped() -> list[Any]:
         _root.handlers,
         _root.manager.loggerDict,
         _context._actual_context,
+        os.environ,
     ]
 
 
@@ -157,6 +160,7 @@ _WRITE: tuple[Callable[[Any], Any], ...] = (
     _set_attribute(_root, "handlers"),
     _set_attribute(_root.manager, "loggerDict"),
     _set_attribute(_context, "_actual_context"),
+    _set_attribute(os, "environ"),
 )
 """How each of them is set."""
 
@@ -164,7 +168,7 @@ _WRITE: tuple[Callable[[Any], Any], ...] = (
 def write_swapped(now: list[Any], values: list[Any]) -> None:
     """Make them `values`; `now` is what they are."""
     for write, found, value in zip(_WRITE, now, values, strict=True):
-        if found is not value and (type(value) in (list, dict) or found != value):
+        if found is not value and (type(value) in (list, dict, os._Environ) or found != value):
             write(value)
 
 
@@ -173,6 +177,9 @@ def _methods_of(instance: Any, module: Any) -> tuple[str, ...]:
     found = (name for name, value in vars(module).items() if getattr(value, "__self__", None) is instance)
     return tuple(name for name in found if not name.startswith("_"))
 
+
+GIVEN = {os.fsencode(name) for name in as_torchrun(0, 1, "")}
+"""Environment variables that each rank is given."""
 
 DRAWING = {random: _methods_of(random._inst, random), np.random: _methods_of(np.random.mtrand._rand, np.random)}
 """Modules that draw numbers from a hidden generator, and their functions that do."""
@@ -207,7 +214,7 @@ class Own:
         self.names: list[Any] = []
         self.torch_random: Any = None
         self.cwd = ""
-        self.output: list[str] = []
+        self.output = Kept()
         self.at_exit: list[Callable[[], Any]] = []
         self.handlers: dict[int, Any] = {}
         self.gpu = rank
@@ -221,8 +228,8 @@ class Own:
         self.swapped = [value.copy() if isinstance(value, (list, dict)) else value for value in read_swapped()]
         self.cwd = cwd
         self.environ = dict(environ)
-        for name, number in {"RANK": self.rank, "LOCAL_RANK": self.rank, "WORLD_SIZE": self.ranks}.items():
-            self.environ[os.fsencode(name)] = os.fsencode(str(number))
+        given = as_torchrun(self.rank, self.ranks, environ.get(b"MASTER_PORT", b"29500").decode())
+        self.environ |= {os.fsencode(name): os.fsencode(value) for name, value in given.items()}
 
     def drawing(self, module: Any) -> Any:
         """This rank's generator in place of the hidden one of `random` or `numpy.random`."""

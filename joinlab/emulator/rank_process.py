@@ -21,6 +21,9 @@ import torch
 from joinlab.emulator.patches import Patches
 from joinlab.emulator.scheduler import Thread, adopt
 
+if sys.platform != "win32":
+    import resource
+
 EPOCH_NS = 1_635_724_800_000_000_000
 """What time.time_ns() starts with: 1 November 2021, 0:00 UTC. Always the same, so that a run can be repeated."""
 
@@ -42,6 +45,17 @@ def patch_process(patches: Patches, pid: int) -> None:
     patches.for_ranks(os, "abort", lambda host: lambda: _signal(host, signal.SIGABRT))
     patches.for_programs(os, "getpid", lambda host: lambda: _pid(host, pid))
     patches.for_ranks(os, "kill", lambda host, kill=os.kill: _kill(host, pid, kill))  # type: ignore[misc]
+    for name in ("execv", "execve"):  # which the others call
+        patches.for_ranks(os, name, lambda host: _no_exec)
+    if sys.platform != "win32":
+        group, thread, limit = (
+            _no_kill("os.killpg", os.killpg),
+            _no_kill("pthread_kill", signal.pthread_kill),
+            _limits(),
+        )
+        patches.for_ranks(os, "killpg", lambda host: group)
+        patches.for_ranks(signal, "pthread_kill", lambda host: thread)
+        patches.for_ranks(resource, "setrlimit", lambda host: limit)
     patches.for_ranks(os, "chdir", lambda host, chdir=os.chdir: _chdir(host, chdir))  # type: ignore[misc]
     patches.for_ranks(atexit, "register", lambda host: _register(host.own.at_exit))
     _patch_signals(patches)
@@ -64,11 +78,23 @@ def _pid(host: Any, pid: int) -> int:
 def _kill(host: Any, pid: int, kill: Callable[[int, int], None]) -> Callable[[int, int], None]:
     def kill_rank(target: int, number: int) -> None:
         if target not in (pid, _pid(host, pid)):
-            kill(target, number)
+            _no_kill("os.kill", kill, of_group=target <= 0)(target, number)
         elif number:
             _signal(host, number)
 
     return kill_rank
+
+
+def _no_kill(name: str, kill: Callable[[int, int], None], of_group: bool = True) -> Callable[[int, int], None]:
+    def refuse(target: int, number: int) -> None:
+        if number and of_group and (name != "os.killpg" or target == os.getpgrp()):
+            raise RuntimeError(
+                f"{name}({target}, {number}) would end the process that all ranks of an emulation share, and this "
+                "notebook with it. End a rank by os.kill(os.getpid(), ...), or use joinlab.launch."
+            )
+        kill(target, number)
+
+    return refuse
 
 
 def _signal(host: Any, number: int) -> None:
@@ -185,6 +211,29 @@ def _patch_threads(patches: Patches) -> None:
 
 
 # ---------------------------------------------------------------------------------------- what cannot be
+
+
+def _no_exec(*args: Any) -> NoReturn:
+    raise RuntimeError(
+        "os.exec would replace the process that all ranks of an emulation share, and this notebook with it. Start the "
+        "command by subprocess.run, or use joinlab.launch."
+    )
+
+
+def _limits() -> Callable[[int, tuple[int, int]], None]:
+    setrlimit = resource.setrlimit
+
+    def limit(which: int, limits: tuple[int, int]) -> None:
+        hard = resource.getrlimit(which)[1]
+        lowered = limits[1] != resource.RLIM_INFINITY and not 0 <= hard <= limits[1]
+        if which == resource.RLIMIT_CPU or lowered:
+            raise RuntimeError(
+                "all ranks of an emulation share this process: a limit of its CPU time would end it, and a hard limit "
+                "cannot be raised again. Set the soft limit alone, or use joinlab.launch."
+            )
+        setrlimit(which, limits)
+
+    return limit
 
 
 def _no_profiler(*args: Any, **kwargs: Any) -> NoReturn:

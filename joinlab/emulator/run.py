@@ -141,8 +141,7 @@ class Emulation:
             self._returned(host, None)
             return
         told, text = traceback_text(error), text_of(error)
-        host.own.output.append(told)
-        self.printed_lines.append((host.rank, told))
+        host.told(told)
         host.drain(closing=at_exit(f"its program has raised {text}"))
         host.ending = Ending.raised((call.row for call in host.calls), text)
 
@@ -420,7 +419,7 @@ class Emulation:
             ends=[host.ending or Ending.at(EndKind.KILLED, None, "it never ran") for host in self.hosts],
             meta=meta,
             returns=self._returns,
-            output=["".join(host.own.output) for host in self.hosts],
+            output=[host.own.output.text() for host in self.hosts],
             later=True,
         )
 
@@ -452,6 +451,8 @@ class Emulation:
         for rank, line in enumerate(rest):
             if line:
                 listener(rank, line)
+            if not self.hosts[rank].own.output.whole:
+                listener(rank, "[joinlab left out the rest; the end of it is in timeline.output]")
 
 
 def _awaited(host: Host) -> CallRow | None:

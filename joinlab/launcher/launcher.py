@@ -7,7 +7,6 @@ follows them to their ends.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import socket
@@ -167,6 +166,7 @@ def _run(pickled: bytes, meta: Meta, backend: str | None, how: Watching) -> Time
             "nccl": server.hello["nccl"],
             "settings": settings,
             "environ": dict(os.environ),
+            "port": _free_port(),
             "path": [str(entry) for entry in sys.path],  # a Path among them is of no use to Python, but common
             "cwd": cwd,
             "cells": texts_of_cells(pickled),
@@ -184,6 +184,8 @@ def _run(pickled: bytes, meta: Meta, backend: str | None, how: Watching) -> Time
 
 def _hold(folder: Path) -> int:
     """A descriptor that locks the folder while this process lives. OSError if another process holds it."""
+    import fcntl  # no Windows has it, and none comes here
+
     held = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -221,6 +223,14 @@ def loopback() -> str:
         f"ranks on gloo talk over the loopback interface, and no port of it can be had: {error}. Bring it up (ip link "
         "set lo up), or end processes that hold its ports."
     )
+
+
+def _free_port() -> str:
+    """A port that no one uses now: what a rank is given as MASTER_PORT. Its default group does not need it."""
+    with socket.socket() as probe, suppress(OSError):
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+    return "29500"
 
 
 def _pickle(program: Program) -> bytes:

@@ -30,7 +30,7 @@ from joinlab.launcher import descendants
 from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text
 from joinlab.program.plain_data import encode
 from joinlab.program.process_group import check_begin
-from joinlab.program.program import Inputs, call_program
+from joinlab.program.program import Inputs, as_torchrun, call_program
 from joinlab.program.sources import know_cells
 from joinlab.recorder.events import PROGRAM, EventLog, log_name, output_name, return_name
 from joinlab.recorder.install import install
@@ -92,7 +92,8 @@ def _own_process(folder: Path, rank: int, request: Mapping[str, Any]) -> None:
     os.environ.update(request["settings"])
     if os.environ.pop("JOINLAB_NCCL_HOSTS", None):
         os.environ["NCCL_HOSTID"] = f"joinlab-{rank}"
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(len(request["inputs"])))
+    port = request["environ"].get("MASTER_PORT") or request["port"]
+    os.environ.update(as_torchrun(rank, len(request["inputs"]), port))
     sys.path[:] = request["path"]
     sys.argv[:] = [request["program"]]
     os.chdir(request["cwd"])

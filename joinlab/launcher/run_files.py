@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from joinlab.launcher.terminal import Listener
+from joinlab.program.kept import KEPT, Kept
 from joinlab.program.plain_data import decode
 from joinlab.recorder.events import LogTail, log_name, output_name, return_name
 from joinlab.recorder.rank_log import RankLog
 
-KEPT = 2 << 20
-"""Bytes kept of the beginning of a rank's output, and as many of its end."""
 PORTION = 1 << 20
 """Bytes read at once."""
 LINE = 1 << 16
@@ -102,9 +101,7 @@ class Output:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._fd = -1
-        self._at = 0
-        self._head = b""
-        self._tail = b""
+        self._kept = Kept()
 
     def read(self) -> bytes:
         """The next bytes, at most PORTION."""
@@ -113,28 +110,18 @@ class Output:
                 self._fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
             except FileNotFoundError:
                 return b""
-        data = os.pread(self._fd, PORTION, self._at)
-        self._at += len(data)
-        room = KEPT - len(self._head)
-        self._head += data[:room]
-        self._tail += data[room:]
-        if len(self._tail) > 2 * KEPT:  # not at each portion: cutting copies
-            self._tail = self._tail[-KEPT:]
-            _give_back(self._fd, self._at - KEPT)
+        data = os.pread(self._fd, PORTION, self._kept.size)
+        if self._kept.add(data):
+            _give_back(self._fd, self._kept.size - KEPT)
         return data
 
     def last(self, size: int) -> str:
         """The last `size` bytes at most."""
-        return (self._head + self._tail)[-size:].decode(errors="replace")
+        return self._kept.last(size)
 
     def text(self) -> str:
-        """All that was read, or its beginning and end with a line between them that says how much is missing."""
-        kept = self._tail[-KEPT:]
-        left_out = self._at - len(self._head) - len(kept)
-        if not left_out:
-            return (self._head + kept).decode(errors="replace")
-        head, tail = (part.decode(errors="replace") for part in (self._head, kept))
-        return f"{head}\n[joinlab left out {left_out:,} bytes of {self._at:,} here]\n{tail}"
+        """What is kept of it."""
+        return self._kept.text()
 
     def close(self) -> None:
         """Close the file."""

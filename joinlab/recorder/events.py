@@ -143,7 +143,9 @@ class EventLog:
 
     def _begin(self, path: Path, text: bytes = b"") -> None:
         """Create the file, beginning with this text."""
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        # Others may write to the folder: no link is followed, and only the first file, which is reserved, is replaced.
+        new = os.O_EXCL if self.segment else os.O_TRUNC
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | new | getattr(os, "O_NOFOLLOW", 0) | os.O_CLOEXEC, 0o600)
         try:
             mapped = _mapped(fd, len(text) + CHUNK, self._full_at, 0)
         except OSError:

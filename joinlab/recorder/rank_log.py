@@ -77,7 +77,7 @@ class RankLog:
             if line:
                 try:
                     self._take(_checked(json.loads(line)))
-                except (AttributeError, KeyError, TypeError, ValueError):  # not ours, or damaged
+                except (AttributeError, KeyError, TypeError, ValueError, RecursionError):  # not ours, or damaged
                     self.damaged += 1
 
     @property
