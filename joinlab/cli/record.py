@@ -8,6 +8,7 @@ own traceback and exit code.
 
 from __future__ import annotations
 
+import _thread
 import argparse
 import builtins
 import errno
@@ -105,7 +106,7 @@ class _Voice:
             reads, writes = os.pipe()
             os.set_blocking(writes, False)
             signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
-            threading.Thread(target=self._hear, args=(reads,), name="joinlab: Ctrl-C", daemon=True).start()
+            _thread.start_new_thread(self._hear, (reads,))  # bare: one that is listed counts as the program's
 
     def _hear(self, reads: int) -> None:
         while (numbers := os.read(reads, 1)) and numbers[0] != signal.SIGINT:

@@ -31,7 +31,8 @@ class Waits:
         self.futures: WeakKeyDictionary[Any, RecordedCall] = WeakKeyDictionary()
         """The call that a future of the program's tells of, or waits for."""
         self._callbacks = itertools.count()
-        self._unnamed = _thread._count() - active_count()  # threads before the fork
+        self._bare = _thread._count() - active_count()
+        """How many bare threads are not the program's, less the main thread, which `_thread` does not count."""
 
     @contextmanager
     def waiting(self, calls: Sequence[RecordedCall], limited: bool = False) -> Iterator[None]:
@@ -56,8 +57,7 @@ class Waits:
         once more, as a thread that does not wait, so that no hang is proven from it.
         """
         thread = get_ident()
-        unnamed: int = _thread._count() - self._unnamed  # threading does not know all
-        live = max(active_count(), unnamed) - self.own_threads + limited
+        live = max(active_count(), _thread._count() - self._bare) - self.own_threads + limited
         ids = ",".join([str(call.id) for call in calls])
         line = f'{{"e":"wait","id":[{ids}],"t":{now()},"th":{thread},"n":{live}}}\n'
         self.open[thread] = line
