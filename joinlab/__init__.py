@@ -118,9 +118,10 @@ def __getattr__(name: str) -> Any:
 
 
 def _let_timelines_show_themselves() -> None:
-    """Give Timeline the method by which marimo and other front ends show an object. IPython shows a live view instead.
+    """Give Timeline the method by which marimo and other front ends show an object, and what raise_for_ending() says.
 
-    It stands here, above all rooms: a Timeline is plain data and knows nothing of pictures.
+    IPython shows a live view instead. It stands here, above all rooms: a Timeline is plain data, and knows nothing of
+    pictures and of stories.
     """
 
     def shown(timeline: Timeline) -> str:
@@ -128,7 +129,13 @@ def _let_timelines_show_themselves() -> None:
 
         return framed(timeline)
 
-    sys.modules["joinlab.timeline"].Timeline._repr_html_ = shown
+    def said(timeline: Timeline) -> str:
+        from joinlab.story.judge import diagnose
+
+        return str(diagnose(timeline))
+
+    kind = sys.modules["joinlab.timeline"].Timeline
+    kind._repr_html_, kind._said = shown, said
 
 
 def __dir__() -> list[str]:

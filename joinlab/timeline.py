@@ -379,13 +379,14 @@ class Timeline:
         )
 
     def raise_for_ending(self) -> Timeline:
-        """Return self if every rank finished with nothing pending; else raise RankError saying who did not."""
-        bad = [
-            f"rank {r} {e}: {e.text}" for r, e in enumerate(self.ends) if e.kind is not EndKind.FINISHED or e.pending
-        ]
-        if bad:
-            raise RankError("; ".join(bad) + ". See joinlab.diagnose(timeline) for why.", self)
+        """Return self if every rank finished with nothing pending; else raise RankError, which tells the story."""
+        if any(end.kind is not EndKind.FINISHED or end.pending for end in self.ends):
+            raise RankError(self._said(), self)
         return self
+
+    def _said(self) -> str:
+        """How the ranks ended, in words. The package puts the story in its place: a Timeline does not judge."""
+        return "; ".join(f"rank {rank} {end}: {end.text}" for rank, end in enumerate(self.ends))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one file that `joinlab.load` opens, also on a machine without torch; returns its path."""

@@ -195,7 +195,6 @@ def test_a_rank_that_stands_outside_any_call_says_where(tmp_path: Path) -> None:
         recorded = RecordedFolder(tmp_path / "runs")
         recorded.refresh()
         assert not recorded.refresh()  # to say where it stands is no move
-        recorded.close()
     again = joinlab.load(timeline.save(tmp_path / "saved"))
     assert again.meta["stood"] == timeline.meta["stood"]
 
@@ -762,6 +761,18 @@ def test_the_gpu_of_a_rank_is_told(tmp_path: Path) -> None:
     assert load_recording(tmp_path).meta["processes"][0]["gpu"] == "cuda:3 (NVIDIA H100)"
 
 
+def test_watch_gives_the_story_as_a_line_of_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    write(tmp_path / "runs" / "today", 0, begin(0, 1) + call(0, 1500, 1600) + '{"e":"return"}\n')
+    assert main(["watch", "--json"]) == 0  # the folder into which `record` writes by itself
+    (line,) = capsys.readouterr().out.splitlines()
+    story = json.loads(line)
+    assert (story["state"], story["ranks"][0]["kind"]) == ("over", "finished")
+
+
 def test_a_folder_grows_while_it_is_followed(tmp_path: Path) -> None:
     write(tmp_path, 0, begin(0, 1) + call(0, 1500, 1600))
     recorded = RecordedFolder(tmp_path)
@@ -771,7 +782,6 @@ def test_a_folder_grows_while_it_is_followed(tmp_path: Path) -> None:
     assert recorded.refresh()
     assert recorded.timeline().calls["seq"].to_list() == [0, 1]
     assert recorded.place(0) == (2, "all_reduce")
-    recorded.close()
 
 
 # ------------------------------------------------------------------------------------------ clocks

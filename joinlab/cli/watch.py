@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from joinlab.cli.command import Command
+from joinlab.cli.record import FOLDER
 
 if TYPE_CHECKING:
     from joinlab.importers.recording import RecordedFolder
@@ -22,7 +24,14 @@ STILL = 3
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="the folder into which the job is recorded")
+    parser.add_argument(
+        "folder",
+        type=Path,
+        nargs="?",
+        default=Path(FOLDER),
+        metavar="FOLDER",
+        help=f"the folder into which the job is recorded (default: {FOLDER})",
+    )
     parser.add_argument("--once", action="store_true", help="look once, and do not wait")
     parser.add_argument(
         "--still",
@@ -30,6 +39,11 @@ def _options(parser: argparse.ArgumentParser) -> None:
         default=30.0,
         metavar="S",
         help="without news for so long, a job with a call that has not completed stands still (default: 30)",
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print the story as a line of JSON where it would be told; its state is running, still, stuck or over",
     )
     parser.add_argument(
         "--exit-code",
@@ -44,41 +58,45 @@ def _run(options: argparse.Namespace) -> int:
 
     from joinlab.cli import report
     from joinlab.importers.recording import RecordedFolder, has_open_call, is_over
+    from joinlab.story.judge import diagnose
 
     recorded = RecordedFolder(options.folder)
     screen = report.Screen()
+
+    def tell(state: str, timeline: Timeline, *first: str) -> None:
+        if options.json:
+            print(json.dumps({"state": state, **diagnose(timeline).plain()}), flush=True)
+        else:
+            screen.print(*first, report.run_report(timeline, width=screen.width), sep="\n")
+
     said = ""
-    try:
-        _wait_for_record(options)
-        moved = time.monotonic()
-        recorded.refresh()
-        if options.once:
+    _wait_for_record(options)
+    moved = time.monotonic()
+    recorded.refresh()
+    if options.once:
+        timeline = recorded.timeline()
+        tell("over" if is_over(timeline) else "running", timeline, "\n".join(_lines(recorded, timeline)))
+        return _code(timeline, False) if options.exit_code else 0
+    shows = screen.is_terminal and not options.json
+    with Live(console=screen, auto_refresh=False, transient=True) if shows else nullcontext() as live:
+        while True:
+            at = time.monotonic()
+            if recorded.refresh():
+                moved = at
             timeline = recorded.timeline()
-            screen.print(
-                "\n".join(_lines(recorded, timeline)), report.run_report(timeline, width=screen.width), sep="\n"
-            )
-            return _code(timeline, False) if options.exit_code else 0
-        with Live(console=screen, auto_refresh=False, transient=True) if screen.is_terminal else nullcontext() as live:
-            while True:
-                at = time.monotonic()
-                if recorded.refresh():
-                    moved = at
-                timeline = recorded.timeline()
-                still = at - moved >= options.still and has_open_call(timeline)
-                if live is not None:
-                    live.update("\n".join(_lines(recorded, timeline, at - moved)), refresh=True)
-                stuck = any(end.kind == "hung" for end in timeline.ends)
-                over = is_over(timeline)
-                if over:
-                    screen.print(report.run_report(timeline, width=screen.width))
-                elif (stuck or still) and said != (said := str(timeline.ends)):
-                    what = "The job stands still." if stuck else f"Nothing has moved for {options.still:g} s."
-                    screen.print(what, report.run_report(timeline, width=screen.width), sep="\n")
-                if over or (options.exit_code and _code(timeline, still)):
-                    return _code(timeline, still) if options.exit_code else 0
-                time.sleep(EVERY_S)
-    finally:
-        recorded.close()
+            still = at - moved >= options.still and has_open_call(timeline)
+            if live is not None:
+                live.update("\n".join(_lines(recorded, timeline, at - moved)), refresh=True)
+            stuck = any(end.kind == "hung" for end in timeline.ends)
+            over = is_over(timeline)
+            if over:
+                tell("over", timeline)
+            elif (stuck or still) and said != (said := str(timeline.ends)):
+                what = "The job stands still." if stuck else f"Nothing has moved for {options.still:g} s."
+                tell("stuck" if stuck else "still", timeline, what)
+            if over or (options.exit_code and _code(timeline, still)):
+                return _code(timeline, still) if options.exit_code else 0
+            time.sleep(EVERY_S)
 
 
 def _wait_for_record(options: argparse.Namespace) -> None:

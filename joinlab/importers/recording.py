@@ -83,11 +83,6 @@ class RecordedFolder:
         """What is known so far."""
         return _timeline(self)
 
-    def close(self) -> None:
-        """Close the files."""
-        for files in self.ranks.values():
-            files.close()
-
 
 class RankFiles:
     """The segments of one rank's log."""
@@ -128,16 +123,11 @@ class RankFiles:
         moves = self.log.moves
         for number in sorted(self._tails):
             data = self._tails[number].read()
-            self._tails[number].close()  # a job of 1,100 ranks has more files than a process may have open
+            self._tails[number].close()  # a job of 1,100 ranks has more files than a process may keep open
             if data and self.log.cut:  # the segment before ended within a line
                 data = b"\n" + data if number != max(self._tails) else data
             self.log.feed(data)
         return self.log.moves > moves
-
-    def close(self) -> None:
-        """Close them."""
-        for tail in self._tails.values():
-            tail.close()
 
 
 def load_recording(folder: str | os.PathLike[str], of: Path | None = None) -> Timeline:
@@ -147,11 +137,8 @@ def load_recording(folder: str | os.PathLike[str], of: Path | None = None) -> Ti
     without a record, lines cut off and files of another job.
     """
     recorded = RecordedFolder(folder, of)
-    try:
-        recorded.refresh()
-        return recorded.timeline()
-    finally:
-        recorded.close()
+    recorded.refresh()
+    return recorded.timeline()
 
 
 def _segments(folder: Path, deep: int = 0) -> Iterator[tuple[Path, int, int]]:

@@ -60,7 +60,6 @@ class Following(View):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self.recorded.close()
         for folder in [folder for folder, view in self._open.items() if view is self]:
             del self._open[folder]
 
