@@ -12,9 +12,10 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import wraps
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, Required, TypedDict, overload
+from typing import Any, Literal, Required, TypedDict, TypeVar, overload
 
 import polars as pl
 
@@ -283,6 +284,7 @@ class Timeline:
     _unread: dict[str, list[CallRow] | list[SpanRow]] = field(default_factory=dict, init=False, repr=False)
     _again: list[Callable[[Timeline], Parting | None]] = field(default_factory=list, init=False, repr=False)
     _asked: list[bool] = field(default_factory=list, init=False, repr=False)
+    _derived: _Derived = field(default_factory=lambda: _Derived(), init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name, columns in _COLUMNS.items():
@@ -409,6 +411,33 @@ class Timeline:
 
 _FOUND = dict.fromkeys(("parting", "fixes"))
 """What is found of a run only when it is asked for."""
+
+
+class _Derived(dict[Any, Any]):
+    """What `derived` functions found in a Timeline. A copy of the Timeline begins without."""
+
+    def __reduce__(self) -> tuple[type[_Derived], tuple[()]]:
+        return _Derived, ()
+
+
+_R = TypeVar("_R")
+
+
+def derived(find: Callable[..., _R]) -> Callable[..., _R]:
+    """Decorates a function of a Timeline: what it finds is found once, kept with the Timeline, and dies with it.
+
+    What it returns must not hold the Timeline: in a circle of references both would wait for the garbage collector.
+    """
+
+    @wraps(find)
+    def kept(timeline: Timeline, *more: Any) -> _R:
+        known, key = timeline._derived, (find, *more)
+        if key not in known:
+            known[key] = find(timeline, *more)
+        found: _R = known[key]
+        return found
+
+    return kept
 
 
 def load(path: str | os.PathLike[str], max_bytes: int = archive.MAX_BYTES) -> Timeline:

@@ -132,7 +132,7 @@ def test_rounds_in_rounds_fold_twice():
 
 
 def test_a_thousand_rounds_open_to_a_few_parts_at_a_time():
-    folding = fold(rounds(1001, ops=("all_reduce", "barrier")))
+    folding = fold(rounds(1001, ops=("all_reduce", "barrier")), whole=True)
     (big,) = [part for part in folding.parts if isinstance(part, Fold)]
     assert big.times == 1000 and len(big.parts) == 10
     assert max(len(part.parts) for part in folds(folding.parts)) <= 30

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
 import re
+import weakref
 from dataclasses import replace
 from itertools import pairwise
 
@@ -16,16 +18,18 @@ from bench.large import large as made
 from dumps import write
 
 import joinlab
-from joinlab import analysis
-from joinlab.analysis.folding import fold, places
-from joinlab.analysis.large import LARGE, Large, large, tellable
-from joinlab.analysis.matching import match
+from joinlab.analysis import reading
+from joinlab.analysis.folding import fold
+from joinlab.analysis.matching import match, wrong
+from joinlab.analysis.reading import read
 from joinlab.cli.report import run_report
+from joinlab.notebook.verdict_card import card
 from joinlab.notebook.view import View
+from joinlab.notebook.view import packed as packed_view
 from joinlab.picture.blocks import gathered
 from joinlab.picture.figures import figure
 from joinlab.picture.lane_data import pack
-from joinlab.picture.lanes import Lane, lanes, read
+from joinlab.picture.lanes import Lane, lanes
 from joinlab.picture.page import write_html
 from joinlab.picture.rows import RowKind
 from joinlab.story.judge import diagnose
@@ -35,7 +39,7 @@ from joinlab.story.scene import Scene
 @pytest.fixture(scope="module")
 def timeline():
     found = made(3, 2000)
-    assert found.calls.height > LARGE
+    assert found.calls.height > reading.MOST
     return found
 
 
@@ -44,39 +48,48 @@ def packed(timeline) -> bytes:
     return pack(timeline)
 
 
-def test_slots_have_the_numbers_that_match_gives_them(timeline):
-    slots = match(timeline)
-    number = {(rank, slot.group, seq): at for at, slot in enumerate(slots) for rank, seq in slot.calls.items()}
-    found = Large.of(timeline)
-    assert found.slot.tolist() == [number[key] for key in timeline.calls.select("rank", "group", "seq").rows()]
-    assert found.wrong.tolist() == [not slot.expected for slot in slots]
+def pairing(calls: pl.DataFrame, nccl: bool) -> list[object]:
+    """Of every call what it shares with those that it meets: its number, or the how-manieth of its pair it is."""
+    counts: dict[object, int] = {}
+    found: list[object] = []
+    for row in calls.rows(named=True):
+        if row["op"] not in ("send", "recv"):
+            found.append((row["group"], row["number"]))
+            continue
+        sends = row["op"] == "send"
+        pair = (row["rank"], row["peer"]) if sends else (row["peer"], row["rank"])
+        key = (row["group"], *pair, None if nccl else row["tag"])
+        nth = counts[sends, key] = counts.get((sends, key), 0) + 1
+        found.append((*key, nth))
+    return found
 
 
 @pytest.mark.filterwarnings("ignore:there is no record of")
-@pytest.mark.parametrize("seed", [0, *range(2, 10)])
-def test_slots_of_several_groups_and_pairs_have_the_numbers_that_match_gives_them(seed, tmp_path, monkeypatch):
-    timeline = joinlab.load(write(tmp_path, parallel_jobs.dumps(parallel_jobs.draw(seed))))
-    slots = match(timeline)
-    number = {(rank, slot.group, seq): at for at, slot in enumerate(slots) for rank, seq in slot.calls.items()}
-    monkeypatch.setattr(analysis.large, "Matched", None)  # not row by row
-    found = analysis.large._numbers(timeline, places(timeline)[0])
-    assert found.tolist() == [number[key] for key in timeline.calls.select("rank", "group", "seq").rows()]
+@pytest.mark.parametrize("seed", [None, 0, *range(2, 10)])
+def test_calls_share_a_slot_if_they_meet_and_slots_follow_each_ranks_order(seed, timeline, tmp_path):
+    if seed is not None:
+        timeline = joinlab.load(write(tmp_path, parallel_jobs.dumps(parallel_jobs.draw(seed))))
+    slot, keys = read(timeline).slot.tolist(), pairing(timeline.calls, timeline.meta["backend"] == "nccl")
+    assert len(set(zip(keys, slot, strict=True))) == len(set(keys)) == len(set(slot)) == max(slot) + 1
+    later = [b > a for (a, r), (b, q) in pairwise(zip(slot, timeline.calls["rank"].to_list(), strict=True)) if r == q]
+    assert sum(later) >= 0.99 * len(later)  # the drawn jobs may have circles
+    assert wrong(timeline).tolist() == [not one.expected for one in match(timeline)]
 
 
 @pytest.mark.parametrize(("ranks", "each"), [(2, 2100), (5, 900)])
 def test_the_few_slots_that_are_kept_tell_the_same_story(ranks, each):
     timeline = made(ranks, each)
-    matched, folding, odd = read(timeline)
-    assert str(diagnose(timeline)) == str(diagnose(timeline, fold(timeline)))
-    assert folding.numbers(matched)[Scene(timeline).parting.first] == Scene(timeline, fold(timeline)).parting.first
-    assert len(matched.slots) < len(odd) / 5
+    every, few = fold(timeline, whole=True), fold(timeline)
+    assert str(diagnose(timeline)) == str(diagnose(timeline, every))
+    assert few.numbers[Scene(timeline).parting.first] == every.numbers[Scene(timeline, every).parting.first]
+    assert len(few.slots) < len(every.slots) / 5 and read(timeline).is_part
 
 
 def test_a_record_that_lost_its_beginning_is_matched_as_the_whole_of_it(timeline):
     calls = timeline.calls.filter((pl.col("rank") != 1) | (pl.col("seq") >= 1500))
     cut = replace(timeline, calls=calls, meta={**timeline.meta, "skipped": {"default": {1: 1500}}})
-    matched, _, _ = read(cut)
-    assert str(diagnose(cut)) == str(diagnose(cut, fold(cut)))
+    matched = fold(cut).every
+    assert str(diagnose(cut)) == str(diagnose(cut, fold(cut, whole=True)))
     whole = match(cut)
     for number, slot in zip(matched.numbers, matched.slots, strict=True):
         assert (slot.calls, slot.lost, slot.expected) == (
@@ -98,18 +111,20 @@ def test_a_mesh_is_judged_by_few_slots_as_by_all(seed, tmp_path, monkeypatch):
         return str(story), story.ranks, report
 
     whole = told()
-    monkeypatch.setattr(analysis.large, "LARGE", 50)
-    monkeypatch.setattr(analysis.large, "KEPT", 0)
-    short, folding = tellable(timeline)
-    assert len(short.slots) < len(match(timeline))
-    assert list(short.numbers) == sorted(short.numbers) and folding.numbers(short) == sorted(folding.numbers(short))
+    monkeypatch.setattr(reading, "MOST", 50)
+    monkeypatch.setattr(reading, "KEPT", 0)
+    timeline = replace(timeline)
+    folding = fold(timeline)
+    assert len(folding.every.slots) < len(match(timeline))
+    assert list(folding.numbers) == sorted(folding.numbers) and set(folding.numbers) <= set(folding.every.numbers)
     assert told() == whole
 
 
 def test_a_job_of_which_no_rank_recorded_some_collectives_is_cut_short(tmp_path, monkeypatch):
     timeline = joinlab.load(write(tmp_path, parallel_jobs.dumps(parallel_jobs.draw(335))))
-    monkeypatch.setattr(analysis.large, "KEPT", 0)
-    short, whole = Large.of(timeline).short, match(timeline)
+    monkeypatch.setattr(reading, "MOST", 0)
+    monkeypatch.setattr(reading, "KEPT", 0)
+    short, whole = fold(timeline).every, match(timeline)
     assert timeline.meta["skipped"]["1"] == {0: 0, 1: 3}
     assert [slot.calls for slot in short.slots] == [whole[number].calls for number in short.numbers]
 
@@ -144,7 +159,7 @@ def test_every_call_comes_back_from_its_columns(timeline, packed):
         slots += np.cumsum(signed["slot"][first:behind] + 1).tolist()
     calls = timeline.calls
     assert begun == calls["started_ns"].to_list()
-    assert slots == large(timeline, False).slot.tolist()
+    assert slots == read(timeline).slot.tolist()
     took = (calls["completed_ns"] - calls["started_ns"]).fill_null(0)
     assert columns["took"].tolist() == took.to_list()
     assert ((columns["flags"] & 1) > 0).tolist() == calls["completed_ns"].is_null().to_list()
@@ -180,8 +195,7 @@ def test_a_figure_of_the_clock_tells_every_call_by_itself_or_in_a_block(timeline
     names = {trace.name: trace for trace in drawn if trace.name}
     blocks = [hover for hover in names[RowKind.FOLD.value].customdata if "calls, all matched" in hover]
     held = sum(int(one.split("</b> ")[1].split()[0].replace(",", "")) for one in blocks)
-    short = large(timeline, False).short
-    assert held + len(short.rows) == timeline.calls.height
+    assert held + len(fold(timeline).every.rows) == timeline.calls.height
     assert sum(len(trace.x) for trace in drawn if trace.type == "bar") < 1000
     assert any("Met, but should not have" in str(trace.customdata) for trace in drawn)
 
@@ -196,3 +210,18 @@ def test_a_figure_of_many_calls_that_are_drawn_one_by_one_elsewhere_has_the_same
     assert len(blocks) + len(alone) < 600 and sum(box.bad for box in alone) == 2
     small = lanes(made(2, 20), "time")
     assert gathered(small, 1e9) is small
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_what_is_derived_of_a_timeline_dies_with_it(many):
+    """No cache holds it, and no circle of references: what is dropped is gone at once."""
+    run = made(5, 1000) if many else joinlab.emulate(joinlab.cases.case_4, (5, 6))
+    frame = weakref.ref(run.calls)
+    diagnose(run), pack(run), lanes(run), card(run), packed_view(run, True)
+    gc.collect()
+    gc.disable()
+    try:
+        del run
+        assert frame() is None
+    finally:
+        gc.enable()

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from timelines import SIZES, Writer, case_timeline
 
 from joinlab import emulate, launch
-from joinlab.analysis.folding import places
 from joinlab.analysis.matching import label_table, match, shadows
 from joinlab.story.judge import diagnose
 from joinlab.timeline import Ending, EndKind, Timeline
@@ -273,7 +272,3 @@ def test_a_refused_call_takes_no_place_in_the_order(backend: str) -> None:
         assert all(slot.expected and slot.absent((0, 1)) == [] for slot in slots)
         assert [slot.refused for slot in slots[:1]] + [slots[-1].refused] == [False, False]
         assert "every call met a call of its kind" in diagnose(timeline).sentence
-        found, _, _ = places(timeline)  # by columns the same calls stand together
-        at = {(row["rank"], row["seq"]): int(number) for row, number in zip(timeline.rows("calls"), found, strict=True)}
-        assert len({at[one] for one in at}) == len(slots)
-        assert all(len({at[one] for one in slot.calls.items()}) == 1 for slot in slots)

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from itertools import product
 
 import polars as pl
@@ -37,7 +36,7 @@ from joinlab.analysis.strays import Paths
 from joinlab.analysis.wording import group_text, ranks_text, upper
 from joinlab.ops import FACTS, Op
 from joinlab.rules.calls import elements_of
-from joinlab.timeline import EndKind, Progress, Timeline, backend_of
+from joinlab.timeline import EndKind, Progress, Timeline, backend_of, derived
 
 _PAIRS = (Op.SEND.value, Op.RECV.value)
 _NEEDS_ALL = (Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_TO_ALL, Op.BARRIER)
@@ -164,7 +163,7 @@ class _Job:
         return {place: one.enqueued for place, one in self.places.items()}
 
 
-@lru_cache(maxsize=2)  # the verdict asks for it again
+@derived
 def blame(timeline: Timeline) -> Blame:
     """Name the ranks that keep the others of a job waiting, from the Timeline alone.
 

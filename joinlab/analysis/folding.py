@@ -17,17 +17,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from joinlab.analysis.matching import SETUP, Matched, Slot, group_places, groups_of, is_setup
+from joinlab.analysis.matching import SETUP, Matched, Slot, is_setup
+from joinlab.analysis.reading import Codes, Reading, hash_columns, mixed, read
 from joinlab.analysis.wording import asks, asks_of, ranks_text
 from joinlab.ops import POINT_TO_POINT
-from joinlab.timeline import Timeline
+from joinlab.timeline import Timeline, derived
 
 FEWEST = 3
 """A round of rows is folded if that hides at least this many rows, or it is DDP's own setup."""
@@ -44,9 +44,6 @@ MANY = 12
 _CANDIDATES = 64  # periods tried at one place: the distances to the next places where the same row comes again
 
 _SETUP = {asks(f"broadcast ({name})", "broadcast") for name in SETUP}
-
-Codes = npt.NDArray[np.uint64]
-
 
 Classes = tuple[tuple[int, ...], ...]
 
@@ -73,7 +70,7 @@ Part = int | Fold
 """A row of its own, by index of its slot, or a fold of several."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Folding:
     """A Timeline folded.
 
@@ -81,15 +78,15 @@ class Folding:
     matched  the calls of the first rank of every class, matched. Their slots are the rows; `Slot.lost` names the
              ranks that issued the same call and are not shown
     parts    the rows from first to last, each of them once: by index of its slot, or within a Fold
+    every    the calls of all ranks, matched
     late     first ranks of those classes whose ranks did the same only from shortly before anything went wrong
-    every    the calls of all ranks, matched, where they were at hand
     """
 
     classes: tuple[tuple[int, ...], ...]
     matched: Matched
     parts: tuple[Part, ...]
+    every: Matched
     late: tuple[int, ...] = ()
-    every: Matched | None = None
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -101,15 +98,10 @@ class Folding:
         """The ranks of each lane, by the rank that stands for them."""
         return {ranks[0]: ranks for ranks in self.classes}
 
-    def numbers(self, matched: Matched) -> list[int]:
-        """The index of every row among the slots of the whole Timeline, matched: what joinlab.match counts."""
-        if matched is self.matched:
-            return list(matched.numbers)
-        at = {(rank, slot.group, seq): k for k, slot in enumerate(matched.slots) for rank, seq in slot.calls.items()}
-        firsts = (next(iter(slot.calls.items())) for slot in self.slots)
-        return [
-            matched.numbers[at[rank, slot.group, seq]] for slot, (rank, seq) in zip(self.slots, firsts, strict=True)
-        ]
+    @property
+    def numbers(self) -> Sequence[int]:
+        """The index of every row among all slots of the Timeline: what joinlab.match counts."""
+        return self.matched.numbers
 
     def label(self, part: Fold, rank: int | None = None) -> str:
         """What a fold holds, in words; of one lane, or of all of them.
@@ -140,36 +132,33 @@ class Folding:
         return f"Before anything went wrong, {which} also issued other calls or lines, which all matched."
 
 
-def fold(
-    timeline: Timeline,
-    keep: Collection[int] = (),
-    ranks: bool | Classes = True,
-    matched: Matched | None = None,
-    late: tuple[int, ...] = (),
-) -> Folding:
-    """Fold a Timeline.
+def fold(timeline: Timeline, keep: Collection[int] = (), ranks: bool = True, whole: bool = False) -> Folding:
+    """Fold a Timeline; of one with many calls, the slots that are told one by one.
 
-    keep     rows that stay rows of their own, by index of Folding.slots: what is selected
-    ranks    False gives every rank a lane of its own; or the ranks of each lane, where they are known
-    matched  Matched(timeline), if it is at hand
-    late     with `ranks` that are known: as Folding has it
+    keep   rows that stay rows of their own, by index of Folding.slots: what is selected
+    ranks  False gives every rank a lane of its own
+    whole  all slots, however many
 
         [part for part in fold(timeline).parts if isinstance(part, int)]        # rows that stand by themselves
     """
-    if isinstance(ranks, bool):
-        classes, late = rank_lanes(timeline) if ranks else (tuple((rank,) for rank in range(timeline.world_size)), ())
-    else:
-        classes = ranks
-    shown = matched
-    if shown is None or len(classes) < timeline.world_size:
-        shown = _shown(timeline, classes, matched)
-    return Folding(classes, shown, fold_rows(shown, keep), late, matched)
+    found = _folded(timeline, ranks and timeline.world_size > 2, whole)  # two never share a lane
+    return replace(found, parts=fold_rows(found.matched, keep)) if keep else found
+
+
+@derived
+def _folded(timeline: Timeline, ranks: bool, whole: bool) -> Folding:
+    classes, late = rank_lanes(timeline) if ranks else (tuple((rank,) for rank in range(timeline.world_size)), ())
+    told = None if whole else read(timeline).told
+    every = Matched(timeline, told)
+    fewer = len(classes) < timeline.world_size
+    matched = Matched(timeline, told, [some[0] for some in classes]) if fewer else every
+    return Folding(classes, matched, fold_rows(matched), every, late)
 
 
 # ---------------------------------------------------------------- ranks
 
 
-@lru_cache(maxsize=2)  # the verdict and the picture ask for the same: 0.2 s of a Timeline of 500,000 calls
+@derived
 def rank_lanes(timeline: Timeline) -> tuple[Classes, tuple[int, ...]]:
     """The ranks of each lane, in order of their first rank, and which of them are `late`, as Folding has it.
 
@@ -220,55 +209,33 @@ def _signatures(timeline: Timeline, tail: bool = False) -> tuple[Codes, dict[tup
 
     tail  count only what comes from shortly before the rank's first call that went wrong
     """
-    calls, world = timeline.calls, timeline.world_size
+    found, calls, world = read(timeline), timeline.calls, timeline.world_size
     if calls.is_empty():
         return np.zeros(world, np.uint64), {}
-    ranks = calls["rank"].to_numpy()
-    local, groups = _local_groups(timeline)
+    ranks = found.ranks
+    local, groups = _local_groups(found)
     away = ((pl.col("peer") - pl.col("rank")) % world).fill_null(world)
     waits = pl.col("host_wait_begin_ns").is_not_null() & pl.col("host_wait_end_ns").is_null()
     done = pl.col("completed_ns").is_not_null()
-    derived = calls.select(away=away, done=done, waits=waits).with_columns(local=pl.Series(local))
-    slots, odd, kinds = places(timeline)
-    mine = kinds + _mixed(hash_columns(calls, "tag", "input", "error")) + hash_columns(derived, *derived.columns)
+    more = calls.select(away=away, done=done, waits=waits).with_columns(local=pl.Series(local))
+    mine = found.kinds + mixed(hash_columns(calls, "tag", "input", "error")) + hash_columns(more, *more.columns)
     # Calls of an odd slot are alike only within that slot; all others wherever they are.
-    each = _mixed(mine + np.where(odd, _mixed(slots), np.uint64(0)))
+    each = mixed(mine + np.where(found.odd[found.slot], mixed(found.slot.astype(np.uint64)), np.uint64(0)))
     starts = np.searchsorted(ranks, np.arange(world + 1))
     begin = starts[:-1]
     if tail:
-        wrong = np.flatnonzero(_places(timeline, _kinds(timeline))[1])  # of another line is no wrong
+        wrong = np.flatnonzero(found.wrong_of_any_line[found.slot])
         until = np.append(wrong, len(ranks))[np.searchsorted(wrong, begin)]
         begin = np.maximum(np.minimum(until, starts[1:] - 1) - BEFORE, begin)
         each[np.arange(len(ranks)) < begin[ranks]] = 0
     at = np.arange(len(ranks), dtype=np.uint64) - begin[ranks].astype(np.uint64)
-    summed = np.concatenate([np.zeros(1, np.uint64), np.cumsum(each * (_mixed(at) | np.uint64(1)), dtype=np.uint64)])
+    summed = np.concatenate([np.zeros(1, np.uint64), np.cumsum(each * (mixed(at) | np.uint64(1)), dtype=np.uint64)])
     return np.asarray(summed[starts[1:]] - summed[starts[:-1]], np.uint64), groups
 
 
-@lru_cache(maxsize=2)  # rank_lanes and Large.of both need it
-def places(timeline: Timeline) -> tuple[Codes, npt.NDArray[np.bool_], Codes]:
-    """Of every call its slot, as a number, whether that slot is odd (see `_places`), and its call as a number."""
-    kinds = _kinds(timeline, "call_site")
-    return *_places(timeline, kinds), kinds
-
-
-def _kinds(timeline: Timeline, *more: str) -> Codes:
-    """Of every call what it asks for, as a number; `more` are columns that count, too."""
-    calls, members = timeline.calls, groups_of(timeline)
-    kinds = _mixed(hash_columns(calls, "op", "origin", "dtype", "shape", "reduce_op", *more))
-    if calls["root"].null_count() == calls.height:
-        return kinds
-    root = pl.lit(-1)
-    for name in calls["group"].unique().to_list():  # a root by its place in the group
-        at = {rank: place for place, rank in enumerate(members[name])}
-        placed = pl.col("root").replace_strict(at, default=-2, return_dtype=pl.Int64)
-        root = pl.when(pl.col("group") == name).then(placed).otherwise(root)
-    return _mixed(kinds + hash_columns(calls.select(root=root), "root"))
-
-
-def _local_groups(timeline: Timeline) -> tuple[npt.NDArray[np.int64], dict[tuple[int, str | None], int]]:
+def _local_groups(found: Reading) -> tuple[npt.NDArray[np.int64], dict[tuple[int, str | None], int]]:
     """Of every call the number of its group, in the order in which its rank first used them; and by rank and group."""
-    (names, place), world = group_places(timeline), timeline.world_size
+    names, place, world = found.names, found.place, found.world_size
     first = np.full(len(names) * world, len(place))
     first[place[::-1]] = np.arange(len(place))[::-1]
     used = np.argsort(first)[: np.count_nonzero(first < len(place))]  # rank by rank: calls are sorted so
@@ -278,150 +245,7 @@ def _local_groups(timeline: Timeline) -> tuple[npt.NDArray[np.int64], dict[tuple
     return local[place], {(at % world, names[at // world]): int(local[at]) for at in used.tolist()}
 
 
-def _places(timeline: Timeline, kinds: Codes) -> tuple[Codes, npt.NDArray[np.bool_]]:
-    """Of every call its slot, as a number, and whether that slot is odd: not all ranks of its group issued the same
-    call from the same line there, and completed it.
-
-    The numbers grow group by group, in each first along its collectives, as the matching lists them.
-    """
-    calls = timeline.calls
-    pair, sends = pl.col("op").is_in(list(POINT_TO_POINT)), pl.col("op") == "send"
-    tag = pl.lit(-1) if timeline.meta.get("backend") == "nccl" else pl.col("tag").fill_null(0)
-    names, place = group_places(timeline)
-    keys = calls.select(
-        "group",
-        place=pl.lit(pl.Series(place)),
-        side=pl.when(pair).then(sends.cast(pl.Int8) + 1).otherwise(0),
-        source=pl.when(pair).then(pl.when(sends).then("rank").otherwise("peer")).otherwise(-1),
-        target=pl.when(pair).then(pl.when(sends).then("peer").otherwise("rank")).otherwise(-1),
-        tag=pl.when(pair).then(tag).otherwise(-1),
-    )
-    paired = calls.select(pair).to_series().to_numpy()
-    within = ["place", "side", "source", "target", "tag"] if paired.any() else ["place"]
-    numbered = calls["number"] - 1
-    refused = numbered.is_null()
-    if paired.any():  # sends and recvs meet in the order of each pair of ranks
-        kth = keys.with_columns(yes=~refused).select(pl.col("yes").cum_sum().over(within)).to_series()
-        numbered = numbered.zip_with(pl.Series(~paired), kth.cast(pl.Int64) - 1)
-    if refused.any():  # they take no place: a collective stands before the next one that does, a send or recv alone
-        before = calls.select(pl.col("number").forward_fill().over("rank", "group", pair)).to_series()
-        table = _skipped(timeline, names)
-        numbered = pl.select(pl.coalesce(numbered, before, pl.lit(pl.Series(table[place])))).to_series()
-        counted = keys.with_columns(no=refused.cast(pl.Int64))
-        nth = counted.with_columns(k=numbered).select(pl.col("no").cum_sum().over([*within, "k"])).to_series()
-        alone = np.where(paired, np.arange(len(keys)) + 1, nth.to_numpy())
-        keys = keys.with_columns(nth=pl.Series(np.where(refused.to_numpy(), alone, 0)))
-    members = groups_of(timeline)
-    at_group = np.array([list(members).index(name) for name in names])[place // timeline.world_size]
-    # A record that begins late may have numbers far apart; a damaged one, negative ones.
-    if paired.any() or refused.any() or numbered.max() > 4 * len(numbered) + 1000 or numbered.min() < 0:  # type: ignore[operator]
-        columns = [name for name in ("nth", "group", "source", "target", "tag") if name in keys.columns]
-        hashed = hash_columns(keys.with_columns(k=numbered), *columns, "k")
-        _, calls_of, slot_of = np.unique(hashed, return_index=True, return_inverse=True)
-        one = keys.with_columns(k=numbered, at=pl.Series(at_group), pair=pl.Series(paired))[calls_of]
-        listed = np.lexsort([one[name].to_numpy() for name in ("k", "tag", "target", "source", "pair", "at")])
-        slot_of = np.argsort(listed)[slot_of]
-    else:  # to number them by sorting two million hashes takes 0.5 s
-        ks = numbered.to_numpy()
-        slot_of = ks + at_group * (ks.max() + 1)
-    first = np.zeros(int(slot_of.max()) + 1, np.int64)
-    first[slot_of] = np.arange(len(slot_of))  # any of its calls will do
-    size = np.array([len(members[name]) for name in names])[place[first] // timeline.world_size]
-    same = np.where(paired, np.uint64(0), kinds)  # a send and its recv differ, as they should
-    unlike = (same != same[first][slot_of]) | calls["completed_ns"].is_null().to_numpy()
-    odd = (np.bincount(slot_of, unlike) > 0) | (np.bincount(slot_of) < np.where(paired[first], 2, size))
-    return slot_of.astype(np.uint64), odd[slot_of]
-
-
-def _skipped(timeline: Timeline, names: Sequence[str]) -> npt.NDArray[np.int64]:
-    """By the places of `group_places`: how many collectives the record of the rank lost."""
-    skips, world = timeline.meta.get("skipped", {}), range(timeline.world_size)
-    return np.array([skips.get(name, {}).get(rank, 0) for name in names for rank in world], np.int64)
-
-
-def hash_columns(frame: pl.DataFrame, *names: str) -> Codes:
-    """One number a row, by the values of several columns. Column by column takes a fifth of hashing structs."""
-    found = np.zeros(frame.height, np.uint64)
-    for name in names:
-        found *= np.uint64(0x9E3779B97F4A7C15)
-        if frame[name].null_count() < frame.height:  # a column of nulls says nothing
-            found += frame[name].hash().to_numpy()
-    return found
-
-
-def _mixed(codes: Codes) -> Codes:
-    """Scramble numbers, so that sums of them tell different rows apart: the finalizer of SplitMix64."""
-    codes = codes + np.uint64(0x9E3779B97F4A7C15)
-    codes = (codes ^ (codes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    codes = (codes ^ (codes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(codes ^ (codes >> np.uint64(31)), np.uint64)
-
-
 # ---------------------------------------------------------------- rows
-
-
-def _shown(timeline: Timeline, classes: Sequence[Sequence[int]], every: Matched | None) -> Matched:
-    """The calls of the first rank of each class, matched; the other ranks are `lost` in the slots they took part in.
-
-    every  the calls of all ranks, matched. Of a part of a run the rows come in its order, that of the whole
-    """
-    shown = [ranks[0] for ranks in classes]
-    if len(shown) == timeline.world_size:
-        return Matched(timeline)
-    calls, (names, place) = timeline.calls, group_places(timeline)
-    hidden = calls.select(~pl.col("rank").is_in(shown)).to_series()
-    taking = (hidden & ~calls["op"].is_in(list(POINT_TO_POINT)) & calls["number"].is_not_null()).to_numpy()
-    last = np.zeros(len(names) * timeline.world_size, np.int64)
-    np.maximum.at(last, place[taking], calls["number"].filter(pl.Series(taking)).to_numpy())
-    skipped = {group: dict(ranks) for group, ranks in timeline.meta.get("skipped", {}).items()}
-    for at in np.flatnonzero(last).tolist():
-        group, rank = divmod(at, timeline.world_size)
-        skipped.setdefault(names[group], {})[rank] = int(last[at])
-    groups = {name: list(ranks) for name, ranks in groups_of(timeline).items()}
-    matched = Matched(
-        Timeline(
-            calls.filter(~hidden),
-            timeline.spans,
-            timeline.ends,
-            {**timeline.meta, "groups": groups, "skipped": skipped},
-        )
-    )
-    partners = _pairs(calls.select("group", "rank", "op", "peer").filter(hidden))
-    own = _pairs(matched.timeline.calls)
-    matched.slots = tuple(_with_partner(slot, matched, own, partners) for slot in matched.slots)
-    if every is not None and every.is_part:
-        row_of = {(rank, slot.group, seq): k for k, slot in enumerate(every.slots) for rank, seq in slot.calls.items()}
-        matched.slots = tuple(sorted(matched.slots, key=lambda slot: row_of[_first_call(slot)]))
-    return matched
-
-
-def _first_call(slot: Slot) -> tuple[int, str, int]:
-    rank, seq = next(iter(slot.calls.items()))
-    return rank, slot.group, seq
-
-
-Pairs = Mapping[tuple[str, int, int], int]
-"""How many calls a rank exchanges with another one in a group: by group, rank and peer."""
-
-
-def _pairs(calls: pl.DataFrame) -> Pairs:
-    pairs = calls.filter(pl.col("op").is_in(list(POINT_TO_POINT)), pl.col("peer").is_not_null())
-    return {
-        (group, rank, peer): count for group, rank, peer, count in pairs.group_by("group", "rank", "peer").len().rows()
-    }
-
-
-def _with_partner(slot: Slot, matched: Matched, own: Pairs, hidden: Pairs) -> Slot:
-    """A send or recv whose other side is not shown has met it, if it completed and there is one for each."""
-    if len(slot.calls) != 1:
-        return slot
-    ((rank, seq),) = slot.calls.items()
-    row = matched.row_of[rank, slot.group, seq]
-    if row["op"] not in POINT_TO_POINT or row["peer"] is None or row["completed_ns"] is None:
-        return slot
-    peer = row["peer"]
-    there = hidden.get((slot.group, peer, rank), 0)
-    return replace(slot, met=True, lost=(peer,)) if there >= own[slot.group, rank, peer] else slot
 
 
 def fold_rows(matched: Matched, keep: Collection[int] = ()) -> tuple[Part, ...]:

@@ -11,21 +11,20 @@ the forward and backward passes of the others. SHADOWS lists those pairs. Two ot
 
 from __future__ import annotations
 
-import heapq
 from bisect import bisect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from joinlab.analysis.reading import Flags, Numbers, Reading, read
 from joinlab.ops import FACTS, POINT_TO_POINT
 from joinlab.rules import gloo as gloo_rule
-from joinlab.rules.calls import ANY_SOURCE, IssuedCall, by_group, call_of, elements_of
-from joinlab.timeline import CallRow, Timeline, backend_of
+from joinlab.rules.calls import IssuedCall, call_of, elements_of
+from joinlab.timeline import CallRow, Timeline, backend_of, derived
 
 SHADOWS: Mapping[str, frozenset[str]] = {
     "(join() _get_num_nonjoined_procs())": frozenset({"(DDP forward() 1)", "(notify_join_context())"}),
@@ -79,29 +78,48 @@ Row = CallRow
 
 
 class Matched:
-    """A Timeline whose calls were read and matched: once, for all that look at it together.
+    """The calls of a Timeline, or some of them, as rows and by slots.
 
-    rows    of timeline.calls, as dicts
-    row_of  the same by rank, group and seq
-    calls   the same, as the matching rules read them
-    groups  global ranks of every group
-    slots   what `match` finds
-    numbers what each slot is called: its index; of a part of a run (analysis.large), its index in the whole
+    rows     of timeline.calls, as dicts
+    row_of   the same by rank, group and seq
+    groups   global ranks of every group
+    slots    what `match` finds
+    numbers  of each slot, its index among all slots of the Timeline
+    is_part  slots were left out
     """
 
-    def __init__(self, timeline: Timeline) -> None:
-        self.timeline = timeline
-        self.rows = timeline.rows("calls")
+    def __init__(self, timeline: Timeline, told: Numbers | None = None, ranks: Collection[int] | None = None) -> None:
+        """All calls; or those in the slots `told`; or those of some `ranks`: the others are `lost` in their slots."""
+        found, here = read(timeline), np.ones(0, bool)
+        # Not the Timeline itself, which may keep what is made here: a circle would outlive it.
+        self.timeline = replace(timeline)
+        self.groups = found.groups
+        slot = found.slot
+        hidden: dict[int, list[int]] = {}
+        self.is_part = told is not None and len(told) < found.count
+        if told is not None and self.is_part:
+            kept = np.zeros(found.count, bool)
+            kept[told] = True
+            here = kept[slot]
+        if ranks is not None and len(ranks) < timeline.world_size:
+            shown = np.isin(found.ranks, list(ranks))
+            others = ~shown if not len(here) else here & ~shown
+            for at, rank in zip(slot[others].tolist(), found.ranks[others].tolist(), strict=True):
+                hidden.setdefault(at, []).append(rank)
+            here = shown if not len(here) else here & shown
+        whole = not len(here) or bool(here.all())
+        self.rows: list[Row] = timeline.rows("calls") if whole else timeline.calls.filter(here).rows(named=True)  # type: ignore[assignment]
         self.row_of = {(row["rank"], row["group"], row["seq"]): row for row in self.rows}
-        self.calls = [call_of(row) for row in self.rows]
-        self.groups = groups_of(timeline)
-        self.slots = _match(self.rows, self.calls, self.groups, timeline.meta)
-        self.numbers: Sequence[int] = range(len(self.slots))
+        members: dict[int, list[Row]] = {}
+        for at, row in zip((slot if whole else slot[here]).tolist(), self.rows, strict=True):
+            members.setdefault(at, []).append(row)
+        self.numbers = sorted(members)
+        self.slots = tuple(_slots(((members[at], hidden.get(at, ())) for at in self.numbers), found))
 
-    @property
-    def is_part(self) -> bool:
-        """Whether it holds a part of a run."""
-        return not isinstance(self.numbers, range)
+    @cached_property
+    def calls(self) -> list[IssuedCall]:
+        """The same, as the matching rules read them."""
+        return [call_of(row) for row in self.rows]
 
 
 def match(timeline: Timeline) -> tuple[Slot, ...]:
@@ -112,60 +130,56 @@ def match(timeline: Timeline) -> tuple[Slot, ...]:
     return Matched(timeline).slots
 
 
-def _match(
-    rows: Sequence[Row], calls: Sequence[IssuedCall], groups: Mapping[str, Sequence[int]], meta: Mapping[str, Any]
-) -> tuple[Slot, ...]:
-    slots: list[Slot] = []
+def _slots(places: Iterable[tuple[Sequence[Row], Sequence[int]]], found: Reading) -> Iterator[Slot]:
+    """A slot for each place, given its rows and the ranks that issued a call there and are not shown.
+
+    A rank whose record lost 3 collectives is lost in those of numbers 1 to 3.
+    """
     counts: dict[str, int] = {}
     input: int | None = None
-    found = _slots(rows, calls, groups, meta)
-    for at in _in_order([members for members, _, _ in found], rows):
-        members, lost, refused = found[at]
-        group = members[0]["group"]
+    skipped: Mapping[str, Mapping[int, int]] = found.meta.get("skipped", {})
+    begins = {name: sorted({0, *ranks.values()}) for name, ranks in skipped.items()}
+    lost_at: dict[tuple[str, int], tuple[int, ...]] = {}  # by group and the last of `begins` before a slot
+    for members, hidden in places:
+        first = members[0]
+        group = first["group"]
+        number, lost = first["number"], tuple[int, ...]()
+        if number is not None:
+            lost = tuple(hidden)
+            if group in skipped and first["op"] not in POINT_TO_POINT:
+                begun = begins[group][bisect(begins[group], number - 1) - 1]
+                if (group, begun) not in lost_at:
+                    ranks = (rank for rank in found.groups[group] if skipped[group].get(rank, 0) > begun)
+                    lost_at[group, begun] = tuple(ranks)
+                lost = (*lost_at[group, begun], *lost) if lost else lost_at[group, begun]
         inputs = [row["input"] for row in members if row["input"] is not None]
         input = max(inputs) if inputs else input
-        differs = () if refused else _differences(members)
-        slots.append(
-            Slot(
-                group=group,
-                index=counts.setdefault(group, 0),
-                calls={row["rank"]: row["seq"] for row in members},
-                input=input,
-                met=not refused and _meet(members, backend_of(meta, group), lost),
-                differs=differs,
-                expected=not differs,
-                lost=lost,
-                refused=refused,
-            )
+        differs = () if number is None else _differences(members)
+        yield Slot(
+            group=group,
+            index=counts.setdefault(group, 0),
+            calls={row["rank"]: row["seq"] for row in members},
+            input=input,
+            met=number is not None and _meet(members, backend_of(found.meta, group), lost),
+            differs=differs,
+            expected=not differs,
+            lost=lost,
+            refused=number is None,
         )
         counts[group] += 1
-    return tuple(slots)
 
 
-@lru_cache(maxsize=4)  # a page of 500,000 calls asks for it ten times, 10 ms each
-def groups_of(timeline: Timeline) -> dict[str, tuple[int, ...]]:
-    """Global ranks of every group: those that meta names, and any other rank that issued a call in it."""
-    groups = {str(name): tuple(ranks) for name, ranks in timeline.meta.get("groups", {}).items()}
-    names, place = group_places(timeline)
-    found = [divmod(at, timeline.world_size) for at in np.flatnonzero(np.bincount(place)).tolist()]
-    for name, rank in sorted((names[number], rank) for number, rank in found):
-        if rank not in groups.get(name, ()):
-            groups[name] = (*groups.get(name, ()), rank)
-    return groups
-
-
-@lru_cache(maxsize=4)
-def group_places(timeline: Timeline) -> tuple[list[str], npt.NDArray[np.int64]]:
-    """The groups that have calls, and of every call the number of its group among them * world size + its rank.
-
-    To group 500,000 rows by that takes a tenth of grouping them by name and rank.
-    """
-    groups, ranks = timeline.calls["group"], timeline.calls["rank"]
-    names = groups.unique(maintain_order=True).to_list()
-    if not names:
-        return [], np.zeros(0, np.int64)
-    number = groups.replace_strict(names, range(len(names)), return_dtype=pl.Int64())
-    return names, (number * timeline.world_size + ranks).to_numpy()
+@derived
+def wrong(timeline: Timeline) -> Flags:
+    """By slot: its calls met, or miss each other, and should not have."""
+    found = read(timeline)
+    where, examples, of_pattern = found.patterns
+    flags = np.zeros(found.count, bool)
+    if len(where):
+        judged = Matched(timeline, examples)
+        bad = {at: not slot.expected for at, slot in zip(judged.numbers, judged.slots, strict=True)}
+        flags[where] = np.array([bad[at] for at in examples.tolist()])[of_pattern]
+    return flags
 
 
 def label_table(timeline: Timeline, group: str | None = None, include_setup: bool = False) -> pl.DataFrame:
@@ -175,7 +189,7 @@ def label_table(timeline: Timeline, group: str | None = None, include_setup: boo
     include_setup  with the calls of DDP's construction and bucket rebuild
     """
     labels = {(row["rank"], row["group"], row["seq"]): row["origin"] or row["op"] for row in _named(timeline)}
-    ranks = range(timeline.world_size) if group is None else groups_of(timeline).get(group, ())
+    ranks = range(timeline.world_size) if group is None else read(timeline).groups.get(group, ())
     found = []
     for slot in match(timeline):
         shown = {rank: labels[rank, slot.group, seq] for rank, seq in slot.calls.items()}
@@ -207,127 +221,9 @@ def _named(timeline: Timeline) -> list[dict[str, Any]]:
     return timeline.calls.select("rank", "group", "seq", "op", "origin").rows(named=True)
 
 
-def _slots(
-    rows: Sequence[Row],
-    calls: Sequence[IssuedCall],
-    groups: Mapping[str, Sequence[int]],
-    meta: Mapping[str, Any],
-) -> list[tuple[list[Row], tuple[int, ...], bool]]:
-    """The rows of each slot, the ranks whose call in it is lost, and whether its calls were refused: slots of one group
-    in order, group by group.
-
-    Collectives of one number share a slot. A rank that skipped 3 has its first recorded one in slot 3, and is lost in
-    slots 0 to 2. A call that the backend refused has no number; those that ranks issued at one place share a slot:
-
-        rank 0   all_reduce   [refused]   barrier
-        rank 1   all_reduce               barrier
-    """
-    skipped: Mapping[str, Mapping[int, int]] = meta.get("skipped", {})
-    row_of = {(row["group"], row["rank"], row["seq"]): row for row in rows}
-    found: list[tuple[list[Row], tuple[int, ...], bool]] = []
-    for name, group in by_group(calls, groups).items():
-        first = {rank: skipped.get(name, {}).get(rank, 0) for rank in group.ranks}
-        placed: dict[int, list[Row]] = {}
-        refused: dict[int, list[list[Row]]] = {}  # by the place before which they stand, the n-th of each rank
-        for rank, lane in group.collectives.items():
-            k, n = first[rank], 0
-            for call in lane:
-                row = row_of[name, rank, call.seq]
-                if row["number"] is not None:
-                    placed.setdefault(row["number"] - 1, []).append(row)
-                    k, n = row["number"], 0
-                    continue
-                here = refused.setdefault(k, [])
-                here += [[]] if n == len(here) else []
-                here[n].append(row)
-                n += 1
-        begins = sorted({0, *first.values()})
-        lost_at: dict[int, tuple[int, ...]] = {}  # by the last of `begins` before a slot
-        for k in sorted({*placed, *refused}):
-            found += [(some, (), True) for some in refused.get(k, ())]
-            begun = begins[bisect(begins, k) - 1]
-            if begun not in lost_at:
-                lost_at[begun] = tuple(rank for rank in group.ranks if first[rank] > begun)
-            found += [(placed[k], lost_at[begun], False)] if k in placed else []
-        alone = [call for side in (group.sends, group.recvs) for of in side.values() for call in of if call.refused]
-        group = group.reached() if alone else group
-        together: list[list[IssuedCall]] = []
-        sends, recvs = (_per_pair(pairs, backend_of(meta, name)) for pairs in (group.sends, group.recvs))
-        for pair in sorted(sends.keys() | recvs.keys()):
-            out, into = sends.get(pair, []), recvs.get(pair, [])
-            if pair[0] == pair[1]:  # to itself: no backend takes that, and a slot holds one call a rank
-                together += [[call] for call in (*out, *into)]
-                continue
-            together += [[*out[k : k + 1], *into[k : k + 1]] for k in range(max(len(out), len(into)))]
-        found += [([row_of[name, call.rank, call.seq] for call in calls], (), False) for calls in together]
-        found += [([row_of[name, call.rank, call.seq]], (), True) for call in alone]
-    return found
-
-
-def _per_pair(
-    pairs: Mapping[tuple[int, int, int], Sequence[IssuedCall]], backend: object
-) -> dict[tuple[int, ...], list[IssuedCall]]:
-    """Sends, or recvs, by what the backend pairs them by. A recv from any source stays alone."""
-    found: dict[tuple[int, ...], list[IssuedCall]] = {}
-    for (source, target, tag), calls in pairs.items():
-        key = (source, target) if backend == "nccl" and source != ANY_SOURCE else (source, target, tag)
-        found.setdefault(key, []).extend(calls)
-    return {key: sorted(calls, key=lambda call: call.seq) for key, calls in found.items()}
-
-
-def _in_order(slots: Sequence[list[Row]], rows: Sequence[Row]) -> Iterable[int]:
-    """Indices of slots in a topological order that agrees with every rank's order of issue.
-
-    Where those orders form a cycle, it is broken at the slot that was issued earliest.
-    """
-    slot_of = {(row["rank"], row["group"], row["seq"]): index for index, members in enumerate(slots) for row in members}
-    following: list[list[int]] = [[] for _ in slots]
-    waits_for = [0] * len(slots)
-    place = [len(rows)] * len(slots)  # where the first rank to issue it did so; grows along the slots of a group
-    last: dict[int | str, int] = {}
-    for slot, members in enumerate(slots):
-        if members[0]["op"] not in POINT_TO_POINT:
-            if members[0]["group"] in last:
-                following[last[members[0]["group"]]].append(slot)
-                waits_for[slot] += 1
-            last[members[0]["group"]] = slot
-    issued: dict[int, int] = {}
-    for row in rows:
-        rank, slot = row["rank"], slot_of[row["rank"], row["group"], row["seq"]]
-        issued[rank] = issued.get(rank, -1) + 1
-        place[slot] = min(place[slot], issued[rank])
-        if rank in last:
-            following[last[rank]].append(slot)
-            waits_for[slot] += 1
-        last[rank] = slot
-    return in_order(following, waits_for, place)
-
-
-def in_order(following: Sequence[Sequence[int]], waits_for: list[int], place: Sequence[int]) -> Iterator[int]:
-    """Indices in an order that agrees with a graph; of those that could come next, the one with the lowest place does.
-
-    following  by index, those that come after it
-    waits_for  how many come before it; used up
-    """
-    ready = [(place[slot], slot) for slot in range(len(place)) if not waits_for[slot]]
-    rest = sorted(range(len(place)), key=place.__getitem__, reverse=True)  # the next one is popped off the end
-    heapq.heapify(ready)
-    done: set[int] = set()
-    while len(done) < len(place):
-        slot = heapq.heappop(ready)[1] if ready else rest.pop()
-        if slot in done:
-            continue
-        done.add(slot)
-        yield slot
-        for after in following[slot]:
-            waits_for[after] -= 1
-            if not waits_for[after]:
-                heapq.heappush(ready, (place[after], after))
-
-
 def _meet(members: Sequence[Row], backend: object, lost: Sequence[int]) -> bool:
     if len(members) + len(lost) < 2 or any(row["op"] in POINT_TO_POINT for row in members):
-        return len(members) == 2
+        return len(members) + len(lost) == 2
     if backend == "nccl":
         return True
     return len({(gloo_rule.kind(row["op"], row["dtype"]), row["root"]) for row in members}) == 1

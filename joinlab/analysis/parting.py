@@ -161,8 +161,10 @@ class Parting:
         rank 0   a  b  c  d            at = 1, by = 1: x is from a place of the program that only rank 1 has there,
         rank 1   a  x  b  c  d         and from then on each of its calls fits rank 0's one before
         """
-        skipped = self.timeline.meta.get("skipped", {}).keys() - {self.slot.group}
-        if len(self.sides) != 2 or self.is_pair(self.slot) or skipped:
+        elsewhere = self.timeline.meta.get("skipped", {}).keys() - {self.slot.group}
+        lost = (one for one in self.slots if one.lost and not self.is_pair(one))
+        elsewhere |= {one.group for one in lost} - {self.slot.group}
+        if len(self.sides) != 2 or self.is_pair(self.slot) or elsewhere:
             return None
         one, other = ([place_of(row, self.joins) for row in path] for path in self._paths)
         fits = Fit(one, other)

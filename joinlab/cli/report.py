@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from joinlab.analysis.folding import Fold, Part, fold, rows_of
-from joinlab.analysis.large import Large, is_large, large, left_out
 from joinlab.analysis.matching import Slot
+from joinlab.analysis.reading import left_out, read
 from joinlab.analysis.wording import asks, good, group_text, ranks_text, short_site, shown, span_text
 from joinlab.cli.machine import Fact
 from joinlab.ops import POINT_TO_POINT
@@ -117,12 +117,10 @@ def run_report(run: Timeline, everything: bool = False, width: int = WIDTH) -> T
     width       of the terminal: lines are shorter than WIDTH where it is narrower
     """
     width = max(min(width, WIDTH), NARROWEST)
-    whole = large(run) if is_large(run) and not everything else None
-    folding = whole.folding if whole else fold(run)
-    scene = Scene(run, folding)
+    scene = Scene(run, fold(run, whole=everything))
     story = story_of(scene)
     lines = [_title(run, story.headline, width), *text_of(story.lines, width).split("\n")]
-    lines += ["", *_Calls(scene, story.headline, everything, width, whole).lines()]
+    lines += ["", *_Calls(scene, story.headline, everything, width).lines()]
     found = Text("\n".join(line.rstrip() for line in lines))
     ill = not all(map(good, run.ends))
     begin = lines[0].rfind("  ")
@@ -142,19 +140,16 @@ def _title(run: Timeline, headline: Line, width: int) -> str:
 
 
 class _Calls:
-    """The rows of one run as lines: matched rounds folded, the rows around the first difference in full.
+    """The rows of one run as lines: matched rounds folded, the rows around the first difference in full."""
 
-    whole  of a large run, all of it: `folding` holds some of its rows
-    """
-
-    def __init__(self, scene: Scene, headline: Line, everything: bool, width: int, whole: Large | None) -> None:
+    def __init__(self, scene: Scene, headline: Line, everything: bool, width: int) -> None:
         run, folding = scene.timeline, scene.folding
         self.line_width = width
         self.remarks: Any = {"width": width - 9, "initial_indent": " " * 9, "subsequent_indent": " " * 9}
         most, remark = (LANES, REMARK) if width == WIDTH else (LANES - 1, 0)  # of a narrow one, remarks stand below
-        self.run, self.folding, self.everything, self.whole = run, folding, everything, whole
+        self.run, self.folding, self.everything = run, folding, everything
+        self.part = not everything and read(run).is_part
         self.first = scene.parting.first
-        self.numbers = folding.numbers(whole.short) if whole else []
         odd = [ranks[0] for ranks in folding.classes if ranks[0] in scene.parting.odd]
         lanes = [ranks[0] for ranks in folding.classes]
         first = [call.rank for call in headline.calls if call.rank in lanes]
@@ -179,32 +174,32 @@ class _Calls:
         yield from wrap(self.folding.remark(), **self.remarks)
         folded, before = False, None
         for k, part in enumerate(parts):
-            if self.whole and (isinstance(part, Fold) or begin <= k < end):
+            if self.part and (isinstance(part, Fold) or begin <= k < end):
                 one, other = (part.begin, part.end - 1) if isinstance(part, Fold) else (part, part)
-                if said := left_out(self.whole.odd, before, self.numbers[one]):
+                if said := left_out(read(self.run).odd, before, self.folding.numbers[one]):
                     yield f"         {said}"
-                before = self.numbers[other]
+                before = self.folding.numbers[other]
             if isinstance(part, Fold):
                 folded = True
                 yield f"{self._numbers(part):>7}  {_cut(self.folding.label(part), self.line_width - 24)}: all matched"
             elif begin <= k < end:
                 yield self._row(part)
         hidden = sum(1 for k, part in enumerate(parts) if isinstance(part, int) and not begin <= k < end)
-        told = ["every row"] if self.whole else []
+        told = ["every row"] if self.part else []
         told += [
             f"{count} more {what}{'s' * (count > 1)}"
-            for count, what in ((0 if self.whole else hidden, "row"), (self.left_out, "lane"))
+            for count, what in ((0 if self.part else hidden, "row"), (self.left_out, "lane"))
             if count
         ]
-        told += ["the rows that matched"] * (folded and not self.whole)
+        told += ["the rows that matched"] * (folded and not self.part)
         if told:
             yield from wrap(f"--all lists {' and '.join(told)}.", **self.remarks)
 
     def _parts(self) -> Iterator[Part]:
         """The parts to list. In a large run, a fold with a gap in it is listed row by row."""
-        at = self.numbers
+        at = self.folding.numbers
         for part in self.folding.parts:
-            if isinstance(part, Fold) and at and at[part.end - 1] - at[part.begin] >= len(part):
+            if isinstance(part, Fold) and at[part.end - 1] - at[part.begin] >= len(part):
                 yield from range(part.begin, part.end)
             else:
                 yield part

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
-from joinlab.analysis.large import is_large, large
+from joinlab.analysis.folding import fold
 from joinlab.analysis.wording import good, shown, sign
 from joinlab.story.judge import story_of
 from joinlab.story.scene import Scene
 from joinlab.story.story import Story
-from joinlab.timeline import Timeline
+from joinlab.timeline import Timeline, derived
 
 
 def card(timeline: Timeline) -> tuple[dict[str, Any], int | None]:
@@ -29,13 +28,10 @@ def card(timeline: Timeline) -> tuple[dict[str, Any], int | None]:
         "documented": story.documented,
         "eras": bool(story.documented) and on == ("emulated", "nccl"),
     }
-    if first is None or not is_large(timeline):
-        return told, first
-    whole = large(timeline)
-    return told, whole.folding.numbers(whole.short)[first]
+    return told, None if first is None else fold(timeline).numbers[first]
 
 
-@lru_cache(maxsize=128)
+@derived
 def judged(timeline: Timeline) -> tuple[Story, int | None]:
     """The story of a Timeline, and the row where its ranks first part: judging takes as long as emulating."""
     scene = Scene(timeline)

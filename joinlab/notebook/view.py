@@ -8,21 +8,21 @@ selected, and setting it selects another.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 import anywidget
 import polars as pl
 import traitlets
 
-from joinlab.analysis.large import is_large, large
+from joinlab.analysis.folding import fold
 from joinlab.analysis.matching import Slot, match
+from joinlab.analysis.reading import read
 from joinlab.picture.assets import script, style
 from joinlab.picture.details import call_details
 from joinlab.picture.lane_data import pack
 from joinlab.picture.lanes import NARROW
 from joinlab.picture.rows import RowKind
-from joinlab.timeline import Timeline
+from joinlab.timeline import Timeline, derived
 
 
 class View(anywidget.AnyWidget):
@@ -87,19 +87,12 @@ class View(anywidget.AnyWidget):
         calls = self.timeline.calls
         if self.selected is None:
             return calls.clear()
-        if is_large(self.timeline):
-            return large(self.timeline, self._folds).calls(self.selected)
-        slot = self.slots[self.selected]
-        wanted = [
-            (pl.col("rank") == rank) & (pl.col("seq") == seq) & (pl.col("group") == slot.group)
-            for rank, seq in slot.calls.items()
-        ]
-        return calls.filter(pl.any_horizontal(wanted))
+        return read(self.timeline).calls_of(self.selected)
 
     @property
     def _count(self) -> int:
         """How many slots there are."""
-        return len(large(self.timeline, self._folds).odd) if is_large(self.timeline) else len(self.slots)
+        return read(self.timeline).count
 
     @property
     def _folds(self) -> bool:
@@ -109,13 +102,12 @@ class View(anywidget.AnyWidget):
     def _asked(self, _: object, content: Mapping[str, Any], buffers: object) -> None:
         """Of a large Timeline the browser holds no values and stacks: it asks for those of the calls of a slot."""
         slot = content.get("details")
-        if not isinstance(slot, int) or not is_large(self.timeline) or not 0 <= slot < self._count:
+        if not isinstance(slot, int) or not read(self.timeline).is_part or not 0 <= slot < self._count:
             return
-        whole = large(self.timeline, self._folds)
-        lane_of = {ranks[0]: lane for lane, ranks in enumerate(whole.folding.classes)}
+        lane_of = {ranks[0]: lane for lane, ranks in enumerate(fold(self.timeline, ranks=self._folds).classes)}
         meta = self.timeline.meta
         tells_start = self.timeline.calls["started_ns"].null_count() < self.timeline.calls.height
-        rows = [row for row in whole.calls(slot).rows(named=True) if row["rank"] in lane_of]
+        rows = [row for row in read(self.timeline).calls_of(slot).rows(named=True) if row["rank"] in lane_of]
         told = [[lane_of[row["rank"]], call_details(row, tells_start, meta)[2:]] for row in rows]
         self.send({"details": slot, "calls": told})
 
@@ -144,11 +136,7 @@ class View(anywidget.AnyWidget):
         self._packed = packed(self.timeline, self._folds)
 
 
+@derived
 def packed(timeline: Timeline, ranks: bool) -> bytes:
     """The lane data of a Timeline; `ranks` folds ranks that did the same."""
-    return pack(timeline, ranks) if is_large(timeline) else _packed_before(timeline, ranks)
-
-
-@lru_cache(maxsize=128)  # a slider that comes back, or goes where the map has been, costs the drawing alone
-def _packed_before(timeline: Timeline, ranks: bool) -> bytes:
-    return pack(timeline, ranks=ranks)
+    return pack(timeline, ranks)

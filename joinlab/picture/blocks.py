@@ -13,10 +13,12 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 
-from joinlab.analysis.large import Large
+from joinlab.analysis.matching import wrong
+from joinlab.analysis.reading import read
 from joinlab.picture.columns import call_times
 from joinlab.picture.lanes import Box, Lane, Lanes
 from joinlab.picture.rows import RowKind
+from joinlab.timeline import Timeline
 
 LEAST = 3
 """px: what is shorter is drawn with its neighbours."""
@@ -75,24 +77,24 @@ def _told(lane: int, begin: float, end: float, count: int, slot: int | None, wro
     return Box(lane, Lane.STREAM, RowKind.FOLD, begin, end, label, short, bad=wrong > 0, details=details, slot=slot)
 
 
-def with_the_rest(picture: Lanes, large: Large, per_px: float) -> Lanes:
+def with_the_rest(picture: Lanes, timeline: Timeline, per_px: float) -> Lanes:
     """The clock of the calls that tell the story of a large run, and blocks for the others. `per_px`: ns of a px."""
-    return replace(picture, boxes=(*_rest(picture, large, LEAST * per_px), *picture.boxes))
+    return replace(picture, boxes=(*_rest(picture, timeline, LEAST * per_px), *picture.boxes))
 
 
-def _rest(picture: Lanes, large: Large, least: float) -> Iterator[Box]:
-    calls = large.timeline.calls
-    kept = np.zeros(len(large.odd), bool)
-    kept[list(large.short.numbers)] = True
+def _rest(picture: Lanes, timeline: Timeline, least: float) -> Iterator[Box]:
+    calls, found, bad = timeline.calls, read(timeline), wrong(timeline)
+    kept = np.zeros(found.count, bool)
+    kept[found.told] = True
     ranks = calls["rank"].to_numpy()
     for lane, (rank, *_) in enumerate(picture.ranks):
-        mine = (ranks == rank) & ~kept[large.slot]
+        mine = (ranks == rank) & ~kept[found.slot]
         begun, ended, *_ = call_times(calls.filter(pl.Series(mine)))
         order = np.argsort(begun, kind="stable")
-        begun, ended, slot = begun[order], np.maximum(ended, begun)[order], large.slot[mine][order]
+        begun, ended, slot = begun[order], np.maximum(ended, begun)[order], found.slot[mine][order]
         apart = np.flatnonzero(begun[1:] - np.maximum.accumulate(ended)[:-1] >= least) + 1
         for first, behind in pairwise([0, *apart.tolist(), len(begun)]):
             if behind > first:
                 end = float(ended[first:behind].max())
-                wrong = int(large.wrong[slot[first:behind]].sum())
-                yield _told(lane, float(begun[first]), end, behind - first, int(slot[first]), wrong)
+                count = int(bad[slot[first:behind]].sum())
+                yield _told(lane, float(begun[first]), end, behind - first, int(slot[first]), count)

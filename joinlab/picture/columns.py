@@ -16,14 +16,15 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from joinlab.analysis.folding import hash_columns
-from joinlab.analysis.large import Large
+from joinlab.analysis.folding import Folding
+from joinlab.analysis.matching import wrong
+from joinlab.analysis.reading import hash_columns, read
 from joinlab.analysis.source import CodeLine, SourceTexts
 from joinlab.analysis.wording import asks_of
 from joinlab.picture.details import Details, call_details
 from joinlab.picture.lanes import MARGIN
 from joinlab.picture.rows import RowKind, kind
-from joinlab.timeline import CallRow
+from joinlab.timeline import CallRow, Timeline
 
 OPEN, BAD, FAILED, WAITS, WAITS_ON = 1, 2, 4, 16, 32
 """Flags of a call, as static/boxes.js and static/columns.js have them."""
@@ -52,20 +53,20 @@ class Code(NamedTuple):
     like: int
 
 
-def columns(large: Large) -> tuple[dict[str, Any], list[Code], int, bytes]:
+def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[Code], int, bytes]:
     """What the script is told of the columns, the codes of the calls, where the clock begins, and the columns."""
-    lanes = [ranks[0] for ranks in large.folding.classes]
-    every = large.timeline.calls
+    found, lanes = read(timeline), [ranks[0] for ranks in folding.classes]
+    every = timeline.calls
     shown = pl.Series(np.isin(every["rank"].to_numpy(), lanes))
     whole = bool(shown.all())
     calls = every if whole else every.filter(shown)
-    slot = large.slot if whole else large.slot[shown.to_numpy()]
-    lane_of = np.full(large.timeline.world_size, -1)
+    slot = found.slot if whole else found.slot[shown.to_numpy()]
+    lane_of = np.full(timeline.world_size, -1)
     lane_of[lanes] = np.arange(len(lanes))
     lane = lane_of[calls["rank"].to_numpy()]
     begun, ended, waited, let_go = call_times(calls)
     known = [part[part >= 0] for part in (begun, ended, waited, let_go)]
-    spans = large.timeline.spans.filter(pl.col("rank").is_in(lanes)).sort("rank", "begin_ns", maintain_order=True)
+    spans = timeline.spans.filter(pl.col("rank").is_in(lanes)).sort("rank", "begin_ns", maintain_order=True)
     span_from, span_to = (spans[name].fill_null(-1).to_numpy() for name in ("begin_ns", "end_ns"))
     known += [span_from, span_to[span_to >= 0]]
     begin = min(int(part.min()) for part in known if len(part))
@@ -77,7 +78,7 @@ def columns(large: Large) -> tuple[dict[str, Any], list[Code], int, bytes]:
     open_ = (ended < 0) & calls["error"].is_null().to_numpy()
     failed = calls["error"].is_not_null().to_numpy()
     waits, waits_on = waited >= 0, (waited >= 0) & (let_go < 0)
-    flags = open_ * OPEN + large.wrong[slot] * BAD + failed * FAILED + waits * WAITS + waits_on * WAITS_ON
+    flags = open_ * OPEN + wrong(timeline)[slot] * BAD + failed * FAILED + waits * WAITS + waits_on * WAITS_ON
     stops = []
     span_lane = lane_of[spans["rank"].to_numpy()] if spans.height else np.zeros(0, np.int64)
     for at in range(len(lanes)):
@@ -95,7 +96,7 @@ def columns(large: Large) -> tuple[dict[str, Any], list[Code], int, bytes]:
         unit *= 10
     at_begun, at_span = begun // unit, span_from // unit
     took = np.where(ended < 0, 0, np.maximum(ended // unit - at_begun, 0))
-    code, codes = _codes(calls, SourceTexts.of(large.timeline))
+    code, codes = _codes(calls, SourceTexts.of(timeline))
     names: dict[str, int] = {}
     planes = {
         "slot": _zigzag(_steps(slot, lane) - 1),
@@ -118,12 +119,12 @@ def columns(large: Large) -> tuple[dict[str, Any], list[Code], int, bytes]:
         "names": list(names),
         "missed": [
             number
-            for number, one in zip(large.short.numbers, large.short.slots, strict=True)
+            for number, one in zip(folding.every.numbers, folding.every.slots, strict=True)
             if not one.met and not one.expected
         ],
         "stops": [round(at) for at in stops],
         "end": round(until),
-        "rows": len(large.odd),
+        "rows": found.count,
     }
     return told, codes, begin, b"".join(column for _, _, column in written)
 

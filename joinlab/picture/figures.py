@@ -14,7 +14,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from joinlab.analysis.large import is_large, large
+from joinlab.analysis.reading import read
 from joinlab.analysis.wording import good, title
 from joinlab.picture.blocks import gathered, with_the_rest
 from joinlab.picture.lanes import NARROW, Box, Lane, Lanes, lanes
@@ -64,11 +64,8 @@ def figure(timeline: Timeline, axis: str = "logical", ranks_as: str = "columns",
     picture = lanes(timeline, axis, setup)
     if axis == "time":
         per_px = (picture.end - picture.begin) / LONGEST
-        if is_large(timeline):
-            whole = large(timeline, timeline.world_size > NARROW)
-            picture = with_the_rest(picture, whole, per_px)
-        else:
-            picture = gathered(picture, per_px)
+        part = read(timeline).is_part
+        picture = with_the_rest(picture, timeline, per_px) if part else gathered(picture, per_px)
     made = draw(picture, ranks_as)
     made.update_layout(
         title={"text": html.escape(title(timeline)), "x": 0.01, "y": 0.995, "yanchor": "top", "font": {"size": 15}}

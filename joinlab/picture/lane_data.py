@@ -14,13 +14,12 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from joinlab.analysis.folding import Folding
-from joinlab.analysis.large import Large, large
 from joinlab.analysis.matching import Matched, Slot
 from joinlab.analysis.source import CodeLine, SourceText, SourceTexts
 from joinlab.analysis.wording import good, measured, shown, sign, title
 from joinlab.picture.columns import columns
 from joinlab.picture.details import MADE
-from joinlab.picture.lanes import NARROW, Box, Lanes, every_lanes, read
+from joinlab.picture.lanes import Box, Lanes, every_lanes, read
 from joinlab.picture.layout import HOST, SPAN, STREAM, WAIT
 from joinlab.picture.rows import RowKind
 from joinlab.picture.theme import BAND_NAMES, STYLES
@@ -145,7 +144,7 @@ class LaneData:
         if odd is None:
             zero = layouts["time", True].begin
         else:
-            more["columns"], zero = self._columns_of(large(timeline, ranks and timeline.world_size > NARROW), cited)
+            more["columns"], zero = self._columns_of(timeline, folding, cited)
         lanes = layouts["logical", False].lanes
         first = [ranks[0] for ranks in folding.classes]
         caps = layouts["logical", False].caps
@@ -161,7 +160,7 @@ class LaneData:
             "title": text(title(timeline)),
             "measured": text(measured(timeline)),
             "modelled": layouts["logical", False].modelled,
-            "verdict": self._verdict(timeline, folding, folding.numbers(matched)),
+            "verdict": self._verdict(timeline, folding, folding.numbers),
             "ends": [text(cap.text) for cap in caps],
             "good": [good(cap.ending) for cap in caps],
             "sign": "".join(sign(cap.ending) for cap in caps),
@@ -176,9 +175,9 @@ class LaneData:
             "layouts": places,
         }
 
-    def _columns_of(self, whole: Large, cited: _Cited) -> tuple[dict[str, Any], float]:
+    def _columns_of(self, timeline: Timeline, folding: Folding, cited: _Cited) -> tuple[dict[str, Any], float]:
         """What is told of the columns of a large run, and where its clock begins."""
-        told, codes, begin, written = columns(whole)
+        told, codes, begin, written = columns(timeline, folding)
         self._columns.append(written)
         told["names"] = [self._texts(name) for name in told["names"]]
         told["codes"] = [

@@ -24,8 +24,9 @@ from typing import NamedTuple
 
 from joinlab.analysis.folding import Folding
 from joinlab.analysis.folding import fold as fold_timeline
-from joinlab.analysis.large import Flags, is_large, large, left_out, tellable
 from joinlab.analysis.matching import Matched
+from joinlab.analysis.reading import Flags, left_out
+from joinlab.analysis.reading import read as read_columns
 from joinlab.analysis.source import CodeLine, SourceTexts
 from joinlab.analysis.wording import asks_of, at_input, tensor
 from joinlab.picture.details import Details, call_details, moment, span_details, wait_details
@@ -192,34 +193,23 @@ def lanes(timeline: Timeline, axis: str = "logical", setup: bool = False) -> Lan
     return _lay_out(_Run(*read(timeline)), axis, setup)
 
 
-@lru_cache(maxsize=2)  # the parts of a page ask for the same
 def read(timeline: Timeline, ranks: bool = True) -> tuple[Matched, Folding, Flags | None]:
-    """What a picture shows of a Timeline: its calls, matched, and folded; of a large one, those that tell the story.
+    """What a picture shows of a Timeline: its calls, matched, and folded; of one with many, those that tell the story.
 
-    ranks  as `folded` has it
+    ranks  False: every rank has a lane of its own; else up to four have, and of more those alike share one
 
-    The last of the three is None, or what `analysis.large` finds odd in the whole.
+    The last of the three is None, or, where slots are left out, what `analysis.reading` finds odd in the whole.
     """
-    ranks = ranks and timeline.world_size > NARROW
-    return *tellable(timeline, ranks), large(timeline, ranks).odd if is_large(timeline) else None
+    folding, found = fold_timeline(timeline, ranks=ranks and timeline.world_size > NARROW), read_columns(timeline)
+    return folding.every, folding, found.odd if found.is_part else None
 
 
-def folded(matched: Matched, ranks: bool = True) -> Folding:
-    """What a picture shows of a matched Timeline: up to four ranks have a lane each, of more those alike share one.
-
-    ranks  False: every rank has a lane of its own
-    """
-    return fold_timeline(matched.timeline, ranks=ranks and matched.timeline.world_size > NARROW, matched=matched)
-
-
-def every_lanes(
-    matched: Matched, folding: Folding | None = None, odd: Flags | None = None
-) -> dict[tuple[str, bool], Lanes]:
+def every_lanes(matched: Matched, folding: Folding, odd: Flags | None = None) -> dict[tuple[str, bool], Lanes]:
     """The lanes of a Timeline by (axis, setup): what a view needs that lets its reader choose. Cheaper than one by one.
 
     odd  as `read` gives it: of a large Timeline, there are the folded rows alone
 
-    every_lanes(Matched(timeline))["time", True]        # as lanes(timeline, "time", setup=True)
+    every_lanes(*read(timeline))["time", True]          # as lanes(timeline, "time", setup=True)
     """
     run = _Run(matched, folding, odd)
     if odd is not None:
@@ -237,14 +227,14 @@ class _Run:
     call_times, span_times  the first and the last recorded time of each; () where there is none
     """
 
-    def __init__(self, matched: Matched, folding: Folding | None = None, odd: Flags | None = None) -> None:
+    def __init__(self, matched: Matched, folding: Folding, odd: Flags | None = None) -> None:
         self.timeline = matched.timeline
         self.odd = odd  # of the whole run, by slot; None: this is the whole
-        self.folding = folding or folded(matched)
+        self.folding = folding
         self.lane_of = {ranks[0]: lane for lane, ranks in enumerate(self.folding.classes)}
         self.calls = self.folding.matched.rows
         self.spans = [span for span in matched.timeline.rows("spans") if span["rank"] in self.lane_of]
-        self.numbers = self.folding.numbers(matched)
+        self.numbers = self.folding.numbers
         self.steps = plan(self.folding.matched, self.numbers, self.folding.lanes)
         meta = self.timeline.meta
         tells_start = any(call["started_ns"] is not None for call in self.calls)

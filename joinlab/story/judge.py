@@ -22,7 +22,7 @@ _PROVENANCE = {"emulated": "modelled", "launched": "recorded", "recorded": "reco
 def diagnose(timeline: Timeline, folding: Folding | None = None) -> Story:
     """Say what happened in a run, and how each rank ended and why.
 
-    folding  what fold(timeline) or large.tellable(timeline) made of it, if it is at hand
+    folding  fold(timeline), or another folding of it
 
     A run that was emulated here and went wrong is emulated again, the first time: to see where its ranks' ways part,
     and with fixes applied, for a few seconds at most.

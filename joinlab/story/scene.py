@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
-from joinlab.analysis.folding import Folding
-from joinlab.analysis.large import is_large, large, tellable
+from joinlab.analysis.folding import Folding, fold
 from joinlab.analysis.matching import Matched, Slot
 from joinlab.analysis.parting import Parting, Side
 from joinlab.analysis.source import SourceTexts
@@ -26,9 +25,7 @@ class Scene:
 
     def __init__(self, timeline: Timeline, folding: Folding | None = None) -> None:
         self.timeline, self.meta, self.ends = timeline, timeline.meta, timeline.ends
-        if folding is None:
-            folding = large(timeline).folding if is_large(timeline) else tellable(timeline)[1]
-        self.folding = folding
+        self.folding = folding = fold(timeline) if folding is None else folding
         self.parting = Parting(timeline, folding)
         self.sources = SourceTexts.of(timeline)
         self.groups = folding.matched.groups
@@ -93,7 +90,7 @@ class Scene:
         whole = any(end.kind is not EndKind.FINISHED or end.pending for end in self.ends)
         if not whole or len(self.folding.lanes) == len(self.ends):
             return self.folding.matched
-        return self.folding.every or Matched(self.timeline)
+        return self.folding.every
 
     @cached_property
     def slot_of(self) -> dict[Key, Slot]:

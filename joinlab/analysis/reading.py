@@ -1,0 +1,334 @@
+"""Reading: what is derived of a Timeline by columns, each thing once, at any size. It dies with its Timeline.
+
+Which calls met is one number a call, its slot. Collectives of one number share a slot; a send meets its recv:
+
+    rank     0           0           0       1           1           1
+    call     all_reduce  send to 1   barrier all_reduce  recv from 0 barrier
+    number   1           1           2       1           1           2
+    slot     0           1           2       0           1           2
+
+Slots are numbered in an order that agrees with each rank's own. A million calls take a second.
+
+Of a run with many calls few slots are told one by one: those where the ranks part, those beside them, and the first and
+last of every rank. They keep their numbers, so that they meet, and are called, as in the whole:
+
+    slot     0 1 2 | 3 ...  59,998 | 59,999  60,000  60,001 | ...  124,998 | 124,999
+    told     x x x |               |    x    differs     x  |              |   hangs
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from joinlab.ops import POINT_TO_POINT, Op
+from joinlab.rules.calls import ANY_SOURCE
+from joinlab.timeline import Timeline, backend_of, derived
+
+MOST = 4000
+"""Calls of which all slots are told one by one."""
+
+KEPT = 2000  # of a run with more, so many calls are told, about
+BESIDE = 3  # slots told on either side of one that is told
+FEWEST = 24  # slots told, however many ranks there are
+
+Codes = npt.NDArray[np.uint64]
+Numbers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+@derived
+def read(timeline: Timeline) -> Reading:
+    """The Reading of a Timeline.
+
+    read(timeline).slot         # of every call, the index of its slot in joinlab.match(timeline)
+    """
+    return Reading(timeline)
+
+
+class Reading:
+    """What the calls of a Timeline are by columns. It does not hold the Timeline, which holds it.
+
+    calls   of the Timeline
+    groups  global ranks of every group: those that meta names, and any other rank that issued a call in it
+    names   the names of the groups, in that order
+    group   of every call, the index of its group in `names`
+    paired  of every call, whether it is a send or recv
+    """
+
+    def __init__(self, timeline: Timeline) -> None:
+        self.calls, self.meta, self.world_size = timeline.calls, timeline.meta, timeline.world_size
+        self.ranks: Numbers = self.calls["rank"].to_numpy()
+        self.ends = [
+            (rank, timeline.default_group if end.group is None else end.group, end.call)
+            for rank, end in enumerate(timeline.ends)
+            if end.call is not None
+        ]
+        self.groups = {str(name): tuple(ranks) for name, ranks in self.meta.get("groups", {}).items()}
+        column = self.calls["group"]
+        one = bool(len(column)) and column[0] in self.groups and bool((column == column[0]).all())
+        found = [column[0]] if one else column.unique(maintain_order=True).to_list()
+        for name in sorted(set(found) - self.groups.keys()):
+            self.groups[name] = ()
+        self.names = list(self.groups)
+        index = {name: at for at, name in enumerate(self.names)}
+        if one:
+            self.group = np.full(len(column), index[found[0]])
+        else:
+            codes = column.replace_strict(found, [index[name] for name in found], return_dtype=pl.Int64())
+            self.group = codes.to_numpy() if found else np.zeros(0, np.int64)
+        for at in np.flatnonzero(np.bincount(self.place, minlength=1)).tolist():
+            group, rank = divmod(at, self.world_size)
+            name = self.names[group]
+            if rank not in self.groups[name]:
+                self.groups[name] = (*self.groups[name], rank)
+        self.paired: Flags = self.calls["op"].is_in([*POINT_TO_POINT]).to_numpy()
+
+    @cached_property
+    def place(self) -> Numbers:
+        """Of every call its group * world size + its rank."""
+        return np.asarray(self.group * self.world_size + self.ranks, np.int64)
+
+    @cached_property
+    def skipped(self) -> Numbers:
+        """By `place`: how many collectives the record of the rank lost before its first."""
+        skips, world = self.meta.get("skipped", {}), range(self.world_size)
+        return np.array([skips.get(name, {}).get(rank, 0) for name in self.names for rank in world], np.int64)
+
+    # ---------------------------------------------------------------- slots
+
+    @cached_property
+    def slot(self) -> Numbers:
+        """Of every call the index of its slot, in an order that agrees with every rank's order of issue.
+
+        Where those orders form a circle, it is broken at the slot that was issued earliest.
+        """
+        number = self.calls["number"]
+        if not len(number):
+            return np.zeros(0, np.int64)
+        if self.paired.any() or number.null_count():
+            slot = self._slots_of_all()
+        else:
+            k = number.to_numpy()
+            slot = _dense((k - k.min()) + self.group * (int(k.max() - k.min()) + 1))
+        if not self.paired.any() and (self.group == self.group[0]).all():
+            return slot  # collectives of one group come in that group's order
+        return np.argsort(list(self._order(slot)))[slot]
+
+    def _slots_of_all(self) -> Numbers:
+        """The slots group by group: first collectives, by number, then sends and recvs.
+
+        A call that the backend refused takes no place in the order. Those that ranks issued at one place share a slot,
+        which stands before that place; a send or recv is alone:
+
+            rank 0   all_reduce   [refused]   barrier
+            rank 1   all_reduce               barrier
+        """
+        calls, pair, at = self.calls, self.paired, np.arange(len(self.ranks))
+        refused = calls["number"].is_null().to_numpy()
+        lane = [pl.Series("place", self.place), pl.Series("pair", pair)]
+        filled = calls.select(number=pl.col("number").forward_fill().over(lane)).to_series()
+        k = filled.fill_null(pl.Series(self.skipped[self.place])).to_numpy() - ~refused
+        lanes = pl.DataFrame([*lane, pl.Series("k", k), pl.Series("refused", refused)])
+        nth = lanes.select(pl.col("refused").cum_sum().over("place", "pair", "k")).to_series().to_numpy() * refused
+
+        peer = calls["peer"].fill_null(ANY_SOURCE).to_numpy()
+        sends = (calls["op"] == Op.SEND.value).to_numpy()
+        source, target = np.where(sends, self.ranks, peer), np.where(sends, peer, self.ranks)
+        tagless = np.array([backend_of(self.meta, name) == "nccl" for name in self.names])[self.group]
+        tag = np.where(tagless & (source != ANY_SOURCE), -1, calls["tag"].fill_null(0).to_numpy())
+        alone = source == target  # no backend takes that
+        sides = {
+            "group": self.group,
+            "sends": sends,
+            "source": source,
+            "target": target,
+            "tag": tag,
+            "refused": refused,
+        }
+        kth = pl.DataFrame({name: pl.Series(column) for name, column in sides.items()})
+        order = kth.select(pl.int_range(pl.len()).over([*sides])).to_series().to_numpy()
+
+        keys = [
+            self.group,
+            pair * (1 + refused),
+            np.where(pair, np.where(refused, at, source), k),
+            np.where(pair, target, ~refused),
+            np.where(pair, tag, nth),
+            np.where(pair, alone * (1 + ~sends), 0),
+            np.where(pair, order, 0),
+        ]
+        listed = np.lexsort(keys[::-1])
+        fresh = np.zeros(len(listed), bool)
+        for key in keys:
+            fresh[1:] |= key[listed[1:]] != key[listed[:-1]]
+        slot = np.zeros(len(listed), np.int64)
+        slot[listed] = np.cumsum(fresh)
+        return slot
+
+    def _order(self, slot: Numbers) -> Iterator[int]:
+        """The slots in order: one waits for those before it on each rank, and among its group's collectives.
+
+        A graph of 500,000 calls has few distinct edges.
+        """
+        ranks, count = self.ranks, int(slot.max()) + 1
+        issued = np.arange(len(ranks)) - np.searchsorted(ranks, ranks)
+        earliest = np.full(count, len(ranks))  # where the first rank to issue it did so
+        np.minimum.at(earliest, slot, issued)
+        group_of, pair = np.zeros(count, np.int64), np.zeros(count, bool)
+        group_of[slot], pair[slot] = self.group, self.paired
+        chain = np.flatnonzero((group_of[1:] == group_of[:-1]) & ~pair[1:] & ~pair[:-1])
+        one_rank = ranks[1:] == ranks[:-1]
+        edges = np.unique(np.concatenate([slot[:-1][one_rank] * count + slot[1:][one_rank], chain * count + chain + 1]))
+        before, after = edges // count, edges % count
+        starts, follow = np.searchsorted(before, np.arange(count + 1)).tolist(), after.tolist()
+        following = [follow[begin:end] for begin, end in pairwise(starts)]
+        return in_order(following, np.bincount(after, minlength=count).tolist(), earliest.tolist())
+
+    @cached_property
+    def count(self) -> int:
+        """How many slots there are."""
+        return int(self.slot.max()) + 1 if len(self.slot) else 0
+
+    def calls_of(self, slot: int) -> pl.DataFrame:
+        """The calls of a slot."""
+        return self.calls[np.flatnonzero(self.slot == slot)]
+
+    # ---------------------------------------------------------------- what differs
+
+    @cached_property
+    def kinds(self) -> Codes:
+        """Of every call what it asks for and from which line, as a number."""
+        return self._kinds("call_site")
+
+    @cached_property
+    def odd(self) -> Flags:
+        """By slot: not every rank of the group issued the same call from the same line there, and completed it."""
+        return self._odd(self.kinds)
+
+    @cached_property
+    def wrong_of_any_line(self) -> Flags:
+        """By slot: the same, whatever the lines."""
+        return self._odd(self._kinds())
+
+    def _kinds(self, *more: str) -> Codes:
+        calls = self.calls
+        kinds = mixed(hash_columns(calls, "op", "origin", "dtype", "shape", "reduce_op", *more))
+        if calls["root"].null_count() == calls.height:
+            return kinds
+        # A root counts by its place in the group, so that ranks of groups that did the same are alike.
+        placed = np.full(len(self.names) * (self.world_size + 1), -2)
+        for at, members in enumerate(self.groups.values()):
+            placed[at * (self.world_size + 1) + np.array(members, np.int64)] = np.arange(len(members))
+            placed[at * (self.world_size + 1) + self.world_size] = -1
+        root = calls["root"].fill_null(self.world_size).clip(0, self.world_size).to_numpy()
+        where = placed[self.group * (self.world_size + 1) + root]
+        return mixed(kinds + hash_columns(pl.DataFrame({"root": pl.Series(where)}), "root"))
+
+    def _odd(self, kinds: Codes) -> Flags:
+        slot, first = self.slot, np.zeros(self.count, np.int64)
+        first[slot] = np.arange(len(slot))  # any of its calls will do
+        size = np.array([len(members) for members in self.groups.values()])[self.group[first]]
+        same = np.where(self.paired, np.uint64(0), kinds)  # a send and its recv differ, as they should
+        unlike = (same != same[first][slot]) | self.calls["completed_ns"].is_null().to_numpy()
+        return np.asarray((np.bincount(slot, unlike) > 0) | (np.bincount(slot) < np.where(self.paired[first], 2, size)))
+
+    # ---------------------------------------------------------------- what is told one by one
+
+    @cached_property
+    def patterns(self) -> tuple[Numbers, Numbers, Numbers]:
+        """The odd slots; one slot of each pattern of calls; and the index of the pattern of each odd slot.
+
+        What the calls of a slot are, in any order: slots of one pattern are judged alike, so one of each is enough.
+        """
+        pattern = np.zeros(self.count, np.uint64)
+        np.add.at(pattern, self.slot, self.kinds)
+        where = np.flatnonzero(self.odd)
+        _, example, of_pattern = np.unique(pattern[where], return_index=True, return_inverse=True)
+        return where, where[example], of_pattern
+
+    @cached_property
+    def told(self) -> Numbers:
+        """The slots that are told one by one: all of them, or those where the ranks part, begin or end."""
+        if self.calls.height <= MOST:
+            return np.arange(self.count)
+        odd, examples, _ = self.patterns
+        most = max(KEPT // self.world_size, FEWEST)
+        last = self.slot[np.flatnonzero(np.append(self.ranks[1:] != self.ranks[:-1], True))]
+        names = ["rank", "group", "seq"]
+        ends = pl.DataFrame(self.ends, {name: self.calls.schema[name] for name in names}, orient="row")
+        ended = self.calls.select(names).with_row_index("at").join(ends, on=names, how="semi")["at"]
+        first = np.arange(min(BESIDE, self.count))
+        kept = np.zeros(self.count, bool)
+        for some in (first, last, self.slot[ended.to_numpy()], odd[:most], odd[-most:], examples[:most]):
+            for beside in range(-BESIDE, BESIDE + 1) if len(some) <= most // BESIDE else (0,):
+                kept[np.clip(some + beside, 0, self.count - 1)] = True
+        return np.flatnonzero(kept)
+
+    @property
+    def is_part(self) -> bool:
+        """Whether not all slots are told one by one."""
+        return len(self.told) < self.count
+
+
+def in_order(following: Sequence[Sequence[int]], waits_for: list[int], place: Sequence[int]) -> Iterator[int]:
+    """Indices in an order that agrees with a graph; of those that could come next, the one with the lowest place does.
+
+    following  by index, those that come after it
+    waits_for  how many come before it; used up
+    """
+    ready = [(place[slot], slot) for slot in range(len(place)) if not waits_for[slot]]
+    rest = sorted(range(len(place)), key=place.__getitem__, reverse=True)  # the next one is popped off the end
+    heapq.heapify(ready)
+    done: set[int] = set()
+    while len(done) < len(place):
+        slot = heapq.heappop(ready)[1] if ready else rest.pop()
+        if slot in done:
+            continue
+        done.add(slot)
+        yield slot
+        for after in following[slot]:
+            waits_for[after] -= 1
+            if not waits_for[after]:
+                heapq.heappush(ready, (place[after], after))
+
+
+def left_out(odd: Flags, last: int | None, slot: int) -> str:
+    """The line that stands for the rows between two listed ones; "" if there are none. `odd` is that of the Reading."""
+    begin = 0 if last is None else last + 1
+    if slot <= begin:
+        return ""
+    bad = int(odd[begin:slot].sum())
+    where = "before" if last is None else "between"
+    return f"… {slot - begin:,} rows {where}, {f'{bad:,} of them not alike' if bad else 'all matched'}"
+
+
+def _dense(codes: Numbers) -> Numbers:
+    """The same numbers without gaps: 7 9 9 30 is 0 1 1 2."""
+    if codes.max() > 4 * len(codes) + 1000:  # records that begin far apart
+        return np.asarray(np.unique(codes, return_inverse=True)[1], np.int64)
+    return np.asarray((np.cumsum(np.bincount(codes) > 0) - 1)[codes], np.int64)
+
+
+def hash_columns(frame: pl.DataFrame, *names: str) -> Codes:
+    """One number a row, by the values of several columns. Column by column takes a fifth of hashing structs."""
+    found = np.zeros(frame.height, np.uint64)
+    for name in names:
+        found *= np.uint64(0x9E3779B97F4A7C15)
+        if frame[name].null_count() < frame.height:  # a column of nulls says nothing
+            found += frame[name].hash().to_numpy()
+    return found
+
+
+def mixed(codes: Codes) -> Codes:
+    """Scramble numbers, so that sums of them tell different rows apart: the finalizer of SplitMix64."""
+    codes = codes + np.uint64(0x9E3779B97F4A7C15)
+    codes = (codes ^ (codes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    codes = (codes ^ (codes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(codes ^ (codes >> np.uint64(31)), np.uint64)
