@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import wraps
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, Required, TypedDict, TypeVar, overload
 
@@ -394,12 +393,6 @@ class Timeline:
         """Write one file that `joinlab.load` opens, also on a machine without torch; returns its path."""
         self.parting()
         return archive.save(self, path)
-
-    def to_chrome(self, path: str | os.PathLike[str]) -> Path:
-        """Write a Chrome trace, which Perfetto opens, with flows between calls that met; returns its path."""
-        # Imported by name, as the package's exports are: reading a Timeline loads no drawing code.
-        written: Path = import_module("joinlab.picture.chrome").write_chrome(self, path)
-        return written
 
     def __repr__(self) -> str:
         ends = ", ".join(f"{rank}: {end}" for rank, end in enumerate(self.ends))

@@ -4,7 +4,7 @@
 
 A room is a folder of the package, or one file beside those folders. The allowed order is the table of floors in
 joinlab/README.md: a room may import rooms on lower floors, never rooms on its own floor or above. Every import counts:
-those inside functions and those for types alone, too.
+those inside functions, those for types alone, and those by `import_module`, too.
 """
 
 from __future__ import annotations
@@ -76,6 +76,13 @@ def _named(tree: ast.Module, known: Mapping[str, Path]) -> Iterator[tuple[str, i
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
                 yield (inner if inner in known else node.module), node.lineno
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in (
+            "import_module",
+            "__import__",
+        ):
+            for one in node.args:
+                if isinstance(one, ast.Constant) and one.value in known:
+                    yield one.value, node.lineno
 
 
 @cache

@@ -94,9 +94,8 @@ def test_calls_in_flight_at_the_same_time_are_on_threads_of_their_own() -> None:
 
 def test_a_file_names_ranks_and_groups(tmp_path: Path) -> None:
     timeline = case_timeline(4, n=2, backend="nccl")
-    file = timeline.to_chrome(tmp_path / "run.json")
+    file = joinlab.write_chrome(timeline, tmp_path / "run.json")
     content = json.loads(file.read_text())
-    assert file == joinlab.write_chrome(timeline, tmp_path / "run.json")
     names = {
         (one["name"], one["pid"], one["tid"]): one["args"]["name"]
         for one in content["traceEvents"]

@@ -81,6 +81,13 @@ def test_no_import_points_upward() -> None:
     assert [str(item) for item in rooms.upward()] == []
 
 
+def test_an_import_by_name_counts() -> None:
+    text = (
+        'importlib.import_module("joinlab.picture.chrome").write_chrome(self, path), import_module(name), f("joinlab")'
+    )
+    assert list(rooms._named(ast.parse(text), MODULES)) == [("joinlab.picture.chrome", 1)]
+
+
 def test_neither_rooms_nor_modules_import_each_other_in_a_circle() -> None:
     assert rooms.circles(of_rooms=True) == []
     assert rooms.circles(of_rooms=False) == []
