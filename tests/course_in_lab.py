@@ -90,7 +90,7 @@ def chosen(question: Question, right: bool) -> int:
 
 def solved_by(exercise: str) -> str:
     """The name in solutions.py of what solves an exercise."""
-    return {"small_ddp": "SmallDDP"}.get(exercise, "Largest" if EXERCISES[exercise].notebook == 7 else exercise)
+    return {"small_ddp": "SmallDDP"}.get(exercise, "Largest" if EXERCISES[exercise].notebook == 9 else exercise)
 
 
 def picture(notebook: Notebook, folder: Path, name: str) -> None:

@@ -37,7 +37,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_the_answer_is_told_only_after_one_was_chosen():
-    (part,) = joinlab.quiz("5-meets").parts
+    (part,) = joinlab.quiz("6-meets").parts
     part.show()
     assert "Choose an answer first" in part.verdict
     assert part.question.why not in part.verdict
@@ -47,7 +47,7 @@ def test_the_answer_is_told_only_after_one_was_chosen():
 
 
 def test_a_right_answer_is_praised_and_the_run_appears(capsys):
-    (part,) = joinlab.quiz("5-meets", "the run").parts
+    (part,) = joinlab.quiz("6-meets", "the run").parts
     assert "the run" not in capsys.readouterr().out
     part.choose(part.question.answer)
     part.show()
@@ -56,16 +56,16 @@ def test_a_right_answer_is_praised_and_the_run_appears(capsys):
 
 
 def test_without_a_browser_a_quiz_is_its_question_and_no_answer_stands_in_it():
-    quiz = joinlab.quiz("6-disabled", object())
+    quiz = joinlab.quiz("7-disabled", object())
     bundle = quiz._repr_mimebundle_()
     assert str(quiz) == repr(quiz) == bundle["text/plain"]
     for text in (bundle["text/plain"], bundle["text/html"]):
-        assert questions()["6-disabled"].ask.split("`")[0].strip() in text
-        assert questions()["6-disabled"].why not in text
+        assert questions()["7-disabled"].ask.split("`")[0].strip() in text
+        assert questions()["7-disabled"].why not in text
     assert "application/vnd.jupyter.widget-view+json" in bundle
 
 
-@pytest.mark.parametrize("what", ["5-nothing", 77])
+@pytest.mark.parametrize("what", ["6-nothing", 77])
 def test_an_unknown_question_is_refused(what):
     with pytest.raises(ValueError, match="there is no"):
         joinlab.quiz(what)
@@ -75,15 +75,15 @@ def test_an_unknown_question_is_refused(what):
 
 
 def test_the_first_answer_to_a_question_counts_and_the_last_to_an_exercise(fresh):
-    progress.record("questions", "5-meets", False)
-    progress.record("questions", "5-meets", True)
+    progress.record("questions", "6-meets", False)
+    progress.record("questions", "6-meets", True)
     assert not check("shadows", lambda counts: 0) and check("shadows", lambda c: [3 * (max(c) - n) for n in c])
-    assert json.loads(fresh.read_text()) == {"questions": {"5-meets": False}, "exercises": {"shadows": True}}
+    assert json.loads(fresh.read_text()) == {"questions": {"6-meets": False}, "exercises": {"shadows": True}}
 
 
 def test_the_end_of_a_notebook_shows_its_exercises_and_the_way_through_the_course(monkeypatch):
-    quiz = joinlab.quiz(9)
-    assert [part.question for part in quiz.parts] == list(of_the_end(9))
+    quiz = joinlab.quiz(11)
+    assert [part.question for part in quiz.parts] == list(of_the_end(11))
     assert "shadows ○ not tried" in quiz._standing.value
     check("shadows", lambda counts: 0)
     quiz.parts[0].choose("6")
@@ -107,8 +107,8 @@ def test_a_damaged_state_is_no_state(fresh, text):
 def test_a_device_is_never_replaced(monkeypatch, tmp_path):
     (tmp_path / "folder").mkdir()
     monkeypatch.setenv("JOINLAB_PROGRESS", str(tmp_path / "folder"))
-    progress.record("questions", "5-meets", True)
-    assert (tmp_path / "folder").is_dir() and progress.state()["questions"] == {"5-meets": True}
+    progress.record("questions", "6-meets", True)
+    assert (tmp_path / "folder").is_dir() and progress.state()["questions"] == {"6-meets": True}
     progress.forget()
     assert progress.state()["questions"] == {}
 
@@ -121,7 +121,7 @@ def test_nothing_is_kept_where_a_machine_runs_the_notebook(asked, kept, monkeypa
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     shell = SimpleNamespace(kernel=SimpleNamespace(_allow_stdin=asked)) if asked is not None else None
     monkeypatch.setattr("IPython.get_ipython", lambda: shell)
-    progress.record("questions", "5-meets", True)
+    progress.record("questions", "6-meets", True)
     assert (tmp_path / "joinlab" / "progress.json").exists() is kept
     monkeypatch.setenv("CI", "true")
     assert progress.path() is None
@@ -434,81 +434,81 @@ EVIDENCE: dict[str, Callable[[], bool | str]] = {
     "3-buckets": lambda: reductions(scenarios.several_buckets, 0) == 1 < reductions(scenarios.several_buckets, 1),
     "3-nosync": lambda: {1: "one", 2: "two", 4: "four"}[reductions(scenarios.accumulate, None, (4, 4))],
     "3.1": lambda: f"{mean_gradient():.0f}",
-    "4-case3": lambda: waits_for(3) == "all-reduce (barrier)",
-    "4-case5": lambda: crossed_calls(5, (2, 3))[0] == ("all-reduce (barrier)", "all-reduce (DDP backward())"),
-    "4-today": lambda: [n for n in CASES if case(n, 5, 6) != case(n, 5, 6, era="1.9")] == [4],
-    "4-gloo": lambda: [n for n in CASES if case(n, 5, 6, backend="gloo") != case(n, 5, 6)] == [2, 3, 4, 5],
-    "4.1": lambda: case(5, 6, 5) == case(5, 6, 5, era="1.9") == "rank 0 hung",
-    "4.2": lambda: case(3, 5, 7) == case(3, 5, 7, era="1.9") == "rank 1 hung",
-    "4.3": lambda: case(6, 0, 3) == "all finish",
-    "4.4": lambda: case(2, 2, 3, backend="gloo") == "rank 1 raised",
-    "5-meets": lambda: (
+    "5-case3": lambda: waits_for(3) == "all-reduce (barrier)",
+    "5-case5": lambda: crossed_calls(5, (2, 3))[0] == ("all-reduce (barrier)", "all-reduce (DDP backward())"),
+    "5-today": lambda: [n for n in CASES if case(n, 5, 6) != case(n, 5, 6, era="1.9")] == [4],
+    "5-gloo": lambda: [n for n in CASES if case(n, 5, 6, backend="gloo") != case(n, 5, 6)] == [2, 3, 4, 5],
+    "5.1": lambda: case(5, 6, 5) == case(5, 6, 5, era="1.9") == "rank 0 hung",
+    "5.2": lambda: case(3, 5, 7) == case(3, 5, 7, era="1.9") == "rank 1 hung",
+    "5.3": lambda: case(6, 0, 3) == "all finish",
+    "5.4": lambda: case(2, 2, 3, backend="gloo") == "rank 1 raised",
+    "6-meets": lambda: (
         crossed_calls(4, (2, 3), era="1.9")[0]
         == ("all-reduce (join() _get_num_nonjoined_procs())", "all-reduce (barrier)")
     ),
-    "5-byte": lambda: 0 < json.loads(meeting(4, (2, 3), era="1.9")[0]["value_out"])[0][0] < 1e-40,
-    "5-questions": lambda: json.loads(meeting(4, (2, 3), 1, era="1.9")[1]["value_out"]) == [[0.0]],
-    "5-ways": lambda: len(joinlab.endings(CASES[4].program, inputs=(2, 3), era="1.9")) >= 3,
-    "5-today": lambda: json.loads(meeting(4, (2, 3))[0]["value_out"]) == [[0.0]],
-    "5-even": lambda: (
+    "6-byte": lambda: 0 < json.loads(meeting(4, (2, 3), era="1.9")[0]["value_out"])[0][0] < 1e-40,
+    "6-questions": lambda: json.loads(meeting(4, (2, 3), 1, era="1.9")[1]["value_out"]) == [[0.0]],
+    "6-ways": lambda: len(joinlab.endings(CASES[4].program, inputs=(2, 3), era="1.9")) >= 3,
+    "6-today": lambda: json.loads(meeting(4, (2, 3))[0]["value_out"]) == [[0.0]],
+    "6-even": lambda: (
         [case(4, 2, n, era="1.9") == "all finish" for n in (2, 3, 4, 5)] == [True, False, False, True]
         and case(4, 2, 5) == "rank 0 raised, rank 1 hung"
     ),
-    "5-look": lambda: hangs_where_it_prints(looks),
-    "5-rebuild": lambda: (
+    "6-look": lambda: hangs_where_it_prints(looks),
+    "6-rebuild": lambda: (
         case(2, 1, 2) == "rank 1 hung"
         and origins(CASES[2].program, 1).count("broadcast (DDP bucket rebuild)") == 2
         and origins(CASES[2].program, 2).count("broadcast (DDP bucket rebuild)") == 0
     ),
-    "5.2": lambda: crossed(joinlab.emulate(metric_in_the_loop, (2, 3))) > 0,
-    "5.3": lambda: not any(end.pending for end in joinlab.emulate(CASES[2].program, (3, 3)).ends),
-    "5.4": lambda: (
+    "6.2": lambda: crossed(joinlab.emulate(metric_in_the_loop, (2, 3))) > 0,
+    "6.3": lambda: not any(end.pending for end in joinlab.emulate(CASES[2].program, (3, 3)).ends),
+    "6.4": lambda: (
         case(4, 2, 5, era="1.9") == "all finish" and crossed(joinlab.emulate(CASES[4].program, (2, 5), era="1.9")) > 0
     ),
-    "6-disabled": lambda: ends(scenarios.join_disabled, (2, 3)) == "rank 1 hung" and case(2, 2, 3) == "all finish",
-    "6-shadow": lambda: len(set(joinlab.emulate(scenarios.linear, (0, 3)).calls.group_by("rank").len()["len"])) == 1,
-    "6-divide": lambda: (
+    "7-disabled": lambda: ends(scenarios.join_disabled, (2, 3)) == "rank 1 hung" and case(2, 2, 3) == "all finish",
+    "7-shadow": lambda: len(set(joinlab.emulate(scenarios.linear, (0, 3)).calls.group_by("rank").len()["len"])) == 1,
+    "7-divide": lambda: (
         [gradient_of(one, 2, 3) for one in (scenarios.gradients, scenarios.gradients_of_those_left)] == [1.0, 3.0]
     ),
-    "6-drift": lambda: [drifts(one) for one in (torch.optim.SGD, torch.optim.Adam)] == [False, True],
-    "6-exception": lambda: ends(scenarios.exception, (2, 3)) == "rank 0 hung, rank 1 raised",
-    "6-final": lambda: joinlab.emulate(scenarios.own_parameters_at_the_end, (4, 2, 4)).returns == (2.0,) * 3,
-    "6.1": lambda: second_input(by_all=True) == 4.0,
-    "6.2": lambda: second_input(by_all=False) == 8.0,
-    "6.3": lambda: ends(scenarios.throw_early, (2, 3)) == "rank 0 raised, rank 1 raised",
-    "7-alone": lambda: ends(scenarios.no_hook, (1, 2)) == "rank 1 hung",
-    "7-count": lambda: joinlab.emulate(scenarios.count_inputs, (1, 3, 2)).returns == (6.0,) * 3,
-    "7-forgetful": lambda: (
+    "7-drift": lambda: [drifts(one) for one in (torch.optim.SGD, torch.optim.Adam)] == [False, True],
+    "7-exception": lambda: ends(scenarios.exception, (2, 3)) == "rank 0 hung, rank 1 raised",
+    "7-final": lambda: joinlab.emulate(scenarios.own_parameters_at_the_end, (4, 2, 4)).returns == (2.0,) * 3,
+    "7.1": lambda: second_input(by_all=True) == 4.0,
+    "7.2": lambda: second_input(by_all=False) == 8.0,
+    "7.3": lambda: ends(scenarios.throw_early, (2, 3)) == "rank 0 raised, rank 1 raised",
+    "9-alone": lambda: ends(scenarios.no_hook, (1, 2)) == "rank 1 hung",
+    "9-count": lambda: joinlab.emulate(scenarios.count_inputs, (1, 3, 2)).returns == (6.0,) * 3,
+    "9-forgetful": lambda: (
         ends(scenarios.forgetful_hook, (2, 2)) == "all finish" != ends(scenarios.forgetful_hook, (1, 3))
     ),
-    "7-two": lambda: {3: "three times"}[notices()],
-    "7-refused": lambda: all("raised" in ends(one, (1, 1)) for one in REFUSED),
-    "8-queue": lambda: ends(scenarios.two_buckets, (1, 1)) != "all finish",
-    "8-lines": lambda: [ends(of_sizes(1, size), (1, 1)) == "all finish" for size in (2, 3)] == [True, False],
-    "8-destroy": lambda: ends(scenarios.destroy_behind_a_call, (1, 1)) == "rank 1 hung",
-    "8-same": lambda: joinlab.emulate(scenarios.two_buckets_of_one_size, (1, 1)).returns[0] == [[11.0], [11.0]],
-    "8-named": lambda: ends(scenarios.matched_by_name, (1, 1), backend="gloo") == "all finish",
-    "8.1": lambda: joinlab.emulate(two_of_one_size, (1, 1)).returns == ([7.0, 7.0],) * 2,
-    "9.1": lambda: (lambda gradients, all_calls: all_calls == gradients + 2)(*calls_per_input(four_buckets)),
-    "9-calls": lambda: [len(origins(one, 2)) for one in (alone, disabled, under_join)] == [1, 1, 3],
-    "10.1": lambda: (
-        ends(of_code("10.1"), (3, 3), backend="gloo") == "rank 0 raised"
-        and ends(of_code("10.1"), (3, 3)) == "rank 0 hung"
+    "9-two": lambda: {3: "three times"}[notices()],
+    "9-refused": lambda: all("raised" in ends(one, (1, 1)) for one in REFUSED),
+    "10-queue": lambda: ends(scenarios.two_buckets, (1, 1)) != "all finish",
+    "10-lines": lambda: [ends(of_sizes(1, size), (1, 1)) == "all finish" for size in (2, 3)] == [True, False],
+    "10-destroy": lambda: ends(scenarios.destroy_behind_a_call, (1, 1)) == "rank 1 hung",
+    "10-same": lambda: joinlab.emulate(scenarios.two_buckets_of_one_size, (1, 1)).returns[0] == [[11.0], [11.0]],
+    "10-named": lambda: ends(scenarios.matched_by_name, (1, 1), backend="gloo") == "all finish",
+    "10.1": lambda: joinlab.emulate(two_of_one_size, (1, 1)).returns == ([7.0, 7.0],) * 2,
+    "11.1": lambda: (lambda gradients, all_calls: all_calls == gradients + 2)(*calls_per_input(four_buckets)),
+    "11-calls": lambda: [len(origins(one, 2)) for one in (alone, disabled, under_join)] == [1, 1, 3],
+    "12.1": lambda: (
+        ends(of_code("12.1"), (3, 3), backend="gloo") == "rank 0 raised"
+        and ends(of_code("12.1"), (3, 3)) == "rank 0 hung"
     ),
-    "11-sampler": lambda: list(DistributedSampler(range(5), num_replicas=2, rank=1, shuffle=False)) == [1, 3, 0],
-    "11-hang": lambda: case(4, 3, 2, backend="gloo") == "rank 0 hung, rank 1 hung",
-    "12-alike": lambda: apart((5, 5)) == apart((0, 0)) > 0,
-    "12.1": lambda: filled_at_4() == [5, 6],
-    "12.3": lambda: ends(leaves_one_out, (2, 2)) == "rank 0 hung",
-    "12.4": lambda: hangs_where_it_prints(prints_a_gradient),
+    "13-sampler": lambda: list(DistributedSampler(range(5), num_replicas=2, rank=1, shuffle=False)) == [1, 3, 0],
+    "13-hang": lambda: case(4, 3, 2, backend="gloo") == "rank 0 hung, rank 1 hung",
+    "4-alike": lambda: apart((5, 5)) == apart((0, 0)) > 0,
+    "4.1": lambda: filled_at_4() == [5, 6],
+    "4.3": lambda: ends(leaves_one_out, (2, 2)) == "rank 0 hung",
+    "4.4": lambda: hangs_where_it_prints(prints_a_gradient),
     # three calls for each of the five inputs, the last question, who was the last, and the parameters
-    "13.1": lambda: joined(solutions.small_join, (2, 5)).calls.filter(rank=0).height == 3 * 5 + 3,
-    "13.2": lambda: joined(joining(second=False, second_as_shadow=False), (2, 5)).returns == (1.0, 1.0),
+    "8.1": lambda: joined(solutions.small_join, (2, 5)).calls.filter(rank=0).height == 3 * 5 + 3,
+    "8.2": lambda: joined(joining(second=False, second_as_shadow=False), (2, 5)).returns == (1.0, 1.0),
     # three calls an input, and the first question of the third input: its second question is rank 1's call 8
-    "13.3": lambda: crossed_pairs(joined(joining(second_as_shadow=False), (2, 4)))[0] == (8, 8),
-    "13.4": lambda: joined(solutions.small_join, (3, 3)).returns == (1.0, 1.0),
+    "8.3": lambda: crossed_pairs(joined(joining(second_as_shadow=False), (2, 4)))[0] == (8, 8),
+    "8.4": lambda: joined(solutions.small_join, (3, 3)).returns == (1.0, 1.0),
     # four calls an input: rank 1's third barrier is its call 12, when rank 0 has shadowed the three before it
-    "13.5": lambda: crossed_pairs(joined(solutions.small_join, (2, 3), barrier=True))[0] == (12, 12),
+    "8.5": lambda: crossed_pairs(joined(solutions.small_join, (2, 3), barrier=True))[0] == (12, 12),
 }
 
 

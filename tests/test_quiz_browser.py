@@ -15,8 +15,8 @@ from browser import Notebook, end_kernels, watched, write_notebook  # noqa: E402
 from playwright.sync_api import expect  # noqa: E402
 
 CELLS = (
-    "import joinlab\nasked = joinlab.quiz('5-meets', 'here is the run')\nasked",
-    "end = joinlab.quiz(9)\nend",
+    "import joinlab\nasked = joinlab.quiz('6-meets', 'here is the run')\nasked",
+    "end = joinlab.quiz(11)\nend",
 )
 SOME = """
 from joinlab.course.questions import questions
@@ -53,17 +53,17 @@ def opened(browser, served) -> Iterator[Callable[[str, Sequence[str]], Notebook]
 
 def test_a_quiz_is_answered_by_keyboard_and_shows_the_run_only_then(opened):
     page = opened("quiz.ipynb", CELLS).page
-    page.get_by_text("Which call of rank 0 meets that barrier?").wait_for()
+    page.get_by_text("Which call of rank 0 meets rank 1's last barrier?").wait_for()
     assert page.locator("pre", has_text="here is the run").count() == 0
     page.get_by_role("radio", name="a barrier", exact=True).focus()
     page.keyboard.press("Space")
     page.get_by_role("button", name="Show").first.focus()
     page.keyboard.press("Enter")
-    page.get_by_text("No: how many have not joined?").wait_for()
+    page.get_by_text("No: anyone left?").wait_for()
     page.locator("pre", has_text="here is the run").wait_for()
     page.get_by_text("0 of 0 answered questions right").wait_for()  # the end was made before the answer
-    page.get_by_role("radio", name="300").check()
-    page.get_by_role("button", name="Show").nth(2).click()
+    page.get_by_role("radio", name="6", exact=True).check()
+    page.get_by_role("button", name="Show").nth(1).click()
     page.get_by_text("1 of 2 answered questions right").wait_for()
 
 

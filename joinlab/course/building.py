@@ -1,4 +1,4 @@
-"""Judges of notebooks 12 and 13: a small DDP and a small join(), each compared with PyTorch's own.
+"""Judges of notebooks 4 and 8: a small DDP and a small join(), each compared with PyTorch's own.
 
 Both run on the same case, emulated, and the two Timelines are compared call by call. What the real one does is never
 typed in here, and what it does for its own purposes (checking shapes, rebuilding its buckets) is not asked for.

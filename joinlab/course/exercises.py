@@ -53,65 +53,65 @@ EXERCISES: Mapping[str, Exercise] = {
         judges.accumulate,
         ("accumulate",),
     ),
+    "hand_out": Exercise(
+        4, "hand_out(module): every rank begins with the parameters of rank 0.", building.hand_out, ("hand_out",)
+    ),
+    "buckets_of": Exercise(
+        4, "buckets_of(module, numbers): which parameters are reduced together.", building.buckets_of, ("buckets_of",)
+    ),
+    "small_ddp": Exercise(
+        4,
+        "SmallDDP(module, numbers): makes the calls that DDP makes in backward, and gets its gradients.",
+        building.small_ddp,
+        ("hand_out", "buckets_of", "SmallDDP"),
+    ),
     "gradient": Exercise(
-        6,
+        7,
         "gradient(own, world_size, divide_by_initial_world_size): what DDP makes of the gradients of the ranks left.",
         judges.gradient,
         ("gradient",),
     ),
     "last_joiner": Exercise(
-        6,
+        7,
         "last_joiner(counts): the rank whose parameters all ranks have after join().",
         judges.last_joiner,
         ("last_joiner",),
     ),
-    "notify": Exercise(7, "A Joinable that tells Join once per input that it has one.", joinables.notify, ("Largest",)),
-    "main_hook": Exercise(
-        7, "The others finish though a rank has joined.", joinables.main_hook, ("Largest", "LargestHook")
-    ),
-    "post_hook": Exercise(7, "Every rank ends with the right number.", joinables.post_hook, ("Largest", "LargestHook")),
-    "in_order": Exercise(
+    "small_join": Exercise(
         8,
+        "small_join(model, inputs, train): makes the calls that DDP makes under join().",
+        building.small_join,
+        ("ask", "small_join"),
+    ),
+    "notify": Exercise(9, "A Joinable that tells Join once per input that it has one.", joinables.notify, ("Largest",)),
+    "main_hook": Exercise(
+        9, "The others finish though a rank has joined.", joinables.main_hook, ("Largest", "LargestHook")
+    ),
+    "post_hook": Exercise(9, "Every rank ends with the right number.", joinables.post_hook, ("Largest", "LargestHook")),
+    "in_order": Exercise(
+        10,
         "in_order(ready, reduce): reduce buckets in the order of their numbers, each as soon as it is its turn.",
         judges.in_order,
         ("in_order",),
     ),
     "shadows": Exercise(
-        9,
+        11,
         "shadows(counts): how many collectives each rank makes under join() only to shadow the others.",
         judges.shadows,
         ("shadows",),
     ),
     "report": Exercise(
-        10, "Rank 0 prints the mean loss of all ranks in its second input.", repairs.report, ("report",)
+        12, "Rank 0 prints the mean loss of all ranks in its second input.", repairs.report, ("report",)
     ),
     "stop_early": Exercise(
-        10, "The ranks stop when the first has learnt enough, or when all have.", repairs.stop_early, ("stop_early",)
+        12, "The ranks stop when the first has learnt enough, or when all have.", repairs.stop_early, ("stop_early",)
     ),
-    "skip_bad": Exercise(10, "Rank 1 skips a bad input, and trains on the others.", repairs.skip_bad, ("skip_bad",)),
-    "save_all": Exercise(10, "Rank 0 returns the parts of all ranks.", repairs.save_all, ("save_all",)),
+    "skip_bad": Exercise(12, "Rank 1 skips a bad input, and trains on the others.", repairs.skip_bad, ("skip_bad",)),
+    "save_all": Exercise(12, "Rank 0 returns the parts of all ranks.", repairs.save_all, ("save_all",)),
     "every_second": Exercise(
-        10, "Gradients are reduced in every second input.", repairs.every_second, ("every_second",)
+        12, "Gradients are reduced in every second input.", repairs.every_second, ("every_second",)
     ),
-    "unused": Exercise(10, "A model of which some ranks use only a part.", repairs.unused, ("Branches", "unused")),
-    "hand_out": Exercise(
-        12, "hand_out(module): every rank begins with the parameters of rank 0.", building.hand_out, ("hand_out",)
-    ),
-    "buckets_of": Exercise(
-        12, "buckets_of(module, numbers): which parameters are reduced together.", building.buckets_of, ("buckets_of",)
-    ),
-    "small_ddp": Exercise(
-        12,
-        "SmallDDP(module, numbers): makes the calls that DDP makes in backward, and gets its gradients.",
-        building.small_ddp,
-        ("hand_out", "buckets_of", "SmallDDP"),
-    ),
-    "small_join": Exercise(
-        13,
-        "small_join(model, inputs, train): makes the calls that DDP makes under join().",
-        building.small_join,
-        ("ask", "small_join"),
-    ),
+    "unused": Exercise(12, "A model of which some ranks use only a part.", repairs.unused, ("Branches", "unused")),
 }
 """All exercises by name, in the order of the course."""
 

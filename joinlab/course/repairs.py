@@ -1,4 +1,4 @@
-"""Judges of notebook 10: six programs that hang, judged by running what the learner made of them.
+"""Judges of notebook 12: six programs that hang, judged by running what the learner made of them.
 
 A repair is right if every rank finishes on NCCL and on gloo, nothing is left pending, no call meets one that was not
 meant for it, and the program still does what it is for. Every input of every rank has a value of its own, so that the

@@ -102,7 +102,7 @@ def in_order(ready: Iterable[int], reduce: Callable[[int], None]) -> None:
             following += 1
 
 
-# ---- the six programs of notebook 10, repaired
+# ---- the six programs of notebook 12, repaired
 
 
 def report(rank: int, inputs: Sequence[torch.Tensor]) -> None:
@@ -181,7 +181,7 @@ def unused(rank: int, inputs: Sequence[torch.Tensor]) -> None:
         model(input).backward()
 
 
-# ---- notebooks 12 and 13: DDP and join(), built
+# ---- notebooks 4 and 8: DDP and join(), built
 
 
 def hand_out(module: torch.nn.Module) -> None:
