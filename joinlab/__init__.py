@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from joinlab import cases as cases
     from joinlab import errors as errors
     from joinlab import scenarios as scenarios
-    from joinlab.analysis.blame import Blame as Blame
-    from joinlab.analysis.blame import blame as blame
     from joinlab.analysis.matching import Slot as Slot
     from joinlab.analysis.matching import match as match
     from joinlab.course.exercises import check as check
@@ -58,10 +56,8 @@ if TYPE_CHECKING:
 
 
 _HOME = {
-    "Blame": "joinlab.analysis.blame",
     "bench": "joinlab.notebook.bench",
     "cases": "joinlab.cases",
-    "blame": "joinlab.analysis.blame",
     "check": "joinlab.course.exercises",
     "compare": "joinlab.notebook.side_by_side",
     "debug_handler": "joinlab.debug_server",

@@ -9,7 +9,7 @@ group, some issued ahead of the host. Then one rank, or two, do what breaks real
     skip_pair, more_pair   the same of a send or recv
     size, dtype, root      of one collective
 
-`python -m tests.parallel_jobs --n 500` counts by fault what `joinlab.blame` names: exactly the culprits, some of them,
+`python -m tests.parallel_jobs --n 500` counts by fault what the graph of who waits names: the culprits, some of them,
 several ranks of which it says that one is the culprit, no rank, or another one.
 """
 
@@ -380,7 +380,7 @@ def _dump(job: Job, rank: int, issued: list[Issued]) -> dict[str, Any]:
 
 
 def told(job: Job) -> str | None:
-    """What `joinlab.blame` says of a job; None if the job does not hang.
+    """What the graph of who waits says of a job; None if the job does not hang.
 
     exact    the culprits, and no other rank; of a rank without a dump: no rank, and that others may wait for it
     some     one of two
@@ -388,20 +388,20 @@ def told(job: Job) -> str | None:
     none     no rank
     another  another rank, or several ranks, with or without the culprit, as if all of them were
     """
-    from joinlab.analysis.blame import blame
+    from joinlab.analysis.waiting import who_waits
     from joinlab.importers.dump import Texts, check
     from joinlab.importers.job import timeline_of
 
     found, texts = dumps(job), Texts()
     if not any(entry["state"] != "completed" for one in found.values() for entry in one["entries"]):
         return None
-    blamed = blame(timeline_of([check(Path(f"rank_{rank}"), one, texts) for rank, one in found.items()], texts))
+    blamed = who_waits(timeline_of([check(Path(f"rank_{rank}"), one, texts) for rank, one in found.items()], texts))
     named, culprits = set(blamed.ranks), set(job.culprits)
     some = any(len(ranks) < len(found) for ranks in blamed.either)
     if named - culprits or any(not culprits & {*ranks} for ranks in blamed.either):
         return "another"
     if job.fault == "died":
-        return "exact" if "there is no record of" in str(blamed) else "none"
+        return "exact" if any(why.form == "may_wait" for why in blamed.unclear) else "none"
     return "exact" if named == culprits else "some" if named else "either" if some else "none"
 
 

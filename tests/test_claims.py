@@ -16,6 +16,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 import joinlab
+from joinlab.analysis.waiting import who_waits
 from joinlab.cases import CASES
 from tests.test_notebooks import NOTEBOOKS, cells
 
@@ -154,7 +155,7 @@ def your_own_job(found, seen, shares, today):
     assert shares == [[0, 2, 4], [1, 3, 0]]  # padded with sample 0
     assert seen.returncode == 1 and "hang" in seen.stdout
     assert [end.kind.value for end in today.ends] == ["hung", "hung"]
-    assert joinlab.blame(found).ranks == (1,)
+    assert who_waits(found).ranks == (1,)
 
 
 def build_ddp(apart, mine, real, rows):

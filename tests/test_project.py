@@ -176,7 +176,6 @@ def test_an_extra_is_named_for_every_package_that_it_brings() -> None:
 def test_exports() -> None:
     assert joinlab.__all__ == [
         "__version__",
-        "Blame",
         "Ending",
         "JoinlabError",
         "LaunchError",
@@ -191,7 +190,6 @@ def test_exports() -> None:
         "TimelineFileError",
         "View",
         "bench",
-        "blame",
         "cases",
         "check",
         "compare",

@@ -671,7 +671,7 @@ def test_a_damaged_line_leaves_a_timeline_that_can_be_judged_and_saved(
         write(tmp_path, rank, text.replace(right, wrong, 1))
     timeline = load_recording(tmp_path)
     assert timeline.calls.height == left
-    str(joinlab.blame(timeline))
+    str(joinlab.diagnose(timeline))
     assert joinlab.load(timeline.save(tmp_path / "saved.joinlab")).equals(timeline)
 
 

@@ -17,11 +17,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
-from joinlab.analysis.wording import group_text, ranks_text
+from joinlab.analysis.wording import group_text
 from joinlab.ops import FACTS, POINT_TO_POINT, Op
 from joinlab.rules.calls import elements_of
 from joinlab.timeline import Timeline
@@ -42,12 +43,18 @@ Place = tuple[Role, bool, int]
 """A group's role, whether the call is a send or recv, and its number: among the group's collectives, else its seq."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stray:
-    """A rank that left the common path, and the sentence that says what shows it."""
+class Why(NamedTuple):
+    """What a record shows of some ranks: which words it gets (story/forms/kept_waiting.py), and what they need."""
+
+    form: str
+    facts: Mapping[str, Any]
+
+
+class Stray(NamedTuple):
+    """A rank that left the common path, and what shows it."""
 
     rank: int
-    reason: str
+    why: Why
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,11 +240,7 @@ class Paths:
         call = _difference(mine, self._known[model], level)
         assert call is not None
         where = f"{call.words} of group {group_text(self.timeline.meta, call.group)}"
-        return Stray(
-            rank,
-            f"Rank {rank} went another way than {ranks_text(sorted(against))}, which have the same part in the job, "
-            f"at {where}: it skipped a call, made one more, changed their order, or has other data.",
-        )
+        return Stray(rank, Why("another_way", {"rank": rank, "against": sorted(against), "where": where}))
 
     def _fits(self, one: int, other: int, level: int) -> bool:
         key = (min(one, other), max(one, other), level)
@@ -258,14 +261,11 @@ class Paths:
             at = _last(self._breaks[rank, level], len(calls) if lately else None)
             if at is not None:
                 here, (was, expected) = calls[at[0]], (calls[at[0] - 1], calls[at[0] - at[1]])
-                return Stray(
-                    rank,
-                    f"Rank {rank} broke its own order: after {was.words} of group "
-                    f"{group_text(self.timeline.meta, was.group)} it had issued {expected.words} of group "
-                    f"{group_text(self.timeline.meta, expected.group)} before, here {here.words} of group "
-                    f"{group_text(self.timeline.meta, here.group)}. It skipped a call, made one more, changed their "
-                    "order, or has other data.",
-                )
+                facts = {
+                    name: f"{one.words} of group {group_text(self.timeline.meta, one.group)}"
+                    for name, one in (("was", was), ("expected", expected), ("here", here))
+                }
+                return Stray(rank, Why("own_order", {"rank": rank, **facts}))
         return None
 
 

@@ -9,6 +9,7 @@ from joinlab.analysis.folding import Folding, fold
 from joinlab.analysis.matching import Matched, Slot
 from joinlab.analysis.parting import Parting, Side
 from joinlab.analysis.source import SourceTexts
+from joinlab.analysis.waiting import WaitGraph, who_waits
 from joinlab.analysis.wording import asks_of, group_text
 from joinlab.rules.calls import Blocked, Blocker, Key, setting_of
 from joinlab.rules.proof import Proof, Wait, blocked_calls, prove
@@ -91,6 +92,11 @@ class Scene:
         if not whole or len(self.folding.lanes) == len(self.ends):
             return self.folding.matched
         return self.folding.every
+
+    @cached_property
+    def graph(self) -> WaitGraph:
+        """Who waits for whom, over all groups."""
+        return who_waits(self.timeline)
 
     @cached_property
     def slot_of(self) -> dict[Key, Slot]:

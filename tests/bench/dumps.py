@@ -17,13 +17,13 @@ from tests.bench.figures import Figure
 
 ENTRIES, ODD = 2000, 77
 LOOK = """
-import os, sys, time, joinlab, joinlab.importers.load, joinlab.analysis.blame, joinlab.story.judge
+import os, sys, time, joinlab, joinlab.importers.load, joinlab.analysis.waiting, joinlab.story.judge
 import joinlab.picture.page
 def now():
     return time.perf_counter(), sum(os.times()[:4])
 begin = now()
 timeline = joinlab.load(sys.argv[1])
-found = joinlab.blame(timeline)
+found = joinlab.analysis.waiting.who_waits(timeline)
 read = now()
 joinlab.story.judge.diagnose(timeline)
 judged = now()
@@ -55,7 +55,7 @@ def _figures(ranks: int, aim: str, beside: bool) -> Iterator[Figure]:
             theirs, their_cpu, their_peak, _ = child(trace)
             ratio = f"{theirs / ours:.1f} times faster, CPU {their_cpu / our_cpu:.1f}"
             both += f" / torchfrtrace {theirs:.2f} s, CPU {their_cpu:.2f} s, {their_peak} MB"
-    yield Figure(f"dumps of {ranks} x {ENTRIES}: load, match, blame", both, ratio, aim)
+    yield Figure(f"dumps of {ranks} x {ENTRIES}: load, match, graph", both, ratio, aim)
     fold = f"{judged:.2f} s, CPU {judged_cpu:.2f} s"
     yield Figure(f"dumps of {ranks} x {ENTRIES}: fold and verdict", fold, "", "in the 2 s" if beside else "")
     picture = f"{drawn:.2f} s, CPU {drawn_cpu:.2f} s; all together {read + judged + drawn:.2f} s"

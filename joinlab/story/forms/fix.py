@@ -80,7 +80,7 @@ def _untried(scene: Scene) -> tuple[Line, ...]:
 
 
 def _edit(line: Line) -> Text:
-    tried, fewer = line.edits[0].tried, " Ranks then train on fewer inputs." * bool(line.facts["fewer"])
+    tried, fewer = line.edits[0].tried, " Some inputs are then left out." * bool(line.facts["fewer"])
     does = DOES.get(line.facts["kind"], "Change these lines.")
     if tried is None:
         return say(f"{does}{fewer} Not tried; " + "{} tries it.", code(line.edits[0].how))

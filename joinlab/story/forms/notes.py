@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 
-from joinlab.analysis.blame import blame
 from joinlab.analysis.source import SourceTexts
 from joinlab.documentation import DOCUMENTED
 from joinlab.story.lines import Line, LineKind
@@ -47,8 +46,8 @@ def _documented(timeline: Timeline) -> Iterator[Line]:
 
 def _unclear(scene: Scene) -> Iterator[Line]:
     if scene.meta.get("format") != FROM_TEXT and any(end.kind is EndKind.UNKNOWN for end in scene.ends):
-        for one in blame(scene.timeline).unclear:
-            yield Line(LineKind.NOTE, "unclear", facts={"reason": one})
+        for form, facts in scene.graph.unclear:
+            yield Line(LineKind.NOTE, form, facts=facts)
 
 
 def _watchdog(timeline: Timeline) -> Iterator[Line]:
@@ -92,6 +91,5 @@ def _watchdog_words(line: Line) -> Text:
 WORDS: Mapping[str, Callable[[Line], Text]] = {
     "documented": _then,
     "assumed": lambda line: say("{}", line.facts["what"]),
-    "unclear": lambda line: say("{}", line.facts["reason"]),
     "watchdog": _watchdog_words,
 }

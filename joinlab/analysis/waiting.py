@@ -1,4 +1,4 @@
-"""Who keeps whom waiting, over all process groups: the graph from which the verdict on a hung job names its culprits.
+"""Who waits for whom, over all process groups: the graph from which the story of a hung job names its culprits.
 
 Each rank has, in each group, a first collective that is not complete. It waits there for every member that has not
 got as far: one that did not enqueue the call, or whose stream still has an earlier call of the group before it.
@@ -20,7 +20,7 @@ path of its peers, or its own. Where that decides nothing, too, one of them is t
 A call that may wait for a rank without a record blames no one: that rank may be the culprit.
 
 Where such a rank stands in a call that its peers have reached but not completed either, the record does not tell which
-of them is the one that stands still. Then it is not blamed; `unclear` and `either` say who it may be.
+of them is the one that stands still. Then it is no culprit; `unclear` and `either` say who it may be.
 A later call of the same rank and group proves nothing, since its stream may never get there; it is not looked at.
 """
 
@@ -29,11 +29,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
+from typing import Any
 
 import polars as pl
 
-from joinlab.analysis.strays import Paths
-from joinlab.analysis.wording import group_text, ranks_text, upper
+from joinlab.analysis.strays import Paths, Why
+from joinlab.analysis.wording import group_text
 from joinlab.ops import FACTS, Op
 from joinlab.rules.calls import elements_of
 from joinlab.timeline import EndKind, Progress, Timeline, backend_of, derived
@@ -41,12 +42,6 @@ from joinlab.timeline import EndKind, Progress, Timeline, backend_of, derived
 _PAIRS = (Op.SEND.value, Op.RECV.value)
 _NEEDS_ALL = (Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_TO_ALL, Op.BARRIER)
 """Collectives that no rank completes without data from every other."""
-
-_ENDED = {
-    EndKind.FINISHED: "its program has finished",
-    EndKind.RAISED: "it has raised an error",
-    EndKind.KILLED: "its process was ended",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,44 +69,35 @@ class Culprit:
     """A rank that keeps others waiting; or several that wait for each other, of which one is to blame, or all are.
 
     waiting  the ranks that wait for them, directly or through others
-    reason   one sentence: what the record shows
+    why      what the record shows
     """
 
     ranks: tuple[int, ...]
     waiting: tuple[int, ...]
-    reason: str
+    why: Why
 
 
 @dataclass(frozen=True, slots=True)
-class Blame:
-    """Who keeps a job from going on, in the order in which it began. `str` says it in sentences.
+class WaitGraph:
+    """Who keeps a job from going on, in the order in which it began.
 
     culprits  what to look at, the one whose peers have waited longest first
     innocent  ranks that wait for others
     waits     every edge of the graph
-    unclear   sentences about what cannot be told apart, and why
+    unclear   what cannot be told apart, and why
     either    ranks of which at least one is a culprit, and the record does not tell which
     """
 
     culprits: tuple[Culprit, ...]
     innocent: tuple[int, ...]
     waits: tuple[Waiting, ...] = field(repr=False, default=())
-    unclear: tuple[str, ...] = ()
+    unclear: tuple[Why, ...] = ()
     either: tuple[tuple[int, ...], ...] = ()
 
     @property
     def ranks(self) -> tuple[int, ...]:
         """Every rank that is named alone, in the order of `culprits`."""
         return tuple(culprit.ranks[0] for culprit in self.culprits if len(culprit.ranks) == 1)
-
-    def __str__(self) -> str:
-        lines = [culprit.reason for culprit in self.culprits]
-        if self.culprits and self.innocent:
-            plural = "s" if len(self.innocent) == 1 else ""
-            lines.append(
-                f"{upper(ranks_text(self.innocent))} wait{plural} for them and did nothing wrong that the record shows."
-            )
-        return "\n".join([*lines, *self.unclear]) or "No rank keeps another waiting."
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +150,10 @@ class _Job:
 
 
 @derived
-def blame(timeline: Timeline) -> Blame:
+def who_waits(timeline: Timeline) -> WaitGraph:
     """Name the ranks that keep the others of a job waiting, from the Timeline alone.
 
-    joinlab.blame(joinlab.load("dumps/")).ranks         # (12, 14)
+    who_waits(joinlab.load("dumps/")).ranks         # (12, 14)
     """
     job = _Job.of(timeline)
     odds = _odd(job)
@@ -181,7 +167,7 @@ def blame(timeline: Timeline) -> Blame:
     found.look()
     sets = tuple(sorted({tuple(sorted(one)) for one in found.either}))
     named = {rank for _, culprit in found.culprits for rank in culprit.ranks} | {rank for one in sets for rank in one}
-    return Blame(
+    return WaitGraph(
         tuple(culprit for _, culprit in sorted(found.culprits, key=lambda one: (one[0], one[1].ranks))),
         tuple(sorted(set(found.after) - named)),
         waits,
@@ -207,7 +193,7 @@ class _Finding:
             self.after.setdefault(rank, set()).add(absent)
         self.paths = Paths(job.timeline, job.groups, job.reached, job.unknown)
         self.culprits: list[tuple[int, Culprit]] = []
-        self.doubts: list[str] = []
+        self.doubts: list[Why] = []
         self.either: list[tuple[int, ...]] = []
 
     def look(self) -> None:
@@ -219,10 +205,10 @@ class _Finding:
         ends = [one for one in _ends_of(self.after, self.before) if not told & {*one}]
         strays = self.paths.strays(split)
         strays += [stray for ranks in ends if len(self._alone(ranks)) > 1 for stray in self.paths.strays(ranks)]
-        strayed = {stray.rank: stray.reason for stray in strays if stray.rank not in wrong}
+        strayed = {stray.rank: stray.why for stray in strays if stray.rank not in wrong}
         self.either += [tuple(odd.here) for odd in open_ if not strayed.keys() & {*odd.here}]
         for rank in sorted({*wrong, *strayed}):
-            self._name((rank,), strayed.get(rank) or _reason_of_odd(self.job, rank, wrong[rank]))
+            self._name((rank,), strayed.get(rank) or _why_odd(self.job, rank, wrong[rank]))
         one_waits = len({one.rank for one in self.waits}) == 1 and not any(one.enqueued for one in self.waits)
         for ranks in ends:
             if not strayed.keys() & {*ranks}:
@@ -244,12 +230,12 @@ class _Finding:
             self.doubts.append(_doubt(self.job, circle[0], level, first))
             self.either.append((circle[0], *level))
             return False
-        self._name(circle, _reason(self.job, circle, first, edges, stands, parted=ranks != circle))
+        self._name(circle, _why(self.job, circle, first, edges, stands, parted=ranks != circle))
         return stands is not None
 
-    def _name(self, circle: tuple[int, ...], reason: str) -> None:
+    def _name(self, circle: tuple[int, ...], why: Why) -> None:
         since = min((one.since_ns for one in self._edges(circle)), default=0)
-        self.culprits.append((since, Culprit(circle, self._behind(circle), reason)))
+        self.culprits.append((since, Culprit(circle, self._behind(circle), why)))
 
     def _edges(self, circle: Sequence[int]) -> set[Waiting]:
         inside = {one for one in self.waits if one.on in circle and one.rank not in circle}
@@ -261,16 +247,13 @@ class _Finding:
         strays = self.paths.strays({waiter, *sinks})
         if strays:
             self.culprits = []
-            self._name((strays[0].rank,), strays[0].reason)
+            self._name((strays[0].rank,), strays[0].why)
         elif len(sinks) > 1 or (_in_line(self.job, sinks[0], waiter) and not self.paths.behind(sinks[0], waiter)):
             self.doubts.append(_doubt_of_one(self.job, self.waits))
             self.either.append((waiter, *sinks))
             self.culprits = []
-        elif self.job.timeline.world_size - len(self.job.unknown) > 2:
-            self.doubts.append(
-                f"Only rank {waiter} waits. If rank {sinks[0]} does not stand still, "
-                f"then rank {waiter} made a call that rank {sinks[0]} does not make."
-            )
+        elif self.job.timeline.world_size - len(self.job.unknown) > 2 and not _has_ended(self.job, sinks[0]):
+            self.doubts.append(Why("one_waits", {"rank": waiter, "on": sinks[0]}))
 
     def _alone(self, circle: tuple[int, ...]) -> tuple[int, ...]:
         """Of three ranks or more that wait for each other, the one that parted from the others, if there is one.
@@ -407,13 +390,11 @@ def _held_up(job: _Job, odds: Sequence[_Odd]) -> Iterator[Waiting]:
                     yield Waiting(rank, other, odd.group, mine.op, odd.least + 1, True, odd.least, mine.since_ns)
 
 
-def _reason_of_odd(job: _Job, rank: int, odd: _Odd) -> str:
+def _why_odd(job: _Job, rank: int, odd: _Odd) -> Why:
     mine = next(form for form, ranks in odd.forms.items() if rank in ranks)
-    return (
-        f"Rank {rank} issued {mine} as collective {odd.least + 1} of group {job.name(odd.group)}, "
-        f"where {ranks_text(odd.forms[odd.usual])} issued {odd.usual}. Look at what it did before: it skipped a call, "
-        "made one more, or has other data."
-    )
+    call = {"number": odd.least + 1, "group": job.name(odd.group)}
+    most = list(odd.forms[odd.usual])
+    return Why("odd_one", {"rank": rank, "issued": mine, "call": call, "most": most, "usual": odd.usual})
 
 
 def _unrecorded(job: _Job) -> Iterator[tuple[int, int]]:
@@ -526,58 +507,44 @@ def _closure(start: int, edges: Mapping[int, set[int]]) -> set[int]:
     return found
 
 
-def _reason(
+def _has_ended(job: _Job, rank: int) -> bool:
+    return job.timeline.ends[rank].kind in (EndKind.FINISHED, EndKind.RAISED, EndKind.KILLED)
+
+
+def _call(job: _Job, one: Waiting) -> dict[str, Any]:
+    """The call in which a rank waits, as plain data."""
+    return {"op": one.op, "number": one.number, "group": job.name(one.group)}
+
+
+def _why(
     job: _Job,
     circle: Sequence[int],
     first: Waiting,
     edges: set[Waiting],
     stands: tuple[str, int, tuple[int, ...]] | None,
     parted: bool,
-) -> str:
-    gpu = backend_of(job.timeline.meta, first.group) != "gloo"
-    device = "GPU" if gpu else "process"
-    where = f"{first.op} of group {job.name(first.group)}"
-    call = where if first.number is None else f"collective {first.number} ({first.op}) of group {job.name(first.group)}"
+) -> Why:
+    """Why a rank, or a circle, keeps others waiting. `first`: the wait that is told."""
+    facts: dict[str, Any] = {"call": _call(job, first), "gpu": backend_of(job.timeline.meta, first.group) != "gloo"}
     if len(circle) > 1:
-        return (
-            f"{upper(ranks_text(circle))} wait for each other, first in {call}. "
-            f"{_which(circle)} went another way than the rest of the job: the record does not tell which."
-        )
+        return Why("circle_of", facts | {"ranks": list(circle)})
     (rank,) = circle
-    waiting = sorted({one.rank for one in edges})
-    who = f"{upper(ranks_text(waiting))} wait{'s' if len(waiting) == 1 else ''} for rank {rank}"
-    ended = _ENDED.get(job.timeline.ends[rank].kind)
-    if ended:
-        return f"{who} in {call}, but {ended}."
+    here = {one.rank for one in edges if (one.group, one.number, one.op) == (first.group, first.number, first.op)}
+    others = {one.rank for one in edges} - here
+    facts |= {"rank": rank, "waiting": sorted(here), "elsewhere": sorted(others), "reached": first.reached}
+    if _has_ended(job, rank):
+        return Why("ended", facts | {"kind": job.timeline.ends[rank].kind.value})
     if parted:
-        return (
-            f"{who} in {call}, and it waits for them elsewhere. It went another way than they: it skipped a call, "
-            "or made one more."
-        )
+        return Why("parted_from", facts)
     if stands:
-        group, number, others = stands
-        stuck = "Its stream stands still in" if gpu else "It has not completed"
-        return (
-            f"{who} in {call}. {stuck} collective {number} of group {job.name(group)}, which {ranks_text(others)} "
-            f"completed, and it waits for no other rank. Look at its {device}."
-        )
-    if first.number is None and first.enqueued:
-        return (
-            f"{who} in a {call}. It issued the counterpart, but its {device} has not begun it, and it waits for no "
-            f"other rank. Look at its {device}."
-        )
+        group, number, passed = stands
+        facts |= {"in": {"number": number, "group": job.name(group)}, "passed": list(passed)}
+        return Why("stream_stands", facts)
     if first.number is None:
-        return (
-            f"{who} in a {call}, to which it issued no counterpart, and it waits for no other rank. Look at its host."
-        )
-    if first.enqueued and first.number is not None and first.reached == first.number - 1:
-        return f"{who} in {call}. It enqueued that call, but its {device} has not begun it. Look at its {device}."
+        return Why("not_begun" if first.enqueued else "no_counterpart", facts)
     if first.enqueued:
-        return (
-            f"{who} in {call}. It enqueued that call, but it has completed only {first.reached}, and it waits for no "
-            f"other rank. Look at its {device}."
-        )
-    return f"{who} in {call}. It stopped after {first.reached}, and it waits for no other rank. Look at its host."
+        return Why("not_begun" if first.reached == first.number - 1 else "stream_behind", facts)
+    return Why("stopped", facts)
 
 
 def _level(job: _Job, rank: int) -> set[int]:
@@ -615,17 +582,8 @@ def _still(job: _Job) -> tuple[int, ...]:
     return level[0] if len(level) == 1 and not everyone else ()
 
 
-def _which(ranks: Sequence[int]) -> str:
-    """One of some ranks: "Rank 1 or rank 2"."""
-    return f"Rank {ranks[0]} or rank {ranks[1]}" if len(ranks) == 2 else f"One of {ranks_text(ranks)}"
-
-
-def _doubt(job: _Job, rank: int, level: set[int], first: Waiting) -> str:
-    return (
-        f"Rank {first.rank} waits for rank {rank} in {first.op} of group {job.name(first.group)}. "
-        f"Rank {rank} stands in a call with {ranks_text(sorted(level))}. {_which(sorted({rank, *level}))} stands "
-        "still: the record does not tell which."
-    )
+def _doubt(job: _Job, rank: int, level: set[int], first: Waiting) -> Why:
+    return Why("one_stands", {"rank": rank, "waiter": first.rank, "call": _call(job, first), "level": sorted(level)})
 
 
 def _in_line(job: _Job, rank: int, waiter: int) -> bool:
@@ -638,14 +596,10 @@ def _in_line(job: _Job, rank: int, waiter: int) -> bool:
     return any(mine for mine, _ in shared) and all(theirs == {mine} for mine, theirs in shared)
 
 
-def _doubt_of_one(job: _Job, waits: Sequence[Waiting]) -> str:
+def _doubt_of_one(job: _Job, waits: Sequence[Waiting]) -> Why:
     """Where one rank waits for several that wait for none."""
-    first, others = waits[0], ranks_text(sorted({one.on for one in waits}))
-    call = f"{first.op} of group {job.name(first.group)}"
-    return (
-        f"Rank {first.rank} alone waits, in {call}, for {others}. "
-        "Either they stand still, or it made a call that they do not make: the record does not tell."
-    )
+    on = sorted({one.on for one in waits})
+    return Why("one_waits_for_all", {"rank": waits[0].rank, "call": _call(job, waits[0]), "on": on})
 
 
 def _stands(job: _Job, rank: int) -> tuple[str, int, tuple[int, ...]] | None:
@@ -665,19 +619,16 @@ def _stands(job: _Job, rank: int) -> tuple[str, int, tuple[int, ...]] | None:
 
 def _unclear(
     job: _Job, waits: Sequence[Waiting], odds: Sequence[_Odd], either: Sequence[tuple[int, ...]]
-) -> Iterator[str]:
+) -> Iterator[Why]:
     blocked, waited = {one.rank for one in waits}, {one.on for one in waits}
     for rank, absent in sorted({*job.pending.select("rank", "peer").rows()}) if job.unknown else ():
         if absent in job.unknown:
-            yield f"Rank {rank} may wait for rank {absent} in a send or recv: there is no record of rank {absent}."
+            yield Why("may_wait", {"ranks": [rank], "absent": [absent], "group": ""})
     for group, ranks in job.groups.items():
         stuck = [rank for rank in ranks if job.places[group, rank].waits and rank not in job.unknown]
         absent = sorted(job.unknown & set(ranks))
         if stuck and absent:
-            yield (
-                f"{upper(ranks_text(stuck))} may wait for {ranks_text(absent)} in group "
-                f"{job.name(group)}: there is no record of what happened there."
-            )
+            yield Why("may_wait", {"ranks": stuck, "absent": absent, "group": job.name(group)})
         odd = next((odd for odd in odds if odd.group == group), None)
         last = {job.places[group, rank].completed for rank in stuck}
         ops: dict[str, list[int]] = {}
@@ -690,27 +641,22 @@ def _unclear(
             ops = {form.partition(" ")[0]: those for form, those in ops.items()}
         named = odd is not None and odd.usual
         if len(last) == 1 and len(ops) > 1 and not named:
-            issued = "; ".join(f"{ranks_text(those)} {op}" for op, those in ops.items())
-            call = f"collective {last.pop() + 1} of group {job.name(group)}"
-            here = tuple(sorted(rank for those in ops.values() for rank in those))
-            which = f" {_which(here)} is wrong: the record does not tell which." if here in either else ""
-            yield f"In {call} the ranks issued different calls: {issued}.{which}"
+            here = sorted(rank for those in ops.values() for rank in those)
+            call = {"number": last.pop() + 1, "group": job.name(group)}
+            issued = [[list(those), op] for op, those in ops.items()]
+            yield Why("other_calls", {"call": call, "issued": issued, "wrong": here if tuple(here) in either else []})
             return
     alone = {rank: _stands(job, rank) for _, rank in job.places if rank not in waited and rank not in blocked}
     for rank, stands in alone.items():
         if stands:
             group, number, others = stands
-            yield (
-                f"Collective {number} of group {job.name(group)} is not complete on rank {rank} "
-                f"although {ranks_text(others)} completed it: it stands still, or its record is older than theirs."
-            )
+            call = {"number": number, "group": job.name(group)}
+            yield Why("not_complete", {"rank": rank, "call": call, "others": list(others)})
     standing = {rank for (_, rank), place in job.places.items() if place.waits} - blocked - waited
     standing -= {rank for rank, stands in alone.items() if stands}
     if standing and waits:
-        plural = "s" if len(standing) == 1 else ""
-        yield f"{upper(ranks_text(sorted(standing)))} wait{plural} in calls that all peers have reached."
+        yield Why("all_reached", {"ranks": sorted(standing)})
     elif standing and either:
-        still = f"{_which(either[0])} stands still in a call that all its ranks have reached"
-        yield f"{still}: the record does not tell which."
+        yield Why("one_of", {"ranks": list(either[0])})
     elif standing:
-        yield "Every rank got to the same calls, and none completes: the record does not tell the ranks apart."
+        yield Why("none_apart", {})
