@@ -26,12 +26,10 @@ from joinlab.cli.report import run_report
 from joinlab.notebook.verdict_card import card
 from joinlab.notebook.view import View
 from joinlab.notebook.view import packed as packed_view
-from joinlab.picture.blocks import gathered
 from joinlab.picture.figures import figure
 from joinlab.picture.lane_data import pack
-from joinlab.picture.lanes import Lane, lanes
+from joinlab.picture.lanes import lanes
 from joinlab.picture.page import write_html
-from joinlab.picture.rows import RowKind
 from joinlab.story.judge import diagnose
 from joinlab.story.scene import Scene
 
@@ -190,26 +188,11 @@ def test_a_page_says_how_large_it_will_be_and_its_table_holds_what_tells(timelin
     assert 20 < text.count('<tr><th scope="row">') + text.count("<tr class=wrong") < 200
 
 
-def test_a_figure_of_the_clock_tells_every_call_by_itself_or_in_a_block(timeline):
-    drawn = figure(timeline, axis="time").data
-    names = {trace.name: trace for trace in drawn if trace.name}
-    blocks = [hover for hover in names[RowKind.FOLD.value].customdata if "calls, all matched" in hover]
-    held = sum(int(one.split("</b> ")[1].split()[0].replace(",", "")) for one in blocks)
-    assert held + len(fold(timeline).every.rows) == timeline.calls.height
-    assert sum(len(trace.x) for trace in drawn if trace.type == "bar") < 1000
-    assert any("Met, but should not have" in str(trace.customdata) for trace in drawn)
-
-
-def test_a_figure_of_many_calls_that_are_drawn_one_by_one_elsewhere_has_the_same_blocks():
-    timeline = made(2, 1000)
-    picture = lanes(timeline, "time")
-    drawn = gathered(picture, (picture.end - picture.begin) / 1200)
-    blocks = [box for box in drawn.boxes if box.kind is RowKind.FOLD and box.lane is Lane.STREAM]
-    alone = [box for box in drawn.boxes if box.lane is Lane.STREAM and box.kind is not RowKind.FOLD]
-    assert sum(int(box.label.split()[0]) for box in blocks) + len(alone) == timeline.calls.height
-    assert len(blocks) + len(alone) < 600 and sum(box.bad for box in alone) == 2
-    small = lanes(made(2, 20), "time")
-    assert gathered(small, 1e9) is small
+def test_a_figure_holds_the_rows_that_tell_the_story_and_says_so(timeline):
+    drawn = figure(timeline, axis="time")
+    assert sum(len(trace.x) for trace in drawn.data if trace.type == "bar") < 1000
+    assert f"{len(read(timeline).told):,} of 2,000 rows" in drawn.layout.title.text
+    assert any("Met, but should not have" in str(trace.customdata) for trace in drawn.data)
 
 
 @pytest.mark.parametrize("many", [False, True])
