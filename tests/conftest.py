@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 AXE = "axe-core@4"
 
+collect_ignore = ["material"]  # programs that tests run: no tests of their own
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Modules with a browser come last: they share one, and while Playwright runs, no other event loop can."""
