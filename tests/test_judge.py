@@ -475,3 +475,21 @@ def test_a_branch_of_the_root_s_own_is_no_fault(backend: str) -> None:
     story = diagnose(joinlab.emulate(own_branch_of_the_root, (1, 1), backend))
     assert [line.kind for line in story.lines] == [LineKind.HEADLINE, LineKind.FATE]
     assert story.sentence == "Both ranks finished; every call met a call of its kind."
+
+
+def momentum_after_uneven_inputs(rank: int, inputs: Any) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _epoch in range(2):
+        with model.join():
+            for x in inputs:
+                optimizer.zero_grad()
+                model(x).sum().backward()
+                optimizer.step()
+
+
+def test_replicas_that_differ_are_told_though_every_call_met_its_own_kind() -> None:
+    story = diagnose(joinlab.emulate(momentum_after_uneven_inputs, (2, 3), "nccl"))
+    assert story.sentence.startswith("Ranks 0, 1 finished, but their replicas differ ")
+    assert "Both ranks finished" not in str(story)
