@@ -9,7 +9,7 @@ import pytest
 from joinlab.story.lines import Call, Edit, Line, LineKind, SourceLine, Tried
 from joinlab.story.story import RankEnd, Story
 from joinlab.timeline import Timeline
-from tests.unseen import Check, check, edited, program_of, run, site_of, table
+from tests.unseen import check, checker, edited, program_of, run, site_of, table
 
 BACKENDS = ("gloo", "nccl")
 
@@ -54,16 +54,15 @@ def call(rank: int, line: str = "loss = net(x).sum(); loss.backward()") -> Call:
 
 
 def parted(line: str, *sides: tuple[int, ...]) -> Line:
-    site = site_of("pf.f01", line)
-    stood = (SourceLine(site, "", ranks) for ranks in sides)
-    return Line(LineKind.PARTING, "parted", (0, 1), lines=(SourceLine(site), *stood))
+    lines = (SourceLine(site_of("pf.f01", line)),)
+    return Line(LineKind.PARTING, "parted", (0, 1), lines=lines, facts={"went": [{"ranks": side} for side in sides]})
 
 
 GOOD = parted("for x in inputs:", (0,), (1,))
 
 
 def found(uneven: tuple[Timeline, Story], story: Story) -> list[str]:
-    return Check("pf.f01", uneven[0], story, text="").problems()
+    return checker("pf.f01", uneven[0], story, text="").problems()
 
 
 def test_a_right_story_is_right(uneven: tuple[Timeline, Story]) -> None:
@@ -81,10 +80,9 @@ def test_a_parting_at_another_line_is_false(uneven: tuple[Timeline, Story]) -> N
 def test_ranks_that_went_the_same_way_are_not_on_two_sides() -> None:
     timeline, story = run("pf.f02", "nccl")
     line = parted("for x in inputs:", (1,), (2,))
-    site = site_of("pf.f02", "for x in inputs:")
-    line = dataclasses.replace(line, lines=tuple(dataclasses.replace(one, site=site) for one in line.lines))
+    line = dataclasses.replace(line, lines=(SourceLine(site_of("pf.f02", "for x in inputs:")),))
     others = [one for one in story.lines if one.kind is not LineKind.PARTING]
-    told = Check("pf.f02", timeline, dataclasses.replace(story, lines=(*others, line)), text="")
+    told = checker("pf.f02", timeline, dataclasses.replace(story, lines=(*others, line)), text="")
     assert "FALSE parting: ranks 1 and 2 went the same way" in told.problems()
 
 
@@ -94,16 +92,16 @@ def test_a_line_that_the_row_has_not_is_false(uneven: tuple[Timeline, Story]) ->
 
 
 def test_a_count_that_is_not_so_is_false(uneven: tuple[Timeline, Story]) -> None:
-    more = Check("pf.f01", *uneven, text="Rank 0 issued one backward more than rank 1.")
+    more = checker("pf.f01", *uneven, text="Rank 0 issued one backward more than rank 1.")
     assert [one for one in more.counted() if one.startswith("FALSE count")]
-    assert not list(Check("pf.f01", *uneven, text="Rank 1 issued one call more than rank 0.").counted())
+    assert not list(checker("pf.f01", *uneven, text="Rank 1 issued one call more than rank 0.").counted())
 
 
 def test_an_ending_that_is_not_so_is_false(uneven: tuple[Timeline, Story]) -> None:
     assert found(uneven, story_of(GOOD, ends="FF")) == ["FALSE ends FF, not FH"]
-    other = Check("pf.f01", *uneven, text="Rank 1 has finished.")
+    other = checker("pf.f01", *uneven, text="Rank 1 has finished.")
     assert list(other.fates()) == ["FALSE ending: 'Rank 1 has finished', and it ends H"]
-    assert not list(Check("pf.f01", *uneven, text="Rank 0 finished; rank 1 hangs.").fates())
+    assert not list(checker("pf.f01", *uneven, text="Rank 0 finished; rank 1 hangs.").fates())
 
 
 def test_a_fix_is_applied_and_run_again(uneven: tuple[Timeline, Story]) -> None:
@@ -111,8 +109,8 @@ def test_a_fix_is_applied_and_run_again(uneven: tuple[Timeline, Story]) -> None:
     head, last = "    net = DDP(nn.Linear(1, 1))", "    inputs = inputs[:3]"
     good = Edit(place, int(line), (head,), (last, head), Tried(16, 16))
     bad = dataclasses.replace(good, added=(head, "    inputs = inputs[:2 + rank]"))
-    assert edited("pf.f01", [good]).__name__ == program_of("pf.f01").__name__
-    checked = Check("pf.f01", *uneven)
+    assert edited(program_of("pf.f01"), [good]).__name__ == program_of("pf.f01").__name__
+    checked = checker("pf.f01", *uneven)
     assert list(checked.tried([good])) == []
     assert "FALSE fix" in next(checked.tried([bad]))
     assert "cannot be applied" in next(checked.tried([dataclasses.replace(good, removed=("another",))]))
@@ -121,4 +119,4 @@ def test_a_fix_is_applied_and_run_again(uneven: tuple[Timeline, Story]) -> None:
 def test_words_about_a_healthy_program_are_an_alarm() -> None:
     timeline, story = run("pc.c01", "gloo")
     alarm = dataclasses.replace(story, lines=(story.headline, GOOD))
-    assert any("alarm" in one for one in Check("pc.c01", timeline, alarm, text="").problems())
+    assert any("alarm" in one for one in checker("pc.c01", timeline, alarm, text="").problems())

@@ -4,6 +4,7 @@
     python -m tests.unseen pa pd.d01 --nccl      some of them, with one backend
     python -m tests.unseen --launched            60 of them, as real processes on gloo
     python -m tests.unseen --tell pd.d01         and what was told
+    python -m tests.unseen --jobs                34 scripts under torchrun
 
 It prints a line per run, with what is wrong in it, and a summary. What it finds is of two kinds: FALSE, the story says
 what is not so, and SILENT, the table has a fact and the story has not.
@@ -15,12 +16,13 @@ import argparse
 import importlib
 import importlib.util
 import inspect
+import itertools
 import re
 import sys
 import tempfile
 import tomllib
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -28,7 +30,7 @@ from typing import Any
 
 import joinlab
 from joinlab.story.judge import tell
-from joinlab.story.lines import Edit, Line, LineKind, SourceLine
+from joinlab.story.lines import Edit, Line, LineKind
 from joinlab.story.story import Story
 from joinlab.timeline import EndKind, Timeline
 
@@ -62,6 +64,10 @@ class Row:
     false: tuple[str, ...] = ()
     gloo_raises: bool = False
     race: bool = False
+    world: int = 0
+    stands: tuple[str, ...] = ()
+    says: tuple[str, ...] = ()
+    needs: str = ""
 
 
 @cache
@@ -84,27 +90,38 @@ def program_of(name: str) -> Callable[..., Any]:
     return program
 
 
+def place_in(file: Path, text: str, begin: int = 1, end: int | None = None) -> str:
+    """The place "pa.py:15" of the line of a file, from `begin` to `end`, that has this text; "" if none has."""
+    text, _, which = text.partition("#") if re.search(r"#\d+$", text) else (text, "", "")
+    lines = file.read_text(encoding="utf-8").splitlines()[begin - 1 : end and end - 1]
+    places = [at for at, line in enumerate(lines, begin) if text in line]
+    if len(places) > 1 and not which:
+        raise LookupError(f"lines {places} of {file.name} have {text!r}")
+    return f"{file.name}:{places[int(which or 1) - 1]}" if places else ""
+
+
 @cache
 def site_of(name: str, text: str) -> str:
-    """The place "/.../pa.py:15" of a line that the row of a program names."""
-    program, (text, _, which) = program_of(name), text.partition("#")
+    """The place of a line that the row of a program names."""
+    program = program_of(name)
     source = Path(inspect.getsourcefile(program) or "")
     block, first = inspect.getsourcelines(program)
     for file, begin, end in ((source, first, first + len(block)), (source, 1, None), (MATERIAL / "pa.py", 1, None)):
-        lines = file.read_text(encoding="utf-8").splitlines()[begin - 1 : end and end - 1]
-        places = [at for at, line in enumerate(lines, begin) if text in line]
-        if len(places) > 1 and not which:
-            raise LookupError(f"{name}: lines {places} of {file.name} have {text!r}")
-        if places:
-            return f"{file}:{places[int(which or 1) - 1]}"
+        if found := place_in(file, text, begin, end):
+            return found
     raise LookupError(f"{name}: no line has {text!r}")
 
 
 class Check:
     """One story beside its row: what is false in it, and of what it is silent."""
 
-    def __init__(self, name: str, timeline: Timeline, story: Story, text: str | None = None) -> None:
-        self.name, self.row, self.timeline, self.story = name, table()[name], timeline, story
+    program: Callable[..., Any]
+
+    def __init__(
+        self, row: Row, place: Callable[[str], str], timeline: Timeline, story: Story, text: str | None = None
+    ) -> None:
+        """`place`: where the line with a text is; `text`: what the story says, if not that."""
+        self.row, self.place, self.timeline, self.story = row, place, timeline, story
         self.backend, self.launched = str(timeline.meta["backend"]), timeline.meta.get("engine") != "emulated"
         self.text = str(story) if text is None else text
         self.told = [line for line in story.lines if line.kind in (LineKind.HEADLINE, LineKind.CAUSE)]
@@ -120,7 +137,7 @@ class Check:
 
     def sites(self, *kinds: str) -> set[str]:
         """The places of the lines of these fields."""
-        return {site_of(self.name, text) for kind in kinds for text in getattr(self.row, kind)}
+        return {self.place(text) for kind in kinds for text in getattr(self.row, kind)}
 
     def ends(self) -> Iterator[str]:
         expected = getattr(self.row, self.backend)
@@ -183,13 +200,15 @@ class Check:
         """Lines that the headline and its causes rest on, and that the row does not have."""
         if self.row.healthy or not self.row.calls:
             return
-        known = self.sites("calls", "parts", "may", "raised")
+        known = self.sites("calls", "parts", "may", "raised", "stands")
         named = {site for line in self.told for site in sites_of(line)}
         for site in sorted(named - known):
-            yield f"FALSE line: {short(site)}"
+            yield f"FALSE line: {site}"
         every = {site for line in self.story.lines for site in sites_of(line)}
-        every |= {end.call.site for end in self.story.ranks if end.call is not None}
-        if not every & self.sites("calls") and not self.row.free:
+        every |= {short(end.call.site) for end in self.story.ranks if end.call is not None}
+        well = all(end.kind == EndKind.FINISHED and not end.pending for end in self.story.ranks)
+        wrong = self.row.met or self.row.only or not well
+        if wrong and not self.raises_only and not self.row.free and not every & self.sites("calls"):
             yield f"SILENT of the call: {self.row.calls[0]}"
 
     def parting(self) -> Iterator[str]:
@@ -197,9 +216,9 @@ class Check:
         found = self.story.of(LineKind.PARTING)
         known, odd = self.sites("parts", "may"), set(self.row.odd)
         for line in found:
-            if line.lines and line.lines[0].site not in known and not self.row.healthy:
+            if line.lines and short(line.lines[0].site) not in known and not self.row.healthy:
                 yield f"FALSE parting: {short(line.lines[0].site)} {line.lines[0].text.strip()}"
-            for rank, other in pairs(line.lines[1:]):
+            for rank, other in pairs(side["ranks"] for side in line.facts["went"]):
                 alike = {rank, other} <= odd or not odd & {rank, other}
                 if alike and len(odd) < len(self.row.inputs):
                     yield f"FALSE parting: ranks {rank} and {other} went the same way"
@@ -213,13 +232,18 @@ class Check:
         named = {rank for line in (*self.told, *self.story.of(LineKind.PARTING)) for rank in line.ranks}
         if missing := set(self.row.odd) - named:
             yield f"SILENT of rank {', '.join(map(str, sorted(missing)))}"
-        pairs_met = [(site_of(self.name, a), site_of(self.name, b)) for a, b in self.row.met]
+        pairs_met = [(self.place(a), self.place(b)) for a, b in self.row.met]
         if pairs_met and not any(tells(line, pair) for line in self.told for pair in pairs_met):
             yield f"SILENT of what met: {self.row.met[0]}"
-        if self.row.raised and any(end.kind == EndKind.RAISED for end in self.story.ranks):
-            every = {site for line in self.story.lines for site in sites_of(line)}
-            if not every & self.sites("raised"):
-                yield f"SILENT of the line that raised: {self.row.raised[0]}"
+        for pattern in self.row.says:
+            if not re.search(pattern, self.text):
+                yield f"SILENT: it does not say {pattern!r}"
+        every = {site for line in self.story.lines for site in sites_of(line)}
+        if self.row.stands and not every & self.sites("stands"):
+            yield f"SILENT of the line that a rank stands in: {self.row.stands[0]}"
+        raised = any(end.kind == EndKind.RAISED for end in self.story.ranks)
+        if self.row.raised and raised and not every & self.sites("raised"):
+            yield f"SILENT of the line that raised: {self.row.raised[0]}"
 
     def fixes(self) -> Iterator[str]:
         """Every fix was tried, and does what it says, or says that it was not tried."""
@@ -239,7 +263,7 @@ class Check:
     def tried(self, edits: Iterable[Edit]) -> Iterator[str]:
         """Whether every rank finishes once these edits are applied."""
         try:
-            program = edited(self.name, edits)
+            program = edited(self.program, edits)
         except (AssertionError, SyntaxError) as error:
             yield f"FALSE fix: it cannot be applied: {error}"
             return
@@ -262,22 +286,20 @@ def ranks_of(text: str) -> list[int]:
 
 def sites_of(line: Line) -> list[str]:
     """The places that a line rests on."""
-    return [one.site for one in (*line.calls, *line.lines) if one.site]
+    return [short(one.site) for one in (*line.calls, *line.lines) if one.site]
 
 
 def tells(line: Line, pair: tuple[str, str]) -> bool:
     """Whether a line names calls from both places; two calls, where they are one place."""
-    calls = {(call.rank, call.group, call.seq): call.site for call in line.calls}
-    sites = [*calls.values(), *(one.site for one in line.lines)]
+    calls = {(call.rank, call.group, call.seq): short(call.site) for call in line.calls}
+    sites = [*calls.values(), *(short(one.site) for one in line.lines)]
     return list(calls.values()).count(pair[0]) > 1 if pair[0] == pair[1] else set(pair) <= set(sites)
 
 
-def pairs(lines: Iterable[SourceLine]) -> Iterator[tuple[int, int]]:
-    """Ranks that stood on two of these lines."""
-    every = list(lines)
-    for at, one in enumerate(every):
-        for other in every[at + 1 :]:
-            yield from ((rank, peer) for rank in one.ranks for peer in other.ranks)
+def pairs(sides: Iterable[Sequence[int]]) -> Iterator[tuple[int, int]]:
+    """Ranks of two sides."""
+    for one, other in itertools.combinations(sides, 2):
+        yield from itertools.product(one, other)
 
 
 def short(site: str) -> str:
@@ -285,9 +307,8 @@ def short(site: str) -> str:
     return site.rpartition("/")[2]
 
 
-def edited(name: str, edits: Iterable[Edit]) -> Callable[..., Any]:
+def edited(program: Callable[..., Any], edits: Iterable[Edit]) -> Callable[..., Any]:
     """The program with these edits in its text."""
-    program = program_of(name)
     source = Path(inspect.getsourcefile(program) or "")
     lines = source.read_text(encoding="utf-8").splitlines()
     for edit in sorted(edits, key=lambda one: -one.begin):
@@ -306,20 +327,27 @@ def edited(name: str, edits: Iterable[Edit]) -> Callable[..., Any]:
     return function
 
 
-def run(name: str, backend: str, launched: bool = False) -> tuple[Timeline, Story]:
-    """Run one program, and read its story."""
+def run(name: str, backend: str, launched: bool = False, fixes: bool = False) -> tuple[Timeline, Story]:
+    """Run one program, and read its story; with `fixes`, which are tried for up to seconds, as `diagnose` tells it."""
     row = table()[name]
     if launched:
         timeline = joinlab.launch(program_of(name), inputs=row.inputs, backend="gloo", progress=False)
     else:
         timeline = joinlab.emulate(program_of(name), inputs=row.inputs, backend=backend)  # type: ignore[arg-type]
     timeline.parting()
-    return timeline, tell(timeline)  # `diagnose` would try fixes as well, for seconds
+    return timeline, joinlab.diagnose(timeline) if fixes else tell(timeline)
 
 
 def check(name: str, backend: str, launched: bool = False) -> list[str]:
     """Run one program: what is wrong with its story."""
-    return Check(name, *run(name, backend, launched)).problems()
+    return checker(name, *run(name, backend, launched)).problems()
+
+
+def checker(name: str, timeline: Timeline, story: Story, text: str | None = None) -> Check:
+    """What checks a story of this program."""
+    checked = Check(table()[name], lambda line: site_of(name, line), timeline, story, text)
+    checked.program = program_of(name)
+    return checked
 
 
 def main() -> int:
@@ -329,9 +357,15 @@ def main() -> int:
     parser.add_argument("--nccl", action="store_true", help="with the rules of NCCL alone")
     parser.add_argument("--gloo", action="store_true", help="with the rules of gloo alone")
     parser.add_argument("--launched", action="store_true", help="as real processes on gloo")
+    parser.add_argument("--jobs", action="store_true", help="34 scripts under torchrun instead: see tests/jobs.py")
+    parser.add_argument("--quick", action="store_true", help="try no fix")
     parser.add_argument("--tell", action="store_true", help="print each story, too")
     parser.add_argument("--wrong", action="store_true", help="print only what is wrong")
     told = parser.parse_args()
+    if told.jobs:
+        from tests import jobs
+
+        return jobs.main(told.names, told.tell)
     warnings.filterwarnings("ignore")
     names = [name for name in table() if not told.names or name in told.names or name.split(".")[0] in told.names]
     if told.launched and not told.names:
@@ -340,8 +374,8 @@ def main() -> int:
     runs = wrong = silent = 0
     for name in names:
         for backend in backends:
-            timeline, story = run(name, backend, told.launched)
-            problems = Check(name, timeline, story).problems()
+            timeline, story = run(name, backend, told.launched, fixes=not told.quick)
+            problems = checker(name, timeline, story).problems()
             runs, false = runs + 1, any(one.startswith("FALSE") for one in problems)
             wrong, silent = wrong + false, silent + (bool(problems) and not false)
             if problems or not told.wrong:

@@ -1,0 +1,126 @@
+"""Is what joinlab tells of 34 jobs under torchrun so? Scripts, and the table of what is so, lie in tests/material/jobs.
+
+    python -m tests.unseen --jobs [NAMES] [--tell]
+
+Each is recorded as a user would: torchrun -m joinlab record SCRIPT. It is read once it has ended, or once nothing has
+moved for a while, and while it runs no healthy job may be called hung.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+
+import psutil
+
+import joinlab
+from joinlab.errors import TimelineFileError
+from joinlab.importers.recording import RecordedFolder, is_over
+from joinlab.story.story import Story
+from joinlab.timeline import EndKind, Timeline
+from tests.unseen import Check, Row, place_in
+
+ROOT = Path(__file__).parent.parent
+JOBS = Path(__file__).parent / "material" / "jobs"
+STILL_S, QUIET_S, LONGEST_S = 4.0, 12.0, 240.0
+"""A rank says after so long where it stands; without any move for so long a job is read; none runs longer."""
+
+
+@cache
+def jobs() -> dict[str, Row]:
+    """The rows by name, "13_slow_io"."""
+    found = {}
+    for name, row in tomllib.loads((JOBS / "table.toml").read_text(encoding="utf-8")).items():
+        lists = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+        found[name] = Row(**lists, inputs=(1,) * row["world"])
+    return found
+
+
+def place(name: str, text: str) -> str:
+    """The place of a line of a script, without the folder that it was copied into."""
+    found = place_in(JOBS / f"{name}.py", text)
+    assert found, f"{name}: no line has {text!r}"
+    return found
+
+
+@contextmanager
+def running(name: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The job under torchrun, recorded into folder/runs; ended in the end."""
+    shutil.copy(JOBS / f"{name}.py", folder)
+    (folder / "scratch").mkdir()
+    os.mkfifo(folder / "scratch" / "nfs.fifo")
+    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={jobs()[name].world}"]
+    record = ["-m", "joinlab", "record", "--into", "runs", "--still", str(STILL_S), f"{name}.py"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen([sys.executable, *torchrun, *record], cwd=folder, env=environ, **quiet) as job:
+        try:
+            yield job
+        finally:
+            everyone = psutil.Process(job.pid).children(recursive=True) if job.poll() is None else []
+            for process in (*everyone, job):
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(everyone, timeout=60)
+
+
+def followed(name: str) -> tuple[Timeline, Story, list[str]]:
+    """Run a job: the Timeline and the story that are read of it, and alarms while it ran."""
+    with tempfile.TemporaryDirectory() as scratch, running(name, Path(scratch)) as job:
+        folder = Path(scratch) / "runs"
+        begun = moved = time.monotonic()
+        recorded = RecordedFolder(folder)
+        timeline, alarms = None, []
+        while time.monotonic() - begun < LONGEST_S:
+            time.sleep(0.5)
+            ended = job.poll() is not None
+            with suppress(TimelineFileError, FileNotFoundError):
+                if recorded.refresh():
+                    moved = time.monotonic()
+                timeline = recorded.timeline()
+                if jobs()[name].healthy and any(end.kind is EndKind.HUNG for end in timeline.ends):
+                    alarms.append("FALSE alarm: it is called hung while it runs")
+            still = timeline is not None and time.monotonic() - moved > QUIET_S and not jobs()[name].healthy
+            if ended or still or (timeline is not None and is_over(timeline)):
+                break
+        recorded.close()
+        assert timeline is not None, f"{name}: nothing was recorded"
+        return timeline, joinlab.diagnose(timeline), alarms
+
+
+def check(name: str) -> tuple[list[str], Story]:
+    """Run a job: what is wrong with its story."""
+    timeline, story, alarms = followed(name)
+    checked = Check(jobs()[name], lambda text: place(name, text), timeline, story)
+    return list(dict.fromkeys([*alarms, *checked.problems()])), story
+
+
+def main(names: Sequence[str], tell: bool) -> int:
+    """Run the jobs; 1 if anything false is said."""
+    warnings.filterwarnings("ignore")
+    wrong = silent = runs = 0
+    for name, row in jobs().items():
+        if names and name not in names and name.partition("_")[0] not in names:
+            continue
+        if row.needs and importlib.util.find_spec(row.needs) is None:
+            print(f"{name}: not run, {row.needs} is not installed")
+            continue
+        problems, story = check(name)
+        false = any(one.startswith("FALSE") for one in problems)
+        runs, wrong, silent = runs + 1, wrong + false, silent + (bool(problems) and not false)
+        print(f"{name}: {'; '.join(problems) or 'so'}", flush=True)
+        if tell:
+            print("    " + str(story).replace("\n", "\n    "), flush=True)
+    print(f"{runs} jobs: {wrong} say something false, {silent} are silent of a fact, {runs - wrong - silent} are right")
+    return int(bool(wrong))
