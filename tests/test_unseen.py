@@ -9,6 +9,7 @@ import pytest
 from joinlab.story.lines import Call, Edit, Line, LineKind, SourceLine, Tried
 from joinlab.story.story import RankEnd, Story
 from joinlab.timeline import Timeline
+from tests import jobs
 from tests.unseen import check, checker, edited, program_of, run, site_of, table
 
 BACKENDS = ("gloo", "nccl")
@@ -28,6 +29,23 @@ def test_the_lines_that_a_row_names_stand_in_its_program(name: str) -> None:
 def test_nothing_false_is_said(name: str) -> None:
     for backend in BACKENDS:
         assert not [one for one in check(name, backend) if one.startswith("FALSE")], backend
+
+
+# ---- jobs under torchrun
+
+
+@pytest.mark.parametrize("name", jobs.jobs())
+def test_the_lines_that_a_job_names_stand_in_its_script(name: str) -> None:
+    row = jobs.jobs()[name]
+    for text in (*row.parts, *row.may, *row.calls, *row.raised, *row.stands):
+        assert jobs.place(name, text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["05_conditional_params", "19_lock_deadlock"])
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_said_of_a_job_is_so_and_names_its_line(name: str) -> None:
+    assert jobs.check(name)[0] == []
 
 
 # ---- the checker sees what is wrong
