@@ -94,7 +94,6 @@ def followed(name: str) -> tuple[Timeline, Story, list[str]]:
             still = timeline is not None and time.monotonic() - moved > QUIET_S and not jobs()[name].healthy
             if ended or still or (timeline is not None and is_over(timeline)):
                 break
-        recorded.close()
         assert timeline is not None, f"{name}: nothing was recorded"
         return timeline, joinlab.diagnose(timeline), alarms
 

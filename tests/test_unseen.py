@@ -42,7 +42,7 @@ def test_the_lines_that_a_job_names_stand_in_its_script(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["05_conditional_params", "19_lock_deadlock"])
+@pytest.mark.parametrize("name", ["02_early_stop", "19_lock_deadlock"])
 @pytest.mark.filterwarnings("ignore")
 def test_what_is_said_of_a_job_is_so_and_names_its_line(name: str) -> None:
     assert jobs.check(name)[0] == []
