@@ -26,7 +26,7 @@ import psutil
 
 import joinlab
 from joinlab.errors import TimelineFileError
-from joinlab.importers.recording import RecordedFolder, is_over
+from joinlab.importers.recording import RecordedFolder, has_open_call, is_over
 from joinlab.story.story import Story
 from joinlab.timeline import EndKind, Timeline
 from tests.unseen import Check, Row, place_in
@@ -91,8 +91,10 @@ def followed(name: str) -> tuple[Timeline, Story, list[str]]:
                 timeline = recorded.timeline()
                 if jobs()[name].healthy and any(end.kind is EndKind.HUNG for end in timeline.ends):
                     alarms.append("FALSE alarm: it is called hung while it runs")
-            still = timeline is not None and time.monotonic() - moved > QUIET_S and not jobs()[name].healthy
-            if ended or still or (timeline is not None and is_over(timeline)):
+            if ended or (timeline is not None and is_over(timeline)):
+                break
+            quiet = time.monotonic() - moved > QUIET_S and not jobs()[name].healthy
+            if quiet and timeline is not None and (has_open_call(timeline) or "stood" in timeline.meta):
                 break
         assert timeline is not None, f"{name}: nothing was recorded"
         return timeline, joinlab.diagnose(timeline), alarms

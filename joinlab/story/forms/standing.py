@@ -21,12 +21,13 @@ MOST_RANKS, MOST_THREADS = 4, 3
 
 
 def find(scene: Scene) -> tuple[Line, ...]:
-    """A line for each rank that is outside any call while a peer is in one."""
+    """A line for each rank that is, or was to its end, outside any call while a peer is in one or has raised."""
     ends = scene.ends
     inside = [scene.awaited(rank) is not None and end.kind is not EndKind.FINISHED for rank, end in enumerate(ends)]
+    kept = any(inside) or any(end.kind is EndKind.RAISED for end in ends)
     found = []
     processes, stood = scene.meta.get("processes", {}), scene.meta.get("stood", {})
-    for rank in sorted({*processes, *stood}) if any(inside) else ():
+    for rank in sorted({*processes, *stood}) if kept else ():
         end, recorded = ends[rank], rank in processes
         goes_on = end.runs if recorded else end.kind is EndKind.UNKNOWN
         if inside[rank] or not (goes_on or end.kind in (EndKind.HUNG, EndKind.KILLED)):
@@ -35,7 +36,11 @@ def find(scene: Scene) -> tuple[Line, ...]:
         threads = [one for one in threads if one.frames][:MOST_THREADS]
         if threads:
             lines = tuple(SourceLine(one.frames[0][0], "", (rank,), one.callers) for one in threads)
-            facts = {"threads": [[one.name, one.frames[0][1], one.library] for one in threads], "outside": recorded}
+            facts = {
+                "threads": [[one.name, one.frames[0][1], one.library] for one in threads],
+                "outside": recorded,
+                "past": end.kind is EndKind.KILLED,
+            }
             found.append(Line(LineKind.CAUSE, "stands", (rank,), lines=lines, facts=facts))
         elif end.runs and recorded and (pid := processes[rank]["pid"]) is not None:
             found.append(Line(LineKind.NOTE, "look", (rank,), facts={"host": processes[rank]["host"], "pid": pid}))
@@ -61,7 +66,9 @@ def _stands(line: Line) -> Text:
     for at, (name, function, library) in enumerate(line.facts["threads"]):
         whose, deep = f"its thread {name} " if at else "", f", called {library}" if library else ""
         told.append(say(f"{whose}in {function} ({short_site(line.lines[at].site)}{deep})"))
-    return say("{} stands" + " outside any call:" * line.facts["outside"] + " {}.", who(line.ranks), listing(told))
+    verb = "stood" if line.facts["past"] else "stands"
+    outside = " outside any call:" * line.facts["outside"]
+    return say("{} " + verb + outside + " {}.", who(line.ranks), listing(told))
 
 
 def _look(line: Line) -> Text:
