@@ -459,20 +459,24 @@ def test_a_fault_of_the_model_ends_the_run_at_once_and_is_never_the_programs_own
     assert went_on == []
 
 
-def test_a_bound_device_makes_the_communicator_with_its_group():
-    """init_process_group(device_id=...): a broadcast's root then needs no other rank to be done."""
+def test_a_bound_device_makes_the_communicator_with_its_group_and_the_first_collective_its_rings():
+    """init_process_group(device_id=...): a broadcast's root then needs no other rank to be done, but for the rings."""
 
     def program(rank, inputs):
         dist.init_process_group("nccl", **({"device_id": torch.device("cuda", rank)} if len(inputs) else {}))
         group = dist.new_group([0, 1])
+        for one in (None, group) if len(inputs) > 1 else ():
+            dist.all_reduce(torch.ones(1), group=one)
         if rank == 0:
             for one in (None, group):
                 dist.broadcast(torch.ones(1), 0, group=one, async_op=True)
             torch.cuda.synchronize()
 
-    eager, lazy = emulate(program, (1, 1)), emulate(program, (0, 0))
+    eager, first, lazy = (emulate(program, counts) for counts in ((2, 2), (1, 1), (0, 0)))
     assert [str(end) for end in eager.ends] == ["finished", "finished"]
     assert eager.meta["eager_groups"] == sorted(eager.meta["groups"]) and len(eager.meta["eager_groups"]) == 2
+    assert first.ends[0].proven and "its rings are not connected" in first.ends[0].text
+    assert [call["host_wait_begin_ns"] for call in first.rows("calls")] == [None]  # the host stands inside the call
     assert lazy.ends[0].proven and "eager_groups" not in lazy.meta
     apart = emulate(program, (1, 0))
     assert apart.ends[0].proven and "init_process_group(device_id=...)" in apart.ends[0].text

@@ -213,11 +213,17 @@ def test_a_host_meets_its_peer_inside_the_first_gather():
     assert stuck([gather, other, other], [gather, other, gather]) == {(0, 2)}
 
 
-def test_an_eager_communicator_is_there_before_the_first_call():
-    """init_process_group(device_id=...) makes it, so a root that has sent its data needs no one."""
-    calls, groups = [call(0, 0, BC, root=0), call(0, 1, AR)], {"0": (0, 1)}
-    assert set(blocked(by_group(calls, groups)["0"])) == {(0, 0), (0, 1)}
-    assert set(blocked(by_group(calls, groups, Setting(eager=("0",)))["0"])) == {(0, 1)}
+def test_an_eager_communicator_connects_its_rings_in_the_first_collective():
+    """init_process_group(device_id=...) makes it; a root that has sent its data needs no one, but for the rings."""
+    alone, groups = [call(0, 0, BC, root=0), call(0, 1, AR)], {"0": (0, 1)}
+    eager = Setting(eager=("0",))
+    assert set(blocked(by_group(alone, groups)["0"])) == {(0, 0), (0, 1)}
+    assert set(blocked(by_group(alone, groups, eager)["0"])) == {(0, 0), (0, 1)}
+    first = [call(rank, 0, AR, completed=True) for rank in (0, 1)]
+    later = [call(0, 1, BC, root=0), call(0, 2, AR)]
+    assert set(blocked(by_group([*first, *later], groups, eager)["0"])) == {(0, 2)}
+    old = Setting(eager=("0",), version="2.20.5")
+    assert set(blocked(by_group(alone, groups, old)["0"])) == {(0, 1)}
 
 
 def test_a_refused_call_takes_no_place():

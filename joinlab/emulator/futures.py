@@ -58,5 +58,7 @@ class Futures:
 
 
 def outputs(call: EmulatedCall) -> list[torch.Tensor]:
-    """The tensors that a call writes."""
+    """The tensors that a call's future holds: those that it writes. NCCL gathers a list in one tensor of its own."""
+    if call.method == "allgather" and call.group.fabric.streams:  # newLikeFlat in ProcessGroupNCCL::allgather, v2.13.0
+        return [torch.stack(part.outs) for part in call.parts]
     return [tensor for part in call.parts for tensor in part.outs]

@@ -101,6 +101,12 @@ def _check_all_reduce(name: str, tensors: Sequence[torch.Tensor], reduce_op: str
         )
     if any(tensor.dtype != tensors[0].dtype for tensor in tensors):
         raise _refused(name, "tensors must all have the same type")
+    if name == "allreduce":
+        for index, tensor in enumerate(tensors):
+            if tensor.shape != tensors[0].shape:  # the index is of no use: assertTypeAndSizesMatch, Utils.hpp, v2.13.0
+                first, other = (", ".join(map(str, one.shape)) for one in (tensors[0], tensor))
+                wrong = f"invalid tensor size at index {index - 1} (expected ({first}), got ({other}))"
+                raise _refused(name, wrong)
 
 
 def _check_alike(refused: Callable[[str], Exception], tensors: Sequence[torch.Tensor], one: torch.Tensor) -> None:

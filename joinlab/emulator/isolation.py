@@ -301,6 +301,16 @@ def _patch_spans(patches: Patches) -> None:
         return begin(module, *args, **kwargs)  # type: ignore[no-untyped-call]
 
     patches.set(DistributedDataParallel, "_ddp_init_helper", noted_model)
+    helper = DistributedDataParallel._ddp_init_helper
+
+    def defined(module: Any, *args: Any, **kwargs: Any) -> None:
+        helper(module, *args, **kwargs)  # type: ignore[no-untyped-call]
+        if current() is not None and module.find_unused_parameters:
+            # The Reducer leaves the map of used parameters undefined until its first backward pass, and a rank without
+            # inputs hands it to its peers (initialize_local_used_map, reducer.cpp, v2.13.0). Here it says: none used.
+            module.reducer._get_local_used_map().zero_()
+
+    patches.set(DistributedDataParallel, "_ddp_init_helper", defined)
     patches.set(DistributedDataParallel, "_get_ddp_logging_data", named_logging_data)
     patches.set(DistributedDataParallel, "forward", counted_forward)
     patches.set(DistributedDataParallel, "_register_builtin_comm_hook", noted_builtin)
@@ -330,7 +340,11 @@ def _naming_its_backend(make: Callable[..., Any]) -> Callable[[Any], Callable[..
             before = host.asked_backend, host.asked_timeout
             host.asked_backend, host.asked_timeout = backend, timeout
             try:
-                return make(ranks, timeout, backend, *args, **kwargs)
+                made = make(ranks, timeout, backend, *args, **kwargs)
+                if made is c10d.GroupMember.NON_GROUP_MEMBER:  # as for a real group: calls in it then warn, and go on
+                    known: dict[Any, Any] = c10d._world.pg_group_ranks
+                    known[made] = {rank: place for place, rank in enumerate(sorted(ranks))}
+                return made
             finally:
                 host.asked_backend, host.asked_timeout = before
 

@@ -59,7 +59,9 @@ class Communicator:
         kernels = Kernels(old, run.knobs.pad)
         self._wiring = Wiring(self.size, 512 if old else 16, kernels, run.knobs.gpu, run.costs, self._free_ns)
 
-    def join(self, place: int, host: Rank, calls: Sequence[EmulatedCall], now: int) -> None:
+    def join(
+        self, place: int, host: Rank, calls: Sequence[EmulatedCall], now: int, without: str = "it is not made"
+    ) -> None:
         """The first call of a rank, or the making of its group: the host waits until every rank is there."""
         if place in self.joined:
             return
@@ -67,7 +69,7 @@ class Communicator:
         self.born_ns = max(self.born_ns, now)
         if len(self.joined) < self.size:
             what = "first call on this communicator" if calls else "init_process_group(device_id=...) or new_group()"
-            host.wait_inside(calls, f"for the other ranks' {what}, without which it is not made")
+            host.wait_inside(calls, f"for the other ranks' {what}, without which {without}")
         else:
             for rank in self.ranks:
                 if rank != host.rank:
@@ -238,6 +240,7 @@ class NcclFabric:
         self._main = Communicator(run, self._ranks)
         self._pairs: dict[tuple[int, int], Communicator] = {}
         self._eager = False
+        self._rings = Communicator(run, self._ranks)  # of an eager group: its first collective connects them
         self._timed_out = False  # some rank has given a communicator up
 
     def check(self, call: EmulatedCall) -> None:
@@ -270,6 +273,9 @@ class NcclFabric:
             communicator.join(place, call.host, calls, max(one.ready_ns for one in calls))
         if communicator is self._main and FACTS[call.op].pairwise:
             communicator.connect(place, calls)
+        elif self._eager and place not in self._rings.joined:  # comm->runtimeConn, src/init.cc:1362, NCCL v2.29.7-1
+            now = max(one.ready_ns for one in calls)
+            self._rings.join(place, call.host, calls, now, "its rings are not connected")
         if not call.host.stuck:
             communicator.submit(place, calls)
 

@@ -82,6 +82,13 @@ def _check_memory(call: EmulatedCall) -> None:
 def _check_sizes(call: EmulatedCall) -> None:
     size, args = len(call.group.ranks), call.args
     match call.method:
+        case "allreduce" if len(args[0]) > 1:
+            raise ValueError(
+                "Expecting one tensor only but got multiple. You are probably using multiple devices under one thread. "
+                "The support for such usage has been deprecated. For details, please refer to "
+                "https://pytorch.org/docs/stable/distributed.html#multi-gpu-collective-functions. "
+                "ProcessGroupNCCL continues supporting multi-process and multi-thread modes."
+            )
         case "gather" | "scatter":
 
             def refused(text: str) -> ValueError:

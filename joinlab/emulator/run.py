@@ -46,6 +46,10 @@ ASSUMES = (
 """Every view shows it beside what was modelled. Calls that fit are not affected."""
 
 
+_NO_GPU = ("accelerator device", "required CUDA 11+ and NCCL")
+"""What PyTorch says where it finds no GPU: torch.device(0), FullyShardedDataParallel, bf16_compress_hook (v2.13.0)."""
+
+
 class Emulation:
     """One emulation, from its threads to its Timeline. Hosts and fabrics know it by a weak proxy, see model.py."""
 
@@ -141,6 +145,11 @@ class Emulation:
             self._returned(host, None)
             return
         told, text = traceback_text(error), text_of(error)
+        if self.knobs.streams and any(words in text for words in _NO_GPU):
+            self._broken = self._broken or LaunchError(
+                f"rank {host.rank} asks PyTorch for a GPU in a way that is not modelled, and there is none ({text}): "
+                "what the program does then cannot be known without a GPU. Use joinlab.launch on GPUs, or leave it out."
+            )
         host.told(told)
         host.drain(closing=at_exit(f"its program has raised {text}"))
         host.ending = Ending.raised((call.row for call in host.calls), text)
@@ -266,7 +275,13 @@ class Emulation:
         self, host: Host, name: str, ranks: tuple[int, ...], desc: str | None, backend: str
     ) -> EmulatedGroup:
         if self._ranks_of.get(name, ranks) != ranks:
-            name = f"{name} of {list(ranks)}"  # the ranks made their groups in different orders
+            self._broken = self._broken or LaunchError(
+                f"the ranks name different groups {name!r}: rank {host.rank} that of ranks {list(ranks)}, others that "
+                f"of {list(self._ranks_of[name])}. Real ones then connect to the wrong peers, and what comes of it is "
+                "not known. Every rank has to call new_group for every group, in the same order, also those that are "
+                "not in it; or give it use_local_synchronization=True."
+            )
+            raise self._broken
         if self._backend_of.get(name, backend) != backend:
             name = f"{name} on {backend}"  # or asked for different backends
         if name not in self._fabrics:

@@ -338,7 +338,7 @@ def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
     lanes = [group.collectives[rank] for rank in group.ranks]
     absent = _absent(group)
     running = group.begun()
-    first = _unmade(group, absent) if absent and not group.eager else _first_blocked(running)
+    first = _unmade(group, absent) if absent and not group.eager else _first_blocked(running) | _unconnected(group)
     for rank, (index, why) in _replayed(group, running).items():
         if rank not in first or index < first[rank][0]:
             first[rank] = index, why
@@ -373,6 +373,18 @@ def _unmade(group: GroupCalls, absent: Sequence[int]) -> First:
     """A communicator is made in the first call on it, for which every rank waits: until then nothing runs on it."""
     why = tuple(Blocker(rank, None) for rank in absent)
     return {rank: (0, why) for rank, lane in group.collectives.items() if lane}
+
+
+def _unconnected(group: GroupCalls) -> First:
+    """The first collective on an eager communicator connects its rings, so its host waits for every rank to issue one.
+
+    Since v2.22 (comm->runtimeConn, src/init.cc:1362 of v2.29.7-1). Pairs are connected by the calls that need them.
+    """
+    if not group.eager or (group.version and group.version < (2, 22)):
+        return {}
+    lanes = {rank: [FACTS[call.op].pairwise for call in lane] for rank, lane in group.collectives.items()}
+    why = tuple(Blocker(rank, None) for rank, lane in lanes.items() if all(lane))
+    return {rank: (lane.index(False), why) for rank, lane in lanes.items() if why and not all(lane)}
 
 
 def _first_blocked(group: GroupCalls) -> First:

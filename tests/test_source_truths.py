@@ -1,0 +1,113 @@
+"""What PyTorch's own code does in corners that programs reach: groups, futures, lists of tensors, undefined memory."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from joinlab import cases, emulate, launch
+from joinlab.errors import LaunchError
+
+BACKENDS = pytest.mark.parametrize("backend", ["gloo", "nccl"])
+
+
+@BACKENDS
+def test_a_rank_outside_a_group_that_calls_a_rooted_collective_is_warned_and_goes_on(backend):
+    def program(rank, inputs):
+        warnings.simplefilter("always")
+        group = dist.new_group([1, 0])
+        tensor = torch.ones(1) * rank
+        dist.broadcast(tensor, src=1, group=group)
+        dist.barrier()
+        return tensor.item()
+
+    with pytest.warns(UserWarning, match="Running broadcast on global rank 2 which does not belong to the given group"):
+        assert emulate(program, (1, 1, 1), backend).returns == (1.0, 1.0, 2.0)
+
+
+@BACKENDS
+def test_groups_that_only_their_members_make_are_refused_where_their_names_are_the_same(backend):
+    def program(rank, inputs, **options):
+        group = dist.new_group([0, 3] if rank in (0, 3) else [1, 2], **options)
+        tensor = torch.ones(1) * (rank + 1)
+        dist.all_reduce(tensor, group=group)
+        return tensor.item()
+
+    with pytest.raises(LaunchError, match=r"the ranks name different groups '1'.*use_local_synchronization=True"):
+        emulate(program, (1,) * 4, backend)
+    local = emulate(lambda rank, inputs: program(rank, inputs, use_local_synchronization=True), (1,) * 4, backend)
+    assert local.returns == (5.0,) * 4
+    assert emulate(cases.case_1, (1, 2), backend).returns == (1, 2)
+
+
+def test_a_future_of_a_gather_on_nccl_holds_one_tensor():
+    """PyTorch's quantization hooks read it so."""
+
+    def program(rank, inputs):
+        outs = [torch.zeros(2), torch.zeros(2)]
+        found = dist.all_gather(outs, torch.ones(2) * (rank + 1), async_op=True).get_future().wait()
+        return [one.tolist() for one in found]
+
+    assert emulate(program, (1, 1)).returns == ([[[1.0, 1.0], [2.0, 2.0]]],) * 2
+    expected = launch(program, (1, 1), "gloo").returns
+    assert emulate(program, (1, 1), "gloo").returns == expected == ([[1.0, 1.0], [2.0, 2.0]],) * 2
+
+
+def test_an_all_reduce_of_several_tensors_is_refused_as_by_the_backends():
+    def program(rank, inputs):
+        dist.group.WORLD.allreduce([torch.ones(2), torch.ones(3)]).wait()
+
+    on_gloo, on_nccl = (emulate(program, (1, 1), backend).ends[0].text for backend in ("gloo", "nccl"))
+    assert on_gloo == launch(program, (1, 1), "gloo").ends[0].text
+    assert on_gloo.endswith("invalid tensor size at index 0 (expected (2), got (3))")
+    assert on_nccl.startswith("ValueError: Expecting one tensor only but got multiple.")
+
+
+def sharded(rank, inputs):
+    FullyShardedDataParallel(torch.nn.Linear(1, 1))
+
+
+def compressed(rank, inputs):
+    DDP(torch.nn.Linear(1, 1)).register_comm_hook(None, bf16_compress_hook)
+
+
+def by_number(rank, inputs):
+    return torch.device(rank)
+
+
+@pytest.mark.parametrize("program", [sharded, compressed, by_number])
+def test_what_asks_for_a_gpu_that_only_real_nccl_has_is_no_error_of_the_program(program):
+    with pytest.raises(LaunchError, match="cannot be known without a GPU"):
+        emulate(program, (1, 1))
+    assert emulate(cases.case_1, (1, 2)).returns == (1, 2)
+
+
+def test_the_map_of_used_parameters_is_defined_for_a_rank_without_inputs():
+    """The Reducer leaves it undefined: 3 of 12 emulations gave another result."""
+
+    class Half(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.unused = torch.nn.Linear(1, 2), torch.nn.Linear(1, 2)
+
+        def forward(self, x):
+            return self.used(x)
+
+    def program(rank, inputs):
+        torch.empty(1000, dtype=torch.int32).fill_(7 + rank)  # whatever happens to lie in memory
+        model = DDP(Half(), find_unused_parameters=True)
+        grads = []
+        with model.join():
+            for x in inputs:
+                model(x.view(1, 1)).sum().backward()
+                grads.append([None if p.grad is None else p.grad.tolist() for p in model.parameters()])
+        return grads
+
+    results = {repr(emulate(program, (2, 0), "gloo").returns) for _ in range(6)}
+    assert len(results) == 1 and "None, None]" in results.pop()
