@@ -6,7 +6,8 @@
     start_debug_server(handlers=[*default_handlers(), joinlab.debug_handler()], start_method="spawn")
 
 on every rank, after init_process_group, with TORCH_FR_BUFFER_SIZE=2000 in the environment. Then open port 25999 of
-rank 0's machine, "joinlab". The server asks every rank for its flight recorder; the training code need not respond.
+rank 0's machine, "joinlab". The server asks every rank for its flight recorder; the training code need not respond. It
+listens on all of the machine's addresses and asks for no password: start it only where nobody else can reach the port.
 
 torch.distributed.debug is experimental and the classes used here are private: tried with torch 2.13.0 alone. All that
 joinlab knows of them is in this file. The server needs jinja2, tabulate and requests: pip install 'joinlab[debug]'.

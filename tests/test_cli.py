@@ -411,6 +411,15 @@ def test_without_a_command_the_commands_are_listed(capsys) -> None:
     assert [command.name for command in cli.COMMANDS if f"\n    {command.name} " not in out] == []
 
 
+def test_a_terminal_of_ascii_and_closed_streams_are_no_error() -> None:
+    command = [sys.executable, "-m", "joinlab", "show", str(LOG)]
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    plain = subprocess.run(command, env=ascii_only, capture_output=True)
+    assert (plain.returncode, plain.stderr) == (0, b"") and b"Rank 0 issued broadcast" in plain.stdout
+    closed = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], capture_output=True)
+    assert (closed.returncode, closed.stderr) == (0, b"")
+
+
 def test_no_example_runs_into_its_text() -> None:
     texts = [text for command in cli.COMMANDS for _, text in command.examples]
     assert [text for text in texts if f"  {text}\n" not in cli.examples()] == [""] * texts.count("")

@@ -8,6 +8,7 @@ import json
 import weakref
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -195,3 +196,8 @@ def test_an_emulation_is_freed_when_it_returns(program, backend, monkeypatch):
         assert {ref() for ref in parts} == {None}
     finally:
         gc.enable()
+
+
+def test_seeds_of_numpy_are_seeds() -> None:
+    assert emulate(lambda rank, inputs: None, (1, 1), seed=np.int64(3)).meta["seeds"] == [3, 3]
+    assert emulate(lambda rank, inputs: None, (1, 1), seed=np.array([3, 4])).meta["seeds"] == [3, 4]

@@ -11,10 +11,11 @@ NO_COLLECTIVES = {
     *("get_group_store", "group_desc", "group_name", "merge_remote_group", "name", "rank", "set_timeout", "shutdown"),
     *("size", "split_group", "unbox", "use_pg_for_symm_mem_rendezvous"),
     *("get_backend", "get_reconfigure_handle", "new_window", "reconfigure", "supports_reconfigure", "supports_window"),
+    *("supports_abort_hooks", "supports_completion_hooks"),
     *(f"{does}_{which}_hook" for does in ("register", "unregister") for which in ("pre", "post", "abort")),
     "monitored_barrier",  # sends and recvs of its own, through none of these methods
 }
-"""Public names of the ProcessGroup of torch 2.13 and 2.14 that issue no collective call."""
+"""Public names of the ProcessGroup of torch 2.13 to 2.15 that issue no collective call."""
 
 
 def test_every_collective_of_torch_is_known() -> None:

@@ -19,6 +19,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 import joinlab
+from joinlab import emulator
 from tests import rooms
 from tests.dumps import Job, dumps, write
 
@@ -171,6 +172,16 @@ def test_an_extra_is_named_for_every_package_that_it_brings() -> None:
     brought = {Requirement(text).name: extra for extra in ("lab", "debug") for text in extras[extra]}
     named = {name: extra for name, extra in joinlab.errors.EXTRAS.items() if name != "traitlets"}  # ipywidgets' own
     assert named.items() <= brought.items()
+
+
+def test_the_emulator_refuses_versions_of_pytorch_that_its_tests_do_not_run_on() -> None:
+    for version in ("2.8.0", "2.12.1+cu130", "2.15.0"):
+        with pytest.raises(joinlab.LaunchError, match=rf"emulates PyTorch 2\.13 and 2\.14, and this is {version[:4]}"):
+            emulator.check_version(version)
+    for version in ("2.13.0+cpu", "2.14.1"):
+        emulator.check_version(version)
+        assert version.partition("+")[0] in ranges()["torch"]
+    assert f"2.{int(emulator.KNOWN[-1][2:]) + 1}.0" not in ranges()["torch"]
 
 
 def test_exports() -> None:

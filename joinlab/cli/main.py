@@ -9,6 +9,7 @@ To add a command, write a module beside this one that ends in a COMMAND, and lis
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -39,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser().print_help()
         return 0
     options = parser().parse_args(argv)
+    if options.command is not record.COMMAND:  # a script's own streams are its own matter
+        _make_writable()
     try:
         code = int(options.command.run(options))
         sys.stdout.flush()
@@ -63,6 +66,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         return _say(f"{place}{error.strerror or error}", 2)
+
+
+def _make_writable() -> None:
+    """Let stdout and stderr take every letter (under LC_ALL=C as "?"), and be there where they are closed."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, io.StringIO())
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _say(text: str, code: int) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import operator
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from typing import TYPE_CHECKING, Any, overload
 
@@ -134,11 +134,20 @@ def check_seed(seed: object, ranks: int) -> tuple[int | None, ...]:
     """One seed per rank: `seed` itself for all if it is one number. Raises ProgramError for anything else."""
     if seed is None:
         return (None,) * ranks
-    if isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0:
-        return (seed,) * ranks
-    if isinstance(seed, Sequence) and len(seed) == ranks and all(type(s) is int and s >= 0 for s in seed):
-        return tuple(seed)
+    several = isinstance(seed, Iterable) and not isinstance(seed, str)
+    try:
+        found = [_seed(one) for one in (seed if several else (seed,))]  # type: ignore[attr-defined]
+    except TypeError:
+        found = []
+    if len(found) == (ranks if several else 1):
+        return tuple(found) if several else (found[0],) * ranks
     raise ProgramError(f"seed= is one int of at least 0, {ranks} of them (one per rank), or None; got {seed!r}")
+
+
+def _seed(seed: object) -> int:
+    if isinstance(seed, bool) or (found := operator.index(seed)) < 0:  # type: ignore[arg-type]
+        raise TypeError
+    return found
 
 
 def program_name(program: object) -> str:

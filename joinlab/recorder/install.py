@@ -82,6 +82,9 @@ def _patch_group_creation(recorder: Recorder) -> None:
         return dist.Backend(group.backend) if isinstance(group, RecordingGroup) else get_backend(group)
 
     dist.Backend.register_backend(BACKEND, create, extended_api=True, devices=["cpu", "cuda"])
+    # PyTorch 2.15 attaches its flight recorder to other groups than those that record themselves, as gloo and NCCL do.
+    torch_own: Any = c10d
+    torch_own._FR_SELF_RECORDING_BACKENDS = {*getattr(c10d, "_FR_SELF_RECORDING_BACKENDS", ()), BACKEND}
     c10d._new_process_group_helper = recording_helper
     c10d.get_backend = dist.get_backend = real_get_backend
 
