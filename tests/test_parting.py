@@ -200,3 +200,16 @@ def test_a_file_with_a_parting_of_another_form_is_refused(values, tmp_path):
     timeline.meta["parting"] = values
     with pytest.raises(joinlab.errors.TimelineFileError):
         joinlab.load(timeline.save(tmp_path / "run.joinlab"))
+
+
+def test_a_launched_run_tells_it_where_it_was_followed():
+    timeline = joinlab.launch(checkpoint_on_one_rank, (1, 1), "gloo", ways=True)
+    found = timeline.parting()
+    assert [test["line"] for test in found["tests"]] == marks(checkpoint_on_one_rank)
+    values = {(read["name"], read["value"], *read["ranks"]) for test in found["tests"] for read in test["values"]}
+    assert values == {("rank", 0, 0), ("rank", 1, 1), ("start", 0, 0), ("start", 1, 1)}
+    assert found["tests"] == joinlab.emulate(checkpoint_on_one_rank, (1, 1), "gloo").parting()["tests"]
+
+
+def test_a_launched_run_that_was_not_followed_knows_no_parting():
+    assert joinlab.launch(checkpoint_on_one_rank, (1, 1), "gloo").parting() is None

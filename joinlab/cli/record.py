@@ -43,6 +43,11 @@ def _options(parser: argparse.ArgumentParser) -> None:
         default=STILL_S,
         help="without an event for so long, a rank writes down where its threads stand (default: 5)",
     )
+    parser.add_argument(
+        "--ways",
+        action="store_true",
+        help="write down which of the script's lines each rank runs, and the values in its tests",
+    )
     parser.add_argument("--quiet", action="store_true", help="rank 0 does not say where it records, nor how to see it")
     parser.add_argument(
         "-m", dest="module", action="store_true", help="SCRIPT.py is the name of a module, as python -m"
@@ -68,7 +73,7 @@ def _run(options: argparse.Namespace) -> int:
     sys.argv = [options.script, *options.arguments]
     rank = next((os.environ[name] for name in RANK_NAMES if name in os.environ), "0")
     voice = None if options.quiet or rank != "0" else _Voice(options.into)
-    record(options.into, keep=options.keep, still_s=options.still)
+    record(options.into, keep=options.keep, still_s=options.still, ways=options.ways)
     try:
         _run_as_main(options.script, options.module)
     except SystemExit as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ from joinlab.program.steps import BY_BACKWARD, settle_steps
 from joinlab.recorder.bounded_log import parse_segment_name
 from joinlab.recorder.events import LogTail
 from joinlab.recorder.rank_log import MOST_RANKS, RankLog, about_groups, functions_of
+from joinlab.recorder.ways import keep_ways
 from joinlab.rules.calls import Setting, setting_of
 from joinlab.rules.proof import Wait, prove
 from joinlab.timeline import RUNNING, Clock, Ending, EndKind, Meta, Process, Timeline, timeline_from_rows
@@ -228,7 +230,11 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
         meta["input_column"] = BY_BACKWARD
     ends = _ends(logs, size, calls, groups, backend, setting_of(meta))
     printed = [str((logs[rank].raised or {}).get("tb") or "") if rank in logs else "" for rank in range(size)]
-    return timeline_from_rows(calls=calls, ends=ends, meta=meta, spans=spans, output=printed if any(printed) else ())
+    timeline = timeline_from_rows(
+        calls=calls, ends=ends, meta=meta, spans=spans, output=printed if any(printed) else ()
+    )
+    issued = Counter(row["rank"] for row in calls)  # a way counts calls: where some were dropped, it fits no longer
+    return keep_ways(timeline, {rank: log.way for rank, log in logs.items() if issued[rank] == len(log.calls)})
 
 
 def _of_one_job(recorded: RecordedFolder, problems: list[str]) -> dict[int, RankLog]:

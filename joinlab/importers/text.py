@@ -138,7 +138,10 @@ def beside(timeline: Timeline, files: Sequence[Path]) -> Timeline:
             ends[rank] = replace(ends[rank], kind=kind, text=text)
     if stood := {rank: told.stood(rank) for rank in sorted(told.stands) if rank < len(ends)}:
         timeline.meta["stood"] = timeline.meta.get("stood", {}) | stood
-    return replace(timeline, ends=tuple(ends))
+    found = replace(timeline, ends=tuple(ends))
+    if timeline.again is not None:
+        found.keep(timeline.again)
+    return found
 
 
 def _is_text(file: Path) -> bool:

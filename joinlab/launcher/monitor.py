@@ -36,6 +36,7 @@ from joinlab.launcher.terminal import Bar, Listener, Told
 from joinlab.program.steps import BY_BACKWARD, settle_steps
 from joinlab.recorder.events import now
 from joinlab.recorder.rank_log import about_groups, functions_of
+from joinlab.recorder.ways import keep_ways
 from joinlab.rules.calls import setting_of
 from joinlab.rules.proof import Wait, prove
 from joinlab.timeline import Ending, EndKind, Meta, Timeline, timeline_from_rows
@@ -271,7 +272,7 @@ class Watch:
             meta["functions"] = functions
         if settle_steps(self.logs):
             meta["input_column"] = BY_BACKWARD
-        return timeline_from_rows(
+        timeline = timeline_from_rows(
             calls=[call for log in self.logs for call in log.calls.values()],
             spans=[span for log in self.logs for span in log.spans.values()],
             ends=[self.verdict.get(log.rank) or self._ended(log.rank) for log in self.logs],
@@ -279,6 +280,7 @@ class Watch:
             returns=[self.files.returned(log.rank) for log in self.logs],
             output=[output.text() for output in self.files.output],
         )
+        return keep_ways(timeline, {log.rank: log.way for log in self.logs})
 
     def _versions(self) -> dict[str, str | None]:
         begin = next((log.begin for log in self.logs if log.begin), {})

@@ -17,6 +17,7 @@ import time
 from base64 import b64encode
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -36,6 +37,7 @@ from joinlab.recorder.events import PROGRAM, EventLog, log_name, output_name, re
 from joinlab.recorder.install import install
 from joinlab.recorder.nccl_log import NcclLog
 from joinlab.recorder.recorder import Recorder
+from joinlab.recorder.ways import RecordedWay
 
 STORE = "rendezvous"
 CONNECT_S = 20.0
@@ -135,7 +137,8 @@ def _run(recorder: Recorder, program: Any, rank: int, request: Mapping[str, Any]
         _set_device(rank, request)
         _init_process_group(recorder, rank, request)
         connected = True
-        value = call_program(program, rank, Inputs(request["inputs"][rank], recorder.mark_input))
+        run = partial(call_program, program, rank, Inputs(request["inputs"][rank], recorder.mark_input))
+        value = RecordedWay(recorder.log, lambda: recorder.issued).follow(run) if request["ways"] else run()
         threading._shutdown()  # type: ignore[attr-defined]  # as at the end of any script: wait for its threads
     except BaseException as error:
         if isinstance(error, SystemExit) and error.code in (None, 0):

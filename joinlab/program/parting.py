@@ -207,7 +207,9 @@ class _Pair:
                 self._common(self.one[i], self.other[j])
                 i, j = i + 1, j + 1
             one, other = (steps[at] if at < len(steps) else None for steps, at in ((self.one, i), (self.other, j)))
-            if one is None and other is None:
+            if (one is None and other is None) or any(
+                step is not None and step.event == "cut" for step in (one, other)
+            ):
                 return None
             here = self.last.get(self.depth)
             if here is None:

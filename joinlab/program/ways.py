@@ -17,7 +17,7 @@ import linecache
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import lru_cache
 from types import CodeType, FrameType
@@ -42,7 +42,7 @@ class Step(NamedTuple):
     """One event of a way.
 
     issued  how many calls the rank had issued
-    event   "call", "line", "return" (or yield), "raise"
+    event   "call", "line", "return" (or yield), "raise", "cut": the steps that follow are not kept
     depth   frames of the program on the stack, this one included
     values  at a test: the names in it; of "raise": the type of the exception
     """
@@ -84,8 +84,19 @@ class Way:
         self._most = most
         self._depth = 0
         self._over = False
+        self._follows = False
         self._unsure: tuple[list[tuple[str, Plain]], list[tuple[int, Any]]] | None = None
         self._tests: dict[tuple[str, int], Statement | None] = {}
+
+    @classmethod
+    def of(cls, steps: Iterable[Step], window: Window) -> Way:
+        """A way of steps that were kept elsewhere."""
+        way = cls(int, window)
+        for step in steps:
+            (way.before if step.issued < window.first else way.within).append(step)
+        last = window.last
+        way.within = [step for step in way.within if last is None or step.issued <= last]
+        return way
 
     @property
     def steps(self) -> list[Step]:
@@ -94,15 +105,36 @@ class Way:
 
     def follow(self, run: Callable[[], T]) -> T:
         """`run()`, followed."""
-        if traced_by() is not None:
-            return run()
-        if hasattr(sys, "monitoring"):
-            return _monitored(self, run)
-        sys.settrace(self._called)
+        self.begin()
         try:
             return run()
         finally:
-            sys.settrace(None)
+            self.end()
+
+    def begin(self) -> None:
+        """Follow this thread from here on, the functions of the program that it is in included."""
+        if traced_by() is not None:
+            return
+        self._follows = True
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            if followed(frame.f_code.co_filename):
+                self._depth += 1
+                frame.f_trace = self._stepped
+            frame = frame.f_back
+        if hasattr(sys, "monitoring"):
+            _monitor(self)
+        else:
+            sys.settrace(self._called)
+
+    def end(self) -> None:
+        """Follow it no longer."""
+        if self._follows:
+            self._follows = False
+            if hasattr(sys, "monitoring"):
+                _unmonitor()
+            else:
+                sys.settrace(None)
             self._settle()
 
     # ------------------------------------------------------------------------------------ sys.settrace
@@ -144,14 +176,19 @@ class Way:
         issued, code, line = self._issued(), frame.f_code, frame.f_lineno
         if event == "line":
             values = self._values(frame, code, line)
-        step = Step(issued, event, self._depth, code.co_filename, code.co_name, line, values)
+        self.take(Step(issued, event, self._depth, code.co_filename, code.co_name, line, values))
+
+    def take(self, step: Step) -> None:
+        """Keep a step, if it is of the window or before it."""
+        issued = step.issued
         if issued < self._window.first:
             self.dropped += len(self.before) == self._most
             self.before.append(step)
-        elif len(self.within) < self._most and (self._window.last is None or issued <= self._window.last):
-            self.within.append(step)
-        else:
+        elif self._window.last is not None and issued > self._window.last:
             self._over = True
+        else:
+            self._over = len(self.within) == self._most
+            self.within.append(step._replace(event="cut") if self._over else step)
 
     def _values(self, frame: FrameType, code: CodeType, line: int) -> Any:
         place = code.co_filename, line
@@ -208,8 +245,7 @@ TOOL = 4
 """The number of our tool in sys.monitoring: 0 to 2 and 5 have names there."""
 
 
-def _monitored(way: Way, run: Callable[[], T]) -> T:
-    me = threading.get_ident()
+def _monitor(way: Way) -> None:
     monitoring = sys.monitoring  # type: ignore[attr-defined]
     if not _following:
         monitoring.use_tool_id(TOOL, "joinlab")
@@ -227,15 +263,15 @@ def _monitored(way: Way, run: Callable[[], T]) -> T:
             monitoring.register_callback(TOOL, event, _told_error(event == events.PY_UNWIND, event == events.PY_THROW))
         monitoring.set_events(TOOL, sum(told) | events.RAISE | events.RERAISE | events.PY_UNWIND | events.PY_THROW)
         monitoring.restart_events()
-    _following[me] = way
-    try:
-        return run()
-    finally:
-        del _following[me]
-        way._settle()
-        if not _following:
-            monitoring.set_events(TOOL, 0)
-            monitoring.free_tool_id(TOOL)
+    _following[threading.get_ident()] = way
+
+
+def _unmonitor() -> None:
+    monitoring = sys.monitoring  # type: ignore[attr-defined]
+    del _following[threading.get_ident()]
+    if not _following:
+        monitoring.set_events(TOOL, 0)
+        monitoring.free_tool_id(TOOL)
 
 
 def _told(event: str) -> Callable[..., Any]:

@@ -16,6 +16,7 @@ clock; the reader subtracts the moment the run began.
     then    number of a callback, id of the call that it runs after (null: it runs, or may)    ran   number
     span+   id, name, input or step                span-   id
     over    how the program ended                  return / raise   type and text, traceback
+    way     s: a step that the rank made in the program's own text, or v: what the test before read
     stacks  where each thread stood, of a rank that had written nothing for a while: see standstill.py
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NotRequired, TypedDict, TypeGuard
@@ -10,6 +11,8 @@ from typing import Any, NotRequired, TypedDict, TypeGuard
 from joinlab.ops import LONG_VALUES, AboutNccl, CallRow, Op, Source, SpanRow, Stood, encode_values, group_names
 from joinlab.program.sources import other_functions
 from joinlab.program.steps import is_made_by_join
+from joinlab.program.ways import Step
+from joinlab.recorder.ways import MOST_KEPT, take_step
 
 MOST_RANKS = 65_536
 VOLTA = 7
@@ -66,6 +69,8 @@ class RankLog:
     """Where its threads stand, while the rank writes nothing else."""
     moves: int = 0
     """How many events it wrote; to say where it stands is no move."""
+    way: deque[Step] = field(default_factory=lambda: deque(maxlen=MOST_KEPT))
+    """The program's lines that it ran, where they were followed."""
     _stacks: dict[int, tuple[list[str], str | None, bool]] = field(default_factory=dict)
     _rest: bytes = b""
 
@@ -210,6 +215,8 @@ class RankLog:
                 self.begin = event
             case "over":
                 self.over = event["x"]
+            case "way":
+                take_step(self.way, event, len(self.calls))
             case "stacks":
                 self.stood = [{"thread": one["n"], "frames": one["f"]} for one in event["th"]]
             case "return":

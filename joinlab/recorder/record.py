@@ -39,7 +39,7 @@ class Recording:
 
     current: Recording | None = None
 
-    def __init__(self, folder: Path, rank: int, keep: int | None, still_s: float) -> None:
+    def __init__(self, folder: Path, rank: int, keep: int | None, still_s: float, ways: bool) -> None:
         import torch
 
         from joinlab.recorder import standstill
@@ -67,6 +67,10 @@ class Recording:
         sys.excepthook = self._raised
         atexit.register(self._exits)
         standstill.watch(self.recorder, still_s)
+        if ways:
+            from joinlab.recorder.ways import RecordedWay
+
+            RecordedWay(log, lambda: self.recorder.issued).begin()
 
     def end(self, text: str | None = None, trace: str = "") -> None:
         """The program is over, by the exception `text` if there is one. The first word counts."""
@@ -91,7 +95,9 @@ class Recording:
         warn(self.rank, error)
 
 
-def record(folder: str | os.PathLike[str], *, keep: int | None = KEEP, still_s: float = STILL_S) -> None:
+def record(
+    folder: str | os.PathLike[str], *, keep: int | None = KEEP, still_s: float = STILL_S, ways: bool = False
+) -> None:
     """Record this rank into `folder` from now on. Call it once in each rank, before init_process_group.
 
     folder  shared by all ranks or not: files gathered from many hosts in one folder are as good. Where it has a record
@@ -99,6 +105,7 @@ def record(folder: str | os.PathLike[str], *, keep: int | None = KEEP, still_s: 
     keep    calls kept per group and rank, the last ones, with their stacks; older ones are counted. A rank takes at
             most 14 MB of disk (MOST_BYTES). None keeps all calls, without a bound, and sees each completion at once
     still_s without an event for so long, the rank writes down where each of its threads stands
+    ways    write down which of the program's lines the rank runs, and the numbers and short texts that its tests read
 
     A bucket of DDP that completes while the backward pass goes on is seen to be complete when the pass issues the next
     bucket or waits: its bar may be too long by that much.
@@ -121,9 +128,9 @@ def record(folder: str | os.PathLike[str], *, keep: int | None = KEEP, still_s: 
             if Recording.current is not None:
                 warnings.warn(f"joinlab already records rank {Recording.current.rank}", stacklevel=2)
             elif rank is not None:
-                Recording.current = Recording(Path(folder), rank, keep, still_s)
+                Recording.current = Recording(Path(folder), rank, keep, still_s, ways)
             else:
-                _wait_for_rank(Path(folder), keep, still_s)
+                _wait_for_rank(Path(folder), keep, still_s, ways)
         except Exception as error:
             warn(rank, error)
 
@@ -154,7 +161,7 @@ def warn(rank: int | None, error: BaseException) -> None:
         print(text, file=sys.stderr)
 
 
-def _wait_for_rank(folder: Path, keep: int | None, still_s: float) -> None:
+def _wait_for_rank(folder: Path, keep: int | None, still_s: float, ways: bool) -> None:
     """No launcher has told the rank, as under torch.multiprocessing.spawn: the first process group will."""
     from torch.distributed import distributed_c10d as c10d
 
@@ -165,7 +172,7 @@ def _wait_for_rank(folder: Path, keep: int | None, still_s: float) -> None:
         atexit.unregister(say_if_nothing)
         rank = int(kwargs["group_rank"] if "group_rank" in kwargs else args[1])
         try:
-            Recording.current = Recording(folder, rank, keep, still_s)
+            Recording.current = Recording(folder, rank, keep, still_s, ways)
         except Exception as error:
             warn(rank, error)
         return c10d._new_process_group_helper(*args, **kwargs)

@@ -89,6 +89,11 @@ class Recorder:
         """Groups that DDP's Reducer uses: they live as long as the process, see RecordingGroup.getBackendName."""
         self._cuda_reader: Reader | None = None
 
+    @property
+    def issued(self) -> int:
+        """How many calls the rank has issued."""
+        return int(repr(self._ids)[len("count(") : -1])  # a number of its own would be written at each call
+
     # ---------------------------------------------------------------- the program's progress
 
     def begin(self, about: Mapping[str, Any]) -> None:

@@ -26,8 +26,9 @@ def find(scene: Scene) -> tuple[Line, ...]:
 
 def _branches(test: Mapping[str, Any]) -> bool:
     """Whether the program branches there; a call within a statement that all ranks ran is no branch of it."""
-    issued = any(side["how"] in ("issue", "call") for side in test["sides"])
-    return not issued or test["text"].startswith(("if ", "elif ", "while ", "match "))
+    hows = {side["how"] for side in test["sides"]}
+    heads = ("if ", "elif ", "while ", "match ") if "raise" in hows else ("if ", "elif ", "while ", "match ", "for ")
+    return not hows & {"issue", "call"} or test["text"].startswith(heads)
 
 
 def _lines(tests: Sequence[Mapping[str, Any]]) -> Iterator[Line]:

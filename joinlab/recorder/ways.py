@@ -1,0 +1,90 @@
+"""The ways of recorded ranks: each step of a rank goes into its log when it is made, see program/ways.py.
+
+Only where the user asks for it: `launch(ways=True)`, `record(ways=True)`. A log with ways holds values and names of the
+program. Between two calls at most MOST_BETWEEN steps are written; of the rest a "cut" tells.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from joinlab.program.parting import Parting, differing, parting_of
+from joinlab.program.steps import BY_BACKWARD
+from joinlab.program.ways import Plain, Step, Way
+from joinlab.recorder.events import EventLog
+
+if TYPE_CHECKING:
+    from joinlab.timeline import Timeline  # a rank's process must not import polars
+
+MOST_BETWEEN = 1000
+MOST_KEPT = 50_000
+"""Steps of a rank that a reader keeps, the last ones."""
+
+
+class RecordedWay(Way):
+    """Writes the steps of this thread into the rank's log; `issued()` says how many calls the rank has issued."""
+
+    def __init__(self, log: EventLog, issued: Callable[[], int]) -> None:
+        super().__init__(issued)
+        self._log = log
+        self._at = -1
+        self._written = 0
+        self._late: Sequence[tuple[str, Plain]] = ()  # of the step before: with what tensors held before and after it
+
+    def take(self, step: Step) -> None:
+        """Write a step at once: the rank may never come to another. What tensors held follows with the next one."""
+        if self._late:
+            self._log.write({"e": "way", "v": [list(pair) for pair in self._late]})
+        self._late = ()
+        if step.issued != self._at:
+            self._at, self._written = step.issued, 0
+        self._written += 1
+        if self._written > MOST_BETWEEN:
+            return
+        unsure = isinstance(step.values, list)
+        self._late = step.values if unsure else ()
+        event = "cut" if self._written == MOST_BETWEEN else step.event
+        values = [] if unsure else [list(pair) for pair in step.values]
+        self._log.write({"e": "way", "s": [event, step.depth, step.file, step.function, step.line, values]})
+
+
+def take_step(steps: deque[Step], event: Mapping[str, Any], issued: int) -> None:
+    """Take what an event of a log says, after so many calls. ValueError if it says nothing."""
+    match event:
+        case {"s": [str(what), int(depth), str(file), str(function), int(line), list(values)]}:
+            steps.append(Step(issued, what, depth, file, function, line, _pairs(values)))
+        case {"v": list(values)} if steps:
+            steps[-1] = steps[-1]._replace(values=_pairs(values))
+        case _:
+            raise ValueError("no step of a way")
+
+
+def _pairs(values: list[Any]) -> tuple[tuple[str, Plain], ...]:
+    pairs = tuple((name, value) for name, value in values)
+    if not all(isinstance(name, str) and isinstance(value, (str, int, float, type(None))) for name, value in pairs):
+        raise ValueError("a value of another form")
+    return pairs
+
+
+def parting_in(timeline: Timeline, ways: Mapping[int, deque[Step]]) -> Parting | None:
+    """Where the ways of recorded ranks part; None where their calls do not differ."""
+    failed = any(end.kind != "finished" or end.pending for end in timeline.ends)
+    by_input = timeline.meta.get("input_column") != BY_BACKWARD
+    differ = differing(timeline.rows("calls"), timeline.meta["groups"], failed, by_input)
+    if differ is None:
+        return None
+    kept = {}
+    for rank, steps in ways.items():
+        if steps and rank in differ.windows:
+            kept[rank] = Way.of(steps, differ.windows[rank])
+            kept[rank].dropped = len(steps) == MOST_KEPT
+    return parting_of(differ, kept)
+
+
+def keep_ways(timeline: Timeline, ways: Mapping[int, deque[Step]]) -> Timeline:
+    """Let a Timeline find where these ways part, when that is first asked; the same Timeline."""
+    if any(ways.values()):
+        timeline.keep(lambda timeline: parting_in(timeline, ways))
+    return timeline

@@ -1,0 +1,175 @@
+"""Ways: the steps of a thread in the program's own lines, and the values that its tests read. Needs no torch."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections import deque
+
+import pytest
+
+from joinlab.program.branches import statement_at
+from joinlab.program.ways import Step, Way, Window, told_of
+from joinlab.recorder.ways import MOST_BETWEEN, RecordedWay, take_step
+
+HERE = __file__
+
+
+class Counter:
+    """Has no value that is told: its repr and its properties are code of a class."""
+
+    def __init__(self) -> None:
+        self.seen, self.limit = [1], 2
+
+    def __repr__(self) -> str:
+        raise AssertionError("never asked")
+
+    @property
+    def computed(self) -> int:
+        raise AssertionError("never asked")
+
+
+def loops(counter):
+    for value in counter.seen:
+        if value < counter.limit and counter:
+            counter.seen.append(value + 1)
+    return sorted([3, 1], key=lambda number: -number)
+
+
+def fails():
+    with contextlib.suppress(ValueError):
+        int("x")
+
+
+def yields():
+    yield from (1, 2)
+
+
+def steps_of(run, window=None):
+    way = Way(int, window or Window(0, None))
+    way.follow(run)
+    return way.within
+
+
+def line_of(function, text):
+    first = function.__code__.co_firstlineno
+    with open(HERE, encoding="utf-8") as file:
+        lines = file.read().split("\n")
+    return next(at for at in range(first, first + 20) if text in lines[at - 1])
+
+
+def test_a_way_has_the_lines_of_the_program_and_what_its_tests_read():
+    found = steps_of(lambda: loops(Counter()))
+    inside = [step for step in found if step.function == "loops" and step.event == "line"]
+    test = line_of(loops, "if value")
+    assert [dict(step.values) for step in inside if step.line == test] == [
+        {"value": 1, "counter.limit": 2},
+        {"value": 2, "counter.limit": 2},
+    ]
+    header = [dict(step.values) for step in inside if step.line == test - 1]
+    assert header[0] == {"len(counter.seen)": 1} and header[-1] == {"len(counter.seen)": 2}
+    assert all(step.file == HERE for step in found)
+
+
+def test_a_function_of_the_program_that_a_library_calls_is_followed():
+    functions = [step.function for step in steps_of(lambda: loops(Counter())) if step.event == "call"]
+    assert functions.count("<lambda>") == 3  # the one that is followed, and the key of each number
+
+
+def test_an_exception_is_a_step_and_the_end_of_a_loop_is_none():
+    raised = [step for step in steps_of(fails) if step.event == "raise"]
+    assert [(step.line, step.values) for step in raised] == [(line_of(fails, "int("), (("", "ValueError"),))]
+    assert not [step for step in steps_of(lambda: list(yields())) if step.event == "raise"]
+
+
+def test_calls_and_returns_come_in_pairs():
+    found = steps_of(lambda: (fails(), list(yields()), loops(Counter())))
+    depth = found[0].depth - 1  # of this test
+    for step in found:
+        depth += step.event == "call"
+        assert step.depth == depth
+        depth -= step.event == "return"
+    assert depth == found[0].depth - 1
+
+
+def test_nothing_is_followed_once_the_run_is_over():
+    way = Way(int)
+    way.follow(fails)
+    before = len(way.within)
+    fails()
+    assert len(way.within) == before and sys.gettrace() is None
+
+
+def test_another_thread_is_not_followed():
+    def starts():
+        thread = threading.Thread(target=fails)
+        thread.start()
+        thread.join()
+
+    assert "fails" not in {step.function for step in steps_of(starts)}
+
+
+def test_a_way_that_is_too_long_says_where_it_was_cut():
+    way = Way(int, most=5)
+    way.follow(lambda: loops(Counter()))
+    assert [step.event for step in way.within][5:] == ["cut"]
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (3, ("name", 3)),
+        ("x" * 40, ("name", "x" * 40)),
+        ("x" * 41, ("len(name)", 41)),
+        ({1, 2}, ("len(name)", 2)),
+        (2**70, None),
+        (object(), None),
+        (type("Own", (list,), {})(), None),
+    ],
+)
+def test_what_is_told_of_a_value(value, told):
+    assert told_of("name", value) == told
+
+
+def test_a_statement_is_found_at_each_line_of_its_head():
+    line = line_of(loops, "if value")
+    assert statement_at(HERE, line).names == ("value", "counter.limit", "counter")
+    assert statement_at(HERE, line).stores == {"counter.seen"}
+    assert statement_at(HERE, line - 1).loops
+    assert statement_at("no such file", 1) is None
+
+
+class Log(list):
+    """In place of a rank's log."""
+
+    def write(self, event):
+        self.append(event)
+
+
+def counts():
+    return loops(Counter())
+
+
+def test_a_recorded_way_is_read_as_it_was_written():
+    log, steps = Log(), deque()
+    RecordedWay(log, int).follow(counts)
+    for event in log:
+        take_step(steps, event, 0)
+    found = steps_of(counts)
+    assert [step.key[2:] for step in steps] == [step.key[2:] for step in found]
+    assert [step.values for step in steps] == [step.values for step in found]
+
+
+def test_between_two_calls_a_recorded_way_is_bounded():
+    log = Log()
+    way = RecordedWay(log, int)
+    for _ in range(MOST_BETWEEN + 10):
+        way.take(Step(0, "line", 1, HERE, "f", 1))
+    assert len(log) == MOST_BETWEEN and log[-1]["s"][0] == "cut"
+
+
+@pytest.mark.parametrize("event", [{"s": ["line"]}, {"v": [["a", [1]]]}, {"s": ["line", 1, "f", "g", 2, [["a", {}]]]}])
+def test_an_event_of_another_form_is_refused(event):
+    with pytest.raises(ValueError):
+        take_step(deque([Step(0, "line", 1, HERE, "f", 1)]), event, 0)
