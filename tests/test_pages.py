@@ -86,7 +86,7 @@ TELLS = {
 }
 """What once told an answer too early, beside the words of the answers and explanations themselves."""
 
-ENDINGS = ("safe_loop", "named_on_nccl", "on_gloo", "joinlab.check", "launched.ends")
+ENDINGS = ("safe_loop", "named_on_nccl", "on_gloo", "joinlab.check", "launched.ends", "emulate(mine")
 """Words of the cells that may show how a run ended: they are asked about nowhere."""
 
 
