@@ -94,6 +94,13 @@ def test_neither_rooms_nor_modules_import_each_other_in_a_circle() -> None:
     assert rooms.circles(of_rooms=False) == []
 
 
+def test_the_teaching_core_can_be_read_without_the_jobs_wing() -> None:
+    wing = {"importers", "debug_server"}
+    found = {item.importer for item in rooms.imports() if rooms.room_of(item.imported) in wing}
+    others = {module for module in found if rooms.room_of(module) not in wing}
+    assert others == {"joinlab", "joinlab.cli.show", "joinlab.cli.watch", "joinlab.notebook.following"}
+
+
 @pytest.mark.parametrize("room", ["cases", "scenarios"])
 def test_teaching_programs_import_pytorch_and_nothing_of_joinlab_but_words(room: str) -> None:
     found = {item.imported for item in rooms.imports() if rooms.room_of(item.importer) == room}
