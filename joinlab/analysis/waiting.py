@@ -364,16 +364,13 @@ def _odd(job: _Job) -> list[_Odd]:
 
 def _forms_at(job: _Job, group: str, place: int, ranks: Sequence[int]) -> Iterator[tuple[int, str]]:
     """The call that each of `ranks` issued after `place` collectives of a group, as far as the record holds it."""
-    skipped = job.timeline.meta.get("skipped", {}).get(group, {})
-    before = pl.col("rank").replace_strict({rank: skipped.get(rank, 0) for rank in ranks}, return_dtype=pl.Int64)
-    calls = (
-        job.timeline.calls.filter(
-            pl.col("group") == group, pl.col("rank").is_in(list(ranks)), ~pl.col("op").is_in(_PAIRS)
-        )
-        .select("rank", "op", "dtype", "shape", at=pl.int_range(pl.len()).over("rank") + before)
-        .filter(pl.col("at") == place)
+    calls = job.timeline.calls.filter(
+        pl.col("group") == group,
+        pl.col("rank").is_in(list(ranks)),
+        ~pl.col("op").is_in(_PAIRS),
+        pl.col("number") == place + 1,
     )
-    for rank, op, dtype, shape, _ in calls.iter_rows():
+    for rank, op, dtype, shape in calls.select("rank", "op", "dtype", "shape").iter_rows():
         yield rank, _form(op, dtype, shape)
 
 
