@@ -33,7 +33,7 @@ from tests.unseen import Check, Row, place_in
 
 ROOT = Path(__file__).parent.parent
 JOBS = Path(__file__).parent / "material" / "jobs"
-STILL_S, QUIET_S, LONGEST_S = 4.0, 12.0, 240.0
+STILL_S, QUIET_S, LONGEST_S = 4.0, 20.0, 240.0
 """A rank says after so long where it stands; without any move for so long a job is read; none runs longer."""
 
 
@@ -94,7 +94,7 @@ def followed(name: str) -> tuple[Timeline, Story, list[str]]:
             if ended or (timeline is not None and is_over(timeline)):
                 break
             quiet = time.monotonic() - moved > QUIET_S and not jobs()[name].healthy
-            if quiet and timeline is not None and (has_open_call(timeline) or "stood" in timeline.meta):
+            if quiet and timeline is not None and has_open_call(timeline):
                 break
         assert timeline is not None, f"{name}: nothing was recorded"
         return timeline, joinlab.diagnose(timeline), alarms

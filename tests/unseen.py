@@ -140,7 +140,7 @@ class Check:
         return {self.place(text) for kind in kinds for text in getattr(self.row, kind)}
 
     def ends(self) -> Iterator[str]:
-        expected = getattr(self.row, self.backend)
+        expected = getattr(self.row, self.backend, "")  # a job that has just begun has none
         found = "".join("P" if end.pending else LETTERS[EndKind(end.kind)] for end in self.story.ranks)
         if expected and found != expected and not (self.row.race and self.launched):
             yield f"FALSE ends {found}, not {expected}"
@@ -156,7 +156,7 @@ class Check:
             and re.search("every call (met its|fits)", self.text)
         ):
             yield "FALSE it says that every call fits"
-        if self.row.healthy and "F" * len(self.row.inputs) == getattr(self.row, self.backend):
+        if self.row.healthy and "F" * len(self.row.inputs) == getattr(self.row, self.backend, ""):
             more = [line for line in self.story.lines if line.kind not in (LineKind.HEADLINE, LineKind.FATE)]
             yield from (f"FALSE alarm: a {line.kind} ({line.form})" for line in more)
             if self.text and "every call met" not in self.text.partition("\n")[0]:
@@ -331,7 +331,7 @@ def run(name: str, backend: str, launched: bool = False, fixes: bool = False) ->
     """Run one program, and read its story; with `fixes`, which are tried for up to seconds, as `diagnose` tells it."""
     row = table()[name]
     if launched:
-        timeline = joinlab.launch(program_of(name), inputs=row.inputs, backend="gloo", progress=False)
+        timeline = joinlab.launch(program_of(name), inputs=row.inputs, backend="gloo", progress=False, on_output=None)
     else:
         timeline = joinlab.emulate(program_of(name), inputs=row.inputs, backend=backend)  # type: ignore[arg-type]
     timeline.parting()
