@@ -18,7 +18,7 @@ from joinlab.notebook.sweep import COUNTS, Overall
 
 def watched(made: Bench) -> Bench:
     """As if a browser showed it; the map is finished."""
-    made.panel._handle_custom_msg({"press": "shown"}, [])
+    made.view._handle_custom_msg({"press": "shown"}, [])
     made._map.finish()
     return made
 
@@ -29,9 +29,9 @@ def made():
 
 
 def test_it_says_how_every_cell_ends(made):
-    cells = made.panel.map["cells"]
-    names = [kind["name"] for kind in made.panel.map["kinds"]]
-    assert len(cells) == len(COUNTS) ** 2 and made.panel.map["note"] == ""
+    cells = made.view.map["cells"]
+    names = [kind["name"] for kind in made.view.map["kinds"]]
+    assert len(cells) == len(COUNTS) ** 2 and made.view.map["note"] == ""
     for counts, kind in cells.items():
         one, other = counts.split(",")
         assert names[kind] == (Overall.FINISHES if one == other else Overall.HANGS)
@@ -39,8 +39,8 @@ def test_it_says_how_every_cell_ends(made):
 
 def test_what_is_on_the_map_is_not_emulated_again(made, monkeypatch):
     monkeypatch.setattr(emulator, "emulate", lambda *_, **__: pytest.fail("emulated again"))
-    made.panel._handle_custom_msg({"counts": [2, 2]}, [])
-    assert made.counts == (2, 2) and made.panel.counts == [2, 2]
+    made.view._handle_custom_msg({"counts": [2, 2]}, [])
+    assert made.counts == (2, 2) and made.view.counts == [2, 2]
     assert [str(end) for end in made.timeline.ends] == ["finished", "finished"]
 
 
@@ -56,8 +56,7 @@ def test_the_pictures_sent_ahead_are_those_that_python_would_answer(made):
         made.counts = counts
         answer = unpacked(made.view._packed)
         parcel = next(one for one in parcels if made.view.shown in one["ahead"])
-        at, first, verdict = parcel["ahead"][made.view.shown]
-        assert (first, verdict) == (made.view.selected, made.panel.verdict)
+        at = parcel["ahead"][made.view.shown]
         assert spelled(parcel, parcel["runs"][at]) == spelled(answer, answer["runs"][0])
 
 
@@ -77,7 +76,7 @@ def spelled(data: dict, run: dict) -> list:
 def test_another_page_gets_the_pictures_once_more(made, monkeypatch):
     sent = []
     monkeypatch.setattr(made._map._ahead, "_send", sent.append)
-    made.panel._handle_custom_msg({"press": "shown"}, [])
+    made.view._handle_custom_msg({"press": "shown"}, [])
     assert sent == made._map._ahead._sent and sent
 
 
@@ -93,16 +92,16 @@ def test_what_does_not_fit_the_budget_is_not_sent(made, monkeypatch):
 
 def test_another_engine_has_another_map(made):
     made.engine = "emulated gloo"
-    assert made.panel.map["cells"] == {}
+    assert made.view.map["cells"] == {}
     made.engine = "emulated nccl"
     watched(made)
-    assert len(made.panel.map["cells"]) == len(COUNTS) ** 2
+    assert len(made.view.map["cells"]) == len(COUNTS) ** 2
 
 
 def test_it_is_computed_in_the_background_the_cells_around_first():
     async def cell() -> list[str]:
         opened = bench(case=1, inputs=(5, 6))
-        opened.panel._handle_custom_msg({"press": "shown"}, [])
+        opened.view._handle_custom_msg({"press": "shown"}, [])
         while opened._map._left and len(opened._map._cells) < 5:
             await asyncio.sleep(0)
         opened.close()
@@ -113,7 +112,7 @@ def test_it_is_computed_in_the_background_the_cells_around_first():
 
 def test_of_more_ranks_the_next_steps_of_the_sliders_are_sent_ahead(monkeypatch):
     opened = watched(bench(case=1, inputs=(2, 2, 0)))
-    assert opened.panel.map == {} and set(opened._map._cells) == {"3,2,0", "2,3,0", "2,2,1", "1,2,0", "2,1,0"}
+    assert opened.view.map == {} and set(opened._map._cells) == {"3,2,0", "2,3,0", "2,2,1", "1,2,0", "2,1,0"}
     opened.counts = (2, 3, 0)
     opened._map.finish()
     monkeypatch.setattr(emulator, "emulate", lambda *_, **__: pytest.fail("emulated again"))
@@ -135,7 +134,7 @@ def test_nothing_is_computed_until_it_is_seen():
 
 @pytest.mark.parametrize("options", [{"predict": True}, {"engine": "launched gloo"}, {"inputs": (1, 1, 1)}])
 def test_there_is_no_map_where_it_would_tell_or_cannot_be(options):
-    assert bench(**options).panel.map == {}
+    assert bench(**options).view.map == {}
 
 
 def quick(rank, inputs):
@@ -146,9 +145,9 @@ def test_the_map_of_a_slow_program_begins_with_the_fewest_inputs(monkeypatch):
     monkeypatch.setattr(ending_map, "SLOW_S", -1.0)  # every emulation counts as a slow one
     opened = bench(quick, inputs=(5, 5))
     opened._map.finish()
-    order = [sum(map(int, cell.split(","))) for cell in opened.panel.map["cells"]]
+    order = [sum(map(int, cell.split(","))) for cell in opened.view.map["cells"]]
     assert len(order) == len(COUNTS) ** 2 and order[TRIES:] == sorted(order[TRIES:]) and order[TRIES] == 0
-    assert opened.panel.map["note"] == "" and "stop" not in opened.panel.map
+    assert opened.view.map["note"] == "" and "stop" not in opened.view.map
 
 
 def test_the_map_of_a_slow_program_says_how_far_it_is_and_can_be_stopped(monkeypatch):
@@ -157,19 +156,19 @@ def test_the_map_of_a_slow_program_says_how_far_it_is_and_can_be_stopped(monkeyp
     for _ in range(TRIES + 1):
         opened._map._step()
     opened._map._tell("")
-    assert opened.panel.map["note"] == f"{TRIES + 1} of 81" and opened.panel.map["stop"] is True
-    opened.panel._handle_custom_msg({"press": "end map"}, [])
-    assert opened.panel.map["note"].startswith(f"Stopped at {TRIES + 1} of 81") and "stop" not in opened.panel.map
+    assert opened.view.map["note"] == f"{TRIES + 1} of 81" and opened.view.map["stop"] is True
+    opened.view._handle_custom_msg({"press": "end map"}, [])
+    assert opened.view.map["note"].startswith(f"Stopped at {TRIES + 1} of 81") and "stop" not in opened.view.map
     opened._map.finish()
-    assert len(opened.panel.map["cells"]) == TRIES + 1
+    assert len(opened.view.map["cells"]) == TRIES + 1
 
 
 def test_the_map_of_a_slow_program_takes_a_bounded_time(monkeypatch):
     monkeypatch.setattr(ending_map, "SLOW_S", -1.0)
     monkeypatch.setattr(ending_map, "MOST_S", 0.0)
     opened = watched(bench(quick, inputs=(5, 5)))
-    assert len(opened.panel.map["cells"]) == TRIES
-    assert opened.panel.map["note"].startswith(f"This program is slow, so its map ends at {TRIES} of 81")
+    assert len(opened.view.map["cells"]) == TRIES
+    assert opened.view.map["note"].startswith(f"This program is slow, so its map ends at {TRIES} of 81")
 
 
 def test_a_rank_that_raises_has_a_colour_of_its_own():
@@ -178,8 +177,8 @@ def test_a_rank_that_raises_has_a_colour_of_its_own():
             raise RuntimeError("three")
 
     opened = watched(bench(third, inputs=(1, 1)))
-    names = [kind["name"] for kind in opened.panel.map["kinds"]]
-    assert names[opened.panel.map["cells"]["3,1"]] == Overall.RAISES
+    names = [kind["name"] for kind in opened.view.map["kinds"]]
+    assert names[opened.view.map["cells"]["3,1"]] == Overall.RAISES
 
 
 def test_a_program_that_was_cut_off_is_neither_on_the_map_nor_kept(monkeypatch):
@@ -190,7 +189,7 @@ def test_a_program_that_was_cut_off_is_neither_on_the_map_nor_kept(monkeypatch):
             pass
 
     opened = watched(bench(endless, inputs=(1, 1)))
-    assert "slow" in opened.panel.map["note"] and all("2" not in counts for counts in opened.panel.map["cells"])
+    assert "slow" in opened.view.map["note"] and all("2" not in counts for counts in opened.view.map["cells"])
     assert all(len(kept.counts) and 2 not in kept.counts for kept in opened._session._kept)
 
 

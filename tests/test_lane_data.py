@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from timelines import SIZES, case_timeline
 
+import joinlab
 from joinlab.cases import DOCUMENTED
 from joinlab.picture.details import MADE
 from joinlab.picture.lane_data import KINDS, LAYOUTS, LOOKS, LaneData, pack
 from joinlab.picture.lanes import Lane, lanes
 from joinlab.picture.rows import RowKind
 from joinlab.picture.theme import STYLES
-from joinlab.story.judge import diagnose
 
 
 def read(packed: bytes) -> dict:
@@ -76,9 +76,9 @@ def test_the_verdict_and_the_lines_of_the_program_arrive():
     data = read(pack(timeline))
     (run,) = data["runs"]
     text = data["texts"]
-    told = diagnose(timeline)
-    assert text[run["verdict"]["headline"]] == told.sentence
-    assert [text[step] for step in run["verdict"]["steps"]] == list(told.steps)
+    story = joinlab.diagnose(timeline)
+    assert "".join(piece for piece, _, _ in run["scene"]["head"]) == story.sentence
+    assert [kind for kind, _ in run["scene"]["story"]] == [line.kind for line in story.lines[1:]]
     assert [run["lines"][at] for at in run["ended"]] == [[[0, 28]], [[0, 33]]]
     assert run["sign"] == "✕✕" and run["good"] == [False, False]
     (source,) = run["sources"]

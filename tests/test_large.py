@@ -16,6 +16,7 @@ import polars as pl
 import pytest
 from bench.large import large as made
 from dumps import write
+from joinlab.notebook.verdict_card import card
 
 import joinlab
 from joinlab.analysis import reading
@@ -23,7 +24,6 @@ from joinlab.analysis.folding import fold
 from joinlab.analysis.matching import match, wrong
 from joinlab.analysis.reading import read
 from joinlab.cli.report import run_report
-from joinlab.notebook.verdict_card import card
 from joinlab.notebook.view import View
 from joinlab.notebook.view import packed as packed_view
 from joinlab.picture.figures import figure

@@ -74,12 +74,12 @@ def test_a_fresh_kernel_draws_and_follows_its_sliders_before_torch_is_there():
     shown = in_a_fresh_kernel(
         "bench = joinlab.bench()\n"
         "print(bench.loading, [str(end) for end in bench.timeline.ends])\n"
-        "for bench.view.counts, bench.panel.case, bench.panel.engine in (\n"
+        "for bench.view.counts, bench.view.case, bench.view.engine in (\n"
         "    ([2, 3], 2, 'emulated nccl'), ([8, 0], 6, 'emulated gloo'), ([1, 1], 1, 'emulated nccl 1.9')):\n"
         "    print(bench.loading, bench.timeline.meta['inputs'], bench.timeline.meta['backend'], bench.view.covered)\n"
         "while bench.loading:\n"
         "    await asyncio.sleep(0.01)\n"
-        "print(bench.panel.status['text'] == '', 'torch' in sys.modules, bench.timeline.meta['inputs'])"
+        "print(bench.view.status['text'] == '', 'torch' in sys.modules, bench.timeline.meta['inputs'])"
     )
     assert shown.splitlines() == [
         "True ['finished', 'hung (proven)']",
@@ -94,9 +94,9 @@ def test_what_needs_torch_waits_its_turn_and_so_does_a_comparison():
     shown = in_a_fresh_kernel(
         "bench = joinlab.bench()\n"
         "bench.view.counts = [2, 3, 3]\n"
-        "print(bench.loading, bench.view.covered, bench.panel.status['text'])\n"
-        "bench.panel.set_state({'comparing': True})\n"
-        "print(bench.comparison, bench.panel.status['text'])\n"
+        "print(bench.loading, bench.view.covered, bench.view.status['text'])\n"
+        "bench.view.set_state({'comparing': True})\n"
+        "print(bench.comparison, bench.view.status['text'])\n"
         "while bench.loading:\n"
         "    await asyncio.sleep(0.01)\n"
         "print(bench.timeline.meta['inputs'], bench.view.covered, bench.comparison.left.timeline is bench.timeline)"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -14,7 +13,6 @@ from ipykernel.compiler import XCachingCompiler
 
 from joinlab.analysis.wording import short_site
 from joinlab.cli import report
-from joinlab.notebook.verdict_card import card
 from joinlab.picture.lane_data import pack
 from joinlab.picture.lanes import lanes
 from joinlab.picture.page import write_html
@@ -50,7 +48,6 @@ def test_what_controls_a_screen_leaves_as_escapes(
         svg(lanes(timeline), heading=hostile),
         write_html({hostile: timeline}, tmp_path / "page.html").read_text(),
         gzip.decompress(pack(timeline)).decode(),
-        json.dumps(card(timeline)[0], ensure_ascii=False),
     ]
     ET.fromstring(texts[4])
     for text in texts:

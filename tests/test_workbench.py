@@ -18,7 +18,7 @@ from joinlab.emulator import emulate as emulator
 from joinlab.errors import LaunchInterrupted, ProgramError
 from joinlab.launcher import launcher
 from joinlab.notebook import bench as workbench
-from joinlab.notebook import session, stage
+from joinlab.notebook import session
 from joinlab.notebook.bench import Bench, bench
 from joinlab.notebook.output import LINES, Output
 from joinlab.timeline import Ending, EndKind, timeline_from_rows
@@ -58,11 +58,11 @@ def on_the_wire(made: Bench) -> str:
 
 def press(made: Bench, **message: Any) -> None:
     """What the browser sends when something is pressed."""
-    made.panel._handle_custom_msg(message, [])
+    made.view._handle_custom_msg(message, [])
 
 
 def status(made: Bench) -> str:
-    return made.panel.status["text"]
+    return made.view.status["text"]
 
 
 # ---- emulated runs follow
@@ -73,10 +73,8 @@ def test_a_bench_opens_with_case_4_emulated():
     assert (made.case, made.counts, made.engine) == (4, (5, 6), "emulated nccl")
     assert made.timeline is not None and made.view.timeline is made.timeline
     assert [str(end) for end in made.timeline.ends] == ["finished", "hung (proven)"]
-    assert "Documented" in made.panel.verdict["documented"] and "hangs" in made.panel.verdict["documented"]
-    assert [one["text"] for one in made.panel.verdict["ends"]] == ["rank 0 finished", "rank 1 hangs"]
     assert "Rank 0 has exhausted all 5" in made._output.widget.value
-    assert (made.panel.go, made.panel.launches, made.panel.can_compare) == ("", False, True)
+    assert (made.view.go, made.view.launches, made.view.can_compare) == ("", False, True)
 
 
 def test_the_first_mismatch_is_selected():
@@ -95,8 +93,8 @@ def test_a_slider_is_followed_at_once(emulated):
     assert made.timeline.meta["inputs"] == [5, 7] and made.view.timeline is made.timeline
     made.view.counts = [5, 7, 1]
     assert made.timeline.world_size == 3
-    made.panel.case = 2
-    made.panel.engine = "emulated gloo"
+    made.view.case = 2
+    made.view.engine = "emulated gloo"
     assert [asked[:3] for asked in emulated] == [
         ("case_1", (5, 6), "nccl"),
         ("case_1", (5, 7), "nccl"),
@@ -121,7 +119,7 @@ def test_a_program_of_ones_own_is_emulated_each_time(emulated):
 
     flag = True
     made = bench(mine, inputs=(1, 1))
-    assert made.case == 0 and made.program is mine and made.panel.verdict["documented"] == ""
+    assert made.case == 0 and made.program is mine
     assert made.timeline.output == ("I have 1\n", "I have 1\n")
     flag = False
     made.counts = (2, 1)
@@ -153,7 +151,7 @@ def test_several_changes_from_python_are_one_emulation(emulated):
 )
 def test_knobs_are_shown_where_they_matter(engine, case, byte, pad):
     made = bench(case=case, engine=engine, inputs=(1, 2))
-    assert ["barrier_value" in made.panel.knobs, "pad" in made.panel.knobs] == [byte, pad]
+    assert ["barrier_value" in made.view.knobs, "pad" in made.view.knobs] == [byte, pad]
 
 
 def test_the_knobs_reach_the_emulation():
@@ -234,12 +232,12 @@ def test_an_interrupt_reaches_the_cell_but_not_a_control(monkeypatch):
     assert made.timeline.meta["inputs"] == [1, 4] and "Interrupted" not in status(made)
 
 
-def test_a_move_sends_its_picture_and_its_verdict(monkeypatch):
+def test_a_move_sends_its_picture(monkeypatch):
     later: list[str] = []
     monkeypatch.setattr(ipywidgets.Widget, "send_state", lambda widget, key=None: later.append(f"{key}"))
     made = bench(engine="emulated nccl 1.9")
     made.counts = (1, 2)
-    assert any("verdict" in key for key in later) and any("_packed" in key for key in later)
+    assert any("_packed" in key for key in later)
 
 
 # ---- predict first
@@ -260,13 +258,13 @@ def test_what_is_covered_has_not_been_sent():
 
 def test_a_prediction_is_judged_and_every_change_covers_again():
     made = bench(predict=True)
-    assert not made.panel.can_go and "Predict first" in status(made)
+    assert not made.view.can_go and "Predict first" in status(made)
     made.view.said = ["finishes", ""]
     with pytest.raises(ProgramError, match="say of each rank"):
         made.run()
     assert made.timeline is None and made.covered
     made.view.said = ["finishes", "raises"]
-    assert made.panel.can_go and made.panel.go == "Show"
+    assert made.view.can_go and made.view.go == "Show"
     press(made, press="go")
     assert not made.covered and made.view.covered == [] and made.timeline is not None
     (found,) = made.scores
@@ -310,13 +308,11 @@ def test_said_can_be_only_one_of_three_words():
 def test_a_launched_case_4_shows_its_proven_hang():
     made = bench(engine="launched gloo", inputs=(1, 2))
     assert made.timeline is None and made.view.timeline.calls.height == 0
-    assert (made.panel.go, made.panel.launches) == ("▶ Run", True)
+    assert (made.view.go, made.view.launches) == ("▶ Run", True)
     assert "Not run yet" in status(made)
     timeline = made.run()
     assert made.timeline is timeline and [str(end) for end in timeline.ends] == ["hung (proven)"] * 2
-    assert (
-        "never meet" not in status(made) and "On gloo it is a call of its own kind" in made.panel.verdict["documented"]
-    )
+    assert "never meet" not in status(made)
     made.counts = (2, 3)
     assert made.timeline is None and "Not run yet" in status(made)
     assert_nothing_left()
@@ -333,14 +329,14 @@ def test_a_run_under_way_prints_and_is_stopped_midway():
         lambda change: heard.set() if "rank 1 &lt;waits&gt;" in change["new"] else None, "value"
     )
     press(made, press="go")
-    assert made.running and made.view.busy and not made.panel.can_go and made.panel.running
+    assert made.running and made.view.busy and not made.view.can_go
     press(made, press="go")  # a second click changes nothing
     with pytest.raises(ProgramError, match="under way"):
         made.counts = (2, 2)
     assert heard.wait(100)
     assert "Running" in status(made) and made.timeline is None
     made.stop()
-    assert not made.running and not made.view.busy and not made.panel.running
+    assert not made.running and not made.view.busy
     assert [(end.kind, end.text) for end in made.timeline.ends] == [(EndKind.KILLED, "stopped on request")] * 2
     made.stop()
     assert_nothing_left()
@@ -388,11 +384,10 @@ def test_a_launch_that_fails_says_why_and_the_bench_lives_on(monkeypatch):
 
 
 def test_what_a_machine_lacks_is_said_and_cannot_be_started(monkeypatch):
-    for module in (stage, workbench):
-        monkeypatch.setattr(module, "missing", lambda one, ranks: "No GPU." if one.name == "launched nccl" else "")
+    monkeypatch.setattr(workbench, "missing", lambda one, ranks: "No GPU." if one.name == "launched nccl" else "")
     made = bench(engine="launched nccl")
-    assert "No GPU." in status(made) and not made.panel.can_go
-    assert {"name": "launched nccl", "label": "▶ really, on NCCL", "missing": "No GPU."} in made.panel.engines
+    assert "No GPU." in status(made) and not made.view.can_go
+    assert {"name": "launched nccl", "label": "▶ really, on NCCL", "missing": "No GPU."} in made.view.engines
     with pytest.raises(ProgramError, match="No GPU"):
         made.run()
 
@@ -403,7 +398,7 @@ def test_what_a_machine_lacks_is_said_and_cannot_be_started(monkeypatch):
 def test_what_is_kept_stands_beside_what_comes_next():
     made = bench(case=4, inputs=(2, 3), engine="emulated nccl 1.9")
     old = made.timeline
-    made.panel.comparing = True
+    made.view.comparing = True
     assert made.comparison.left.timeline is old and made.comparison.right is made.view
     assert made.comparison.comparison.parting is None
     made.engine = "emulated nccl"
@@ -428,7 +423,6 @@ def test_compare_alone():
     assert made.left.timeline is left and made.right.timeline is right
     assert made.left.heading == "1.9: rank 0 hung (proven), rank 1 finished"
     assert made.right.heading == "today: rank 0 finished, rank 1 hung (proven)"
-    assert "Rank 0 read" in made._told.children[0].value
     for side, view in (("left", made.left), ("right", made.right)):
         assert view.rows == [getattr(row, side) for row in made.comparison.rows]
     made.left.selected = len(made.left.slots) - 1
@@ -526,9 +520,9 @@ def test_a_closed_bench_leaves_no_widget():
 
 def test_the_first_view_is_small_on_the_wire():
     made = bench(case=4)
-    sent = [value for one in (made.panel, made.view) for value in one.get_state().values()]
+    sent = made.view.get_state().values()
     size = sum(len(one) if isinstance(one, bytes) else len(str(one)) for one in sent)
-    assert 100_000 < size < 145_000  # the names of the traits, and of the widgets around, come on top
+    assert 100_000 < size < 170_000  # the names of the traits, and of the widgets around, come on top
 
 
 def test_it_shows_itself_as_a_widget():
@@ -537,26 +531,7 @@ def test_it_shows_itself_as_a_widget():
     assert repr(made).startswith("<Bench: case_1, inputs (5, 6), emulated nccl; <Timeline of 'case_1'")
 
 
-# ---- panels
-
-
-@pytest.mark.parametrize(
-    ("number", "counts", "engine", "told"),
-    [
-        (4, (5, 6), "emulated nccl", "rank 0 hangs; rank 1 finishes. Its barrier all-reduced a byte that nobody set"),
-        (2, (1, 2), "emulated nccl", "As documented"),
-        (5, (1, 2), "emulated nccl", "rebuilds DDP's buckets meets the barrier; no GPU has run it"),
-        (4, (5, 6), "emulated nccl 1.9", "As documented"),
-        (4, (5, 6), "emulated gloo", "On gloo it is a call of its own kind"),
-        (4, (3, 4), "emulated gloo", "On gloo it is a call of its own kind"),
-        (4, (3, 4), "emulated nccl", ""),
-    ],
-)
-def test_documented_endings(number, counts, engine, told):
-    made = bench(case=number, inputs=counts, engine=engine)
-    said = made.panel.verdict["documented"]
-    assert told in said and bool(told) == bool(said)
-    assert made.panel.verdict["eras"] == (bool(said) and "nccl" in engine)
+# ---- output
 
 
 def test_the_last_lines_of_a_rank_are_shown(monkeypatch):

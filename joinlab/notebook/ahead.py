@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 from joinlab.notebook.session import Setting
-from joinlab.notebook.verdict_card import card
 from joinlab.picture.lane_data import LaneData
 from joinlab.timeline import Timeline
 
@@ -27,7 +26,7 @@ three ranks, say, there is no map, and this limits what is sent to a page that o
 class Ahead:
     """Collects the pictures of one map after another, and sends them in parcels.
 
-    send  called with a parcel: lane data, with {key: [run, selected row, verdict card]} as "ahead"
+    send  called with a parcel: lane data, with {key: run} as "ahead"
     """
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
@@ -44,8 +43,7 @@ class Ahead:
 
     def add(self, setting: Setting, timeline: Timeline) -> None:
         """Add the picture of this setting."""
-        told, first = card(timeline)
-        self._held[setting.key] = [self._data.add(timeline, ranks=False), first, told]
+        self._held[setting.key] = self._data.add(timeline, ranks=False)
         if len(self._held) == PARCEL:
             self.flush()
 

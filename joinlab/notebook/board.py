@@ -1,7 +1,7 @@
-"""Board: the bench's picture, a live view with a slider per rank at the heads of the lanes.
+"""Board: the one widget of the bench: a view whose lanes have a row of dots for their inputs, and what is run on what.
 
-Native controls of the browser, drawn by static/heads.js: a slider of ipywidgets has no name that a screen reader
-could say.
+The controls are the browser's own, drawn by static/board.js and controls.js: a slider of ipywidgets has no name that a
+screen reader could say.
 """
 
 from __future__ import annotations
@@ -22,20 +22,34 @@ MAX_INPUTS = 20
 
 
 class Board(View):
-    """A View with one slider per rank.
+    """A View with one row of dots per rank, and the bench's controls; those marked two-way are set in the browser, too.
 
-    counts    number of inputs per rank: 1 to 8 ranks, 0 to 20 each; two-way
-    said      what the learner says of each rank's ending, "" where nothing is said yet; two-way
-    predict   whether to ask for that
-    results   per rank, whether that was right
-    busy      nothing can be changed now
-    shown     `Setting.key` of the emulation that is shown; "" for anything else
+    counts         number of inputs per rank: 1 to 8 ranks, 0 to 20 each; two-way
+    said           what the learner says of each rank's ending, "" where nothing is said yet; two-way
+    predict        whether to ask for that
+    results        per rank, whether that was right
+    busy           a launched run is under way: nothing can be changed
+    shown          `Setting.key` of the emulation that is shown; "" for anything else
+    programs       (number, name) of what can be run
+    case           the number that is chosen; two-way
+    engines        {"name", "label", "missing"} of what it can be run on
+    engine         the name that is chosen; two-way
+    knobs          names of the knobs that matter: of "barrier_value" and "pad"
+    barrier_value  the 4-byte word whose lowest byte PyTorch 1.9's barrier all-reduces; two-way
+    pad            the upper half of an NCCL line that holds 4 bytes; two-way
+    status         {"text"}, with "bad" for an error, or "done" and "of" for a bar
+    go             what the button that starts a run says; "" hides it
+    can_go         whether it can be pressed
+    launches       whether what is run can be stopped
+    comparing      whether what was kept stands beside it; two-way
+    can_compare    whether there is something to keep
+    map            {"most", "kinds", "cells", "note"}; {} for none
 
     Setting `counts` or `said` to anything else raises ProgramError.
     """
 
     _esm = script("board.js")
-    _css = style("view.css", "bench.css")
+    _css = style("view.css", "first.css", "bench.css")
 
     alike = traitlets.Bool(False).tag(sync=True)  # every rank has a slider, and so a lane
     counts = traitlets.List(traitlets.Int(), [5, 6]).tag(sync=True, echo_update=False)
@@ -47,6 +61,24 @@ class Board(View):
     ranks = traitlets.Int(MAX_RANKS).tag(sync=True)
     most = traitlets.Int(MAX_INPUTS).tag(sync=True)
     words = traitlets.List(["", *WORDS]).tag(sync=True)
+    programs: Any = traitlets.List().tag(sync=True)
+    case = traitlets.Int().tag(sync=True, echo_update=False)
+    engines: Any = traitlets.List().tag(sync=True)
+    engine = traitlets.Unicode().tag(sync=True, echo_update=False)
+    knobs = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    barrier_value = traitlets.Int(7, min=0, max=2**32 - 1).tag(sync=True, echo_update=False)
+    pad = traitlets.Int(0, min=0, max=2**32 - 1).tag(sync=True, echo_update=False)
+    status: Any = traitlets.Dict({"text": ""}).tag(sync=True)
+    go = traitlets.Unicode().tag(sync=True)
+    can_go = traitlets.Bool(False).tag(sync=True)
+    launches = traitlets.Bool(False).tag(sync=True)
+    comparing = traitlets.Bool(False).tag(sync=True, echo_update=False)
+    can_compare = traitlets.Bool(False).tag(sync=True)
+    map: Any = traitlets.Dict().tag(sync=True)
+
+    def tell(self, text: str, bad: bool = False) -> None:
+        """Say something beside the controls; it is an error where `bad`."""
+        self.status = {"text": text} | ({"bad": True} if bad else {})
 
     @traitlets.validate("counts")
     def _check_counts(self, proposal: Mapping[str, Any]) -> list[int]:

@@ -51,6 +51,7 @@ def show(timeline: Timeline) -> None:
     elif _somebody_is_there() and find_spec("anywidget"):
         from joinlab.notebook.view import View
 
+        _said(timeline)  # before it is drawn: this tries fixes, which the picture shows
         show_view(View(timeline))
     else:
         _put(_said(timeline))

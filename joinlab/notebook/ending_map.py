@@ -20,7 +20,6 @@ from joinlab.notebook.ahead import MOST_BYTES, Ahead
 from joinlab.notebook.board import MAX_INPUTS
 from joinlab.notebook.session import Session, Setting
 from joinlab.notebook.sweep import COLORS, COUNTS, SIGNS, Overall, overall_of
-from joinlab.notebook.verdict_card import judged
 from joinlab.notebook.view import packed
 from joinlab.timeline import EndKind
 
@@ -174,7 +173,6 @@ class EndingMap:
             self._ahead.add(setting, timeline)
         else:  # what the bench shows of it: going there is the way to Python and back, and the drawing
             packed(timeline, False)
-            judged(timeline)
         if not self._left or not self._is_map:
             self._ahead.flush()
         return True

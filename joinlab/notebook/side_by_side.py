@@ -13,7 +13,6 @@ from joinlab.analysis.wording import shown_html
 from joinlab.errors import ProgramError
 from joinlab.notebook.output import close
 from joinlab.notebook.view import View
-from joinlab.story.judge import tell
 from joinlab.timeline import Timeline
 
 SHARED = ("axis", "setup", "hidden", "ranks_as")
@@ -21,7 +20,7 @@ SHARED = ("axis", "setup", "hidden", "ranks_as")
 
 
 class Beside:
-    """Two Timelines side by side; show it at the end of a cell.
+    """Two Timelines, one above the other; show it at the end of a cell.
 
     left, right   the two `View`s. Selecting a row in one selects in the other what stands in the same row
     comparison    `joinlab.analysis.comparison.compare` of the two; None while there is nothing to compare
@@ -31,23 +30,10 @@ class Beside:
     def __init__(self, left: Timeline, right: Timeline | View) -> None:
         self.left = View(left, sentences=False, alike=False)
         self.right = View(right, sentences=False, alike=False) if isinstance(right, Timeline) else right
-        self._told_above = right if isinstance(right, View) else None  # its owner says how it ended
         self.comparison: Comparison | None = None
         self._following = False
         self._said = ipywidgets.HTML()
-        half = {"flex": "1 1 380px", "min_width": "0"}  # below 760 px, one stands above the other
-        self._columns = [ipywidgets.VBox([view], layout=half) for view in (self.left, self.right)]
-        self._told = ipywidgets.HBox(
-            [ipywidgets.HTML(layout=half), ipywidgets.HTML(layout=half)],
-            layout={"flex_flow": "row wrap", "grid_gap": "12px"},
-        )
-        self._pair = ipywidgets.HBox(self._columns, layout={"flex_flow": "row wrap", "grid_gap": "12px"})
-        self._pair.add_class("joinlab-beside")  # by it the views find each other, and agree on the heights of rows
-        # The script moves the shared parts here: the toolbar above, the legend and the selection's details below.
-        bar, below = ipywidgets.Box(layout={"display": "block"}), ipywidgets.Box(layout={"display": "block"})
-        bar.add_class("joinlab-shared-bar")
-        below.add_class("joinlab-shared-below")
-        self.widget = ipywidgets.VBox([self._said, bar, self._pair, below, self._told])
+        self.widget = ipywidgets.VBox([self._said, self.left, self.right])
         self.widget.add_class("joinlab-compared")
         for view in (self.left, self.right):
             view.observe(self._follow, [*SHARED, "selected"])
@@ -71,9 +57,7 @@ class Beside:
         for side, view in (("left", self.left), ("right", self.right)):
             there = [slot for row in parted if (slot := getattr(row, side)) is not None]
             here = bool(parted) and getattr(parted[0], side) is not None  # else the mark stands before what comes next
-            below = self._told.children[view is self.right]
             ended = ", ".join(f"rank {rank} {end}" for rank, end in enumerate(view.timeline.ends))
-            below.value = "" if view.covered or view is self._told_above else _sentences(view.timeline)
             with view.hold_sync():
                 view.heading = names[side] if view.covered else f"{names[side]}: {ended}"
                 view.mark = {"slot": there[0], "text": "they part" if here else "nothing here"} if there else {}
@@ -94,7 +78,7 @@ class Beside:
         for view in (self.left, self.right):
             view.unobserve(self._follow, [*SHARED, "selected"])
         self.right.heading, self.right.mark, self.right.rows = "", {}, []
-        self._columns[1].children = ()
+        self.widget.children = (self._said, self.left)
         close(self.widget)
 
     def _follow(self, change: Mapping[str, Any]) -> None:
@@ -121,12 +105,6 @@ class Beside:
 
     def __repr__(self) -> str:
         return f"<{self.left.timeline!r} beside {self.right.timeline!r}>"
-
-
-def _sentences(timeline: Timeline) -> str:
-    story = tell(timeline)
-    lines = "".join(f"<li>{shown_html(step)}</li>" for step in story.steps)
-    return f'<div style="line-height:1.4"><p><b>{shown_html(story.sentence)}</b></p><ol>{lines}</ol></div>'
 
 
 def compare(left: Timeline, right: Timeline) -> Beside:

@@ -49,7 +49,7 @@ class View(anywidget.AnyWidget):
     """
 
     _esm = script("widget.js")
-    _css = style("view.css")
+    _css = style("view.css", "first.css")
 
     timeline = traitlets.Instance(Timeline)
     selected = traitlets.Int(None, allow_none=True).tag(sync=True)
@@ -131,6 +131,10 @@ class View(anywidget.AnyWidget):
         """What lanes there are can depend on these; a lane of several ranks would tell which of them end alike."""
         if self._packed and self.timeline.world_size > NARROW:
             self._pack()
+
+    def refresh(self) -> None:
+        """Draw the same Timeline again: its story has become longer."""
+        self._packed = pack(self.timeline, self._folds)
 
     def _pack(self) -> None:
         self._packed = packed(self.timeline, self._folds)

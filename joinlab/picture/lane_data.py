@@ -22,8 +22,8 @@ from joinlab.picture.details import MADE
 from joinlab.picture.lanes import Box, Lanes, every_lanes, read
 from joinlab.picture.layout import HOST, SPAN, STREAM, WAIT
 from joinlab.picture.rows import RowKind
+from joinlab.picture.scene import Piece, scene_of
 from joinlab.picture.theme import BAND_NAMES, STYLES
-from joinlab.story.judge import story_of
 from joinlab.story.scene import Scene
 from joinlab.timeline import Timeline
 
@@ -108,6 +108,10 @@ class LaneData:
         self._runs: list[dict[str, Any]] = []
         self._columns: list[bytes] = []  # of the large ones among them
 
+    def __len__(self) -> int:
+        """How many runs there are."""
+        return len(self._runs)
+
     def add(self, timeline: Timeline, ranks: bool = True) -> int:
         """Add a Timeline and return the number of its run: the same for what would look the same.
 
@@ -149,6 +153,7 @@ class LaneData:
         first = [ranks[0] for ranks in folding.classes]
         caps = layouts["logical", False].caps
         numbers: dict[Hashable, int] = {}
+        told = Scene(timeline, folding)
         places = {
             name: self._layout(layouts[at], boxes, numbers, cited, zero if at[0] == "time" else 0.0)
             for name, at in LAYOUTS.items()
@@ -160,7 +165,8 @@ class LaneData:
             "title": text(title(timeline)),
             "measured": text(measured(timeline)),
             "modelled": layouts["logical", False].modelled,
-            "verdict": self._verdict(timeline, folding, folding.numbers),
+            "verdict": self._verdict(told.parting.first, folding, folding.numbers),
+            "scene": _scene(timeline, layouts["logical", False], told, folding.numbers),
             "ends": [text(cap.text) for cap in caps],
             "good": [good(cap.ending) for cap in caps],
             "sign": "".join(sign(cap.ending) for cap in caps),
@@ -194,22 +200,11 @@ class LaneData:
         ]
         return told, float(begin)
 
-    def _verdict(self, timeline: Timeline, folding: Folding, numbers: Sequence[int]) -> dict[str, Any]:
-        """The story in short; `first` and `wrong` are slots: the first difference, and all that did not go as meant."""
-        scene, text = Scene(timeline, folding), self._texts
-        story = story_of(scene)
+    def _verdict(self, first: int | None, folding: Folding, numbers: Sequence[int]) -> dict[str, Any]:
+        """Slots: the first difference, and all that did not go as meant."""
         wrong = [number for number, slot in zip(numbers, folding.slots, strict=True) if _went_wrong(folding, slot)]
-        first = None if scene.parting.first is None else numbers[scene.parting.first]
-        return {
-            "headline": text(story.sentence),
-            "chips": [
-                {"text": text(said), "good": good(end), "sign": sign(end)} for said, end in story.chips(timeline.ends)
-            ],
-            "steps": [text(step) for step in story.steps],
-            "then": text(story.documented) if story.documented else None,
-            "first": first,
-            "wrong": wrong if first is None or first in wrong else sorted([first, *wrong]),
-        }
+        first = None if first is None else numbers[first]
+        return {"first": first, "wrong": wrong if first is None or first in wrong else sorted([first, *wrong])}
 
     def _box(self, box: Box, cited: _Cited) -> tuple[tuple[str, int | bool | None], ...]:
         """A box wherever it stands, as items. Its facts are not its label and rank again, and nothing of a wait."""
@@ -288,6 +283,36 @@ def pack(timeline: Timeline, ranks: bool = True) -> bytes:
     data = LaneData()
     data.add(timeline, ranks)
     return data.packed()
+
+
+def _scene(timeline: Timeline, picture: Lanes, told: Scene, numbers: Sequence[int]) -> dict[str, Any]:
+    """The first screen, as static/types.d.ts has it: boxes are places in the folded layout of calls."""
+
+    def pieces(some: Sequence[Piece]) -> list[tuple[str, int, str]]:
+        return [(shown(one.text), -1 if one.kind is None else KINDS.index(one.kind), one.tone) for one in some]
+
+    made, counts = scene_of(picture, told, numbers), timeline.meta.get("inputs") or ()
+    return {
+        "head": pieces(made.headline),
+        "columns": [
+            {"slot": one.slot, "n": one.number, "boxes": one.boxes, "flag": one.flag}
+            | {"stack": one.stack, "extra": one.extra, "missing": one.missing}
+            for one in made.columns
+        ],
+        "focus": made.focus,
+        "meant": made.meant,
+        "readings": [(one.column, one.to, one.of, one.value, one.sent, one.taken) for one in made.readings],
+        "odd": made.odd,
+        "ends": [(sign, word, tone, shown(more)) for sign, word, tone, more in made.ends],
+        "file": shown(made.file),
+        "code": [(one.sign, one.number, shown(one.text), pieces(one.here)) for one in made.code],
+        "tried": made.tried,
+        "story": [(kind.value, pieces(some)) for kind, some in made.story],
+        "word": made.provenance,
+        "ranks": picture.ranks,
+        "world": timeline.world_size,
+        "inputs": [counts[ranks[0]] if ranks[0] < len(counts) else None for ranks in picture.ranks],
+    }
 
 
 def _went_wrong(folding: Folding, slot: Slot) -> bool:

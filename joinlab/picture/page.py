@@ -34,13 +34,8 @@ MAX_OUTPUT = 20_000
 LARGE = 2_000_000
 """Of a page with more bytes than this, the size is said before it is written."""
 
+SHEETS = ("view.css", "first.css", "page.css")
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
-
-LEGEND = (
-    "Each rank has a column. A box is one collective call, a band joins the calls that met, and a call that never "
-    "completes fades out. Click a row, or step through them with the arrow keys: what each rank put in, got out and "
-    "made of it appears beside it, and the line that it came from."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +147,10 @@ def _runs(named: list[tuple[str, Timeline]], numbers: list[int], contents: Conte
         yield f'<section class="run" id="run-{at}" aria-labelledby="run-{at}-title">\n'
         yield f'<h2 id="run-{at}-title">{escape(name)}</h2>\n<div class="run-view" data-run="{number}">\n'
         yield from _still(f"run-{at}", timeline)
-        yield '<div class="live"></div>\n</div>\n'
+        yield '<div class="live"></div>\n</div>\n<details>\n<summary>In words</summary>\n'
         yield from _table(timeline)
         yield from _output(timeline)
-        yield "</section>\n"
+        yield "</details>\n</section>\n"
 
 
 def framed(timeline: Timeline) -> str:
@@ -204,16 +199,11 @@ def _sliders(found: Mapping[Position, int], start: Position, printed: Mapping[st
                     raise ValueError(f"no run stands at {at}, where the controls can be moved to")
                 by_inputs = numbers.setdefault(program, {}).setdefault(setting, {})
                 by_inputs[",".join(map(str, inputs))] = found[at]
-    yield '<form id="sliders" hidden autocomplete="off">\n'
+    inputs_at = ",".join(map(str, start.inputs))
+    yield f'<form id="positions-of" hidden autocomplete="off" data-inputs="{inputs_at}">\n'
     for name, values, chosen in (("Program", programs, start.program), ("Barrier", settings, start.setting)):
         options = "".join(f"<option{' selected' * (one == chosen)}>{escape(one)}</option>" for one in values)
-        yield f"<label>{name} <select>{options}</select></label>\n"
-    for rank, count in enumerate(start.inputs):
-        each = [inputs[rank] for inputs in counts]
-        yield (
-            f'<label>inputs of rank {rank} <input type="range" min="{min(each)}" max="{max(each)}" value="{count}">'
-            f"<output>{count}</output></label>\n"
-        )
+        yield f'<select aria-label="{name}">{options}</select>\n'
     yield '</form>\n<noscript><p class="soft">Without scripts, this page shows one run alone.</p></noscript>\n'
     yield '<section class="run screen"><h2>What happens</h2>\n<div class="run-view">\n'
     yield from _still("run", printed[start.program])
@@ -235,9 +225,9 @@ def _document(tab: str, body: Iterable[str], data: LaneData, heading: str | None
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(tab)}</title>\n<style>\n{style('view.css', 'page.css')}</style>\n</head>\n<body>\n"
+        f"<title>{escape(tab)}</title>\n<style>\n{style(*SHEETS)}</style>\n</head>\n<body>\n"
         '<a class="skip" href="#runs">Skip to the runs</a>\n'
-        f'<header>\n<h1>{escape(heading or tab)}</h1>\n<p class="soft">{LEGEND}</p>\n</header>\n<main id="runs">\n'
+        f'<header{" class=quiet" * (len(data) == 1)}>\n<h1>{escape(heading or tab)}</h1>\n</header>\n<main id="runs">\n'
     )
     yield from body
     yield f'</main>\n<script type="text/plain" id="data">{b64encode(data.packed()).decode()}</script>\n'

@@ -43,6 +43,36 @@ STYLES: Mapping[RowKind, tuple[str, str]] = {  # colour and hatching: pastel, so
     RowKind.WAIT: ("#FFFFFF", "-"),
     RowKind.SPAN: ("#D9D9D6", ""),
 }
+DARK_FILLS: Mapping[RowKind, str] = {
+    RowKind.FORWARD: "#1b2a3b",
+    RowKind.BACKWARD: "#17302a",
+    RowKind.JOIN: "#362c15",
+    RowKind.FINAL: "#24243f",
+    RowKind.BARRIER: "#30223a",
+    RowKind.REDUCE: "#2f2e17",
+    RowKind.SPREAD: "#38212a",
+    RowKind.COLLECT: "#233016",
+    RowKind.PAIR: "#33281c",
+    RowKind.OTHER: "#1c2c2d",
+    RowKind.SETUP: "#1c2027",
+}
+"""On a dark page; the hatched kinds of the host have that of SETUP."""
+
+INKS: Mapping[RowKind, tuple[str, str]] = {  # of words on a box and of its name: light, dark
+    RowKind.FORWARD: ("#1f4a78", "#9cc0e6"),
+    RowKind.BACKWARD: ("#14543a", "#8accae"),
+    RowKind.JOIN: ("#6b4600", "#e2c078"),
+    RowKind.FINAL: ("#403d8c", "#b2b1e6"),
+    RowKind.BARRIER: ("#66365f", "#cfaad8"),
+    RowKind.REDUCE: ("#585200", "#d3cf8a"),
+    RowKind.SPREAD: ("#7d2a3d", "#e6a7b6"),
+    RowKind.COLLECT: ("#345c12", "#a9d084"),
+    RowKind.PAIR: ("#6a4520", "#d8b58d"),
+    RowKind.OTHER: ("#35595b", "#9cc3c6"),
+    RowKind.SETUP: ("#55554f", "#98a2b0"),
+}
+"""Each reads 4.5:1 on its box and on the page: tests/test_contrast.py."""
+
 BAND_OPACITY = {(False, True): 0.32, (True, True): 0.12, (True, False): 0.05}
 """How far the fill of a band covers the page, by (bad, met): EDGE is read against it."""
 
@@ -66,6 +96,16 @@ _LIGHT = {
     "host": "0.09",
     "clash-fill": str(BAND_OPACITY[True, True]),
     "miss-fill": str(BAND_OPACITY[True, False]),
+    "bad": "#b63a00",
+    "onbad": "#ffffff",
+    "warn": "#6a5200",
+    "ground": "#fff2ea",
+    "line": "#dfe3e8",
+    "faint": "#eceff2",
+    "card": "#f5f6f8",
+    "dot": "#14171c",
+    "knob": "#14171c",
+    "onknob": "#ffffff",
 }
 _DARK = {
     "ink": "#ececec",
@@ -81,7 +121,21 @@ _DARK = {
     "host": "0.02",
     "clash-fill": "0.05",
     "miss-fill": "0.02",
+    "bad": "#ffb07a",
+    "onbad": "#1a0d06",
+    "warn": "#d9bd6a",
+    "ground": "#33200f",
+    "line": "#2b313b",
+    "faint": "#1d2229",
+    "card": "#171b21",
+    "dot": "#9ba4b2",
+    "knob": "#333b47",
+    "onknob": "#c2c9d3",
 }
+_LIGHT |= {f"k{at}": color for at, (color, _) in enumerate(STYLES.values())}
+_DARK |= {f"k{at}": DARK_FILLS.get(kind, DARK_FILLS[RowKind.SETUP]) for at, kind in enumerate(STYLES)}
+for _at, _kind in enumerate(STYLES):
+    _LIGHT[f"i{_at}"], _DARK[f"i{_at}"] = INKS.get(_kind, INKS[RowKind.SETUP])
 _ALWAYS = {"clash": WRONG, "black": BLACK, "white": WHITE, "outline": OUTLINE, "quiet": QUIET_EDGE}
 _ALWAYS |= {"bad-edge": EDGE, "picked": PICKED, "met-fill": str(BAND_OPACITY[False, True])}
 

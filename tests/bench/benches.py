@@ -22,7 +22,7 @@ ROUNDS = 24
 
 CELLS = (
     """import anywidget, joinlab, traitlets
-from joinlab.notebook import ending_map, verdict_card, view
+from joinlab.notebook import ending_map, view
 from joinlab.picture.lanes import lanes
 
 ending_map.EndingMap.watch = lambda self: None  # the map is computed when it is asked for
@@ -30,7 +30,6 @@ ending_map.EndingMap.watch = lambda self: None  # the map is computed when it is
 def forget(bench):
     bench._session._kept.clear()
     view._packed_before.cache_clear()
-    verdict_card.judged.cache_clear()
 
 def compute_map(bench):
     bench._map.follow(None)

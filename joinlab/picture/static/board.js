@@ -1,118 +1,111 @@
-// The bench's picture: the live view, with sliders as the heads of its lanes, an overview above, and what can be saved.
+// The bench: the first screen with dots for the inputs, the controls above it, and pictures that came ahead.
 
 import { Ahead } from "./ahead.js";
-import { neighbour } from "./align.js";
-import { button, element } from "./dom.js";
-import { Heads } from "./heads.js";
-import { looking, writing } from "./later.js";
-import { pairOf } from "./pair.js";
+import { CONTROLS, Controls } from "./controls.js";
+import { dots, wireDots } from "./dots.js";
+import { element } from "./dom.js";
+import { First } from "./first.js";
 import { save } from "./save.js";
-import { LiveView } from "./view.js";
+import { esc } from "./text.js";
 
-const TRAITS = ["counts", "said", "results", "busy", "predict", "covered"]; // those that the heads show
+const HEADS = ["counts", "said", "results", "busy", "predict"]; // those that the heads show
 
-class Board extends LiveView {
+class Board extends First {
   makeElements() {
     super.makeElements();
+    this.controls = new Controls(this.model, (counts) => this.count(counts));
     this.view.classList.add("jl-board");
-    this.heads = new Heads(this.model, () => { this.waits.hidden = false; });
-    this.waits = element("span", { class: "jl-waits", hidden: true }, "asking Python …");
-    this.scroll.prepend(this.heads.whole);
-    this.saves = ["PNG", "SVG", "CSV"].map((what) => button(what, `Save as ${what}`, () => this.model.send?.({ save: what })));
-    this.saves.push(button("copy call", "Copy the Python call that gives this run", () => this.model.send?.({ save: "call" })));
-    this.toolbar.bar.append(
-      element("div", { class: "jl-choice", role: "group", "aria-label": "Ranks" }, this.heads.fewer, this.heads.more),
-      element("div", { class: "jl-choice", role: "group", "aria-label": "Save" }, ...this.saves), this.waits);
+    this.tools.querySelector(".jl-own").append(...this.controls.above);
+    const word = element("span", { class: "jl-word" }); // what it rests on stands behind "…": here it is no button
+    this.word.replaceWith(word);
+    this.word = /** @type {any} */ (word);
+    this.story.before(...this.controls.below);
+    wireDots(this.stage, (rank) => this.counts[rank], this.get("most"),
+      (rank, n) => this.count(this.counts.map((count, of) => (of === rank ? n : count))));
+    this.stage.addEventListener("change", (event) => {
+      const say = /** @type {HTMLSelectElement} */ (event.target);
+      this.set("said", this.get("said").map((/** @type {string} */ word_, /** @type {number} */ of) => (of === Number(say.dataset.rank) ? say.value : word_)));
+    });
   }
 
   listen() {
-    super.listen();
-    this.redraw = () => { this.heads.draw(); this.waits.hidden = true; };
-    for (const trait of TRAITS) this.model.on(`change:${trait}`, this.redraw);
-    this.saved = (/** @type {any} */ message) => { if (message?.save) save(message, (said) => this.announce(said)); };
-    this.model.on("msg:custom", this.saved);
-    this.ahead = new Ahead(this.model, (count) => { this.view.dataset.ahead = String(count); });
     /** The key of what is drawn and Python has not answered yet. @type {string} */
     this.early = "";
-    this.moved = () => queueMicrotask(() => this.drawEarly()); // after the message to Python
-    this.model.on("change:counts", this.moved);
-    this.heads.draw();
+    this.ahead = new Ahead(this.model, (count) => { this.view.dataset.ahead = String(count); });
+    super.listen();
+    let due = false;
+    this.redraw = () => { // once for all that a message changes
+      if (!due) queueMicrotask(() => { due = false; if (this.alive) { this.controls.draw(); this.draw(); } });
+      due = true;
+    };
+    for (const trait of new Set([...CONTROLS, ...HEADS])) this.model.on(`change:${trait}`, this.redraw);
+    this.saved = (/** @type {any} */ message) => { if (message?.save) save(message, (said) => this.announce(said)); };
+    this.model.on("msg:custom", this.saved);
+    this.followed = () => queueMicrotask(() => this.drawEarly()); // after the message to Python
+    this.model.on("change:counts", this.followed);
+    this.model.send({ press: "shown" }); // from now on somebody can see a map
   }
 
   close() {
     super.close();
-    for (const trait of TRAITS) this.model.off(`change:${trait}`, this.redraw);
+    for (const trait of new Set([...CONTROLS, ...HEADS])) this.model.off(`change:${trait}`, this.redraw);
     this.model.off("msg:custom", this.saved);
-    this.model.off("change:counts", this.moved);
+    this.model.off("change:counts", this.followed);
     this.ahead.close();
   }
 
-  /** Draw what the sliders ask for, if Python has sent it ahead. */
+  /** @returns {number[]} */
+  get counts() { return this.get("counts"); }
+
+  /** Ask for other counts. What was said is forgotten here at once: Python, if it is slow, could clear something newer.
+   * @param {number[]} counts */
+  count(counts) {
+    this.model.set("said", counts.map(() => ""));
+    this.set("counts", counts);
+  }
+
+  /** Draw what the dots ask for, if Python has sent it ahead. */
   drawEarly() {
-    const able = this.alive && this.run && !this.covered.length && !this.get("busy") && !pairOf(this.view), { key } = this.ahead;
+    const able = this.alive && this.run && !this.covered.length && !this.get("busy") && !this.get("comparing"), { key } = this.ahead;
     const found = able ? this.ahead.known.get(key) : null;
     if (!found || key === this.early || (!this.early && key === this.get("shown"))) return;
     this.early = key;
-    this.selectUndrawn(found.first);
-    this.ahead.begin(found);
-    writing(() => this.show(found.data, found.run));
+    this.show(found.data, found.run);
   }
 
-  /** Select what is drawn so already, or will be. @param {number | null} slot */
-  selectUndrawn(slot) {
-    this.shownBytes = null;
-    this.ahead.select(slot);
-    this.shownBytes = this.get("_packed");
-  }
-
-  /** Whether Python's answer says nothing new: it is to what was drawn early, or to an older position of the sliders. */
+  /** Whether Python's answer says nothing new: it is to what was drawn early, or to an older position of the dots. */
   has() {
     if (!this.early) return false;
-    const shown = this.get("shown"), same = shown === this.early, older = shown && !same && this.early === this.ahead.key;
-    if (older) queueMicrotask(() => this.selectUndrawn(this.marked)); // a model that is being set must not be set again
-    if (older || same) this.shownBytes = this.get("_packed");
-    if (older) return true;
+    const shown = this.get("shown");
+    if (shown && shown !== this.early && this.early === this.ahead.key) return true;
+    const same = shown === this.early;
     this.early = "";
-    this.ahead.end(same);
-    if (same && this.marked !== this.selected) writing(() => this.selectionChanged());
     return same;
   }
 
-  /** @param {LaneData} data @param {RawRun} run */
-  show(data, run) {
-    super.show(data, run);
-    this.waits.hidden = true;
-    for (const one of this.saves) one.disabled = this.covered.length > 0 || !this.layout.boxes.calls;
-    looking(() => this.centre());
+  /** @param {number} lane */
+  headHeight(lane) { return this.get("predict") ? 76 : 48; }
+
+  /** @param {number} lane @param {string} name */
+  laneName(lane, name) { return name; }
+
+  /** @param {number} lane */
+  head(lane) {
+    const { counts } = this, n = counts[lane];
+    if (n === undefined) return ""; // the picture is of before: the next one is on its way
+    const row = dots(lane, n, this.get("most"), this.get("busy"), (at) => this.ending(lane, at));
+    if (!this.get("predict")) return row;
+    const words = this.get("words").map((/** @type {string} */ word) =>
+      `<option value="${word}"${word === (this.get("said")[lane] ?? "") ? " selected" : ""}>${word === "raises" ? "raises or crashes" : word || "…"}</option>`).join("");
+    const result = this.get("results")[lane] ?? "", able = this.covered.length && !this.get("busy");
+    return row + `<span class="jl-say">will <select data-key="say-${lane}" data-rank="${lane}" aria-label="I say that rank ${lane}"${able ? "" : " disabled"}>${words}</select> ` +
+      `<b class="jl-result${result.startsWith("✓") ? " jl-right" : ""}">${esc(result)}</b></span>`;
   }
 
-  /** Mark what is selected, and bring its rank's card into sight, too. @param {boolean} scrolls */
-  pick(scrolls) {
-    super.pick(scrolls);
-    looking(() => this.showCard());
-  }
-
-  showCard() {
-    const side = this.panel, here = this.panel.querySelector(".jl-here");
-    if (!here) return;
-    const top = here.getBoundingClientRect().top - side.getBoundingClientRect().top + side.scrollTop;
-    if (top < side.scrollTop || top + 60 > side.scrollTop + side.clientHeight) side.scrollTop = top - 4;
-  }
-
-  /** Scroll the selected row to the middle of what the heads leave free. */
-  centre() {
-    const extent = this.selected === null ? null : this.picture.extent(this.selected);
-    if (!extent) return;
-    const middle = (extent[0] + extent[1]) / 2, { scroll, heads } = this;
-    if (this.picture.down) scroll.scrollTop = middle - (scroll.clientHeight - heads.whole.offsetHeight) / 2;
-    else scroll.scrollLeft = middle - (scroll.clientWidth - heads.whole.offsetWidth) / 2;
-    if (this.room.length > 1) neighbour(this.view)?.scroll.scrollTo({ top: scroll.scrollTop });
-  }
-
-  /** @param {[Gap[], number?]} room */
-  render(...room) {
-    super.render(...room);
-    this.heads.place(this.picture);
+  /** How it ends with so many inputs of a rank, if the map knows. @param {number} rank @param {number} n */
+  ending(rank, n) {
+    const { cells, kinds } = this.get("map"), found = kinds?.[cells?.[this.counts.map((count, of) => (of === rank ? n : count)).join()]];
+    return found && this.counts.length === 2 ? found : null;
   }
 }
 

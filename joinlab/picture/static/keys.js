@@ -8,7 +8,7 @@ import { esc } from "./text.js";
 /** Every key of the picture, as the reader is told of them. */
 export const KEYS = [
   ["← ↑ ↓ →", "step through rows and ranks"], ["Home End", "first and last row"], ["PgUp PgDn", "five rows"],
-  ["n", "next mismatch"], ["Space", "play, pause"], ["w s, + −, Ctrl+wheel", "zoom"], ["a d", "pan"], ["f, 0", "fit"],
+  ["n", "next mismatch"], ["w s, + −, Ctrl+wheel", "zoom"], ["a d", "pan"], ["f, 0", "fit"],
   ["/", "search by text, rank, kind or group"], ["Esc", "select nothing; close this list"], ["?", "this list"],
 ];
 

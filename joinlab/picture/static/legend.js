@@ -8,10 +8,10 @@ const swatch = (inside) => `<svg width="18" height="12" aria-hidden="true">${ins
 
 /** Fill the legend with what the picture shows.
  * @param {HTMLElement} legend @param {import("./picture.js").Picture} picture @param {string[]} hidden names of kinds
- * @param {(hidden: string[]) => void} hide @param {import("./picture.js").Picture} [beside] whose colours it explains, too */
-export function drawLegend(legend, picture, hidden, hide, beside) {
-  const { looks } = picture, both = beside ? [picture, beside] : [picture];
-  const present = new Set(both.flatMap((one) => one.run.ends.flatMap((_, rank) => (one.seen(rank) ? [...one.layout.boxes.kinds(rank)] : []))));
+ * @param {(hidden: string[]) => void} hide */
+export function drawLegend(legend, picture, hidden, hide) {
+  const { looks } = picture;
+  const present = new Set(picture.run.ends.flatMap((_, rank) => (picture.seen(rank) ? [...picture.layout.boxes.kinds(rank)] : [])));
   const active = /** @type {HTMLElement | null} */ (document.activeElement);
   const focused = legend.contains(active) ? active.dataset.kind : null;
   /** @param {string} svg @param {string} said */
@@ -30,7 +30,7 @@ export function drawLegend(legend, picture, hidden, hide, beside) {
   }));
   if (!picture.covered.length)
     for (const { bad, met, name } of looks.bands)
-      if (both.some((one) => one.layout.kindsOfBands.has(`${bad} ${met}`)))
+      if (picture.layout.kindsOfBands.has(`${bad} ${met}`))
         entry(`<rect x="1" y="1" width="16" height="10" class="${bad ? (met ? "jl-clash" : "jl-miss") : "jl-band"}"/>`, name);
   if (picture.detail?.anyLonger)
     entry('<rect x="1" y="1" width="16" height="10" class="jl-longer" fill="none" stroke="currentColor"/>', "drawn longer than it took; zoom in to see how long");

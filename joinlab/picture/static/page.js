@@ -1,46 +1,100 @@
-// Puts the live view in place of each static picture of a page, and moves it where the page has sliders.
+// Puts the live view in place of each static picture of a page; where the page has positions, with dots that move it.
 
+import { dots, wireDots } from "./dots.js";
+import { First, mount } from "./first.js";
 import { unpack } from "./layout.js";
 import { Store } from "./store.js";
-import { mount } from "./view.js";
 
 const packed = Uint8Array.from(atob(document.getElementById("data").textContent), (c) => c.charCodeAt(0));
 const data = await unpack(packed);
 
-/** @param {HTMLElement} place @param {number} number of the run */
-function show(place, number) {
-  const store = new Store({});
+/** What the address says: #case=4&inputs=2,3&at=28.5 */
+const asked = () => new URLSearchParams(location.hash.slice(1));
+
+/** @param {HTMLElement} place @param {First} view @param {number} number of the run */
+function show(place, view, number) {
   place.classList.add("drawn");
-  const view = mount(/** @type {HTMLElement} */ (place.querySelector(".live")), store);
+  place.dataset.shown = String(number);
   view.show(data, data.runs[number]);
-  return view;
 }
 
+/** Write the position of a view into the address. @param {First} view @param {Record<string, string>} more */
+function follow(view, more = {}) {
+  const kept = Object.entries({ ...more, ...(view.address === null ? {} : { at: String(view.address) }) });
+  const hash = kept.map(([name, said]) => `${name}=${encodeURIComponent(said).replaceAll("%2C", ",")}`).join("&");
+  history.replaceState(null, "", hash ? `#${hash}` : location.pathname + location.search);
+}
+
+const all = /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("[data-run]"));
 const inSight = new IntersectionObserver((entries) => {
   for (const { isIntersecting, target } of entries) {
     if (!isIntersecting) continue;
     inSight.unobserve(target);
-    const place = /** @type {HTMLElement} */ (target);
-    show(place, Number(place.dataset.run));
+    const place = /** @type {HTMLElement} */ (target), view = mount(/** @type {HTMLElement} */ (place.querySelector(".live")), new Store({}));
+    show(place, view, Number(place.dataset.run));
+    if (all.length > 1) continue;
+    if (asked().has("at")) view.goTo(Number(asked().get("at")));
+    view.moved = () => follow(view);
   }
 }, { rootMargin: "600px" });
-for (const place of document.querySelectorAll("[data-run]")) inSight.observe(place);
+for (const place of all) inSight.observe(place);
 
-const sliders = document.getElementById("sliders");
-if (sliders) {
-  const { runs } = JSON.parse(document.getElementById("positions").textContent);
+/** A view that shows the run of one position at a time. */
+class Positions extends First {
+  /** @param {HTMLElement} root @param {HTMLElement} place @param {Record<string, Record<string, Record<string, number>>>} runs */
+  constructor(root, place, runs) {
+    super(root, new Store({}));
+    this.place = place;
+    this.runs = runs;
+    const form = document.getElementById("positions-of"), [program, setting] = /** @type {NodeListOf<HTMLSelectElement>} */ (form.querySelectorAll("select"));
+    this.program = program;
+    this.setting = setting;
+    this.counts = form.dataset.inputs.split(",").map(Number);
+    this.first = form.dataset.inputs;
+    this.tools.querySelector(".jl-own").append(program, setting);
+    for (const one of [program, setting]) one.addEventListener("change", () => this.go());
+    this.most = Math.max(...Object.keys(runs[program.value][setting.value]).flatMap((key) => key.split(",").map(Number)));
+    wireDots(this.stage, (rank) => this.counts[rank], this.most, (rank, n) => this.go(this.counts.map((count, of) => (of === rank ? n : count))));
+    this.moved = () => follow(this, { case: String(program.selectedIndex + 1), barrier: String(setting.selectedIndex), inputs: this.counts.join() });
+    this.arrive();
+    addEventListener("hashchange", () => this.arrive());
+  }
+
+  /** Go where the address points. */
+  arrive() {
+    const said = asked(), inputs = said.get("inputs") ?? this.first;
+    if (said.has("case")) this.program.selectedIndex = Math.max(0, Math.min(this.program.length, Number(said.get("case"))) - 1);
+    if (said.has("barrier")) this.setting.selectedIndex = Math.min(this.setting.length - 1, Number(said.get("barrier")));
+    const at = said.get("at");
+    this.go(inputs in this.here ? inputs.split(",").map(Number) : this.counts);
+    if (at !== null) this.goTo(Number(at));
+  }
+
+  get here() { return this.runs[this.program.value][this.setting.value]; }
+
+  /** @param {number[]} counts */
+  go(counts = this.counts) {
+    if (!(counts.join() in this.here)) return;
+    this.counts = counts;
+    show(this.place, this, this.here[counts.join()]);
+  }
+
+  /** @param {number} lane */
+  headHeight(lane) { return 48; }
+
+  /** @param {number} lane */
+  head(lane) {
+    return dots(lane, this.counts[lane], this.most, false, (n) => {
+      const run = data.runs[this.here[this.counts.map((count, of) => (of === lane ? n : count)).join()]];
+      if (!run) return null;
+      const how = run.scene.ends.some(([, , tone]) => tone === "bad") ? "bad" : run.scene.ends.some(([, , tone]) => tone === "warn") ? "warn" : "good";
+      return { sign: { bad: "✕", warn: "…", good: "✓" }[how], color: `color-mix(in srgb, var(--jl-${{ bad: "bad", warn: "warn", good: "right" }[how]}) 30%, transparent)` };
+    });
+  }
+}
+
+const positions = document.getElementById("positions");
+if (positions) {
   const place = /** @type {HTMLElement} */ (document.querySelector(".run-view"));
-  /** @type {{ shown: ReturnType<typeof mount> | null }} */
-  const view = { shown: null };
-  const counts = [...sliders.querySelectorAll("input")], [program, setting] = sliders.querySelectorAll("select");
-  const move = () => {
-    for (const count of counts) count.nextElementSibling.textContent = count.value;
-    const number = runs[program.value][setting.value][counts.map((count) => count.value).join(",")];
-    if (view.shown) view.shown.show(data, data.runs[number]);
-    else view.shown = show(place, number);
-    place.dataset.shown = String(number);
-  };
-  sliders.addEventListener("input", move);
-  sliders.hidden = false;
-  move();
+  new Positions(/** @type {HTMLElement} */ (place.querySelector(".live")), place, JSON.parse(positions.textContent).runs);
 }

@@ -8,6 +8,7 @@ interface RawRun {
   zero: number;
   boxes: RawBox[];
   layouts: Record<string, RawLayout>;
+  scene: RawScene;
   columns?: RawColumns; // of a large run, which has its folded rows alone as a layout
 }
 
@@ -36,10 +37,9 @@ interface Block {
   cell: number; counts: Uint32Array; paths: Map<number, string>;
 }
 
-/** What happened, why, what to do; `first` and `wrong` are slots. */
+/** Slots: where the ranks part, and all that did not go as meant. */
 interface RawVerdict {
-  headline: number; chips: { text: number; good: boolean; sign: string }[]; steps: number[];
-  then: number | null; first: number | null; wrong: number[];
+  first: number | null; wrong: number[];
 }
 
 interface RawBox {
@@ -69,7 +69,7 @@ interface Looks {
 
 type Fact = [name: string, said: string];
 
-interface LaneData { looks: Looks; texts: string[]; facts: [number, number][]; told: number[][]; runs: RawRun[]; ahead?: Record<string, [run: number, first: number | null, verdict: object]> }
+interface LaneData { looks: Looks; texts: string[]; facts: [number, number][]; told: number[][]; runs: RawRun[]; ahead?: Record<string, number> }
 
 /** A call, or what a host did: a box of the picture, placed along the axis. */
 interface Box {
@@ -110,26 +110,29 @@ interface Model {
 /** A widget's model as the notebook has it. */
 interface WholeModel { get(name: string): any; set_state?(state: object): void }
 
-/** What a view lets the view beside it see. */
-interface Neighbour {
-  view: HTMLElement;
-  told: HTMLElement;
-  scroll: HTMLElement;
-  bar: HTMLElement;
-  legend: HTMLElement;
-  side: HTMLElement;
-  name: string;
-  selected: number | null;
-  rank: number;
-  picture: import("./picture.js").Picture | null;
-  rows: (number | null)[];
-  render(gaps: Gap[], atLeast?: number): void;
-  zoomTo(to: number): void;
-  press(slot: number, rank: number): void;
-  drawLegend(): void;
+/** A call's column on the first screen, placed along time; joinlab/picture/scene.py says what it holds. */
+interface RawColumn {
+  slot: number; n: string; boxes: (number | null)[]; flag: "met" | "wrong" | "apart" | "open"; stack: string; extra: number | null;
+  missing: [lane: number, call: string] | null;
+}
+interface Placed extends Omit<RawColumn, "boxes"> { i: number; boxes: (Box | null)[]; focus: boolean; size: "stack" | "slim" | "mid" | "big" | "ghost"; t: number; w: number }
+
+/** Words; the kind of call whose colour they have, or -1; and a tone. */
+type ScenePiece = [text: string, kind: number, tone: string];
+
+interface RawScene {
+  head: ScenePiece[]; columns: RawColumn[]; focus: number | null; meant: [number, number, number, number][];
+  readings: [column: number, to: number, of: number, value: string, sent: string, taken: string][]; odd: number | null;
+  ends: [sign: string, word: string, tone: string, more: string][]; file: string;
+  code: [sign: string, number: number | null, text: string, here: ScenePiece[]][]; word: string; tried: string;
+  story: [kind: string, pieces: ScenePiece[]][];
+  ranks: number[][]; world: number; inputs: (number | null)[];
 }
 
-interface HTMLElement { joinlab?: Neighbour }
+interface Rect { x: number; y: number; w: number; h: number; cx: number; cy: number }
+
+/** A point on the way of the wrong value, and the position at which it is reached. */
+interface Stop { at: number; p: [number, number]; value: string; jump?: boolean }
 
 declare var joinlabViews: number | undefined;
 declare var joinlabRanks: number | undefined;

@@ -1,21 +1,17 @@
-// The live view: what the reader sees, points at and presses. mount() fills an element with it, following a model: a
-// widget's, or a Store where there is no Python. Each part has a module of its own; joinlab/picture/assets.py joins them.
+// Every call of a run as a grid that can be walked, zoomed, unfolded and put on the clock: what first.js has behind "…".
+// Each part has a module of its own; joinlab/picture/assets.py joins them.
 
-import { align, evenly, level, neighbour } from "./align.js";
 import { drawDetails, factsOf, rowName } from "./details.js";
 import { element } from "./dom.js";
 import { Keys } from "./keys.js";
 import { looking, writing } from "./later.js";
-import { factsIn, foldsOf, layoutOf, unpack } from "./layout.js";
+import { factsIn, foldsOf, layoutOf } from "./layout.js";
 import { drawLegend } from "./legend.js";
-import { drawBoth, leader, pairOf, share } from "./pair.js";
 import { Overview } from "./overview.js";
 import { Picture } from "./picture.js";
-import { Player } from "./player.js";
 import { drag, reveal, wheel } from "./scroll.js";
 import { drawSource } from "./source.js";
 import { clamp } from "./text.js";
-import { drawTold, ending } from "./told.js";
 import { toolbar } from "./toolbar.js";
 
 const ZOOMS = [0.5, 0.7, 1, 1.4, 2, 2.8, 4, 5.6, 8, 16, 32, 64];
@@ -46,14 +42,10 @@ export class LiveView {
     this.opened = new Set();
     this.zoom = FIT;
     this.alive = true;
-    /** What the picture was told to leave free, and its least length. @type {[Gap[], number?]} */
-    this.room = [[]];
     /** Scrolls a picture that was just made to where the reader was. @type {(() => void) | null} */
     this.anchor = null;
     this.sideways = 0; // px the picture is scrolled; to ask the browser takes a layout of the page
     this.width = 0; // of the picture; to ask the browser for it again costs milliseconds
-    /** @type {unknown} */
-    this.shownBytes = undefined; // as a Store has it, which has no bytes
     this.makeElements();
     this.listen();
   }
@@ -88,10 +80,7 @@ export class LiveView {
       },
       zoom: (by) => this.zoomTo(this.zoom + by),
       fit: () => this.zoomTo(FIT),
-      play: () => this.play(),
     });
-    this.player = new Player(this.toolbar.play, () => this.step(1));
-    this.told = element("div", { class: "jl-told" });
     this.legend = element("div", { class: "jl-legend", role: "group", "aria-label": "Legend: press to hide or show" });
     this.head = element("div", { class: "jl-head" });
     this.canvas = element("div", { class: "jl-canvas" });
@@ -103,23 +92,9 @@ export class LiveView {
     this.frame = element("div", { class: "jl-picture" }, this.overview.root, this.scroll, this.legend);
     this.side = element("div", { class: "jl-side" }, this.panel, this.source);
     const main = element("div", { class: "jl-main" }, this.frame, this.side);
-    this.view = element("div", { class: "jl", role: "group", "aria-label": "Swimlanes", "data-lm-suppress-shortcuts": "true" },
-      this.told, this.toolbar.bar, main, this.live);
+    this.view = element("div", { class: "jl-grid" }, this.toolbar.bar, main, this.live);
     this.keys = new Keys(this);
     this.root.replaceChildren(this.view);
-    const self = this;
-    this.view.joinlab = {
-      view: this.view, told: this.told, scroll: this.scroll, bar: this.toolbar.bar, legend: this.legend, side: this.side,
-      get selected() { return self.selected; },
-      get rank() { return self.rank; },
-      get name() { return (self.get("heading") ?? "").split(":")[0]; },
-      press: (slot, rank) => self.press(slot, rank),
-      get picture() { return self.picture; },
-      get rows() { return self.picture && !self.picture.time && self.picture.down ? self.get("rows") ?? [] : []; },
-      render: (...room) => { if (String(room) !== String(self.room)) self.render(...room); },
-      zoomTo: (to) => self.zoomTo(to),
-      drawLegend: () => { if (self.picture) self.drawLegend(); },
-    };
   }
 
   listen() {
@@ -127,7 +102,6 @@ export class LiveView {
       if (target.closest("[data-at]")) this.zoomTo(this.zoom + CLOSER, x, y);
       const hit = /** @type {HTMLElement | null} */ (target.closest("[data-slot]"));
       if (!hit || !(Number(hit.dataset.slot) >= 0)) return;
-      this.player.stop();
       this.press(Number(hit.dataset.slot), Number(hit.dataset.rank ?? this.rank));
     });
     wheel(this.scroll, (by, x, y) => this.zoomTo(this.zoom + by, x, y));
@@ -136,14 +110,11 @@ export class LiveView {
       this.keepNames();
       if (this.picture?.look(...this.sight())) this.paint();
       if (this.picture) this.overview.window(this.picture, this.scroll);
-      if (this.room.length > 1 && this.scroll.matches(":hover, :focus-within")) neighbour(this.view)?.scroll.scrollTo({ top: this.scroll.scrollTop });
     });
     this.canvas.addEventListener("keydown", (event) => this.pressed(event));
-    // While data of a run to come is on its way, what changes now is drawn with that run.
-    const ifCurrent = (/** @type {() => void} */ draw) => () => { if (this.run && this.shownBytes === this.get("_packed")) draw(); };
+    const ifCurrent = (/** @type {() => void} */ draw) => () => { if (this.run) draw(); };
     /** @type {Record<string, (message?: any) => void>} */
     this.listeners = {
-      "change:_packed": () => this.load(),
       "change:selected": ifCurrent(() => writing(() => this.selectionChanged())),
       "change:axis": () => {
         if (!this.run) return;
@@ -153,11 +124,7 @@ export class LiveView {
       },
       "change:setup": () => this.draw(), "change:hidden": () => this.draw(), "change:ranks_as": () => this.draw(),
       "change:mark": ifCurrent(() => this.draw()),
-      "change:rows": ifCurrent(() => this.draw()),
-      "change:heading": ifCurrent(() => { this.tell(); this.draw(); }),
-      "change:covered": ifCurrent(() => { this.tell(); this.draw(); this.announce(ending(this.data, this.run, !!this.covered.length)); }),
-      "change:sentences": ifCurrent(() => this.tell()),
-      "change:_still": () => this.hideStill(),
+      "change:covered": ifCurrent(() => this.draw()),
     };
     this.listeners["msg:custom"] = (/** @type {any} */ message) => this.answered(message);
     for (const [event, listener] of Object.entries(this.listeners)) this.model.on(event, listener);
@@ -166,34 +133,18 @@ export class LiveView {
       if (Math.abs(width - this.width) > 1 && width) { this.width = width; this.draw(); }
     });
     this.observer.observe(this.view);
-    if (this.get("_packed")) this.load();
   }
 
   close() {
     this.alive = false;
-    this.player.stop();
     this.observer.disconnect();
     for (const [event, listener] of Object.entries(this.listeners)) this.model.off(event, listener);
-    for (const shared of [this.toolbar.bar, this.legend]) shared.remove(); // in a comparison they stand outside of the view
   }
 
   // -- data
 
-  async load() {
-    const packed = this.get("_packed");
-    if (this.has()) return;
-    const data = await unpack(packed);
-    if (!this.alive || packed !== this.get("_packed") || this.has()) return; // something newer came meanwhile
-    this.shownBytes = packed;
-    writing(() => this.show(data, data.runs[0]));
-  }
-
-  /** Whether what came, or something newer, is drawn already. */
-  has() { return false; }
-
   /** Show a run in place of the one before. @param {LaneData} data @param {RawRun} run */
   show(data, run) {
-    this.hideStill();
     const another = this.run !== null;
     [this.data, this.run] = [data, run];
     if (run.columns && !run.columns.told) { // what the folded rows tell is known
@@ -204,13 +155,9 @@ export class LiveView {
     this.opened.clear();
     if (another && layoutOf(data, run, this.get("axis"), this.get("setup")).boxes.rowOf(this.selected) < 0) this.set("selected", null);
     this.rank = Math.min(this.rank, run.ranks - 1);
-    this.player.stop();
-    this.tell();
     this.draw();
-    this.announce(ending(data, run, !!this.covered.length));
     const { first } = run.verdict;
-    if (this.selected === null && first !== null && !this.covered.length && !(this.get("rows") ?? []).length) this.set("selected", first);
-    this.root.dispatchEvent(new CustomEvent("joinlab:shown", { bubbles: true }));
+    if (this.selected === null && first !== null && !this.covered.length) this.set("selected", first);
   }
 
   /** Of a large run Python holds the values and stacks: ask for those of what is selected, once. */
@@ -229,20 +176,8 @@ export class LiveView {
   }
 
   drawDetails() {
-    if (share(this.view.joinlab)) return drawBoth(this.view);
     drawDetails(this.panel, this.picture, this.selected, this.rank, () => this.press(this.selected, this.rank));
     drawSource(this.source, [{ picture: this.picture, selected: this.selected, name: "" }]);
-  }
-
-  hideStill() { // what stands in for this view where it cannot live is not needed now
-    if (!this.get("_still")) return;
-    for (const still of document.querySelectorAll(`.joinlab-still[data-view="${this.get("_still")}"]`))
-      /** @type {HTMLElement} */ (still.closest(".jp-OutputArea-child") ?? still).style.display = "none";
-  }
-
-  tell() {
-    this.view.setAttribute("aria-label", `Swimlanes: ${this.data.texts[this.run.title]}`);
-    drawTold(this.told, this.data, this.run, { heading: this.get("heading") ?? "", sentences: !!this.get("sentences"), covered: !!this.covered.length });
   }
 
   /** Say something to a screen reader. @param {string} said */
@@ -266,20 +201,7 @@ export class LiveView {
     this.picture = new Picture(this.data, this.run, this.layout, this.name, {
       down: this.down, width: width - 12, zoom: this.factor(this.zoom), hidden: this.get("hidden") ?? [], covered: this.covered, mark: this.get("mark"),
     });
-    const other = neighbour(this.view), { rows } = this.view.joinlab;
-    if (other) evenly([this.told, other.told]);
-    if (!other || !rows.length || rows.length !== other.rows.length) {
-      this.render([]);
-      other?.render([]);
-      return;
-    }
-    const gaps = align([this.picture, other.picture], [rows, other.rows]);
-    this.picture.leave(gaps[0]);
-    other.picture.leave(gaps[1]);
-    const length = Math.max(this.picture.length, other.picture.length);
-    this.render(gaps[0], length);
-    other.render(gaps[1], length);
-    level([this.scroll, other.scroll]);
+    this.render();
   }
 
   /** How much a step of zoom enlarges. @param {number} step */
@@ -309,10 +231,7 @@ export class LiveView {
     this.markPicked();
   }
 
-  /** @param {[Gap[], number?]} room */
-  render(...room) {
-    this.room = room;
-    this.picture.leave(...room);
+  render() {
     this.scroll.classList.toggle("jl-sideways", !this.picture.down);
     this.head.innerHTML = this.picture.head();
     if (this.picture.partial) {
@@ -330,9 +249,7 @@ export class LiveView {
   }
 
   drawLegend() {
-    const views = pairOf(this.view)?.views ?? [this.view.joinlab], other = views.find((one) => one !== this.view.joinlab);
-    if (leader(views) !== this.view.joinlab) return leader(views).drawLegend();
-    drawLegend(this.legend, this.picture, this.get("hidden") ?? [], (hidden) => this.set("hidden", hidden), other?.picture);
+    drawLegend(this.legend, this.picture, this.get("hidden") ?? [], (hidden) => this.set("hidden", hidden));
   }
 
   get grid() { return /** @type {SVGElement} */ (this.canvas.firstChild); }
@@ -363,7 +280,6 @@ export class LiveView {
     };
     this.draw();
     this.anchor = null;
-    if (this.room.length > 1) neighbour(this.view)?.zoomTo(this.zoom);
   }
 
   // -- selection
@@ -464,13 +380,6 @@ export class LiveView {
     if (to >= 0 && to < this.run.ranks) this.select(this.selected ?? this.layout.boxes.slots[0], to);
   }
 
-  play() {
-    if (this.player.playing) return this.player.stop();
-    if (!this.run) return;
-    if (this.layout.boxes.slots.at(-1) === this.selected) this.set("selected", null);
-    this.player.start();
-  }
-
   /** @param {KeyboardEvent} event */
   pressed(event) {
     if (event.ctrlKey || event.metaKey || event.altKey || !this.run) return;
@@ -481,19 +390,13 @@ export class LiveView {
       [next]: () => this.step(1), [previous]: () => this.step(-1), [right]: () => this.across(1), [left]: () => this.across(-1),
       Home: () => this.step(-Infinity), End: () => this.step(Infinity), PageDown: () => this.step(5), PageUp: () => this.step(-5),
       Escape: () => this.select(null), "+": () => this.zoomTo(this.zoom + 1), "-": () => this.zoomTo(this.zoom - 1), 0: () => this.zoomTo(FIT),
-      " ": () => this.play(), n: () => this.nextWrong(), f: () => this.zoomTo(FIT),
+      n: () => this.nextWrong(), f: () => this.zoomTo(FIT),
       Enter: () => { if (this.selected !== null) this.press(this.selected, this.rank); },
     };
     const done = keys[event.key] ?? this.keys.action(event.key);
     if (!done) return;
-    if (this.player.playing && event.key !== " ") this.player.stop();
     done();
     event.preventDefault();
     event.stopPropagation();
   }
-}
-
-/** Fill an element with a live view. @param {HTMLElement} root @param {Model} model */
-export function mount(root, model) {
-  return new LiveView(root, model);
 }

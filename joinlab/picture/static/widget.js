@@ -1,6 +1,6 @@
 // joinlab.View in a notebook, through anywidget.
 
-import { mount } from "./view.js";
+import { mount } from "./first.js";
 
 export default {
   /** @param {{ model: Model, el: HTMLElement }} context */

@@ -1,0 +1,413 @@
+// The first screen of a run: a sentence, the lanes, the call that goes wrong, the line that it came from. Everything
+// else, the grid of every call among it, is behind "…". It follows a model: a widget's, or a Store where there is no
+// Python.
+
+import { factsOf } from "./details.js";
+import { button, element } from "./dom.js";
+import { layoutOf, unpack } from "./layout.js";
+import { looking } from "./later.js";
+import { Play, pose } from "./play.js";
+import { Scene, along, columnsOf } from "./scene.js";
+import { clamp, coded, esc } from "./text.js";
+import { LiveView } from "./view.js";
+
+const PHONE = 620; // px: of narrower views the lanes run down
+const PADDING = 20; // of the view, left and right
+const TURNED = "joinlab: turned";
+
+/** What the reader chose last, on this page or another. */
+function remembered() {
+  try { return localStorage.getItem(TURNED) === "1"; } catch { return false; }
+}
+
+/** @param {boolean} turned */
+function remember(turned) {
+  try { localStorage.setItem(TURNED, turned ? "1" : "0"); } catch { /* a page that may not store anything */ }
+}
+
+export class First {
+  /** @param {HTMLElement} root @param {Model} model */
+  constructor(root, model) {
+    this.root = root;
+    this.model = model;
+    // Counted on the page: every widget has a module of its own, and ids must differ between them.
+    this.name = `jl${(globalThis.joinlabViews = (globalThis.joinlabViews ?? 0) + 1)}`;
+    /** @type {LaneData} */
+    this.data = null;
+    /** @type {RawRun} */
+    this.run = null;
+    /** @type {Scene} */
+    this.scene = null;
+    /** @type {number | null} */
+    this.at = null;
+    /** @type {LiveView | null} */
+    this.every = null;
+    this.turn = remembered();
+    this.alive = true;
+    this.width = this.least = 0;
+    /** Called when the position, or what is shown, changed. @type {() => void} */
+    this.moved = () => {};
+    this.play = new Play({
+      columns: () => this.scene.columns, show: (at, glimpse) => this.show_(at, glimpse),
+      changed: (on) => this.stage.querySelector(".jl-play")?.setAttribute("aria-pressed", String(on)),
+    });
+    this.makeElements();
+    this.listen();
+  }
+
+  /** @param {string} trait */
+  get(trait) { return this.model.get(trait); }
+
+  /** @param {string} trait @param {unknown} value */
+  set(trait, value) {
+    this.model.set(trait, value);
+    this.model.save_changes();
+  }
+
+  /** @returns {number[]} */
+  get covered() { return this.get("covered") ?? []; }
+
+  get phone() { return this.width < PHONE; }
+
+  get turned() { return this.turn || this.phone; }
+
+  makeElements() {
+    const icon = (/** @type {string} */ path, w = 18, h = 18) => {
+      const made = element("span", { "aria-hidden": "true" });
+      made.innerHTML = `<svg width="${w}" height="${h}" viewBox="0 0 ${w} ${h}" fill="currentColor">${path}</svg>`;
+      return made;
+    };
+    this.word = button("", "Where this comes from", () => this.openMore());
+    this.word.className = "jl-word";
+    this.turner = button("", "Turn the lanes", () => this.turnTo(!this.turn), { "aria-label": "Lanes as columns, time runs down", class: "jl-icon jl-turner" });
+    this.turner.append(icon('<rect x="1" y="3" width="16" height="4.5" rx="1.5"/><rect x="1" y="10.5" width="16" height="4.5" rx="1.5"/>'));
+    this.opener = button("", "The whole story, every call, keys", () => (this.more.hidden ? this.openMore() : this.closeMore()),
+      { "aria-label": "More: the whole story, every call, keys", "aria-expanded": "false", class: "jl-icon" });
+    this.opener.append(icon('<circle cx="2" cy="2" r="1.8"/><circle cx="9" cy="2" r="1.8"/><circle cx="16" cy="2" r="1.8"/>', 18, 4));
+    this.tools = element("div", { class: "jl-tools" }, element("span", { class: "jl-own" }), this.word, element("span", { class: "jl-space" }), this.turner, this.opener);
+    this.headline = element("div", { class: "jl-headline", role: "heading", "aria-level": "3", "aria-live": "polite" });
+    this.stage = element("div", { class: "jl-stage" });
+    this.low = element("div", { class: "jl-low" });
+    this.details = element("section", { class: "jl-told", hidden: true, "aria-label": "Details of a call" });
+    this.story = element("section", { class: "jl-story" });
+    this.grid = element("section", { class: "jl-every", "aria-label": "Every call" });
+    this.more = element("div", { class: "jl-more", hidden: true }, this.story, this.grid);
+    this.live = element("div", { class: "jl-heard", role: "status", "aria-live": "polite" });
+    this.view = element("div", { class: "jl jl-first", role: "group", "aria-label": "Swimlanes", "data-lm-suppress-shortcuts": "true" },
+      this.tools, this.headline, element("div", { class: "jl-body" }, this.stage, this.low), this.details, this.more, this.live);
+    this.root.replaceChildren(this.view);
+  }
+
+  listen() {
+    this.view.addEventListener("keydown", (event) => this.pressed(event));
+    this.view.addEventListener("pointerdown", () => this.view.classList.add("jl-mouse"), true);
+    /** @type {Record<string, (message?: any) => void>} */
+    this.listeners = {
+      "change:_packed": () => this.load(), "change:covered": () => this.draw(), "change:heading": () => this.draw(),
+      "change:_still": () => this.hideStill(),
+    };
+    for (const [event, listener] of Object.entries(this.listeners)) this.model.on(event, listener);
+    this.observer = new ResizeObserver(() => {
+      const width = this.view.clientWidth - PADDING;
+      if (width > 0 && Math.abs(width - this.width) > 1) { this.width = width; this.draw(); }
+    });
+    this.observer.observe(this.view);
+    if (this.get("_packed")) this.load();
+  }
+
+  close() {
+    this.alive = false;
+    this.play.stop();
+    this.observer.disconnect();
+    this.every?.close();
+    for (const [event, listener] of Object.entries(this.listeners)) this.model.off(event, listener);
+  }
+
+  // -- what is shown
+
+  async load() {
+    const packed = this.get("_packed");
+    if (this.has()) return;
+    const data = await unpack(packed);
+    if (!this.alive || packed !== this.get("_packed") || this.has()) return; // something newer came meanwhile
+    this.show(data, data.runs[0]);
+  }
+
+  /** Whether what came, or something newer, is drawn already. */
+  has() { return false; }
+
+  /** Show a run in place of the one before. @param {LaneData} data @param {RawRun} run */
+  show(data, run) {
+    this.hideStill();
+    const again = this.run !== null, same = again && this.data.texts[this.run.title] === data.texts[run.title];
+    [this.data, this.run] = [data, run];
+    if (!same) { // else the same run has got a longer story
+      this.play.stop();
+      this.at = null;
+      this.details.hidden = true;
+    }
+    this.draw();
+    this.every?.show(data, run);
+    if (!again && !this.covered.length && this.scene?.path.length) this.play.glimpse(run.scene.focus ?? -1);
+    this.moved();
+    this.root.dispatchEvent(new CustomEvent("joinlab:shown", { bubbles: true }));
+  }
+
+  hideStill() { // what stands in for this view where it cannot live is not needed now
+    if (!this.get("_still")) return;
+    for (const still of document.querySelectorAll(`.joinlab-still[data-view="${this.get("_still")}"]`))
+      /** @type {HTMLElement} */ (still.closest(".jp-OutputArea-child") ?? still).style.display = "none";
+  }
+
+  draw() {
+    if (!this.run) return;
+    this.width ||= (this.view.clientWidth || 1120) - PADDING;
+    const { data, run, turned, phone } = this, text = (/** @type {number} */ n) => data.texts[n];
+    this.view.setAttribute("aria-label", `Swimlanes: ${text(run.title)}`);
+    this.view.classList.toggle("jl-turned", turned);
+    this.view.classList.toggle("jl-phone", phone);
+    this.turner.setAttribute("aria-pressed", String(this.turn));
+    this.word.textContent = run.scene.word;
+    this.tellHeadline();
+    if (turned) this.least = Math.max(this.least, 88 + along(columnsOf(data, run), phone ? "phone" : "column", 1e9) + 64);
+    const beside = turned && !phone && this.width >= 900 ? Math.min(620, this.width * 0.55) : this.width;
+    this.scene = new Scene(data, run, this.name, { turned, phone, width: beside, covered: this.covered, least: turned ? this.least : 0 });
+    const focused = /** @type {HTMLElement | null} */ (this.stage.contains(document.activeElement) ? document.activeElement : null)?.dataset.key;
+    this.stage.style.width = turned && !phone && beside < this.width ? `${beside}px` : "";
+    this.stage.innerHTML = this.scene.svg() + this.heads() + (this.covered.length || !this.scene.columns.length ? "" : this.scrubber());
+    this.wire();
+    if (focused) /** @type {HTMLElement | null} */ (this.stage.querySelector(`[data-key="${focused}"]`))?.focus({ preventScroll: true });
+    this.code();
+    if (!this.more.hidden) this.tellStory();
+    if (this.scene.columns.length) this.show_(this.at);
+  }
+
+  /** @param {ScenePiece[]} pieces */
+  pieces(pieces) {
+    return pieces.map(([said, kind, tone]) => {
+      const colour = kind >= 0 ? ` style="color:var(--jl-i${kind})"` : "", look = tone ? ` class="jl-tone-${tone}"` : "";
+      const text = coded(said).replace(/(\d)-(\d)/g, "$1\u2060–\u2060$2");
+      return colour || look ? `<span${look}${colour}>${text}</span>` : text;
+    }).join("");
+  }
+
+  tellHeadline() {
+    const heading = this.get("heading") ? `<small>${esc(this.get("heading"))}</small>` : "";
+    const said = this.covered.length ? "What will each rank do?" : this.pieces(this.run.scene.head);
+    const html = `${heading}<span>${said}</span>`;
+    if (this.headline.innerHTML !== html) this.headline.innerHTML = html;
+  }
+
+  // -- the heads of the lanes
+
+  heads() {
+    const { scene, run, data } = this;
+    return run.lanes.map((lane, i) => {
+      const tall = this.headHeight(i), style = scene.turned ? `left:${scene.lane(i)}px;top:0;max-width:${scene.thick}px`
+        : `left:0;top:${Math.round(scene.lane(i) + scene.thick / 2 - tall / 2)}px`;
+      const odd = run.scene.odd === i ? ' class="jl-tone-bad"' : "";
+      return `<div class="jl-rank" style="${style}"><b${odd}>${esc(this.laneName(i, data.texts[lane]))}</b>${this.head(i)}</div>`;
+    }).join("");
+  }
+
+  /** @param {number} lane @param {string} name */
+  laneName(lane, name) {
+    const { ranks } = this.run.scene;
+    return ranks[lane].length > 3 ? `${ranks[lane].length} ranks` : name;
+  }
+
+  /** px that a head takes. @param {number} lane @returns {number} */
+  headHeight(lane) { return this.run.scene.ranks.length === this.run.scene.world ? (this.run.scene.inputs[lane] === null ? 22 : 42) : 46; }
+
+  /** Below the name of a lane: how many inputs it had, or which ranks it stands for. @param {number} lane */
+  head(lane) {
+    const { ranks, world, odd, inputs } = this.run.scene;
+    if (ranks.length === world) {
+      const n = inputs[lane];
+      return n === null ? "" : `<span class="jl-soft">${n} input${n === 1 ? "" : "s"}</span>`;
+    }
+    const many = world > 8, step = many ? 9 : this.scene.phone ? 15 : 20, per = many ? 2 * Math.ceil(Math.sqrt(world)) : 8;
+    const dots = Array.from({ length: Math.min(world, 256) }, (_, rank) => {
+      const x = (rank % per) * step + step / 2, y = Math.floor(rank / per) * step + step / 2, here = ranks[lane].includes(rank);
+      const look = here ? (odd === lane ? "jl-odd" : "jl-in") : "jl-out";
+      return `<circle class="${look}" cx="${x}" cy="${y}" r="${many ? 3.2 : step * 0.43}"/>` +
+        (!many && here ? `<text class="${look}" x="${x}" y="${y + 4}" text-anchor="middle" font-size="11.5">${rank}</text>` : "");
+    });
+    return `<svg aria-hidden="true" width="${per * step}" height="${Math.ceil(Math.min(world, 256) / per) * step}">${dots.join("")}</svg>`;
+  }
+
+  scrubber() {
+    const { scene } = this, { turned, length, t0 } = scene, along = turned ? ["top", "height", "left", "width"] : ["left", "width", "top", "height"];
+    const bar = (/** @type {string} */ look, /** @type {number} */ from, /** @type {number} */ long, /** @type {number} */ thick) =>
+      `<i class="${look}" style="${along[0]}:${from}px;${along[1]}:${long}px;${along[2]}:${14 - thick / 2}px;${along[3]}:${thick}px"></i>`;
+    const ticks = scene.columns.filter((one) => one.focus || one.flag === "wrong" || one.flag === "apart").map((one) => bar("jl-tick", scene.centre(one) - t0 - 1.5, 3, 14));
+    const [one, other] = turned ? [scene.scrub - 19, 10] : [t0 - 66, scene.scrub - 19];
+    return `<button type="button" class="jl-play" data-key="play" aria-label="Play" aria-pressed="false" style="left:${one}px;top:${other}px">` +
+      `<svg width="14" height="14" viewBox="0 0 14 14" aria-hidden="true"><path class="jl-go" d="M3 1l10 6-10 6z"/><path class="jl-pause" d="M2 1h3.5v12H2zM8.5 1H12v12H8.5z"/></svg></button>` +
+      `<div class="jl-scrub" data-key="scrub" role="slider" tabindex="0" aria-label="Call" aria-orientation="${turned ? "vertical" : "horizontal"}" aria-valuemin="0" aria-valuemax="${scene.columns.length - 1}" ` +
+      `style="${along[0]}:${t0}px;${along[1]}:${length}px;${along[2]}:${scene.scrub - 14}px;${along[3]}:28px">${bar("jl-rail", 0, length, 4)}${bar("jl-done", 0, 0, 4)}${ticks.join("")}<i class="jl-thumb"></i></div>`;
+  }
+
+  // -- a position
+
+  /** Draw a position without ending a play. @param {number | null} at @param {number | null} glimpse */
+  show_(at, glimpse = null) {
+    this.at = at;
+    const { scene, stage } = this, { columns } = scene, focus = columns.findIndex((one) => one.focus);
+    pose(stage, scene, at, glimpse);
+    const scrub = /** @type {HTMLElement | null} */ (stage.querySelector(".jl-scrub"));
+    if (!scrub) return;
+    const here = at === null ? (focus < 0 ? columns.length - 1 : focus) : clamp(Math.floor(at), 0, columns.length - 1), one = columns[here];
+    const x = at === null ? scene.centre(one) - scene.t0 : one.t + clamp(at - here, 0, 1) * one.w, [side, size] = scene.turned ? ["top", "height"] : ["left", "width"];
+    const [thumb, done] = [".jl-thumb", ".jl-done"].map((name) => /** @type {HTMLElement} */ (scrub.querySelector(name)));
+    thumb.style.setProperty(side, `${x}px`);
+    done.style.setProperty(size, `${x}px`);
+    scrub.setAttribute("aria-valuenow", String(here));
+    scrub.setAttribute("aria-valuetext", scene.titleOf(one) + (one.flag === "met" ? "" : ", here the calls do not match"));
+    if (!this.play.on) this.moved();
+  }
+
+  /** @param {number | null} at */
+  seek(at) {
+    this.play.stop();
+    this.show_(at);
+  }
+
+  /** The position as an address has it: a call's number and a fraction; null at rest. */
+  get address() {
+    if (this.at === null || this.play.on || !this.scene?.columns.length) return null;
+    const here = clamp(Math.floor(this.at), 0, this.scene.columns.length - 1), number = parseInt(this.scene.columns[here].n.split("-").at(-1) || "0");
+    return Math.round((number + Math.min(0.99, this.at - here)) * 100) / 100;
+  }
+
+  /** @param {number} address */
+  goTo(address) {
+    const { columns } = this.scene, last = (/** @type {Placed} */ one) => parseInt(one.n.split("-").at(-1) || "-1");
+    const here = Math.max(0, columns.findIndex((one) => last(one) >= Math.floor(address)));
+    this.seek(here + (columns[here].stack ? 0.99 : address % 1));
+  }
+
+  /** @param {boolean} turn */
+  turnTo(turn) {
+    this.turn = turn;
+    remember(turn);
+    this.draw();
+  }
+
+  // -- hands
+
+  wire() {
+    const { stage, scene } = this, scrub = /** @type {HTMLElement | null} */ (stage.querySelector(".jl-scrub"));
+    if (!scrub) return;
+    stage.querySelector(".jl-play").addEventListener("click", () => (this.play.on ? this.play.stop() : this.play.start()));
+    const seek = (/** @type {PointerEvent} */ event) => {
+      const box = scrub.getBoundingClientRect(), t = scene.turned ? event.clientY - box.top : event.clientX - box.left;
+      const found = scene.columns.findIndex((one) => t < one.t + one.w + 8), here = found < 0 ? scene.columns.length - 1 : found, one = scene.columns[here];
+      this.seek(here + clamp((t - one.t) / one.w, 0.01, 0.99));
+    };
+    scrub.addEventListener("pointerdown", (event) => {
+      event.preventDefault();
+      scrub.focus();
+      seek(event);
+      addEventListener("pointermove", seek);
+      addEventListener("pointerup", () => removeEventListener("pointermove", seek), { once: true });
+    });
+    for (const group of /** @type {NodeListOf<SVGElement>} */ (stage.querySelectorAll(".jl-col")))
+      group.addEventListener("click", () => this.open(scene.columns[Number(group.dataset.i)]));
+  }
+
+  /** @param {KeyboardEvent} event */
+  pressed(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || !this.scene) return;
+    if (event.key !== "Escape") event.stopPropagation(); // the keys are the view's, not the notebook's
+    this.view.classList.remove("jl-mouse");
+    const on = /** @type {HTMLElement} */ (event.target), { columns } = this.scene;
+    if (event.key === "Escape" && !this.details.hidden) this.details.hidden = true;
+    else if (on.closest(".jl-more") || /SELECT|INPUT|TEXTAREA/.test(on.tagName)) return;
+    else if (on.matches(".jl-scrub") && event.key === "Enter") this.open(columns[Number(on.getAttribute("aria-valuenow"))]);
+    else if (on.matches(".jl-scrub") && this.step(event.key)) on.focus({ preventScroll: true });
+    else if (event.key === " " && on.tagName !== "BUTTON") this.play.on ? this.play.stop() : this.play.start();
+    else if (event.key === "t") this.turnTo(!this.turn);
+    else return;
+    event.preventDefault();
+  }
+
+  /** Go a call on or back. @param {string} key */
+  step(key) {
+    const here = Number(this.stage.querySelector(".jl-scrub").getAttribute("aria-valuenow")), last = this.scene.columns.length - 1;
+    const to = { ArrowRight: here + 1, ArrowDown: here + 1, ArrowLeft: here - 1, ArrowUp: here - 1, Home: 0, End: last }[key];
+    if (to === undefined) return false;
+    this.seek(clamp(to, 0, last) + 0.99);
+    return true;
+  }
+
+  /** Tell all of a column below the picture. @param {Placed} one */
+  open(one) {
+    const { data, run } = this, file = run.scene.file, lines = (/** @type {Box} */ box) => run.lines[box.lines].map(([, line]) => line);
+    const how = one.stack ? "All ranks issued the same calls, and every one met its partner."
+      : one.missing ? "It was never issued: the next call came in its place."
+      : { met: "They met, as they should.", wrong: "They met, but should not have.", apart: "They face each other, and can never meet.", open: "A rank never came, or it never ended." }[one.flag];
+    const listed = (/** @type {Fact[]} */ facts) => facts.map(([name, said]) => `<tr><th scope="row">${esc(name)}</th><td>${esc(said)}</td></tr>`).join("");
+    const cards = one.boxes.map((box, lane) => {
+      const who = esc(data.texts[run.lanes[lane]]);
+      if (!box) return `<div><p class="jl-h">${who}</p><p class="jl-soft">issued no call here</p></div>`;
+      const { first, rest, stack, made } = factsOf(data, box), [line] = lines(box);
+      return `<div><p class="jl-h">${who} <span class="jl-swatch" style="background:var(--jl-k${box.kind});color:var(--jl-i${box.kind})">${esc(box.label)}</span>${line ? ` <span class="jl-soft">${esc(file)}:${line}</span>` : ""}</p>` +
+        `${made ? `<p>${esc(made)}</p>` : ""}<table>${listed(first.length ? first : rest)}</table>${box.open ? '<p class="jl-tone-bad">It never ends.</p>' : ""}` +
+        (first.length ? `<details><summary>times and more</summary><table>${listed(rest)}</table>${stack ? `<pre tabindex="0">${esc(stack)}</pre>` : ""}</details>` : "") + `</div>`;
+    });
+    this.details.innerHTML = `<p class="jl-h jl-big">${one.missing ? `No ${esc(one.missing[1])}` : `${one.stack ? "Calls" : "Call"} ${esc(one.n)}`} <span class="jl-soft">${how}</span></p><div class="jl-two">${cards.join("")}</div>`;
+    this.details.append(button("✕", "Close", () => { this.details.hidden = true; }, { "aria-label": "Close", class: "jl-x" }));
+    this.details.hidden = false;
+    if (!one.stack && !one.missing && this.get("selected") !== one.slot) this.set("selected", one.slot);
+  }
+
+  // -- the program
+
+  code() {
+    const { file, code, tried } = this.run.scene;
+    const least = Math.min(...code.map(([, , text]) => text.match(/^ */)[0].length));
+    const lines = code.map(([sign, number, text, here], i) => {
+      const skipped = i && number && code[i - 1][1] && number > code[i - 1][1] + 1 ? '<div class="jl-skip">⋯</div>' : "";
+      const tags = here.map(([who, kind, tone]) => `<span class="jl-tag${tone ? ` jl-tag-${tone}` : ""}"${kind >= 0 ? ` style="background:var(--jl-k${kind});color:var(--jl-i${kind})"` : ""}>${esc(who)}</span>`).join("");
+      const said = esc(text.slice(least)), look = sign === "+" ? "jl-add" : here.length ? "jl-hit" : "";
+      return `${skipped}<div class="${look}"><span class="jl-no">${sign === "+" ? "+" : number}</span>${sign === "-" ? said.replace(/^( *)(.*)$/, "$1<s>$2</s>") : said}${this.covered.length ? "" : tags}</div>`;
+    });
+    const said = this.covered.length ? "" : tried, below = said ? `<p class="jl-do">${coded(said)}</p>` : "";
+    this.low.innerHTML = lines.length ? `<div class="jl-code" role="region" aria-label="The lines of ${esc(file)}">${lines.join("")}</div>${below}` : below;
+    for (const one of this.low.querySelectorAll(".jl-code")) // one that scrolls takes the focus
+      looking(() => { if (one.scrollWidth > one.clientWidth) one.setAttribute("tabindex", "0"); });
+  }
+
+  // -- all the rest
+
+  openMore() {
+    this.more.hidden = false;
+    this.opener.setAttribute("aria-expanded", "true");
+    this.tellStory();
+    if (!this.every) {
+      this.every = new LiveView(this.grid, this.model);
+      this.every.show(this.data, this.run);
+    }
+  }
+
+  closeMore() {
+    this.more.hidden = true;
+    this.opener.setAttribute("aria-expanded", "false");
+  }
+
+  tellStory() {
+    const { data, run } = this, text = (/** @type {number} */ n) => data.texts[n], { story } = run.scene;
+    const title = `<p class="jl-title"><strong>${esc(text(run.title))}</strong> <span class="jl-soft">${esc(text(run.measured))}</span></p>`;
+    const keys = '<p class="jl-soft">Keys: arrows on the dots and on the scrubber; Enter tells of a call; Space plays; t turns the lanes.</p>';
+    this.story.innerHTML = this.covered.length ? title + keys
+      : `<ol>${story.map(([kind, pieces]) => `<li class="jl-of-${kind}">${this.pieces(pieces)}</li>`).join("")}</ol>` +
+        title + keys;
+  }
+
+  /** Say something to a screen reader. @param {string} said */
+  announce(said) { this.live.textContent = said; }
+}
+
+/** Fill an element with the view of a run. @param {HTMLElement} root @param {Model} model */
+export function mount(root, model) { return new First(root, model); }

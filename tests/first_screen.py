@@ -1,0 +1,168 @@
+"""What the first screen shows, measured in Chromium: `python -m tests.first_screen [--shots FOLDER]`.
+
+For each screen, at three sizes, on a light and a dark page: words and controls in sight, the smallest text, labels that
+are cut, requests to the outside, and for a page with positions how far the picture's top and the dots move between
+them. Words are counted where they can be seen; a row of dots and the scrubber are one control each. The page is the
+bench's first screen, too: one module draws both. Contrast and roles are axe-core's, in the tests of the browser.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from playwright.sync_api import Browser, Page
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import joinlab
+from joinlab.emulator.recorded import recorded
+from joinlab.picture.page import Position, write_html, write_sliders
+from tests.browser import chromium
+
+SIZES = ((1440, 900), (1024, 768), (390, 844))
+MOST_WORDS, MOST_CONTROLS, LEAST_TEXT = 60, 8, 11
+
+
+def odd_of_8(rank, inputs):
+    grads = torch.ones(8)
+    for step, _ in enumerate(inputs):
+        dist.all_reduce(grads)
+        if rank == 5 and step == 15:
+            dist.broadcast(grads, 0)
+        dist.broadcast(grads, 0)
+        dist.barrier()
+
+
+def odd_of_64(rank, inputs):
+    for step, _ in enumerate(inputs):
+        loss = torch.tensor(float("nan") if (rank, step) == (41, 9) else 1.0)
+        dist.barrier()
+        if not loss.isnan():
+            dist.all_reduce(loss)
+        dist.broadcast(loss, 0)
+
+
+def one_raises(rank, inputs):
+    model = DDP(torch.nn.Linear(1, 1))
+    for at, input in enumerate(inputs):
+        if rank == 1 and at == 3:
+            raise ValueError("sample 3 is empty")
+        model(input).backward()
+    dist.barrier()
+
+
+def pages(folder: Path) -> dict[str, Path]:
+    """Every screen that is measured, as a page."""
+    runs = {
+        "case 2": joinlab.emulate(joinlab.cases.case_2, (5, 6)),
+        "case 4": joinlab.emulate(joinlab.cases.case_4, (5, 6)),
+        "one odd of 8": joinlab.emulate(odd_of_8, (20,) * 8),
+        "one odd of 64": joinlab.emulate(odd_of_64, (12,) * 64),
+        "a raise": joinlab.emulate(one_raises, (5, 5)),
+        "a healthy run": joinlab.emulate(joinlab.cases.case_1, (5, 6)),
+    }
+    for run in runs.values():
+        joinlab.diagnose(run)
+    found = {name: write_html(run, folder / f"{name}.html") for name, run in runs.items()}
+    return {"81 positions": positions(folder / "positions.html")} | found
+
+
+def positions(path: Path) -> Path:
+    """Case 4 at all 81 positions of its dots."""
+    start = Position("Case 4", "today", (5, 6))
+    runs = ((Position("Case 4", "today", at), recorded(4, at)) for at in product(range(9), repeat=2))
+    return write_sliders("Case 4", ((at, run) for at, run in runs if run is not None), start, path)
+
+
+SEEN = """() => {
+    const seen = (one) => one.checkVisibility({ opacityProperty: true }), look = (one) => getComputedStyle(one);
+    const inSight = (one) => {
+        const box = one.getBoundingClientRect();
+        return box.width > 1 && box.height > 1 && box.top < innerHeight && box.bottom > 0 && box.right > 0
+            && seen(one); };
+    const texts = [];
+    const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    for (let node; (node = walk.nextNode()); ) {
+        const on = node.parentElement, skipped = /SCRIPT|STYLE|TITLE|OPTION/i.test(on.tagName);
+        if (skipped || !node.data.trim() || !inSight(on)) continue;
+        const cut = on.scrollWidth > on.clientWidth + 1 && look(on).overflowX === 'hidden';
+        texts.push({ text: node.data.trim(), size: parseFloat(look(on).fontSize), cut });
+    }
+    for (const one of [...document.querySelectorAll('select')].filter(inSight))
+        texts.push({ text: one.selectedOptions[0].text, size: parseFloat(look(one).fontSize), cut: false });
+    const stage = document.querySelector('.jl-stage').getBoundingClientRect();
+    const cut = [...document.querySelectorAll('.jl-scene text')].filter((one) => {
+        const box = one.getBoundingClientRect();
+        return inSight(one) && (box.right > stage.right + 1 || box.left < stage.left - 1); });
+    const controls = 'button, input, select, a[href], summary, [role=slider], [tabindex="0"]';
+    return {
+        words: texts.flatMap((one) => one.text.split(/\\s+/)).filter((one) => /\\p{L}/u.test(one)).length,
+        controls: [...document.querySelectorAll(controls)].filter(inSight).length,
+        least: Math.min(...texts.map((one) => one.size)),
+        cut: [...cut.map((one) => one.textContent), ...texts.filter((one) => one.cut).map((one) => one.text)],
+        top: document.querySelector('.jl-scene').getBoundingClientRect().top,
+        dots: [...document.querySelectorAll('.jl-dotrow')].map((one) => one.getBoundingClientRect().top) }; }"""
+
+
+def moved(page: Page) -> float:
+    """How far, in px, the picture's top and the dots move over all positions."""
+    seen = []
+    for one, other in product(range(9), repeat=2):
+        page.evaluate(f"location.hash = '#case=1&barrier=0&inputs={one},{other}'")
+        page.wait_for_function(f"document.querySelector('.jl-scene') && location.hash.includes('inputs={one},{other}')")
+        found = page.evaluate(SEEN)
+        seen.append([found["top"], *found["dots"]])
+    return max(max(some) - min(some) for some in zip(*seen, strict=True))
+
+
+def measured(browser: Browser, path: Path, size: tuple[int, int], scheme: str, shot: Path | None) -> dict[str, object]:
+    """What is seen of one page."""
+    outside: list[str] = []
+    page = browser.new_page(
+        viewport={"width": size[0], "height": size[1]}, color_scheme=scheme, reduced_motion="reduce"
+    )
+    page.on("request", lambda asked: None if asked.url.startswith("file:") else outside.append(asked.url))
+    page.goto(path.as_uri())
+    page.locator(".jl-scene").wait_for()
+    found: dict[str, object] = page.evaluate(SEEN) | {"outside": len(outside)}
+    if shot is not None:
+        page.screenshot(path=shot)
+    if path.stem == "positions":
+        found["moved"] = moved(page)
+    page.close()
+    return found
+
+
+def rows(shots: Path | None) -> Iterator[tuple[str, dict[str, object]]]:
+    """A row for each screen, size and theme."""
+    with tempfile.TemporaryDirectory() as name, chromium() as browser:
+        for screen, path in pages(Path(name)).items():
+            for size, scheme in product(SIZES, ("light", "dark")):
+                told = f"{screen}, {size[0]} x {size[1]}, {scheme}"
+                yield told, measured(browser, path, size, scheme, shots and shots / f"{told}.png")
+
+
+def main() -> None:
+    """Print every row, and mark what is beyond its bound."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shots", type=Path, help="a folder for the screenshots")
+    shots = parser.parse_args().shots
+    if shots is not None:
+        shots.mkdir(parents=True, exist_ok=True)
+    for told, found in rows(shots):
+        beyond = found["words"] > MOST_WORDS or found["controls"] > MOST_CONTROLS or found["least"] < LEAST_TEXT  # type: ignore[operator]
+        wrong = beyond or found["cut"] or found["outside"] or found.get("moved", 0)
+        moved_ = f", moved {found['moved']:g} px" if "moved" in found else ""
+        print(
+            f"{'✕' if wrong else '✓'} {told}: {found['words']} words, {found['controls']} controls, "
+            f"text {found['least']:g} px and up, cut {found['cut'] or 0}, outside {found['outside']}{moved_}"
+        )
+
+
+if __name__ == "__main__":
+    main()

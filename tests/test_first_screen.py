@@ -1,0 +1,155 @@
+"""The first screen in a real browser: what is drawn of a position, not only what is written."""
+
+from __future__ import annotations
+
+import pytest
+
+import joinlab
+from joinlab.emulator.recorded import recorded
+from joinlab.picture.page import write_html
+
+pytestmark = pytest.mark.browser
+pytest.importorskip("playwright.sync_api")
+from browser import barriers, watched  # noqa: E402
+from playwright.sync_api import expect  # noqa: E402
+
+from tests.first_screen import LEAST_TEXT, MOST_CONTROLS, MOST_WORDS, SEEN, positions  # noqa: E402
+
+WIDE = {"width": 1440, "height": 900}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("first")
+    case_4 = joinlab.emulate(joinlab.cases.case_4, (5, 6))
+    joinlab.diagnose(case_4)  # tries fixes
+    write_html(case_4, folder / "case_4.html")
+    write_html(recorded(2, (5, 6)), folder / "case_2.html")
+    positions(folder / "positions.html")
+    return folder
+
+
+@pytest.fixture
+def opened(browser, files):
+    """Opens a page at an address; at the end, nothing was asked for and nothing went wrong."""
+    open_pages = []
+
+    def go(name: str, at: str = "", **options):
+        file = (files / f"{name}.html").as_uri()
+        page = watched(browser, [file], **{"viewport": WIDE, **options})
+        open_pages.append(page)
+        made = page.__enter__()
+        made.goto(file + at)
+        made.locator(".jl-scene").wait_for()
+        return made
+
+    yield go
+    for page in open_pages:
+        page.__exit__(None, None, None)
+
+
+def column(page, number: str):
+    return page.locator(f".jl-col:has(.jl-num:text-is('{number}'))")
+
+
+def test_the_nouns_of_the_headline_have_the_colours_of_their_boxes(opened):
+    page = opened("case_4")
+    for noun in ("anyone left?", "barrier"):
+        said = page.locator(".jl-headline span span", has_text=noun).evaluate("(one) => getComputedStyle(one).color")
+        drawn = column(page, "call 29").locator("text", has_text=noun).evaluate("(one) => getComputedStyle(one).fill")
+        assert said == drawn
+
+
+def test_half_way_the_wrong_value_is_between_the_lanes(opened):
+    page = opened("case_4")
+    lower, upper = (column(page, "call 29").locator(".jl-fill").nth(lane).bounding_box() for lane in (1, 0))
+    tops = []
+    for at in ("29.36", "29.5", "29.6", "29.72"):
+        page.evaluate("(at) => { location.hash = '#at=' + at; location.reload(); }", at)
+        page.wait_for_load_state()
+        token = page.locator(".jl-token[visibility=visible]")
+        expect(token).to_have_text("0")
+        box = token.bounding_box()
+        tops.append(box["y"] + box["height"] / 2)
+    assert tops == sorted(tops, reverse=True)  # from rank 1's barrier up to rank 0's question
+    for y in tops[1:3]:
+        assert upper["y"] + upper["height"] < y < lower["y"]
+
+
+def test_what_is_to_come_is_empty_and_the_keys_go_on(opened):
+    page = opened("case_4", "#at=26.99", reduced_motion="reduce")
+    inked = "(one) => getComputedStyle(one).opacity"
+    label = column(page, "30").locator("text:not(.jl-num)").first
+    assert label.evaluate(inked) == "0"
+    scrub = page.get_by_role("slider", name="Call")
+    scrub.focus()
+    for key in ("End", "Enter"):
+        page.keyboard.press(key)
+    assert label.evaluate(inked) == "1" and page.url.endswith("#at=31.99")
+    expect(page.locator(".jl-told")).to_contain_text("Call 31")
+    assert page.locator(".jl-told").get_by_text("It never ends.").count() == 1
+    page.keyboard.press("Escape")
+    expect(page.locator(".jl-told")).to_be_hidden()
+
+
+def test_play_runs_from_where_the_first_rank_runs_out(opened):
+    page = opened("case_4", reduced_motion="reduce")  # a call at a time
+    page.get_by_role("button", name="Play").click()
+    page.wait_for_function("() => document.querySelector('.jl-scrub').getAttribute('aria-valuenow') === '1'")
+    assert page.locator(".jl-col.jl-future").count() == 5
+    page.get_by_role("button", name="Play").click()
+    expect(page.get_by_role("button", name="Play")).to_have_attribute("aria-pressed", "false")
+
+
+def test_the_fix_stands_in_the_code(opened):
+    page = opened("case_4")
+    struck = page.locator(".jl-code s")
+    assert struck.text_content() == "dist.barrier()"
+    assert "line-through" in struck.evaluate("(one) => getComputedStyle(one).textDecorationLine")
+    expect(page.locator(".jl-code .jl-add")).to_have_text("+dist.barrier()")
+    expect(page.locator(".jl-do")).to_contain_text("Tried: both ranks finish.")
+
+
+def test_nobody_stands_where_a_rank_never_came(opened):
+    page = opened("case_2")
+    ghost, call = (
+        page.locator(".jl-ghost rect").bounding_box(),
+        column(page, "call 11").locator(".jl-fill").bounding_box(),
+    )
+    assert ghost["y"] + ghost["height"] < call["y"] and abs(ghost["x"] - call["x"]) < 2
+    assert page.locator(".jl-fill[mask]").count() == 1  # it fades out
+
+
+def test_the_lanes_turn_and_stay_so(opened):
+    page = opened("case_4")
+    one, other = (page.locator(".jl-rank").nth(lane) for lane in (0, 1))
+    assert one.bounding_box()["x"] == other.bounding_box()["x"]
+    page.get_by_role("button", name="Lanes as columns").click()
+    for _ in range(2):
+        assert one.bounding_box()["y"] == other.bounding_box()["y"]
+        page.reload()
+        page.locator(".jl-scene").wait_for()
+    page.get_by_role("button", name="Lanes as columns").click()
+
+
+@pytest.mark.parametrize("size", [(1440, 900), (390, 844)])
+def test_a_dot_moves_the_inputs_and_nothing_under_the_pointer(opened, size):
+    page = opened("positions", viewport={"width": size[0], "height": size[1]})
+    before = page.evaluate(SEEN)
+    page.locator(".jl-dotrow").first.locator("i").nth(2).click()
+    expect(page.locator(".jl-dotrow").first).to_have_attribute("aria-valuenow", "2")
+    assert "inputs=2,6" in page.url
+    page.keyboard.press("ArrowRight")
+    assert "inputs=3,6" in page.url
+    after = page.evaluate(SEEN)
+    assert (after["top"], after["dots"]) == (before["top"], before["dots"])
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["case_4", "case_2", "positions"])
+def test_it_is_calm_and_can_be_read(opened, axe, name, scheme):
+    page = opened(name, color_scheme=scheme, reduced_motion="reduce")
+    found = page.evaluate(SEEN)
+    assert found["words"] <= MOST_WORDS and found["controls"] <= MOST_CONTROLS
+    assert found["least"] >= LEAST_TEXT and found["cut"] == []
+    assert barriers(page, axe, ".jl-first") == []
