@@ -33,9 +33,9 @@ def find(scene: Scene) -> tuple[Line, ...]:
                     LineKind.HEADLINE,
                     "splits",
                     ranks,
-                    (scene.call(rows[0]),),
+                    tuple(map(scene.call, rows)),
                     lines=tuple(filter(None, [scene.line_of(rows[0], ranks)])),
-                    facts={"sides": [list(ranks)], "sent": sent, "received": received},
+                    facts={"sides": [[rank] for rank in ranks], "sent": sent, "received": received},
                 ),
             )
     return ()

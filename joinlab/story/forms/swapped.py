@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
+from joinlab.analysis.matching import Slot
 from joinlab.analysis.parting import Fit, Place, place_of
 from joinlab.analysis.wording import tensor
 from joinlab.ops import POINT_TO_POINT
@@ -24,6 +25,8 @@ def find(scene: Scene) -> tuple[Line, ...]:
     """The first calls that two lanes issued in another order, where no call before them parts the ranks."""
     if scene.folding.matched.is_part or scene.meta.get("skipped"):
         return ()
+    if all(_alike(scene, slot) for slot in scene.parting.slots):  # nearly always, where nothing went wrong
+        return ()
     lanes = sorted(scene.parting.lanes, key=lambda rank: (len(scene.parting.lanes[rank]), -rank))
     most = lanes[-1]
     for group, paths in _paths(scene).items():
@@ -33,6 +36,17 @@ def find(scene: Scene) -> tuple[Line, ...]:
                 if found and not _comes_too_late(scene, group, found[0]):
                     return _told(scene, partial(what, scene.parting.joins), *found[1:])
     return ()
+
+
+def _alike(scene: Scene, slot: Slot) -> bool:
+    """Whether the calls of a slot came from one line with data of one form, or join() shadows them."""
+    if slot.differs:
+        return False
+    rows = [scene.parting.call(slot, rank) for rank in slot.calls]
+    first = rows[0]
+    names = ("call_site", "shape", "stack")
+    one_line = all(row[name] == first[name] for row in rows for name in names)  # type: ignore[literal-required]
+    return one_line or len({row["origin"] for row in rows}) > 1
 
 
 def _paths(scene: Scene) -> dict[str, dict[int, list[CallRow]]]:
