@@ -119,6 +119,14 @@ def generator(rank, inputs):
         model.module.weight.grad.item()
 
 
+def not_a_number(rank, inputs):
+    for i, _ in enumerate(inputs):
+        loss = torch.tensor(float("nan") if rank == 1 and i == 1 else 0.5)
+        if torch.isnan(loss):  # PARTS
+            continue
+        dist.all_reduce(loss)
+
+
 def joined(rank, inputs):
     model = DDP(nn.Linear(1, 1))
     with model.join():
@@ -140,6 +148,7 @@ CASES = {
     swallowed: ((3, 3), [load], {"rank": {0: 0, 1: 1}, "i": {0: 1, 1: 1}}),
     subgroup: ((3, 3, 3), [], {"value": {0: 1.0, 1: 10.0}}),
     on_one_line: ((1, 1), [], {"rank": {0: 0, 1: 1}}),
+    not_a_number: ((2, 2), [], {}),
     generator: ((2, 3), [batches], {"len(inputs)": {0: 2, 1: 3}}),
 }
 
@@ -151,6 +160,11 @@ def test_the_ways_part_at_the_marked_lines(program, backend):
     lines, seen = parted(program, inputs, backend)
     assert sorted(lines) == sorted(marks(program, *helpers))
     assert {name: seen.get(name) for name in values} == values
+
+
+def test_a_number_that_is_none_is_told():
+    _, seen = parted(not_a_number, (2, 2))
+    assert seen["loss"] == {0: 0.5, 1: "nan"}
 
 
 @pytest.mark.parametrize("program", [joined, root_sends], ids=lambda program: program.__name__)

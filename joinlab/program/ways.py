@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import lru_cache
+from math import isfinite
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, TypeVar
 
@@ -326,6 +327,8 @@ def told_of(name: str, value: Any) -> tuple[str, Plain] | None:
     (('best', 0.4), ('len(seen)', 2), None)
     """
     kind = type(value)
+    if kind is float and not isfinite(value):
+        return name, str(value)  # JSON has no number for it
     if value is None or kind in (bool, float) or (kind is int and abs(value) < 2**63):
         return name, value
     if kind is str and len(value) <= MAX_TEXT:
@@ -334,7 +337,7 @@ def told_of(name: str, value: Any) -> tuple[str, Plain] | None:
         return f"len({name})", len(value)
     if _is_tensor(value):
         if value.device.type == "cpu" and value.numel() == 1 and value.layout is sys.modules["torch"].strided:
-            return name, _item(value)
+            return told_of(name, _item(value))
         return f"{name}.shape", str(tuple(value.shape))
     if kind.__module__ == "numpy" and hasattr(value, "dtype") and not getattr(value, "shape", True):
         return told_of(name, value.item())

@@ -79,7 +79,7 @@ _WENT = {
 
 
 def _shown(name: str, value: object) -> str:
-    if name.endswith(".shape"):
+    if name.endswith(".shape") or value in ("nan", "inf", "-inf"):
         return str(value)
     return f"{value:.6g}" if isinstance(value, float) else repr(value)
 
