@@ -240,7 +240,7 @@ def assumed(timeline: Timeline, before: str = "") -> str:
     said = [knobs.get("assumes") or ""]
     for seconds in sorted({one["after_s"] for one in knobs.get("watchdog") or ()}):
         ranks = ranks_text([one["rank"] for one in knobs["watchdog"] if one["after_s"] == seconds])
-        said.append(f"On GPUs NCCL's watchdog aborts {ranks} {seconds:g} s later, when the group's timeout has passed.")
+        said.append(f"On GPUs NCCL's watchdog, after the group's timeout of {seconds:g} s, aborts {ranks}.")
     told = " ".join(filter(None, said))
     return f"{before}{told}" if told else ""
 
