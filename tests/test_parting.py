@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import joinlab
+from joinlab.program.ways import told_of
 
 
 def parted(program, inputs=(3, 3), backend="nccl"):
@@ -165,6 +166,11 @@ def test_the_ways_part_at_the_marked_lines(program, backend):
 def test_a_number_that_is_none_is_told():
     _, seen = parted(not_a_number, (2, 2))
     assert seen["loss"] == {0: 0.5, 1: "nan"}
+
+
+def test_a_number_that_is_not_real_is_told_by_its_shape():
+    assert told_of("z", torch.ones((), dtype=torch.complex64)) == ("z.shape", "()")
+    assert told_of("z", torch.ones(1)) == ("z", 1.0)
 
 
 @pytest.mark.parametrize("program", [joined, root_sends], ids=lambda program: program.__name__)

@@ -336,8 +336,8 @@ def told_of(name: str, value: Any) -> tuple[str, Plain] | None:
     if kind in _SIZED:
         return f"len({name})", len(value)
     if _is_tensor(value):
-        if value.device.type == "cpu" and value.numel() == 1 and value.layout is sys.modules["torch"].strided:
-            return told_of(name, _item(value))
+        if value.device.type == "cpu" and value.numel() == 1 and (item := _item(value)) is not None:
+            return told_of(name, item)
         return f"{name}.shape", str(tuple(value.shape))
     if kind.__module__ == "numpy" and hasattr(value, "dtype") and not getattr(value, "shape", True):
         return told_of(name, value.item())
