@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import joinlab
+from joinlab.errors import LaunchError
 from joinlab.story.judge import tell
 from joinlab.story.lines import Edit, Line, LineKind
 from joinlab.story.story import Story
@@ -340,7 +341,10 @@ def run(name: str, backend: str, launched: bool = False, fixes: bool = False) ->
 
 def check(name: str, backend: str, launched: bool = False) -> list[str]:
     """Run one program: what is wrong with its story."""
-    return checker(name, *run(name, backend, launched)).problems()
+    try:
+        return checker(name, *run(name, backend, launched)).problems()
+    except LaunchError as error:  # what needs a GPU is refused: the row does not know either
+        return [f"FALSE refusal: {error}"] if getattr(table()[name], backend) else []
 
 
 def checker(name: str, timeline: Timeline, story: Story, text: str | None = None) -> Check:
@@ -374,7 +378,11 @@ def main() -> int:
     runs = wrong = silent = 0
     for name in names:
         for backend in backends:
-            timeline, story = run(name, backend, told.launched, fixes=not told.quick)
+            try:
+                timeline, story = run(name, backend, told.launched, fixes=not told.quick)
+            except LaunchError as error:
+                print(f"{name} {backend}: not run, {error}")
+                continue
             problems = checker(name, timeline, story).problems()
             runs, false = runs + 1, any(one.startswith("FALSE") for one in problems)
             wrong, silent = wrong + false, silent + (bool(problems) and not false)
