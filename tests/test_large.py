@@ -16,7 +16,6 @@ import polars as pl
 import pytest
 from bench.large import large as made
 from dumps import write
-from joinlab.notebook.verdict_card import card
 
 import joinlab
 from joinlab.analysis import reading
@@ -200,7 +199,7 @@ def test_what_is_derived_of_a_timeline_dies_with_it(many):
     """No cache holds it, and no circle of references: what is dropped is gone at once."""
     run = made(5, 1000) if many else joinlab.emulate(joinlab.cases.case_4, (5, 6))
     frame = weakref.ref(run.calls)
-    diagnose(run), pack(run), lanes(run), card(run), packed_view(run, True)
+    diagnose(run), pack(run), lanes(run), packed_view(run, True)
     gc.collect()
     gc.disable()
     try:
