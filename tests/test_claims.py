@@ -29,22 +29,13 @@ def first_look(even, real, without_barrier, without_both):
     assert [end.proven for end in real.ends] == [True, True]
 
 
-def collectives(kinds, one_by_one, real, run, refused, seen, together, turns):
-    assert joinlab.who_holds(real) == joinlab.who_holds(run)
-    held = {name: joinlab.who_holds(one) for name, one in seen.items()}
-    for name in ("reduce", "all_reduce"):
-        own = [holding.tensors[0] for holding in held[name].before]
-        total = tuple(map(sum, zip(*own, strict=True)))
-        assert held[name].after[1].tensors == (total,)
-    assert held["all_reduce"].after[0] == held["all_reduce"].after[1]
-    assert seen["gather"].returns[1] is None and refused.ends[0].proven
-    assert [h.tensors[0] for h in held["all_gather"].before] == list(held["all_gather"].after[2].tensors)
-    assert kinds["nccl"] == "all_reduce" != kinds["gloo"]
+def collectives(one_by_one, real, run, refused, together, turns):
+    assert joinlab.who_holds(real) == joinlab.who_holds(run) and refused.ends[0].proven
     assert sorted(together)[10] < sorted(one_by_one)[10]
     assert list(turns.returns) == sorted(turns.returns)
 
 
-def ddp_inside(calls, first_call, last, reduces, seeds, spans, summed, toy):
+def ddp_inside(calls, last, reduces, seeds, summed, toy):
     assert toy.returns[0] != toy.returns[1]
     (before_0, after_0), (before_1, after_1) = seeds.returns
     assert before_0 != before_1 and after_0 == after_1 == before_0
@@ -52,57 +43,49 @@ def ddp_inside(calls, first_call, last, reduces, seeds, spans, summed, toy):
     assert per_input[0] == 1 < per_input[1] == per_input[2]
     assert calls.filter(pl.col("origin").str.contains("rebuild"))["input"].unique().to_list() == [1]
     assert last["before_the_end"].all() and last["begun_us"].is_sorted()
-    assert spans["begin_ns"][0] < first_call < spans["end_ns"][0]
     assert reduces.filter(pl.col("rank") == 0).height == len(summed.returns[0]) == 2
     assert summed.returns[0] == summed.returns[1] == [(1 + 1 + 2 + 2) / 2] * 2
 
 
-def six_cases(SIX, as_then, as_today, asker, barriers, crossed, first_unmet, modelled, on_gloo, short, trace):
-    assert as_then == asker
-    assert [n for n in SIX if as_then[n] != as_today[n]] == [4]
-    assert as_today[4] == as_then[4][::-1]
-    assert on_gloo == modelled and on_gloo[2][1] == on_gloo[3][1] == "raises"
+def six_cases(SIX, model, real, seen, short, words):
+    assert seen["then"] == seen["asker"]
+    assert [n for n in SIX if seen["then"][n] != seen["today"][n]] == [4]
+    assert seen["today"][4] == seen["then"][4][::-1]
+    on_gloo = words(real)
+    assert on_gloo == words(model) and on_gloo[2][1] == on_gloo[3][1] == "raises"
     assert on_gloo[4] == on_gloo[5] == ("hangs", "hangs")
-    assert set(first_unmet.values()) == {"all-reduce (DDP backward())"}
-    assert short[2].ends[1].pending and short[3].ends[1].proven
-    assert len(crossed) == 1 and "barrier" in trace["rank 0"][-2] and "backward" in trace["rank 1"][-2]
-    assert barriers["seq"].n_unique() == 1
+    assert short[3].ends[1].proven and short[5].ends[1].proven
 
 
-def why_case_4_hangs(
-    slots_of, GRADIENTS, as_float, by_counts, garbage, last, looked, now, one, run, slots, spoilt, two, ways
-):
-    assert "barrier" in slots["rank 1"][4] and slots["out 0"][4] == f"{as_float:.3g}" and as_float != 0
+def case_4_call_by_call(slots_of, by_counts, crossed, last, looked, now, one, run, slots, two, ways):
+    assert "barrier" in slots["rank 1"][4] and 0 < float(slots["out 0"][4]) < 1e-40
     assert slots["out 0"][5] == slots["out 1"][5] == "0" and slots["dtype 1"][6] != slots["dtype 0"][6]
     assert run.ends[0].proven and run.ends[1].kind == "finished" and len(ways) >= 3
-    assert str(2**32 + 1) in garbage.timeline.ends[1].text and garbage.knobs[0]["pad"] == 1
     assert [str(end) for end in now.ends] == [str(end) for end in run.ends][::-1]
     barrier, common, last_row = slots_of(now, last=3).rows(named=True)
     assert "barrier" in barrier["rank 1"] and barrier["out 0"] == common["out 1"] == "0"
     assert (common["rank 0"], common["rank 1"]) == ("who is last?", "anyone left?")
     assert (last_row["rank 0"], last_row["rank 1"]) == ("final parameters", "who is last?") and not last_row["out 1"]
-    assert {end.kind for n in [(2, 2), (2, 5)] for end in by_counts[n]} == {"finished"} and GRADIENTS in spoilt
+    assert {end.kind for n in [(2, 2), (2, 5)] for end in by_counts[n].ends} == {"finished"}
+    assert crossed[0] == 0 < crossed[-1]
     assert two.ends[1].pending and last["completed_ns"][0] is last["host_wait_begin_ns"][0] is None
     assert looked.ends[1].proven and "is through" in looked.output[1] and "gradient" not in looked.output[1]
     assert "rebuild" in one.call(1, one.ends[1].call)["origin"] and one.ends[0].kind == "finished"
 
 
-def join_options(
-    apart, by_all, by_those_left, disabled, failed, final, hand, late, limit, norm, parameters, skewed, synced, thrown
-):
+def join_options(by_all, by_those_left, disabled, failed, final, hand, late, limit, norm, parameters, skewed, thrown):
     assert late.calls.filter(pl.col("rank") == 0).height == late.calls.filter(pl.col("rank") == 1).height
-    assert {str(end) for end in apart.ends} == {"finished"}
     assert np.allclose([by_all, by_those_left], np.transpose(hand))
     assert [set(values) for values in final.values()] == [{2.0}, {0.0}]
     assert np.allclose(parameters["linear"], parameters["without_ddp"], atol=1e-6)
     assert norm.filter(pl.col("op") == "broadcast")["root"][-1] == 1
     assert disabled.ends[1].proven and failed.ends[0].proven and "a bad input" in failed.ends[1].text
     assert all(end.kind == "raised" for end in thrown.ends)
-    assert {end.kind.value for end in skewed.ends} == {"finished"} and any(end.proven for end in synced.ends)
+    assert {end.kind.value for end in skewed.ends} == {"finished"}
     assert any(slot.met and not slot.expected for slot in joinlab.match(limit))
 
 
-def your_own_joinable(alone, counted, even, for_oneself, mine, real, refused, right, two, uneven, zero):
+def your_own_joinable(alone, counted, even, for_oneself, mine, refused, two, uneven, zero):
     assert alone.ends[1].proven
     assert set(counted.returns) == {sum(counted.meta["inputs"])}
     assert for_oneself.returns[0] < for_oneself.returns[2] < max(for_oneself.returns) == max(counted.returns)
@@ -111,10 +94,9 @@ def your_own_joinable(alone, counted, even, for_oneself, mine, real, refused, ri
     assert "multiple process groups" in refused["two_process_groups"]
     assert "at least one joinable" in refused["nothing_to_join"] and "constructor" in refused["without_init"]
     assert {str(end) for end in even.ends} == {"finished"} != {str(end) for end in uneven.ends}
-    assert any(end.kind != "finished" for end in real.ends) and set(right.returns) == {4.0}
 
 
-def order(meetings, cured, destroyed, leftovers, mixed, named, named_on_nccl, on_gloo, queued, threads):
+def order(meetings, cured, destroyed, mixed, named, named_on_nccl, on_gloo, queued, threads):
     first = [run.calls.filter(pl.col("seq") == 0)["shape"].to_list() for run in (threads, queued, cured)]
     assert first[0][0] != first[0][1] and first[1][0] != first[1][1] and first[2][0] == first[2][1]
     assert all(end.kind == "hung" for end in threads.ends + queued.ends + named_on_nccl.ends)
@@ -124,24 +106,22 @@ def order(meetings, cured, destroyed, leftovers, mixed, named, named_on_nccl, on
         assert all(slot.expected for slot in joinlab.match(run))
     assert cured.returns[0] == cured.returns[1] == named.returns[0] == named.returns[1]
     assert meetings["1 number meets 2"] == ["finished", "finished"] != meetings["1 number meets 3"]
-    assert leftovers == [] and destroyed.ends[1].proven
+    assert destroyed.ends[1].proven
     assert {end.kind for end in on_gloo.ends} == {"finished"} and on_gloo.call(1, 0)["error"]
 
 
-def what_join_costs(alone, documented, even, measured, old, per_input, real, shadowed, uneven):
+def what_join_costs(documented, even, old, per_input, real, shadowed, uneven):
     assert {number for (name, _), number in per_input.items() if name == "enabled"} == {3}
     assert {number for (name, _), number in per_input.items() if name != "enabled"} == {1}
     assert all(end.kind == "finished" for run in (*real.values(), *uneven.values()) for end in run.ends)
     assert all(len(set(counts.values())) == 1 for counts in shadowed.values())
     assert shadowed[2, 40][0] - shadowed[2, 20][0] == 3 * 20
-    assert len(measured) == len(even) - 2 + len(alone) and all(a <= b <= c for a, b, c in measured.values())
     assert len(even) == 6 and all(len(times) == 25 and min(times) > 0 for times in even.values())
-    assert old.height == len(documented) and old["ratio"].max() == old["ratio"][3]
+    assert old.height == len(documented)
 
 
-def when_your_job_hangs(fixed, flight, hung, missing, on_nccl, quiet, said, timed_out):
+def when_your_job_hangs(flight, hung, missing, on_nccl, quiet, said, timed_out):
     assert hung.ends[0].proven and hung.ends[1].proven
-    assert fixed.output[0].startswith("average loss 1.5") and not fixed.output[1]
     assert "0.5" in on_nccl.output[0] and all(end.pending for end in on_nccl.ends)
     assert [end.proven for end in quiet.ends] == [False, False]
     assert timed_out.ends[0].kind == "finished" and "Timed out waiting 1000ms" in timed_out.ends[1].text
@@ -185,7 +165,7 @@ CLAIMS: dict[str, Callable[..., None]] = {
         collectives,
         ddp_inside,
         six_cases,
-        why_case_4_hangs,
+        case_4_call_by_call,
         join_options,
         your_own_joinable,
         order,
