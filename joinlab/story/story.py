@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from joinlab.analysis.wording import shown
 from joinlab.story.forms import pieces_of, said
 from joinlab.story.lines import Line, LineKind, RankEnd
 from joinlab.story.words import ends
@@ -86,7 +85,7 @@ class Story:
         """The story as plain data, which `json.dumps` takes; each line with its words as "text" and as "pieces"."""
         lines = []
         for line in self.lines:
-            pieces = [asdict(piece) | {"text": shown(piece.text)} for piece in pieces_of(line)]
+            pieces = [asdict(piece) for piece in pieces_of(line)]
             lines.append(asdict(line) | {"text": "".join(piece["text"] for piece in pieces), "pieces": pieces})
         return {"provenance": self.provenance, "lines": lines, "ranks": [asdict(rank) for rank in self.ranks]}
 

@@ -9,9 +9,11 @@ To add a kind of parting, write such a module, add it to PARTINGS at the place w
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
+from joinlab.analysis.wording import shown
 from joinlab.story.forms import (
     alone,
     circle,
@@ -64,9 +66,10 @@ WORDS: Mapping[str, Callable[[Line], Text]] = {
 
 
 def pieces_of(line: Line) -> tuple[Piece, ...]:
-    """The words of a line as marked pieces; joined they are its text."""
+    """The words of a line as marked pieces, fit for any screen; joined they are its text."""
     groups = line.facts.get("ends", ())
-    return told((*WORDS[line.form](line), *(_endings(groups) if line.form not in _SAY_ENDINGS else ())))
+    words = told((*WORDS[line.form](line), *(_endings(groups) if line.form not in _SAY_ENDINGS else ())))
+    return tuple(replace(piece, text=shown(piece.text)) for piece in words)
 
 
 def said(line: Line) -> str:
