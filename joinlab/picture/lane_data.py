@@ -296,7 +296,11 @@ def _scene(timeline: Timeline, picture: Lanes, told: Scene, numbers: Sequence[in
         "head": pieces(made.headline),
         "columns": [
             {"slot": one.slot, "n": one.number, "boxes": one.boxes, "flag": one.flag}
-            | {"stack": one.stack, "extra": one.extra, "missing": one.missing}
+            | {
+                "stack": one.stack,
+                "extra": one.extra,
+                "missing": one.missing and (one.missing[0], shown(one.missing[1])),
+            }
             for one in made.columns
         ],
         "focus": made.focus,
@@ -306,7 +310,7 @@ def _scene(timeline: Timeline, picture: Lanes, told: Scene, numbers: Sequence[in
         "ends": [(sign, word, tone, shown(more)) for sign, word, tone, more in made.ends],
         "file": shown(made.file),
         "code": [(one.sign, one.number, shown(one.text), pieces(one.here)) for one in made.code],
-        "tried": made.tried,
+        "tried": shown(made.tried),
         "story": [(kind.value, pieces(some)) for kind, some in made.story],
         "word": made.provenance,
         "ranks": picture.ranks,
