@@ -27,8 +27,11 @@ def find(scene: Scene) -> tuple[Line, ...]:
 def _branches(test: Mapping[str, Any]) -> bool:
     """Whether the program branches there; a call within a statement that all ranks ran is no branch of it."""
     hows = {side["how"] for side in test["sides"]}
-    heads = ("if ", "elif ", "while ", "match ") if "raise" in hows else ("if ", "elif ", "while ", "match ", "for ")
-    return not hows & {"issue", "call"} or test["text"].startswith(heads)
+    leaves = any(side["how"] in ("return", "end") for side in test["sides"]) or any(
+        side["how"] == "line" and side["line"] != test["line"] for side in test["sides"]
+    )
+    loop = ("for ",) if leaves and "raise" not in hows else ()
+    return not hows & {"issue", "call"} or test["text"].startswith(("if ", "elif ", "while ", "match ", *loop))
 
 
 def _lines(tests: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
