@@ -67,6 +67,7 @@ _SHARED = (
     torch._ops.OpOverload,
     torch._ops.OpOverloadPacket,
 )
+_KERNEL = ("IPython", "ipykernel", "re", "typing")  # packages whose objects belong to the kernel, or never change
 _ATOMS = frozenset((int, float, str, bool, bytes, complex, range, type(None), type(...), type(NotImplemented)))
 _LOCKS: dict[Any, Any] = {
     _thread.LockType: _thread.allocate_lock,
@@ -332,8 +333,10 @@ class _Pickler(pickle.Pickler):
 def _is_copied(value: Any) -> bool:
     """Whether a rank begins with a copy of this value: it could change it."""
     kind = type(value)
-    if kind in _ATOMS or isinstance(value, _SHARED) or kind.__module__ in ("typing", "re"):
+    if kind in _ATOMS or isinstance(value, _SHARED) or kind.__module__.partition(".")[0] in _KERNEL:
         return False
+    if kind is MethodType:
+        return _is_copied(value.__self__) or _is_copied(value.__func__)
     if isinstance(value, FunctionType):
         holds = any(name != "__class__" for name in value.__code__.co_freevars) or vars(value)
         given = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
