@@ -13,7 +13,7 @@ pytest.importorskip("playwright.sync_api")
 from browser import barriers, watched  # noqa: E402
 from playwright.sync_api import expect  # noqa: E402
 
-from tests.first_screen import LEAST_TEXT, MOST_CONTROLS, MOST_WORDS, SEEN, positions  # noqa: E402
+from tests.first_screen import LEAST_TEXT, MOST_CONTROLS, MOST_WORDS, SEEN, odd_of_8, positions  # noqa: E402
 
 WIDE = {"width": 1440, "height": 900}
 
@@ -24,7 +24,9 @@ def files(tmp_path_factory):
     case_4 = joinlab.emulate(joinlab.cases.case_4, (5, 6))
     joinlab.diagnose(case_4)  # tries fixes
     write_html(case_4, folder / "case_4.html")
-    write_html(recorded(2, (5, 6)), folder / "case_2.html")
+    for name, run in (("case_2", recorded(2, (5, 6))), ("odd_of_8", joinlab.emulate(odd_of_8, (20,) * 8))):
+        joinlab.diagnose(run)
+        write_html(run, folder / f"{name}.html")
     positions(folder / "positions.html")
     return folder
 
@@ -146,7 +148,7 @@ def test_a_dot_moves_the_inputs_and_nothing_under_the_pointer(opened, size):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["case_4", "case_2", "positions"])
+@pytest.mark.parametrize("name", ["case_4", "case_2", "odd_of_8", "positions"])
 def test_it_is_calm_and_can_be_read(opened, axe, name, scheme):
     page = opened(name, color_scheme=scheme, reduced_motion="reduce")
     found = page.evaluate(SEEN)

@@ -3,7 +3,6 @@
 import { Ahead } from "./ahead.js";
 import { CONTROLS, Controls } from "./controls.js";
 import { dots, wireDots } from "./dots.js";
-import { element } from "./dom.js";
 import { First } from "./first.js";
 import { save } from "./save.js";
 import { esc } from "./text.js";
@@ -16,9 +15,6 @@ class Board extends First {
     this.controls = new Controls(this.model, (counts) => this.count(counts));
     this.view.classList.add("jl-board");
     this.tools.querySelector(".jl-own").append(...this.controls.above);
-    const word = element("span", { class: "jl-word" }); // what it rests on stands behind "…": here it is no button
-    this.word.replaceWith(word);
-    this.word = /** @type {any} */ (word);
     this.story.before(...this.controls.below);
     wireDots(this.stage, (rank) => this.counts[rank], this.get("most"),
       (rank, n) => this.count(this.counts.map((count, of) => (of === rank ? n : count))));

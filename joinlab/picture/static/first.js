@@ -77,14 +77,13 @@ export class First {
       made.innerHTML = `<svg width="${w}" height="${h}" viewBox="0 0 ${w} ${h}" fill="currentColor">${path}</svg>`;
       return made;
     };
-    this.word = button("", "Where this comes from", () => this.openMore());
-    this.word.className = "jl-word";
+    this.word = element("span", { class: "jl-word" });
     this.turner = button("", "Turn the lanes", () => this.turnTo(!this.turn), { "aria-label": "Lanes as columns, time runs down", class: "jl-icon jl-turner" });
     this.turner.append(icon('<rect x="1" y="3" width="16" height="4.5" rx="1.5"/><rect x="1" y="10.5" width="16" height="4.5" rx="1.5"/>'));
-    this.opener = button("", "The whole story, every call, keys", () => (this.more.hidden ? this.openMore() : this.closeMore()),
-      { "aria-label": "More: the whole story, every call, keys", "aria-expanded": "false", class: "jl-icon" });
-    this.opener.append(icon('<circle cx="2" cy="2" r="1.8"/><circle cx="9" cy="2" r="1.8"/><circle cx="16" cy="2" r="1.8"/>', 18, 4));
-    this.tools = element("div", { class: "jl-tools" }, element("span", { class: "jl-own" }), this.word, element("span", { class: "jl-space" }), this.turner, this.opener);
+    this.opener = button("", "Where this comes from, the whole story, every call, keys", () => (this.more.hidden ? this.openMore() : this.closeMore()),
+      { "aria-expanded": "false", class: "jl-icon jl-opener" });
+    this.opener.append(this.word, icon('<circle cx="2" cy="2" r="1.8"/><circle cx="9" cy="2" r="1.8"/><circle cx="16" cy="2" r="1.8"/>', 18, 4));
+    this.tools = element("div", { class: "jl-tools" }, element("span", { class: "jl-own" }), element("span", { class: "jl-space" }), this.turner, this.opener);
     this.headline = element("div", { class: "jl-headline", role: "heading", "aria-level": "3", "aria-live": "polite" });
     this.stage = element("div", { class: "jl-stage" });
     this.low = element("div", { class: "jl-low" });
@@ -168,6 +167,7 @@ export class First {
     this.view.classList.toggle("jl-phone", phone);
     this.turner.setAttribute("aria-pressed", String(this.turn));
     this.word.textContent = run.scene.word;
+    this.opener.setAttribute("aria-label", `${run.scene.word}. More: where this comes from, the whole story, every call, keys`);
     this.tellHeadline();
     if (turned) this.least = Math.max(this.least, 88 + along(columnsOf(data, run), phone ? "phone" : "column", 1e9) + 64);
     const beside = turned && !phone && this.width >= 900 ? Math.min(620, this.width * 0.55) : this.width;

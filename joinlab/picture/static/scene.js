@@ -22,7 +22,7 @@ export function columnsOf(data, run) {
   return scene.columns.map((column, i) => {
     const boxes = column.boxes.map((at) => (at === null ? null : list[at]));
     const focus = i === scene.focus, odd = column.extra !== null || column.missing;
-    const says = column.flag === "wrong" || column.flag === "apart" || ends.has(i) || boxes.some((box) => box?.failed) || (scene.odd !== null && i >= scene.focus - 1);
+    const says = column.flag === "wrong" || column.flag === "apart" || ends.has(i) || boxes.some((box) => box?.failed) || (scene.odd !== null && i >= scene.focus);
     const size = column.stack ? "stack" : column.missing ? "ghost" : focus && !odd ? "big" : says || focus ? "mid" : "slim";
     return { ...column, i, boxes, focus, size, t: 0, w: 0 };
   });
