@@ -259,13 +259,17 @@ def test_what_is_shown_can_be_saved(notebook):
 def test_the_bench_is_on_one_screen(notebook, size):
     width, height = size
     notebook.page.set_viewport_size({"width": width, "height": height})
-    notebook.settle()
-    where = cell(notebook, FOLLOWS)
-    where.locator(".jl-first").evaluate("(one) => one.scrollIntoView({ block: 'start' })")
-    frame = notebook.page.locator(".jp-WindowedPanel-outer").first.bounding_box()
-    for part in (".jl-headline", ".jl-dotrow", ".jl-play", *([".jl-code"] if width == 1440 else [])):
-        box = where.locator(part).first.bounding_box()
-        assert frame["y"] <= box["y"] and box["y"] + box["height"] <= frame["y"] + frame["height"], part
+    parts = (".jl-headline", ".jl-dotrow", ".jl-play", *([".jl-code"] if width == 1440 else []))
+    notebook.page.wait_for_function(  # at once: JupyterLab and the picture follow, and draw anew
+        """([at, parts]) => {
+            const where = document.querySelectorAll('.jp-CodeCell')[at];
+            where.querySelector('.jl-first').scrollIntoView({ block: 'start' });
+            const frame = document.querySelector('.jp-WindowedPanel-outer').getBoundingClientRect();
+            return parts.every((part) => {
+                const box = where.querySelector(part)?.getBoundingClientRect();
+                return box?.height && frame.top <= box.top && box.bottom <= frame.bottom; }); }""",
+        arg=[FOLLOWS, parts],
+    )
     notebook.page.set_viewport_size({"width": 1400, "height": 1300})
 
 
