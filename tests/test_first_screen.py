@@ -145,6 +145,9 @@ def test_a_dot_moves_the_inputs_and_nothing_under_the_pointer(opened, size):
     assert "inputs=3,6" in page.url
     after = page.evaluate(SEEN)
     assert (after["top"], after["dots"]) == (before["top"], before["dots"])
+    assert page.get_by_role("button", name="Lanes as columns").is_visible() == (
+        size[0] > 620
+    )  # a phone has no other way
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
