@@ -13,6 +13,7 @@ import torch.distributed as dist
 from joinlab.emulator.gloo_checks import check_at_root
 from joinlab.emulator.model import EmulatedCall
 from joinlab.ops import FACTS, Op
+from joinlab.program.process_group import tensors_in
 
 _THEN = frozenset(
     (
@@ -82,7 +83,7 @@ def _check_memory(call: EmulatedCall) -> None:
 def _check_sizes(call: EmulatedCall) -> None:
     size, args = len(call.group.ranks), call.args
     match call.method:
-        case "allreduce" if len(args[0]) > 1:
+        case "allreduce" if len(tensors_in(args[0])) > 1:
             raise ValueError(
                 "Expecting one tensor only but got multiple. You are probably using multiple devices under one thread. "
                 "The support for such usage has been deprecated. For details, please refer to "

@@ -35,7 +35,7 @@ def table(timeline: Timeline) -> str:
 
     >>> import joinlab
     >>> table(joinlab.emulate(joinlab.cases.case_4, (1, 1))).splitlines()[0][:16]
-    'rank,group,seq,o'
+    'rank,group,seq,n'
     """
     calls = timeline.calls
     nested = [name for name, kind in calls.schema.items() if isinstance(kind, pl.List)]

@@ -31,6 +31,8 @@ _ORDER = (LineKind.CAUSE, LineKind.PARTING, LineKind.FIX, LineKind.FATE, LineKin
 def text_of(lines: Sequence[Line], width: int | None = None) -> str:
     """The story as text; broken at `width` characters, if that is given."""
     found = _broken(said(lines[0]), "", width)
+    for text in _under_headline(lines):
+        found += _broken(f"{' ' * _INDENT}{text}", " " * _INDENT, width)
     for kind in _ORDER:
         tag = TAGS[kind]
         for line in _of(lines, kind):
@@ -70,12 +72,21 @@ def _broken(text: str, indent: str, width: int | None) -> list[str]:
 def _beside(line: Line) -> Iterator[str]:
     """The program's lines under a line of the story, and what a fix changes."""
     if line.kind is LineKind.CAUSE:
-        for one in line.lines:
-            if one.text:
-                yield _cited(one)
-                yield from (f"  called from {_cited(via)}" for via in one.via[:CALLERS])
+        yield from _sources(line)
     for edit in line.edits:
         yield from diff_of(edit)
+
+
+def _sources(line: Line) -> Iterator[str]:
+    for one in line.lines:
+        if one.text:
+            yield _cited(one)
+            yield from (f"  called from {_cited(via)}" for via in one.via[:CALLERS])
+
+
+def _under_headline(lines: Sequence[Line]) -> list[str]:
+    """The program's lines that the headline rests on, where no cause tells them."""
+    return [] if _of(lines, LineKind.CAUSE) else list(_sources(lines[0]))
 
 
 def _cited(line: SourceLine) -> str:
@@ -91,7 +102,8 @@ def diff_of(edit: Edit) -> Iterator[str]:
 
 def html_of(lines: Sequence[Line]) -> str:
     """The story as HTML, without any style of its own but the weight of the headline."""
-    found = [f"<p><strong>{_html(pieces_of(lines[0]))}</strong></p>"]
+    under = "\n".join(_under_headline(lines))
+    found = [f"<p><strong>{_html(pieces_of(lines[0]))}</strong></p>" + (f"<pre>{escape(under)}</pre>" if under else "")]
     for kind in _ORDER:
         rows = [_html_line(line) for line in _of(lines, kind)]
         if rows:
@@ -119,6 +131,7 @@ def _html(pieces: tuple[Piece, ...]) -> str:
 def markdown_of(lines: Sequence[Line]) -> str:
     """The story as Markdown: its text, the headline in bold."""
     found = [f"**{_html(pieces_of(lines[0]))}**", ""]
+    found += [f"  `{text}`" for text in _under_headline(lines) if "`" not in text]
     for kind in _ORDER:
         for line in _of(lines, kind):
             found.append(f"- {TAGS[kind].lower()}: {_html(pieces_of(line))}")
