@@ -43,15 +43,6 @@ def shown_html(text: str) -> str:
     return escape(shown(text))
 
 
-def coded_html(text: str) -> str:
-    """Escape a text for HTML, and set its parts in backticks as code.
-
-    >>> coded_html("the branch on `rank < 2`")
-    'the branch on <code>rank &lt; 2</code>'
-    """
-    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
-
-
 def upper(text: str) -> str:
     """The text with a capital letter in front; the rest stays as it is."""
     return text[:1].upper() + text[1:]
@@ -93,30 +84,6 @@ def short_label(label: str) -> str:
     """
     _, bracket, inner = label.partition(" (")
     return inner.removesuffix(")").removeprefix("DDP ").removeprefix("join() ") if bracket else label
-
-
-_VERBS = {"hangs": "hang", "waits": "wait", "makes": "make", "was": "were", "has": "have", "does": "do", "is": "are"}
-_MANY = {
-    " its own ": " their own ",
-    ": its ": ": their ",
-    ". Its ": ". Their ",
-    "do not get there, since it waits ": "do not get there, since they wait ",
-}
-
-
-def plural(said: str) -> str:
-    """The words that follow "rank 1", changed to follow "ranks 1, 2".
-
-    >>> plural("hangs in barrier, call 5, behind its own send"), plural("finished: its program returned.")
-    ('hang in barrier, call 5, behind their own send', 'finished: their program returned.')
-    >>> plural("hangs in barrier: rank 2 does not get there, since it waits in barrier")
-    'hang in barrier: rank 2 does not get there, since it waits in barrier'
-    """
-    verb, _, rest = said.partition(" ")
-    told = f"{_VERBS.get(verb, verb)} {rest}"
-    for one, many in _MANY.items():
-        told = told.replace(one, many, 1)
-    return told
 
 
 # ---- tensors
