@@ -99,8 +99,18 @@ def test_a_rank_is_not_ended_inside_an_import(tmp_path, monkeypatch):
     assert sys.modules["slow_one"].whole
 
 
+BEFORE: set[threading.Thread] = set()
+"""The threads that other tests left, such as an answer to an exercise that never returns."""
+
+
+@pytest.fixture(autouse=True)
+def _others() -> None:
+    BEFORE.clear()
+    BEFORE.update(threading.enumerate())
+
+
 def ranks_alive() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("rank ")]
+    return [one.name for one in threading.enumerate() if one.name.startswith("rank ") and one not in BEFORE]
 
 
 def endless(rank, inputs):
