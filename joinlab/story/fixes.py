@@ -72,15 +72,7 @@ def fixes(timeline: Timeline) -> tuple[Fix, ...]:
 
 
 def _from_plain(plain: Mapping[str, Any]) -> Fix:
-    edits = tuple(
-        Edit(**{**edit, "removed": tuple(edit["removed"]), "added": tuple(edit["added"]), "tried": _tried(edit)})
-        for edit in plain["edits"]
-    )
-    return Fix(plain["kind"], edits, plain["fewer"])
-
-
-def _tried(edit: Mapping[str, Any]) -> Tried | None:
-    return None if edit["tried"] is None else Tried(**edit["tried"])
+    return Fix(plain["kind"], tuple(map(Edit.of, plain["edits"])), plain["fewer"])
 
 
 def _found(timeline: Timeline) -> list[Fix]:

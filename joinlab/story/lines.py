@@ -103,6 +103,12 @@ class Edit:
     tried: Tried | None = None
     how: str = ""
 
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> Edit:
+        """The Edit that `asdict` made plain, also where JSON made lists of its tuples."""
+        tried = None if plain["tried"] is None else Tried(**plain["tried"])
+        return cls(**{**plain, "removed": tuple(plain["removed"]), "added": tuple(plain["added"]), "tried": tried})
+
 
 @dataclass(frozen=True, slots=True)
 class Line:

@@ -10,7 +10,7 @@ from typing import Any
 
 from joinlab.analysis.wording import good, short_site
 from joinlab.story.forms.fates import PEER_GONE, raised_at
-from joinlab.story.lines import Edit, Line, LineKind, SourceLine, Tried
+from joinlab.story.lines import Edit, Line, LineKind, SourceLine
 from joinlab.story.scene import Scene
 from joinlab.story.words import Text, code, say, who
 from joinlab.timeline import EndKind
@@ -52,17 +52,7 @@ def _raised(scene: Scene) -> Iterator[Line]:
 
 
 def _plain(fix: Mapping[str, Any]) -> Line:
-    edits = tuple(
-        Edit(
-            one["file"],
-            one["begin"],
-            tuple(one["removed"]),
-            tuple(one["added"]),
-            Tried(**one["tried"]) if one["tried"] else None,
-            one["how"],
-        )
-        for one in fix["edits"]
-    )
+    edits = tuple(map(Edit.of, fix["edits"]))
     return Line(LineKind.FIX, "edit", edits=edits, facts={"kind": fix["kind"], "fewer": fix["fewer"]})
 
 
