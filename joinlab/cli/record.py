@@ -126,7 +126,8 @@ class _Voice:
 
 def _say(text: str) -> None:
     with suppress(OSError, ValueError, AttributeError):  # stderr is closed, or None: the job's own matter
-        print(f"joinlab: {text}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"joinlab: {text}\n")  # in one piece: a traceback of the other thread may come at once
+        sys.stderr.flush()
 
 
 def _run_as_main(script: str, is_module: bool) -> None:
