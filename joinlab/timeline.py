@@ -179,6 +179,9 @@ FROM_TEXT = "text"
 FIRST_FAILED = "torchrun: the first that failed"
 """In the text of an ending: torchrun named the rank as the root cause."""
 
+UNTOLD = "no line says how it ended"
+"""The text of an ending that pasted text leaves out."""
+
 RUNNING = "still running when its record was read"
 """The text of an ending that has not come yet."""
 

@@ -1,6 +1,6 @@
 """What ranks, NCCL and torchrun wrote as text: the lines that people paste, as one Timeline of what they tell.
 
-    watchdog            [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=808, ...)
+    watchdog            [rank5]:[E...] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=808, ...)
                         [PG ID 0 PG GUID 0(default_pg) Rank 1] ... last enqueued work: 811, last completed work: 807
     DETAIL              Rank 1 is running collective: CollectiveFingerPrint(SequenceNumber=3, OpType=BROADCAST, ...)
     NCCL_DEBUG=INFO     host:pid:tid [2] NCCL INFO AllReduce: opCount f7 ... count 128 ... comm 0x7f [nranks=16]
@@ -11,72 +11,76 @@
 
 A paste is cut and wrapped anywhere, so only what stands there is taken: a call that no line names has no row, a rank
 that no line names is missing, and no line says that a call completed, but for the numbers below the last completed.
+"[Rank 1]" counts in the process group (ProcessGroupNCCL.cpp: rank_), "[rank5]:" in the job.
+
+The page "Paste your log" reads the same in JavaScript, by the same PATTERNS; tests/test_paste.py holds both to one
+table of excerpts.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import polars as pl
 
 from joinlab.analysis.wording import ranks_text
 from joinlab.errors import TimelineFileError
 from joinlab.importers.dump import rank_in
 from joinlab.importers.job import NOTHING_RECORDED
-from joinlab.ops import CallRow, Op, Stood
+from joinlab.ops import POINT_TO_POINT, CallRow, Op, Stood
 from joinlab.program.labels import Frame
 from joinlab.recorder.rank_log import MOST_RANKS
-from joinlab.timeline import FIRST_FAILED, FROM_TEXT, Ending, EndKind, Meta, Progress, Timeline, timeline_from_rows
+from joinlab.timeline import FIRST_FAILED, FROM_TEXT, UNTOLD, Ending, EndKind, Meta, Timeline, timeline_from_rows
 
 MOST_BYTES = 1 << 28
 DEFAULT_GROUP = "0"
 
-_TIMEOUT = re.compile(
-    r"\[Rank (?P<rank>\d+)\] Watchdog caught collective operation timeout:\s+WorkNCCL\(SeqNum=(?P<number>\d+), "
-    r"OpType=(?P<op>\w+),(?: NumelIn=(?P<count>\d+),)?(?: NumelOut=\d+,)? Timeout\(ms\)=(?P<limit>\d+)\)"
-)
-_PROGRESS = re.compile(
-    r"\[PG (?:ID )?\d+(?: PG GUID (?P<guid>[^\s(]+))? ?(?:\((?P<words>[^)]*)\))? Rank (?P<rank>\d+)\]"
-    r"(?:(?!\[PG ).){0,200}?(?:at(?: NCCL)? work(?: sequence id)?: (?P<at>\d+))?(?:(?!\[PG ).){0,60}?"
-    r"last\s+enqueued\s+(?:NCCL )?work: "
-    r"(?P<enqueued>\d+),\s+last\s+completed\s+(?:NCCL )?work: (?P<completed>\d+)",
-    re.DOTALL,
-)
-_PRINT = re.compile(
-    r"Rank (?P<rank>\d+) is running(?: inconsistent)? collective:\s+CollectiveFingerPrint\("
-    r"(?:SequenceNumber=(?P<number>\d+), ?)?OpType=(?P<op>\w+)"
-    r"(?:, TensorShape=\[(?P<shape>[\d, ]*)\])?(?:, TensorDtypes=(?P<dtype>\w+))?"
-)
-_COLL = re.compile(
-    r"(?P<host>[^\s:]+):(?P<pid>\d+):\d+ \[(?P<device>\d+)\] NCCL INFO (?P<op>\w+): opCount (?P<number>[0-9a-f]+) .*?"
-    r"count (?P<count>\d+) datatype \d+ op \d+ root (?P<root>\d+) comm (?P<comm>0x[0-9a-f]+) \[nranks=(?P<size>\d+)\]"
-)
-_COMM = re.compile(
-    r"(?P<host>[^\s:]+):(?P<pid>\d+):\d+ \[\d+\] NCCL INFO .*?comm (?P<comm>0x[0-9a-f]+) "
-    r"rank (?P<rank>\d+) n[rR]anks \d+"
-)
-_BARRIER = re.compile(
-    r"\[Rank (?P<rank>\d+)\]: Ranks? (?P<late>[\d, ]+) failed to pass monitoredBarrier in (?P<ms>\d+) ms"
-)
-_REACHED = re.compile(r"Rank (?P<rank>\d+) successfully reached monitoredBarrier")
-_FAILED = re.compile(
-    r"rank\s+: (?P<rank>\d+) \(local_rank: \d+\)\s+(?:\S+ )?exitcode\s+: (?P<code>-?\d+) \(pid: \d+\)"
-    r"(?:\s+\((?P<signal>SIG\w+)\))?"
-)
-_RAS = re.compile(
-    r"Communicator ranks have different (?:(?P<op>\w+) |collective )?operation counts(?P<lines>(?:\n[^\n#]+)+)"
-)
-_RAS_COUNT = re.compile(r"ranks? (?:has|have) launched up to operation (\d+)")
-_RAS_RANK = re.compile(r"\s*Rank (\d+) --")
-_RAS_TABLE = re.compile(r"^ +\d+(?: +\d+){5} +[A-Z].*$", re.MULTILINE)
-_PREFIX = re.compile(r"^\s*(?:\[(?:rank|default)?(\d+)\]:|(\d+):) ?", re.MULTILINE)  # torch's, torchrun's and srun's
-_RAISED = re.compile(r"Traceback \(most recent call last\):\n(?P<frames>(?:[ \t].*\n)+)(?P<text>\S.*)")
-_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+),? in (?P<function>\S+)')
-_SPY_FRAME = re.compile(r"^ {4,}(?P<function>\S+) \((?P<file>[^()]+):(?P<line>\d+)\)$", re.MULTILINE)
-_THREAD = re.compile(r"^(?:Current thread|Thread) .*$", re.MULTILINE)
+NOT_MET = "RuntimeError: Detected mismatch between collectives on ranks."
+"""How DETAIL's error begins."""
 
+PATTERNS: Mapping[str, str] = {
+    "timeout": r"\[Rank (?P<rank>\d+)\] Watchdog caught collective operation timeout:\s+WorkNCCL\(SeqNum="
+    r"(?P<number>\d+),\s+OpType=(?P<op>\w+)(?=[,)])(?:,\s+NumelIn=(?P<count>\d+)(?=,))?(?:[^()\[]{0,60}Timeout\(ms\)=(?P<ms>\d+)\))?",
+    "progress": r"\[PG (?:ID )?(?P<id>\d+)(?: PG GUID (?P<guid>[^\s(]+))? ?(?:\((?P<words>[^)]*)\))? "
+    r"Rank (?P<rank>\d+)\]"
+    r"(?:(?!\[PG )[\s\S]){0,200}?(?:at(?: NCCL)? work(?: sequence id)?: (?P<at>\d+))?(?:(?!\[PG )[\s\S]){0,60}?"
+    r"last\s+enqueued\s+(?:NCCL )?work: (?P<enqueued>\d+),(?:\s+last\s+started\s+(?:NCCL )?work: -?\d+,)?"
+    r"\s+last\s+completed\s+(?:NCCL )?work: (?P<completed>\d+)",
+    "print": r"Rank (?P<rank>\d+) is running(?: inconsistent)? collective:\s+CollectiveFingerPrint\("
+    r"(?:SequenceNumber=(?P<number>\d+), ?)?OpType=(?P<op>\w+)"
+    r"(?:,\s+TensorShape=\[(?P<shape>[\d, ]*)\])?(?:,\s+TensorDtypes=(?P<dtype>\w+))?",
+    "coll": r"(?P<host>[^\s:]+):(?P<pid>\d+):\d+ \[(?P<device>\d+)\] NCCL INFO (?P<op>\w+): "
+    r"opCount (?P<number>[0-9a-f]+) .*?count (?P<count>\d+) datatype \d+ op \d+ root (?P<root>\d+) "
+    r"comm (?P<comm>0x[0-9a-f]+) \[nranks=(?P<size>\d+)\](?:.*? globalrank (?P<rank>\d+))?",
+    "comm": r"(?P<host>[^\s:]+):(?P<pid>\d+):\d+ \[\d+\] NCCL INFO .*?comm (?P<comm>0x[0-9a-f]+) "
+    r"rank (?P<rank>\d+) n[rR]anks (?P<size>\d+)(?:.*? commId (?P<id>0x[0-9a-f]+))?",
+    "barrier": r"\[Rank (?P<rank>\d+)\]: Ranks? (?P<late>[\d, ]+) failed to pass monitoredBarrier in (?P<ms>\d+) ms",
+    "reached": r"Rank (?P<rank>\d+) (?:successfully reached monitoredBarrier|timed out in monitoredBarrier)",
+    "failed": r"\brank\s+: (?P<rank>\d+) \(local_rank: \d+\)\s*\n[^\n]{0,80}?exitcode\s+: (?P<code>-?\d+) \(pid: \d+\)"
+    r"(?:\s+\((?P<signal>SIG\w+)\)|(?:[^\n]*\n){2}[^\n]*traceback : Signal \d+ \((?P<by>SIG\w+)\))?",
+    "ras": r"Communicator ranks have different (?:(?P<op>\w+) |collective )?operation counts(?P<lines>(?:\n[^\n#]+)+)",
+    "ras_count": r"ranks? (?:has|have) launched up to operation (?P<number>\d+)",
+    "ras_rank": r"^\s*Rank (?P<rank>\d+) --",
+    "ras_size": r"^ +\d+(?: +\d+){4} +(?P<size>\d+) +[A-Z].*$",
+    "prefix": r"^.*?\[rank(?P<rank>\d+)\]: ?|^\s*(?:\[[a-z]+(?P<local>\d+)\]:|(?P<task>\d+): ) ?",
+    "raised": r"Traceback \(most recent call last\):\n(?P<frames>(?:[ \t].*\n)+)(?P<text>\S.*)",
+    "frame": r'File "(?P<file>[^"]+)", line (?P<line>\d+),? in (?P<function>\S+)',
+    "spy_frame": r"^ {4,}(?P<function>\S+) \((?P<file>[^()]+):(?P<line>\d+)\)$",
+    "thread": r"^(?:Current thread|Thread) .*$",
+    "colour": r"\x1b\[[0-9;]*[A-Za-z]",
+}
+"""What tells something, in the regular expressions that Python and JavaScript share, "^" and "$" of lines.
+
+timeout   PyTorch 2.0 to 2.14; the sizes since 2.2, cut off in some pastes
+progress  "[PG 1 Rank 0]" in 2.3 to 2.5, "[PG ID 1 PG GUID 2(dp) Rank 0]" later; "last started" in some of them
+prefix    torch's own "[rank3]:", behind whatever launchers write before it; torchrun's "[default3]:"; srun's "3: "
+"""
+
+_FIND = {name: re.compile(pattern, re.MULTILINE) for name, pattern in PATTERNS.items()}
 _OPS = {op.value.replace("_", ""): op for op in Op}
 
 
@@ -159,30 +163,34 @@ def _text_of(file: Path) -> str:
 class Told:
     """What a text tells, by rank.
 
-    calls     by group, rank and number
-    progress  by group and rank
+    calls     by group, rank and number; 0: the line gives none
+    progress  by group and rank: how many collectives it had enqueued, and completed at least
     sizes     ranks of a group, where a line says how many it has
     raised    type and message of an exception
     ended     what ended the process
     late      it did not come to a monitored barrier
+    seen      a line is of it, whatever it says
     stands    the frames of the main thread, innermost first
     sources   the kinds of lines that said anything
+    notes     what the text leaves open about its own ranks
     """
 
     calls: dict[tuple[str, int, int], CallRow] = field(default_factory=dict)
-    progress: dict[str, dict[int, Progress]] = field(default_factory=lambda: defaultdict(dict))
+    progress: dict[str, dict[int, tuple[int, int]]] = field(default_factory=lambda: defaultdict(dict))
     sizes: dict[str, int] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     raised: dict[int, str] = field(default_factory=dict)
     ended: dict[int, str] = field(default_factory=dict)
     stands: dict[int, tuple[Frame, ...]] = field(default_factory=dict)
     late: set[int] = field(default_factory=set)
+    seen: set[int] = field(default_factory=set)
     sources: list[str] = field(default_factory=list)
+    notes: set[str] = field(default_factory=set)
     backend: str = "nccl"
 
     def take(self, text: str, rank: int | None = None) -> bool:
         """Add what a text says; `rank`: whose it is, where all of it is one rank's. False if it says nothing."""
-        text = re.sub(r"\x1b\[[0-9;]*m", "", text)
+        text = _FIND["colour"].sub("", text).replace("\r\n", "\n").replace("\r", "\n")
         before = len(self.sources)
         for source, taken in (
             ("NCCL's watchdog", self._watchdog(text)),
@@ -198,61 +206,103 @@ class Told:
 
     def _watchdog(self, text: str) -> bool:
         group_of: dict[tuple[int, int], str] = {}
-        for found in _PROGRESS.finditer(text):
-            rank, group = int(found["rank"]), found["guid"] or DEFAULT_GROUP
-            self.names.update({group: found["words"]} if found["words"] else {})
-            self.progress[group][rank] = {"enqueued": int(found["enqueued"]), "completed": int(found["completed"])}
-            group_of[rank, int(found["at"] or int(found["completed"]) + 1)] = group
-        for found in _TIMEOUT.finditer(text):
-            rank, number = int(found["rank"]), int(found["number"])
+        for found in _FIND["progress"].finditer(text):
+            own, rank = int(found["rank"]), _whose(text, found)
+            group = found["guid"] or found["id"]
+            if not found["guid"] and own != rank:  # each process counts its own groups
+                group = f"{group} of rank {rank}"
+            if found["words"]:
+                self.names[group] = found["words"]
+            enqueued, completed = int(found["enqueued"]), int(found["completed"])
+            if enqueued >= completed:  # else sends were counted, too
+                self.progress[group][rank] = enqueued, completed
+            group_of[rank, int(found["at"] or completed + 1)] = group
+        some = bool(group_of)
+        for found in _FIND["timeout"].finditer(text):
+            some, rank, number = True, _whose(text, found), int(found["number"])
             group = group_of.get((rank, number), DEFAULT_GROUP)
+            if group != DEFAULT_GROUP and not _prefix(text, found):
+                self.notes.add(f"ranks count within group {self.names.get(group, group)}")
             self._call(group, rank, number, found["op"], [int(found["count"])] if found["count"] else None)
-            self.ended[rank] = f"NCCL's watchdog gave up after {int(found['limit']) / 1000:g} s in it"
-        return bool(self.progress or self.calls)
+            self.ended[rank] = "NCCL's watchdog gave up" + (
+                f" after {int(found['ms']) / 1000:g} s in {'it' if op_of(found['op']) else found['op']}"
+                * bool(found["ms"])
+            )
+        return some
 
     def _fingerprints(self, text: str) -> bool:
         some = False
-        for found in _PRINT.finditer(text):  # a print of another length is garbled: "SequenceNumber=0OpType=SCATTER"
-            rank, number = int(found["rank"]), int(found["number"] or 0) + 1  # it counts the calls before
+        for found in _FIND["print"].finditer(text):
+            # A print of another length is garbled: "SequenceNumber=0OpType=SCATTER". Numbers count the calls before.
+            number = int(found["number"]) + 1 if found["number"] else 0
             shape = [int(size) for size in found["shape"].split(",")] if found["shape"] else None
-            row = self._call(DEFAULT_GROUP, rank, number, found["op"], shape)
+            row = self._call(DEFAULT_GROUP, int(found["rank"]), number, found["op"], shape, NOT_MET)
             if row is not None:
-                row["error"] = "RuntimeError: Detected mismatch between collectives on ranks."
                 row["dtype"] = (found["dtype"] or "").lower() or None
             some = True
         return some
 
     def _nccl_log(self, text: str) -> bool:
-        ranks = {(found["host"], found["pid"], found["comm"]): int(found["rank"]) for found in _COMM.finditer(text)}
-        comms: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-        lines = list(_COLL.finditer(text))
+        """Collectives of each communicator. A rank of the job is that of the largest communicator of its process.
+
+        Two communicators of one size are told apart by the order in which a process has them, or by their commId.
+        """
+        lines = list(_FIND["coll"].finditer(text))
+        ids: dict[tuple[str, str, str], str] = {}
+        known: dict[tuple[str, str], tuple[int, int]] = {}  # size of the communicator, and the rank in it
+        for found in (*_FIND["comm"].finditer(text), *lines):
+            process, own = (found["host"], found["pid"]), found["rank"]
+            if own is not None:
+                known[process] = max(known.get(process, (0, 0)), (int(found["size"]), int(own)))
+            if found.re is _FIND["comm"] and found["id"]:
+                ids[*process, found["comm"]] = found["id"]
         devices = sorted({(found["host"], int(found["device"]), found["pid"]) for found in lines})
-        place = {(host, pid): at for at, (host, _, pid) in enumerate(devices)}
+        several = len({host for host, _, _ in devices}) > 1
+        if any((host, pid) not in known for host, _, pid in devices):
+            order = "GPUs in the order of their hosts' names" if several else "GPUs of one host"
+            self.notes.add(f"ranks are taken as {order}")
+        place = {(host, pid): at if several else device for at, (host, device, pid) in enumerate(devices)}
+        comms: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+        rows: dict[str, list[tuple[int, re.Match[str]]]] = defaultdict(list)
         for found in lines:
             process = found["host"], found["pid"]
-            rank = ranks.get((*process, found["comm"]))
-            if rank is None:
-                rank = place[process] if len({host for host, _, _ in devices}) > 1 else int(found["device"])
             mine = comms[process][found["size"]]
             mine += [found["comm"]] * (found["comm"] not in mine)
             group = f"{found['size']} ranks" + f", {mine.index(found['comm'])}" * (mine[0] != found["comm"])
-            self.sizes[group] = int(found["size"])
-            row = self._call(group, rank, int(found["number"], 16) + 1, found["op"], [int(found["count"])])
-            if row is not None and op_of(found["op"]) in (Op.BROADCAST, Op.REDUCE):
-                row["root"] = int(found["root"])
+            group = (
+                f"{found['size']} ranks of {ids[*process, found['comm']]}"
+                if (*process, found["comm"]) in ids
+                else group
+            )
+            rank = known[process][1] if process in known else place[process]
+            self.seen.add(rank)
+            if op_of(found["op"]) not in POINT_TO_POINT:  # they have the number of the next collective
+                self.sizes[group] = int(found["size"])
+                rows[group].append((rank, found))
+        for group, mine_of in rows.items():
+            if len({rank for rank, _ in mine_of}) > self.sizes[group]:
+                self.notes.add(f"without communicators of {group}: no line says which of them are one")
+                del self.sizes[group]
+                continue
+            for rank, found in mine_of:
+                number = int(found["number"], 16) + 1
+                row = self._call(group, rank, number, found["op"], [int(found["count"])])
+                self._got_to(group, rank, number)
+                if row is not None and op_of(found["op"]) in (Op.BROADCAST, Op.REDUCE):
+                    row["root"] = int(found["root"])
         return bool(lines)
 
     def _ras(self, text: str) -> bool:
         """It names the ranks of the small sides; where one side alone is not named, it is all the others."""
-        size = max((int(line.split()[5]) for line in _RAS_TABLE.findall(text)), default=0)
-        reports = list(_RAS.finditer(text))
+        size = max((int(found["size"]) for found in _FIND["ras_size"].finditer(text)), default=0)
+        reports = list(_FIND["ras"].finditer(text))
         for found in reports:
             sides: list[tuple[int, set[int]]] = []
             for line in found["lines"].splitlines():
-                if count := _RAS_COUNT.search(line):
-                    sides.append((int(count[1]), set()))
-                elif sides and (rank := _RAS_RANK.match(line)):
-                    sides[-1][1].add(int(rank[1]))
+                if count := _FIND["ras_count"].search(line):
+                    sides.append((int(count["number"]), set()))
+                elif sides and (rank := _FIND["ras_rank"].match(line)):
+                    sides[-1][1].add(int(rank["rank"]))
             group = f"{size} ranks"
             self.sizes[group] = size
             named = set[int]().union(*(ranks for _, ranks in sides))
@@ -260,33 +310,33 @@ class Told:
                 others = set(range(size)) - named if sum(not mine for _, mine in sides) == 1 else set()
                 for whose in sorted(ranks or others):
                     self._call(group, whose, number, found["op"] or "", None)
+                    self._got_to(group, whose, number)
         return bool(reports)
 
     def _barrier(self, text: str) -> bool:
         some = False
-        for found in _BARRIER.finditer(text):
+        for found in _FIND["barrier"].finditer(text):
             late = [int(rank) for rank in re.findall(r"\d+", found["late"])]
-            row = self._call(DEFAULT_GROUP, int(found["rank"]), 1, "BARRIER", None)
-            assert row is not None
-            row["error"] = f"RuntimeError: {ranks_text(late)} failed to pass monitoredBarrier in {found['ms']} ms"
+            error = f"RuntimeError: {ranks_text(late)} failed to pass monitoredBarrier in {found['ms']} ms"
+            self._call(DEFAULT_GROUP, int(found["rank"]), 0, "BARRIER", None, error)
             self.late.update(late)
             for rank in late:
                 self.ended.setdefault(
                     rank, f"it did not come to rank {found['rank']}'s barrier within {found['ms']} ms"
                 )
-            self.backend, some = "gloo", True
-        for found in _REACHED.finditer(text):
-            row = self._call(DEFAULT_GROUP, int(found["rank"]), 1, "BARRIER", None)
-            assert row is not None
-            row["error"] = f"RuntimeError: {found[0]}"
+            some = True
+        for found in _FIND["reached"].finditer(text):
+            self._call(DEFAULT_GROUP, int(found["rank"]), 0, "BARRIER", None, f"RuntimeError: {found[0]}")
+            some = True
+        self.backend = "gloo" if some else self.backend
         return some
 
     def _torchrun(self, text: str) -> bool:
         cause = text.rfind("Root Cause")
         some = False
-        for found in _FAILED.finditer(text):
+        for found in _FIND["failed"].finditer(text):
             rank, first = int(found["rank"]), 0 <= cause < found.start()
-            by = found["signal"] or f"exit code {found['code']}"
+            by = found["signal"] or found["by"] or f"exit code {found['code']}"
             if first or rank not in self.ended:
                 self.ended[rank] = f"{by} ({FIRST_FAILED if first else 'torchrun'})"
             some = True
@@ -294,50 +344,66 @@ class Told:
 
     def _stacks(self, text: str, rank: int | None) -> bool:
         some = False
-        for whose, lines in _by_rank(text, rank):
-            for found in _RAISED.finditer(lines):
+        for whose, lines in self._by_rank(text, rank):
+            for found in _FIND["raised"].finditer(lines):
                 self.raised[whose] = found["text"]
-                self.stands[whose] = tuple(reversed([_frame(one) for one in _FRAME.finditer(found["frames"])]))
+                self.stands[whose] = tuple(reversed([_frame(one) for one in _FIND["frame"].finditer(found["frames"])]))
                 some = True
             stack = _main_thread(lines)
             if stack:
                 self.stands[whose], some = stack, True
         return some
 
-    def _call(self, group: str, rank: int, number: int, name: str, shape: list[int] | None) -> CallRow | None:
+    def _by_rank(self, text: str, rank: int | None) -> Iterator[tuple[int, str]]:
+        """The lines of each rank, without the prefix that names it; all are of `rank` where that is known."""
+        lines: dict[int, list[str]] = defaultdict(list)
+        for line in text.splitlines():
+            found = _FIND["prefix"].match(line)
+            named = found and (found["rank"] or found["local"] or found["task"])
+            if rank is not None or named:
+                lines[int(named or 0) if rank is None else rank].append(line[found.end() :] if found else line)
+            if rank is None and found and found["local"] and "Traceback" in line:
+                self.notes.add("ranks count within a host")
+        for whose in sorted(lines):
+            yield whose, "\n".join(lines[whose]) + "\n"
+
+    def _call(
+        self, group: str, rank: int, number: int, name: str, shape: list[int] | None, error: str | None = None
+    ) -> CallRow | None:
         """The row of a call; None where its kind is not known, or no job has such a rank."""
         op = op_of(name)
         if op is None or rank >= MOST_RANKS:
             return None
-        row = CallRow(rank=rank, group=group, seq=max(number - 1, 0), number=number, op=op, enqueued_ns=0)
-        row["origin"] = op.words
+        row = CallRow(rank=rank, group=group, seq=max(number - 1, 0), number=number or None, op=op, enqueued_ns=0)
+        row |= {"origin": op.words, "error": error}
         if shape is not None:
             row["shape"] = [shape]
         return self.calls.setdefault((group, rank, number), row)
 
+    def _got_to(self, group: str, rank: int, number: int) -> None:
+        """A rank's last call in a group, of those that the text names, is this one or a later one."""
+        self.progress[group][rank] = max(self.progress[group].get(rank, (0, 0)), (number, 0))
+
     def timeline(self, where: str, problems: Iterable[str] = ()) -> Timeline:
         """The Timeline of what was told."""
-        told = list(problems)
         ranks = {rank for _, rank, _ in self.calls} | {rank for by in self.progress.values() for rank in by}
-        ranks |= self.late | set(self.raised) | set(self.ended) | set(self.stands)
+        ranks |= self.late | self.seen | set(self.raised) | set(self.ended) | set(self.stands)
         ranks = {rank for rank in ranks if rank < MOST_RANKS}
         if not ranks:
             raise TimelineFileError(
                 f"cannot open {where}: it holds nothing that says what a rank did. Lines that do: NCCL's watchdog's, "
                 "TORCH_DISTRIBUTED_DEBUG=DETAIL's, NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=COLL, torchrun's report."
             )
+        notes = f" ({'; '.join(sorted(self.notes))})" * bool(self.notes)
         size = max([max(ranks) + 1, *self.sizes.values()])
-        missing = sorted(set(range(size)) - ranks)
-        groups = {group: list(range(self.sizes.get(group, size))) for group in self._groups()}
-        rows = [self.calls[key] for key in sorted(self.calls, key=lambda key: (key[1], key[0], key[2]))]
+        groups = self._groups(size)
         met = self._met()
-        for group, rank, number in self.calls:
-            done = self.progress.get(group, {}).get(rank)
-            if (group, number) in met or (done and number <= done["completed"]):
-                self.calls[group, rank, number]["completed_ns"] = 0
-        skipped = {group: {rank: self._before(group, rank) for rank in ranks} for group, ranks in groups.items()}
+        for (group, rank, number), row in self.calls.items():
+            if (group, number) in met or 0 < number <= self.progress[group].get(rank, (0, 0))[1]:
+                row["completed_ns"] = 0
+        rows = [self.calls[key] for key in sorted(self.calls, key=lambda key: (key[1], key[0], key[2]))]
         meta: Meta = {
-            "program": f"text of {', '.join(dict.fromkeys(self.sources))}",
+            "program": f"text of {', '.join(dict.fromkeys(self.sources))}" + notes,
             "engine": "imported",
             "format": FROM_TEXT,
             "backend": self.backend,
@@ -346,14 +412,22 @@ class Told:
             "group_names": {group: words for group, words in self.names.items() if group in groups},
             "versions": {},
             "clock": {"domain": "wall", "completed": "not told: what every rank issued alike counts as completed"},
-            "skipped": skipped,
-            "progress": {group: dict(by) for group, by in self.progress.items()},
-            "missing_ranks": missing,
-            "problems": told,
+            "skipped": {
+                group: {rank: self._before(group, rank) for rank in members} for group, members in groups.items()
+            },
+            "progress": {
+                group: {rank: {"enqueued": one[0], "completed": one[1]} for rank, one in by.items()}
+                for group, by in self.progress.items()
+                if by
+            },
+            "missing_ranks": sorted(set(range(size)) - ranks),
+            "problems": list(problems),
         }
         if self.stands:
             meta["stood"] = {rank: self.stood(rank) for rank in sorted(self.stands)}
-        return timeline_from_rows(rows, [self._ending(rank, rows) for rank in range(size)], meta)
+        found = timeline_from_rows(rows, [self._ending(rank, rows) for rank in range(size)], meta)
+        numbers = pl.Series("number", [row["number"] for row in rows], pl.Int64)  # of those that a line gives
+        return replace(found, calls=found.calls.with_columns(numbers))
 
     def _met(self) -> set[tuple[str, int]]:
         """Groups and numbers of calls that every rank of the group issued alike."""
@@ -370,46 +444,50 @@ class Told:
         """Where a rank's main thread stood, as `meta["stood"]` has it."""
         return [{"thread": "MainThread", "frames": [str(frame) for frame in reversed(self.stands[rank])]}]
 
-    def _groups(self) -> list[str]:
-        return sorted({group for group, _, _ in self.calls} | set(self.progress)) or [DEFAULT_GROUP]
+    def _groups(self, size: int) -> dict[str, list[int]]:
+        """Ranks by group: all of the default one and of one as large as the job; else those that are told."""
+        found = {DEFAULT_GROUP: list(range(size))} if not self.calls and not self.progress else {}
+        for group in sorted({group for group, _, _ in self.calls} | set(self.progress)):
+            told = {rank for one, rank, _ in self.calls if one == group} | set(self.progress.get(group, ()))
+            whole = group == DEFAULT_GROUP or self.sizes.get(group) == size
+            found[group] = list(range(size)) if whole else sorted(told)
+        return found
 
     def _before(self, group: str, rank: int) -> int:
         numbers = [number for one, whose, number in self.calls if (one, whose) == (group, rank)]
         if numbers:
-            return min(numbers) - 1
-        known = self.progress.get(group, {}).get(rank)
-        return known["enqueued"] if known else 0 if rank in self.late else NOTHING_RECORDED
+            return max(min(numbers) - 1, 0)
+        known = self.progress[group].get(rank)
+        return known[0] if known else 0 if rank in self.late else NOTHING_RECORDED
 
     def _ending(self, rank: int, rows: Sequence[CallRow]) -> Ending:
         mine = [row for row in rows if row["rank"] == rank]
         if rank in self.raised:
-            return Ending.raised(mine, self.raised[rank])
+            first = f" ({FIRST_FAILED})" * (FIRST_FAILED in self.ended.get(rank, ""))
+            return Ending.raised(mine, self.raised[rank] + first)
         waits = next((row for row in mine if row.get("completed_ns") is None), None)
-        text = self.ended.get(rank, "no line says how it ended")
+        text = self.ended.get(rank, UNTOLD)
         return Ending.at(EndKind.KILLED if "SIG" in text else EndKind.UNKNOWN, waits, text)
 
 
-def _by_rank(text: str, rank: int | None) -> Iterator[tuple[int, str]]:
-    """The lines of each rank, without the prefix that names it; all are of `rank` where that is known."""
-    if rank is not None:
-        yield rank, _PREFIX.sub("", text)
-        return
-    lines: dict[int, list[str]] = defaultdict(list)
-    for line in text.splitlines():
-        found = _PREFIX.match(line)
-        if found:
-            lines[int(found[1] or found[2])].append(line[found.end() :])
-    for whose in sorted(lines):
-        yield whose, "\n".join(lines[whose]) + "\n"
+def _prefix(text: str, found: re.Match[str]) -> re.Match[str] | None:
+    """torch's "[rank5]:" in the line that a match begins in, before it."""
+    before = _FIND["prefix"].match(text[text.rfind("\n", 0, found.start()) + 1 : found.start()])
+    return before if before and before["rank"] else None
+
+
+def _whose(text: str, found: re.Match[str]) -> int:
+    """The rank in the job of a line that names one of a group; the group's number where no prefix tells."""
+    return int((_prefix(text, found) or found)["rank"])
 
 
 def _main_thread(text: str) -> tuple[Frame, ...]:
     """The frames of the main thread, innermost first, as faulthandler and py-spy write it; nothing where none is."""
-    threads = [*_THREAD.finditer(text)]
+    threads = [*_FIND["thread"].finditer(text)]
     stacks: list[tuple[Frame, ...]] = []
     for at, head in enumerate(threads):
         body = text[head.end() : threads[at + 1].start() if at + 1 < len(threads) else len(text)]
-        form = _FRAME if "most recent call first" in head[0] else _SPY_FRAME
+        form = _FIND["frame" if "most recent call first" in head[0] else "spy_frame"]
         frames = tuple(_frame(one) for one in form.finditer(body))
         if '"MainThread"' in head[0] or (frames and frames[-1].function == "<module>"):
             return frames

@@ -1,22 +1,63 @@
 """What text tells: a pasted log names some ranks and some calls, so nothing is said of what it leaves out.
 
-Ranks `got to` the largest number that a line names of them. Where ranks wait in a call, those that are known to have
-got to a smaller number have not come to it; of ranks that no line names nothing is known.
+Of some ranks the text says how many calls they had enqueued: those that had enqueued fewer than the number of a call
+in which others wait have not come to it. Of every other rank it is only known in which call it waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any
 
 from joinlab.analysis.wording import short_site
+from joinlab.ops import Op
 from joinlab.program.labels import kind_of
 from joinlab.story.forms.fates import PEER_GONE
-from joinlab.story.lines import Line, LineKind, SourceLine
+from joinlab.story.lines import Line, LineKind, Piece, SourceLine
 from joinlab.story.scene import Scene
-from joinlab.story.words import Text, listing, noun, say, sides, who
-from joinlab.timeline import FIRST_FAILED, FROM_TEXT, CallRow, EndKind
+from joinlab.story.words import Text, listing, noun, sides, who
+from joinlab.timeline import FIRST_FAILED, FROM_TEXT, UNTOLD, CallRow, EndKind
+
+SENTENCES: Mapping[str, str] = {
+    "failed": "{who} failed first: {text}",
+    "raised": "{who} raised {text}",
+    "others": "{who} raised other errors",
+    "differ": "{who} issued {call}",
+    "behind": "{who} had not come to {call}, where {here} waited",
+    "waits": "{who} waited in {call}; the text names no rank that had not come to it",
+    "apart": "{who} waited in {call}",
+    "last": "{who} issued {call} last, as far as the text reaches",
+    "victims": "{who} waited for another rank, which the text does not name: {text}",
+    "alike": "{who} issued the same calls, {number} of them, as far as the text reaches",
+    "silent": "the text names no collective of {who}",
+    "enqueued": "{who} had enqueued {number} calls",
+    "reach": "this was read from {of}. What it leaves out is not known",
+    "missing": "; no line is of {who}",
+}
+"""What the story of a text says, in Python and on the page "Paste your log"."""
+
+WAITED = (
+    *PEER_GONE,
+    "Timed out waiting",
+    "timed out in monitoredBarrier",
+    "wait timeout after",
+    "Socket Timeout",
+    "Watchdog caught collective operation timeout",
+    "NCCL communicator was aborted",
+    "remote process exited",
+    "ncclRemoteError",
+    "but store->get(",
+)
+"""Parts of errors that a rank raises because another one did not come, or is gone."""
+
+SAME_SIZE = (Op.ALL_REDUCE, Op.BROADCAST, Op.REDUCE)
+"""Calls of one size on all ranks, whatever the text counts: elsewhere a root, or each rank, may have another one."""
 
 _UNKNOWN = 1 << 40  # more calls than this before the first that is told: nothing is known of the rank
+_NOT_MET = "Detected mismatch"
 
 
 def find(scene: Scene) -> tuple[Line, ...]:
@@ -24,100 +65,129 @@ def find(scene: Scene) -> tuple[Line, ...]:
     if scene.meta.get("format") != FROM_TEXT:
         return ()
     rows = scene.timeline.rows("calls")
-    headline = _failed(scene) or _parted(scene, rows) or _alike(scene, rows)
-    reach = Line(
-        LineKind.NOTE, "text_reach", tuple(scene.meta.get("missing_ranks", ())), facts={"of": scene.meta["program"]}
-    )
-    return (headline, *_beyond(scene, rows), reach)
+    open_ = [row for row in rows if row["completed_ns"] is None]
+    headline = _failed(scene) or _parted(scene, open_) or _victims(scene) or _alike(scene, rows)
+    reach = Line(LineKind.NOTE, "text_reach", _missing(scene), facts={"of": scene.meta["program"]})
+    return (headline, *_beyond(scene, open_), reach)
+
+
+def _headline(form: str, ranks: Iterable[int], **fields: Any) -> Line:
+    return Line(LineKind.HEADLINE, f"text_{form}", tuple(sorted(ranks)), **fields)
+
+
+def _missing(scene: Scene) -> tuple[int, ...]:
+    return tuple(scene.meta.get("missing_ranks", ()))
 
 
 def _failed(scene: Scene) -> Line | None:
-    """A rank that raised an error of its own, or was the first to fail."""
+    """Ranks that raised errors of their own; the one that was the first to fail, where torchrun says which."""
     errors = {rank for rank, error in scene.timeline.calls.select("rank", "error").iter_rows() if error}
     own = [
         rank
         for rank, end in enumerate(scene.ends)
-        if end.kind is EndKind.RAISED and rank not in errors and not any(gone in end.text for gone in PEER_GONE)
+        if rank not in errors and (FIRST_FAILED in end.text or end.kind is EndKind.RAISED) and not _waited(end.text)
     ]
-    own = own or [rank for rank, end in enumerate(scene.ends) if FIRST_FAILED in end.text and rank not in errors]
-    if not own:
+    first = [rank for rank in own if FIRST_FAILED in scene.ends[rank].text][:1]
+    return _said(scene, "failed" if first else "raised", first or own)
+
+
+def _victims(scene: Scene) -> Line | None:
+    return _said(scene, "victims", [rank for rank, end in enumerate(scene.ends) if _waited(end.text)])
+
+
+def _waited(error: str) -> bool:
+    return any(words in error for words in WAITED)
+
+
+def _said(scene: Scene, form: str, ranks: Sequence[int]) -> Line | None:
+    """A headline of what some ranks raised, those of one error together."""
+    if not ranks:
         return None
-    lines = _place(scene, own[0])
-    text = scene.ends[own[0]].text.partition("\n")[0]
-    return Line(LineKind.HEADLINE, "text_failed", tuple(own[:1]), lines=lines, facts={"text": text})
+    texts: dict[str, list[int]] = {}
+    for rank in ranks:
+        text = scene.ends[rank].text.partition("\n")[0].removesuffix(f" ({FIRST_FAILED})").removesuffix(".")
+        place = _place(scene, rank)
+        texts.setdefault(text + (f" ({short_site(place)})" if place else ""), []).append(rank)
+    lines = tuple(SourceLine(site, "", (ranks[0],)) for site in [_place(scene, ranks[0])] if site)
+    return _headline(form, ranks, lines=lines, facts={"sides": list(texts.values()), "texts": list(texts)})
 
 
-def _parted(scene: Scene, rows: list[CallRow]) -> Line | None:
-    """Ranks that wait: in different calls of one number, or for ranks that did not come."""
-    open_ = [row for row in rows if row["completed_ns"] is None]
+def _parted(scene: Scene, open_: list[CallRow]) -> Line | None:
+    """Ranks that wait: in calls that differ, for ranks that did not come, or in calls of which no more is told."""
     if not open_:
         return None
+    refused = [row for row in open_ if _NOT_MET in (row["error"] or "")]
+    if len(kinds := _kinds(refused, numbers=True)) > 1:
+        return _differ(scene, kinds)
     group = max((row["group"] for row in open_), key=lambda name: sum(row["group"] == name for row in open_))
     by: dict[int, list[CallRow]] = {}
     for row in open_:
         if row["group"] == group:
-            by.setdefault(_number(row), []).append(row)
-    for here in (by[number] for number in sorted(by)):
-        kinds: dict[str, list[CallRow]] = {}
-        for row in here:
-            kinds.setdefault(repr((row["op"], row["shape"])), []).append(row)
-        if len(kinds) > 1:
-            calls = tuple(scene.call(those[0]) for those in kinds.values())
-            facts = {
-                "sides": [[row["rank"] for row in those] for those in kinds.values()],
-                "number": _number(here[0]),
-                "sizes": [_size(those[0]) for those in kinds.values()],
-            }
-            return Line(LineKind.HEADLINE, "text_differ", _ranks(here), calls, facts=facts)
-    last = max(by)
-    behind = [rank for rank, number in _reach(scene, rows, group).items() if number < last]
-    facts = {"sides": [list(_ranks(by[last])), behind], "number": last, "size": _size(by[last][0])}
-    return Line(
-        LineKind.HEADLINE,
-        "text_behind" if behind else "text_waits",
-        tuple(sorted({*_ranks(by[last]), *behind})),
-        (scene.call(by[last][0]),),
-        facts=facts,
-    )
+            by.setdefault(row["number"] or 0, []).append(row)
+    for number in sorted(by):
+        if len(kinds := _kinds(by[number])) > 1:
+            return _differ(scene, kinds)
+    exact = _exact(scene, group)
+    for number in sorted(by):
+        here = {row["rank"] for row in by[number]}
+        if behind := [rank for rank, count in exact.items() if count < (number or 1) and rank not in here]:
+            return _headline("behind", {*here, *behind}, **_calls(scene, [by[number]], [behind]))
+    first: dict[int, int] = {}
+    for number in sorted(by):
+        for row in by[number]:
+            first.setdefault(row["rank"], number)
+    places = [[row for row in by[number] if first[row["rank"]] == number] for number in sorted(set(first.values()))]
+    untold = [rank for rank in first if scene.ends[rank].text == UNTOLD]
+    form = "last" if untold and not any(row["error"] for row in open_) else "apart" if places[1:] else "waits"
+    return _headline(form, first, **_calls(scene, places))
+
+
+def _kinds(rows: Sequence[CallRow], numbers: bool = False) -> list[list[CallRow]]:
+    """Rows of calls that differ: in the op, in the size where all ranks must have one, and in the number if asked."""
+    found: dict[str, list[CallRow]] = {}
+    for row in rows:
+        sized = row["op"] in SAME_SIZE and all(one["shape"] for one in rows)
+        sized = sized or _NOT_MET in (row["error"] or "")
+        key = (row["op"], row["shape"] if sized else None, row["number"] if numbers else None)
+        found.setdefault(repr(key), []).append(row)
+    return list(found.values())
+
+
+def _differ(scene: Scene, kinds: list[list[CallRow]]) -> Line:
+    return _headline("differ", [row["rank"] for rows in kinds for row in rows], **_calls(scene, kinds))
+
+
+def _calls(scene: Scene, sides: list[list[CallRow]], more: Sequence[list[int]] = ()) -> dict[str, Any]:
+    """One call of each side, and what its words need; `more`: ranks without a call."""
+    numbers, sizes = [rows[0]["number"] for rows in sides], [_size(rows[0]) for rows in sides]
+    ranks = [sorted({row["rank"] for row in rows}) for rows in sides]
+    facts = {"sides": [*ranks, *more], "numbers": numbers, "sizes": sizes}
+    return {"calls": tuple(scene.call(rows[0]) for rows in sides), "facts": facts}
 
 
 def _alike(scene: Scene, rows: list[CallRow]) -> Line:
-    ranks = tuple(rank for rank in range(len(scene.ends)) if rank not in scene.meta.get("missing_ranks", ()))
-    return Line(
-        LineKind.HEADLINE, "text_alike", ranks, facts={"calls": len({(row["group"], row["seq"]) for row in rows})}
-    )
+    ranks = sorted(set(range(len(scene.ends))) - set(_missing(scene)))
+    calls = len({(row["group"], row["seq"]) for row in rows})
+    return _headline("alike" if calls else "silent", ranks, facts={"numbers": [calls]})
 
 
-def _beyond(scene: Scene, rows: list[CallRow]) -> Iterator[Line]:
-    """How far the ranks got that are known to have gone on beyond the call they wait in, or before it."""
-    for group in sorted({row["group"] for row in rows}):
-        waits = any(row["group"] == group and row["completed_ns"] is None for row in rows)
+def _beyond(scene: Scene, open_: list[CallRow]) -> Iterator[Line]:
+    """How many calls the ranks had enqueued, in groups where some wait, if not all had enqueued as many."""
+    for group in sorted({row["group"] for row in open_}):
         found: dict[int, list[int]] = {}
         for rank, progress in sorted(scene.meta.get("progress", {}).get(group, {}).items()):
             found.setdefault(progress["enqueued"], []).append(rank)
-        if waits and len(found) > 1:
+        if len(found) > 1:
             facts = {"sides": list(found.values()), "numbers": list(found)}
-            ranks = tuple(sorted(rank for those in found.values() for rank in those))
-            yield Line(LineKind.CAUSE, "text_enqueued", ranks, facts=facts)
+            yield Line(LineKind.CAUSE, "text_enqueued", tuple(sorted(chain(*found.values()))), facts=facts)
 
 
-def _reach(scene: Scene, rows: list[CallRow], group: str) -> dict[int, int]:
-    """By rank: the largest number of a call of the group that it is known to have issued."""
-    found = {rank: before for rank, before in scene.meta.get("skipped", {}).get(group, {}).items() if before < _UNKNOWN}
-    for rank, progress in scene.meta.get("progress", {}).get(group, {}).items():
-        found[rank] = max(found.get(rank, 0), progress["enqueued"])
-    for row in rows:
-        if row["group"] == group:
-            found[row["rank"]] = max(found.get(row["rank"], 0), _number(row))
-    return found
-
-
-def _number(row: CallRow) -> int:
-    return row["number"] or 0
-
-
-def _ranks(rows: list[CallRow]) -> tuple[int, ...]:
-    return tuple(sorted(row["rank"] for row in rows))
+def _exact(scene: Scene, group: str) -> dict[int, int]:
+    """By rank: how many calls of the group it had enqueued, where the text says so."""
+    found = scene.meta.get("skipped", {}).get(group, {})
+    rows = {row["rank"] for row in scene.timeline.rows("calls") if row["group"] == group}
+    exact = {rank: before for rank, before in found.items() if before < _UNKNOWN and rank not in rows}
+    return exact | {rank: one["enqueued"] for rank, one in scene.meta.get("progress", {}).get(group, {}).items()}
 
 
 def _size(row: CallRow) -> str:
@@ -127,67 +197,73 @@ def _size(row: CallRow) -> str:
     return f" of {'×'.join(f'{size:,}' for size in sizes)} number{'s' * (sizes != [1])}"
 
 
-def _place(scene: Scene, rank: int) -> tuple[SourceLine, ...]:
-    """The line of the program in which a rank's main thread stood."""
+def _place(scene: Scene, rank: int) -> str:
+    """The line of the program in which a rank's main thread stood; "" where it is not known."""
     for thread in scene.meta.get("stood", {}).get(rank, ())[:1]:
         sites = [frame.rpartition(" ")[0] for frame in reversed(thread["frames"])]
-        own = [site for site in sites if kind_of(site.rpartition(":")[0]) == "program"]
-        return tuple(SourceLine(site, "", (rank,)) for site in own[:1])
-    return ()
+        return next((site for site in sites if kind_of(site.rpartition(":")[0]) == "program"), "")
+    return ""
 
 
 # ---- words
 
 
-def _differ(line: Line) -> Text:
-    each = zip(sides(line), line.calls, line.facts["sizes"], strict=True)
-    parts = [say("{} issued {}" + size, who(ranks), noun(line, at)) for at, (ranks, _, size) in enumerate(each)]
-    return say("{}" + f", as call {line.facts['number']:,}.", listing(parts))
+def _fill(name: str, **parts: str | Piece | Text) -> Text:
+    """The sentence of that name with its parts."""
+    found: list[Piece] = []
+    for at, piece in enumerate(re.split(r"\{(\w+)\}", SENTENCES[name])):
+        part = parts[piece] if at % 2 else piece
+        found += [Piece(part)] if isinstance(part, str) else [part] if isinstance(part, Piece) else part
+    return tuple(piece for piece in found if piece.text)
 
 
-def _behind(line: Line) -> Text:
-    here, behind = sides(line)
-    call = say("{}" + f" {line.facts['number']:,}{line.facts['size']}", noun(line, 0))
-    return say("{} had not come to {}, where {} waited.", who(behind), call, who(here))
+def _each(line: Line, name: str) -> Text:
+    """Each side with its call and number, or with its number alone."""
+    numbers, found = line.facts["numbers"], []
+    same = len(set(numbers)) == 1 and name == "differ"
+    for at, number in enumerate(numbers):
+        call = _call(line, at, not same) if line.calls else ""
+        found.append(_fill(name, who=who(sides(line)[at]), call=call, number=f"{number:,}" if number else ""))
+    tail = f", as call {numbers[0]:,}." if same and numbers[0] else "."
+    return (*listing(found), Piece(tail))
 
 
-def _waits(line: Line) -> Text:
-    here, _ = sides(line)
-    call = say("{}" + f" {line.facts['number']:,}{line.facts['size']}", noun(line, 0))
-    return say("{} waited in {}; the text names no rank that had not come to it.", who(here), call)
+def _call(line: Line, at: int, numbered: bool = True) -> Text:
+    number = f" {number:,}" if numbered and (number := line.facts["numbers"][at]) else ""
+    return (noun(line, at), Piece(number + line.facts["sizes"][at]))
 
 
-def _enqueued(line: Line) -> Text:
-    each = zip(sides(line), line.facts["numbers"], strict=True)
-    return say("{}.", listing([say("{} had enqueued " + f"{number:,} calls", who(ranks)) for ranks, number in each]))
+def _waiting(line: Line, name: str) -> Text:
+    ranks = sides(line)
+    return (*_fill(name, who=who(ranks[-1]), here=who(ranks[0]), call=_call(line, 0)), Piece("."))
 
 
-def _same(line: Line) -> Text:
-    calls = line.facts["calls"]
-    many = f"the same {calls:,} call{'s' * (calls != 1)}"
-    return (
-        say("{} issued " + many + ", as far as the text reaches.", who(line.ranks))
-        if calls
-        else say("The text says nothing of a call of {}.", who(line.ranks))
-    )
-
-
-def _failed_words(line: Line) -> Text:
-    place = f" ({short_site(line.lines[0].site)})" if line.lines else ""
-    return say("{} failed first: {}" + place + ".", who(line.ranks), line.facts["text"].removesuffix("."))
+def _errors(line: Line, name: str) -> Text:
+    found = [
+        _fill(name, who=who(ranks), text=text) for ranks, text in zip(sides(line), line.facts["texts"], strict=True)
+    ]
+    if len(found) > 2:
+        found[2:] = [_fill("others", who=who(sorted(chain(*sides(line)[2:]))))]
+    return (*listing(found), Piece("."))
 
 
 def _reached(line: Line) -> Text:
-    rest = say("; no line is of {}: they died, or were cut from it", who(line.ranks)) if line.ranks else ""
-    return say("This was read from {}. What it leaves out is not known{}.", line.facts["of"], rest)
+    rest = _fill("missing", who=who(line.ranks)) if line.ranks else ()
+    return (*_fill("reach", of=line.facts["of"]), *rest, Piece("."))
+
+
+def _all(line: Line, name: str) -> Text:
+    return (*_fill(name, who=who(line.ranks), number=f"{line.facts['numbers'][0]:,}"), Piece("."))
+
+
+def _words(write: Callable[..., Text], *names: str) -> dict[str, Callable[[Line], Text]]:
+    return {f"text_{name}": partial(write, name=name) for name in names}
 
 
 WORDS: Mapping[str, Callable[[Line], Text]] = {
-    "text_failed": _failed_words,
-    "text_differ": _differ,
-    "text_behind": _behind,
-    "text_waits": _waits,
-    "text_alike": _same,
-    "text_enqueued": _enqueued,
+    **_words(_errors, "failed", "raised", "victims"),
+    **_words(_each, "differ", "apart", "last", "enqueued"),
+    **_words(_waiting, "behind", "waits"),
+    **_words(_all, "alike", "silent"),
     "text_reach": _reached,
 }
