@@ -9,11 +9,17 @@ from joinlab.emulator.model import Knobs
 from joinlab.emulator.run import Emulation
 from joinlab.emulator.scheduler import current
 from joinlab.errors import LaunchError, ProgramError
-from joinlab.program.parting import Parting, differing, parting_of
+from joinlab.program.parting import Differing, Parting, differing, has_keys, other_keys, parting_of
 from joinlab.program.program import Program
-from joinlab.program.steps import BY_BACKWARD
-from joinlab.program.ways import MAX_STEPS, Way, traced_by
-from joinlab.timeline import EndKind, Timeline
+from joinlab.program.ways import ALL, MAX_STEPS, Way, traced_by
+from joinlab.timeline import Timeline
+
+
+def differing_calls(timeline: Timeline) -> Differing | None:
+    """The calls of a run where its ranks part."""
+    ends = ["pending" if end.pending else end.kind.value for end in timeline.ends]
+    return differing(timeline.rows("calls"), timeline.meta, ends)
+
 
 MAX_RANKS = 64
 """Of more ranks some of each side are followed."""
@@ -31,19 +37,19 @@ class Again:
         return Emulation(program, counts, self.seeds, knobs).go()
 
     def __call__(self, timeline: Timeline) -> Parting | None:
-        failed = any(end.kind is not EndKind.FINISHED or end.pending for end in timeline.ends)
-        by_input = timeline.meta.get("input_column") != BY_BACKWARD
-        differ = differing(timeline.rows("calls"), timeline.meta["groups"], failed, by_input)
-        if differ is None or current() is not None:
+        differ = differing_calls(timeline)
+        keyed = differ is None and has_keys(timeline.rows("calls"))
+        if (differ is None and not keyed) or current() is not None:
             return None
         if tracer := traced_by():
             return {"tests": [], "why": f"{tracer} already traces this program"}
-        each = max(1, MAX_RANKS // len(differ.sides))
-        ranks = [rank for side in differ.sides for rank in side[:each]][:MAX_RANKS]
+        sides = differ.sides if differ else [range(len(self.counts))]
+        each = max(1, MAX_RANKS // len(sides))
+        ranks = [rank for side in sides for rank in side[:each]][:MAX_RANKS]
         emulation = Emulation(self.program, self.counts, self.seeds, self.knobs)
         most = max(MAX_STEPS // len(ranks), 1000)
         ways = emulation.ways = {
-            rank: Way(lambda calls=emulation.hosts[rank].calls: len(calls), differ.windows[rank], most)  # type: ignore[misc]
+            rank: Way(emulation.hosts[rank].calls.__len__, differ.windows[rank] if differ else ALL, most)
             for rank in ranks
         }
         try:
@@ -52,4 +58,7 @@ class Again:
             return None
         if second.ends != timeline.ends or not second.calls.equals(timeline.calls):
             return None
-        return parting_of(differ, ways)
+        if differ is not None:
+            return parting_of(differ, ways)
+        keys = other_keys(timeline.rows("calls"), timeline.meta["groups"], ways)
+        return {"tests": [], "keys": keys} if keys else None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import copy
 import linecache
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -18,6 +19,9 @@ class Statement:
     decides      it is a loop, an `if`, or holds a condition, a comprehension or an assert
     loops        it is a loop
     names        what its test reads: "v", "self.best"
+    keys         names that choose what a call in it works on: "k" of `dist.all_reduce(m[k])`
+    one_line     the test of an `if` whose block stands on its line
+    reads        what it reads without the statements in it: "loss"
     stores       what it or the statements in it set: "start", "self.bad"
     """
 
@@ -27,6 +31,9 @@ class Statement:
     decides: bool
     loops: bool
     names: tuple[str, ...]
+    keys: tuple[str, ...]
+    one_line: ast.expr | None
+    reads: frozenset[str]
     stores: frozenset[str]
 
 
@@ -68,8 +75,19 @@ def _made(node: ast.stmt, lines: list[str]) -> Statement:
     text = " ".join(line.strip() for line in lines[node.lineno - 1 : last])
     names = tuple(dict.fromkeys(name for test in tests or _reads(node) for name in names_in(test)))
     loops = isinstance(node, (ast.For, ast.While, ast.AsyncFor))
-    stores = frozenset(_stores(node))
-    return Statement(node.lineno, node.end_lineno or node.lineno, text, bool(tests), loops, names, stores)
+    own = (name for child in ast.iter_child_nodes(node) if not isinstance(child, ast.stmt) for name in names_in(child))
+    return Statement(
+        node.lineno,
+        node.end_lineno or node.lineno,
+        text,
+        bool(tests),
+        loops,
+        names,
+        tuple(dict.fromkeys(_keys(node))),
+        node.test if isinstance(node, ast.If) and node.body[0].lineno == node.lineno and not node.orelse else None,
+        frozenset(own),
+        frozenset(_stores(node)),
+    )
 
 
 def _test_end(node: ast.stmt) -> int:
@@ -137,6 +155,36 @@ def names_in(test: ast.AST) -> Iterator[str]:
         case _:
             for child in ast.iter_child_nodes(test):
                 yield from names_in(child)
+
+
+def _keys(node: ast.stmt) -> Iterator[str]:
+    """The names in subscripts of what is given to a call on the statement's first line."""
+    for call in ast.walk(node):
+        if isinstance(call, ast.Call) and call.lineno == node.lineno:
+            for given in call.args:
+                if isinstance(given, ast.Subscript):
+                    yield from names_in(given.slice)
+
+
+def outcome(test: ast.expr, values: Mapping[str, str | float | None]) -> bool | None:
+    """What a test comes to with these values of its names; None where they do not tell.
+
+    >>> outcome(ast.parse("rank == 1 and len(seen) > 2", mode="eval").body, {"rank": 1, "len(seen)": 3})
+    True
+    """
+
+    class Known(ast.NodeTransformer):
+        def visit(self, node: ast.AST) -> ast.AST:
+            name = ast.unparse(node) if isinstance(node, (ast.Name, ast.Attribute, ast.Call)) else ""
+            if name in values:
+                return ast.Constant(values[name])
+            return self.generic_visit(node)
+
+    text = ast.unparse(Known().visit(copy.deepcopy(test)))
+    try:
+        return bool(eval(text, {"__builtins__": {}}))
+    except Exception:  # a name whose value is not known, or no text of a value
+        return None
 
 
 def dotted(node: ast.AST) -> str:

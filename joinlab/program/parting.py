@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import linecache
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, NotRequired, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
-from joinlab.ops import FACTS, POINT_TO_POINT, CallRow, op_of
-from joinlab.program.branches import Statement, statement_at
-from joinlab.program.steps import is_made_by_join
-from joinlab.program.ways import Plain, Step, Way, Window
+from joinlab.ops import FACTS, POINT_TO_POINT, CallRow, Op, op_of
+from joinlab.program.branches import Statement, outcome, statement_at
+from joinlab.program.steps import BY_BACKWARD, is_made_by_join
+from joinlab.program.ways import ALL, Plain, Step, Way, Window
 
 
 class Read(TypedDict):
@@ -34,7 +34,8 @@ class Side(TypedDict):
     """Where some ranks went from a test: to `line`, of text `text`.
 
     how  "line", "call" (of a function of the program), "return", "raise" (then `text` is the exception's type),
-         "issue": the next call came from the test's own line, "end": nothing more of it is known
+         "issue": the next call came from the test's own line, "end": nothing more of it is known; of an `if` on one
+         line "block": it ran it, "past": it did not
     """
 
     ranks: list[int]
@@ -53,6 +54,16 @@ class Test(TypedDict):
     sides: list[Side]
 
 
+class Key(TypedDict):
+    """What chose the data of a call: `dist.all_reduce(m[k])` with k = "loss"."""
+
+    rank: int
+    group: str
+    seq: int
+    name: str
+    value: Plain
+
+
 class Parting(TypedDict):
     """Where the ways of a run's ranks part: `meta["parting"]`.
 
@@ -60,12 +71,14 @@ class Parting(TypedDict):
              all ranks went the same way
     group    the group whose calls differ
     between  by rank: seq in that group of the last call from the same place and of the first that is not, or null
+    keys     calls of one line that met though what chose their data differs, of two ranks
     why      why no way is known: "pydevd already traces this program"
     """
 
     tests: list[Test]
     group: NotRequired[str]
     between: NotRequired[dict[str, list[int | None]]]
+    keys: NotRequired[list[Key]]
     why: NotRequired[str]
 
 
@@ -78,53 +91,58 @@ class Differing:
 
     sides    ranks by what they did there; the side with most ranks comes first
     windows  by rank: its steps from the call before to this one
-    paths    by rank: its calls in the group, each with its place among all calls of the rank
+    places   by rank: the place of each call of the group among all calls of the rank, with its seq
     joined   some were made by join() for a rank that was out of inputs
+    one_call  the first side issued a call that the second has not, and its window ends there
     """
 
     group: str
     sides: tuple[tuple[int, ...], ...]
     windows: Mapping[int, Window]
-    paths: Mapping[int, Path]
-    joined: bool
+    places: Mapping[int, Sequence[tuple[int, int]]]
+    joined: bool = False
+    one_call: bool = False
 
     def count(self, rank: int, issued: int) -> int:
         """How many of a rank's first `issued` calls are in the group."""
-        return bisect_left(self.paths[rank], issued, key=lambda pair: pair[0])
+        return bisect_left(self.places[rank], issued, key=lambda pair: pair[0])
 
     def between(self, rank: int, issued: int) -> list[int | None]:
         """seq of the rank's calls in the group before and after it had issued so many."""
-        at, path = self.count(rank, issued), self.paths[rank]
-        return [path[at - 1][1]["seq"] if at else None, path[at][1]["seq"] if at < len(path) else None]
+        at, path = self.count(rank, issued), self.places[rank]
+        return [path[at - 1][1] if at else None, path[at][1] if at < len(path) else None]
 
 
 Path = Sequence[tuple[int, CallRow]]
 """Calls of a rank in one group, each with its place among all calls of the rank."""
 
 
-def differing(
-    rows: Iterable[CallRow], groups: Mapping[str, Sequence[int]], failed: bool, by_input: bool
-) -> Differing | None:
-    """The calls where ranks part; None where they do not.
+def differing(rows: Iterable[CallRow], meta: Mapping[str, Any], ends: Sequence[str]) -> Differing | None:
+    """The calls where ranks part; None where they do not. `ends`: an EndKind, or "pending", of each rank.
 
-    failed    a rank did not finish: the calls before the first ones that do not fit. Else: calls that met another
-              place's, though both ranks issue calls from both places
-    by_input  the column `input` says inputs, not steps
+    Where a rank did not finish, the first calls that do not fit. Else calls of unlike kinds that met, or of two places
+    that both ranks have. Then sends and recvs that are not as many; then a rank that raised where others finished.
     """
+    failed, groups = any(end != "finished" for end in ends), meta["groups"]
+    by_input = meta.get("input_column") != BY_BACKWARD
     number: dict[int, int] = {}
     paths: dict[tuple[str, int], list[tuple[int, CallRow]]] = {}
+    pairs: list[tuple[int, CallRow]] = []
     for row in rows:
         at = number[row["rank"]] = number.get(row["rank"], -1) + 1
-        if row["op"] not in POINT_TO_POINT:
+        if row["op"] in POINT_TO_POINT:
+            pairs.append((at, row))
+        else:
             paths.setdefault((row["group"], row["rank"]), []).append((at, row))
     found: list[tuple[int, str, int]] = []
     for group, members in groups.items():
         those = [paths.get((group, rank), []) for rank in members]
-        clash = _unfit(those) if failed else _swapped(those, by_input)
+        clash = _unfit(those, failed)
+        clash = _swapped(those, by_input) if clash is None and not failed else clash
         if clash is not None:
             found.append((min(path[clash][1]["enqueued_ns"] or 0 for path in those if clash < len(path)), group, clash))
     if not found:
-        return None
+        return _unpaired(pairs) or _raised(next(iter(groups), ""), ends)
     _, group, clash = min(found)
     mine = {rank: paths.get((group, rank), []) for rank in groups[group]}
     while clash and len({_place(path[clash - 1][1]) for path in mine.values()}) > 1:
@@ -135,19 +153,20 @@ def differing(
         windows[rank] = Window(0 if before is None else before[0] + 1, None if after is None else after[0])
         sides.setdefault(after and (_place(after[1]), not failed and after[1]["input"]), []).append(rank)
     joined = any(is_made_by_join(row["stack"] or ()) for path in mine.values() for _, row in path)
-    return Differing(group, tuple(map(tuple, sorted(sides.values(), key=len, reverse=True))), windows, mine, joined)
+    places = {rank: [(at, row["seq"]) for at, row in path] for rank, path in mine.items()}
+    return Differing(group, tuple(map(tuple, sorted(sides.values(), key=len, reverse=True))), windows, places, joined)
 
 
 def _place(row: CallRow) -> tuple[object, ...]:
     return row["call_site"], tuple(row["stack"] or ()), row["origin"]
 
 
-def _unfit(paths: Sequence[Path]) -> int | None:
+def _unfit(paths: Sequence[Path], failed: bool) -> int | None:
     """The first place at which a rank issued no call, or one that cannot meet the others'."""
     for at in range(max(map(len, paths), default=0)):
         rows = [path[at][1] for path in paths if at < len(path)]
         op = op_of(rows[0]["op"])
-        alike = ("op", *(FACTS[op].alike if op else ()))
+        alike = ("op", *(FACTS[op].alike if op and failed else ()))
         if len(rows) < len(paths) or any(_differ(rows, name) for name in alike):
             return at
     return None
@@ -161,18 +180,105 @@ def _differ(rows: Sequence[CallRow], name: str) -> bool:
 def _swapped(paths: Sequence[Path], by_input: bool) -> int | None:
     """The first place at which calls met that are from two places that both ranks have, or of two inputs."""
     places = [{_place(row) for _, row in path} for path in paths]
+    lines = [{(row["call_site"], row["origin"]) for _, row in path} for path in paths]
     inputs = [{row["input"] for _, row in path} for path in paths]
     for at in range(max(map(len, paths), default=0)):
         rows = [path[at][1] for path in paths if at < len(path)]
         if any(is_made_by_join(row["stack"] or ()) for row in rows):
             continue
-        met = {_place(row) for row in rows}
-        given = {row["input"] for row in rows} if by_input else set()
-        if (len(met) > 1 and all(met <= known for known in places)) or (
-            len(given) > 1 and all(given <= known for known in inputs)
+        for met, known in (
+            ({_place(row) for row in rows}, places),
+            ({(row["call_site"], row["origin"]) for row in rows}, lines),
+            ({row["input"] for row in rows if by_input}, inputs),
         ):
-            return at
+            if len(met) > 1 and (all(met <= one for one in known) or (known is lines and are_gradients(rows))):
+                return at
     return None
+
+
+def are_gradients(rows: Iterable[CallRow]) -> bool:
+    """Whether these calls average gradients, by DDP."""
+    return all("(DDP backward())" in (row["origin"] or "") for row in rows)
+
+
+def has_keys(rows: Iterable[CallRow]) -> bool:
+    """Whether a collective of the program's own chooses its data by name: `dist.all_reduce(m[k])`."""
+    sites = {row["call_site"] for row in rows if "(" not in (row["origin"] or "") and row["call_site"]}
+    places = (site.rpartition(":") for site in sites)
+    return any(line.isdecimal() and (test := statement_at(file, int(line))) and test.keys for file, _, line in places)
+
+
+def other_keys(rows: Iterable[CallRow], groups: Mapping[str, Sequence[int]], ways: Mapping[int, Way]) -> list[Key]:
+    """The first two calls that met with keys that both ranks have, one in another's place; [] without such."""
+    keyed = {(rank, issued): values for rank, way in ways.items() for issued, values in way.keyed}
+    number: dict[int, int] = {}
+    keys: dict[tuple[str, int], list[Key | None]] = {}
+    for row in rows:
+        rank = row["rank"]
+        at = number[rank] = number.get(rank, -1) + 1
+        if row["op"] not in POINT_TO_POINT:
+            (name, value), *more = keyed.get((rank, at), (("", None),))
+            key: Key = {"rank": rank, "group": row["group"], "seq": row["seq"], "name": name, "value": value}
+            keys.setdefault((row["group"], rank), []).append(None if not name or more else key)
+    for group, members in groups.items():
+        first, *others = (keys.get((group, rank), []) for rank in members)
+        for path in others:
+            has = [{key["value"] for key in those if key} for those in (first, path)]
+            for one, other in zip(first, path, strict=False):
+                if (
+                    one
+                    and other
+                    and one["value"] != other["value"]
+                    and {one["value"], other["value"]} <= has[0] & has[1]
+                ):
+                    return [one, other]
+    return []
+
+
+def _unpaired(pairs: Sequence[tuple[int, CallRow]]) -> Differing | None:
+    """The first two ranks of which one sends more often than the other receives, or receives more often."""
+    calls: dict[tuple[str, int, int | None, str], list[tuple[int, CallRow]]] = {}
+    for at, row in pairs:
+        calls.setdefault((row["group"], row["rank"], row["peer"], row["op"]), []).append((at, row))
+    other = {Op.SEND.value: Op.RECV.value, Op.RECV.value: Op.SEND.value}
+    short = [
+        (key, len(calls.get((key[0], key[2] or 0, key[1], other[key[3]]), []))) for key in calls if key[3] in other
+    ]
+    short = [(key, fewer) for key, fewer in short if fewer < len(calls[key])]
+    if not short:
+        return None
+    (group, rank, peer, op), fewer = min(short, key=lambda one: calls[one[0]][one[1]][1]["enqueued_ns"] or 0)
+    assert peer is not None
+    site: Callable[[CallRow], object] = lambda row: (row["call_site"], row["op"])  # noqa: E731
+    made: dict[int, dict[object, list[int]]] = {}
+    for at, row in pairs:
+        made.setdefault(row["rank"], {}).setdefault(site(row), []).append(at)
+    sites: dict[object, list[int]] = {}
+    for at, row in calls[group, rank, peer, op]:
+        sites.setdefault(site(row), []).append(at)
+    # What the peer left out, as another rank issues it; else what this rank issued too often.
+    for third, those in made.items():
+        for where, places in those.items():
+            lacks = len(made.get(peer, {}).get(where, ()))
+            if third not in (peer, rank) and where[1] == other[op] and len(places) > lacks:  # type: ignore[index]
+                return _around(group, third, peer, places[lacks], pairs)
+    spare = [places[0] for places in sites.values() if len(places) == len(calls[group, rank, peer, op]) - fewer]
+    extra = spare[-1] if spare and len(sites) > 1 else calls[group, rank, peer, op][fewer][0]
+    return _around(group, rank, peer, extra, pairs)
+
+
+def _around(group: str, rank: int, other: int, extra: int, calls: Sequence[tuple[int, CallRow]]) -> Differing:
+    places = {one: [(at, row["seq"]) for at, row in calls if row["rank"] == one] for one in (rank, other)}
+    return Differing(group, ((rank,), (other,)), {rank: Window(0, extra), other: ALL}, places, one_call=True)
+
+
+def _raised(group: str, ends: Sequence[str]) -> Differing | None:
+    """Ranks that raised, where others finished, and no call tells them apart."""
+    sides = [tuple(rank for rank, end in enumerate(ends) if end == kind) for kind in ("raised", "finished")]
+    if not all(sides) or {*ends} != {"raised", "finished"}:
+        return None
+    every = range(len(ends))
+    return Differing(group, tuple(sides), dict.fromkeys(every, ALL), dict.fromkeys(every, ()))
 
 
 # ---------------------------------------------------------------------------------------- which lines
@@ -186,6 +292,10 @@ class _At(NamedTuple):
     tests: tuple[Step, Step]
     nexts: tuple[Step | None, Step | None]
     behind: tuple[int, int] | None = None  # how many calls each rank had issued where they met again
+
+    def turned(self) -> _At:
+        """The same, as the other rank tells it."""
+        return self._replace(tests=self.tests[::-1], nexts=self.nexts[::-1], behind=self.behind and self.behind[::-1])
 
 
 @dataclass(slots=True)
@@ -231,6 +341,10 @@ class _Pair:
         if one.event == "line":
             if self.open is not None and one.depth < self.open.depth:
                 self.open = None  # the caller went on to the same line
+            if one.values != other.values and taken(one) != taken(other):
+                statement = statement_at(one.file, one.line)
+                assert statement is not None
+                self.met.append(_At(one.depth, statement, (one, other), (one, other), (one.issued, other.issued)))
             self.last[one.depth] = one, other
             for deeper in [depth for depth in self.last if depth > one.depth]:
                 del self.last[deeper]
@@ -262,6 +376,14 @@ class _Pair:
         return None
 
 
+def taken(step: Step) -> bool | None:
+    """Whether the block of an `if` on one line was run, by the values in its test; None where these do not tell."""
+    statement = statement_at(step.file, step.line)
+    if statement is None or statement.one_line is None:
+        return None
+    return outcome(statement.one_line, dict(step.values))
+
+
 def _outside(steps: Sequence[Step], at: int, depth: int, inside: range) -> tuple[dict[object, int], int | None]:
     """Where a way first comes to each line of a function outside of a statement, and where it returns.
 
@@ -285,13 +407,15 @@ def parting_of(differ: Differing, ways: Mapping[int, Way]) -> Parting:
     """Where the ways of these ranks part. `ways` may lack ranks: they are not told of."""
     sides = [some for side in differ.sides if (some := [rank for rank in side if rank in ways])]
     chains: dict[int, list[_At]] = {}
-    if len(sides) > 1:
-        for side in sides:
-            against = sides[1 if side is sides[0] else 0][0]
-            for rank in side:
-                if chain := _chain(differ, (rank, ways[rank]), (against, ways[against])):
-                    chains[rank] = chain
-    first = chains.get(sides[0][0], [])
+    for side in sides if len(sides) > 1 else ():
+        against = sides[1 if side is sides[0] else 0][0]
+        for rank in side:
+            if chain := _chain(differ, (rank, ways[rank]), (against, ways[against])):
+                chains[rank] = chain
+    if differ.one_call and chains:  # the way of the rank that issued it tells where
+        one, other = (side[0] for side in sides)
+        chains[other] = [at.turned() for at in chains[one]]
+    first = chains.get(sides[0][0], []) if sides else []
     last = {rank: chain[-1].tests[0].issued for rank, chain in chains.items()}
     return {
         "tests": [_test(_line_of(at), chains) for at in first],
@@ -313,13 +437,22 @@ def _chain(differ: Differing, one: tuple[int, Way], other: tuple[int, Way]) -> l
     pair = _Pair(way.within, theirs.within, here, depth=max(here, default=0))
     found = pair.part()
     met = whole.met or pair.met
-    if not differ.joined:  # one issued more calls than the other, and has been ahead since
+    if not (differ.joined or differ.one_call):  # one issued more calls than the other, and has been ahead since
         ahead = [at.behind and differ.count(rank, at.behind[0]) - differ.count(peer, at.behind[1]) for at in met]
         since = next((n for n in range(len(met), 0, -1) if not ahead[n - 1]), 0)
         if since < len(met):
             found = met[since]
             met = met[:since]
-    return [] if found is None else [*_setters(met, found, way.steps), found]
+    if found is None:  # one statement, which issued a call on one rank alone: told is what set what it reads
+        last = pair.last.get(pair.depth)
+        return [] if last is None else _set_before(met, statement_at(last[0].file, last[0].line))
+    return [*_setters(met, found, way.steps), found]
+
+
+def _set_before(met: Sequence[_At], statement: Statement | None) -> list[_At]:
+    """The last statement at which they parted before that set what a statement reads."""
+    reads = statement.reads if statement else frozenset()
+    return next(([at] for at in reversed(met) if at.statement.stores & reads), [])
 
 
 def _standing(steps: Iterable[Step]) -> list[Step]:
@@ -376,6 +509,8 @@ def _test(line: tuple[str, int], chains: Mapping[int, list[_At]]) -> Test:
 
 def _went(at: _At) -> tuple[str, int, str]:
     step, test = at.nexts[0], at.tests[0]
+    if step is test:
+        return "block" if taken(step) else "past", test.line, at.statement.text
     if step is None:
         return "issue", test.line, at.statement.text
     if step.event == "raise":

@@ -87,6 +87,9 @@ class Way:
         self._over = False
         self._follows = False
         self._unsure: tuple[list[tuple[str, Plain]], list[tuple[int, Any]]] | None = None
+        self.keyed: list[tuple[int, tuple[tuple[str, Plain], ...]]] = []
+        """What chose the data of calls: how many the rank had issued before, and the names and values."""
+        self._stood: tuple[CodeType, int, int] | None = None  # code and line of the last step, and the calls until then
         self._tests: dict[tuple[str, int], Statement | None] = {}
 
     @classmethod
@@ -175,6 +178,9 @@ class Way:
 
     def _keep(self, event: str, frame: FrameType, values: tuple[tuple[str, Plain], ...]) -> None:
         issued, code, line = self._issued(), frame.f_code, frame.f_lineno
+        if self._stood is not None and issued > self._stood[2] and code is self._stood[0]:
+            self._take_keys(frame, *self._stood)
+        self._stood = code, line, issued
         if event == "line":
             values = self._values(frame, code, line)
         self.take(Step(issued, event, self._depth, code.co_filename, code.co_name, line, values))
@@ -191,11 +197,20 @@ class Way:
             self._over = len(self.within) == self._most
             self.within.append(step._replace(event="cut") if self._over else step)
 
-    def _values(self, frame: FrameType, code: CodeType, line: int) -> Any:
-        place = code.co_filename, line
+    def _take_keys(self, frame: FrameType, code: CodeType, line: int, issued: int) -> None:
+        """Keep what chose the data of the calls that this line issued: read behind it, since a loop on it sets that."""
+        statement = self._test_at(code.co_filename, line)
+        told = [told_of(name, _named(frame, name)) for name in (statement.keys if statement else ())]
+        if values := tuple(one for one in told if one and type(one[1]) in (str, int)):
+            self.keyed.append((issued, values))
+
+    def _test_at(self, *place: Any) -> Statement | None:
         if place not in self._tests:
             self._tests[place] = statement_at(*place)
-        test = self._tests[place]
+        return self._tests[place]
+
+    def _values(self, frame: FrameType, code: CodeType, line: int) -> Any:
+        test = self._test_at(code.co_filename, line)
         if test is None or not test.names:
             return ()
         found: list[tuple[str, Plain]] = []

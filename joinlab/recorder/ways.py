@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from joinlab.program.parting import Parting, differing, parting_of
-from joinlab.program.steps import BY_BACKWARD
 from joinlab.program.ways import Plain, Step, Way
 from joinlab.recorder.events import EventLog
 
@@ -70,9 +69,8 @@ def _pairs(values: list[Any]) -> tuple[tuple[str, Plain], ...]:
 
 def parting_in(timeline: Timeline, ways: Mapping[int, deque[Step]]) -> Parting | None:
     """Where the ways of recorded ranks part; None where their calls do not differ."""
-    failed = any(end.kind != "finished" or end.pending for end in timeline.ends)
-    by_input = timeline.meta.get("input_column") != BY_BACKWARD
-    differ = differing(timeline.rows("calls"), timeline.meta["groups"], failed, by_input)
+    ends = ["pending" if end.pending else end.kind.value for end in timeline.ends]
+    differ = differing(timeline.rows("calls"), timeline.meta, ends)
     if differ is None:
         return None
     kept = {}

@@ -29,11 +29,10 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from joinlab.emulator.again import Again
+from joinlab.emulator.again import Again, differing_calls
 from joinlab.errors import LaunchError, ProgramError
 from joinlab.program.branches import dotted, names_in
-from joinlab.program.parting import Test, differing
-from joinlab.program.steps import BY_BACKWARD
+from joinlab.program.parting import Test
 from joinlab.story.lines import Edit, Tried
 from joinlab.timeline import EndKind, Timeline
 
@@ -238,8 +237,7 @@ def _good(timeline: Timeline) -> bool:
     """Every rank has finished, and no call met another place's."""
     if not _ended_well(timeline):
         return False
-    by_input = timeline.meta.get("input_column") != BY_BACKWARD
-    return differing(timeline.rows("calls"), timeline.meta["groups"], False, by_input) is None
+    return differing_calls(timeline) is None
 
 
 def _trained(timeline: Timeline) -> list[int]:

@@ -8,7 +8,7 @@ from joinlab.analysis.wording import elements
 from joinlab.ops import Op, decode_values
 from joinlab.story.lines import Line, LineKind
 from joinlab.story.scene import Scene
-from joinlab.story.words import Text, at_place, say, who
+from joinlab.story.words import Text, at_place, listing, say, sides, who
 
 
 def find(scene: Scene) -> tuple[Line, ...]:
@@ -16,18 +16,15 @@ def find(scene: Scene) -> tuple[Line, ...]:
     if scene.parting.clash is not None:
         return ()
     for slot in scene.folding.every.slots if scene.folding.every else scene.folding.slots:
-        rows = [
-            (scene.folding.every or scene.folding.matched).row_of[rank, slot.group, seq]
-            for rank, seq in slot.calls.items()
-        ]
-        if any(row["op"] != Op.ALL_TO_ALL or not row["value_out"] for row in rows) or len(rows) < 2:
+        matched = scene.folding.every or scene.folding.matched
+        rows = [matched.row_of[rank, slot.group, seq] for rank, seq in slot.calls.items()]
+        if any(row["op"] != Op.ALL_TO_ALL for row in rows) or len(rows) < max(2, len(scene.groups[slot.group])):
             continue
-        if len(rows) < len(scene.groups[slot.group]):
-            continue
-        sent = sum(elements(row) for row in rows)
-        received = sum(len(values) for row in rows for values in decode_values(row["value_out"]) or ())
-        if sent != received:
-            ranks = tuple(row["rank"] for row in rows)
+        ranks = tuple(row["rank"] for row in rows)
+        sent = [elements(row) for row in rows]
+        received = [len(values) for row in rows for values in decode_values(row["value_out"]) or ()]
+        over = [rank for rank in ranks if "op.preamble.length <= op.nbytes" in scene.ends[rank].text]
+        if over or (all(row["value_out"] for row in rows) and sum(sent) != sum(received)):
             return (
                 Line(
                     LineKind.HEADLINE,
@@ -35,18 +32,22 @@ def find(scene: Scene) -> tuple[Line, ...]:
                     ranks,
                     tuple(map(scene.call, rows)),
                     lines=tuple(filter(None, [scene.line_of(rows[0], ranks)])),
-                    facts={"sides": [[rank] for rank in ranks], "sent": sent, "received": received},
+                    facts={"sides": [[rank] for rank in ranks], "sent": sent, "received": sum(received), "over": over},
                 ),
             )
     return ()
 
 
 def _words(line: Line) -> Text:
-    facts = line.facts
-    return say(
-        "The splits of {} do not fit: {} sent " + f"{facts['sent']} elements in all, and received {facts['received']}.",
-        at_place(line, 0), who(line.ranks),
-    )  # fmt: skip
+    facts, where = line.facts, at_place(line, 0)
+    if facts["over"]:
+        each = listing(
+            [say("{}: " + str(sent), who(ranks)) for ranks, sent in zip(sides(line), facts["sent"], strict=True)]
+        )
+        return say("The splits of {} do not fit: {} got more than it has room for. Elements sent: {}.",
+                   where, who(facts["over"]), each)  # fmt: skip
+    count = f"{sum(facts['sent'])} elements in all, and received {facts['received']}."
+    return say("The splits of {} do not fit: {} sent " + count, where, who(line.ranks))
 
 
 WORDS: Mapping[str, Callable[[Line], Text]] = {"splits": _words}

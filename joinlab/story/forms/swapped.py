@@ -10,11 +10,12 @@ from joinlab.analysis.matching import Slot
 from joinlab.analysis.parting import Fit, Place, place_of
 from joinlab.analysis.wording import tensor
 from joinlab.ops import POINT_TO_POINT
+from joinlab.program.parting import Key
 from joinlab.rules.calls import elements_of
 from joinlab.story.forms import meeting
-from joinlab.story.lines import Line, LineKind
+from joinlab.story.lines import Line, LineKind, Value
 from joinlab.story.scene import Scene
-from joinlab.story.words import Text, at_place, noun, say, sides, who
+from joinlab.story.words import Text, at_place, code, noun, place, say, sides, who
 from joinlab.timeline import CallRow
 
 LONGEST = 8
@@ -23,6 +24,8 @@ LONGEST = 8
 
 def find(scene: Scene) -> tuple[Line, ...]:
     """The first calls that two lanes issued in another order, where no call before them parts the ranks."""
+    if keys := scene.meta.get("parting", {}).get("keys"):
+        return _other_keys(scene, keys)
     if scene.folding.matched.is_part or scene.meta.get("skipped"):
         return ()
     if all(_alike(scene, slot) for slot in scene.parting.slots):  # nearly always, where nothing went wrong
@@ -126,10 +129,28 @@ def _met(scene: Scene, first: CallRow, other: CallRow) -> Iterator[Line]:
             return
 
 
+def _other_keys(scene: Scene, keys: Sequence[Key]) -> tuple[Line, ...]:
+    rows = [scene.timeline.call(key["rank"], key["seq"], key["group"]) for key in keys]
+    sides = [[key["rank"]] for key in keys]
+    lines = tuple(filter(None, [scene.line_of(rows[0], [key["rank"] for key in keys])]))
+    values = tuple(Value((key["rank"],), key["name"], key["value"]) for key in keys)
+    calls = tuple(map(scene.call, rows))
+    ranks = tuple(key["rank"] for key in keys)
+    return (Line(LineKind.HEADLINE, "other_key", ranks, calls, (), lines, values, facts={"sides": sides}),)
+
+
+def _key_words(line: Line) -> Text:
+    one, other = (
+        say("{}'s {} of {}", who(ranks), noun(line, at), code(f"{value.name} = {value.value!r}"))
+        for at, (ranks, value) in enumerate(zip(sides(line), line.values, strict=True))
+    )
+    return say("{} met {}" + place(line.calls[0]) + ": both ranks have both, in another order.", one, other)
+
+
 def _words(line: Line) -> Text:
     tensors = line.facts.get("tensors")
     one, two = (say("{} of {}", noun(line, at), tensors[at]) if tensors else at_place(line, at) for at in (0, 1))
     return say("{} issued {} before {}, {} in the other order.", who(sides(line)[0]), one, two, who(sides(line)[2]))
 
 
-WORDS: Mapping[str, Callable[[Line], Text]] = {"other_order": _words}
+WORDS: Mapping[str, Callable[[Line], Text]] = {"other_order": _words, "other_key": _key_words}
