@@ -30,12 +30,9 @@ collect_ignore = ["material"]  # programs that tests run: no tests of their own
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Modules with a browser come late: they share one, and while Playwright runs, no other event loop can.
-
-    The answers to the exercises come last: some never return, and leave a thread in this process.
-    """
+    """Modules with a browser come last: they share one, and while Playwright runs, no other event loop can."""
     with_browser = {item.path for item in items if item.get_closest_marker("browser")}
-    items.sort(key=lambda item: 2 if item.path.name == "test_exercises.py" else item.path in with_browser)
+    items.sort(key=lambda item: item.path in with_browser)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

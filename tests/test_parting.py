@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import os
 import sys
 
 import pytest
@@ -13,7 +14,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import joinlab
+from joinlab.emulator import scheduler
 from joinlab.program.ways import told_of
+from joinlab.timeline import EndKind
 
 
 def parted(program, inputs=(3, 3), backend="nccl"):
@@ -193,6 +196,17 @@ def test_nothing_is_followed_where_something_else_traces():
         assert timeline.parting()["why"] == "test_parting already traces this program"
     finally:
         sys.settrace(before)
+
+
+def test_it_is_told_behind_a_rank_that_stood_still_in_c_code(monkeypatch):
+    monkeypatch.setattr(scheduler, "ABANDON_S", 0.1)
+    reads, writes = os.pipe()
+    stood = joinlab.emulate(lambda rank, inputs: os.read(reads, 1), (1,), timeout=0.1)
+    assert stood.ends[0].kind is EndKind.KILLED
+    try:
+        assert joinlab.emulate(two_epochs, (3, 4), timeout=20).parting()["tests"]
+    finally:
+        os.write(writes, b".")  # its thread ends
 
 
 def random_values(rank, inputs):

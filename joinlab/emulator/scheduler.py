@@ -47,7 +47,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import CodeType
 from typing import Any
 
@@ -324,7 +324,8 @@ class Baton:
         if not self._interrupt_holder():
             stuck, self._holder = self._holder, None
             if stuck is not None:
-                stuck.over = True
+                stuck.over, stuck.thread = True, None
+                _take_back_interrupt()
             if not all(rank.over for rank in self._ranks):
                 self._hand(self._next())
                 self._all_over.wait(ABANDON_S)
@@ -373,5 +374,17 @@ def _in_baton(thread: threading.Thread) -> bool:
 
 
 def _interrupt(thread: threading.Thread) -> None:
-    """Raise RankEnded in another thread, before the next Python instruction that looks for such requests."""
+    """Raise RankEnded in a thread, before the next Python instruction that looks for such requests."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(RankEnded))
+
+
+def _take_back_interrupt() -> None:
+    """Let the process forget a request that a thread stuck in C code has not taken; that thread still finds it.
+
+    One flag of the process says that some thread has such a request, until a thread takes one. While it is set, Python
+    3.11 stands still at the next line that sys.settrace follows (DO_TRACING and handle_eval_breaker in ceval.c,
+    v3.11.7): so this thread takes one.
+    """
+    with suppress(RankEnded):
+        _interrupt(threading.current_thread())
+        time.sleep(0)
