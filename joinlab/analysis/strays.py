@@ -15,7 +15,6 @@ order.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -50,46 +49,35 @@ class Why(NamedTuple):
     facts: Mapping[str, Any]
 
 
-class Stray(NamedTuple):
-    """A rank that left the common path, and what shows it."""
-
-    rank: int
-    why: Why
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """One call of a path. Peers issue one `kind`; its line, and still more its elements, may differ without a fault."""
+class _Call(NamedTuple):
+    """One call of a path. `form`: what peers' calls have in common, its kind, line and elements."""
 
     place: Place
     group: str
-    kind: str
-    line: str
-    elements: int | None
+    form: tuple[str, str, int | None]
     peer: int | None
 
-    def form(self, level: int) -> tuple[object, ...]:
-        """What is compared: the kind alone, at level 1 the line too, at level 2 the elements too."""
-        return (self.kind, self.line, self.elements)[: level + 1]
-
     @property
-    def words(self) -> str:
-        return f"{self.kind.partition(' ')[0]}{f' ({self.line})' if self.line else ''}"
+    def op(self) -> str:
+        return self.form[0].partition(" ")[0]
 
 
-@dataclass(frozen=True, slots=True)
-class _Path:
+class _Path(NamedTuple):
     """The last calls of a rank, in its order of issue.
 
     whole  calls that completed are in it, so that none is left out
     reach  by role and whether sends and recvs are meant: the number that its next call will have
+    at     by place, the index of the call
     """
 
-    rank: int
-    calls: tuple[_Call, ...]
+    calls: Sequence[_Call]
     whole: bool
     reach: Mapping[tuple[Role, bool], int]
     at: Mapping[Place, int]
+
+    def beyond(self, call: _Call) -> bool:
+        """Whether a call of another path is one that this rank has not come to."""
+        return call.place[2] >= self.reach.get(call.place[:2], 1 << 60)
 
 
 class Paths:
@@ -109,26 +97,21 @@ class Paths:
         self.timeline, self.groups, self.reached = timeline, groups, reached
         self.unknown = set(unknown)
         self._known: dict[int, _Path] = {}
-        self._breaks: dict[tuple[int, int], Breaks] = {}  # by rank and level
-        self._fit: dict[tuple[int, int, int], bool] = {}  # by two ranks and a level
+        self._fit: dict[frozenset[int], bool] = {}
 
-    def strays(self, suspects: Collection[int]) -> list[Stray]:
-        """The ranks among `suspects` that left the common path; [] if nothing decides, or all of them seem to have."""
+    def strays(self, suspects: Collection[int]) -> dict[int, Why]:
+        """The one among `suspects` that left the common path, and what shows it; {} if nothing decides."""
         known = sorted(set(suspects) - self.unknown)
         if len(known) < 2:
-            return []
-        suspected = frozenset(known)
-        peers = {rank: self._peers(rank, suspected) for rank in known}
+            return {}
+        peers = {rank: self._peers(rank, known) for rank in known}
         self._read({*known, *(peer for those in peers.values() for peer in those)})
-        for level in range(3):
-            found = [stray for rank in known if (stray := self._apart(rank, peers[rank], level))]
-            if len(found) == 1:
-                return found
-        for lately in (True, False):
-            found = [stray for rank in known if (stray := self._turned(rank, lately))]
-            if found:
-                return found if len(found) == 1 else []
-        return []
+        found = {rank: why for rank in known if (why := self._apart(rank, peers[rank]))}
+        if len(found) != 1:
+            breaks = {rank: at for rank in known if (at := self._turned(rank))}
+            late = {rank: at for rank, at in breaks.items() if len(self._known[rank].calls) - at[0] <= 2 * at[1]}
+            found = {rank: self._order(rank, *at) for rank, at in (late or breaks).items()}
+        return found if len(found) == 1 else {}
 
     def behind(self, rank: int, other: int) -> bool:
         """Whether a peer of `rank`, not `other`, has issued more calls in some role."""
@@ -158,174 +141,132 @@ class Paths:
         return found
 
     @cached_property
-    def _stages(self) -> dict[int, frozenset[tuple[Role, int]]]:
-        """By rank, its place in the groups that send and receive: each stage of a pipeline issues its own calls.
+    def _parts(self) -> dict[int, object]:
+        """By rank its part in the job: the roles of its groups, and its place in those that send and receive.
 
-        Where calls are lost, a group without a collective may be one of those.
+        Each stage of a pipeline issues its own calls. Where calls are lost, a group without a collective may send.
         """
         calls = self.timeline.calls
-        pairs = set(calls.filter(pl.col("op").is_in(list(POINT_TO_POINT)))["group"].unique())
+        pairs = set(calls.filter(pl.col("op").is_in([*POINT_TO_POINT]))["group"].unique())
         lost = any(any(counts.values()) for counts in self.timeline.meta.get("skipped", {}).values())
         if lost or calls["completed_ns"].null_count() == calls.height:
             pairs |= {name for name, of in self.groups.items() if not any(self.reached[name, rank] for rank in of)}
-        roles = {role for names in self._roles.values() for name, role in names.items() if name in pairs}
+        stages = {role for names in self._roles.values() for name, role in names.items() if name in pairs}
         return {
-            rank: frozenset((role, self.groups[name].index(rank)) for name, role in names.items() if role in roles)
-            for rank, names in self._roles.items()
+            rank: frozenset(
+                (role, self.groups[name].index(rank) if role in stages else None) for name, role in names.items()
+            )
+            for rank, names in sorted(self._roles.items())
+            if rank not in self.unknown
         }
-
-    @cached_property
-    def _parts(self) -> dict[object, list[int]]:
-        """Ranks with the same part in the job: in groups of the same roles, in the same stage."""
-        found: dict[object, list[int]] = {}
-        for rank in sorted(self._roles.keys() - self.unknown):
-            found.setdefault(self._part(rank), []).append(rank)
-        return found
-
-    def _part(self, rank: int) -> object:
-        return frozenset(self._roles.get(rank, {}).values()), self._stages.get(rank)
 
     def _peers(self, rank: int, suspects: Collection[int]) -> list[int]:
         """Up to MOST_PEERS ranks with the same part in the job: suspects first, then those that follow `rank`."""
-        alike = self._parts.get(self._part(rank), [])
-        later = [other for other in alike if other > rank] + [other for other in alike if other < rank]
-        return sorted(later, key=lambda other: other not in suspects)[:MOST_PEERS]
+        alike = [other for other, part in self._parts.items() if part == self._parts.get(rank) and other != rank]
+        return sorted(alike, key=lambda other: (other not in suspects, other < rank))[:MOST_PEERS]
 
     # ---------------------------------------------------------------- paths
 
     def _read(self, ranks: set[int]) -> None:
         todo = sorted(ranks - self._known.keys())
-        is_pair = pl.col("op").is_in(list(POINT_TO_POINT))
         calls = (
             self.timeline.calls.filter(pl.col("rank").is_in(todo), pl.col("number").is_not_null())
-            .with_columns(pair=is_pair)
             .group_by("rank", maintain_order=True)
             .tail(min(WINDOW, max(MOST_CALLS // max(len(todo), 1), LEAST_CALLS)))
         )
-        names = ("group", "seq", "op", "dtype", "shape", "peer", "call_site", "root", "completed_ns", "pair", "number")
-        for (rank,), rows in calls.partition_by("rank", as_dict=True).items():
-            assert isinstance(rank, int)
-            roles = self._roles.get(rank, {})
-            path = []
-            whole = rows["completed_ns"].null_count() < rows.height
+        of_rank = calls.partition_by("rank", as_dict=True)
+        names = ("group", "seq", "op", "dtype", "shape", "peer", "call_site", "root", "number")
+        for rank in todo:
+            roles, rows = self._roles.get(rank, {}), of_rank.get((rank,), calls.clear())
+            path, whole = [], rows["completed_ns"].null_count() < rows.height
             reach = {(role, False): self.reached[name, rank] for name, role in roles.items()}
-            for group, seq, op, dtype, shape, peer, line, root, _, pair, number in rows.select(names).iter_rows():
-                role = roles.get(group, (group,))
-                place = (role, pair, seq if pair else number - 1)
-                facts = FACTS.get(op)
-                alike = facts.alike if facts else ()
+            for group, seq, op, dtype, shape, peer, line, root, number in rows.select(names).iter_rows():
+                role, pair = roles.get(group, (group,)), op in POINT_TO_POINT
+                alike = FACTS[op].alike if op in FACTS else ()
                 kind = f"{op} {dtype}" + (f" {root}" if "root" in alike and root is not None else "")
-                elements = elements_of(shape) if "shape" in alike or op in _SIZED else None
                 if pair:
                     kind += f" {peer - rank}" if peer is not None else ""
                     if whole:
                         reach[role, True] = seq + 1
-                path.append(_Call(place, group, kind, line or "", elements, peer))
-            at = {call.place: number for number, call in enumerate(path)}
-            self._known[rank] = _Path(rank, tuple(path), whole, reach, at)
-        for rank in ranks - self._known.keys():
-            reach = {(role, False): self.reached[name, rank] for name, role in self._roles.get(rank, {}).items()}
-            self._known[rank] = _Path(rank, (), False, reach, {})
+                elements = elements_of(shape) if "shape" in alike or op in _SIZED else None
+                path.append(_Call((role, pair, seq if pair else number - 1), group, (kind, line or "", elements), peer))
+            self._known[rank] = _Path(path, whole, reach, {call.place: at for at, call in enumerate(path)})
 
-    def _apart(self, rank: int, peers: Sequence[int], level: int) -> Stray | None:
-        """The rank as a stray, if its path fits those of few peers, while theirs fit each other."""
-        mine = self._known[rank]
-        against = [peer for peer in peers if not self._fits(rank, peer, level)]
+    def _apart(self, rank: int, peers: Sequence[int]) -> Why | None:
+        """What shows that the path of a rank fits those of few peers, while theirs fit each other."""
+        against = [peer for peer in peers if not self._fits(rank, peer)]
         if 2 * len(against) <= len(peers) or len(against) < 2:
             return None
-        model = max(against, key=lambda peer: sum(self._fits(peer, other, level) for other in against))
-        against = [peer for peer in against if self._fits(peer, model, level)]
+        model = max(against, key=lambda peer: sum(self._fits(peer, other) for other in against))
+        against = [peer for peer in against if self._fits(peer, model)]
         if 2 * len(against) <= len(peers) or len(against) < 2:
             return None
-        call = _difference(mine, self._known[model], level)
+        call = _difference(self._known[rank], self._known[model])
         assert call is not None
-        where = f"{call.words} of group {group_text(self.timeline.meta, call.group)}"
-        return Stray(rank, Why("another_way", {"rank": rank, "against": sorted(against), "where": where}))
+        return Why("another_way", {"rank": rank, "against": sorted(against), "where": self._named(call)})
 
-    def _fits(self, one: int, other: int, level: int) -> bool:
-        key = (min(one, other), max(one, other), level)
+    def _fits(self, one: int, other: int) -> bool:
+        key = frozenset((one, other))
         if key not in self._fit:
-            self._fit[key] = _difference(self._known[one], self._known[other], level) is None
+            self._fit[key] = _difference(self._known[min(key)], self._known[max(key)]) is None
         return self._fit[key]
+
+    def _named(self, call: _Call) -> str:
+        line = f" ({call.form[1]})" if call.form[1] else ""
+        return f"{call.op}{line} of group {group_text(self.timeline.meta, call.group)}"
 
     # ---------------------------------------------------------------- the past
 
-    def _turned(self, rank: int, lately: bool) -> Stray | None:
-        """The rank as a stray, if it broke the order that it had kept; `lately`: within its last two rounds."""
+    def _turned(self, rank: int) -> tuple[int, int] | None:
+        """Where a rank last broke the order that it had kept, and the period of that order; None: it did not."""
+        path = self._known[rank]
+        return next(reversed(_breaks(path.calls)), None) if path.whole else None
+
+    def _order(self, rank: int, at: int, period: int) -> Why:
         calls = self._known[rank].calls
-        if not self._known[rank].whole:
-            return None
-        for level in (1, 2):
-            if (rank, level) not in self._breaks:
-                self._breaks[rank, level] = _breaks(calls, level)
-            at = _last(self._breaks[rank, level], len(calls) if lately else None)
-            if at is not None:
-                here, (was, expected) = calls[at[0]], (calls[at[0] - 1], calls[at[0] - at[1]])
-                facts = {
-                    name: f"{one.words} of group {group_text(self.timeline.meta, one.group)}"
-                    for name, one in (("was", was), ("expected", expected), ("here", here))
-                }
-                return Stray(rank, Why("own_order", {"rank": rank, **facts}))
-        return None
+        named = {"was": calls[at - 1], "expected": calls[at - period], "here": calls[at]}
+        return Why("own_order", {"rank": rank, **{name: self._named(call) for name, call in named.items()}})
 
 
 _SIZED = (Op.ALL_GATHER, Op.REDUCE_SCATTER)
 
 
-def _difference(mine: _Path, theirs: _Path, level: int) -> _Call | None:
+def _difference(mine: _Path, theirs: _Path) -> _Call | None:
     """The first of my calls that shows that neither path is the beginning of the other; None if one is.
 
     Compared in roles that both have. A call older than the other's record counts as issued there, without its place.
     """
-    shared = mine.reach.keys() & theirs.reach.keys()
     order = -1
     for call in mine.calls:
         other = theirs.at.get(call.place)
         if other is not None:
-            if theirs.calls[other].form(level) != call.form(level) or other < order:
+            if theirs.calls[other].form != call.form or other < order:
                 return call
             order = other
+    shared = mine.reach.keys() & theirs.reach.keys()
     ahead = any(mine.reach[one] > theirs.reach[one] for one in shared)
     behind = any(mine.reach[one] < theirs.reach[one] for one in shared)
     last = mine.calls[-1] if mine.calls else None
     if ahead and behind:
-        return _first_beyond(mine, theirs) or last
+        return next(filter(theirs.beyond, mine.calls), last)
     if ahead:
         return _late(mine, theirs)
     return last if behind and _late(theirs, mine) else None
-
-
-def _first_beyond(mine: _Path, theirs: _Path) -> _Call | None:
-    return next((call for call in mine.calls if _beyond(call, theirs)), None)
-
-
-def _beyond(call: _Call, theirs: _Path) -> bool:
-    return call.place[2] >= theirs.reach.get(call.place[:2], 1 << 60)
 
 
 def _late(mine: _Path, theirs: _Path) -> _Call | None:
     """A call that both issued, but that I issued after a call which they did not issue; None without one."""
     further = False
     for call in mine.calls:
-        beyond = _beyond(call, theirs)
+        beyond = theirs.beyond(call)
         if further and not beyond and call.place[:2] in theirs.reach:
             return call
         further |= beyond
     return None
 
 
-Breaks = Sequence[tuple[int, int]]
-"""Places where a repeating sequence stopped repeating, each with its period until then."""
-
-
-def _last(breaks: Breaks, count: int | None) -> tuple[int, int] | None:
-    """The last break; with `count`, the number of calls, only one within the last two rounds."""
-    at = [one for one in breaks if count is None or count - one[0] <= 2 * one[1]]
-    return at[-1] if at else None
-
-
-def _breaks(calls: Sequence[_Call], level: int) -> Breaks:
-    """Where calls break the order that they had kept.
+def _breaks(calls: Sequence[_Call]) -> list[tuple[int, int]]:
+    """Where calls break the order that they had kept, each with the period of that order.
 
     a b c  a b c  a b | b c       at 8, of period 3: c was due
 
@@ -333,9 +274,7 @@ def _breaks(calls: Sequence[_Call], level: int) -> Breaks:
     is of a known kind: a new one begins another part of the program.
     """
     codes: dict[tuple[object, ...], int] = {}
-    tokens = np.array(
-        [codes.setdefault((call.group, call.peer, *call.form(level)), len(codes)) for call in calls], np.int64
-    )
+    tokens = np.array([codes.setdefault((call.group, call.peer, call.form), len(codes)) for call in calls], np.int64)
     count = len(tokens)
     best, period = np.zeros(count, np.int64), np.zeros(count, np.int64)  # by place: how long a period held before it
     fits = np.zeros(count, bool)
@@ -347,12 +286,8 @@ def _breaks(calls: Sequence[_Call], level: int) -> Breaks:
         before = np.concatenate([[0], held[:-1]])
         better = before > best
         best[better], period[better], fits[better] = before[better], one, same[better]
-    seen: set[tuple[str, str]] = set()
-    known = np.zeros(count, bool)
-    for at, call in enumerate(calls):
-        kind = (call.group, call.kind.partition(" ")[0])
-        known[at] = kind in seen
-        seen.add(kind)
+    first: dict[tuple[str, str], int] = {}
+    known = [first.setdefault((call.group, call.op), at) < at for at, call in enumerate(calls)]
     # One call over and over is no order: it may be a part of a longer one.
-    broken = np.flatnonzero((best >= period) & (period > 1) & ~fits & known)
+    broken = np.flatnonzero((best >= period) & (period > 1) & ~fits & np.array(known, bool))
     return list(zip(broken.tolist(), period[broken].tolist(), strict=True))

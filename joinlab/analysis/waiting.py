@@ -26,10 +26,11 @@ A later call of the same rank and group proves nothing, since its stream may nev
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -40,6 +41,8 @@ from joinlab.rules.calls import elements_of
 from joinlab.timeline import EndKind, Progress, Timeline, backend_of, derived
 
 _PAIRS = (Op.SEND.value, Op.RECV.value)
+_OTHER = dict(zip(_PAIRS, reversed(_PAIRS), strict=True))
+_OPEN = pl.col("completed_ns").is_null() & pl.col("error").is_null()
 _NEEDS_ALL = (Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_TO_ALL, Op.BARRIER)
 """Collectives that no rank completes without data from every other."""
 
@@ -102,13 +105,12 @@ class WaitGraph:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """How far one rank has got in one group; `number` and the rest are those of its first incomplete collective."""
+    """How far one rank has got in the collectives of a group; `op` and the rest are of the first that is open."""
 
     enqueued: int
     completed: int
     op: str = ""
     since_ns: int = 0
-    form: str = ""  # of that collective: what must be alike on all members
     started: bool = False  # the GPU has begun it
 
     @property
@@ -117,36 +119,212 @@ class _Place:
 
 
 @dataclass(frozen=True, slots=True)
+class _Pair:
+    """A rank's first send or recv in a group that is open; `met`: the peer's first one is its counterpart."""
+
+    peer: int
+    op: str
+    since_ns: int
+    started: bool
+    issued: bool  # the peer has issued a counterpart
+    met: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Odd:
+    """A collective in which ranks stand with calls that cannot meet, or that others completed with another call.
+
+    number  of the collective in its group
+    forms   by form of the call, the ranks that issued it
+    usual   the form that most of the group issued; "" without one
+    """
+
+    group: str
+    number: int
+    forms: Mapping[str, Sequence[int]]
+    usual: str
+
+    @property
+    def here(self) -> tuple[int, ...]:
+        """The ranks that issued it."""
+        return tuple(rank for ranks in self.forms.values() for rank in ranks)
+
+    @property
+    def wrong(self) -> dict[int, str]:
+        """By rank whose call that of most cannot meet, its form; none without a usual one."""
+        others = self.forms.items() if self.usual else ()
+        return {rank: form for form, ranks in others if form != self.usual for rank in ranks}
+
+
+class _Open(NamedTuple):
+    """A call in which a rank stands. `takers`: who takes part in it; `here`: those that stand in it, too."""
+
+    since_ns: int
+    group: str
+    pair: bool
+    takers: tuple[int, ...]
+    here: frozenset[int]
+
+
 class _Job:
     """The facts about a job that its Timeline holds.
 
     unknown  ranks without a record
-    pending  sends and recvs that are not complete
+    members  the others of each group
+    places   by group and rank
+    pairs    the same, of the sends and recvs that are not complete
+    absent   pairs of a rank and one without a record to which its open send or recv goes
     """
 
-    timeline: Timeline
-    groups: Mapping[str, Sequence[int]]
-    places: Mapping[tuple[str, int], _Place]
-    unknown: set[int]
-    pending: pl.DataFrame
-    heads: Mapping[tuple[str, int], _Head]
+    def __init__(self, timeline: Timeline) -> None:
+        self.timeline, self.calls, self.ends = timeline, timeline.calls, timeline.ends
+        self.groups = {str(name): tuple(ranks) for name, ranks in timeline.meta.get("groups", {}).items()}
+        self.unknown = set(timeline.meta.get("missing_ranks", ()))
+        self.members = {name: [one for one in of if one not in self.unknown] for name, of in self.groups.items()}
+        self.places = _places(timeline, self.groups)
+        pending = self.calls.filter(pl.col("op").is_in(_PAIRS), _OPEN, pl.col("peer").is_not_null())
+        self.pairs = _pairs(pending)
+        self.absent = sorted({two for two in pending.select("rank", "peer").rows() if two[1] in self.unknown})
+        self.odds = [*self._odd()]
 
-    @classmethod
-    def of(cls, timeline: Timeline) -> _Job:
-        groups = {str(name): tuple(ranks) for name, ranks in timeline.meta.get("groups", {}).items()}
-        pending = _pending_pairs(timeline)
-        unknown = set(timeline.meta.get("missing_ranks", ()))
-        return cls(timeline, groups, _places(timeline, groups), unknown, pending, _heads(pending))
+    def call(self, group: str, number: int | None, op: str = "") -> dict[str, Any]:
+        """A call as plain data."""
+        return {"op": op, "number": number, "group": group_text(self.timeline.meta, group)}
 
-    def name(self, group: str) -> str:
-        return group_text(self.timeline.meta, group)
+    def has_ended(self, rank: int) -> bool:
+        return self.ends[rank].kind in (EndKind.FINISHED, EndKind.RAISED, EndKind.KILLED)
 
-    def known(self, ranks: Iterable[int]) -> list[int]:
-        return [rank for rank in ranks if rank not in self.unknown]
+    def _odd(self) -> Iterator[_Odd]:
+        """In each group the calls of the first collective that is open on some rank, where they cannot all meet."""
+        least: dict[str, int] = {}
+        for (group, rank), one in self.places.items():
+            if one.waits and rank not in self.unknown:
+                least[group] = min(one.completed + 1, least.get(group, one.completed + 1))
+        calls = self.calls.filter(~pl.col("op").is_in(_PAIRS), pl.col("number").is_not_null()).join(
+            pl.DataFrame(
+                {"group": [*least], "number": [*least.values()]}, {"group": pl.String(), "number": pl.Int64()}
+            ),
+            on=["group", "number"],
+            how="semi",
+        )
+        forms: dict[str, dict[str, list[int]]] = {}
+        for rank, group, op, dtype, shape in calls.select("rank", "group", "op", "dtype", "shape").iter_rows():
+            forms.setdefault(group, {}).setdefault(_form(op, dtype, shape), []).append(rank)
+        for group, those in forms.items():
+            if len(those) > 1 and group in self.groups:
+                most = max(those, key=lambda form: len(those[form]))
+                usual = most if 2 * len(those[most]) > len(self.groups[group]) else ""
+                yield _Odd(group, least[group], those, usual)
 
-    @property
-    def reached(self) -> dict[tuple[str, int], int]:
-        return {place: one.enqueued for place, one in self.places.items()}
+    # ---------------------------------------------------------------- the edges
+
+    def waits(self) -> Iterator[Waiting]:
+        """Every edge of the graph."""
+        for group, ranks in self.members.items():
+            held: dict[object, list[tuple[int, bool]]] = {}  # most ranks of a group wait for the same ones
+            for rank in ranks:
+                mine = self.places[group, rank]
+                if mine.waits:
+                    if (mine.completed, mine.started) not in held:
+                        held[mine.completed, mine.started] = [*self._behind(group, mine)]
+                    for on, enqueued in held[mine.completed, mine.started]:
+                        if on != rank:
+                            theirs = self.places[group, on]
+                            reached = theirs.completed if enqueued else theirs.enqueued
+                            number = mine.completed + 1
+                            yield Waiting(rank, on, group, mine.op, number, enqueued, reached, mine.since_ns)
+        # The others of a collective wait for the ranks whose call theirs cannot meet; without a usual call, all do.
+        for odd in self.odds:
+            for form, alike in odd.forms.items():
+                standing = [rank for rank in alike if self.places[odd.group, rank].completed < odd.number]
+                for rank, on in product(standing if odd.usual in ("", form) else (), {*odd.here} - {*alike}):
+                    mine = self.places[odd.group, rank]
+                    yield Waiting(rank, on, odd.group, mine.op, odd.number, True, odd.number - 1, mine.since_ns)
+        for (group, rank), pair in self.pairs.items():
+            unstarted = pair.met and pair.started and not self.pairs[group, pair.peer].started
+            if pair.peer not in self.unknown and (not pair.met or unstarted):
+                yield Waiting(rank, pair.peer, group, pair.op, None, pair.issued, None, pair.since_ns)
+
+    def _behind(self, group: str, mine: _Place) -> Iterator[tuple[int, bool]]:
+        """The ranks that have not got as far as one that waits at `mine`, and whether they have enqueued the call."""
+        for rank in self.members[group]:
+            theirs = self.places[group, rank]
+            unstarted = theirs.completed == mine.completed and mine.started and not theirs.started
+            if theirs.enqueued <= mine.completed:
+                yield rank, False
+            elif theirs.completed < mine.completed or unstarted:
+                yield rank, True
+
+    def unrecorded(self) -> Iterator[tuple[int, int]]:
+        """Ranks, each with one without a record that it may wait for."""
+        yield from self.absent
+        for group, known in self.members.items():
+            furthest = max((self.places[group, rank].completed for rank in known), default=0)
+            for rank in known:
+                mine = self.places[group, rank]
+                # Where another member completed the call, the absent one has given what is needed for it.
+                if mine.waits and (mine.completed == furthest or mine.op not in _NEEDS_ALL):
+                    yield from ((rank, one) for one in self.groups[group] if one in self.unknown)
+
+    # ---------------------------------------------------------------- who stands where
+
+    @cached_property
+    def open(self) -> dict[int, list[_Open]]:
+        """By rank, the first open call of each of its groups, and its first open sends and recvs."""
+        found: dict[int, list[_Open]] = {}
+        for (group, rank), pair in self.pairs.items():
+            takers, met = tuple(sorted((rank, pair.peer))), {pair.peer} if pair.met else ()
+            found.setdefault(rank, []).append(_Open(pair.since_ns, group, True, takers, frozenset(met)))
+        for group, ranks in self.groups.items():
+            standing: dict[int, set[int]] = {}
+            for rank in self.members[group]:
+                if (place := self.places[group, rank]).waits:
+                    standing.setdefault(place.completed, set()).add(rank)
+            for here in standing.values():
+                for rank in here:
+                    one = _Open(self.places[group, rank].since_ns, group, False, ranks, frozenset(here - {rank}))
+                    found.setdefault(rank, []).append(one)
+        return found
+
+    def level(self, rank: int) -> frozenset[int]:
+        """Ranks that stand with `rank` in its first open call, of those that all who take part have reached."""
+        opened = [one for one in self.open.get(rank, ()) if one.here or not one.pair]
+        return min(opened, key=lambda one: one.since_ns).here if opened else frozenset()
+
+    def still(self) -> tuple[int, ...]:
+        """The ranks of a call that is the first open one of all that take part in it.
+
+        One of them, or what connects them, keeps it from completing. () if there are several such calls, or if all
+        ranks take part.
+        """
+        first = {rank: min(of, key=lambda one: (one.since_ns, one.group, one.pair)) for rank, of in self.open.items()}
+        level = {
+            one[1:4] for one in first.values() if all(at in first and first[at][1:4] == one[1:4] for at in one.takers)
+        }
+        takers = [ranks for *_, ranks in level]
+        return takers[0] if len(takers) == 1 and len(takers[0]) < self.timeline.world_size else ()
+
+    def stands(self, rank: int) -> tuple[str, int, tuple[int, ...]] | None:
+        """A collective that `rank` has not completed although others did: its group, number, and those others.
+
+        They could complete it only with what `rank` sent, so its own stream, not a peer, is what keeps it.
+        """
+        for group, ranks in self.groups.items():
+            mine = self.places.get((group, rank))
+            if rank in ranks and mine is not None and mine.waits and mine.op in _NEEDS_ALL:
+                others = tuple(other for other in ranks if self.places[group, other].completed > mine.completed)
+                if others:
+                    return group, mine.completed + 1, others
+        return None
+
+    def in_line(self, rank: int, waiter: int) -> bool:
+        """Whether `rank` has got as far as all who share a group with it, but for `waiter`: it is not behind."""
+        shared = [
+            (self.places[group, rank].enqueued, {self.places[group, other].enqueued for other in known})
+            for group, known in self.members.items()
+            if rank in known and {*known} - {rank, waiter}
+        ]
+        return any(mine for mine, _ in shared) and all(theirs == {mine} for mine, theirs in shared)
 
 
 @derived
@@ -155,25 +333,13 @@ def who_waits(timeline: Timeline) -> WaitGraph:
 
     who_waits(joinlab.load("dumps/")).ranks         # (12, 14)
     """
-    job = _Job.of(timeline)
-    odds = _odd(job)
-    waits = tuple(
-        sorted(
-            [*_collectives(job), *_held_up(job, odds), *_pairs(job)],
-            key=lambda one: (one.since_ns, one.rank, one.on),
-        )
-    )
-    found = _Finding(job, waits, odds)
+    found = _Finding(_Job(timeline))
     found.look()
-    sets = tuple(sorted({tuple(sorted(one)) for one in found.either}))
-    named = {rank for _, culprit in found.culprits for rank in culprit.ranks} | {rank for one in sets for rank in one}
-    return WaitGraph(
-        tuple(culprit for _, culprit in sorted(found.culprits, key=lambda one: (one[0], one[1].ranks))),
-        tuple(sorted(set(found.after) - named)),
-        waits,
-        (*found.doubts, *_unclear(job, waits, odds, sets)),
-        sets,
-    )
+    either = tuple(sorted({tuple(sorted(one)) for one in found.either}))
+    culprits = tuple(culprit for _, culprit in sorted(found.culprits, key=lambda one: (one[0], one[1].ranks)))
+    named = {rank for ranks in (*(culprit.ranks for culprit in culprits), *either) for rank in ranks}
+    innocent = tuple(sorted(found.after.keys() - named))
+    return WaitGraph(culprits, innocent, found.waits, (*found.doubts, *found.unclear(either)), either)
 
 
 class _Finding:
@@ -182,60 +348,67 @@ class _Finding:
     after, before  by rank: those that it waits for, and that wait for it
     """
 
-    def __init__(self, job: _Job, waits: Sequence[Waiting], odds: Sequence[_Odd]) -> None:
-        self.job, self.waits, self.odds = job, waits, odds
+    def __init__(self, job: _Job) -> None:
+        self.job = job
+        self.waits = tuple(sorted(job.waits(), key=lambda one: (one.since_ns, one.rank, one.on)))
         self.after: dict[int, set[int]] = {}
         self.before: dict[int, set[int]] = {}
-        for one in waits:
+        for one in self.waits:
             self.after.setdefault(one.rank, set()).add(one.on)
             self.before.setdefault(one.on, set()).add(one.rank)
-        for rank, absent in _unrecorded(job):
+        for rank, absent in job.unrecorded():
             self.after.setdefault(rank, set()).add(absent)
-        self.paths = Paths(job.timeline, job.groups, job.reached, job.unknown)
+        reached = {place: one.enqueued for place, one in job.places.items()}
+        self.paths = Paths(job.timeline, job.groups, reached, job.unknown)
         self.culprits: list[tuple[int, Culprit]] = []
         self.doubts: list[Why] = []
         self.either: list[tuple[int, ...]] = []
 
     def look(self) -> None:
         """Fill in `culprits` (each with the time since which others wait for it), `doubts` and `either`."""
-        wrong = {rank: odd for odd in reversed(self.odds) for rank in odd.wrong}  # the first one counts
-        open_ = [odd for odd in self.odds if not odd.usual]
+        job = self.job
+        wrong = {rank: odd for odd in reversed(job.odds) for rank in odd.wrong}  # the first one counts
+        open_ = [odd for odd in job.odds if not odd.usual]
         split = {rank for odd in open_ for rank in odd.here}
-        told = self.job.unknown | wrong.keys() | split
-        ends = [one for one in _ends_of(self.after, self.before) if not told & {*one}]
-        strays = self.paths.strays(split)
-        strays += [stray for ranks in ends if len(self._alone(ranks)) > 1 for stray in self.paths.strays(ranks)]
-        strayed = {stray.rank: stray.why for stray in strays if stray.rank not in wrong}
-        self.either += [tuple(odd.here) for odd in open_ if not strayed.keys() & {*odd.here}]
+        told = job.unknown | wrong.keys() | split
+        ends = [one for one in self._ends() if not told & {*one}]
+        strayed = self.paths.strays(split)
+        for ranks in ends:
+            if len(self._alone(ranks)) > 1:
+                strayed |= self.paths.strays(ranks)
+        self.either += [odd.here for odd in open_ if not strayed.keys() & {*odd.here}]
         for rank in sorted({*wrong, *strayed}):
-            self._name((rank,), strayed.get(rank) or _why_odd(self.job, rank, wrong[rank]))
+            self._name((rank,), _why_odd(job, rank, wrong[rank]) if rank in wrong else strayed[rank])
         one_waits = len({one.rank for one in self.waits}) == 1 and not any(one.enqueued for one in self.waits)
         for ranks in ends:
             if not strayed.keys() & {*ranks}:
                 one_waits &= not self._end(ranks)
         if self.culprits and one_waits:
             self._one_waits()
-        if not self.culprits and not self.either and not self.job.unknown and (still := _still(self.job)):
+        if not self.culprits and not self.either and not job.unknown and (still := job.still()):
             self.either.append(still)
 
     def _end(self, ranks: tuple[int, ...]) -> bool:
         """Name a rank, or a circle, where the graph ends. Whether its stream is known to stand still."""
         circle = self._alone(ranks)
-        edges = self._edges(circle)
+        rank, edges = circle[0], self._edges(circle)
         first = min(edges, key=lambda one: (one.number is None, one.since_ns, one.rank))  # a collective tells more
-        stands = _stands(self.job, circle[0])
+        stands = self.job.stands(rank)
         if len(circle) > 1:
             self.either.append(circle)
-        elif not stands and (level := _level(self.job, circle[0]) - set(self.after)):
-            self.doubts.append(_doubt(self.job, circle[0], level, first))
-            self.either.append((circle[0], *level))
+        elif not stands and (level := self.job.level(rank) - self.after.keys()):
+            call = self.job.call(first.group, first.number, first.op)
+            facts = {"rank": rank, "waiter": first.rank, "call": call, "level": sorted(level)}
+            self.doubts.append(Why("one_stands", facts))
+            self.either.append((rank, *level))
             return False
         self._name(circle, _why(self.job, circle, first, edges, stands, parted=ranks != circle))
         return stands is not None
 
     def _name(self, circle: tuple[int, ...], why: Why) -> None:
         since = min((one.since_ns for one in self._edges(circle)), default=0)
-        self.culprits.append((since, Culprit(circle, self._behind(circle), why)))
+        behind = set().union(*(_closure(rank, self.before) for rank in circle)) - {*circle}
+        self.culprits.append((since, Culprit(circle, tuple(sorted(behind)), why)))
 
     def _edges(self, circle: Sequence[int]) -> set[Waiting]:
         inside = {one for one in self.waits if one.on in circle and one.rank not in circle}
@@ -243,16 +416,18 @@ class _Finding:
 
     def _one_waits(self) -> None:
         """One rank alone waits, for ranks that wait for none: they stand still, or it made a call too many."""
-        waiter, sinks = self.waits[0].rank, sorted({one.on for one in self.waits})
-        strays = self.paths.strays({waiter, *sinks})
-        if strays:
+        job, first = self.job, self.waits[0]
+        waiter, sinks = first.rank, sorted({one.on for one in self.waits})
+        if strays := self.paths.strays({waiter, *sinks}):
             self.culprits = []
-            self._name((strays[0].rank,), strays[0].why)
-        elif len(sinks) > 1 or (_in_line(self.job, sinks[0], waiter) and not self.paths.behind(sinks[0], waiter)):
-            self.doubts.append(_doubt_of_one(self.job, self.waits))
+            for rank, why in strays.items():
+                self._name((rank,), why)
+        elif len(sinks) > 1 or (job.in_line(sinks[0], waiter) and not self.paths.behind(sinks[0], waiter)):
+            call = job.call(first.group, first.number, first.op)
+            self.doubts.append(Why("one_waits_for_all", {"rank": waiter, "call": call, "on": sinks}))
             self.either.append((waiter, *sinks))
             self.culprits = []
-        elif self.job.timeline.world_size - len(self.job.unknown) > 2 and not _has_ended(self.job, sinks[0]):
+        elif job.timeline.world_size - len(job.unknown) > 2 and not job.has_ended(sinks[0]):
             self.doubts.append(Why("one_waits", {"rank": waiter, "on": sinks[0]}))
 
     def _alone(self, circle: tuple[int, ...]) -> tuple[int, ...]:
@@ -267,44 +442,79 @@ class _Finding:
                 return (rank,)
         return circle
 
-    def _behind(self, circle: Sequence[int]) -> tuple[int, ...]:
-        return tuple(sorted(set().union(*(_closure(rank, self.before) for rank in circle)) - set(circle)))
+    def _ends(self) -> Iterator[tuple[int, ...]]:
+        """Where the graph ends: ranks that wait for none, and circles that wait for none outside."""
+        reach = {rank: _closure(rank, self.after) for rank in {*self.after, *self.before}}
+        seen: set[int] = set()
+        for rank in sorted(reach):
+            circle = {rank} | {other for other in reach[rank] if rank in reach.get(other, ())}
+            if rank not in seen and not reach[rank] - circle:
+                seen |= circle
+                yield tuple(sorted(circle))
+
+    def unclear(self, either: Sequence[tuple[int, ...]]) -> Iterator[Why]:
+        """What the record does not tell apart."""
+        job = self.job
+        for rank, one in job.absent:
+            yield Why("may_wait", {"ranks": [rank], "absent": [one], "group": ""})
+        for group, known in job.members.items():
+            stuck, absent = [one for one in known if job.places[group, one].waits], job.unknown & {*job.groups[group]}
+            if stuck and absent:
+                name = group_text(job.timeline.meta, group)
+                yield Why("may_wait", {"ranks": stuck, "absent": sorted(absent), "group": name})
+        for odd in job.odds:
+            if not odd.usual:
+                wrong = sorted(odd.here) if tuple(sorted(odd.here)) in either else []
+                forms = {form.partition(" ")[0]: ranks for form, ranks in odd.forms.items()}
+                forms = forms if len(forms) == len(odd.forms) else {**odd.forms}  # the op alone may tell them apart
+                issued = [[[*ranks], form] for form, ranks in forms.items()]
+                call = job.call(odd.group, odd.number)
+                yield Why("other_calls", {"call": call, "issued": issued, "wrong": wrong})
+                return
+        told = {rank for one in self.waits for rank in (one.rank, one.on)}
+        standing = {rank for (_, rank), place in job.places.items() if place.waits} - told
+        for rank in sorted(standing):
+            if stands := job.stands(rank):
+                group, number, others = stands
+                call = job.call(group, number)
+                yield Why("not_complete", {"rank": rank, "call": call, "others": [*others]})
+                standing.discard(rank)
+        if standing and self.waits:
+            yield Why("all_reached", {"ranks": sorted(standing)})
+        elif standing and either:
+            yield Why("one_of", {"ranks": [*either[0]]})
+        elif standing:
+            yield Why("none_apart", {})
 
 
 def _places(timeline: Timeline, groups: Mapping[str, Sequence[int]]) -> dict[tuple[str, int], _Place]:
     """By group and rank: from the calls themselves, and, for calls that the record lost, from meta["progress"]."""
-    open_ = pl.col("completed_ns").is_null() & pl.col("error").is_null()
+    calls = timeline.calls
+    head = {name: pl.col(name).filter(_OPEN).first() for name in ("op", "enqueued_ns", "started_ns")}
     found = (
-        timeline.calls.filter(~pl.col("op").is_in(_PAIRS), pl.col("number").is_not_null())
+        calls.filter(~pl.col("op").is_in(_PAIRS), pl.col("number").is_not_null())
         .group_by("group", "rank", maintain_order=True)
         .agg(
             pl.col("number").max().alias("enqueued"),
-            pl.col("number").filter(open_).first().alias("number"),
             pl.col("number").first().alias("first"),
-            open_.any().alias("waits"),
-            pl.col("op").filter(open_).first().alias("op"),
-            pl.col("enqueued_ns").filter(open_).first().alias("since"),
-            pl.col("dtype").filter(open_).first().alias("dtype"),
-            pl.col("shape").filter(open_).first().alias("shape"),
-            pl.col("started_ns").filter(open_).first().is_not_null().alias("started"),
+            pl.col("number").filter(_OPEN).first().alias("number"),
+            **head,
         )
     )
-    places = {}
     progress: Mapping[str, Mapping[int, Progress]] = timeline.meta.get("progress", {})
-    whole = timeline.calls["completed_ns"].null_count() < timeline.calls.height
+    places = {(name, rank): _Place(0, 0) for name, ranks in groups.items() for rank in ranks}
     for group, counts in progress.items():
         for rank, counted in counts.items():
             places[group, rank] = _Place(counted["completed"], counted["completed"])  # what is open stands in the rows
-    for group, rank, enqueued, number, first, waits, op, since, dtype, shape, started in found.iter_rows():
-        completed = number - 1 if waits else enqueued
-        form = _form(op, dtype, shape) if waits else ""
-        lost = progress.get(group, {}).get(rank)
-        if whole and waits and number == first and lost and lost["completed"] < completed:
-            completed, form = lost["completed"], ""  # a ring that lost calls which had not completed
-        places[group, rank] = _Place(enqueued, completed, op or "", since or 0, form, started)
-    for group, ranks in groups.items():
-        for rank in ranks:
-            places.setdefault((group, rank), _Place(0, 0))
+    whole = calls["completed_ns"].null_count() < calls.height
+    for group, rank, enqueued, first, number, op, since, started in found.iter_rows():
+        if number is None:
+            places[group, rank] = _Place(enqueued, enqueued)
+            continue
+        completed, lost = number - 1, progress.get(group, {}).get(rank)
+        if whole and number == first and lost:  # a ring may have lost calls which had not completed
+            completed = min(completed, lost["completed"])
+        places[group, rank] = _Place(enqueued, completed, op, since or 0, started is not None)
     return places
 
 
@@ -317,181 +527,20 @@ def _form(op: str, dtype: str | None, shape: Sequence[Sequence[int]] | None) -> 
     return f"{op} of {count} element{'' if count == 1 else 's'}{f' ({dtype})' if dtype else ''}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Odd:
-    """A collective in which ranks stand with calls that cannot meet, or that others completed with another call.
-
-    least  how many collectives of the group are complete on the ranks that stand there
-    forms  by form of the call, the ranks that issued it
-    usual  the form that most of the group issued; "" without one
-    """
-
-    group: str
-    least: int
-    forms: Mapping[str, Sequence[int]]
-    usual: str
-
-    @property
-    def here(self) -> list[int]:
-        """The ranks that issued it."""
-        return [rank for ranks in self.forms.values() for rank in ranks]
-
-    @property
-    def wrong(self) -> list[int]:
-        """The ranks whose call that of most cannot meet; none without a usual one."""
-        return (
-            [rank for form, ranks in self.forms.items() if form != self.usual for rank in ranks] if self.usual else []
-        )
-
-
-def _odd(job: _Job) -> list[_Odd]:
-    found = []
-    for group, ranks in job.groups.items():
-        here = {rank: job.places[group, rank] for rank in ranks if rank not in job.unknown}
-        least = min((one.completed for one in here.values()), default=0)
-        forms: dict[str, list[int]] = {}
-        for rank, one in here.items():
-            if one.waits and one.form and one.completed == least:
-                forms.setdefault(one.form, []).append(rank)
-        passed = [rank for rank, one in here.items() if one.completed > least]
-        for rank, form in _forms_at(job, group, least, passed) if forms and passed else ():
-            forms.setdefault(form, []).append(rank)
-        if len(forms) > 1:
-            most = max(forms, key=lambda form: len(forms[form]))
-            found.append(_Odd(group, least, forms, most if 2 * len(forms[most]) > len(ranks) else ""))
-    return found
-
-
-def _forms_at(job: _Job, group: str, place: int, ranks: Sequence[int]) -> Iterator[tuple[int, str]]:
-    """The call that each of `ranks` issued after `place` collectives of a group, as far as the record holds it."""
-    calls = job.timeline.calls.filter(
-        pl.col("group") == group,
-        pl.col("rank").is_in(list(ranks)),
-        ~pl.col("op").is_in(_PAIRS),
-        pl.col("number") == place + 1,
-    )
-    for rank, op, dtype, shape in calls.select("rank", "op", "dtype", "shape").iter_rows():
-        yield rank, _form(op, dtype, shape)
-
-
-def _held_up(job: _Job, odds: Sequence[_Odd]) -> Iterator[Waiting]:
-    """The others of a collective wait for the ranks whose call theirs cannot meet; without a usual call, all do."""
-    for odd in odds:
-        for form, ranks in odd.forms.items():
-            if odd.usual in ("", form):
-                others = [other for one, some in odd.forms.items() if one != form for other in some]
-                for rank, other in product(ranks, others):
-                    mine = job.places[odd.group, rank]
-                    if mine.completed > odd.least:
-                        continue  # it has completed this call
-                    yield Waiting(rank, other, odd.group, mine.op, odd.least + 1, True, odd.least, mine.since_ns)
-
-
-def _why_odd(job: _Job, rank: int, odd: _Odd) -> Why:
-    mine = next(form for form, ranks in odd.forms.items() if rank in ranks)
-    call = {"number": odd.least + 1, "group": job.name(odd.group)}
-    most = list(odd.forms[odd.usual])
-    return Why("odd_one", {"rank": rank, "issued": mine, "call": call, "most": most, "usual": odd.usual})
-
-
-def _unrecorded(job: _Job) -> Iterator[tuple[int, int]]:
-    """Ranks, each with one without a record that it may wait for."""
-    for group, ranks in job.groups.items():
-        furthest = max((job.places[group, rank].completed for rank in ranks if rank not in job.unknown), default=0)
-        for rank in ranks:
-            mine = job.places[group, rank]
-            # Where another member completed the call, the absent one has given what is needed for it.
-            if rank not in job.unknown and mine.waits and (mine.completed == furthest or mine.op not in _NEEDS_ALL):
-                yield from ((rank, absent) for absent in ranks if absent in job.unknown)
-    if job.unknown:
-        yield from job.pending.filter(pl.col("peer").is_in(list(job.unknown))).select("rank", "peer").rows()
-
-
-def _collectives(job: _Job) -> Iterator[Waiting]:
-    for group, ranks in job.groups.items():
-        known = job.known(ranks)
-        held: dict[tuple[int, bool], list[tuple[int, bool]]] = {}  # most ranks of a group wait for the same ones
-        for rank in known:
-            mine = job.places[group, rank]
-            if not mine.waits:
-                continue
-            if (mine.completed, mine.started) not in held:
-                held[mine.completed, mine.started] = list(_behind(mine, {one: job.places[group, one] for one in known}))
-            for other, enqueued in held[mine.completed, mine.started]:
-                if other != rank:
-                    theirs = job.places[group, other]
-                    reached = theirs.completed if enqueued else theirs.enqueued
-                    yield Waiting(rank, other, group, mine.op, mine.completed + 1, enqueued, reached, mine.since_ns)
-
-
-def _behind(mine: _Place, places: Mapping[int, _Place]) -> Iterator[tuple[int, bool]]:
-    """The ranks that have not got as far as one that waits at `mine`, and whether they have enqueued the call."""
-    for rank, theirs in places.items():
-        unstarted = theirs.completed == mine.completed and mine.started and not theirs.started
-        if theirs.enqueued <= mine.completed:
-            yield rank, False
-        elif theirs.completed < mine.completed or unstarted:
-            yield rank, True
-
-
-@dataclass(frozen=True, slots=True)
-class _Head:
-    """A rank's first send or recv in a group that is not complete; `met`: the peer's first one is its counterpart."""
-
-    peer: int
-    op: str
-    since_ns: int
-    started: bool
-    issued: bool  # the peer has issued a counterpart
-    met: bool = False
-
-
-def _heads(pending: pl.DataFrame) -> dict[tuple[str, int], _Head]:
+def _pairs(pending: pl.DataFrame) -> dict[tuple[str, int], _Pair]:
     """By group and rank. A communicator carries out its sends and recvs in order, so only the first one counts."""
-    counts = {tuple(key) for *key, _ in pending.group_by("group", "rank", "peer", "op").len().iter_rows()}
+    issued = set(pending.select("group", "rank", "peer", "op").iter_rows())
     first = pending.group_by("group", "rank", maintain_order=True).first()
     found = {}
     for group, rank, peer, op, since, started in first.select(
         "group", "rank", "peer", "op", "enqueued_ns", pl.col("started_ns").is_not_null()
     ).iter_rows():
-        found[group, rank] = _Head(peer, op, since, started, (group, peer, rank, _OTHER[op]) in counts)
+        found[group, rank] = _Pair(peer, op, since, started, (group, peer, rank, _OTHER[op]) in issued)
     for (group, rank), one in found.items():
         theirs = found.get((group, one.peer))
         if theirs is not None and (theirs.peer, theirs.op) == (rank, _OTHER[one.op]):
             found[group, rank] = replace(one, met=True)
     return found
-
-
-_OTHER = {Op.SEND.value: Op.RECV.value, Op.RECV.value: Op.SEND.value}
-
-
-def _pairs(job: _Job) -> Iterator[Waiting]:
-    """A send or recv that is not complete, where the peer has no such call to meet it, or has others before it."""
-    for (group, rank), one in job.heads.items():
-        unstarted = one.met and one.started and not job.heads[group, one.peer].started
-        if one.peer not in job.unknown and (not one.met or unstarted):
-            yield Waiting(rank, one.peer, group, one.op, None, one.issued, None, one.since_ns)
-
-
-def _pending_pairs(timeline: Timeline) -> pl.DataFrame:
-    return timeline.calls.filter(
-        pl.col("op").is_in(_PAIRS),
-        pl.col("completed_ns").is_null(),
-        pl.col("error").is_null(),
-        pl.col("peer").is_not_null(),
-    )
-
-
-def _ends_of(after: Mapping[int, set[int]], before: Mapping[int, set[int]]) -> Iterator[tuple[int, ...]]:
-    """Ranks where the graph of waiting ends: single ones that wait for none, and circles that wait for none outside."""
-    reach = {rank: _closure(rank, after) for rank in {*after, *before}}
-    seen: set[int] = set()
-    for rank in sorted(reach):
-        circle = {rank} | {other for other in reach[rank] if rank in reach.get(other, ())}
-        if rank in seen or reach[rank] - circle:
-            continue
-        seen |= circle
-        yield tuple(sorted(circle))
 
 
 def _closure(start: int, edges: Mapping[int, set[int]]) -> set[int]:
@@ -504,13 +553,9 @@ def _closure(start: int, edges: Mapping[int, set[int]]) -> set[int]:
     return found
 
 
-def _has_ended(job: _Job, rank: int) -> bool:
-    return job.timeline.ends[rank].kind in (EndKind.FINISHED, EndKind.RAISED, EndKind.KILLED)
-
-
-def _call(job: _Job, one: Waiting) -> dict[str, Any]:
-    """The call in which a rank waits, as plain data."""
-    return {"op": one.op, "number": one.number, "group": job.name(one.group)}
+def _why_odd(job: _Job, rank: int, odd: _Odd) -> Why:
+    call, most = job.call(odd.group, odd.number), [*odd.forms[odd.usual]]
+    return Why("odd_one", {"rank": rank, "issued": odd.wrong[rank], "call": call, "most": most, "usual": odd.usual})
 
 
 def _why(
@@ -522,138 +567,22 @@ def _why(
     parted: bool,
 ) -> Why:
     """Why a rank, or a circle, keeps others waiting. `first`: the wait that is told."""
-    facts: dict[str, Any] = {"call": _call(job, first), "gpu": backend_of(job.timeline.meta, first.group) != "gloo"}
+    call = job.call(first.group, first.number, first.op)
+    facts: dict[str, Any] = {"call": call, "gpu": backend_of(job.timeline.meta, first.group) != "gloo"}
     if len(circle) > 1:
         return Why("circle_of", facts | {"ranks": list(circle)})
     (rank,) = circle
     here = {one.rank for one in edges if (one.group, one.number, one.op) == (first.group, first.number, first.op)}
     others = {one.rank for one in edges} - here
     facts |= {"rank": rank, "waiting": sorted(here), "elsewhere": sorted(others), "reached": first.reached}
-    if _has_ended(job, rank):
-        return Why("ended", facts | {"kind": job.timeline.ends[rank].kind.value})
+    if job.has_ended(rank):
+        return Why("ended", facts | {"kind": job.ends[rank].kind.value})
     if parted:
         return Why("parted_from", facts)
     if stands:
         group, number, passed = stands
-        facts |= {"in": {"number": number, "group": job.name(group)}, "passed": list(passed)}
-        return Why("stream_stands", facts)
-    if first.number is None:
-        return Why("not_begun" if first.enqueued else "no_counterpart", facts)
+        return Why("stream_stands", facts | {"in": job.call(group, number), "passed": list(passed)})
     if first.enqueued:
-        return Why("not_begun" if first.reached == first.number - 1 else "stream_behind", facts)
-    return Why("stopped", facts)
-
-
-def _level(job: _Job, rank: int) -> set[int]:
-    """Ranks that stand with `rank` in its first open call, which all that take part have reached and none completed."""
-    calls = [(one.since_ns, {one.peer}) for (_, of), one in job.heads.items() if of == rank and one.met]
-    for group, ranks in job.groups.items():
-        mine = job.places.get((group, rank))
-        if rank in ranks and mine is not None and mine.waits:
-            places = {other: job.places[group, other] for other in job.known(ranks)}
-            here = {other for other, one in places.items() if one.waits and one.completed == mine.completed}
-            calls += [(mine.since_ns, here - {rank})]
-    return min(calls, key=lambda call: call[0], default=(0, set()))[1]
-
-
-def _still(job: _Job) -> tuple[int, ...]:
-    """The ranks of a call that is the first open one of all that take part in it.
-
-    One of them, or what connects them, keeps it from completing. () if there are several such calls, or if all
-    ranks take part.
-    """
-    heads = {rank: (one.since_ns, group, True) for (group, rank), one in job.heads.items()}
-    for (group, rank), place in job.places.items():
-        if place.waits:
-            heads[rank] = min(heads.get(rank, (place.since_ns, group, False)), (place.since_ns, group, False))
-    calls = {
-        (group, pair, tuple(sorted((rank, job.heads[group, rank].peer) if pair else job.groups[group])))
-        for rank, (_, group, pair) in heads.items()
-    }
-    level = [
-        ranks
-        for group, pair, ranks in calls
-        if {heads[one][1:] if one in heads else None for one in ranks} == {(group, pair)}
-    ]
-    everyone = len(level) == 1 and len(level[0]) == job.timeline.world_size
-    return level[0] if len(level) == 1 and not everyone else ()
-
-
-def _doubt(job: _Job, rank: int, level: set[int], first: Waiting) -> Why:
-    return Why("one_stands", {"rank": rank, "waiter": first.rank, "call": _call(job, first), "level": sorted(level)})
-
-
-def _in_line(job: _Job, rank: int, waiter: int) -> bool:
-    """Whether `rank` has got as far as all who share a group with it, but for `waiter`: it is not behind."""
-    shared = [
-        (job.places[group, rank].enqueued, {job.places[group, other].enqueued for other in job.known(ranks)})
-        for group, ranks in job.groups.items()
-        if rank in ranks and {*ranks} - job.unknown - {rank, waiter}
-    ]
-    return any(mine for mine, _ in shared) and all(theirs == {mine} for mine, theirs in shared)
-
-
-def _doubt_of_one(job: _Job, waits: Sequence[Waiting]) -> Why:
-    """Where one rank waits for several that wait for none."""
-    on = sorted({one.on for one in waits})
-    return Why("one_waits_for_all", {"rank": waits[0].rank, "call": _call(job, waits[0]), "on": on})
-
-
-def _stands(job: _Job, rank: int) -> tuple[str, int, tuple[int, ...]] | None:
-    """A collective that `rank` has not completed although others did: its group, number, and those others.
-
-    They could complete it only with what `rank` sent, so its own stream, not a peer, is what keeps it.
-    """
-    for group, ranks in job.groups.items():
-        mine = job.places.get((group, rank))
-        if rank not in ranks or mine is None or not mine.waits or mine.op not in _NEEDS_ALL:
-            continue
-        others = tuple(other for other in ranks if job.places[group, other].completed > mine.completed)
-        if others:
-            return group, mine.completed + 1, others
-    return None
-
-
-def _unclear(
-    job: _Job, waits: Sequence[Waiting], odds: Sequence[_Odd], either: Sequence[tuple[int, ...]]
-) -> Iterator[Why]:
-    blocked, waited = {one.rank for one in waits}, {one.on for one in waits}
-    for rank, absent in sorted({*job.pending.select("rank", "peer").rows()}) if job.unknown else ():
-        if absent in job.unknown:
-            yield Why("may_wait", {"ranks": [rank], "absent": [absent], "group": ""})
-    for group, ranks in job.groups.items():
-        stuck = [rank for rank in ranks if job.places[group, rank].waits and rank not in job.unknown]
-        absent = sorted(job.unknown & set(ranks))
-        if stuck and absent:
-            yield Why("may_wait", {"ranks": stuck, "absent": absent, "group": job.name(group)})
-        odd = next((odd for odd in odds if odd.group == group), None)
-        last = {job.places[group, rank].completed for rank in stuck}
-        ops: dict[str, list[int]] = {}
-        for rank in stuck:
-            if job.places[group, rank].form:  # else the record lost the call
-                ops.setdefault(job.places[group, rank].form, []).append(rank)
-        if odd is not None and not odd.usual:
-            last, ops = {odd.least}, {form: [*ranks] for form, ranks in odd.forms.items()}
-        if len({form.partition(" ")[0] for form in ops}) == len(ops):  # the op alone tells them apart
-            ops = {form.partition(" ")[0]: those for form, those in ops.items()}
-        named = odd is not None and odd.usual
-        if len(last) == 1 and len(ops) > 1 and not named:
-            here = sorted(rank for those in ops.values() for rank in those)
-            call = {"number": last.pop() + 1, "group": job.name(group)}
-            issued = [[list(those), op] for op, those in ops.items()]
-            yield Why("other_calls", {"call": call, "issued": issued, "wrong": here if tuple(here) in either else []})
-            return
-    alone = {rank: _stands(job, rank) for _, rank in job.places if rank not in waited and rank not in blocked}
-    for rank, stands in alone.items():
-        if stands:
-            group, number, others = stands
-            call = {"number": number, "group": job.name(group)}
-            yield Why("not_complete", {"rank": rank, "call": call, "others": list(others)})
-    standing = {rank for (_, rank), place in job.places.items() if place.waits} - blocked - waited
-    standing -= {rank for rank, stands in alone.items() if stands}
-    if standing and waits:
-        yield Why("all_reached", {"ranks": sorted(standing)})
-    elif standing and either:
-        yield Why("one_of", {"ranks": list(either[0])})
-    elif standing:
-        yield Why("none_apart", {})
+        begun = first.number is not None and first.reached != first.number - 1
+        return Why("stream_behind" if begun else "not_begun", facts)
+    return Why("no_counterpart" if first.number is None else "stopped", facts)
