@@ -131,5 +131,7 @@ def _top_level(code: CodeType, file: str) -> list[tuple[int, int]]:
 
 
 def _lines(file: str) -> list[str]:
+    if file == "<string>":  # any text without a file; Python 3.13 takes it for that of `python -c`
+        return []
     linecache.checkcache(file)
     return linecache.getlines(file)
