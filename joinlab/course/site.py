@@ -50,13 +50,14 @@ def write_site(folder: Path, notebooks: Sequence[Path] = ()) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     for name in ("figures", "symptoms", "notebooks"):
         (folder / name).mkdir(parents=True)
-    (folder / "index.html").write_text(essay(folder / "figures", notebooks), "utf-8")
-    for symptom in SYMPTOMS.values():
-        (folder / "symptoms" / f"{symptom.name}.html").write_text(_symptom(symptom, folder / "symptoms"), "utf-8")
-    (folder / "symptoms" / "index.html").write_text(_symptoms(), "utf-8")
-    with ThreadPoolExecutor(2) as pool:  # each has a kernel, a process of its own
-        for notebook, page in zip(notebooks, pool.map(rendered, notebooks), strict=True):
-            (folder / "notebooks" / f"{notebook.stem}.html").write_text(page, "utf-8")
+    with ThreadPoolExecutor(2) as pool:  # each notebook has a kernel, a process of its own; the longest go first
+        pages = {one: pool.submit(rendered, one) for one in sorted(notebooks, key=lambda one: -one.stat().st_size)}
+        (folder / "index.html").write_text(essay(folder / "figures", notebooks), "utf-8")
+        for symptom in SYMPTOMS.values():
+            (folder / "symptoms" / f"{symptom.name}.html").write_text(_symptom(symptom, folder / "symptoms"), "utf-8")
+        (folder / "symptoms" / "index.html").write_text(_symptoms(), "utf-8")
+        for notebook, page in pages.items():
+            (folder / "notebooks" / f"{notebook.stem}.html").write_text(page.result(), "utf-8")
     return folder / "index.html"
 
 

@@ -337,3 +337,11 @@ def destroyed_behind_a_call(rank: int, inputs: Inputs) -> None:
     for x in inputs:
         model(x).backward()
     dist.destroy_process_group()
+
+
+def group_under_an_if(rank: int, inputs: Inputs) -> None:
+    """What sets the job up runs on rank 0 alone, new_group() too."""
+    group = None
+    if rank == 0:
+        group = dist.new_group()
+    dist.all_reduce(torch.ones(1), group=group)

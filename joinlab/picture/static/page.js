@@ -8,6 +8,8 @@ import { Store } from "./store.js";
 const packed = Uint8Array.from(atob(document.getElementById("data").textContent), (c) => c.charCodeAt(0));
 const data = await unpack(packed);
 
+if (self !== top) document.body.classList.add("framed"); // the page around it has a heading
+
 /** What the address says: #case=4&inputs=2,3&at=28.5 */
 const asked = () => new URLSearchParams(location.hash.slice(1));
 
