@@ -10,8 +10,8 @@ from joinlab.course import site
 from joinlab.course.symptoms import SYMPTOMS
 
 pytest.importorskip("playwright.sync_api")
-from browser import watched  # noqa: E402
-from playwright.sync_api import expect  # noqa: E402
+from browser import watched
+from playwright.sync_api import expect
 
 ESSAY = (Path(site.__file__).parent / "essay.md").read_text("utf-8")
 
