@@ -98,7 +98,10 @@ def test_the_teaching_core_can_be_read_without_the_jobs_wing() -> None:
     wing = {"importers", "debug_server"}
     found = {item.importer for item in rooms.imports() if rooms.room_of(item.imported) in wing}
     others = {module for module in found if rooms.room_of(module) not in wing}
-    assert others == {"joinlab", "joinlab.cli.show", "joinlab.cli.watch", "joinlab.notebook.following"}
+    assert others == {
+        "joinlab",
+        *(f"joinlab.{one}" for one in ("cli.show", "cli.watch", "course.paste", "notebook.following")),
+    }
 
 
 @pytest.mark.parametrize("room", ["cases", "scenarios"])

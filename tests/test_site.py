@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from joinlab.course import site
+from joinlab.course import paste, site
 from joinlab.course.symptoms import SYMPTOMS
 
 pytest.importorskip("playwright.sync_api")
@@ -23,6 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("figures", "symptoms"):
         (root / name).mkdir()
     (root / "index.html").write_text(site.essay(root / "figures"), "utf-8")
+    (root / "paste.html").write_text(paste.body(), "utf-8")
     one = SYMPTOMS["early_stopping"]
     (root / "symptoms" / "early_stopping.html").write_text(site._symptom(one, root / "symptoms"), "utf-8")
     (root / "symptoms" / "index.html").write_text(site._symptoms(), "utf-8")
@@ -57,7 +58,7 @@ def test_every_question_has_one_right_choice_and_an_answer(folder: Path, name: s
 
 
 def test_links_lead_to_pages_that_are_there(folder: Path) -> None:
-    for page in (folder / "index.html", folder / "symptoms" / "early_stopping.html"):
+    for page in (folder / "index.html", folder / "paste.html", folder / "symptoms" / "early_stopping.html"):
         for link in re.findall(r'(?:href|src)="([^"#:]+)', page.read_text("utf-8")):
             assert (page.parent / link).is_file(), link
 

@@ -142,6 +142,11 @@ TOLD: dict[str, tuple[str, list[tuple[Any, ...]], list[int]]] = {
         [],
         [0, 1],
     ),
+    "watchdog_cut": (
+        "Rank 1 waited in all-reduce 808; the text names no rank that had not come to it.",
+        [(1, "0", 807, "all_reduce", None)],
+        [0],
+    ),
     "watchdog_own_numbers": (
         "Ranks 0, 1 waited in all-gather 809,868 of 1,048,576 numbers; the text names no rank that had not come to it.",
         [(0, "22", 809867, "all_gather", [[1048576]]), (1, "22", 809867, "all_gather", [[1048576]])],

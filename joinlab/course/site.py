@@ -1,4 +1,4 @@
-"""The site: the story of the thread on one page, a page for each symptom, and the notebooks. Static, and offline.
+"""The site: the story of the thread on one page, a page for each symptom, one for a log, and the notebooks. Offline.
 
     python -m joinlab.course.site out/site        # what `make site` runs
 
@@ -28,6 +28,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 from joinlab.cases import CASES
+from joinlab.course import paste
 from joinlab.course.symptoms import SYMPTOMS, Symptom
 from joinlab.emulator.emulate import emulate
 from joinlab.emulator.recorded import MOST, recorded
@@ -56,6 +57,7 @@ def write_site(folder: Path, notebooks: Sequence[Path] = ()) -> Path:
         for symptom in SYMPTOMS.values():
             (folder / "symptoms" / f"{symptom.name}.html").write_text(_symptom(symptom, folder / "symptoms"), "utf-8")
         (folder / "symptoms" / "index.html").write_text(_symptoms(), "utf-8")
+        (folder / "paste.html").write_text(_page("Paste your log", paste.body()), "utf-8")
         for notebook, page in pages.items():
             (folder / "notebooks" / f"{notebook.stem}.html").write_text(page.result(), "utf-8")
     return folder / "index.html"
@@ -68,6 +70,7 @@ def essay(figures: Path, notebooks: Sequence[Path] = ()) -> str:
     """The story as a page; its figures are written into the folder `figures`."""
     text = (files("joinlab.course") / "essay.md").read_text("utf-8")
     body = "".join(_blocks(text, figures))
+    body += '<p>A job of your own hangs? <a href="paste.html">Paste its log</a>.</p>'
     if notebooks:
         body += "<h2>The notebooks</h2><ul>"
         body += "".join(f'<li><a href="notebooks/{one.stem}.html">{escape(_title(one))}</a></li>' for one in notebooks)
@@ -221,7 +224,9 @@ def _run(symptom: Symptom) -> str:
 def _symptoms() -> str:
     links = "".join(f'<li><a href="{one.name}.html">{_code(one.title)}</a></li>' for one in SYMPTOMS.values())
     return _page(
-        "Symptoms", f'<h1>What does your job do?</h1><ul>{links}</ul><p><a href="../index.html">The story</a></p>'
+        "Symptoms",
+        f'<h1>What does your job do?</h1><ul>{links}</ul><p><a href="../paste.html">Paste its log</a> · '
+        '<a href="../index.html">The story</a></p>',
     )
 
 

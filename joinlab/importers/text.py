@@ -47,7 +47,7 @@ PATTERNS: Mapping[str, str] = {
     r"(?P<number>\d+),\s+OpType=(?P<op>\w+)(?=[,)])(?:,\s+NumelIn=(?P<count>\d+)(?=,))?(?:[^()\[]{0,60}Timeout\(ms\)=(?P<ms>\d+)\))?",
     "progress": r"\[PG (?:ID )?(?P<id>\d+)(?: PG GUID (?P<guid>[^\s(]+))? ?(?:\((?P<words>[^)]*)\))? "
     r"Rank (?P<rank>\d+)\]"
-    r"(?:(?!\[PG )[\s\S]){0,200}?(?:at(?: NCCL)? work(?: sequence id)?: (?P<at>\d+))?(?:(?!\[PG )[\s\S]){0,60}?"
+    r"(?:(?!\[PG )[\s\S]){0,200}?(?:at(?: NCCL)? work(?: sequence id)?: (?P<work>\d+))?(?:(?!\[PG )[\s\S]){0,60}?"
     r"last\s+enqueued\s+(?:NCCL )?work: (?P<enqueued>\d+),(?:\s+last\s+started\s+(?:NCCL )?work: -?\d+,)?"
     r"\s+last\s+completed\s+(?:NCCL )?work: (?P<completed>\d+)",
     "print": r"Rank (?P<rank>\d+) is running(?: inconsistent)? collective:\s+CollectiveFingerPrint\("
@@ -216,7 +216,7 @@ class Told:
             enqueued, completed = int(found["enqueued"]), int(found["completed"])
             if enqueued >= completed:  # else sends were counted, too
                 self.progress[group][rank] = enqueued, completed
-            group_of[rank, int(found["at"] or completed + 1)] = group
+            group_of[rank, int(found["work"] or completed + 1)] = group
         some = bool(group_of)
         for found in _FIND["timeout"].finditer(text):
             some, rank, number = True, _whose(text, found), int(found["number"])
@@ -224,10 +224,9 @@ class Told:
             if group != DEFAULT_GROUP and not _prefix(text, found):
                 self.notes.add(f"ranks count within group {self.names.get(group, group)}")
             self._call(group, rank, number, found["op"], [int(found["count"])] if found["count"] else None)
-            self.ended[rank] = "NCCL's watchdog gave up" + (
-                f" after {int(found['ms']) / 1000:g} s in {'it' if op_of(found['op']) else found['op']}"
-                * bool(found["ms"])
-            )
+            within = "it" if op_of(found["op"]) else found["op"]
+            after = f" after {int(found['ms']) / 1000:g} s in {within}" if found["ms"] else ""
+            self.ended[rank] = f"NCCL's watchdog gave up{after}"
         return some
 
     def _fingerprints(self, text: str) -> bool:

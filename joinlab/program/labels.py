@@ -39,7 +39,10 @@ _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _STDLIB = tuple(
     os.path.realpath(path) + os.sep for path in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
 )
-_ANY_STDLIB = re.compile(r"[/\\]lib(64)?[/\\]python3\.\d+[/\\]")  # of another machine, in what it recorded
+LIBRARY = r"[/\\](site|dist)-packages[/\\]|[/\\]lib(64)?[/\\]python3\.\d+[/\\]|^<frozen"
+"""Files that are not the learner's, on any machine, as a regular expression that JavaScript reads, too."""
+
+_LIBRARY = re.compile(LIBRARY)
 _TEACHING = (_HERE + "cases.py", _HERE + "scenarios" + os.sep)  # ours, but the learner's text
 
 
@@ -80,11 +83,7 @@ def kind_of(file: str) -> str:
         return "program"
     if f"{os.sep}torch{os.sep}" in file and ("site-packages" in file or "dist-packages" in file or "pytorch" in file):
         return "torch"
-    if "site-packages" in file or "dist-packages" in file or file.startswith((_HERE, "<frozen", *_STDLIB)):
-        return "library"
-    if _ANY_STDLIB.search(file):
-        return "library"
-    return "program"
+    return "library" if file.startswith((_HERE, *_STDLIB)) or _LIBRARY.search(file) else "program"
 
 
 def call_site(frames: Iterable[Frame]) -> str | None:

@@ -1,0 +1,60 @@
+"""The page "Paste your log": what a pasted log tells, in the browser, with nothing uploaded.
+
+It reads with the patterns of `importers/text.py`, and says the sentences of `story/forms/pasted.py`, handed over as
+data; paste.js is the code around them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib.resources import files
+from typing import Any
+
+from joinlab.importers import text
+from joinlab.ops import Op
+from joinlab.program.labels import LIBRARY
+from joinlab.recorder.rank_log import MOST_RANKS
+from joinlab.story.forms import pasted
+
+
+def tables() -> dict[str, Any]:
+    """What paste.js reads and says."""
+    return {
+        "patterns": {name: re.sub(r"\(\?P<", "(?<", pattern) for name, pattern in text.PATTERNS.items()},
+        "ops": {op.value.replace("_", ""): op for op in Op},
+        "words": {op: op.words for op in Op},
+        "sentences": dict(pasted.SENTENCES),
+        "waited": pasted.WAITED,
+        "same_size": pasted.SAME_SIZE,
+        "not_met": text.NOT_MET,
+        "library": LIBRARY,
+        "most_ranks": MOST_RANKS,
+    }
+
+
+def body() -> str:
+    """The page's content."""
+    script = (files("joinlab.course") / "paste.js").read_text("utf-8")
+    data = json.dumps(tables()).replace("</", "<\\/")
+    return f"""<h1>Paste your log</h1>
+<p>What a job's log says of its ranks: the watchdog's lines, TORCH_DISTRIBUTED_DEBUG=DETAIL, NCCL_DEBUG=INFO, ncclras,
+monitored_barrier, torchrun's report, tracebacks. It is read here, in this page: nothing is uploaded.</p>
+<label for="log">The log, or the part around the hang</label>
+<textarea id="log" rows="14" spellcheck="false" autocomplete="off"></textarea>
+<div id="story" aria-live="polite"></div>
+<p class="soft">A file is read in full by <code>python -m joinlab show train.log</code>, beside dumps, too.</p>
+<p><a href="index.html">The story</a></p>
+<script>{script}
+const tables = {data};
+const log = document.getElementById("log");
+log.addEventListener("input", () => {{
+  const {{ headline, more }} = tell(log.value, tables);
+  const none = log.value.trim() ? ["{NOTHING}"] : [];
+  document.getElementById("story").replaceChildren(...(headline ? [headline, ...more] : none).map((text, at) =>
+    Object.assign(document.createElement(at || !headline ? "p" : "h2"), {{ textContent: text }})));
+}});
+</script>"""
+
+
+NOTHING = "The text holds nothing that says what a rank did."
