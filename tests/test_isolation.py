@@ -32,7 +32,6 @@ from torch.optim import optimizer as optimizers
 from torch.utils.data import DataLoader, TensorDataset
 
 from joinlab import cases, emulate, launch
-from joinlab.emulator import leftovers
 from joinlab.emulator.rank_process import EPOCH_NS
 from joinlab.emulator.warm_up import warm_up
 from joinlab.launcher.forkclient import ForkServer
@@ -139,10 +138,7 @@ def test_nothing_that_a_program_changes_is_left_behind(change):
     assert emulate(cases.case_1, (1, 2)).returns == (1, 2)
 
 
-@pytest.mark.parametrize("counted", [True, False], ids=["tags", "no tags"])
-def test_what_was_changed_between_two_emulations_stays(monkeypatch, counted):
-    monkeypatch.setattr(leftovers, "_COUNTED", leftovers._COUNTED and counted)
-
+def test_what_was_changed_between_two_emulations_stays(monkeypatch):
     def change(rank, inputs):
         torch.relu = torch.ones = math.gcd = None
         del torch.Tensor.mine

@@ -93,7 +93,6 @@ class Isolation:
         try:
             self._restore = self._keep()
             self._install()
-            self._leftovers.begin()
             Isolation._installed = self
         except BaseException:
             self.__exit__()
@@ -102,7 +101,6 @@ class Isolation:
 
     def __exit__(self, *_: object) -> None:
         Isolation._installed = None
-        self._leftovers.end()
         self._uninstall()
         restore, self._restore = self._restore, lambda: None  # which knows this Isolation, and so what its ranks own
         restore()
@@ -167,7 +165,6 @@ class Isolation:
         self._leftovers.read()
         inside = [(value, value.copy()) for value in swapped if isinstance(value, (list, dict))]
         environ = self._environ = _environ._data
-        functions = [(vars(module), dict(vars(module))) for module in (random, np.random)]
         self._cwd = cwd
 
         def restore() -> None:
@@ -178,8 +175,6 @@ class Isolation:
             self._copies.restore()
             for value, items in inside:
                 _refill(value, items)
-            for names, before in functions:
-                names.update({name: before[name] for name in before if names.get(name) is not before[name]})
             self._leftovers.restore()
             torch.default_generator.set_state(state)
             if torch.get_num_threads() != threads:

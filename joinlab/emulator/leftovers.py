@@ -16,7 +16,6 @@ still run, descriptors that it closed or replaced (`os.close(1)`), modules that 
 from __future__ import annotations
 
 import builtins
-import ctypes
 import gc
 import json
 import locale
@@ -31,7 +30,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from types import FunctionType
 from typing import Any
@@ -121,102 +120,24 @@ _HOOKS = (
 """Attributes that are put back, and their items, where they are lists."""
 
 
-def _tag_of(names: dict[str, Any]) -> ctypes.c_uint64:
-    """Where CPython counts the changes of a dict: ma_version_tag in Include/cpython/dictobject.h, 3.11 (PEP 509)."""
-    return ctypes.c_uint64.from_address(id(names) + 3 * ctypes.sizeof(ctypes.c_void_p))
-
-
-def _tags_count() -> bool:
-    """Whether this Python has such a tag, there: it changes when the dict does, and not when it is read."""
-    names: dict[str, Any] = {}
-    tag = _tag_of(names)
-    empty = tag.value
-    names["a"] = 1
-    filled = tag.value
-    read = (names.get("a"), tag.value)[1]
-    names["a"] = 2
-    return empty < filled == read < tag.value
-
-
-_COUNTED = _tags_count()
-
-
-class _Names:
-    """The names of a module or class, or those in sys.modules, and what they stand for: `before`.
-
-    They are kept from one emulation to the next. To copy and compare all names touches 8,000 objects, 0.9 ms an
-    emulation; where the tag of the dict says that nothing has changed, neither is done.
-    """
-
-    __slots__ = ("_at_begin", "_changed", "_known", "_now", "_tag", "before", "owner")
-
-    def __init__(self, owner: Any, now: Any) -> None:
-        self.owner = owner
-        self._now: dict[str, Any] = now if isinstance(now, dict) else gc.get_referents(now)[0]  # of a class: a proxy
-        self._tag = _tag_of(self._now)
-        self.before: dict[str, Any] = {}
-        self._known = self._at_begin = 0  # tags, which begin at 1: when `before` was true, and in `begin`
-        self._changed = True
-
-    def read(self) -> None:
-        """Remember the names and values of now."""
-        if not _COUNTED or self._tag.value != self._known:
-            self.before, self._known = self._now.copy(), self._tag.value
-        self._at_begin, self._changed = 0, True
-
-    def begin(self) -> None:
-        """All patches are set."""
-        self._at_begin = self._tag.value
-
-    def end(self) -> None:
-        """They will be undone now."""
-        self._changed = not _COUNTED or self._tag.value != self._at_begin
-
-    def differ(self) -> bool:
-        """Whether anything is not as it was, now that the patches are undone."""
-        if not self._changed:
-            self._known = self._tag.value
-            return False
-        self._known = 0
-        try:
-            return self._now != self.before
-        except Exception:  # the `==` of values that differ
-            return True
-
-
-_MODULES = _Names(sys, sys.modules)
-_NAMES = tuple(_Names(owner, vars(owner)) for owner in _OWNERS)
-
-
 class Leftovers:
-    """`read` reads all of it, `restore` puts it back.
-
-    Between `begin` and `end` the emulation's own patches are in place: what changes there, the program has changed.
-    """
+    """`read` reads all of it, `restore` puts it back."""
 
     def __init__(self) -> None:
         self._settings: list[Any] = []
         self._hooks: list[Any] = []
+        self._modules: dict[str, Any] = {}
+        self._names: list[dict[str, Any]] = []  # of each of _OWNERS
 
     def read(self) -> None:
         """Remember the settings and names that a program may change."""
         self._settings = [read() for read, _ in _SETTINGS]
         self._hooks = [(owner, name, _copied(getattr(owner, name))) for owner, name in _HOOKS]
-        for names in (_MODULES, *_NAMES):
-            names.read()
-
-    def begin(self) -> None:
-        """All patches are set."""
-        for names in (_MODULES, *_NAMES):
-            names.begin()
-
-    def end(self) -> None:
-        """They will be undone now."""
-        for names in (_MODULES, *_NAMES):
-            names.end()
+        self._modules = sys.modules.copy()
+        self._names = [vars(owner).copy() for owner in _OWNERS]
 
     def restore(self) -> None:
-        """Put back what has changed since."""
+        """Put back what has changed since, now that the emulation's own patches are undone."""
         for (read, write), before in zip(_SETTINGS, self._settings, strict=False):  # none, if it was not read
             if read() != before:
                 write(before)
@@ -225,16 +146,23 @@ class Leftovers:
                 setattr(owner, name, value)
             if items is not None and value != items:
                 value[:] = items
-        if _MODULES.differ():
-            for name, module in _MODULES.before.items():
-                if sys.modules.get(name) is not module:
-                    sys.modules[name] = module
-        for names in filter(_Names.differ, _NAMES):
-            for name, value in list(_changes(names.owner, names.before)):
-                if value is None:
-                    delattr(names.owner, name)
-                else:
-                    setattr(names.owner, name, value)
+        for name, module in self._modules.items():
+            if sys.modules.get(name) is not module:
+                sys.modules[name] = module
+        for owner, names in zip(_OWNERS, self._names, strict=False):
+            if _differ(vars(owner), names):
+                for name, value in list(_changes(owner, names)):
+                    if value is None:
+                        delattr(owner, name)
+                    else:
+                        setattr(owner, name, value)
+
+
+def _differ(now: Mapping[str, Any], before: dict[str, Any]) -> bool:
+    try:
+        return now != before
+    except Exception:  # the `==` of values that differ
+        return True
 
 
 def _copied(value: Any) -> tuple[Any, list[Any] | None]:
