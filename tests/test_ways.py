@@ -136,7 +136,7 @@ def test_a_statement_is_found_at_each_line_of_its_head():
     line = line_of(loops, "if value")
     assert statement_at(HERE, line).names == ("value", "counter.limit", "counter")
     assert statement_at(HERE, line).stores == {"counter.seen"}
-    assert statement_at(HERE, line - 1).loops
+    assert statement_at(HERE, line - 1).decides
     assert statement_at("no such file", 1) is None
 
 

@@ -17,10 +17,10 @@ class Statement:
     first, last  its lines in the file, with those of the statements in it
     text         its head without indentation: "if v < self.best:"
     decides      it is a loop, an `if`, or holds a condition, a comprehension or an assert
-    loops        it is a loop
+    branches     other statements may follow it: it is no conditional expression
     names        what its test reads: "v", "self.best"
     keys         names that choose what a call in it works on: "k" of `dist.all_reduce(m[k])`
-    one_line     the test of an `if` whose block stands on its line
+    one_line     the test of an `if` whose block stands on its line, or of its one conditional expression
     reads        what it reads without the statements in it: "loss"
     stores       what it or the statements in it set: "start", "self.bad"
     """
@@ -29,7 +29,7 @@ class Statement:
     last: int
     text: str
     decides: bool
-    loops: bool
+    branches: bool
     names: tuple[str, ...]
     keys: tuple[str, ...]
     one_line: ast.expr | None
@@ -74,17 +74,16 @@ def _made(node: ast.stmt, lines: list[str]) -> Statement:
     last = _test_end(node)
     text = " ".join(line.strip() for line in lines[node.lineno - 1 : last])
     names = tuple(dict.fromkeys(name for test in tests or _reads(node) for name in names_in(test)))
-    loops = isinstance(node, (ast.For, ast.While, ast.AsyncFor))
     own = (name for child in ast.iter_child_nodes(node) if not isinstance(child, ast.stmt) for name in names_in(child))
     return Statement(
         node.lineno,
         node.end_lineno or node.lineno,
         text,
         bool(tests),
-        loops,
+        isinstance(node, ast.If) or _one_line(node) is None,
         names,
         tuple(dict.fromkeys(_keys(node))),
-        node.test if isinstance(node, ast.If) and node.body[0].lineno == node.lineno and not node.orelse else None,
+        _one_line(node),
         frozenset(own),
         frozenset(_stores(node)),
     )
@@ -155,6 +154,13 @@ def names_in(test: ast.AST) -> Iterator[str]:
         case _:
             for child in ast.iter_child_nodes(test):
                 yield from names_in(child)
+
+
+def _one_line(node: ast.stmt) -> ast.expr | None:
+    if isinstance(node, ast.If):
+        return node.test if node.body[0].lineno == node.lineno and not node.orelse else None
+    inside = [one for one in _expressions(node) if isinstance(one, ast.IfExp)]
+    return inside[0].test if len(inside) == 1 and not isinstance(node, (ast.For, ast.While)) else None
 
 
 def _keys(node: ast.stmt) -> Iterator[str]:

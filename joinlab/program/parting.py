@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import linecache
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
@@ -94,6 +94,7 @@ class Differing:
     places   by rank: the place of each call of the group among all calls of the rank, with its seq
     joined   some were made by join() for a rank that was out of inputs
     one_call  the first side issued a call that the second has not, and its window ends there
+    turns     of one_call: the second side's last two calls that met such calls, by place among all of its calls
     """
 
     group: str
@@ -102,6 +103,7 @@ class Differing:
     places: Mapping[int, Sequence[tuple[int, int]]]
     joined: bool = False
     one_call: bool = False
+    turns: tuple[int, int] | None = None
 
     def count(self, rank: int, issued: int) -> int:
         """How many of a rank's first `issued` calls are in the group."""
@@ -151,7 +153,9 @@ def differing(rows: Iterable[CallRow], meta: Mapping[str, Any], ends: Sequence[s
     for rank, path in mine.items():
         before, after = (path[at] if 0 <= at < len(path) else None for at in (clash - 1, clash))
         windows[rank] = Window(0 if before is None else before[0] + 1, None if after is None else after[0])
-        sides.setdefault(after and (_place(after[1]), not failed and after[1]["input"]), []).append(rank)
+        sides.setdefault(after and (_place(after[1]), _given(after[1]), not failed and after[1]["input"]), []).append(
+            rank
+        )
     joined = any(is_made_by_join(row["stack"] or ()) for path in mine.values() for _, row in path)
     places = {rank: [(at, row["seq"]) for at, row in path] for rank, path in mine.items()}
     return Differing(group, tuple(map(tuple, sorted(sides.values(), key=len, reverse=True))), windows, places, joined)
@@ -159,6 +163,12 @@ def differing(rows: Iterable[CallRow], meta: Mapping[str, Any], ends: Sequence[s
 
 def _place(row: CallRow) -> tuple[object, ...]:
     return row["call_site"], tuple(row["stack"] or ()), row["origin"]
+
+
+def _given(row: CallRow) -> str:
+    """What calls must agree in to meet."""
+    op = op_of(row["op"])
+    return repr([row[name] for name in ("op", *(FACTS[op].alike if op else ()))])  # type: ignore[literal-required]
 
 
 def _unfit(paths: Sequence[Path], failed: bool) -> int | None:
@@ -182,6 +192,7 @@ def _swapped(paths: Sequence[Path], by_input: bool) -> int | None:
     places = [{_place(row) for _, row in path} for path in paths]
     lines = [{(row["call_site"], row["origin"]) for _, row in path} for path in paths]
     inputs = [{row["input"] for _, row in path} for path in paths]
+    two_models = all(sum(makes_a_model(row) for _, row in path) > 1 for path in paths)
     for at in range(max(map(len, paths), default=0)):
         rows = [path[at][1] for path in paths if at < len(path)]
         if any(is_made_by_join(row["stack"] or ()) for row in rows):
@@ -191,7 +202,9 @@ def _swapped(paths: Sequence[Path], by_input: bool) -> int | None:
             ({(row["call_site"], row["origin"]) for row in rows}, lines),
             ({row["input"] for row in rows if by_input}, inputs),
         ):
-            if len(met) > 1 and (all(met <= one for one in known) or (known is lines and are_gradients(rows))):
+            if len(met) > 1 and (
+                all(met <= one for one in known) or (known is lines and two_models and are_gradients(rows))
+            ):
                 return at
     return None
 
@@ -235,6 +248,11 @@ def other_keys(rows: Iterable[CallRow], groups: Mapping[str, Sequence[int]], way
     return []
 
 
+def makes_a_model(row: CallRow) -> bool:
+    """Whether DDP's constructor begins with this call: there is one for each model."""
+    return row["op"] == Op.ALL_GATHER and "(DDP construction)" in (row["origin"] or "")
+
+
 def _unpaired(pairs: Sequence[tuple[int, CallRow]]) -> Differing | None:
     """The first two ranks of which one sends more often than the other receives, or receives more often."""
     calls: dict[tuple[str, int, int | None, str], list[tuple[int, CallRow]]] = {}
@@ -264,12 +282,20 @@ def _unpaired(pairs: Sequence[tuple[int, CallRow]]) -> Differing | None:
                 return _around(group, third, peer, places[lacks], pairs)
     spare = [places[0] for places in sites.values() if len(places) == len(calls[group, rank, peer, op]) - fewer]
     extra = spare[-1] if spare and len(sites) > 1 else calls[group, rank, peer, op][fewer][0]
-    return _around(group, rank, peer, extra, pairs)
+    turns = [at for at, _ in calls.get((group, peer, rank, other[op]), ())]
+    return _around(group, rank, peer, extra, pairs, (turns[-2], turns[-1]) if len(turns) > 1 else None)
 
 
-def _around(group: str, rank: int, other: int, extra: int, calls: Sequence[tuple[int, CallRow]]) -> Differing:
+def _around(
+    group: str,
+    rank: int,
+    other: int,
+    extra: int,
+    calls: Sequence[tuple[int, CallRow]],
+    turns: tuple[int, int] | None = None,
+) -> Differing:
     places = {one: [(at, row["seq"]) for at, row in calls if row["rank"] == one] for one in (rank, other)}
-    return Differing(group, ((rank,), (other,)), {rank: Window(0, extra), other: ALL}, places, one_call=True)
+    return Differing(group, ((rank,), (other,)), {rank: Window(0, extra), other: ALL}, places, False, True, turns)
 
 
 def _raised(group: str, ends: Sequence[str]) -> Differing | None:
@@ -414,6 +440,8 @@ def parting_of(differ: Differing, ways: Mapping[int, Way]) -> Parting:
                 chains[rank] = chain
     if differ.one_call and chains:  # the way of the rank that issued it tells where
         one, other = (side[0] for side in sides)
+        if differ.turns and _each_has_a_branch(chains[one][-1], ways[other].steps, differ.turns):
+            return _of_one(differ, other, ways[other])
         chains[other] = [at.turned() for at in chains[one]]
     first = chains.get(sides[0][0], []) if sides else []
     last = {rank: chain[-1].tests[0].issued for rank, chain in chains.items()}
@@ -422,6 +450,27 @@ def parting_of(differ: Differing, ways: Mapping[int, Way]) -> Parting:
         "group": differ.group,
         "between": {str(rank): differ.between(rank, issued) for rank, issued in last.items()} if first else {},
     }
+
+
+def _each_has_a_branch(parts: _At, steps: Sequence[Step], turns: Sequence[int]) -> bool:
+    """Whether the other rank issues its calls in a branch of the same statement: `if a: send(), else: recv()`."""
+    before = {step.issued: step for step in steps if step.depth == parts.depth}
+    inside = range(parts.statement.first, parts.statement.last + 1)
+    return all(at in before and before[at].line in inside for at in turns)
+
+
+def _of_one(differ: Differing, rank: int, way: Way) -> Parting:
+    """Where a rank's way parts from its own, a call before."""
+    assert differ.turns is not None
+    first, last = differ.turns
+    before = [step for step in way.steps if first < step.issued <= last]
+    pair = _Pair([step for step in way.steps if step.issued > last], before)
+    standing = _standing([step for step in way.steps if step.issued <= first])
+    pair.last = {step.depth: (step, step) for step in standing}
+    pair.depth = max(pair.last, default=0)
+    found = pair.part()
+    chains = {rank: [found]} if found else {}
+    return {"tests": [_test(_line_of(at), chains) for at in chains.get(rank, ())], "group": differ.group, "between": {}}
 
 
 def _chain(differ: Differing, one: tuple[int, Way], other: tuple[int, Way]) -> list[_At]:
@@ -445,13 +494,17 @@ def _chain(differ: Differing, one: tuple[int, Way], other: tuple[int, Way]) -> l
             met = met[:since]
     if found is None:  # one statement, which issued a call on one rank alone: told is what set what it reads
         last = pair.last.get(pair.depth)
-        return [] if last is None else _set_before(met, statement_at(last[0].file, last[0].line))
+        return [] if last is None else _set_before(met, _reads_at(last[0]))
     return [*_setters(met, found, way.steps), found]
 
 
-def _set_before(met: Sequence[_At], statement: Statement | None) -> list[_At]:
-    """The last statement at which they parted before that set what a statement reads."""
-    reads = statement.reads if statement else frozenset()
+def _reads_at(step: Step) -> Set[str]:
+    statement = statement_at(step.file, step.line)
+    return statement.reads if statement else frozenset()
+
+
+def _set_before(met: Sequence[_At], reads: Set[str]) -> list[_At]:
+    """The last statement at which they parted before that set what is read."""
     return next(([at] for at in reversed(met) if at.statement.stores & reads), [])
 
 
@@ -477,10 +530,7 @@ def _setters(met: Sequence[_At], found: _At, way: Sequence[Step]) -> list[_At]:
         if step.depth == found.depth + 1 and step.event == "line":
             inner = statement_at(step.file, step.line)
             reads |= set(inner.names) if inner else set()
-    for at in reversed(met):
-        if at.statement.stores & reads and at.statement != found.statement:
-            return [at]
-    return []
+    return _set_before([at for at in met if at.statement.branches and at.statement != found.statement], reads)
 
 
 def _line_of(at: _At) -> tuple[str, int]:

@@ -38,6 +38,7 @@ class Call:
     name    what it asks, "anyone left?": one name everywhere
     op      all_reduce, barrier, ... (an Op)
     site    "file:line" of the learner's code; "" where it is not known
+    peer    the rank that a send goes to, or a recv comes from
     within  what people call its group, "1 (mesh_dp)"; "" where the run has one group
     """
 
@@ -49,6 +50,7 @@ class Call:
     op: str
     site: str = ""
     within: str = ""
+    peer: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

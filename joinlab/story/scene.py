@@ -45,6 +45,7 @@ class Scene:
             row["op"],
             row["call_site"] or "",
             within,
+            row["peer"],
         )
 
     def ranks(self, side: Iterable[int]) -> tuple[int, ...]:

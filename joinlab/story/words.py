@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from joinlab.analysis.wording import ranks_text, short_site
+from joinlab.ops import Op
 from joinlab.story.lines import Call, Line, Piece
 from joinlab.timeline import EndKind
 
@@ -117,7 +118,8 @@ def full(line: Line, at: int) -> Text:
     """A call with number and line: "barrier, call 7 of group 1 (mesh_dp) (train.py:12)"."""
     call = line.calls[at]
     number = f", call {call.number}" if call.number is not None else ""
-    return say("{}" + number + (f" of group {call.within}" if call.within else "") + place(call), noun(line, at))
+    peer = "" if call.peer is None else f" {'to' if call.op == Op.SEND else 'from'} rank {call.peer}"
+    return say("{}" + peer + number + (f" of group {call.within}" if call.within else "") + place(call), noun(line, at))
 
 
 def code(text: str) -> Piece:

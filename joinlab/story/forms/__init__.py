@@ -49,11 +49,11 @@ PARTINGS: tuple[ModuleType, ...] = (
     out_of_phase,
     other_lines,
     splits,
+    circle,
     replicas,
     even,
     wrong_answer,
     extra,
-    circle,
     different,
     alone,
 )

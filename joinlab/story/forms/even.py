@@ -41,8 +41,9 @@ def every_rank(count: int) -> str:
 
 def _all_finished(line: Line) -> Text:
     pending = line.facts["pending"]
-    left = say(", but {} left a call pending", who(pending)) if pending else ""
-    return say("{} finished{}; every call met a call of its kind.", every_rank(line.facts["world"]), left)
+    if pending:
+        return say("{} finished, but {} left a call pending.", every_rank(line.facts["world"]), who(pending))
+    return say("{} finished; every call met a call of its kind.", every_rank(line.facts["world"]))
 
 
 def _so_far(line: Line) -> Text:

@@ -198,7 +198,7 @@ def _grouped(told: Sequence[Why], calls: Sequence[Call]) -> list[Why]:
     found: dict[str, Why] = {}
     for one in told:
         call = calls[one["call"]] if one.get("call") is not None else None
-        same = (call.name, call.group, call.number, call.site) if call else None
+        same = (call.name, call.group, call.number, call.site, call.peer) if call else None
         key = repr(({name: value for name, value in one.items() if name not in ("ranks", "call")}, same))
         found.setdefault(key, one | {"ranks": []})["ranks"] += one["ranks"]
     return list(found.values())

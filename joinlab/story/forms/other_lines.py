@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 
+from joinlab.program.parting import are_gradients, makes_a_model
 from joinlab.story.forms import meeting
 from joinlab.story.lines import Line, LineKind
 from joinlab.story.scene import Scene
 from joinlab.story.words import Text, at_place, listing, say, sides, who
 
-_BACKWARD = "(DDP backward())"
-
 
 def find(scene: Scene) -> tuple[Line, ...]:
-    """The first gradients that met from two lines, without join(), whose shadows have lines of their own."""
+    """The first gradients that met from two lines, of two models, without join(), whose shadows have lines."""
     parting = scene.parting
     if parting.clash is not None or parting.joins:
         return ()
+    made = Counter((row["group"], row["rank"]) for row in scene.folding.matched.rows if makes_a_model(row))
     for slot in parting.slots:
         rows = [parting.call(slot, rank) for rank in slot.calls]
         by_line: dict[str, list[int]] = {}
         for row in rows:
-            if _BACKWARD in (row["origin"] or "") and row["call_site"]:
+            if are_gradients([row]) and row["call_site"]:
                 by_line.setdefault(row["call_site"], []).append(row["rank"])
-        if len(by_line) > 1:
+        if len(by_line) > 1 and all(made[slot.group, rank] > 1 for rank in slot.calls):
             present = [tuple(ranks) for ranks in by_line.values()]
             calls = [parting.call(slot, side[0]) for side in present]
             headline = Line(

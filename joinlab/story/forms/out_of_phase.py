@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from joinlab.analysis.wording import at_input
+from joinlab.program.parting import are_gradients
 from joinlab.story.forms import meeting
 from joinlab.story.lines import Line, LineKind
 from joinlab.story.scene import Scene
 from joinlab.story.words import Text, listing, say, sides, who
-
-_BACKWARD = "(DDP backward())"
 
 
 def find(scene: Scene) -> tuple[Line, ...]:
@@ -23,13 +22,13 @@ def find(scene: Scene) -> tuple[Line, ...]:
             ran.setdefault(span["rank"], set()).add(span["input"])
     sent: dict[int, set[int]] = {}
     for row in scene.folding.matched.rows:
-        if _BACKWARD in (row["origin"] or "") and row["input"] is not None:
+        if are_gradients([row]) and row["input"] is not None:
             sent.setdefault(row["rank"], set()).add(row["input"])
     for slot in scene.parting.slots:
         rows = [scene.parting.call(slot, rank) for rank in slot.calls]
         by_input: dict[int, list[int]] = {}
         for row in rows:
-            if _BACKWARD in (row["origin"] or "") and row["input"] is not None:
+            if are_gradients([row]) and row["input"] is not None:
                 by_input.setdefault(row["input"], []).append(row["rank"])
         if len(by_input) != 2:
             continue

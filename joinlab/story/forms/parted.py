@@ -78,8 +78,8 @@ _WENT = {
     "raise": "raised {text}",
     "issue": "issued its call there",
     "end": "ended there",
-    "block": "ran its block",
-    "past": "went past it",
+    "block": "found its condition true",
+    "past": "found its condition false",
 }
 
 
