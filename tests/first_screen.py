@@ -2,8 +2,9 @@
 
 For each screen, at three sizes, on a light and a dark page: words and controls in sight, the smallest text, labels that
 are cut, requests to the outside, and for a page with positions how far the picture's top and the dots move between
-them. Words are counted where they can be seen; a row of dots and the scrubber are one control each. The page is the
-bench's first screen, too: one module draws both. Contrast and roles are axe-core's, in the tests of the browser.
+them. Words are counted where they can be seen, those of loops side by side set aside; a row of dots, the scrubber and a
+table of small pictures (radio buttons, moved by arrow keys) are one control each. The page is the bench's first screen,
+too: one module draws both. Contrast and roles are axe-core's, in the tests of the browser.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from playwright.sync_api import Browser, Page
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import joinlab
+from joinlab.cli.cases import write_page
+from joinlab.cli.report import CaseRuns
 from joinlab.emulator.recorded import recorded
+from joinlab.picture.gallery import PREVIEW
 from joinlab.picture.page import Position, write_html, write_sliders
 from tests.browser import chromium
 
@@ -69,7 +73,26 @@ def pages(folder: Path) -> dict[str, Path]:
     for run in runs.values():
         joinlab.diagnose(run)
     found = {name: write_html(run, folder / f"{name}.html") for name, run in runs.items()}
-    return {"81 positions": positions(folder / "positions.html")} | found
+    some = {"81 positions": positions(folder / "positions.html"), "the demo": gallery(folder / "gallery.html")}
+    return some | found
+
+
+def gallery(path: Path) -> Path:
+    """The page that `make demo` writes, with a model of gloo in place of the runs here."""
+    tables = {n: {number: case_runs(number, n) for number in joinlab.cases.CASES} for n in (2, 5)}
+    for run in tables[5][4].all():
+        joinlab.diagnose(run)
+    write_page(tables, path)
+    return path
+
+
+def case_runs(number: int, n: int) -> CaseRuns:
+    """A case on the three fabrics; of the one that a page begins with, fixes can be tried."""
+    case, counts = joinlab.cases.CASES[number], (n, n + 1)
+    today = joinlab.emulate(case.program, counts) if (number, n) == (4, 5) else recorded(number, counts)
+    before, gloo = recorded(number, counts, era="1.9"), recorded(number, counts, "gloo")
+    assert before is not None and today is not None and gloo is not None
+    return CaseRuns(case, before, today, gloo)
 
 
 def positions(path: Path) -> Path:
@@ -85,10 +108,11 @@ SEEN = """() => {
         const box = one.getBoundingClientRect();
         return box.width > 1 && box.height > 1 && box.top < innerHeight && box.bottom > 0 && box.right > 0
             && seen(one); };
+    const isCode = (on) => document.querySelector('.gallery') && on.closest('code, .jl-code') && !on.closest('.jl-tag');
     const texts = [];
     const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
     for (let node; (node = walk.nextNode()); ) {
-        const on = node.parentElement, skipped = /SCRIPT|STYLE|TITLE|OPTION/i.test(on.tagName);
+        const on = node.parentElement, skipped = /SCRIPT|STYLE|TITLE|OPTION/i.test(on.tagName) || isCode(on);
         if (skipped || !node.data.trim() || !inSight(on)) continue;
         const cut = on.scrollWidth > on.clientWidth + 1 && look(on).overflowX === 'hidden';
         texts.push({ text: node.data.trim(), size: parseFloat(look(on).fontSize), cut });
@@ -102,7 +126,7 @@ SEEN = """() => {
     const controls = 'button, input, select, a[href], summary, [role=slider], [tabindex="0"]';
     return {
         words: texts.flatMap((one) => one.text.split(/\\s+/)).filter((one) => /\\p{L}/u.test(one)).length,
-        controls: [...document.querySelectorAll(controls)].filter(inSight).length,
+        controls: new Set([...document.querySelectorAll(controls)].filter(inSight).map((one) => one.name || one)).size,
         least: Math.min(...texts.map((one) => one.size)),
         cut: [...cut.map((one) => one.textContent), ...texts.filter((one) => one.cut).map((one) => one.text)],
         top: document.querySelector('.jl-scene').getBoundingClientRect().top,
@@ -128,7 +152,7 @@ def measured(browser: Browser, path: Path, size: tuple[int, int], scheme: str, s
     )
     page.on("request", lambda asked: None if asked.url.startswith("file:") else outside.append(asked.url))
     page.goto(path.as_uri())
-    page.locator(".jl-scene").wait_for()
+    page.locator(".jl-stage .jl-scene").wait_for()
     found: dict[str, object] = page.evaluate(SEEN) | {"outside": len(outside)}
     if shot is not None:
         page.screenshot(path=shot)
@@ -147,11 +171,26 @@ def rows(shots: Path | None) -> Iterator[tuple[str, dict[str, object]]]:
                 yield told, measured(browser, path, size, scheme, shots and shots / f"{told}.png")
 
 
+def preview() -> None:
+    """Draw what a message with a link to the demo's page shows."""
+    with tempfile.TemporaryDirectory() as name, chromium() as browser:
+        page = browser.new_page(viewport={"width": 1440, "height": 756}, color_scheme="light", reduced_motion="reduce")
+        page.goto(gallery(Path(name) / "gallery.html").as_uri())
+        page.locator(".small.drawn").last.wait_for()
+        page.screenshot(path=Path(joinlab.__file__).parent / "picture" / "static" / PREVIEW)
+
+
 def main() -> None:
     """Print every row, and mark what is beyond its bound."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shots", type=Path, help="a folder for the screenshots")
-    shots = parser.parse_args().shots
+    parser.add_argument(
+        "--preview", action="store_true", help="draw the picture that stands for the demo's page instead"
+    )
+    options = parser.parse_args()
+    if options.preview:
+        return preview()
+    shots = options.shots
     if shots is not None:
         shots.mkdir(parents=True, exist_ok=True)
     for told, found in rows(shots):

@@ -13,7 +13,7 @@ pytest.importorskip("playwright.sync_api")
 from browser import barriers, watched  # noqa: E402
 from playwright.sync_api import expect  # noqa: E402
 
-from tests.first_screen import LEAST_TEXT, MOST_CONTROLS, MOST_WORDS, SEEN, odd_of_8, positions  # noqa: E402
+from tests.first_screen import LEAST_TEXT, MOST_CONTROLS, MOST_WORDS, SEEN, gallery, odd_of_8, positions  # noqa: E402
 
 WIDE = {"width": 1440, "height": 900}
 
@@ -28,6 +28,7 @@ def files(tmp_path_factory):
         joinlab.diagnose(run)
         write_html(run, folder / f"{name}.html")
     positions(folder / "positions.html")
+    gallery(folder / "gallery.html")
     return folder
 
 
@@ -42,7 +43,7 @@ def opened(browser, files):
         open_pages.append(page)
         made = page.__enter__()
         made.goto(file + at)
-        made.locator(".jl-scene").wait_for()
+        made.locator(".jl-stage .jl-scene").wait_for()
         return made
 
     yield go
@@ -130,7 +131,7 @@ def test_the_lanes_turn_and_stay_so(opened):
     for _ in range(2):
         assert one.bounding_box()["y"] == other.bounding_box()["y"]
         page.reload()
-        page.locator(".jl-scene").wait_for()
+        page.locator(".jl-stage .jl-scene").wait_for()
     page.get_by_role("button", name="Lanes as columns").click()
 
 
@@ -151,10 +152,40 @@ def test_a_dot_moves_the_inputs_and_nothing_under_the_pointer(opened, size):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["case_4", "case_2", "odd_of_8", "positions"])
+@pytest.mark.parametrize("name", ["case_4", "case_2", "odd_of_8", "positions", "gallery"])
 def test_it_is_calm_and_can_be_read(opened, axe, name, scheme):
     page = opened(name, color_scheme=scheme, reduced_motion="reduce")
     found = page.evaluate(SEEN)
     assert found["words"] <= MOST_WORDS and found["controls"] <= MOST_CONTROLS
     assert found["least"] >= LEAST_TEXT and found["cut"] == []
-    assert barriers(page, axe, ".jl-first") == []
+    assert barriers(page, axe, "body" if name == "gallery" else ".jl-first") == []
+
+
+FILLS = "(all) => all.map((one) => one.getAttribute('fill') ?? getComputedStyle(one).fill)"
+
+
+def test_a_small_picture_fills_the_large_one_which_has_the_same_boxes(opened):
+    page = opened("gallery")
+    assert page.evaluate("document.documentElement.scrollHeight") <= WIDE["height"]  # all of it is in sight
+    assert page.locator(".small.drawn .jl-scene").count() == 18
+    for at, address in ((3, "case=2&on=1"), (11, "case=4&on=3")):
+        page.locator(".gallery label").nth(at).click()
+        assert page.url.endswith(f"#{address}&inputs=5,6")
+        small, large = (
+            page.locator(of).locator(".jl-fill") for of in (f"label:nth-match(label, {at + 1})", ".jl-stage")
+        )
+        assert small.evaluate_all(FILLS) == large.evaluate_all(FILLS) != []
+    expect(page.locator(".jl-headline")).to_contain_text("Case 4, gloo, run here")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowLeft")
+    page.get_by_label("Inputs of rank 0").select_option("2,3")
+    assert page.url.endswith("#case=3&on=2&inputs=2,3")
+    page.reload()
+    expect(page.locator(".jl-headline")).to_contain_text("Case 3, NCCL today")
+    assert page.get_by_role("radio", name="Case 3, NCCL today, modelled: rank 1 hangs").is_checked()
+
+
+def test_a_phone_scrolls_the_gallery_one_way(opened):
+    page = opened("gallery", viewport={"width": 390, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    expect(page.locator(".gallery label").first).to_contain_text("NCCL, PyTorch 1.9, modelled")

@@ -1,18 +1,18 @@
-"""`cases`: run the documented cases and say how they ended, beside how they were documented to end."""
+"""`cases`: the documented cases, modelled on NCCL beside run on the backend that is here, and how each rank ends."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joinlab.cli import keeping
 from joinlab.cli.command import Command, add_backend, add_html, whole
 from joinlab.errors import ProgramError
 
 if TYPE_CHECKING:
-    from joinlab.cases import Case
+    from joinlab.cli.report import CaseRuns
     from joinlab.timeline import Timeline
 
 
@@ -25,86 +25,70 @@ def _options(parser: argparse.ArgumentParser) -> None:
     add_html(parser)
 
 
-def _in_short(ends: Sequence[str]) -> str:
-    """How two ranks end, after a sign of the worst: "✕ both hang", "✕ rank 1 hangs"."""
-    sign = "✕" if {"hangs", "raises", "is killed"} & set(ends) else "✓" if set(ends) == {"finishes"} else "!"
-    if len(set(ends)) == 1:
-        return f"{sign} both {_PLURAL.get(ends[0], ends[0])}"
-    return f"{sign} {', '.join(f'rank {rank} {end}' for rank, end in enumerate(ends) if end != 'finishes')}"
-
-
-_PLURAL = {"finishes": "finish", "hangs": "hang", "raises": "raise", "is killed": "are killed"}
-
-_HOW = {"1.9": "emulated NCCL, PyTorch 1.9", "today": "emulated NCCL, today's PyTorch"}
-
-
 def _run(options: argparse.Namespace) -> int:
     from joinlab.cases import CASES
     from joinlab.cli import report
     from joinlab.launcher.launcher import launch
+    from joinlab.story.judge import diagnose
 
     if unknown := [number for number in options.only or () if number not in CASES]:
         raise ProgramError(f"there is no case {unknown[0]}; there are {', '.join(map(str, CASES))}")
     chosen = {number: CASES[number] for number in sorted(set(options.only or CASES))}
-    counts = list(dict.fromkeys(options.n))
-    pages: dict[tuple[int, int, str], Timeline] = {}
+    tables: dict[int, dict[int, CaseRuns]] = {}
     screen = report.Screen()
-    for n in counts:
-        runs = {}
+    for n in dict.fromkeys(options.n):
+        tables[n] = {}
         for number, case in chosen.items():
             with screen.status(f"case {number}, inputs {n} and {n + 1}"):
-                timeline = launch(
-                    case.program, inputs=(n, n + 1), backend=options.backend, on_output=None, progress=False
-                )
-            runs[number] = case, timeline
-            pages[number, n, "launched"] = timeline
-        screen.print(report.cases_report(runs, n))
+                here = launch(case.program, inputs=(n, n + 1), backend=options.backend, on_output=None, progress=False)
+                before, today = (_modelled(number, n, era, bool(options.html)) for era in ("1.9", "today"))
+            tables[n][number] = report.CaseRuns(case, before, today, here)
+        screen.print(report.cases_report(tables[n], n))
+    screen.print(report.cases_notes(tables))
     if options.html:
-        _write_page(pages, chosen, counts, Path(options.html))
+        for n, number in product(tables, chosen):
+            with screen.status(f"case {number}, inputs {n} and {n + 1}: trying fixes"):
+                for run in tables[n][number].all():
+                    diagnose(run)
+        write_page(tables, Path(options.html))
     return 0
 
 
-def _write_page(
-    pages: dict[tuple[int, int, str], Timeline], chosen: Mapping[int, Case], counts: Sequence[int], path: Path
-) -> None:
-    """The runs as one page, beside emulations of them; it opens with a table of how each ended."""
+def _modelled(number: int, n: int, era: str, fixable: bool) -> Timeline:
+    """The case on the NCCL of an era: one that ships with the package, unless fixes of it are to be tried."""
+    from joinlab.cases import CASES
     from joinlab.emulator.emulate import emulate
-    from joinlab.picture.page import Contents
-    from joinlab.story.words import ENDINGS
+    from joinlab.emulator.recorded import recorded
 
-    columns = {"1.9": "documented: NCCL, PyTorch 1.9", "today": "NCCL today, emulated", "launched": "run here"}
-    for number, case in chosen.items():
-        for n in counts:
-            for era in ("1.9", "today"):
-                pages[number, n, era] = emulate(case.program, (n, n + 1), era=era)
-    backends = sorted({str(run.meta["backend"]) for (_, _, how), run in pages.items() if how == "launched"})
-    columns["launched"] = f"{' and '.join(backends)}, run here"
-    order = {key: pages[key] for key in sorted(pages, key=lambda key: (key[0], -key[1], list(columns).index(key[2])))}
-    titles = {
-        (number, n, how): f"Case {number}, inputs {n} and {n + 1}: {_HOW.get(how, columns[how])}"
-        for number, n, how in order
+    shipped = None if fixable else recorded(number, (n, n + 1), "nccl", era)
+    return shipped if shipped is not None else emulate(CASES[number].program, (n, n + 1), era=era)
+
+
+def write_page(tables: Mapping[int, Mapping[int, CaseRuns]], path: Path) -> None:
+    """The runs as one page: small pictures of all of them, below a large one."""
+    from joinlab.cli import report
+    from joinlab.picture.gallery import Gallery, Picture, Place, write_gallery
+
+    some = next(iter(tables.values()))
+    rows = report.fabrics(" and ".join(sorted({str(each.here.meta["backend"]) for each in some.values()})))
+    pictures: dict[Place, Picture] = {
+        (f"Case {number}", row, (n, n + 1)): Picture(run, report.ended(run.ends), said)
+        for n, runs in tables.items()
+        for number, each in runs.items()
+        for row, run, said in zip(rows, each.all(), (report.documented(each), "", ""), strict=True)
     }
-
-    def cell(number: int, how: str) -> Iterator[tuple[str, str]]:
-        for n in sorted(counts, reverse=True):
-            run, told = pages[number, n, how], chosen[number].documentation
-            here = _in_short([ENDINGS[end.kind].trace + ", leaving a call" * end.pending for end in run.ends])
-            if how == "1.9":  # what the thread says; the picture behind it is emulated
-                known = told.ends((n, n + 1)) if told else None
-                here = f"not documented; emulated: {here}" if known is None else _in_short(known)
-            yield f"{n}, {n + 1}: {here}", titles[number, n, how]
-
-    rows = tuple((case.title, tuple(tuple(cell(number, how)) for how in columns)) for number, case in chosen.items())
-    keeping.write_html({titles[key]: run for key, run in order.items()}, path, Contents(tuple(columns.values()), rows))
+    start = (f"Case {4 if 4 in some else next(iter(some))}", rows[1], max((n, n + 1) for n in tables))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    print(f"wrote {write_gallery(Gallery('Six loops, one input more on rank 1', pictures, start), path)}")
 
 
 COMMAND = Command(
     "cases",
-    "run the documented cases and say how each rank ended, and why",
+    "run the documented cases and say how each rank ends, beside NCCL as modelled",
     _options,
     _run,
     (
         ("", "all cases, rank 0 with 5 inputs, rank 1 with 6"),
-        ("--n 1 2 5 --html out/cases.html", "for three N, and the swimlanes as one page"),
+        ("--n 1 2 5 --html out/cases.html", "for three N, and pictures of all as one page"),
     ),
 )

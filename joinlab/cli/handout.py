@@ -1,4 +1,4 @@
-"""`handout`: the six cases as one page with sliders, with every position emulated beforehand."""
+"""`handout`: the six cases as one page with sliders, at every position of them."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from joinlab.errors import JoinlabError
 
 if TYPE_CHECKING:
-    from joinlab.picture.page import Contents
     from joinlab.timeline import Timeline
 
 
@@ -50,12 +49,12 @@ def save(timeline: Timeline, path: Path) -> None:
         raise JoinlabError(f"{path} cannot be written: {reason}. The recording is kept in {kept}") from error
 
 
-def write_html(timelines: dict[str, Timeline], path: Path, contents: Contents | None = None) -> None:
+def write_html(timelines: dict[str, Timeline], path: Path) -> None:
     """Write the swimlanes of all timelines as one page, in a folder that is made if it is missing."""
     from joinlab.picture import page
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    page.write_html(timelines, path, contents)
+    page.write_html(timelines, path)
     print(f"wrote {path}")
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from joinlab.story.lines import Line
 from joinlab.story.scene import Scene
 from joinlab.story.words import ENDINGS
 from joinlab.story.writers import ended_in_short, text_of
-from joinlab.timeline import Timeline
+from joinlab.timeline import Ending, Timeline
 
 if TYPE_CHECKING:
     from joinlab.cases import Case  # at run time it would import torch, which a saved run does not need
@@ -68,36 +69,88 @@ class Screen(Console):
 # ---- the six cases
 
 
-def cases_report(runs: Mapping[int, tuple[Case, Timeline]], n: int) -> Text:
-    """How each case, by its number, ended with `n` and n + 1 inputs: one line a case, footnotes once."""
-    backends = " and ".join(sorted({str(run.meta["backend"]) for _, run in runs.values()}))
-    lines = [
-        f"rank 0: {n} input{'s' * (n != 1)}, rank 1: {n + 1} · {backends}, run here",
-        f"{'':37}{'rank 0, rank 1':19}documented: NCCL, 1.9",
-    ]
-    notes: list[str] = []
+@dataclass(frozen=True, slots=True)
+class CaseRuns:
+    """The runs of one case with the same inputs: modelled on the NCCL of PyTorch 1.9 and of today, and run here."""
 
-    def noted(text: str) -> str:
-        if text not in notes:
-            notes.append(text)
-        return f" [{notes.index(text) + 1}]"
+    case: Case
+    documented_on: Timeline
+    today: Timeline
+    here: Timeline
 
-    for number, (case, run) in runs.items():
-        here = ", ".join(ENDINGS[end.kind].trace + "!" * end.pending for end in run.ends)
-        told, then, mark = case.documentation, "not documented", ""
-        if told is not None and (known := told.ends((n, n + 1))) is not None:
-            kinds = {words.trace for words in ENDINGS.values()}
-            then = ", ".join(end if end in kinds else f"see{noted(end)}" for end in known)
-            same = [ENDINGS[end.kind].trace for end in run.ends] == list(known)
-            mark = "= " if same else "≠ "
-            if not same and told.gloo and run.meta["backend"] == "gloo":
-                then += noted(told.gloo)
-        if any(end.pending for end in run.ends):
-            noted("!: it finished, and left a call pending.")
-        lines.append(f"{number:<2}{_program(case):35}{here:19}{mark}{then}")
-    for at, note in enumerate(notes, 1):
-        lines += _wrapped(note if note.startswith("!") else f"[{at}] {note}", "    ")
-    return Text("\n".join(line.rstrip() for line in lines))
+    def all(self) -> tuple[Timeline, ...]:
+        """Each of them, as the columns stand."""
+        return self.documented_on, self.today, self.here
+
+
+def fabrics(here: str) -> list[tuple[str, str]]:
+    """What the columns of a table of cases are: a fabric, and how it came to be there."""
+    return [("NCCL, PyTorch 1.9", "modelled"), ("NCCL today", "modelled"), (here, "run here")]
+
+
+def cases_report(runs: Mapping[int, CaseRuns], n: int) -> Text:
+    """How each case, by its number, ends with `n` and n + 1 inputs: one line a case."""
+    on = " and ".join(sorted({str(each.here.meta["backend"]) for each in runs.values()}))
+    lines = [f"rank 0: {n} input{'s' * (n != 1)}, rank 1: {n + 1}"]
+    lines += [f"{'':39}{one:14}{other:14}{here}" for one, other, here in zip(*_HEADS, (on, "run here"), strict=True)]
+    for number, each in runs.items():
+        cells = [ended(run.ends) + "*" * any(end.pending for end in run.ends) for run in each.all()]
+        mark = _mark(each)[0]
+        lines.append(f"{number:<2}{_cut(_program(each.case), 34):35}{mark:2}{cells[0]:14}{cells[1]:14}{cells[2]}")
+    return Text("\n".join(_cut(line.rstrip()) for line in [*lines, ""]))
+
+
+_HEADS = (("NCCL of", "PyTorch 1.9"), ("NCCL today", "modelled"))
+_PLURAL = {"finishes": "finish", "hangs": "hang", "raises": "raise", "killed": "are killed"}
+
+
+def ended(ends: Sequence[Ending]) -> str:
+    """How two ranks ended: "both hang", "rank 1 hangs", "hangs, raises"."""
+    words = [ENDINGS[end.kind].trace.removeprefix("is ") for end in ends]
+    ill = [(rank, word) for rank, word in enumerate(words) if word != "finishes"]
+    if len(set(words)) == 1:
+        return f"both {_PLURAL.get(words[0], words[0])}"
+    return f"rank {ill[0][0]} {ill[0][1]}" if len(ill) == 1 else ", ".join(words)
+
+
+def cases_notes(tables: Mapping[int, Mapping[int, CaseRuns]]) -> Text:
+    """What the signs in the tables mean, and why the backend that ran here ends a case otherwise: each once."""
+    every = [(n, number, each) for n, runs in tables.items() for number, each in runs.items()]
+    marks = {_mark(each)[0] for _, _, each in every}
+    told = ["=  as the forum thread documents it, for NCCL"] if "=" in marks else []
+    if any(end.pending for _, _, each in every for run in each.all() for end in run.ends):
+        told.append("*  a rank finished, and left a call pending")
+    for n, number, each in every:
+        mark, said = _mark(each)
+        if mark not in ("", "="):
+            told.append(f"{mark}  case {number}, {n} and {n + 1} inputs, documented: {said}")
+    why: dict[str, list[int]] = {}
+    for _, number, each in every:
+        known = each.case.documentation
+        if known and known.gloo and each.here.meta["backend"] == "gloo" and number not in why.get(known.gloo, ()):
+            why.setdefault(known.gloo, []).append(number)
+    told += [f"   case{'s' * (len(some) > 1)} {' and '.join(map(str, some))}: {note}" for note, some in why.items()]
+    return Text("\n".join(line for note in told for line in wrap(note, WIDTH, subsequent_indent="   ")))
+
+
+def documented(runs: CaseRuns) -> str:
+    """What the thread says of this case and these inputs; "" if nothing."""
+    mark, said = _mark(runs)
+    return "as documented" if mark == "=" else f"documented: {said}" if mark else ""
+
+
+def _mark(runs: CaseRuns) -> tuple[str, str]:
+    """How the model of PyTorch 1.9 ends beside what is documented: a sign, and what is documented, rank by rank."""
+    inputs = runs.documented_on.meta["inputs"]
+    known = runs.case.documentation.ends(inputs) if runs.case.documentation else None
+    if known is None:
+        return "", ""
+    words = [ENDINGS[end.kind].trace for end in runs.documented_on.ends]
+    same = [a == b for a, b in zip(words, known, strict=True)]
+    plain = {words.trace for words in ENDINGS.values()}
+    said = "; ".join(f"rank {rank} {end}" for rank, end in enumerate(known))
+    other = any(end in plain for end, one in zip(known, same, strict=True) if not one)
+    return "=" if all(same) else "≠" if other else "~", said
 
 
 def _program(case: Case) -> str:

@@ -47,27 +47,13 @@ class Position:
     inputs: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """A table that a page opens with: every cell leads to runs.
-
-    columns  the headings
-    rows     (name, cells): of each cell (text, title of the run it leads to) pairs
-    """
-
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[tuple[tuple[str, str], ...], ...]], ...]
-
-
 def write_html(
     timelines: Timeline | Iterable[Timeline] | Mapping[str, Timeline],
     path: str | os.PathLike[str],
-    contents: Contents | None = None,
 ) -> Path:
     """Write a self-contained page and return its path.
 
     timelines  one Timeline, several, or a mapping from the title of each to it
-    contents   what it opens with; None: a list of the runs, if there are several
 
     Raises ValueError if there is none, TypeError for what is no Timeline, FileNotFoundError if the folder does not
     exist. A file that was there is replaced in one step, or not at all.
@@ -75,7 +61,7 @@ def write_html(
         joinlab.write_html({"with a barrier": one, "without": other}, "cases.html")
     """
     named = _named(timelines)
-    return _write(Path(path), lambda: page(named, contents))
+    return write(Path(path), lambda: page(named))
 
 
 def write_sliders(
@@ -88,10 +74,11 @@ def write_sliders(
 
     Raises as `write_html` does, and ValueError if a position that the controls can take has no run.
     """
-    return _write(Path(path), lambda: slider_page(heading, runs, start))
+    return write(Path(path), lambda: slider_page(heading, runs, start))
 
 
-def _write(path: Path, text: Callable[[], str]) -> Path:
+def write(path: Path, text: Callable[[], str]) -> Path:
+    """Write a page whole or not at all, and return its path."""
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot write {path}: there is no folder {path.parent}. Create it first.")
     if path.is_dir():
@@ -122,19 +109,17 @@ def _named(timelines: Timeline | Iterable[Timeline] | Mapping[str, Timeline]) ->
     return named
 
 
-def page(named: list[tuple[str, Timeline]], contents: Contents | None = None, notes: Iterable[str] = ()) -> str:
+def page(named: list[tuple[str, Timeline]], notes: Iterable[str] = ()) -> str:
     """The text of the page, for pairs of title and timeline; above them, `notes` are paragraphs."""
     data = LaneData()
     numbers = [data.add(timeline) for _, timeline in named]
     tab = named[0][0] if len(named) == 1 else HEADING
     told = (f"<p>{escape(note)}</p>\n" for note in notes)
-    return shown("".join(_document(tab, chain(told, _runs(named, numbers, contents)), data, HEADING)))
+    return shown("".join(document(tab, chain(told, _runs(named, numbers)), data, HEADING)))
 
 
-def _runs(named: list[tuple[str, Timeline]], numbers: list[int], contents: Contents | None) -> Iterator[str]:
-    if contents is not None:
-        yield from _contents(contents, {name: f"run-{at}" for at, (name, _) in enumerate(named, 1)})
-    elif len(named) > 1:
+def _runs(named: list[tuple[str, Timeline]], numbers: list[int]) -> Iterator[str]:
+    if len(named) > 1:
         yield '<nav aria-label="Contents">\n<ol>\n'
         for at, (name, timeline) in enumerate(named, 1):
             alike: dict[str, list[int]] = {}
@@ -146,7 +131,7 @@ def _runs(named: list[tuple[str, Timeline]], numbers: list[int], contents: Conte
     for at, ((name, timeline), number) in enumerate(zip(named, numbers, strict=True), 1):
         yield f'<section class="run" id="run-{at}" aria-labelledby="run-{at}-title">\n'
         yield f'<h2 id="run-{at}-title">{escape(name)}</h2>\n<div class="run-view" data-run="{number}">\n'
-        yield from _still(f"run-{at}", timeline)
+        yield from still(f"run-{at}", timeline)
         yield '<div class="live"></div>\n</div>\n<details>\n<summary>In words</summary>\n'
         yield from _table(timeline)
         yield from _output(timeline)
@@ -160,18 +145,6 @@ def framed(timeline: Timeline) -> str:
     return f'<iframe title="{escape(shown(name))}" srcdoc="{inside}" style="{look}"></iframe>'
 
 
-def _contents(contents: Contents, anchors: Mapping[str, str]) -> Iterator[str]:
-    yield '<nav aria-label="Contents">\n<table class="contents">\n<thead><tr><td></td>'
-    yield "".join(f'<th scope="col">{escape(column)}</th>' for column in contents.columns) + "</tr></thead>\n<tbody>\n"
-    for name, cells in contents.rows:
-        yield f'<tr><th scope="row">{escape(name)}</th>'
-        for column, cell in zip(contents.columns, cells, strict=True):
-            links = (f'<a href="#{anchors[title]}">{escape(text)}</a>' for text, title in cell)
-            yield f'<td data-column="{escape(column)}">{"<br>".join(links)}</td>'
-        yield "</tr>\n"
-    yield "</tbody>\n</table>\n</nav>\n"
-
-
 def slider_page(heading: str, runs: Iterable[tuple[Position, Timeline]], start: Position) -> str:
     """The text of the page with sliders."""
     data = LaneData()
@@ -183,7 +156,7 @@ def slider_page(heading: str, runs: Iterable[tuple[Position, Timeline]], start: 
             printed[position.program] = timeline
     if start.program not in printed:
         raise ValueError(f"the controls start at {start}, and there is no run")
-    return shown("".join(_document(heading, _sliders(found, start, printed), data)))
+    return shown("".join(document(heading, _sliders(found, start, printed), data)))
 
 
 def _sliders(found: Mapping[Position, int], start: Position, printed: Mapping[str, Timeline]) -> Iterator[str]:
@@ -206,11 +179,11 @@ def _sliders(found: Mapping[Position, int], start: Position, printed: Mapping[st
         yield f'<select aria-label="{name}">{options}</select>\n'
     yield '</form>\n<noscript><p class="soft">Without scripts, this page shows one run alone.</p></noscript>\n'
     yield '<section class="run screen"><h2>What happens</h2>\n<div class="run-view">\n'
-    yield from _still("run", printed[start.program])
+    yield from still("run", printed[start.program])
     yield '<div class="live"></div>\n</div>\n</section>\n'
     for number, (name, timeline) in enumerate(printed.items(), 1):  # on paper no control can be moved
         yield f'<section class="run paper"><h2>{escape(name)}</h2>\n'
-        yield from _still(f"paper-{number}", timeline)
+        yield from still(f"paper-{number}", timeline)
         yield "</section>\n"
     text = json.dumps({"runs": numbers}, separators=(",", ":")).replace("<", "\\u003c")
     yield f'<script type="application/json" id="positions">{text}</script>\n'
@@ -220,21 +193,25 @@ HEADING = "What every rank really called"
 """Above the runs; each run has a title of its own below."""
 
 
-def _document(tab: str, body: Iterable[str], data: LaneData, heading: str | None = None) -> Iterator[str]:
+def document(
+    tab: str, body: Iterable[str], data: LaneData, heading: str | None = None, name: str = "page", head: str = ""
+) -> Iterator[str]:
+    """A page around `body`, part by part. `name`: of its script and its style sheet; `head`: what else it says."""
+    sheets = style(*dict.fromkeys((*SHEETS, f"{name}.css")))
     yield (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(tab)}</title>\n<style>\n{style(*SHEETS)}</style>\n</head>\n<body>\n"
+        f"<title>{escape(tab)}</title>\n{head}<style>\n{sheets}</style>\n</head>\n<body>\n"
         '<a class="skip" href="#runs">Skip to the runs</a>\n'
         f'<header{" class=quiet" * (len(data) == 1)}>\n<h1>{escape(heading or tab)}</h1>\n</header>\n<main id="runs">\n'
     )
     yield from body
     yield f'</main>\n<script type="text/plain" id="data">{b64encode(data.packed()).decode()}</script>\n'
-    yield f'<script type="module">\n{script("page.js")}</script>\n</body>\n</html>\n'
+    yield f'<script type="module">\n{script(f"{name}.js")}</script>\n</body>\n</html>\n'
 
 
-def _still(name: str, timeline: Timeline) -> Iterator[str]:
+def still(name: str, timeline: Timeline) -> Iterator[str]:
     """What the live view says, without a script: for readers who have none, and for paper."""
     story = diagnose(timeline, read(timeline)[1])
     yield f'<div class="still">\n<p class="soft">{escape(measured(timeline))}</p>\n<div class="beside">\n<div>\n'

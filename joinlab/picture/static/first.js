@@ -71,6 +71,9 @@ export class First {
 
   get turned() { return this.turn || this.phone; }
 
+  /** px of the picture: less than the view has where the program stands beside it. */
+  get beside() { return this.turned && !this.phone && this.width >= 900 ? Math.min(620, this.width * 0.55) : this.width; }
+
   makeElements() {
     const icon = (/** @type {string} */ path, w = 18, h = 18) => {
       const made = element("span", { "aria-hidden": "true" });
@@ -170,10 +173,10 @@ export class First {
     this.opener.setAttribute("aria-label", `${run.scene.word}. More: where this comes from, the whole story, every call, keys`);
     this.tellHeadline();
     if (turned) this.least = Math.max(this.least, 88 + along(columnsOf(data, run), phone ? "phone" : "column", 1e9) + 64);
-    const beside = turned && !phone && this.width >= 900 ? Math.min(620, this.width * 0.55) : this.width;
+    const { beside } = this;
     this.scene = new Scene(data, run, this.name, { turned, phone, width: beside, covered: this.covered, least: turned ? this.least : 0 });
     const focused = /** @type {HTMLElement | null} */ (this.stage.contains(document.activeElement) ? document.activeElement : null)?.dataset.key;
-    this.stage.style.width = turned && !phone && beside < this.width ? `${beside}px` : "";
+    this.stage.style.width = beside < this.width ? `${beside}px` : "";
     this.stage.innerHTML = this.scene.svg() + this.heads() + (this.covered.length || !this.scene.columns.length ? "" : this.scrubber());
     this.wire();
     if (focused) /** @type {HTMLElement | null} */ (this.stage.querySelector(`[data-key="${focused}"]`))?.focus({ preventScroll: true });

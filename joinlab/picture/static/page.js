@@ -6,22 +6,22 @@ import { unpack } from "./layout.js";
 import { Store } from "./store.js";
 
 const packed = Uint8Array.from(atob(document.getElementById("data").textContent), (c) => c.charCodeAt(0));
-const data = await unpack(packed);
+export const data = await unpack(packed);
 
 if (self !== top) document.body.classList.add("framed"); // the page around it has a heading
 
 /** What the address says: #case=4&inputs=2,3&at=28.5 */
-const asked = () => new URLSearchParams(location.hash.slice(1));
+export const asked = () => new URLSearchParams(location.hash.slice(1));
 
 /** @param {HTMLElement} place @param {First} view @param {number} number of the run */
-function show(place, view, number) {
+export function show(place, view, number) {
   place.classList.add("drawn");
   place.dataset.shown = String(number);
   view.show(data, data.runs[number]);
 }
 
 /** Write the position of a view into the address. @param {First} view @param {Record<string, string>} more */
-function follow(view, more = {}) {
+export function follow(view, more = {}) {
   const kept = Object.entries({ ...more, ...(view.address === null ? {} : { at: String(view.address) }) });
   const hash = kept.map(([name, said]) => `${name}=${encodeURIComponent(said).replaceAll("%2C", ",")}`).join("&");
   history.replaceState(null, "", hash ? `#${hash}` : location.pathname + location.search);

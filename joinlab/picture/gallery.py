@@ -1,0 +1,147 @@
+"""The gallery: programs side by side, and below each a small picture of its run on every fabric; a click fills the
+large picture above. One page for any browser, with no network; the scripts draw small and large from the same boxes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from joinlab.analysis.source import SourceTexts
+from joinlab.analysis.wording import good, shown
+from joinlab.picture.lane_data import LaneData
+from joinlab.picture.page import document, still, write
+from joinlab.timeline import Timeline
+
+PREVIEW = "preview.png"
+"""In static/: what a message with a link to the page shows; `python -m tests.first_screen --preview` draws it."""
+
+Place = tuple[str, tuple[str, str], tuple[int, ...]]
+"""Which program, on which fabric and how that came to be, and with which inputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A run, how it ended in a few words, and what else to say above it."""
+
+    timeline: Timeline
+    ended: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gallery:
+    """What a page shows: pictures by their places, and where it starts. Every program has one on every fabric."""
+
+    heading: str
+    pictures: Mapping[Place, Picture]
+    start: Place
+
+
+def write_gallery(gallery: Gallery, path: str | os.PathLike[str]) -> Path:
+    """Write the page, and beside it the picture that stands for it in a message; return the page's path."""
+    path = Path(path)
+    write(path, lambda: gallery_page(gallery, path.with_suffix(".png").name))
+    path.with_suffix(".png").write_bytes((files("joinlab.picture") / "static" / PREVIEW).read_bytes())
+    return path
+
+
+def gallery_page(gallery: Gallery, preview: str) -> str:
+    """The text of the page."""
+    data = LaneData()
+    numbers = {place: data.add(picture.timeline) for place, picture in gallery.pictures.items()}
+    about = {"type": "website", "title": gallery.heading, "description": SUMMARY, "image": preview}
+    shared = "".join(f'<meta property="og:{name}" content="{escape(said)}">\n' for name, said in about.items())
+    shared += '<meta name="twitter:card" content="summary_large_image">\n'
+    return shown("".join(document(gallery.heading, _body(gallery, numbers), data, name="gallery", head=shared)))
+
+
+SUMMARY = "What every rank really called, which call met which, and the line to change."
+
+
+def _body(gallery: Gallery, numbers: Mapping[Place, int]) -> Iterator[str]:
+    programs, fabrics, inputs = (list(dict.fromkeys(part)) for part in zip(*gallery.pictures, strict=True))
+    yield '<section class="run"><div class="run-view">\n'
+    yield from still("run", gallery.pictures[gallery.start].timeline)
+    yield '<div class="live"></div>\n</div></section>\n<div class="gallery" role="radiogroup" aria-label="Runs">\n'
+    yield '<div class="fabrics" aria-hidden="true">'
+    first = programs[0].partition(" ")[0] + " "
+    same = first if all(program.startswith(first) for program in programs) else ""  # said once
+    yield f'<span class="loop"><b>{escape(same)}</b></span>'
+    yield "".join(f"<span><b>{escape(name)}</b> {escape(how)}</span>" for name, how in fabrics) + "</div>\n"
+    texts = [loop(gallery.pictures[program, fabrics[0], inputs[0]].timeline) for program in programs]
+    for program, lines in zip(programs, side_by_side(texts), strict=True):
+        yield f'<div class="of-one"><div class="loop"><b>{escape(program.removeprefix(same))}</b><code>'
+        yield "".join(
+            f"<span{' class=differs' * (differs and line != '')}>{escape(line)}</span>" for line, differs in lines
+        )
+        yield "</code></div>\n"
+        for fabric in fabrics:
+            picture = gallery.pictures[program, fabric, gallery.start[2]]
+            sign = "✓" if all(map(good, picture.timeline.ends)) else "✕"
+            yield f'<label><input type="radio" name="run"{" checked" * ((program, fabric) == gallery.start[:2])}>'
+            yield f'<span class="on">{escape(", ".join(fabric))}</span>'
+            yield f'<span class="small">{sign} {escape(picture.ended)}</span></label>\n'
+        yield "</div>\n"
+    yield "</div>\n"
+
+    def told_of(*at: Any) -> tuple[int, str, str]:
+        return numbers[at], gallery.pictures[at].ended, gallery.pictures[at].note
+
+    runs = {
+        ",".join(map(str, counts)): [[told_of(program, one, counts) for one in fabrics] for program in programs]
+        for counts in inputs
+    }
+    told = {
+        "programs": programs,
+        "fabrics": [f"{name}, {how}" for name, how in fabrics],
+        "start": ",".join(map(str, gallery.start[2])),
+        "runs": runs,
+    }
+    text = json.dumps(told, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    yield f'<script type="application/json" id="gallery">{text}</script>\n'
+
+
+def loop(timeline: Timeline) -> list[str]:
+    """The loop of a program: from its first `with` or `for`, without what counts and prints, indented by tabs."""
+    known = SourceTexts.of(timeline).program
+    lines = [] if known is None else [line for line in known.lines if line.strip()]
+    begin = next((i for i, line in enumerate(lines) if line.strip().startswith(("with ", "for "))), 0)
+    kept = [line for line in lines[begin:] if not _BESIDE.search(line)]
+    return textwrap.dedent("\n".join(kept)).replace(" " * 4, "\t").splitlines()
+
+
+_BESIDE = re.compile(r"num_inputs|^\s*(print\(|return\b)")
+
+
+def side_by_side(texts: Sequence[Sequence[str]]) -> Iterator[list[tuple[str, bool]]]:
+    """Of each text its lines in rows that all texts share, "" where it has none, and whether not all have that row.
+
+    A row is known by what its line says before the first parenthesis: barriers stand beside each other wherever the
+    loop ends.
+
+    >>> list(side_by_side([["step()", "barrier()"], ["step(2)"]]))
+    [[('step()', False), ('barrier()', True)], [('step(2)', False), ('', True)]]
+    """
+    rows: list[tuple[str, int]] = []
+    found: list[dict[tuple[str, int], str]] = []
+    for lines in texts:
+        keys = [line.strip().partition("(")[0] for line in lines]
+        known = {(key, keys[:at].count(key)): line for at, (key, line) in enumerate(zip(keys, lines, strict=True))}
+        at = 0
+        for row in known:
+            if row not in rows:
+                rows.insert(at, row)
+            at = rows.index(row) + 1
+        found.append(known)
+    common = {row for row in rows if all(row in known for known in found)}
+    for known in found:
+        yield [(known.get(row, ""), row not in common) for row in rows]

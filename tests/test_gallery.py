@@ -1,0 +1,53 @@
+"""The gallery: what its page holds. How it is drawn and moved: test_first_screen.py."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from joinlab.picture.gallery import side_by_side
+from tests.first_screen import gallery
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    return gallery(tmp_path_factory.mktemp("gallery") / "demo.html")
+
+
+def test_every_run_says_how_it_ended_where_no_script_runs(written):
+    page = written.read_text("utf-8")
+    ends = re.findall(r'<span class="small">(.*?)</span>', page)
+    assert len(ends) == 18 and ends[:3] == ["✓ both finish"] * 3
+    assert ends[9:12] == ["✕ rank 0 hangs", "✕ rank 1 hangs", "✕ both hang"]  # case 4 on the three fabrics
+    assert page.count('<input type="radio"') == 18 and page.count("checked>") == 1
+    assert "as documented" in page and "documented: rank 0 hangs; rank 1 error from a garbage" in page
+
+
+def test_the_lines_that_differ_are_marked_row_by_row(written):
+    loops = re.findall(r"</b><code>(.*?)</code>", written.read_text("utf-8"))
+    assert len({loop.count("<span") for loop in loops}) == 1
+    marked = [re.findall("<span class=differs>(.*?)</span>", loop) for loop in loops]
+    join, inside, after = "with model.join():", "\tdist.barrier()", "dist.barrier()"
+    assert marked == [[join], [], [inside], [join, "\t" + inside], [after], [join, after]]
+
+
+def test_a_line_that_comes_twice_in_a_text_stands_twice():
+    one, other = side_by_side([["f()", "g()", "f()"], ["f()", "h()"]])
+    assert [line for line, _ in one] == ["f()", "", "g()", "f()"]
+    assert [line for line, _ in other] == ["f()", "h()", "", ""]
+
+
+def test_who_shares_it_sends_a_title_and_a_picture_that_is_there(written):
+    about = {}
+
+    class Read(HTMLParser):
+        def handle_starttag(self, tag, attrs):
+            found = dict(attrs)
+            if tag == "meta" and found.get("property", "").startswith("og:"):
+                about[found["property"]] = found["content"]
+
+    Read().feed(written.read_text("utf-8"))
+    assert about.keys() == {"og:type", "og:title", "og:description", "og:image"}
+    assert (written.parent / about["og:image"]).read_bytes().startswith(b"\x89PNG")
