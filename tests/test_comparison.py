@@ -35,7 +35,7 @@ def test_a_timeline_does_not_part_from_itself(timeline):
     found = compare(timeline, timeline)
     assert found.parting is None
     assert [(row.left, row.right) for row in found.rows] == [(at, at) for at in range(len(match(timeline)))]
-    assert all(row.differs == () for row in found.rows)
+    assert not any(row.differs for row in found.rows)
 
 
 @settings(max_examples=40)
@@ -44,7 +44,10 @@ def test_every_slot_stands_in_one_row_and_in_its_own_order(left, right):
     found = compare(left, right)
     assert [row.left for row in found.rows if row.left is not None] == list(range(len(match(left))))
     assert [row.right for row in found.rows if row.right is not None] == list(range(len(match(right))))
-    assert all((row.left, row.right) != (None, None) for row in found.rows)
+    for row in found.rows:
+        assert (row.left, row.right) != (None, None)
+        assert row.left is None or found.other(row.left) == row.right
+        assert row.right is None or found.other(row.right, "right") == row.left
 
 
 @settings(max_examples=40)
@@ -56,17 +59,6 @@ def test_they_part_at_the_same_place_seen_from_either_side(left, right):
         assert set(PARTING) & set(one.rows[one.parting].differs)
         assert not any(set(PARTING) & set(row.differs) for row in one.rows[: one.parting])
         assert all(row.left == row.right for row in one.rows[: one.parting])
-
-
-@settings(max_examples=40)
-@given(timelines(), timelines())
-def test_each_side_finds_what_stands_in_its_row_on_the_other(left, right):
-    found = compare(left, right)
-    for row in found.rows:
-        if row.left is not None:
-            assert found.other(row.left) == row.right
-        if row.right is not None:
-            assert found.other(row.right, "right") == row.left
 
 
 KEYS = st.lists(st.tuples(st.integers(-1, 2), st.sampled_from("ab")), max_size=9)
@@ -113,7 +105,7 @@ def test_a_barrier_more_leaves_a_row_empty_and_nothing_else():
 
 def test_a_barrier_is_one_on_nccl_and_on_gloo_though_it_is_no_all_reduce_there():
     found = compare(case_timeline(4, 2, backend="nccl"), case_timeline(4, 2))
-    assert found.parting is not None and found.rows[found.parting].differs[0] == "completion"
+    assert found.parting is not None and "completion" in found.rows[found.parting].differs
     assert "completes with nccl and never completes with gloo" in found.sentence
     assert "without data with gloo" in found.sentence
 
@@ -125,25 +117,17 @@ def test_more_inputs_part_where_the_fewer_end_and_meet_again():
     assert None not in (last.left, last.right) and "calls" not in last.differs
 
 
-def pair(values=(1.0, 1.0), **columns):
+def pair(**columns):
     """A Timeline of two ranks with one all-reduce."""
     writer = Writer()
     for rank in (0, 1):
-        writer.call(rank, "all_reduce", values=([1.0], [values[rank]]), **columns)
+        writer.call(rank, "all_reduce", **columns)
     return writer.timeline([FINISHED] * 2)
-
-
-def test_values_count_as_different_only_beyond_rounding():
-    assert compare(pair(), pair((1.0, 1.00001))).rows[0].differs == ()
-    found = compare(pair(), pair((1.0, 2.0)))
-    assert found.rows[0].differs == ("values",) and found.parting is None
-    assert found.sentence == "Both runs issue the same calls, and each call ends alike."
-    assert compare(pair((float("nan"), 1.0)), pair((float("nan"), 1.0))).rows[0].differs == ()
 
 
 def test_what_is_carried_can_differ_without_a_parting():
     found = compare(pair(), pair(dtype="int64"))
-    assert found.parting is None and found.rows[0].differs == ("data",)
+    assert found.parting is None and set(found.rows[0].differs) == {"data"}
     assert "What is carried differs before the first input: rank 0's all-reduce is float32[1], sum" in found.sentence
 
 

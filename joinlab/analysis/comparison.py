@@ -13,14 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import takewhile
-from math import isclose, isnan
 from typing import Any
 
 from joinlab.analysis.conclusions import conclusion
 from joinlab.analysis.matching import Matched, Slot
 from joinlab.analysis.wording import at_input, elements, input_or_step, quoted, ranks_text, tensor
-from joinlab.ops import decode_values
-from joinlab.timeline import Ending, Timeline
+from joinlab.timeline import Timeline
 
 Call = Mapping[str, Any]
 Calls = dict[int, Call]
@@ -38,14 +36,14 @@ class ComparedRow:
     """One place on the common axis.
 
     left, right   index of the slot in joinlab.match of that Timeline; None: nothing stands here
-    differs       in what the two differ: "calls" (a rank issues another one, or none), "completion" (a call ends in one
-                  and not in the other), "read" (a rank concludes something else), "data" (dtype, shape or reduce
-                  operation), "values"
+    differs       what differs, in words, by its kind: "calls" (a rank issues another one, or none), "completion" (a
+                  call ends in one and not in the other), "read" (a rank concludes something else), "data" (dtype, shape
+                  or reduce operation)
     """
 
     left: int | None
     right: int | None
-    differs: tuple[str, ...] = ()
+    differs: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +72,30 @@ def compare(left: Timeline, right: Timeline) -> Comparison:
 
     print(compare(joinlab.emulate(case_4, era="1.9"), joinlab.emulate(case_4)).sentence)
     """
-    one, other = map(_Side, (left, right), map(_at, told_apart(left, right)))
-    rows = tuple(
-        ComparedRow(a, b, _differences(one.calls[a] if a is not None else {}, other.calls[b] if b is not None else {}))
-        for a, b in _aligned(one.keys, other.keys)
+    here, there = (
+        f"on the {name}" if name in ("left", "right") else f"with {name}" for name in told_apart(left, right)
     )
-    parting = next((at for at, row in enumerate(rows) if set(PARTING) & set(row.differs)), None)
-    return Comparison(rows, parting, _sentence(rows, parting, one, other))
+    one, other = _Side(left), _Side(right)
+    rows = []
+    for a, b in _aligned(one.keys, other.keys):
+        calls = {} if a is None else one.calls[a], {} if b is None else other.calls[b]
+        rows.append(ComparedRow(a, b, _differences(*calls, here, there)))
+    parting = next((at for at, row in enumerate(rows) if not row.differs.keys().isdisjoint(PARTING)), None)
+    worlds = [f"{side.world_size} rank{'s' * (side.world_size > 1)}" for side in (left, right)]
+    told = [] if worlds[0] == worlds[1] else [f"{worlds[0]} {here}, {worlds[1]} {there}."]
+    leads = {"read": "A rank read something else", "data": "What is carried differs"}
+    if parting is not None:
+        leads = {next(kind for kind in PARTING if kind in rows[parting].differs): "They part"} | leads
+    else:
+        told.append("Both runs issue the same calls, and each call ends alike.")
+        if worlds[0] == worlds[1] and [end.kind for end in left.ends] != [end.kind for end in right.ends]:
+            told.append("Only how the ranks end differs.")
+    for kind, lead in leads.items():
+        row = next((row for row in rows[: None if parting is None else parting + 1] if kind in row.differs), None)
+        if row is not None:
+            places = [side.keys[at][0] for side, at in ((one, row.left), (other, row.right)) if at is not None]
+            told.append(f"{lead} {_where(min(places), left)}: {row.differs[kind]}.")
+    return Comparison(tuple(rows), parting, " ".join(told))
 
 
 def told_apart(left: Timeline, right: Timeline) -> tuple[str, str]:
@@ -112,23 +127,19 @@ def told_apart(left: Timeline, right: Timeline) -> tuple[str, str]:
 
 
 class _Side:
-    """One Timeline, with the columns that are asked for looked up once."""
+    """One Timeline: the calls of each slot, and what makes it the same in both runs."""
 
-    def __init__(self, timeline: Timeline, at: str) -> None:
-        self.meta = timeline.meta
-        self.at = at  # "on the left", "with 1.9"
+    def __init__(self, timeline: Timeline) -> None:
         matched = Matched(timeline)
-        rows = matched.row_of
         numbers = {name: at for at, name in enumerate(matched.groups)}  # the names are not the same in every run
-        self.slots: tuple[Slot, ...] = matched.slots
         self.calls: list[Calls] = [
-            {rank: rows[rank, slot.group, seq] for rank, seq in sorted(slot.calls.items())} for slot in self.slots
+            {rank: matched.row_of[rank, slot.group, seq] for rank, seq in sorted(slot.calls.items())}
+            for slot in matched.slots
         ]
         self.keys: list[Key] = [
             (_place(slot, calls), numbers[slot.group], tuple((rank, _name(call)) for rank, call in calls.items()))
-            for slot, calls in zip(self.slots, self.calls, strict=True)
+            for slot, calls in zip(matched.slots, self.calls, strict=True)
         ]
-        self.ends: tuple[Ending, ...] = timeline.ends
 
 
 BEFORE, AFTER = -1, 1 << 62
@@ -163,21 +174,44 @@ def _aligned(left: Sequence[Key], right: Sequence[Key]) -> Iterator[tuple[int | 
         yield from ((None, at) for at in theirs)
 
 
-def _differences(left: Calls, right: Calls) -> tuple[str, ...]:
-    found = []
-    both = [(left[rank], right[rank]) for rank in sorted(left.keys() & right.keys())]
-    if left.keys() != right.keys() or any(_name(one) != _name(other) for one, other in both):
-        found.append("calls")
-    alike = [(one, other) for one, other in both if _name(one) == _name(other)]
-    if any(_fate(one) != _fate(other) for one, other in alike):
-        found.append("completion")
-    if any(_read(one) != _read(other) for one, other in alike if _fate(one) == _fate(other)):
-        found.append("read")
-    if any(_data(one) != _data(other) for one, other in alike):
-        found.append("data")
-    if any(_values_differ(one, other) for one, other in alike):
-        found.append("values")
-    return tuple(found)
+def _differences(ours: Calls, theirs: Calls, here: str, there: str) -> dict[str, str]:
+    found = {}
+    alike = {
+        rank: (ours[rank], theirs[rank])
+        for rank in sorted(ours.keys() & theirs.keys())
+        if _name(ours[rank]) == _name(theirs[rank])
+    }
+    other = sorted((ours.keys() | theirs.keys()) - alike.keys())
+    if other:
+        found["calls"] = f"{here} {_issued(ours, other)}; {there} {_issued(theirs, other)}"
+    fates = [
+        f"rank {rank}'s {quoted(one)} {_fate(one)} {here} and {_fate(two)} {there}"
+        for rank, (one, two) in alike.items()
+        if _fate(one) != _fate(two)
+    ]
+    if fates:
+        found["completion"] = "; ".join(fates)
+    for rank, (one, two) in alike.items():
+        if _fate(one) == _fate(two) and _read(one) != _read(two):
+            found.setdefault("read", f"rank {rank} {_read(one)} {here}, and {_read(two)} {there}")
+        if _data(one) != _data(two):
+            text = f"rank {rank}'s {quoted(one)} is {_carried(one)} {here}, {_carried(two)} {there}"
+            found.setdefault("data", text)
+    return found
+
+
+def _issued(calls: Calls, ranks: Sequence[int]) -> str:
+    """What these ranks issue: "rank 0 issues barrier"."""
+    told: dict[str, list[int]] = {}
+    for rank in ranks:
+        told.setdefault(quoted(calls[rank]) if rank in calls else "no call here", []).append(rank)
+    return ", ".join(f"{ranks_text(some)} issue{'s' * (len(some) == 1)} {what}" for what, some in told.items())
+
+
+def _where(place: int, timeline: Timeline) -> str:
+    what = input_or_step(timeline.meta)
+    outside = {BEFORE: f"before the first {what}", AFTER: f"after the last {what}"}
+    return outside.get(place, f"at {at_input(place, timeline.meta)}")
 
 
 def _fate(call: Call) -> str:
@@ -196,107 +230,6 @@ def _data(call: Call) -> tuple[Any, ...] | None:
     if call["dtype"] is None:  # a barrier of gloo
         return None
     return call["dtype"], elements(call), call["reduce_op"]
-
-
-def _values_differ(one: Call, other: Call) -> bool:
-    """Whether known values differ by more than the order of an addition can make."""
-    for name in ("value_in", "value_out"):
-        ours, theirs = decode_values(one[name]), decode_values(other[name])
-        if ours is None or theirs is None:
-            continue
-        flat, other_flat = ([value for tensor in both for value in tensor] for both in (ours, theirs))
-        if len(flat) != len(other_flat) or not all(map(_close, flat, other_flat)):
-            return True
-    return False
-
-
-def _close(one: Any, other: Any) -> bool:
-    if isinstance(one, float) and isinstance(other, float):
-        return isclose(one, other, rel_tol=1e-4, abs_tol=1e-30) or (isnan(one) and isnan(other))
-    return bool(one == other)
-
-
-# ------------------------------------------------------------------------------------------------ in words
-
-
-def _sentence(rows: Sequence[ComparedRow], parting: int | None, left: _Side, right: _Side) -> str:
-    told = []
-    if len(left.ends) != len(right.ends):
-        told.append(f"{_ranks(left)} {left.at}, {_ranks(right)} {right.at}.")
-    if parting is None:
-        told.append("Both runs issue the same calls, and each call ends alike.")
-        if len(left.ends) == len(right.ends) and [end.kind for end in left.ends] != [end.kind for end in right.ends]:
-            told.append("Only how the ranks end differs.")
-    else:
-        row = rows[parting]
-        ours, theirs = _calls(row, left, right)
-        if "calls" in row.differs:
-            said = f"{left.at} {_issued(ours, theirs)}; {right.at} {_issued(theirs, ours)}"
-        else:
-            said = _fates(ours, theirs, left.at, right.at)
-        told.append(f"They part {_where(row, left, right)}: {said}.")
-    before = rows if parting is None else rows[: parting + 1]
-    for what, lead in (("read", "A rank read something else"), ("data", "What is carried differs")):
-        found = next((row for row in before if what in row.differs), None)
-        if found is not None:
-            told.append(f"{lead} {_where(found, left, right)}: {_difference(found, what, left, right)}.")
-    return " ".join(told)
-
-
-def _at(name: str) -> str:
-    return f"on the {name}" if name in ("left", "right") else f"with {name}"
-
-
-def _ranks(side: _Side) -> str:
-    return f"{len(side.ends)} rank{'s' * (len(side.ends) > 1)}"
-
-
-def _calls(row: ComparedRow, left: _Side, right: _Side) -> tuple[Calls, Calls]:
-    return (
-        left.calls[row.left] if row.left is not None else {},
-        right.calls[row.right] if row.right is not None else {},
-    )
-
-
-def _where(row: ComparedRow, left: _Side, right: _Side) -> str:
-    places = [side.keys[at][0] for side, at in ((left, row.left), (right, row.right)) if at is not None]
-    place = min(places)
-    what = input_or_step(left.meta)
-    outside = {BEFORE: f"before the first {what}", AFTER: f"after the last {what}"}
-    return outside.get(place, f"at {at_input(place, left.meta)}")
-
-
-def _issued(calls: Calls, others: Calls) -> str:
-    """What the ranks issue that do something else than on the other side: "rank 0 issues barrier"."""
-    told: dict[str, list[int]] = {}
-    for rank in sorted(calls.keys() | others.keys()):
-        mine, theirs = calls.get(rank), others.get(rank)
-        if mine is not None and theirs is not None and _name(mine) == _name(theirs):
-            continue
-        told.setdefault("no call here" if mine is None else quoted(mine), []).append(rank)
-    return ", ".join(f"{ranks_text(ranks)} issue{'s' * (len(ranks) == 1)} {what}" for what, ranks in told.items())
-
-
-def _fates(left: Calls, right: Calls, here: str, there: str) -> str:
-    told = []
-    for rank in sorted(left.keys() & right.keys()):
-        ours, theirs = _fate(left[rank]), _fate(right[rank])
-        if ours != theirs:
-            told.append(f"rank {rank}'s {quoted(left[rank])} {ours} {here} and {theirs} {there}")
-    return "; ".join(told)
-
-
-def _difference(row: ComparedRow, what: str, left: _Side, right: _Side) -> str:
-    ours, theirs = _calls(row, left, right)
-    for rank in sorted(ours.keys() & theirs.keys()):
-        one, other = ours[rank], theirs[rank]
-        if _name(one) != _name(other):
-            continue
-        if what == "read" and _fate(one) == _fate(other) and _read(one) != _read(other):
-            return f"rank {rank} {_read(one)} {left.at}, and {_read(other)} {right.at}"
-        if what == "data" and _data(one) != _data(other):
-            return f"rank {rank}'s {quoted(one)} is {_carried(one)} {left.at}, {_carried(other)} {right.at}"
-    raise AssertionError(f"no rank shows a difference in {what}")
 
 
 def _carried(call: Call) -> str:
