@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from timelines import documented_rows
 
 import joinlab
 from joinlab import cases
-from joinlab.analysis.matching import label_table
 from joinlab.emulator.emulate import emulate
 from joinlab.emulator.gloo import GlooFabric
 from joinlab.emulator.host import Host
@@ -76,7 +76,7 @@ REBUILD = {(2, 1), (5, 1)}
 @pytest.mark.parametrize(("number", "n", "documented"), TRACES, ids=[f"case {c}, N={n}" for c, n, _ in TRACES])
 def test_the_traces_come_out_row_by_row(number, n, documented):
     timeline = case(number, n, **{**THEN, "pad": int(number == 4)})  # the answer's case 4 saw a garbage rank
-    rows = label_table(timeline).rows()
+    rows = documented_rows(timeline)
     if (number, n) in REBUILD:
         (call,) = timeline.calls.filter((timeline.calls["rank"] == 1) & (timeline.calls["input"] == 1)).rows(named=True)
         assert call["origin"] == "broadcast (DDP bucket rebuild)"

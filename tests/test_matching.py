@@ -7,10 +7,10 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from timelines import SIZES, Writer, case_timeline
+from timelines import SIZES, Writer, case_timeline, documented_rows
 
 from joinlab import emulate, launch
-from joinlab.analysis.matching import label_table, match, shadows
+from joinlab.analysis.matching import match, shadows
 from joinlab.story.judge import diagnose
 from joinlab.timeline import Ending, EndKind, Timeline
 
@@ -45,18 +45,11 @@ DOCUMENTED = {  # case, N: rows of (input, rank 0, rank 1)
 
 
 @pytest.mark.parametrize(("case", "n"), DOCUMENTED)
-def test_the_table_is_the_documented_trace(case, n):
-    table = label_table(case_timeline(case, n, backend="nccl", era="1.9"))
-    assert table.columns == ["input", "rank 0", "rank 1"]
-    assert table.rows()[: len(DOCUMENTED[case, n])] == DOCUMENTED[case, n]
-
-
-def test_setup_is_shown_on_demand():
-    timeline = case_timeline(1, 2)
-    with_setup = label_table(timeline, include_setup=True)
-    assert with_setup["rank 0"].to_list()[:2] == ["all-gather (DDP construction)", "broadcast (DDP construction)"]
-    assert "broadcast (DDP bucket rebuild)" in with_setup["rank 1"].to_list()
-    assert with_setup.height == label_table(timeline).height + 3
+def test_the_slots_are_the_rows_of_the_documented_trace(case, n):
+    timeline = case_timeline(case, n, backend="nccl", era="1.9")
+    found = documented_rows(timeline)
+    assert found[: len(DOCUMENTED[case, n])] == DOCUMENTED[case, n]
+    assert len(documented_rows(timeline, setup=True)) == len(found) + 3
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -167,8 +160,6 @@ def test_groups_are_matched_apart_and_shown_in_order_of_issue():
         ("0", 0, [0, 1, 2, 3], 4),
         ("odd", 0, [1, 3], 4),
     ][::-1]
-    assert label_table(timeline, group="odd").columns == ["input", "rank 3", "rank 1"]
-    assert label_table(timeline).height == 2
 
 
 def test_a_group_that_meta_does_not_name_is_matched_all_the_same():
@@ -185,7 +176,6 @@ def test_a_group_that_meta_does_not_name_is_matched_all_the_same():
 def test_no_calls_make_no_slots():
     timeline = Writer().timeline([DONE, DONE])
     assert match(timeline) == ()
-    assert label_table(timeline).height == 0
 
 
 @given(st.lists(st.lists(st.sampled_from(["0", "a", "b"]), max_size=8), min_size=2, max_size=4))

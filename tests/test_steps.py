@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 from drawn import timelines
 from hypothesis import given, settings
-from timelines import SIZES, Writer, case_timeline
+from timelines import Writer, case_timeline, documented_rows
 
 from joinlab.analysis.folding import fold_rows
-from joinlab.analysis.matching import Matched, label_table
-from joinlab.analysis.wording import ranks_text, short_label
+from joinlab.analysis.matching import Matched
 from joinlab.cases import DOCUMENTED
 from joinlab.picture.rows import RowKind, fold, kind, plan, stretches
 from joinlab.timeline import Ending
@@ -57,14 +56,12 @@ def test_setup_that_went_wrong_is_not_folded():
     assert [(step.fold is not None, step.bad) for step in folded] == [(True, False), (False, True)]
 
 
-@pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("case", DOCUMENTED)
-def test_unfolded_rows_are_those_of_the_label_table(case, n):
-    timeline = case_timeline(case, n, backend="nccl", era="1.9")
+def test_unfolded_rows_are_those_of_the_matching(case):
+    timeline = case_timeline(case, backend="nccl", era="1.9")
     calls = rows(timeline)
     ours = [{calls[index]["rank"]: calls[index]["origin"] for index in step.calls} for step in plan(Matched(timeline))]
-    table = label_table(timeline, include_setup=True).select("rank 0", "rank 1").rows()
-    assert [(row.get(0), row.get(1)) for row in ours] == table
+    assert [(row.get(0), row.get(1)) for row in ours] == [row[1:] for row in documented_rows(timeline, setup=True)]
 
 
 def test_calls_issued_crosswise_get_a_row_each():
@@ -151,13 +148,6 @@ def test_calls_that_met_from_different_lines_say_so_once():
 )
 def test_kinds(op, origin, found):
     assert kind({"op": op, "origin": origin}) is found
-
-
-def test_words():
-    assert short_label("all-reduce (join() _get_num_nonjoined_procs())") == "_get_num_nonjoined_procs()"
-    assert short_label("all-reduce (DDP forward() 1)") == "forward() 1"
-    assert short_label("send") == "send"
-    assert [ranks_text(ranks) for ranks in ([3], [0, 2], [0, 1, 2, 3])] == ["rank 3", "ranks 0, 2", "ranks 0-3"]
 
 
 def test_stretches_name_the_inputs():

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from joinlab.analysis.matching import is_setup, match
 from joinlab.ops import encode_values
 from joinlab.timeline import Ending, EndKind, Timeline, timeline_from_rows
 
@@ -165,6 +166,17 @@ def case_timeline(case: int, n: int = 2, backend: str = "gloo", era: str = "toda
         made.iteration(input, join, inside)
     ends = (_with_join if join else _without_join)(made, case, n, era)
     return made.writer.timeline(ends, program=f"case_{case}", inputs=[n, n + 1])
+
+
+def documented_rows(timeline: Timeline, setup: bool = False) -> list[tuple[Any, ...]]:
+    """The matching as the documented traces list it: the input, then each rank's call. `setup`: with DDP's own."""
+    labels = {(row["rank"], row["group"], row["seq"]): row["origin"] or row["op"] for row in timeline.rows("calls")}
+    found = []
+    for slot in match(timeline):
+        shown = {rank: labels[rank, slot.group, seq] for rank, seq in slot.calls.items()}
+        if setup or not all(map(is_setup, shown.values())):
+            found.append((slot.input, *(shown.get(rank) for rank in range(timeline.world_size))))
+    return found
 
 
 _FINISHED = Ending(EndKind.FINISHED)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -108,14 +109,11 @@ class Folding:
 
         folding.label(folding.parts[0])         # "5 x forward, backward, barrier"
         """
-        words = []
-        for index in range(part.begin, part.end):
-            slot = self.slots[index]
-            for of in slot.calls if rank is None else slot.calls.keys() & {rank}:
-                row = self.matched.row_of[of, slot.group, slot.calls[of]]
-                words.append(_gathered(asks_of(row)))
-        setup = [word for word in dict.fromkeys(words) if word in _SETUP]
-        pattern = [word for word in dict.fromkeys(words) if word not in _SETUP]
+        slots = self.slots[part.begin : part.end]
+        rows = (row for slot in slots for of, row in self.matched.calls_of(slot).items() if rank in (None, of))
+        words = dict.fromkeys(_gathered(asks_of(row)) for row in rows)
+        setup = [word for word in words if word in _SETUP]
+        pattern = [word for word in words if word not in _SETUP]
         said = ", ".join(pattern or setup)
         said += f", and {' and '.join(setup)}" if pattern and setup else ""
         return f"{part.times} × {said}" if part.times > 1 else said
@@ -251,32 +249,23 @@ def _local_groups(found: Reading) -> tuple[npt.NDArray[np.int64], dict[tuple[int
 def fold_rows(matched: Matched, keep: Collection[int] = ()) -> tuple[Part, ...]:
     """The rows of a matched Timeline, those that agree and repeat folded. `keep`: these stay rows of their own."""
     last = {row["rank"]: (row["group"], row["seq"]) for row in matched.rows}  # calls are in order of issue
-    ends = {(rank, group, seq) for rank, (group, seq) in last.items()}
-    ends |= {
-        (rank, matched.timeline.default_group if end.group is None else end.group, end.call)
-        for rank, end in enumerate(matched.timeline.ends)
-        if end.call is not None
-    }
+    ends = {(rank, group, seq) for rank, (group, seq) in last.items()} | {end[:3] for end in matched.ends}
     kept, names = set(keep), dict[object, int]()
-    tokens: list[int | None] = []  # None: stays a row of its own
+    looks: list[int | None] = []  # by row the number of its look; None: it stays a row of its own
     setup: list[bool] = []
     for index, slot in enumerate(matched.slots):
-        rows = [matched.row_of[rank, slot.group, seq] for rank, seq in slot.calls.items()]
+        rows = [*matched.calls_of(slot).values()]
         plain = index not in kept and _matched_fully(slot, rows, matched.groups[slot.group])
         plain = plain and ends.isdisjoint((row["rank"], row["group"], row["seq"]) for row in rows)
-        tokens.append(names.setdefault(_look(rows), len(names)) if plain else None)
+        looks.append(names.setdefault(_look(rows), len(names)) if plain else None)
         setup.append(all(is_setup(row["origin"] or "") for row in rows))
     inputs = [slot.input for slot in matched.slots]
     found: list[Part] = []
     begin = 0
-    while begin < len(tokens):
-        if tokens[begin] is None:
-            found.append(begin)
-            begin += 1
-            continue
-        end = next((at for at in range(begin, len(tokens)) if tokens[at] is None), len(tokens))
-        found += _stretch(begin, end, tokens, setup, inputs)
-        begin = end
+    for end in (*(at for at, look in enumerate(looks) if look is None), len(looks)):
+        found += _stretch(begin, end, looks, setup, inputs)
+        found += [end] if end < len(looks) else []
+        begin = end + 1
     return tuple(found)
 
 
@@ -302,57 +291,51 @@ def _look(rows: Sequence[Mapping[str, Any]]) -> object:
 
 
 def _stretch(
-    begin: int, end: int, tokens: Sequence[int | None], setup: Sequence[bool], inputs: Sequence[int | None]
+    begin: int, end: int, looks: Sequence[int | None], setup: Sequence[bool], inputs: Sequence[int | None]
 ) -> Iterator[Part]:
-    """The rows from begin to end, which all matched, folded.
+    """The rows from begin to end, which all matched, folded: round by round if the program marks inputs, else singly.
 
     DDP's own setup comes in the middle of a round (the bucket rebuild, in the second one). It counts as no part of
     the round's pattern, and goes into the fold of its round.
 
         setup | input 0 a b | input 1 a setup b | input 2 a b      ->      setup | 3 x a, b
     """
-    units: list[tuple[int, int]] = []  # the rounds, if the program marks inputs, else single rows; setup goes along
-    words: list[tuple[int | None, ...]] = []
-    at = begin
-    while at < end and setup[at]:
-        at += 1
-    if at > begin:
-        yield _setup_fold(begin, at)
+    first = next((at for at in range(begin, end) if not setup[at]), end)
+    if first > begin + 1:
+        yield Fold(begin, first, 1, tuple(range(begin, first)))
+    elif first > begin:
+        yield begin
     marked = any(number is not None for number in inputs)
-    while at < end:
-        behind = at + 1
-        while behind < end and (inputs[behind] == inputs[at] if marked else setup[behind]):
-            behind += 1
-        units.append((at, behind))
-        words.append(tuple(tokens[index] for index in range(at, behind) if not setup[index]))
-        at = behind
-    yield from _repeats(units, words, tokens if marked else None)
+    starts = [
+        at for at in range(first, end) if at == first or (inputs[at] != inputs[at - 1] if marked else not setup[at])
+    ]
+    words = [tuple(looks[at] for at in range(*edges) if not setup[at]) for edges in pairwise((*starts, end))]
+    yield from _repeats([*starts, end], words, looks if marked else None)
 
 
-def _setup_fold(begin: int, end: int) -> Part:
-    return begin if end - begin == 1 else Fold(begin, end, 1, tuple(range(begin, end)))
+Word = tuple[int | None, ...]
+"""The looks of the rows of one round."""
 
 
-def _repeats(
-    units: Sequence[tuple[int, int]], words: Sequence[tuple[int | None, ...]], tokens: Sequence[int | None] | None
-) -> Iterator[Part]:
-    """Units of rows, with runs of the same few words folded. `tokens`: to look for repeats within a unit, too."""
-    names: dict[tuple[int | None, ...], int] = {}
+def _repeats(edges: Sequence[int], words: Sequence[Word], looks: Sequence[int | None] | None) -> Iterator[Part]:
+    """Rounds, with runs of the same few folded.
+
+    edges  the first row of each round, and the end
+    words  of each round; rounds with one word are alike
+    looks  of all rows, to look for repeats within a round, too
+    """
+    names: dict[Word, int] = {}
     codes = np.array([names.setdefault(word, len(names)) for word in words], np.int64)
     at = 0
-    while at < len(units):
+    while at < len(words):
         period, times = _best_repeat(codes, at)
-        rows = units[at + period * times - 1][1] - units[at][0]
-        if times > 1 and rows >= FEWEST:
-            edges = [units[at + period * number][0] for number in range(times)] + [units[at + period * times - 1][1]]
-            inner = [
-                _opened(units[at + k : at + k + period], words[at + k : at + k + period], tokens)
-                for k in range(0, period * times, period)
-            ]
-            yield _stacked(edges, inner)
-            at += period * times
+        starts = range(at, at + period * times + 1, period)
+        if times > 1 and edges[starts[-1]] - edges[at] >= FEWEST:
+            inner = [_round(edges[a : b + 1], words[a:b], looks) for a, b in pairwise(starts)]
+            yield _stacked([edges[start] for start in starts], inner)
+            at = starts[-1]
         else:
-            yield from _opened(units[at : at + 1], words[at : at + 1], tokens)
+            yield from _round(edges[at : at + 2], words[at : at + 1], looks)
             at += 1
 
 
@@ -369,30 +352,27 @@ def _best_repeat(codes: npt.NDArray[np.int64], at: int) -> tuple[int, int]:
     return best
 
 
-def _opened(
-    units: Sequence[tuple[int, int]], words: Sequence[tuple[int | None, ...]], tokens: Sequence[int | None] | None
-) -> tuple[Part, ...]:
-    """The rows of one round, with what repeats in it folded."""
-    if len(units) > 1:
-        return tuple(_repeats(units, words, tokens))
-    begin, end = units[0]
-    if tokens is None or end - begin < FEWEST:
-        return tuple(range(begin, end))
-    singles = [(index, index + 1) for index in range(begin, end)]
-    return tuple(_repeats(singles, [(tokens[index],) for index in range(begin, end)], None))
+def _round(edges: Sequence[int], words: Sequence[Word], looks: Sequence[int | None] | None) -> tuple[Part, ...]:
+    """The rows of one round of a repeat, or of none, with what repeats in it folded."""
+    if len(words) > 1:
+        return tuple(_repeats(edges, words, looks))
+    rows = range(edges[0], edges[1])
+    if looks is None or len(rows) < FEWEST:
+        return tuple(rows)
+    return tuple(_repeats([*rows, rows.stop], [(looks[at],) for at in rows], None))
 
 
 def _stacked(edges: Sequence[int], inner: Sequence[tuple[Part, ...]]) -> Fold:
     """Rounds as one fold, which opens to at most MANY parts or so: rounds, or folds of several rounds."""
-    times = len(inner)
-    if times <= MANY:
-        rounds = [part if len(part) == 1 else (Fold(edges[k], edges[k + 1], 1, part),) for k, part in enumerate(inner)]
-        parts = tuple(part for of in (inner if times * len(inner[0]) <= 2 * MANY else rounds) for part in of)
-        return Fold(edges[0], edges[-1], times, parts)
-    each = 10 ** (len(str(times - 1)) - 1)  # 13 to 100 rounds: tens; 101 to 1,000: hundreds
-    parts = tuple(
-        _stacked(edges[k : min(k + each, times) + 1], inner[k : min(k + each, times)]) for k in range(0, times, each)
-    )
+    times, parts = len(inner), tuple[Part, ...]()
+    if times > MANY:
+        each = 10 ** (len(str(times - 1)) - 1)  # 13 to 100 rounds: tens; 101 to 1,000: hundreds
+        parts = tuple(_stacked(edges[k : k + each + 1], inner[k : k + each]) for k in range(0, times, each))
+    elif times * len(inner[0]) <= 2 * MANY:
+        parts = tuple(part for of in inner for part in of)
+    else:
+        each_round = zip(pairwise(edges), inner, strict=True)
+        parts = tuple(part[0] if len(part) == 1 else Fold(*rows, 1, part) for rows, part in each_round)
     return Fold(edges[0], edges[-1], times, parts)
 
 

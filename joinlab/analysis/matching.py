@@ -15,10 +15,8 @@ from bisect import bisect
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any
 
 import numpy as np
-import polars as pl
 
 from joinlab.analysis.reading import Flags, Numbers, Reading, read
 from joinlab.ops import FACTS, POINT_TO_POINT
@@ -74,9 +72,6 @@ class Slot:
         return [] if self.refused else sorted(set(ranks).difference(self.calls, self.lost))
 
 
-Row = CallRow
-
-
 class Matched:
     """The calls of a Timeline, or some of them, as rows and by slots.
 
@@ -85,33 +80,32 @@ class Matched:
     groups   global ranks of every group
     slots    what `match` finds
     numbers  of each slot, its index among all slots of the Timeline
+    ends     the calls in which ranks ended, by rank, group and seq
     is_part  slots were left out
     """
 
     def __init__(self, timeline: Timeline, told: Numbers | None = None, ranks: Collection[int] | None = None) -> None:
         """All calls; or those in the slots `told`; or those of some `ranks`: the others are `lost` in their slots."""
-        found, here = read(timeline), np.ones(0, bool)
-        # Not the Timeline itself, which may keep what is made here: a circle would outlive it.
-        self.timeline = replace(timeline)
-        self.groups = found.groups
-        slot = found.slot
+        found = read(timeline)
+        self.timeline = replace(timeline)  # a copy: the Timeline may keep what is made here, and a circle outlive it
+        self.groups, self.ends = found.groups, found.ends
+        slot, here = found.slot, np.ones(len(found.slot), bool)
         hidden: dict[int, list[int]] = {}
         self.is_part = told is not None and len(told) < found.count
         if told is not None and self.is_part:
-            kept = np.zeros(found.count, bool)
-            kept[told] = True
-            here = kept[slot]
-        if ranks is not None and len(ranks) < timeline.world_size:
+            here = np.isin(np.arange(found.count), told)[slot]
+        if ranks is not None:
             shown = np.isin(found.ranks, list(ranks))
-            others = ~shown if not len(here) else here & ~shown
+            others = here & ~shown
             for at, rank in zip(slot[others].tolist(), found.ranks[others].tolist(), strict=True):
                 hidden.setdefault(at, []).append(rank)
-            here = shown if not len(here) else here & shown
-        whole = not len(here) or bool(here.all())
-        self.rows: list[Row] = timeline.rows("calls") if whole else timeline.calls.filter(here).rows(named=True)  # type: ignore[assignment]
+            here &= shown
+        self.rows: list[CallRow] = (
+            timeline.rows("calls") if here.all() else timeline.calls.filter(here).rows(named=True)  # type: ignore[assignment]
+        )
         self.row_of = {(row["rank"], row["group"], row["seq"]): row for row in self.rows}
-        members: dict[int, list[Row]] = {}
-        for at, row in zip((slot if whole else slot[here]).tolist(), self.rows, strict=True):
+        members: dict[int, list[CallRow]] = {}
+        for at, row in zip(slot[here].tolist(), self.rows, strict=True):
             members.setdefault(at, []).append(row)
         self.numbers = sorted(members)
         self.slots = tuple(_slots(((members[at], hidden.get(at, ())) for at in self.numbers), found))
@@ -120,6 +114,10 @@ class Matched:
     def calls(self) -> list[IssuedCall]:
         """The same, as the matching rules read them."""
         return [call_of(row) for row in self.rows]
+
+    def calls_of(self, slot: Slot) -> dict[int, CallRow]:
+        """The rows of a slot, by rank."""
+        return {rank: self.row_of[rank, slot.group, seq] for rank, seq in slot.calls.items()}
 
 
 def match(timeline: Timeline) -> tuple[Slot, ...]:
@@ -130,7 +128,7 @@ def match(timeline: Timeline) -> tuple[Slot, ...]:
     return Matched(timeline).slots
 
 
-def _slots(places: Iterable[tuple[Sequence[Row], Sequence[int]]], found: Reading) -> Iterator[Slot]:
+def _slots(places: Iterable[tuple[Sequence[CallRow], Sequence[int]]], found: Reading) -> Iterator[Slot]:
     """A slot for each place, given its rows and the ranks that issued a call there and are not shown.
 
     A rank whose record lost 3 collectives is lost in those of numbers 1 to 3.
@@ -182,24 +180,6 @@ def wrong(timeline: Timeline) -> Flags:
     return flags
 
 
-def label_table(timeline: Timeline, group: str | None = None, include_setup: bool = False) -> pl.DataFrame:
-    """The matching as a table like the documented traces: columns "input", "rank 0", "rank 1", ...; null: no call.
-
-    group          only its slots; None: all groups
-    include_setup  with the calls of DDP's construction and bucket rebuild
-    """
-    labels = {(row["rank"], row["group"], row["seq"]): row["origin"] or row["op"] for row in _named(timeline)}
-    ranks = range(timeline.world_size) if group is None else read(timeline).groups.get(group, ())
-    found = []
-    for slot in match(timeline):
-        shown = {rank: labels[rank, slot.group, seq] for rank, seq in slot.calls.items()}
-        if group not in (None, slot.group) or (not include_setup and all(map(is_setup, shown.values()))):
-            continue
-        found.append({"input": slot.input, **{f"rank {rank}": shown.get(rank) for rank in ranks}})
-    schema = {"input": pl.Int64(), **{f"rank {rank}": pl.String() for rank in ranks}}
-    return pl.DataFrame(found, schema=schema)
-
-
 def is_setup(origin: str) -> bool:
     """Whether a call of this label belongs to DDP's own setup, which the documented traces leave out."""
     return any(words in origin for words in SETUP)
@@ -217,11 +197,7 @@ def shadows(one: str, other: str) -> bool:
     return op == other_op and (other_who in SHADOWS.get(who, ()) or who in SHADOWS.get(other_who, ()))
 
 
-def _named(timeline: Timeline) -> list[dict[str, Any]]:
-    return timeline.calls.select("rank", "group", "seq", "op", "origin").rows(named=True)
-
-
-def _meet(members: Sequence[Row], backend: object, lost: Sequence[int]) -> bool:
+def _meet(members: Sequence[CallRow], backend: object, lost: Sequence[int]) -> bool:
     if len(members) + len(lost) < 2 or any(row["op"] in POINT_TO_POINT for row in members):
         return len(members) + len(lost) == 2
     if backend == "nccl":
@@ -229,7 +205,7 @@ def _meet(members: Sequence[Row], backend: object, lost: Sequence[int]) -> bool:
     return len({(gloo_rule.kind(row["op"], row["dtype"]), row["root"]) for row in members}) == 1
 
 
-def _differences(members: Sequence[Row]) -> tuple[str, ...]:
+def _differences(members: Sequence[CallRow]) -> tuple[str, ...]:
     carried = {
         (row["op"], row["origin"] or "", row["dtype"], elements_of(row["shape"]), row["reduce_op"], row["root"])
         for row in members

@@ -74,18 +74,6 @@ def short_site(site: str) -> str:
     return f"{name}, line {line}" if name and not name.endswith(".py") and line.isdecimal() else f"{name}{colon}{line}"
 
 
-def short_label(label: str) -> str:
-    """The part of a documented label that tells it from others, for narrow columns.
-
-    >>> short_label("all-reduce (join() _get_num_nonjoined_procs())"), short_label("all-reduce (DDP forward() 1)")
-    ('_get_num_nonjoined_procs()', 'forward() 1')
-    >>> short_label("send")
-    'send'
-    """
-    _, bracket, inner = label.partition(" (")
-    return inner.removesuffix(")").removeprefix("DDP ").removeprefix("join() ") if bracket else label
-
-
 # ---- tensors
 
 
