@@ -46,6 +46,7 @@ class EmulatedGroup(dist.ProcessGroup):
         self.ranks = tuple(ranks)
         self.place = place
         self.fabric = fabric
+        self.backend = "nccl" if fabric.streams else "gloo"
         self.issued = 0
         self.numbers = [0, 0]  # the last that a collective, and a send or recv, was given
         limit = None if fabric.streams else host.asked_timeout

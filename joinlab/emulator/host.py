@@ -21,7 +21,6 @@ from types import FrameType
 from typing import Any, NoReturn, Protocol
 
 import torch
-from torch.distributed import distributed_c10d as c10d
 
 from joinlab.emulator.clock import ISSUE_NS
 from joinlab.emulator.futures import Futures
@@ -36,7 +35,7 @@ from joinlab.emulator.scheduler import Baton, RankEnded, current
 from joinlab.emulator.waits import Wait, Waits
 from joinlab.errors import LaunchError
 from joinlab.ops import POINT_TO_POINT, CallRow, Op
-from joinlab.program.process_group import METHODS, tensors_in
+from joinlab.program.process_group import METHODS, begin, tensors_in
 from joinlab.program.replicas import Replicas
 from joinlab.timeline import Ending
 
@@ -311,15 +310,9 @@ class Host:
         self.orders.kill(self, text)
         raise RankEnded
 
-    def batch_isend_irecv(self, ops: list[Any]) -> list[Any]:
-        """As torch does it on the real backend: NCCL runs the batch as one, gloo one by one."""
-        c10d._check_p2p_op_list(ops)
-        group: Any = ops[0].group or c10d._get_default_group()
-        together = group.fabric.streams
-        if together:
-            group._start_coalescing(None)
-        works = []
-        for op in ops:
-            peer = {"group_dst" if op.op.__name__ == "isend" else "group_src": op.group_peer}
-            works.append(op.op(op.tensor, group=op.group, tag=op.tag, **peer))
-        return [group._end_coalescing(None)] if together else [work for work in works if work]
+    def init_process_group(self, *args: Any, **kwargs: Any) -> None:
+        """The group is there already, so a rank's first call says that it knows of it."""
+        begin((self.orders.knobs.backend, self.own.ranks, self.rank), self.own.begun, *args, **kwargs)
+        self.own.begun = True
+        if kwargs.get("device_id") is not None:
+            self.orders.connect(self)

@@ -39,17 +39,11 @@ from joinlab.emulator.own import DRAWING, GIVEN, Environments, Own, Worlds, read
 from joinlab.emulator.patches import Patches, chosen
 from joinlab.emulator.rank_process import patch_process
 from joinlab.emulator.scheduler import behind, current, forget_ranks
-from joinlab.program.process_group import check_begin, name_backend
+from joinlab.program.process_group import HOST_SYNCS, batching, name_backend
 
 _chdir = os.chdir  # the originals: ranks get others, or may put others there
 _environ: Any = os.environ
 _environb: Any = os.environb
-
-_HOST_SYNCS = (
-    "item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__", "__index__", "__repr__", "__format__",
-    "__array__", "__contains__", "is_nonzero", "nonzero", "equal", "allclose", "__reduce_ex__",
-)  # fmt: skip
-"""Methods of a tensor on a GPU that make the host wait for the stream."""
 
 MAX_BYTES = 2**29
 """The most that torch.empty gives a rank for one tensor. A larger request is almost always another call's data misread
@@ -226,9 +220,10 @@ _isolate_threads = torch._C._distributed_c10d._set_thread_isolation_mode  # type
 def _patch(patches: Patches, backend: str, pid: int) -> None:
     """Replace the functions and objects of which each rank has its own."""
     patches.set(c10d, "_world", Worlds(c10d._world))
+    batch = batching(c10d.batch_isend_irecv)
     for module in (c10d, dist):
-        patches.for_ranks(module, "init_process_group", lambda host: _begin(host, backend))
-        patches.for_ranks(module, "batch_isend_irecv", lambda host: host.batch_isend_irecv)
+        patches.for_ranks(module, "init_process_group", lambda host: host.init_process_group)
+        patches.for_ranks(module, "batch_isend_irecv", lambda host: batch)
     patches.for_ranks(c10d, "_new_group_with_tag", _naming_its_backend(c10d._new_group_with_tag))
     patches.for_ranks(c10d, "_get_default_timeout", lambda host: _default_timeout)
     patches.for_ranks(c10d_logger, "_get_msg_dict", lambda host: lambda *args, **kwargs: {})  # asks NCCL's version
@@ -322,7 +317,7 @@ def _patch_waits(patches: Patches) -> None:
         return wait(future, *args, **kwargs)
 
     patches.set(torch._C.Future, "wait", pumped)
-    for name in _HOST_SYNCS:  # on gloo too: a program may make a group on NCCL there
+    for name in HOST_SYNCS:  # on gloo too: a program may make a group on NCCL there
         patches.set(torch.Tensor, name, _synced(getattr(torch.Tensor, name)))
     patches.set(torch, "equal", _synced(torch.equal))
 
@@ -379,22 +374,6 @@ def _zeroed(make: Callable[..., torch.Tensor]) -> Callable[[Any], Callable[..., 
         return zeroed
 
     return of
-
-
-def _begin(host: Any, own_backend: str) -> Callable[..., None]:
-    """init_process_group: the group is there already, so a rank's first call says that it knows of it."""
-
-    def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> None:
-        world_size = kwargs.get("world_size", args[2] if len(args) > 2 else -1)
-        rank = kwargs.get("rank", args[3] if len(args) > 3 else -1)
-        check_begin(backend, world_size, rank, (own_backend, host.own.ranks, host.rank), begun=host.own.begun)
-        host.own.begun = True
-        if kwargs.get("timeout") is not None:
-            c10d._get_default_group().set_timeout(kwargs["timeout"])
-        if kwargs.get("device_id") is not None:
-            host.orders.connect(host)
-
-    return init_process_group
 
 
 def _undo_environ(before: dict[bytes, bytes], after: dict[bytes, bytes]) -> None:

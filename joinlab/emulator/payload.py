@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from joinlab.ops import FACTS, Needs, Op, encode_values
+from joinlab.program.process_group import values_in
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -24,12 +25,8 @@ _tolist = torch._C.TensorBase.tolist
 
 def values(tensors: Sequence[torch.Tensor]) -> str | None:
     """The elements of each tensor as the text of value_in and value_out; None if they cannot be read (sparse ones)."""
-    try:
-        if len(tensors) == 1 and tensors[0].dim() == 1:  # most often
-            return encode_values([_tolist(tensors[0])])
-        return encode_values([_tolist(t.reshape(-1)) for t in tensors])
-    except Exception:
-        return None
+    found = values_in(tensors)
+    return None if found is None else encode_values(found)
 
 
 def elements(tensor: torch.Tensor) -> list[Any]:

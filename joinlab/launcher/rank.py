@@ -30,7 +30,7 @@ from torch.distributed import distributed_c10d as c10d
 from joinlab.launcher import descendants
 from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text
 from joinlab.program.plain_data import encode
-from joinlab.program.process_group import check_begin
+from joinlab.program.process_group import begin
 from joinlab.program.program import Inputs, as_torchrun, call_program
 from joinlab.program.sources import know_cells
 from joinlab.recorder.events import PROGRAM, EventLog, log_name, output_name, return_name
@@ -192,15 +192,11 @@ def _init_process_group(recorder: Recorder, rank: int, request: Mapping[str, Any
 
     begun: list[bool] = []
 
-    def begin(backend: Any = None, *args: Any, **kwargs: Any) -> None:
-        size = kwargs.get("world_size", args[2] if len(args) > 2 else -1)
-        asked = kwargs.get("rank", args[3] if len(args) > 3 else -1)
-        check_begin(backend, size, asked, (request["backend"], n, rank), begun=bool(begun))
+    def init_process_group(*args: Any, **kwargs: Any) -> None:
+        begin((request["backend"], n, rank), bool(begun), *args, **kwargs)
         begun.append(True)
-        if kwargs.get("timeout") is not None:
-            c10d._get_default_group().set_timeout(kwargs["timeout"])
 
-    c10d.init_process_group = dist.init_process_group = begin
+    c10d.init_process_group = dist.init_process_group = init_process_group
 
 
 def _keep(path: Path, value: Any) -> None:

@@ -13,6 +13,7 @@ from typing import Any, TypedDict
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
 
 from joinlab.ops import FACTS, GLOO_THREADS, POINT_TO_POINT, Op
 
@@ -65,16 +66,25 @@ _REDUCE_OPS = {
 }
 
 
-def check_begin(backend: Any, world_size: int, rank: int, own: tuple[str, int, int], *, begun: bool) -> None:
-    """Raise if a program may not call init_process_group with these arguments.
+HOST_SYNCS = (
+    "item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__", "__index__", "__repr__", "__format__",
+    "__array__", "__contains__", "is_nonzero", "nonzero", "equal", "allclose", "__reduce_ex__",
+)  # fmt: skip
+"""Methods of a tensor on a GPU that make the host wait for the stream."""
+
+
+def begin(own: tuple[str, int, int], begun: bool, backend: Any = None, *args: Any, **kwargs: Any) -> None:
+    """init_process_group, called by a program: raise if it may not, with these arguments.
 
     The group of a rank is there when its program begins, so that a program need not make it. One that does, as
-    tutorials do, must ask for the group that is there.
+    tutorials do, must ask for the group that is there; it may give it another timeout.
 
     own    the backend of the run, its number of ranks, and this rank
     begun  the program has called it before
     """
     own_backend, size, own_rank = own
+    world_size = kwargs.get("world_size", args[2] if len(args) > 2 else -1)
+    rank = kwargs.get("rank", args[3] if len(args) > 3 else -1)
     if begun:
         raise ValueError(
             "trying to initialize the default process group twice! joinlab keeps one default group per run, also after "
@@ -91,6 +101,30 @@ def check_begin(backend: Any, world_size: int, rank: int, own: tuple[str, int, i
             f"the program asks init_process_group to be rank {rank} of {world_size}, and it is rank {own_rank} of "
             f"{size}: inputs= has one count per rank."
         )
+    if kwargs.get("timeout") is not None:
+        c10d._get_default_group().set_timeout(kwargs["timeout"])
+
+
+def batching(batch: Any) -> Any:
+    """What stands for batch_isend_irecv, `batch`, where groups may be ours.
+
+    torch issues the sends and recvs on NCCL as one only for its own class of group. Left apart, two ranks that each
+    send first would wait for each other.
+    """
+
+    def batch_isend_irecv(p2p_op_list: list[Any]) -> list[Any]:
+        c10d._check_p2p_op_list(p2p_op_list)
+        group: Any = p2p_op_list[0].group or c10d._get_default_group()
+        if getattr(group, "backend", None) != "nccl":
+            return batch(p2p_op_list)  # type: ignore[no-any-return]
+        device = p2p_op_list[0].tensor.device
+        with c10d._coalescing_manager(group, device, async_ops=True) as manager:
+            for op in p2p_op_list:
+                peer = {"group_dst" if op.op is c10d.isend else "group_src": op.group_peer}
+                op.op(op.tensor, group=op.group, tag=op.tag, **peer)
+        return list(manager.works)
+
+    return batch_isend_irecv
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
@@ -118,12 +152,15 @@ def _dtype_of(tensor: torch.Tensor) -> str:
     return name if tensor.layout is torch.strided else f"sparse {name}"
 
 
+_tolist = torch._C.TensorBase.tolist  # not that of torch.Tensor, which is replaced: see HOST_SYNCS
+
+
 def values_in(tensors: Sequence[torch.Tensor]) -> list[list[Any]] | None:
     """The elements of each tensor, flat; None if they cannot be read (sparse, quantised or fake tensors)."""
     try:
-        if len(tensors) == 1 and tensors[0].dim() == 1:
-            return [tensors[0].tolist()]
-        return [t.detach().reshape(-1).tolist() for t in tensors]
+        if len(tensors) == 1 and tensors[0].dim() == 1:  # most often
+            return [_tolist(tensors[0])]
+        return [_tolist(t.reshape(-1)) for t in tensors]
     except Exception:
         return None
 

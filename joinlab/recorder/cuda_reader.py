@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from joinlab.program.process_group import values_in
+from joinlab.program.process_group import HOST_SYNCS, batching, values_in
 from joinlab.recorder.call import RecordedCall
 from joinlab.recorder.completions import Completions
 from joinlab.recorder.events import EventLog
@@ -44,7 +44,7 @@ class CudaReader:
         waits.own_threads += 1
         threading.Thread(target=self._poll_for_ever, daemon=True, name="joinlab-poll").start()
         _mark_host_syncs(waits)
-        _keep_batches_together()
+        c10d.batch_isend_irecv = dist.batch_isend_irecv = batching(c10d.batch_isend_irecv)
 
     def before(self, call: RecordedCall, tensors: Sequence[torch.Tensor]) -> None:
         """Copy what goes in; it is written down when it has arrived."""
@@ -132,31 +132,7 @@ def _mark_host_syncs(waits: Waits) -> None:
 
         return recorded
 
-    for name in ("item", "cpu", "tolist", "numpy", "__bool__", "__float__", "__int__"):
+    for name in HOST_SYNCS:
         setattr(torch.Tensor, name, marked(getattr(torch.Tensor, name), lambda tensor, *_: tensor.is_cuda))
     for owner in (torch.cuda, torch.cuda.Stream, torch.cuda.Event):
         setattr(owner, "synchronize", marked(owner.synchronize, lambda *_: True))  # noqa: B010 (mypy knows them as fixed)
-
-
-def _keep_batches_together() -> None:
-    """torch batches isend and irecv into one NCCL group only for its own class of process group.
-
-    Left apart, two ranks that each send first would wait for each other: recording would change the ending.
-    """
-    batch = c10d.batch_isend_irecv
-
-    def batch_isend_irecv(p2p_op_list: list[Any]) -> list[Any]:
-        group = p2p_op_list[0].group or c10d._get_default_group()
-        if getattr(group, "backend", None) != "nccl":
-            return batch(p2p_op_list)
-        device = p2p_op_list[0].tensor.device
-        with c10d._coalescing_manager(group, device, async_ops=True) as manager:
-            for op in p2p_op_list:
-                op.op(op.tensor, group=op.group, tag=op.tag, **{_peer(op): op.group_peer})
-        return list(manager.works)
-
-    c10d.batch_isend_irecv = dist.batch_isend_irecv = batch_isend_irecv
-
-
-def _peer(op: Any) -> str:
-    return "group_dst" if op.op is c10d.isend else "group_src"
