@@ -45,10 +45,9 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The notebooks, and what they claim, run two at a time; nothing else does.
+# Two tests at a time, one file after the other: tests/conftest.py says in which order.
 test: lint
-	$(BIN)/python -m pytest --doctest-modules --ignore=tests/test_claims.py --ignore=tests/test_pages.py tests joinlab
-	$(BIN)/python -m pytest --numprocesses=2 --maxschedchunk=1 tests/test_pages.py tests/test_claims.py
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup --no-loadscope-reorder --doctest-modules tests joinlab
 
 lab: $(STAMP)
 	mkdir -p notebooks

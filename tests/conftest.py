@@ -29,10 +29,20 @@ AXE = "axe-core@4"
 collect_ignore = ["material"]  # programs that tests run: no tests of their own
 
 
+ONE_BY_ONE = {"test_pages.py", "test_claims.py", "test_exercises.py", "test_record.py"}
+"""Long files whose tests share nothing that is dear to make: two workers take turns at them."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Modules with a browser come last: they share one, and while Playwright runs, no other event loop can."""
+    """Two workers share the tests, file by file, in this order (`--dist loadgroup --no-loadscope-reorder`).
+
+    Modules with a browser come last: they share one, and while Playwright runs, no other event loop can.
+    """
     with_browser = {item.path for item in items if item.get_closest_marker("browser")}
     items.sort(key=lambda item: item.path in with_browser)
+    for item in items:
+        if item.path.name not in ONE_BY_ONE:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
