@@ -13,18 +13,19 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, 200, 50))
+@pytest.mark.parametrize("first", [0, 50])
 def test_on_gloo_they_agree_with_real_processes(first):
     assert [str(outcome) for outcome in compare("random", range(first, first + 50)) if outcome.found] == []
 
 
-WILD = 300
+WILD = 100
+"""`python -m tests.nightly` compares 1,000."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, WILD, 60))
+@pytest.mark.parametrize("first", range(0, WILD, 50))
 def test_wild_programs_agree_with_real_processes(first):
-    seeds = [seed for seed in range(first, first + 60) if seed not in EXPLAINED]
+    seeds = [seed for seed in range(first, first + 50) if seed not in EXPLAINED]
     assert [str(outcome) for outcome in compare("wild", seeds) if outcome.found] == []
 
 
@@ -37,7 +38,7 @@ def test_wild_programs_hold_what_they_promise():
     assert {step.layout for step in steps} == set(wild_programs.LAYOUTS)
     assert {step.dtype for step in steps} == set(wild_programs.DTYPES)
     overlapping = [plan for plan in plans if len(plan.groups) > 1 and set(plan.groups[0]) & set(plan.groups[1])]
-    assert len(overlapping) > 50
+    assert len(overlapping) > 15
 
 
 @pytest.mark.parametrize("backend", ["nccl", "gloo"])

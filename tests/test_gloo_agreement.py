@@ -18,9 +18,9 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 import joinlab
 from joinlab import Timeline, emulate
 from joinlab.timeline import EndKind
-from tests import gloo_probes as probes
 from tests.agreement import differences, what
-from tests.gloo_probes import Probe, answers
+from tests.material import gloo_probes as probes
+from tests.material.gloo_probes import Probe, answers
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # to import this module takes a rank 0.2 s

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from joinlab import emulate, launch
-from tests.tutorials import SCRIPTS
+from tests.material.tutorials import SCRIPTS
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # what torch itself deprecates is not our concern here
 
