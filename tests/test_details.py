@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from timelines import Writer
 
-from joinlab.analysis.wording import elements, shapes, tensor
+from joinlab.analysis.wording import shapes, tensor
 from joinlab.picture.details import (
     call_details,
     duration,
@@ -131,7 +131,6 @@ def test_words():
     assert tensor({"dtype": "float32", "shape": [[1], [2]]}) == "float32[1], float32[2]"
     assert tensor({"dtype": "float32,int64", "shape": [[1], []]}) == "float32[1], int64 scalar"
     assert tensor({"dtype": None, "shape": []}) == "no tensor"
-    assert elements({"shape": [[2, 3], []]}) == 7
     assert values("[[1.0],[2,3]]") == "1.0; 2, 3"
     assert values(None) is None
 

@@ -17,7 +17,8 @@ from typing import Any
 
 from joinlab.analysis.conclusions import conclusion
 from joinlab.analysis.matching import Matched, Slot
-from joinlab.analysis.wording import at_input, elements, input_or_step, quoted, ranks_text, tensor
+from joinlab.analysis.wording import at_input, input_or_step, quoted, ranks_text, tensor
+from joinlab.rules.calls import elements_of
 from joinlab.timeline import Timeline
 
 Call = Mapping[str, Any]
@@ -132,10 +133,7 @@ class _Side:
     def __init__(self, timeline: Timeline) -> None:
         matched = Matched(timeline)
         numbers = {name: at for at, name in enumerate(matched.groups)}  # the names are not the same in every run
-        self.calls: list[Calls] = [
-            {rank: matched.row_of[rank, slot.group, seq] for rank, seq in sorted(slot.calls.items())}
-            for slot in matched.slots
-        ]
+        self.calls: list[Calls] = [dict(sorted(matched.calls_of(slot).items())) for slot in matched.slots]
         self.keys: list[Key] = [
             (_place(slot, calls), numbers[slot.group], tuple((rank, _name(call)) for rank, call in calls.items()))
             for slot, calls in zip(matched.slots, self.calls, strict=True)
@@ -229,7 +227,7 @@ def _read(call: Call) -> str | None:
 def _data(call: Call) -> tuple[Any, ...] | None:
     if call["dtype"] is None:  # a barrier of gloo
         return None
-    return call["dtype"], elements(call), call["reduce_op"]
+    return call["dtype"], elements_of(call["shape"]), call["reduce_op"]
 
 
 def _carried(call: Call) -> str:

@@ -9,15 +9,17 @@ row   rank 0      rank 1
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from joinlab.analysis.folding import Folding
 from joinlab.analysis.matching import SHADOWS, Slot, shadows
-from joinlab.analysis.wording import counts_steps, elements, ranks_text
+from joinlab.analysis.wording import counts_steps
 from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.program.labels import kind_of
+from joinlab.rules.calls import elements_of
 from joinlab.timeline import CallRow, EndKind, Timeline
 
 FURTHEST = 4
@@ -47,12 +49,8 @@ class Parting:
     """
 
     def __init__(self, timeline: Timeline, folding: Folding) -> None:
-        self.timeline, self.folding = timeline, folding
-        self.slots, self.rows = folding.slots, folding.matched.row_of
-        self.groups = folding.matched.groups
-        self.lanes = folding.lanes
-        self.ends = timeline.ends
-        self.by_step = counts_steps(timeline.meta)
+        self.meta, self.ends, self.folding = timeline.meta, timeline.ends, folding
+        self.slots, self.groups, self.lanes = folding.slots, folding.matched.groups, folding.lanes
         self.circle: tuple[CallRow, ...] = ()
         self.clash = next((at for at, slot in enumerate(self.slots) if self._parts(slot)), None)
         if self.clash is not None:
@@ -69,19 +67,25 @@ class Parting:
         """The row in which the ranks part: where a shift begins, or their inputs differ; else the clash."""
         if self.clash is None:
             return None
-        if self.shift is not None:
-            return self._row_of(self.shift.at)
-        return self.clash if self._astray_at is None else self._row_of(self._astray_at)
+        at = self._astray_at if self.shift is None else self.shift.at
+        return self.clash if at is None else self._collectives[at]
 
-    def _parts(self, slot: Slot) -> bool:
-        """Whether the calls of a slot differ, or some rank that has to take part issued none."""
-        if self.differs(slot):
-            return True
-        if slot.refused:
-            return False
+    # ---------------------------------------------------------------- slots
+
+    def is_pair(self, slot: Slot) -> bool:
+        """Whether a slot is of sends and recvs."""
+        return any(row["op"] in POINT_TO_POINT for row in self.folding.matched.calls_of(slot).values())
+
+    def call(self, slot: Slot, rank: int) -> CallRow:
+        """The call of a rank in a slot."""
+        return self.folding.matched.row_of[rank, slot.group, slot.calls[rank]]
+
+    def absent(self, slot: Slot) -> list[int]:
+        """Ranks that have to take part in a slot, and issued no call for it."""
         if self.is_pair(slot):
-            return not slot.met and all(self.call(slot, rank)["completed_ns"] is None for rank in slot.calls)
-        return bool(self.absent(slot))
+            peers = {self.call(slot, rank)["peer"] for rank in slot.calls}
+            return slot.absent(peer for peer in peers if peer is not None)
+        return slot.absent(self.groups[slot.group])
 
     def differs(self, slot: Slot) -> tuple[str, ...]:
         """The properties that must agree in a slot, and do not.
@@ -89,11 +93,19 @@ class Parting:
         Ranks may give an all-gather different sizes, if all expect them. Where one is not complete, they did not.
         """
         if slot.expected and not slot.refused and len(slot.calls) > 1:
-            calls = [self.call(slot, rank) for rank in slot.calls]
+            calls = self.folding.matched.calls_of(slot).values()
             stuck = any(row["op"] == Op.ALL_GATHER and row["completed_ns"] is None for row in calls)
-            if stuck and len({elements(row) for row in calls}) > 1:
+            if stuck and len({elements_of(row["shape"]) for row in calls}) > 1:
                 return ("shape",)
         return slot.differs
+
+    def _parts(self, slot: Slot) -> bool:
+        """Whether the calls of a slot differ, or some rank that has to take part issued none."""
+        if self.differs(slot) or slot.refused:
+            return bool(self.differs(slot))
+        if self.is_pair(slot):
+            return not slot.met and all(self.call(slot, rank)["completed_ns"] is None for rank in slot.calls)
+        return bool(self.absent(slot))
 
     def _cause_of(self, clash: int) -> int:
         """The row that keeps ranks from the clash: the ranks absent there hang in a row that others left out.
@@ -103,42 +115,35 @@ class Parting:
         """
         row_of = {(rank, slot.group, seq): at for at, slot in enumerate(self.slots) for rank, seq in slot.calls.items()}
         lane_of = {rank: lane for lane, ranks in self.lanes.items() for rank in ranks}
-        path: list[tuple[int, CallRow]] = []  # each row with the call in which a rank that left it out ended
-        stuck = {EndKind.HUNG, EndKind.RAISED}  # an error may come from a peer that ended
+        path: dict[int, CallRow] = {}  # each row with the call in which a rank that left it out ended
         at = clash
-        while at not in (before for before, _ in path):
-            slot = self.slots[at]
-            absent = [self.ends[rank] for rank in self.absent(slot)]
-            if self.differs(slot) or not absent or any(end.kind not in stuck for end in absent):
+        while at not in path:
+            absent = [self.ends[rank] for rank in self.absent(self.slots[at])]
+            stuck = {EndKind.HUNG, EndKind.RAISED}  # an error may come from a peer that ended
+            if self.differs(self.slots[at]) or not absent or any(end.kind not in stuck for end in absent):
                 return at
-            lane = lane_of[self.absent(slot)[0]]
+            lane = lane_of[self.absent(self.slots[at])[0]]
             key = (lane, absent[0].group or "", -1 if absent[0].call is None else absent[0].call)
             if key not in row_of or not self._parts(self.slots[row_of[key]]):
                 return at
-            path.append((at, self.rows[key]))
+            path[at] = self.folding.matched.row_of[key]
             at = row_of[key]
-        begin = [before for before, _ in path].index(at)
-        if any(self.ends[row["rank"]].kind is not EndKind.HUNG for _, row in path[begin:]):
+        circle = [*path][[*path].index(at) :]
+        if any(self.ends[path[row]["rank"]].kind is not EndKind.HUNG for row in circle):
             return clash
-        self.circle = tuple(row for _, row in path[begin:])
-        return min(before for before, _ in path[begin:])
+        self.circle = tuple(path[row] for row in circle)
+        return min(circle)
 
-    def absent(self, slot: Slot) -> list[int]:
-        """Ranks that have to take part in a slot, and issued no call for it."""
-        if self.is_pair(slot):
-            peers = {self.call(slot, rank)["peer"] for rank in slot.calls}
-            return slot.absent(peer for peer in peers if peer is not None)
-        return slot.absent(self.groups[slot.group])
+    # ---------------------------------------------------------------- sides
 
     @cached_property
     def sides(self) -> list[Side]:
         """The lanes at the clash, by what they issued there; those that issued nothing come last."""
         slot, found = self.slot, list[list[int]]()
         for rank in slot.calls:
-            for some in found:
-                if _alike(self.call(slot, some[0]), self.call(slot, rank)):
-                    some.append(rank)
-                    break
+            alike = (some for some in found if _alike(self.call(slot, some[0]), self.call(slot, rank)))
+            if (side := next(alike, None)) is not None:
+                side.append(rank)
             else:
                 found.append([rank])
         if not self.is_pair(slot) and (absent := [rank for rank in self.absent(slot) if rank in self.lanes]):
@@ -155,16 +160,52 @@ class Parting:
         )
 
     @cached_property
+    def odd(self) -> tuple[int, ...]:
+        """All ranks of the smaller side, if most ranks are on the other one; () where the ranks do not part."""
+        if self.clash is None:
+            return ()
+        ranks = sorted((self.ranks(side) for side in self.sides), key=len)
+        rest = tuple(sorted(rank for some in ranks[:-1] for rank in some))
+        return rest if rest and len(ranks[-1]) > len(rest) else ()
+
+    def ranks(self, side: Iterable[int]) -> tuple[int, ...]:
+        """The ranks of these lanes."""
+        return tuple(sorted(rank for lane in side for rank in self.lanes[lane]))
+
+    # ---------------------------------------------------------------- since when
+
+    @cached_property
+    def _collectives(self) -> list[int]:
+        """The rows of the clash's group that are no sends and recvs."""
+        return [at for at, one in enumerate(self.slots) if one.group == self.slot.group and not self.is_pair(one)]
+
+    @cached_property
+    def place(self) -> int:
+        """How many collectives of the clash's group come before it."""
+        assert self.clash is not None
+        return bisect_left(self._collectives, self.clash)
+
+    def collectives(self, rank: int) -> list[CallRow]:
+        """The collectives that a rank issued in the clash's group."""
+        return [self.call(self.slots[at], rank) for at in self._collectives if rank in self.slots[at].calls]
+
+    @cached_property
+    def _paths(self) -> list[list[CallRow]]:
+        """The collectives of each side."""
+        return [self.collectives(side[0]) for side in self.sides]
+
+    @cached_property
     def shift(self) -> Shift | None:
         """How many calls one side is ahead of the other, and since when; None if they do not issue the same calls.
 
         rank 0   a  b  c  d            at = 1, by = 1: x is from a place of the program that only rank 1 has there,
         rank 1   a  x  b  c  d         and from then on each of its calls fits rank 0's one before
         """
-        elsewhere = self.timeline.meta.get("skipped", {}).keys() - {self.slot.group}
-        lost = (one for one in self.slots if one.lost and not self.is_pair(one))
-        elsewhere |= {one.group for one in lost} - {self.slot.group}
-        if len(self.sides) != 2 or self.is_pair(self.slot) or elsewhere:
+        elsewhere = {
+            *self.meta.get("skipped", {}),
+            *(one.group for one in self.slots if one.lost and not self.is_pair(one)),
+        }
+        if len(self.sides) != 2 or self.is_pair(self.slot) or elsewhere - {self.slot.group}:
             return None
         one, other = ([place_of(row, self.joins) for row in path] for path in self._paths)
         fits = Fit(one, other)
@@ -177,6 +218,13 @@ class Parting:
                 if rest and theirs and all(map(fits, rest, theirs)):
                     return Shift(at, by, self.sides[ahead], self.sides[behind])
         return None
+
+    @cached_property
+    def extra(self) -> list[CallRow]:
+        """The calls that the side that is ahead issued more; none without a shift."""
+        if self.shift is None:
+            return []
+        return self.collectives(self.shift.ahead[0])[self.shift.at : self.shift.at + self.shift.by]
 
     @cached_property
     def joins(self) -> bool:
@@ -192,81 +240,13 @@ class Parting:
     @cached_property
     def _astray_at(self) -> int | None:
         """Their place among the collectives of the clash's group."""
-        if len(self.sides) != 2 or self.is_pair(self.slot):
+        if len(self.sides) != 2 or self.is_pair(self.slot) or counts_steps(self.meta):
             return None
-        at = self._back(self._other_input)
-        return at if at < self.place else None
-
-    @cached_property
-    def _paths(self) -> list[list[CallRow]]:
-        """The collectives of each side."""
-        return [self.collectives(side[0]) for side in self.sides]
-
-    def _back(self, differ: Callable[[CallRow, CallRow], bool]) -> int:
-        """Where the calls that `differ`, in one row up to the clash, begin."""
-        one, other = self._paths
+        given = [{one["input"], other["input"]} - {None} for one, other in zip(*self._paths, strict=False)]
         at = self.place
-        while 0 < at <= min(len(one), len(other)) and differ(one[at - 1], other[at - 1]):
+        while 0 < at <= len(given) and len(given[at - 1]) > 1:
             at -= 1
-        return at
-
-    def _other_input(self, one: CallRow, other: CallRow) -> bool:
-        return not self.by_step and len({one["input"], other["input"]} - {None}) > 1
-
-    @cached_property
-    def place(self) -> int:
-        """How many collectives of the clash's group come before it."""
-        assert self.clash is not None
-        group = self.slot.group
-        return sum(1 for before in self.slots[: self.clash] if before.group == group and not self.is_pair(before))
-
-    def collectives(self, rank: int) -> list[CallRow]:
-        """The collectives that a rank issued in the clash's group."""
-        group = self.slot.group
-        return [
-            row
-            for row in self.folding.matched.rows
-            if row["rank"] == rank and row["group"] == group and row["op"] not in POINT_TO_POINT
-        ]
-
-    def _row_of(self, place: int) -> int:
-        """The row of a collective of the clash's group, by its place there."""
-        group = self.slot.group
-        of_group = [at for at, slot in enumerate(self.slots) if slot.group == group and not self.is_pair(slot)]
-        return of_group[place]
-
-    @cached_property
-    def extra(self) -> list[CallRow]:
-        """The calls that the side that is ahead issued more; none without a shift."""
-        if self.shift is None:
-            return []
-        return self.collectives(self.shift.ahead[0])[self.shift.at : self.shift.at + self.shift.by]
-
-    @cached_property
-    def odd(self) -> tuple[int, ...]:
-        """All ranks of the smaller side, if most ranks are on the other one; () where the ranks do not part."""
-        if self.clash is None:
-            return ()
-        ranks = sorted((self.ranks(side) for side in self.sides), key=len)
-        most = len(ranks[-1])
-        rest = tuple(sorted(rank for some in ranks[:-1] for rank in some))
-        return rest if rest and most > len(rest) else ()
-
-    def is_pair(self, slot: Slot) -> bool:
-        """Whether a slot is of sends and recvs."""
-        return any(self.rows[rank, slot.group, seq]["op"] in POINT_TO_POINT for rank, seq in slot.calls.items())
-
-    def call(self, slot: Slot, rank: int) -> CallRow:
-        """The call of a rank in a slot."""
-        return self.rows[rank, slot.group, slot.calls[rank]]
-
-    def ranks(self, side: Iterable[int]) -> tuple[int, ...]:
-        """The ranks of these lanes."""
-        return tuple(sorted(rank for lane in side for rank in self.lanes[lane]))
-
-    def name(self, side: Iterable[int]) -> str:
-        """The same in words: "ranks 0-2"."""
-        return ranks_text(self.ranks(side))
+        return at if at < self.place else None
 
 
 def _alike(one: CallRow, other: CallRow) -> bool:

@@ -6,7 +6,6 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from html import escape
-from math import prod
 from typing import Any
 
 from joinlab.program.steps import BY_BACKWARD
@@ -96,15 +95,6 @@ def tensor(row: Mapping[str, Any]) -> str:
         dtypes *= len(sizes) or 1
     pairs = [f"{dtype}{list(size) if size else ' scalar'}" for dtype, size in zip(dtypes, sizes, strict=False)]
     return ", ".join(pairs) or str(row["dtype"])
-
-
-def elements(row: Mapping[str, Any]) -> int:
-    """How many elements all tensors of a call hold together.
-
-    >>> elements({"shape": [[2, 3], []]})
-    7
-    """
-    return sum(prod(size) for size in row["shape"] or [])
 
 
 # ---- endings
@@ -287,23 +277,6 @@ def group_text(meta: Mapping[str, Any], group: str) -> str:
     words = meta.get("group_names", {}).get(group)
     short = group[:6] if len(group) > 16 else group
     return f"{short} ({words})" if words else group
-
-
-def called(row: Mapping[str, Any], group: str = "") -> str:
-    """A call and its place: what it asks, its number, its line.
-
-    group  its group, to be said where there are several
-
-    >>> called({"origin": "all-reduce", "op": "all_reduce", "number": 7, "call_site": "job/train.py:12"})
-    'all-reduce, call 7 (train.py:12)'
-    """
-    number = "refused" if row["number"] is None else f"call {row['number']}"
-    return f"{quoted(row)}, {number}{f' of group {group}' if group else ''}{at_line(row)}"
-
-
-def at_line(row: Mapping[str, Any]) -> str:
-    """The line of a call, to be said behind it: " (train.py:12)"; "" where it is not known."""
-    return f" ({short_site(row['call_site'])})" if row["call_site"] else ""
 
 
 def span_text(numbers: Sequence[int]) -> str:

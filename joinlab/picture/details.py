@@ -13,8 +13,9 @@ from functools import lru_cache
 from typing import Any
 
 from joinlab.analysis.conclusions import conclusion
-from joinlab.analysis.wording import at_input, elements, input_or_step, shapes
+from joinlab.analysis.wording import at_input, input_or_step, shapes
 from joinlab.ops import MAX_VALUES, POINT_TO_POINT, decode_values
+from joinlab.rules.calls import elements_of
 from joinlab.timeline import Meta
 
 Details = tuple[tuple[str, str], ...]
@@ -72,7 +73,7 @@ def call_details(row: Mapping[str, Any], tells_start: bool, meta: Meta = _NO_MET
     """
     point_to_point = row["op"] in POINT_TO_POINT
     done = row["completed_ns"] is not None
-    unknown = f"not kept (over {MAX_VALUES} elements)" if elements(row) > MAX_VALUES else "not known"
+    unknown = f"not kept (over {MAX_VALUES} elements)" if (elements_of(row["shape"]) or 0) > MAX_VALUES else "not known"
     unknown = unknown if row["dtype"] else "none"
     found: list[tuple[str, str]] = [
         ("call", str(row["origin"] or row["op"])),

@@ -18,7 +18,6 @@ from joinlab.analysis.matching import Matched, Slot, is_setup, shadows
 from joinlab.analysis.wording import (
     at_input,
     counts_steps,
-    elements,
     input_or_step,
     listed,
     quoted,
@@ -27,6 +26,7 @@ from joinlab.analysis.wording import (
     tensor,
 )
 from joinlab.ops import POINT_TO_POINT, CallRow, Op, op_of
+from joinlab.rules.calls import elements_of
 from joinlab.timeline import Meta
 
 Row = CallRow
@@ -215,7 +215,7 @@ def unlike(one: Row, other: Row, differs: Sequence[str]) -> bool:
             if not shadows(one["origin"] or "", other["origin"] or ""):
                 return True
         elif name == "shape":
-            if elements(one) != elements(other):
+            if elements_of(one["shape"]) != elements_of(other["shape"]):
                 return True
         elif one.get(name) != other.get(name):
             return True

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from joinlab.analysis.wording import elements
 from joinlab.ops import Op, decode_values
+from joinlab.rules.calls import elements_of
 from joinlab.story.lines import Line, LineKind
 from joinlab.story.scene import Scene
 from joinlab.story.words import Text, at_place, listing, say, sides, who
@@ -21,7 +21,7 @@ def find(scene: Scene) -> tuple[Line, ...]:
         if any(row["op"] != Op.ALL_TO_ALL for row in rows) or len(rows) < max(2, len(scene.groups[slot.group])):
             continue
         ranks = tuple(row["rank"] for row in rows)
-        sent = [elements(row) for row in rows]
+        sent = [elements_of(row["shape"]) or 0 for row in rows]
         received = [len(values) for row in rows for values in decode_values(row["value_out"]) or ()]
         over = [rank for rank in ranks if "op.preamble.length <= op.nbytes" in scene.ends[rank].text]
         if over or (all(row["value_out"] for row in rows) and sum(sent) != sum(received)):
