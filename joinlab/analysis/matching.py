@@ -11,7 +11,7 @@ the forward and backward passes of the others. SHADOWS lists those pairs. Two ot
 
 from __future__ import annotations
 
-from bisect import bisect
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -133,29 +133,20 @@ def _slots(places: Iterable[tuple[Sequence[CallRow], Sequence[int]]], found: Rea
 
     A rank whose record lost 3 collectives is lost in those of numbers 1 to 3.
     """
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     input: int | None = None
     skipped: Mapping[str, Mapping[int, int]] = found.meta.get("skipped", {})
-    begins = {name: sorted({0, *ranks.values()}) for name, ranks in skipped.items()}
-    lost_at: dict[tuple[str, int], tuple[int, ...]] = {}  # by group and the last of `begins` before a slot
     for members, hidden in places:
-        first = members[0]
-        group = first["group"]
-        number, lost = first["number"], tuple[int, ...]()
-        if number is not None:
-            lost = tuple(hidden)
-            if group in skipped and first["op"] not in POINT_TO_POINT:
-                begun = begins[group][bisect(begins[group], number - 1) - 1]
-                if (group, begun) not in lost_at:
-                    ranks = (rank for rank in found.groups[group] if skipped[group].get(rank, 0) > begun)
-                    lost_at[group, begun] = tuple(ranks)
-                lost = (*lost_at[group, begun], *lost) if lost else lost_at[group, begun]
+        group, number, pair = members[0]["group"], members[0]["number"], members[0]["op"] in POINT_TO_POINT
+        lost = () if number is None else tuple(hidden)
+        if number is not None and not pair and group in skipped:
+            lost = (*(rank for rank in found.groups[group] if skipped[group].get(rank, 0) >= number), *lost)
         inputs = [row["input"] for row in members if row["input"] is not None]
         input = max(inputs) if inputs else input
         differs = () if number is None else _differences(members)
         yield Slot(
             group=group,
-            index=counts.setdefault(group, 0),
+            index=counts[group],
             calls={row["rank"]: row["seq"] for row in members},
             input=input,
             met=number is not None and _meet(members, backend_of(found.meta, group), lost),

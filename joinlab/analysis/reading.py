@@ -71,18 +71,13 @@ class Reading:
             if end.call is not None
         ]
         self.groups = {str(name): tuple(ranks) for name, ranks in self.meta.get("groups", {}).items()}
-        column = self.calls["group"]
-        one = bool(len(column)) and column[0] in self.groups and bool((column == column[0]).all())
-        found = [column[0]] if one else column.unique(maintain_order=True).to_list()
-        for name in sorted(set(found) - self.groups.keys()):
-            self.groups[name] = ()
-        self.names = list(self.groups)
+        used = self.calls["group"].unique().to_list()
+        self.groups |= dict.fromkeys(sorted({*used} - self.groups.keys()), ())
+        self.names = [*self.groups]
         index = {name: at for at, name in enumerate(self.names)}
-        if one:
-            self.group = np.full(len(column), index[found[0]])
-        else:
-            codes = column.replace_strict(found, [index[name] for name in found], return_dtype=pl.Int64())
-            self.group = codes.to_numpy() if found else np.zeros(0, np.int64)
+        old, new = pl.Series(used, dtype=pl.String()), pl.Series([index[name] for name in used], dtype=pl.Int64())
+        codes = self.calls["group"].replace_strict(old, new, return_dtype=pl.Int64())
+        self.group: Numbers = codes.to_numpy()
         for at in np.flatnonzero(np.bincount(self.place, minlength=1)).tolist():
             group, rank = divmod(at, self.world_size)
             name = self.names[group]
