@@ -195,9 +195,7 @@ class Paths:
     def _apart(self, rank: int, peers: Sequence[int]) -> Why | None:
         """What shows that the path of a rank fits those of few peers, while theirs fit each other."""
         against = [peer for peer in peers if not self._fits(rank, peer)]
-        if 2 * len(against) <= len(peers) or len(against) < 2:
-            return None
-        model = max(against, key=lambda peer: sum(self._fits(peer, other) for other in against))
+        model = max(against, key=lambda peer: sum(self._fits(peer, other) for other in against), default=rank)
         against = [peer for peer in against if self._fits(peer, model)]
         if 2 * len(against) <= len(peers) or len(against) < 2:
             return None

@@ -30,7 +30,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import polars as pl
 
@@ -85,14 +85,12 @@ class WaitGraph:
     """Who keeps a job from going on, in the order in which it began.
 
     culprits  what to look at, the one whose peers have waited longest first
-    innocent  ranks that wait for others
     waits     every edge of the graph
     unclear   what cannot be told apart, and why
     either    ranks of which at least one is a culprit, and the record does not tell which
     """
 
     culprits: tuple[Culprit, ...]
-    innocent: tuple[int, ...]
     waits: tuple[Waiting, ...] = field(repr=False, default=())
     unclear: tuple[Why, ...] = ()
     either: tuple[tuple[int, ...], ...] = ()
@@ -154,16 +152,6 @@ class _Odd:
         """By rank whose call that of most cannot meet, its form; none without a usual one."""
         others = self.forms.items() if self.usual else ()
         return {rank: form for form, ranks in others if form != self.usual for rank in ranks}
-
-
-class _Open(NamedTuple):
-    """A call in which a rank stands. `takers`: who takes part in it; `here`: those that stand in it, too."""
-
-    since_ns: int
-    group: str
-    pair: bool
-    takers: tuple[int, ...]
-    here: frozenset[int]
 
 
 class _Job:
@@ -269,27 +257,21 @@ class _Job:
     # ---------------------------------------------------------------- who stands where
 
     @cached_property
-    def open(self) -> dict[int, list[_Open]]:
-        """By rank, the first open call of each of its groups, and its first open sends and recvs."""
-        found: dict[int, list[_Open]] = {}
-        for (group, rank), pair in self.pairs.items():
-            takers, met = tuple(sorted((rank, pair.peer))), {pair.peer} if pair.met else ()
-            found.setdefault(rank, []).append(_Open(pair.since_ns, group, True, takers, frozenset(met)))
-        for group, ranks in self.groups.items():
-            standing: dict[int, set[int]] = {}
-            for rank in self.members[group]:
-                if (place := self.places[group, rank]).waits:
-                    standing.setdefault(place.completed, set()).add(rank)
-            for here in standing.values():
-                for rank in here:
-                    one = _Open(self.places[group, rank].since_ns, group, False, ranks, frozenset(here - {rank}))
-                    found.setdefault(rank, []).append(one)
-        return found
+    def first(self) -> dict[int, tuple[str, bool]]:
+        """By rank the first of its open calls: its group, and whether it is a send or recv."""
+        calls = [(pair.since_ns, group, True, rank) for (group, rank), pair in self.pairs.items()]
+        calls += [(one.since_ns, group, False, rank) for (group, rank), one in self.places.items() if one.waits]
+        return {rank: (group, pair) for _, group, pair, rank in sorted(calls, reverse=True)}
 
-    def level(self, rank: int) -> frozenset[int]:
-        """Ranks that stand with `rank` in its first open call, of those that all who take part have reached."""
-        opened = [one for one in self.open.get(rank, ()) if one.here or not one.pair]
-        return min(opened, key=lambda one: one.since_ns).here if opened else frozenset()
+    def level(self, rank: int) -> set[int]:
+        """Ranks that stand with `rank` in its first open call."""
+        group, is_pair = self.first.get(rank, ("", False))
+        if is_pair:
+            pair = self.pairs[group, rank]
+            return {pair.peer} if pair.met else set()
+        here = {other: self.places[group, other] for other in self.members.get(group, ())}
+        mine = here.pop(rank, None)
+        return {other for other, one in here.items() if mine and one.waits and one.completed == mine.completed}
 
     def still(self) -> tuple[int, ...]:
         """The ranks of a call that is the first open one of all that take part in it.
@@ -297,12 +279,12 @@ class _Job:
         One of them, or what connects them, keeps it from completing. () if there are several such calls, or if all
         ranks take part.
         """
-        first = {rank: min(of, key=lambda one: (one.since_ns, one.group, one.pair)) for rank, of in self.open.items()}
-        level = {
-            one[1:4] for one in first.values() if all(at in first and first[at][1:4] == one[1:4] for at in one.takers)
+        calls = {
+            (call, tuple(sorted((rank, self.pairs[call[0], rank].peer))) if call[1] else self.groups[call[0]])
+            for rank, call in self.first.items()
         }
-        takers = [ranks for *_, ranks in level]
-        return takers[0] if len(takers) == 1 and len(takers[0]) < self.timeline.world_size else ()
+        level = [takers for call, takers in calls if all(self.first.get(rank) == call for rank in takers)]
+        return level[0] if len(level) == 1 and len(level[0]) < self.timeline.world_size else ()
 
     def stands(self, rank: int) -> tuple[str, int, tuple[int, ...]] | None:
         """A collective that `rank` has not completed although others did: its group, number, and those others.
@@ -337,9 +319,7 @@ def who_waits(timeline: Timeline) -> WaitGraph:
     found.look()
     either = tuple(sorted({tuple(sorted(one)) for one in found.either}))
     culprits = tuple(culprit for _, culprit in sorted(found.culprits, key=lambda one: (one[0], one[1].ranks)))
-    named = {rank for ranks in (*(culprit.ranks for culprit in culprits), *either) for rank in ranks}
-    innocent = tuple(sorted(found.after.keys() - named))
-    return WaitGraph(culprits, innocent, found.waits, (*found.doubts, *found.unclear(either)), either)
+    return WaitGraph(culprits, found.waits, (*found.doubts, *found.unclear(either)), either)
 
 
 class _Finding:
