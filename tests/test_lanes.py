@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from timelines import Writer, case_timeline
 
-from joinlab.analysis.wording import asks
+from joinlab.analysis.meanings import asks
 from joinlab.picture.lanes import Box, Lane, lanes
 from joinlab.picture.rows import RowKind
 from joinlab.timeline import Ending, timeline_from_rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from joinlab.analysis.conclusions import conclusion, number
+from joinlab.analysis.meanings import conclusion, number
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from joinlab.analysis.matching import is_setup, match
+from joinlab.analysis.matching import match
+from joinlab.analysis.meanings import is_setup
 from joinlab.ops import encode_values
 from joinlab.timeline import Ending, EndKind, Timeline, timeline_from_rows
 

@@ -15,9 +15,9 @@ from difflib import SequenceMatcher
 from itertools import takewhile
 from typing import Any
 
-from joinlab.analysis.conclusions import conclusion
 from joinlab.analysis.matching import Matched, Slot
-from joinlab.analysis.wording import at_input, input_or_step, quoted, ranks_text, tensor
+from joinlab.analysis.meanings import conclusion, quoted
+from joinlab.analysis.wording import at_input, input_or_step, ranks_text, tensor
 from joinlab.rules.calls import elements_of
 from joinlab.timeline import Timeline
 

@@ -24,9 +24,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from joinlab.analysis.matching import SETUP, Matched, Slot, is_setup
+from joinlab.analysis.matching import Matched, Slot
+from joinlab.analysis.meanings import asks_of, is_setup
 from joinlab.analysis.reading import Codes, Reading, hash_columns, mixed, read
-from joinlab.analysis.wording import asks, asks_of, ranks_text
+from joinlab.analysis.wording import ranks_text
 from joinlab.ops import POINT_TO_POINT
 from joinlab.timeline import Timeline, derived
 
@@ -43,8 +44,6 @@ MANY = 12
 """A fold that opens shows at most about this many parts: of a thousand rounds, ten folds of a hundred."""
 
 _CANDIDATES = 64  # periods tried at one place: the distances to the next places where the same row comes again
-
-_SETUP = {asks(f"broadcast ({name})", "broadcast") for name in SETUP}
 
 Classes = tuple[tuple[int, ...], ...]
 
@@ -111,9 +110,8 @@ class Folding:
         """
         slots = self.slots[part.begin : part.end]
         rows = (row for slot in slots for of, row in self.matched.calls_of(slot).items() if rank in (None, of))
-        words = dict.fromkeys(_gathered(asks_of(row)) for row in rows)
-        setup = [word for word in words if word in _SETUP]
-        pattern = [word for word in words if word not in _SETUP]
+        words = dict.fromkeys((_gathered(asks_of(row)), is_setup(row["origin"] or "")) for row in rows)
+        setup, pattern = ([word for word, own in words if own is which] for which in (True, False))
         said = ", ".join(pattern or setup)
         said += f", and {' and '.join(setup)}" if pattern and setup else ""
         return f"{part.times} × {said}" if part.times > 1 else said

@@ -6,7 +6,7 @@ each other and both wait. Sends and recvs pair up by sender, receiver and, on gl
 is one such pairing, met or missed; `match` lists them all in an order that agrees with each rank's own.
 
 Some calls meet that carry different labels, rightly so: `join()` lets a rank without inputs shadow, call by call,
-the forward and backward passes of the others. SHADOWS lists those pairs. Two other labels that met should not have.
+the forward and backward passes of the others. `meanings` lists those pairs. Two other labels that met should not have.
 """
 
 from __future__ import annotations
@@ -18,26 +18,12 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
+from joinlab.analysis.meanings import shadows
 from joinlab.analysis.reading import Flags, Numbers, Reading, read
 from joinlab.ops import FACTS, POINT_TO_POINT
 from joinlab.rules import gloo as gloo_rule
 from joinlab.rules.calls import IssuedCall, call_of, elements_of
 from joinlab.timeline import CallRow, Timeline, backend_of, derived
-
-SHADOWS: Mapping[str, frozenset[str]] = {
-    "(join() _get_num_nonjoined_procs())": frozenset({"(DDP forward() 1)", "(notify_join_context())"}),
-    "(join() check bwd grad sync)": frozenset({"(DDP forward() 2)"}),
-    "(join() hook)": frozenset({"(DDP backward())"}),
-    "(join() hook, unused parameters)": frozenset({"(DDP backward(), unused parameters)"}),
-    "(join() hook, buffers)": frozenset({"(DDP forward(), buffers)"}),
-    "(_find_common_rank(), join() hook, buffers)": frozenset({"(_find_common_rank(), DDP forward(), buffers)"}),
-    "(join() throw check)": frozenset({"(throw check)"}),
-    "(ZeRO join() hook)": frozenset({"(ZeRO)"}),
-}
-"""What a rank that has joined issues, and which call it shadows with it, by the part of the label in brackets."""
-
-SETUP = ("DDP construction", "DDP bucket rebuild")
-"""Calls with these words in their label are left out of the documented traces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,23 +155,6 @@ def wrong(timeline: Timeline) -> Flags:
         bad = {at: not slot.expected for at, slot in zip(judged.numbers, judged.slots, strict=True)}
         flags[where] = np.array([bad[at] for at in examples.tolist()])[of_pattern]
     return flags
-
-
-def is_setup(origin: str) -> bool:
-    """Whether a call of this label belongs to DDP's own setup, which the documented traces leave out."""
-    return any(words in origin for words in SETUP)
-
-
-def shadows(one: str, other: str) -> bool:
-    """Whether calls of these two labels are meant for each other: the same label, or a pair of SHADOWS.
-
-    >>> shadows("all-reduce (join() hook)", "all-reduce (DDP backward())")
-    True
-    """
-    if one == other:
-        return True
-    (op, _, who), (other_op, _, other_who) = one.partition(" "), other.partition(" ")
-    return op == other_op and (other_who in SHADOWS.get(who, ()) or who in SHADOWS.get(other_who, ()))
 
 
 def _meet(members: Sequence[CallRow], backend: object, lost: Sequence[int]) -> bool:

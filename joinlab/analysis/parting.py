@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from joinlab.analysis.folding import Folding
-from joinlab.analysis.matching import SHADOWS, Slot, shadows
+from joinlab.analysis.matching import Slot
+from joinlab.analysis.meanings import FAMILY, parts, shadows
 from joinlab.analysis.wording import counts_steps
 from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.program.labels import kind_of
@@ -263,14 +264,11 @@ Place = tuple[object, ...]
 def place_of(row: CallRow, joins: bool = False) -> Place:
     """The place of a call. `joins`: a call that join() shadows, and its shadow, have one place."""
     label = row["origin"] or row["op"]
-    op, _, who = label.partition(" (")
-    if joins and f"({who}" in _FAMILY:
-        return op, _FAMILY[f"({who}"], row["op"], row["root"]
+    op, who = parts(label)
+    if joins and who in FAMILY:
+        return op, FAMILY[who], row["op"], row["root"]
     lines = [frame.rpartition(" ")[0] for frame in row["stack"] or () if _of_program(frame)]
     return label, row["call_site"], row["op"], row["root"], *lines
-
-
-_FAMILY = {one: min(names) for shadow, names in SHADOWS.items() for one in (shadow, *names)}
 
 
 @lru_cache(4096)

@@ -202,60 +202,7 @@ def _barrier(timeline: Timeline) -> str:
     return f", with the barrier of PyTorch 1.9, an all-reduce of one byte that nobody set, here {byte}{pad}"
 
 
-# ---- what calls ask
-
-_ASKS: Mapping[str, str] = {  # by the part of a documented label in brackets; torch's function is in the details
-    "DDP forward() 1": "forward 1",
-    "DDP forward() 2": "forward 2",
-    "DDP backward()": "backward",
-    "DDP backward(), unused parameters": "unused parameters",
-    "DDP backward(), comm hook": "backward (comm hook)",
-    "DDP forward(), buffers": "buffers",
-    "DDP construction": "DDP's setup",
-    "DDP bucket rebuild": "bucket rebuild",
-    "notify_join_context()": "I have an input",
-    "throw check": "has any rank run out?",
-    "join() throw check": "I have run out",
-    "join() _get_num_nonjoined_procs()": "anyone left?",
-    "join() check bwd grad sync": "sync gradients?",
-    "join() hook": "shadow gradient",
-    "join() hook, unused parameters": "shadow unused parameters",
-    "join() hook, buffers": "shadow buffers",
-    "_find_common_rank()": "who is last?",
-    "_find_common_rank(), DDP forward(), buffers": "whose buffers?",
-    "_find_common_rank(), join() hook, buffers": "whose buffers?",
-    "sync final model params": "final parameters",
-    "barrier": "barrier",
-    "ZeRO": "ZeRO step",
-    "ZeRO join() hook": "shadow ZeRO step",
-}
-
-
-def asks(origin: str | None, op: str) -> str:
-    """What a call asks or does, in a few words for a learner. The documented label stays in `origin`.
-
-    >>> asks("all-reduce (join() _get_num_nonjoined_procs())", "all_reduce"), asks("all-reduce", "all_reduce")
-    ('anyone left?', 'all-reduce')
-    """
-    label = origin or op.replace("_", "-")
-    _, bracket, inner = label.partition(" (")
-    who = inner.removesuffix(")")
-    return _ASKS.get(who, who) if bracket else label
-
-
-def asks_of(row: Mapping[str, Any]) -> str:
-    """The same of a row of a Timeline's calls."""
-    return asks(row["origin"], row["op"])
-
-
-def quoted(row: Mapping[str, Any]) -> str:
-    """What a call asks, in quotes if it is more than one word.
-
-    >>> quoted({"origin": "all-reduce (join() _get_num_nonjoined_procs())", "op": "all_reduce"})
-    '"anyone left?"'
-    """
-    said = asks_of(row)
-    return f'"{said}"' if " " in said else said
+# ---- calls and groups
 
 
 def differing_text(names: Sequence[str]) -> str:

@@ -18,8 +18,9 @@ from rich.text import Text
 
 from joinlab.analysis.folding import Fold, Part, fold, rows_of
 from joinlab.analysis.matching import Slot
+from joinlab.analysis.meanings import asks
 from joinlab.analysis.reading import left_out, read
-from joinlab.analysis.wording import asks, good, group_text, ranks_text, short_site, shown, span_text
+from joinlab.analysis.wording import good, group_text, ranks_text, short_site, shown, span_text
 from joinlab.cli.machine import Fact
 from joinlab.ops import POINT_TO_POINT
 from joinlab.story.judge import story_of

@@ -18,9 +18,9 @@ import polars as pl
 
 from joinlab.analysis.folding import Folding
 from joinlab.analysis.matching import wrong
+from joinlab.analysis.meanings import asks_of
 from joinlab.analysis.reading import hash_columns, read
 from joinlab.analysis.source import CodeLine, SourceTexts
-from joinlab.analysis.wording import asks_of
 from joinlab.picture.details import Details, call_details
 from joinlab.picture.lanes import MARGIN
 from joinlab.picture.rows import RowKind, kind

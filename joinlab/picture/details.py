@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from joinlab.analysis.conclusions import conclusion
+from joinlab.analysis.meanings import conclusion
 from joinlab.analysis.wording import at_input, input_or_step, shapes
 from joinlab.ops import MAX_VALUES, POINT_TO_POINT, decode_values
 from joinlab.rules.calls import elements_of

@@ -25,10 +25,11 @@ from typing import NamedTuple
 from joinlab.analysis.folding import Folding
 from joinlab.analysis.folding import fold as fold_timeline
 from joinlab.analysis.matching import Matched
+from joinlab.analysis.meanings import asks_of
 from joinlab.analysis.reading import Flags, left_out
 from joinlab.analysis.reading import read as read_columns
 from joinlab.analysis.source import CodeLine, SourceTexts
-from joinlab.analysis.wording import asks_of, at_input, tensor
+from joinlab.analysis.wording import at_input, tensor
 from joinlab.picture.details import Details, call_details, moment, span_details, wait_details
 from joinlab.picture.mismatches import notes
 from joinlab.picture.rows import PictureRow, Row, RowKind, fold, kind, plan, stretches, unlike

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from itertools import groupby, takewhile
 from typing import Literal
 
-from joinlab.analysis.conclusions import conclusion, number
 from joinlab.analysis.folding import Fold
+from joinlab.analysis.meanings import asks_of, conclusion, number
 from joinlab.analysis.source import SourceText
-from joinlab.analysis.wording import asks_of, input_or_step, ranks_text
+from joinlab.analysis.wording import input_or_step, ranks_text
 from joinlab.ops import CallRow, decode_values
 from joinlab.picture.lanes import Box, Lane, Lanes, lanes, read
 from joinlab.picture.rows import RowKind, kind

@@ -7,10 +7,11 @@ from functools import cached_property
 
 from joinlab.analysis.folding import Folding, fold
 from joinlab.analysis.matching import Matched, Slot
+from joinlab.analysis.meanings import asks_of
 from joinlab.analysis.parting import Parting, Side
 from joinlab.analysis.source import SourceTexts
 from joinlab.analysis.waiting import WaitGraph, who_waits
-from joinlab.analysis.wording import asks_of, group_text
+from joinlab.analysis.wording import group_text
 from joinlab.rules.calls import Blocked, Blocker, Key, setting_of
 from joinlab.rules.proof import Proof, Wait, blocked_calls, prove
 from joinlab.story.lines import Call, SourceLine

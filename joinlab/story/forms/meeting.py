@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-from joinlab.analysis.conclusions import conclusion
 from joinlab.analysis.matching import Slot
+from joinlab.analysis.meanings import conclusion
 from joinlab.analysis.parting import Side
 from joinlab.analysis.wording import at_input, tensor
 from joinlab.ops import decode_values

@@ -1,0 +1,194 @@
+"""Meanings: what a call of DDP or Join asks, which call it shadows, and what a rank makes of the value it got.
+
+DDP and Join read very few of the values they exchange. What they conclude from those few is what a wrong meeting
+turns into a wrong turn: the one float of a barrier, read as "0 ranks have not joined", ends a rank's join phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from joinlab.ops import decode_values
+
+Number = int | float
+
+
+class Meaning(NamedTuple):
+    """What calls of one documented label mean.
+
+    asks       in a few words for a learner
+    shadows    the labels of which a rank that has joined shadows calls with these
+    concludes  what the issuer concludes from the one number that it reads
+    takes      what the issuer takes the values for
+    unread     PyTorch reduces the value, and never looks at the result
+    """
+
+    asks: str
+    shadows: tuple[str, ...] = ()
+    concludes: Callable[[Number], str] | None = None
+    takes: str = ""
+    unread: bool = False
+
+
+def _not_joined(count: Number) -> str:
+    if count == 0:
+        return "all ranks have joined"
+    if not _is_whole(count) or not 0 < count < 1e6:
+        return "not all have joined"
+    return "1 rank has not joined yet" if count == 1 else f"{number(count)} ranks have not joined yet"
+
+
+def _last(rank: Number) -> str:
+    return "no rank has the final parameters" if rank == -1 else f"rank {number(rank)} has the final parameters"
+
+
+def _synced(ranks: Number) -> str:
+    who = "the other ranks" if ranks else "no rank"
+    return f"{who} will synchronise gradients in this iteration"
+
+
+_SETUP = "DDP's setup"
+
+MEANINGS: Mapping[str, Meaning] = {  # by the part of a label in brackets, or by all of it
+    "DDP forward() 1": Meaning("forward 1", unread=True),
+    "DDP forward() 2": Meaning("forward 2", unread=True),
+    "DDP backward()": Meaning("backward", takes="the sum of all ranks' gradients"),
+    "DDP backward(), unused parameters": Meaning("unused parameters"),
+    "DDP backward(), comm hook": Meaning("backward (comm hook)"),
+    "DDP forward(), buffers": Meaning("buffers"),
+    "broadcast (DDP construction)": Meaning(_SETUP, takes="what rank 0's model holds"),
+    "DDP construction": Meaning(_SETUP),
+    "DDP bucket rebuild": Meaning("bucket rebuild"),
+    "notify_join_context()": Meaning("I have an input"),
+    "throw check": Meaning(
+        "has any rank run out?",
+        concludes=lambda value: "every rank has an input left" if value == 0 else "a rank has run out of inputs",
+    ),
+    "join() throw check": Meaning("I have run out", ("throw check",)),
+    "join() _get_num_nonjoined_procs()": Meaning(
+        "anyone left?", ("DDP forward() 1", "notify_join_context()"), concludes=_not_joined
+    ),
+    "join() check bwd grad sync": Meaning("sync gradients?", ("DDP forward() 2",), concludes=_synced),
+    "join() hook": Meaning("shadow gradient", ("DDP backward()",), unread=True),
+    "join() hook, unused parameters": Meaning(
+        "shadow unused parameters", ("DDP backward(), unused parameters",), unread=True
+    ),
+    "join() hook, buffers": Meaning("shadow buffers", ("DDP forward(), buffers",)),
+    "_find_common_rank()": Meaning("who is last?", concludes=_last),
+    "_find_common_rank(), DDP forward(), buffers": Meaning("whose buffers?"),
+    "_find_common_rank(), join() hook, buffers": Meaning(
+        "whose buffers?", ("_find_common_rank(), DDP forward(), buffers",)
+    ),
+    "sync final model params": Meaning("final parameters", takes="the final parameters"),
+    "barrier": Meaning("barrier", unread=True),
+    "ZeRO": Meaning("ZeRO step"),
+    "ZeRO join() hook": Meaning("shadow ZeRO step", ("ZeRO",)),
+}
+
+FAMILY = {
+    one: min(meaning.shadows)
+    for name, meaning in MEANINGS.items()
+    for one in (name, *meaning.shadows)
+    if meaning.shadows
+}
+"""One name for a call that is shadowed and for its shadow, by the part of either's label in brackets."""
+
+_NONE = Meaning("")
+
+
+def parts(label: str) -> tuple[str, str]:
+    """The op of a label, and what stands in its brackets.
+
+    >>> parts("all-reduce (join() hook)"), parts("send")
+    (('all-reduce', 'join() hook'), ('send', ''))
+    """
+    op, bracket, who = label.partition(" (")
+    return op, who.removesuffix(")") if bracket else ""
+
+
+def _meaning(label: str) -> Meaning:
+    return MEANINGS.get(label) or MEANINGS.get(parts(label)[1], _NONE)
+
+
+def asks(origin: str | None, op: str) -> str:
+    """What a call asks or does, in a few words for a learner. The documented label stays in `origin`.
+
+    >>> asks("all-reduce (join() _get_num_nonjoined_procs())", "all_reduce"), asks("all-reduce", "all_reduce")
+    ('anyone left?', 'all-reduce')
+    """
+    label = origin or op.replace("_", "-")
+    return _meaning(label).asks or parts(label)[1] or label
+
+
+def asks_of(row: Mapping[str, Any]) -> str:
+    """The same of a row of a Timeline's calls."""
+    return asks(row["origin"], row["op"])
+
+
+def quoted(row: Mapping[str, Any]) -> str:
+    """What a call asks, in quotes if it is more than one word.
+
+    >>> quoted({"origin": "all-reduce (join() _get_num_nonjoined_procs())", "op": "all_reduce"})
+    '"anyone left?"'
+    """
+    said = asks_of(row)
+    return f'"{said}"' if " " in said else said
+
+
+def is_setup(origin: str) -> bool:
+    """Whether a call of this label belongs to DDP's own setup, which the documented traces leave out."""
+    return any(words in origin for words in ("DDP construction", "DDP bucket rebuild"))
+
+
+def shadows(one: str, other: str) -> bool:
+    """Whether calls of these two labels are meant for each other: the same label, or a call and its shadow.
+
+    >>> shadows("all-reduce (join() hook)", "all-reduce (DDP backward())")
+    True
+    """
+    if one == other:
+        return True
+    (op, who), (other_op, other_who) = parts(one), parts(other)
+    return op == other_op and (other_who in _meaning(one).shadows or who in _meaning(other).shadows)
+
+
+def number(value: Number) -> str:
+    """A value as it is read: 1.0 is "1", a stray bit pattern stays "1.4013e-45", and nothing is rounded off to "3".
+
+    >>> number(1.0), number(0.5), number(1.401298464324817e-45), number(3.0000016689300537)
+    ('1', '0.5', '1.4013e-45', '3.00000167')
+    """
+    if isinstance(value, int) or _is_whole(value):
+        return str(int(value))
+    said = f"{value:.5g}"
+    return f"{value:.9g}" if _is_whole(float(said)) else said  # the little that it is off by may be the point
+
+
+def _is_whole(value: Number) -> bool:
+    return abs(value) < 1e15 and value == int(value)
+
+
+@lru_cache(4096)  # the same few values come again and again
+def conclusion(origin: str | None, value_out: str | None) -> str | None:
+    """What the issuer of a call made of the value it got, to be said after "rank 0"; None if that is not known.
+
+    origin     label of the call
+    value_out  as in Timeline.calls
+
+    >>> conclusion("all-reduce (join() _get_num_nonjoined_procs())", "[[0.0]]")
+    'read 0 and concluded that all ranks have joined'
+    >>> conclusion("all-reduce (barrier)", "[[0.0]]")
+    'discarded the value'
+    """
+    meaning = _meaning(origin or "")
+    if meaning.unread:
+        return "discarded the value"
+    values = [value for tensor in decode_values(value_out) or () for value in tensor]
+    if not values or any(not isinstance(value, int | float) for value in values):
+        return None
+    if meaning.concludes and len(values) == 1:
+        return f"read {number(values[0])} and concluded that {meaning.concludes(values[0])}"
+    got = ", ".join(map(number, values))
+    return f"took {got} for {meaning.takes}" if meaning.takes else f"got {got}"
