@@ -11,13 +11,15 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
 from joinlab.course import solutions
 from joinlab.course.exercises import EXERCISES
-from joinlab.course.questions import questions
-from tests.test_notebooks import COURSE, NOTEBOOKS, cells, lines, words
+from joinlab.course.questions import of_the_end, questions
+from tests.test_notebooks import NOTEBOOKS, cells, lines, load, words
 
 WORDS_A_MINUTE = 200
 PER_QUESTION = 0.25
@@ -34,28 +36,66 @@ LINES_AT_LEAST = 2
 """An exercise counts for so many lines even if its lines only have to be moved."""
 
 
-def parts(path: Path) -> dict[str, float]:
-    """The minutes for each part of a notebook."""
-    number = COURSE.index(path.stem) + 1
-    prose = "\n".join(re.sub(r"(?m)^The course: .*$", "", text) for text in cells(path, "markdown"))
-    asked = [one for one in questions().values() if one.notebook == number]
-    read = words(prose) + sum(words(" ".join((one.ask, one.code, *one.choices, one.why))) for one in asked)
-    code = cells(path, "code")
-    given = {line for cell in code for line in _lines_of(cell)}
-    exercises = [one.shown for one in EXERCISES.values() if one.notebook == number]
-    to_write: set[str] = set()
-    at_least = 0
-    for shown in exercises:
-        new = {line for name in shown for line in _lines_of(inspect.getsource(getattr(solutions, name)))} - given
-        at_least += max(0, LINES_AT_LEAST - len(new - to_write))
-        to_write |= new
-    return {
-        "reading": read / WORDS_A_MINUTE,
-        "questions": PER_QUESTION * len(asked),
-        "code": PER_CODE_LINE * sum(map(lines, code)),
-        "cells": PER_CELL * (len(code) - 1),
-        "exercises": PER_LINE_TO_WRITE * (len(to_write) + at_least),
-    }
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell: under which heading, its exercise or "", and its minutes without those of the exercise, and of that."""
+
+    heading: str
+    exercise: str
+    work: float
+    writing: float
+
+
+def timed(path: Path) -> Iterator[Cell]:
+    """The cells of a notebook with their minutes."""
+    given = {line for code in cells(path, "code") for line in _lines_of(code)}
+    heading = ""
+    for at, cell in enumerate(load(path)["cells"]):
+        text = "".join(cell["source"])
+        exercise, work, writing = "", 0.0, 0.0
+        if cell["cell_type"] == "markdown":
+            heading = (re.findall(r"(?m)^##? (?:\d+\. )?(.*)$", text) or [heading])[-1]
+            work = words(re.sub(r"(?m)^The course: .*$", "", text)) / WORDS_A_MINUTE
+        else:
+            asked = [questions()[name] for name in _asked(text)]
+            read = sum(words(" ".join((one.ask, one.code, *one.choices, one.why))) for one in asked)
+            work = PER_CODE_LINE * lines(text) + PER_CELL * (at > 1) + PER_QUESTION * len(asked) + read / WORDS_A_MINUTE
+            exercise = (re.findall(r'joinlab\.check\("(\w+)"', text) or [""])[0]
+            if exercise:
+                shown = EXERCISES[exercise].shown
+                new = {
+                    line for name in shown for line in _lines_of(inspect.getsource(getattr(solutions, name)))
+                } - given
+                given |= new
+                writing = PER_LINE_TO_WRITE * max(len(new), LINES_AT_LEAST)
+        yield Cell(heading, exercise, work, writing)
+
+
+def _asked(code: str) -> list[str]:
+    """The questions that a cell asks."""
+    named = [one or other for one, other in re.findall(r'joinlab\.quiz\("([\w-]+)"|ask="([\w-]+)"', code)]
+    return named + [
+        one.name for number in re.findall(r"joinlab\.quiz\((\d+)\)", code) for one in of_the_end(int(number))
+    ]
+
+
+def stretches(path: Path) -> list[float]:
+    """The minutes before the first exercise, between each and the next, and after the last."""
+    found = [0.0]
+    for cell in timed(path):
+        found[-1] += cell.work
+        if cell.exercise:
+            found.append(0.0)
+    return found
+
+
+def sections(path: Path) -> str:
+    """In which minute each part of a notebook begins: "0 First look, 3 A loop, ..."."""
+    begun, minute = {}, 0.0
+    for cell in timed(path):
+        begun.setdefault(cell.heading, round(minute))
+        minute += cell.work + cell.writing
+    return ", ".join(f"{at} {heading.replace('`', '')}" for heading, at in begun.items())
 
 
 def _lines_of(code: str) -> list[str]:
@@ -73,10 +113,9 @@ def _lines_of(code: str) -> list[str]:
 
 def minutes(path: Path) -> int:
     """The minutes of a notebook, to the next five."""
-    return 5 * ceil(sum(parts(path).values()) / 5)
+    return 5 * ceil(sum(cell.work + cell.writing for cell in timed(path)) / 5)
 
 
 if __name__ == "__main__":
     for one in NOTEBOOKS:
-        told = ", ".join(f"{name} {value:.1f}" for name, value in parts(one).items())
-        print(f"{one.stem}: {minutes(one)} minutes ({told})")
+        print(f"| {int(one.stem[:2])} | {sections(one)} |")

@@ -128,6 +128,22 @@ def test_it_states_the_minutes_that_are_estimated_for_it(path):
     assert f"About {minutes(path)} minutes" in " ".join(cells(path, "markdown")[0].split())
 
 
+@every_notebook
+def test_one_types_at_least_every_ten_minutes_and_in_the_first_five(path):
+    from tests.minutes import stretches
+
+    found = stretches(path)
+    assert max(found) <= 10
+    assert COURSE.index(path.stem) > 0 or found[0] <= 5
+
+
+@every_notebook
+def test_a_teacher_is_told_in_which_minute_each_part_begins(path):
+    from tests.minutes import sections
+
+    assert f"| {int(path.stem[:2])} | {sections(path)} |" in (FOLDER / "00_teaching.md").read_text()
+
+
 def test_the_route_of_three_hours_takes_three_hours():
     text = (FOLDER / "00_teaching.md").read_text().partition("## Three hours")[2].partition("\n## ")[0]
     assert sum(map(int, re.findall(r"(?m)^\| (\d+) \|", text))) == 3 * 60

@@ -1,13 +1,18 @@
 """The site: what a reader sees before and after an answer was chosen; and no page asks anything of a network."""
 
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import pytest
 
 from joinlab.course import paste, site
+from joinlab.course.questions import questions
 from joinlab.course.symptoms import SYMPTOMS
+from tests.answers import refusal
+from tests.test_notebooks import NOTEBOOKS
 
 pytest.importorskip("playwright.sync_api")
 from browser import watched
@@ -67,6 +72,27 @@ def test_a_symptom_says_cause_cure_and_that_it_was_tried(folder: Path) -> None:
     page = (folder / "symptoms" / "early_stopping.html").read_text("utf-8")
     assert "Tried: all ranks finish" in page
     assert "<ins>+         dist.all_reduce(stop, op=dist.ReduceOp.MAX)</ins>" in page
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_solved_notebook_passes_its_checks_and_its_questions_can_be_projected(path: Path) -> None:
+    solved = nbformat.reads(site.solved(path), as_version=4)
+    nbformat.validate(solved)
+    code = [cell.source for cell in solved.cells if cell.cell_type == "code"]
+    names: dict[str, Any] = {}
+    for before, check in pairwise(code):
+        if found := re.fullmatch(r'joinlab\.check\("(\w+)", (\w+)\)', check):
+            exec(before, names)
+            assert refusal(found[1], names[found[2]]) == ""
+    board = site._board(path)
+    asked = [one for one in questions().values() if one.notebook == int(path.stem[:2])]
+    assert board.count("<form") == board.count("data-right>") == len(asked)
+
+
+def test_every_collective_can_be_looked_up(tmp_path: Path) -> None:
+    page = site._collectives(tmp_path)
+    assert page.count("<h2 id=") == len(site.COLLECTIVES) == 10
+    assert (tmp_path / "collectives-runs.html").read_text("utf-8").count('class="run"') == 10
 
 
 @pytest.mark.browser

@@ -41,6 +41,9 @@ EXERCISES: Mapping[str, Exercise] = {
         judges.safe_loop,
         ("safe_loop",),
     ),
+    "ring_sum": Exercise(
+        2, "ring_sum(x): the sum of all ranks' x on every rank, by sends and receives.", judges.ring_sum, ("ring_sum",)
+    ),
     "gather_list": Exercise(
         2,
         "gather_list(tensors): return all ranks' lists of tensors as one list, rank 0's first, with one collective.",
@@ -65,17 +68,24 @@ EXERCISES: Mapping[str, Exercise] = {
         building.small_ddp,
         ("hand_out", "buckets_of", "SmallDDP"),
     ),
-    "gradient": Exercise(
-        7,
-        "gradient(own, world_size, divide_by_initial_world_size): what DDP makes of the gradients of the ranks left.",
-        judges.gradient,
-        ("gradient",),
+    "even_out": Exercise(
+        5, "even_out(rank, inputs): each rank trains on as many inputs as all have.", repairs.even_out, ("even_out",)
+    ),
+    "as_float": Exercise(6, "as_float(byte): the float that NCCL makes of it.", judges.as_float, ("as_float",)),
+    "mean_loss": Exercise(
+        6, "mean_loss(rank, inputs): the mean over all ranks' inputs, with join().", repairs.mean_loss, ("mean_loss",)
     ),
     "last_joiner": Exercise(
         7,
         "last_joiner(counts): the rank whose parameters all ranks have after join().",
         judges.last_joiner,
         ("last_joiner",),
+    ),
+    "gradient": Exercise(
+        7,
+        "gradient(own, world_size, divide_by_initial_world_size): what DDP makes of the gradients of the ranks left.",
+        judges.gradient,
+        ("gradient",),
     ),
     "small_join": Exercise(
         8,
@@ -112,6 +122,12 @@ EXERCISES: Mapping[str, Exercise] = {
         12, "Gradients are reduced in every second input.", repairs.every_second, ("every_second",)
     ),
     "unused": Exercise(12, "A model of which some ranks use only a part.", repairs.unused, ("Branches", "unused")),
+    "in_step": Exercise(
+        13,
+        "in_step(rank, stream): train until the first rank's stream has ended.",
+        repairs.in_step,
+        ("in_step",),
+    ),
 }
 """All exercises by name, in the order of the course."""
 

@@ -6,6 +6,7 @@ parameters win, in the same run.
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,8 +19,11 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from joinlab import scenarios
+from joinlab.analysis.matching import match
+from joinlab.cases import CASES
 from joinlab.course.judge import KEPT, Answer, Judge, Wrong, call, compare, issued, plain, run, uneven
 from joinlab.course.repairs import nothing_crosses
+from joinlab.emulator.emulate import emulate
 from joinlab.emulator.scheduler import current
 
 # ---- gather_list: one collective for a list of tensors
@@ -64,6 +68,26 @@ gather_list = Judge(
     lambda rng: Tensors(rng.randint(2, 4), rng.randint(2, 5), rng.randrange(10**9)),
     _gather_list,
 )
+
+# ---- ring_sum: an all-reduce of sends and receives
+
+
+def _ring_sum(answer: Answer, ranks: int) -> None:
+    for backend in ("nccl", "gloo"):
+        given = f"{ranks} ranks on {backend}"
+
+        def program(rank: int, inputs: Any) -> Any:
+            return plain(answer(torch.tensor([rank + 1.0, 3.0**rank])))
+
+        timeline = run(program, (1,) * ranks, given, backend=backend)
+        wanted = [float(sum(range(1, ranks + 1))), sum(3.0**rank for rank in range(ranks))]
+        for rank, found in enumerate(timeline.returns):
+            compare(found, wanted, given, f"the sum on rank {rank}")
+            if others := {row["op"] for row in issued(timeline, rank)} - {"send", "recv"}:
+                raise Wrong(f"with {given}, rank {rank} called {', '.join(sorted(others))}; send and receive only.")
+
+
+ring_sum = Judge((2, 3, 4), lambda rng: rng.randint(2, 5), _ring_sum)
 
 # ---- accumulate: several backwards, one reduction
 
@@ -231,6 +255,20 @@ def _safe_loop(answer: Answer, counts: tuple[int, ...]) -> None:
 
 
 safe_loop = Judge(((2, 2), (2, 3), (3, 1), (0, 2), (1, 2, 4)), lambda rng: uneven(rng), _safe_loop)
+
+# ---- as_float: what an `anyone left?` reads of a barrier's byte
+
+
+def _as_float(answer: Answer, byte: int) -> None:
+    timeline = emulate(CASES[4].program, (1, 2), era="1.9", barrier_value=byte)
+    met = next(slot for slot in match(timeline) if slot.met and not slot.expected)
+    expected = json.loads(timeline.call(0, met.calls[0])["value_out"] or "")[0][0]
+    said = call(answer, (byte,), f"the byte {byte}")
+    if not isinstance(said, float) or said != expected:
+        raise Wrong(f"with the byte {byte}, expected {expected!r}, got {said!r}.")
+
+
+as_float = Judge((7, 0, 1, 255), lambda rng: rng.randint(1, 255), _as_float)
 
 # ---- shadows: what a rank that has joined still calls
 

@@ -1,4 +1,4 @@
-"""Judges of notebook 12: six programs that hang, judged by running what the learner made of them.
+"""Judges of programs that hang, or would, judged by running what the learner made of them.
 
 A repair is right if every rank finishes on NCCL and on gloo, nothing is left pending, no call meets one that was not
 meant for it, and the program still does what it is for. Every input of every rank has a value of its own, so that the
@@ -13,8 +13,10 @@ from collections.abc import Callable, Sequence
 from math import isclose
 from typing import Any
 
+import torch
+
 from joinlab.analysis.matching import match
-from joinlab.course.judge import Answer, Fed, Judge, Wrong, compare, fed, issued, plain, run
+from joinlab.course.judge import Answer, Fed, Judge, Wrong, compare, fed, issued, plain, run, uneven
 from joinlab.timeline import Timeline
 
 GRADIENTS = "all-reduce (DDP backward())"
@@ -31,19 +33,26 @@ def nothing_crosses(timeline: Timeline, given: str) -> None:
             raise Wrong(f"with {given}, calls met that were not meant for each other: {' and '.join(calls)}.")
 
 
-def _repair(purpose: Purpose, *known: Counts) -> Judge:
+def _repair(
+    purpose: Purpose,
+    *known: Counts,
+    draw: Callable[[random.Random], Counts] | None = None,
+    feed: Callable[[Fed], Any] = lambda inputs: inputs,
+) -> Judge:
+    """`draw`: counts of inputs; None: even ones. `feed` makes of a rank's inputs what the answer is given."""
+
     def hold(answer: Answer, counts: Counts) -> None:
         for backend in ("gloo", "nccl"):
             given = f"inputs={counts} on {backend}"
 
             def program(rank: int, inputs: Any) -> Any:
-                return plain(answer(rank, Fed(inputs, fed(rank, len(inputs)))))
+                return plain(answer(rank, feed(Fed(inputs, fed(rank, len(inputs))))))
 
             timeline = run(program, counts, given, backend=backend)
             nothing_crosses(timeline, given)
             purpose(timeline, counts, given)
 
-    return Judge(known, _even, hold)
+    return Judge(known, draw or _even, hold)
 
 
 def _even(rng: random.Random) -> Counts:
@@ -148,6 +157,28 @@ def _saves(timeline: Timeline, counts: Counts, given: str) -> None:
     _exchanged(timeline, given)
 
 
+def _keeps_even(timeline: Timeline, counts: Counts, given: str) -> None:
+    _trains(timeline, min(counts), given)
+    _exchanged(timeline, given)
+
+
+def _means(timeline: Timeline, counts: Counts, given: str) -> None:
+    def plainly(rank: int, inputs: Any) -> list[float]:
+        model = torch.nn.Linear(1, 1)  # seeded alike on all ranks
+        return [model(torch.tensor([value])).item() for of, count in enumerate(counts) for value in fed(of, count)]
+
+    for rank, count in enumerate(counts):
+        worked = sum(row["origin"] == GRADIENTS for row in issued(timeline, rank))
+        compare(worked, count, given, f"of how many inputs rank {rank} reduced the gradients")
+    losses = run(plainly, (1,), given).returns[0]
+    compare(list(timeline.returns), [sum(losses) / len(losses)] * len(counts), given, "the mean that each rank returns")
+
+
+UNEVEN = ((2, 3), (3, 1), (1, 2, 4))
+
+even_out = _repair(_keeps_even, *UNEVEN, draw=lambda rng: uneven(rng, least=1))
+in_step = _repair(_keeps_even, *UNEVEN, draw=lambda rng: uneven(rng, least=1), feed=iter)
+mean_loss = _repair(_means, *UNEVEN, draw=uneven)
 report = _repair(_reports, (2, 2), (3, 3, 3))
 stop_early = _repair(_stops, (4, 4), (5, 5, 5))
 skip_bad = _repair(_skips, (3, 3), (4, 4, 4))

@@ -1,5 +1,7 @@
 """The site: the story of the thread on one page, a page for each symptom, one for a log, and the notebooks. Offline.
 
+For teachers: the notebooks with their solutions, and their questions in large letters.
+
     python -m joinlab.course.site out/site        # what `make site` runs
 
 `essay.md` is the story, in Markdown with blocks between lines of three colons: figures, questions, the loops side by
@@ -8,6 +10,7 @@ side, the table of endings. Pages hold all that they show; none asks anything of
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import sys
@@ -27,11 +30,15 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
+from joinlab import scenarios
 from joinlab.cases import CASES
 from joinlab.course import paste
+from joinlab.course.exercises import solution
+from joinlab.course.questions import Question, questions
 from joinlab.course.symptoms import SYMPTOMS, Symptom
 from joinlab.emulator.emulate import emulate
 from joinlab.emulator.recorded import MOST, recorded
+from joinlab.picture.holdings import who_holds
 from joinlab.picture.page import Position, write_html, write_sliders
 from joinlab.story.judge import tell
 from joinlab.story.words import ends, told
@@ -49,7 +56,7 @@ def write_site(folder: Path, notebooks: Sequence[Path] = ()) -> Path:
     notebooks  those to run and to render; each takes as long as it runs
     """
     shutil.rmtree(folder, ignore_errors=True)
-    for name in ("figures", "symptoms", "notebooks"):
+    for name in ("figures", "symptoms", "notebooks", "solutions", "board"):
         (folder / name).mkdir(parents=True)
     with ThreadPoolExecutor(2) as pool:  # each notebook has a kernel, a process of its own; the longest go first
         pages = {one: pool.submit(rendered, one) for one in sorted(notebooks, key=lambda one: -one.stat().st_size)}
@@ -58,7 +65,10 @@ def write_site(folder: Path, notebooks: Sequence[Path] = ()) -> Path:
             (folder / "symptoms" / f"{symptom.name}.html").write_text(_symptom(symptom, folder / "symptoms"), "utf-8")
         (folder / "symptoms" / "index.html").write_text(_symptoms(), "utf-8")
         (folder / "paste.html").write_text(_page("Paste your log", paste.body()), "utf-8")
+        (folder / "collectives.html").write_text(_collectives(folder), "utf-8")
         for notebook, page in pages.items():
+            (folder / "solutions" / notebook.name).write_text(solved(notebook), "utf-8")
+            (folder / "board" / f"{notebook.stem}.html").write_text(_board(notebook), "utf-8")
             (folder / "notebooks" / f"{notebook.stem}.html").write_text(page.result(), "utf-8")
     return folder / "index.html"
 
@@ -72,8 +82,12 @@ def essay(figures: Path, notebooks: Sequence[Path] = ()) -> str:
     body = "".join(_blocks(text, figures))
     body += '<p>A job of your own hangs? <a href="paste.html">Paste its log</a>.</p>'
     if notebooks:
-        body += "<h2>The notebooks</h2><ul>"
-        body += "".join(f'<li><a href="notebooks/{one.stem}.html">{escape(_title(one))}</a></li>' for one in notebooks)
+        body += '<h2>The notebooks</h2><p>And <a href="collectives.html">all collectives</a>, to look up.</p><ul>'
+        body += "".join(
+            f'<li><a href="notebooks/{one.stem}.html">{escape(_title(one))}</a> <span class="soft">'
+            f'<a href="board/{one.stem}.html">to project</a>, <a href="solutions/{one.name}">solved</a></span></li>'
+            for one in notebooks
+        )
         body += "</ul>"
     return _page("One input more: DDP, join() and uneven inputs", body)
 
@@ -273,6 +287,55 @@ def rendered(path: Path) -> str:
     page = HTMLExporter(config=still, template_name="basic")  # type: ignore[no-untyped-call]
     body, _ = page.from_notebook_node(notebook)
     return _page(_title(path), body)
+
+
+def solved(path: Path) -> str:
+    """A notebook with its solutions filled in, as JSON: each stands before the cell that checks it."""
+    notebook = json.loads(path.read_text("utf-8"))
+    cells = []
+    for cell in notebook["cells"]:
+        text = "".join(cell["source"])
+        if cell["cell_type"] == "code" and (found := re.search(r'joinlab\.check\("(\w+)", (\w+)\)', text)):
+            body = f"from joinlab.course.solutions import *  # what it needs\n\n\n{solution(found[1])}"
+            cells.append(cell | {"id": f"{cell['id']}-solved", "source": body})
+            cell = cell | {"source": found[0]}
+        cells.append(cell)
+    return json.dumps(notebook | {"cells": cells}, indent=1, ensure_ascii=False)
+
+
+def _board(path: Path) -> str:
+    """The questions of a notebook, in letters for the wall; each answer appears when one commits."""
+    number = int(path.stem[:2])
+    asked = "".join(
+        _question(one.name.replace(".", "-end-"), _lines(one)) for one in questions().values() if one.notebook == number
+    )
+    return _page(f"{number}. {_title(path)}", f'<h1 class="board">{number}. {_title(path)}</h1>{asked}')
+
+
+def _lines(one: Question) -> list[str]:
+    """A question as the essay writes it."""
+    choices = (f"- ({'x' if choice == one.answer else ' '}) {choice}" for choice in one.choices)
+    return [one.ask, *(f"`{line}`  " for line in one.code.strip().splitlines()), *choices, f"= {one.why}"]
+
+
+COLLECTIVES: tuple[str, ...] = ("broadcast", "reduce", "all_reduce", "gather", "all_gather", "scatter")
+COLLECTIVES += ("reduce_scatter", "all_to_all", "send_and_recv", "barrier")
+
+
+def _collectives(folder: Path) -> str:
+    """Every collective with who held what before and after, and its lanes."""
+    runs = {name: emulate(getattr(scenarios, name), (1, 1, 1)) for name in COLLECTIVES}
+    write_html(runs, folder / "collectives-runs.html")
+    rows = "".join(
+        f'<h2 id="{name}"><code>{name}</code></h2>{_python(getsource(getattr(scenarios, name)))}'
+        f"{who_holds(run)._repr_html_()}"
+        for name, run in runs.items()
+    )
+    return _page(
+        "Collectives",
+        f"<h1>Collectives</h1><p>Three ranks, on a model of NCCL.</p>{rows}<h2>The calls</h2>"
+        '<figure><iframe title="The runs" src="collectives-runs.html"></iframe></figure>',
+    )
 
 
 def _title(notebook: Path) -> str:

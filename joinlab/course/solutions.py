@@ -5,7 +5,8 @@ Each stands under the name of its exercise; exercises.py says what is asked, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -13,6 +14,20 @@ import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def ring_sum(x: torch.Tensor) -> torch.Tensor:
+    """What came from the left goes on to the right, until every rank has seen all."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    passed = total = x
+    for _ in range(size - 1):
+        received = torch.empty_like(x)
+        send = dist.P2POp(dist.isend, passed, (rank + 1) % size)
+        receive = dist.P2POp(dist.irecv, received, (rank - 1) % size)
+        for work in dist.batch_isend_irecv([send, receive]):
+            work.wait()
+        passed, total = received, total + received
+    return total
 
 
 def gather_list(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -38,6 +53,46 @@ def safe_loop(rank: int, inputs: Sequence[torch.Tensor]) -> None:
         for input in inputs:
             model(input).backward()
     dist.barrier()
+
+
+def even_out(rank: int, inputs: Sequence[torch.Tensor]) -> None:
+    """The smallest count holds for all; a barrier behind it hangs nothing."""
+    model = DDP(torch.nn.Linear(1, 1))
+    count = torch.tensor(len(inputs))
+    dist.all_reduce(count, op=dist.ReduceOp.MIN)
+    for input in inputs[: int(count)]:
+        model(input).backward()
+
+
+def in_step(rank: int, stream: Iterator[torch.Tensor]) -> None:
+    """Before each step: has every rank an input?"""
+    model = DDP(torch.nn.Linear(1, 1))
+    while True:
+        input = next(stream, None)
+        flag = torch.tensor(float(input is not None))
+        dist.all_reduce(flag, op=dist.ReduceOp.MIN)
+        if not flag.item():
+            break
+        model(input).backward()
+
+
+def as_float(byte: int) -> float:
+    """The byte and three that are 0, read as a float: the lowest byte comes first."""
+    (number,) = struct.unpack("<f", bytes([byte, 0, 0, 0]))
+    return number  # type: ignore[no-any-return]
+
+
+def mean_loss(rank: int, inputs: Sequence[torch.Tensor]) -> float:
+    """Collected in the loop, and reduced once behind join()."""
+    model = DDP(torch.nn.Linear(1, 1))
+    total = torch.zeros(2)
+    with model.join():
+        for input in inputs:
+            loss = model(input)
+            loss.backward()
+            total += torch.tensor([loss.item(), 1.0])
+    dist.all_reduce(total)
+    return (total[0] / total[1]).item()
 
 
 def gradient(own: Sequence[float], world_size: int, divide_by_initial_world_size: bool) -> float:

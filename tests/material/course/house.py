@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -51,6 +53,145 @@ def last_rank_first(tensors):
 
 def as_one_tensor(tensors):
     return torch.stack(solutions.gather_list(tensors))
+
+
+# ---- ring_sum
+
+
+def in_turns(x, first=lambda rank: rank % 2 == 0):
+    """The even ranks send first, the odd ones receive first; where their number is odd, rank 0 waits for the last."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    passed = total = x
+    for _ in range(size - 1):
+        received = torch.empty_like(x)
+        turns = [lambda out=passed: dist.send(out, (rank + 1) % size), lambda: dist.recv(received, (rank - 1) % size)]  # noqa: B023
+        for turn in turns if first(rank) else turns[::-1]:
+            turn()
+        passed, total = received, total + received
+    return total
+
+
+def all_send_first(x):
+    return in_turns(x, first=lambda rank: True)
+
+
+def all_receive_first(x):
+    return in_turns(x, first=lambda rank: False)
+
+
+def reduced(x):
+    dist.all_reduce(x)
+    return x
+
+
+def once_round_the_ring(x):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    received = torch.empty_like(x)
+    ends = [dist.P2POp(dist.isend, x, (rank + 1) % size), dist.P2POp(dist.irecv, received, (rank - 1) % size)]
+    for work in dist.batch_isend_irecv(ends):
+        work.wait()
+    return x + received
+
+
+# ---- even_out, in_step and mean_loss
+
+
+def trained(inputs, barrier=True):
+    model = DDP(torch.nn.Linear(1, 1))
+    for input in inputs:
+        model(input).backward()
+    if barrier:
+        dist.barrier()
+
+
+def two_of_each(rank, inputs):
+    trained(itertools.islice(inputs, 2))
+
+
+def all_of_them(rank, inputs):
+    trained(inputs)
+
+
+def all_but_the_last(rank, inputs):
+    trained(list(inputs)[:-1])
+
+
+def none_at_all(rank, inputs):
+    trained([])
+
+
+def as_many_as_the_longest(rank, inputs):
+    inputs = list(inputs)
+    count = torch.tensor(len(inputs))
+    dist.all_reduce(count, op=dist.ReduceOp.MAX)
+    trained(inputs[: int(count)])
+
+
+def the_last_of_each(rank, inputs):
+    inputs = list(inputs)
+    count = torch.tensor(len(inputs))
+    dist.all_reduce(count, op=dist.ReduceOp.MIN)
+    trained(inputs[-int(count) :])
+
+
+def counted_before(rank, inputs):
+    inputs = list(inputs)
+    counts = [None] * dist.get_world_size()
+    dist.all_gather_object(counts, len(inputs))
+    trained(inputs[: min(counts)], barrier=False)
+
+
+def loss_of(each=lambda sums: sums, all=lambda sums: sums):
+    """The sum of its losses and their number, by rank, made into a mean."""
+
+    def answer(rank, inputs):
+        model = DDP(torch.nn.Linear(1, 1))
+        sums = torch.zeros(2)
+        with model.join():
+            for input in inputs:
+                loss = model(input)
+                loss.backward()
+                sums += torch.tensor([loss.item(), 1.0])
+        sums = each(sums)
+        dist.all_reduce(sums)
+        sums = all(sums)
+        return (sums[0] / sums[1]).item()
+
+    return answer
+
+
+def reduced_under_join(rank, inputs):
+    model = DDP(torch.nn.Linear(1, 1))
+    total = torch.zeros(2)
+    with model.join():
+        for input in inputs:
+            loss = model(input)
+            loss.backward()
+            dist.all_reduce(part := torch.tensor([loss.item(), 1.0]))
+            total += part
+    return (total[0] / total[1]).item()
+
+
+def its_own(rank, inputs):
+    model = DDP(torch.nn.Linear(1, 1))
+    losses = [0.0]
+    with model.join():
+        for input in inputs:
+            loss = model(input)
+            loss.backward()
+            losses.append(loss.item())
+    return sum(losses) / max(len(losses) - 1, 1)
+
+
+def without_joining(rank, inputs):
+    model = DDP(torch.nn.Linear(1, 1))
+    total = torch.tensor([0.0, len(inputs)])
+    for input in inputs:
+        loss = model(input)
+        loss.backward()
+        total[0] += loss.item()
+    dist.all_reduce(total)
+    return (total[0] / total[1]).item()
 
 
 # ---- accumulate
@@ -744,7 +885,27 @@ def with_floats(model, inputs, train):
     torch.nn.utils.vector_to_parameters(flat, model.parameters())
 
 
+OF_SHARES = [two_of_each, all_of_them, all_but_the_last, none_at_all, as_many_as_the_longest, the_last_of_each]
+
 WRONG: dict[str, list[Callable[..., Any]]] = {
+    "ring_sum": [all_send_first, all_receive_first, reduced, once_round_the_ring, lambda x: x * dist.get_world_size()],
+    "even_out": OF_SHARES,
+    "in_step": OF_SHARES,
+    "as_float": [
+        float,
+        lambda byte: 0.0,
+        lambda byte: struct.unpack(">f", bytes([byte, 0, 0, 0]))[0],
+        lambda byte: struct.unpack("<f", bytes([0, 0, 0, byte]))[0],
+        lambda byte: struct.unpack("<f", bytes([byte] * 4))[0],
+    ],
+    "mean_loss": [
+        reduced_under_join,
+        its_own,
+        without_joining,
+        loss_of(each=lambda sums: torch.stack([sums[0] / sums[1].clamp(min=1), torch.ones(())])),
+        loss_of(all=lambda sums: torch.stack([sums[0], torch.ones(())])),
+        loss_of(all=lambda sums: torch.stack([sums[0], torch.tensor(float(dist.get_world_size()))])),
+    ],
     "gather_list": [
         one_call_a_tensor,
         tensor_by_tensor,
@@ -848,6 +1009,11 @@ WRONG: dict[str, list[Callable[..., Any]]] = {
 """Plausible mistakes. The starters of the notebooks are tested beside them, as they stand there."""
 
 RIGHT: dict[str, list[Callable[..., Any]]] = {
+    "ring_sum": [in_turns],
+    "even_out": [counted_before],
+    "in_step": [counted_before],
+    "as_float": [lambda byte: byte * 2.0**-149],
+    "mean_loss": [loss_of()],
     "gather_list": [lambda tensors: tuple(solutions.gather_list(tensors))],
     "accumulate": [],
     "safe_loop": [two_barriers],
