@@ -29,6 +29,8 @@ def files(tmp_path_factory):
         write_html(run, folder / f"{name}.html")
     positions(folder / "positions.html")
     gallery(folder / "gallery.html")
+    found = joinlab.sweep(joinlab.cases.case_4, range(3))
+    (folder / "sweep.html").write_text(f"<!doctype html><title>A cell</title>{found._repr_html_()}", "utf-8")
     return folder
 
 
@@ -37,14 +39,15 @@ def opened(browser, files):
     """Opens a page at an address; at the end, nothing was asked for and nothing went wrong."""
     open_pages = []
 
-    def go(name: str, at: str = "", **options):
+    def go(name: str, at: str = "", frame: str = "", **options):
         file = (files / f"{name}.html").as_uri()
         page = watched(browser, [file], **{"viewport": WIDE, **options})
         open_pages.append(page)
         made = page.__enter__()
         made.goto(file + at)
-        made.locator(".jl-stage .jl-scene").wait_for()
-        return made
+        inside = made.frame_locator(frame) if frame else made
+        inside.locator(".jl-stage .jl-scene").wait_for()
+        return inside
 
     yield go
     for page in open_pages:
@@ -189,3 +192,14 @@ def test_a_phone_scrolls_the_gallery_one_way(opened):
     page = opened("gallery", viewport={"width": 390, "height": 844})
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     expect(page.locator(".gallery label").first).to_contain_text("NCCL, PyTorch 1.9, modelled")
+
+
+def test_a_cell_of_a_map_of_endings_leads_to_its_run(opened):
+    frame = opened("sweep", frame="iframe")
+    headline = frame.locator(".jl-headline")
+    expect(headline).to_contain_text("Rank 1 hangs.")  # with 0 and 1 inputs, the fewest that hang
+    frame.locator("[data-cell='1,1']").click()
+    expect(headline).not_to_contain_text("hangs")
+    frame.get_by_role("grid").press("ArrowRight")
+    expect(frame.locator("[data-cell='2,1']")).to_have_attribute("aria-selected", "true")
+    expect(headline).to_contain_text("hangs")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
+from html import unescape
+
 import polars as pl
 import pytest
 
 import joinlab
 from joinlab import cases
 from joinlab.errors import ProgramError
-from joinlab.notebook.sweep import COLORS, SIGNS, Overall, overall_of, pairs, sweep
+from joinlab.notebook.sweep import SIGNS, Overall, overall_of, pairs, sweep
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +52,23 @@ def test_the_table_has_a_row_for_each_run(found):
     assert row["overall"] == "a rank hangs" and row["endings"] == ["finished", "hung (proven)"]
 
 
-def test_the_figure_has_a_cell_for_each_run_with_its_sign(found):
-    (drawn,) = found.figure().data
-    assert [list(drawn.x), list(drawn.y)] == [[0, 1, 2], [0, 1, 2]]
-    assert drawn.text[1][1] == SIGNS[Overall.FINISHES] and drawn.text[2][1] == SIGNS[Overall.HANGS]
-    assert drawn.customdata[2][1] == "a rank hangs" and len(set(COLORS.values())) == len(Overall)
+def test_it_shows_its_map_by_itself(found):
+    assert repr(found).splitlines() == [
+        "<Sweep of 'case_4': 3 x all ranks finish, 6 x a rank hangs>",
+        "  2  ✕  ✕  ·",
+        "  1  ✕  ·  ✕",
+        "  0  ·  ✕  ✕",
+        "     0  1  2   inputs: rank 0 across, rank 1 upward",
+    ]
+    page = unescape(found._repr_html_())
+    told = json.loads(re.search(r'id="positions">(.*?)</script>', page)[1])
+    kinds = [kind["sign"] for kind in told["map"]["kinds"]]
+    assert {counts: kinds[kind] for counts, kind in told["map"]["cells"].items() if counts[0] == "0"} == {
+        "0,0": SIGNS[Overall.FINISHES],
+        "0,1": SIGNS[Overall.HANGS],
+        "0,2": SIGNS[Overall.HANGS],
+    }
+    assert 'data-inputs="0,1"' in page  # it starts where it hangs
 
 
 def test_progress_is_told_after_each_run():
@@ -61,11 +77,10 @@ def test_progress_is_told_after_each_run():
     assert told == [(1, 2), (2, 2)]
 
 
-def test_any_number_of_ranks_has_a_table_and_two_a_figure():
+def test_any_number_of_ranks_has_a_table_and_two_a_map():
     three = sweep(cases.case_1, [(1, 1, 2)])
     assert three.table["inputs"].to_list() == [[1, 1, 2]]
-    with pytest.raises(ProgramError, match="two ranks"):
-        three.figure()
+    assert three._repr_html_() is None and repr(three) == "<Sweep of 'case_1': 1 x all ranks finish>"
 
 
 @pytest.mark.parametrize(("counts", "message"), [(7, "counts="), ([(1, -1)], "0 inputs"), (["56"], "inputs=")])

@@ -49,7 +49,7 @@ class Board(View):
     """
 
     _esm = script("board.js")
-    _css = style("view.css", "first.css", "bench.css")
+    _css = style("view.css", "first.css", "bench.css", "map.css")
 
     alike = traitlets.Bool(False).tag(sync=True)  # every rank has a slider, and so a lane
     counts = traitlets.List(traitlets.Int(), [5, 6]).tag(sync=True, echo_update=False)

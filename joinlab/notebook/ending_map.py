@@ -19,7 +19,7 @@ from joinlab.errors import JoinlabError
 from joinlab.notebook.ahead import MOST_BYTES, Ahead
 from joinlab.notebook.board import MAX_INPUTS
 from joinlab.notebook.session import Session, Setting
-from joinlab.notebook.sweep import COLORS, COUNTS, SIGNS, Overall, overall_of
+from joinlab.notebook.sweep import COUNTS, KINDS, Overall, overall_of
 from joinlab.notebook.view import packed
 from joinlab.timeline import EndKind
 
@@ -42,8 +42,6 @@ REST_S = 0.005
 
 PAUSE_S = 0.3
 """After a move: the next one, where several follow each other, waits for no emulation of the map."""
-
-KINDS = [{"name": str(how), "sign": SIGNS[how], "color": COLORS[how]} for how in Overall]
 
 
 class EndingMap:

@@ -3,7 +3,7 @@
 found = joinlab.sweep(joinlab.cases.case_4)         # rank 0 x rank 1, 0 to 8 inputs each
 found.hangs[0]                                      # the smallest inputs with which a rank hangs: (0, 1)
 found.table                                         # polars: one row per emulation
-found.figure()                                      # Plotly: a heatmap
+found                                               # in a notebook: the map, and the run of the cell one clicks
 """
 
 from __future__ import annotations
@@ -11,18 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import Any, assert_never
 
 import polars as pl
 
 from joinlab.analysis.matching import match as match_slots
 from joinlab.errors import ProgramError
+from joinlab.picture.page import Position, in_frame, slider_page
 from joinlab.picture.theme import CHIPS, FINE, WRONG
 from joinlab.program.program import Program, check_inputs, check_program, program_name
 from joinlab.timeline import EndKind, Timeline
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 COUNTS = tuple(range(9))
 
@@ -37,7 +35,7 @@ class Overall(StrEnum):
 
 
 SIGNS: Mapping[Overall, str] = {
-    Overall.FINISHES: "✓",
+    Overall.FINISHES: "·",
     Overall.LUCK: "≠",
     Overall.HANGS: "✕",
     Overall.RAISES: "!",
@@ -51,6 +49,13 @@ COLORS: Mapping[Overall, str] = {
     Overall.RAISES: CHIPS[3],
 }
 """Of the palette that the pictures have: every common colour blindness tells them apart."""
+
+
+KINDS = [{"name": str(how), "sign": SIGNS[how], "color": COLORS[how]} for how in Overall]
+"""As static/map.js draws them: the first is quiet."""
+
+MOST_CELLS = 289
+"""A map of more runs is not sent to a notebook: 17 x 17 of a small program take about 1 MB."""
 
 
 def overall_of(timeline: Timeline) -> Overall:
@@ -106,53 +111,32 @@ class Sweep:
         schema: Any = {"inputs": pl.List(pl.Int64), "overall": pl.String, "endings": pl.List(pl.String)}
         return pl.DataFrame(rows, schema=schema)
 
-    def figure(self) -> Figure:
-        """The map as a Plotly heatmap, of two ranks: rank 0 across, rank 1 upward. Raises ProgramError for others."""
-        import plotly.graph_objects as go
+    def _repr_html_(self) -> str | None:
+        """The map of two ranks: what goes wrong stands out, and a click on a cell shows its run."""
+        if not self._is_map or len(self.timelines) > MOST_CELLS:
+            return None
+        kinds = list(Overall)
+        cells = {",".join(map(str, counts)): kinds.index(how) for counts, how in self.overall.items()}
+        start = Position(self.program, "", (self.hangs or list(self.timelines))[0])
+        runs = [(Position(self.program, "", counts), run) for counts, run in self.timelines.items()]
+        told = {"most": max(map(max, self.timelines)), "kinds": KINDS, "cells": cells}
+        name = f"{self.program}: how it ends"
+        return in_frame(name, slider_page(name, runs, start, told))
 
-        found = self.overall
-        if {len(counts) for counts in found} != {2}:
-            raise ProgramError("a map is drawn for two ranks; .table has the endings of any number of them")
-        across, upward = (sorted({counts[rank] for counts in found}) for rank in (0, 1))
-        numbers = {how: number for number, how in enumerate(Overall)}
-        cells = [[found.get((x, y)) for x in across] for y in upward]
-        shown = sorted({numbers[how] for how in found.values()})
-        legend = [f"{SIGNS[how]} {how}" for how in Overall]
-        steps = len(Overall)
-        scale = [(at / steps, color) for number, color in enumerate(COLORS.values()) for at in (number, number + 1)]
-        drawn: Any = go.Heatmap(
-            x=across,
-            y=upward,
-            z=[[None if how is None else numbers[how] for how in row] for row in cells],
-            zmin=-0.5,
-            zmax=steps - 0.5,
-            colorscale=scale,
-            text=[["" if how is None else SIGNS[how] for how in row] for row in cells],
-            customdata=[["" if how is None else str(how) for how in row] for row in cells],
-            texttemplate="%{text}",
-            hovertemplate="rank 0: %{x}, rank 1: %{y} inputs<br>%{customdata}<extra></extra>",
-            xgap=1,
-            ygap=1,
-            colorbar={
-                "tickvals": shown,
-                "ticktext": [legend[number] for number in shown],
-            },
-        )
-        layout = {
-            "title": f"{self.program}: how it ends",
-            "paper_bgcolor": "rgba(0,0,0,0)",
-            "plot_bgcolor": "rgba(0,0,0,0)",
-        }
-        axes = {
-            f"{axis}axis": {"title": f"inputs of rank {rank}", "dtick": 1, "showgrid": False}
-            for rank, axis in enumerate("xy")
-        }
-        return go.Figure(drawn, layout | axes | {"yaxis_scaleanchor": "x"})
+    @property
+    def _is_map(self) -> bool:
+        return {len(counts) for counts in self.timelines} == {2}
 
     def __repr__(self) -> str:
         found = self.overall
         told = ", ".join(f"{list(found.values()).count(how)} x {how}" for how in Overall if how in found.values())
-        return f"<Sweep of {self.program!r}: {told or 'nothing was asked'}>"
+        lines = [f"<Sweep of {self.program!r}: {told or 'nothing was asked'}>"]
+        if self._is_map:
+            every = range(max(map(max, found)) + 1)
+            signs = {counts: SIGNS[how] for counts, how in found.items()}
+            lines += [f"{y:>3} {' '.join(f'{signs.get((x, y), chr(32)):>2}' for x in every)}" for y in reversed(every)]
+            lines.append(f"    {' '.join(f'{x:>2}' for x in every)}   inputs: rank 0 across, rank 1 upward")
+        return "\n".join(lines)
 
 
 def pairs(counts: Iterable[Any], ranks: int = 2) -> list[tuple[int, ...]]:

@@ -34,7 +34,7 @@ MAX_OUTPUT = 20_000
 LARGE = 2_000_000
 """Of a page with more bytes than this, the size is said before it is written."""
 
-SHEETS = ("view.css", "first.css", "page.css")
+SHEETS = ("view.css", "first.css", "map.css", "page.css")
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 
 
@@ -141,12 +141,19 @@ def _runs(named: list[tuple[str, Timeline]], numbers: list[int]) -> Iterator[str
 def framed(timeline: Timeline) -> str:
     """The page of one Timeline as an HTML element that needs nothing around it, for front ends without widgets."""
     name = title(timeline)
-    inside, look = escape(page([(name, timeline)])), "width:100%;height:46rem;border:0"
-    return f'<iframe title="{escape(shown(name))}" srcdoc="{inside}" style="{look}"></iframe>'
+    return in_frame(name, page([(name, timeline)]))
 
 
-def slider_page(heading: str, runs: Iterable[tuple[Position, Timeline]], start: Position) -> str:
-    """The text of the page with sliders."""
+def in_frame(name: str, text: str) -> str:
+    """A page as an HTML element."""
+    look = "width:100%;height:46rem;border:0"
+    return f'<iframe title="{escape(shown(name))}" srcdoc="{escape(text)}" style="{look}"></iframe>'
+
+
+def slider_page(
+    heading: str, runs: Iterable[tuple[Position, Timeline]], start: Position, map: Mapping[str, object] | None = None
+) -> str:
+    """The text of the page with sliders. `map`: of endings, as static/map.js draws it, to move by a click."""
     data = LaneData()
     printed: dict[str, Timeline] = {}  # one run of each program
     found: dict[Position, int] = {}
@@ -156,10 +163,15 @@ def slider_page(heading: str, runs: Iterable[tuple[Position, Timeline]], start: 
             printed[position.program] = timeline
     if start.program not in printed:
         raise ValueError(f"the controls start at {start}, and there is no run")
-    return shown("".join(document(heading, _sliders(found, start, printed), data)))
+    return shown("".join(document(heading, _sliders(found, start, printed, map), data)))
 
 
-def _sliders(found: Mapping[Position, int], start: Position, printed: Mapping[str, Timeline]) -> Iterator[str]:
+def _sliders(
+    found: Mapping[Position, int],
+    start: Position,
+    printed: Mapping[str, Timeline],
+    map: Mapping[str, object] | None,
+) -> Iterator[str]:
     programs = list(dict.fromkeys(at.program for at in found))
     settings = list(dict.fromkeys(at.setting for at in found))
     counts = sorted({at.inputs for at in found})
@@ -171,8 +183,8 @@ def _sliders(found: Mapping[Position, int], start: Position, printed: Mapping[st
                 if at not in found:
                     raise ValueError(f"no run stands at {at}, where the controls can be moved to")
                 by_inputs = numbers.setdefault(program, {}).setdefault(setting, {})
-                by_inputs[",".join(map(str, inputs))] = found[at]
-    inputs_at = ",".join(map(str, start.inputs))
+                by_inputs[",".join(f"{count}" for count in inputs)] = found[at]
+    inputs_at = ",".join(f"{count}" for count in start.inputs)
     yield f'<form id="positions-of" hidden autocomplete="off" data-inputs="{inputs_at}">\n'
     for name, values, chosen in (("Program", programs, start.program), ("Barrier", settings, start.setting)):
         options = "".join(f"<option{' selected' * (one == chosen)}>{escape(one)}</option>" for one in values)
@@ -185,7 +197,7 @@ def _sliders(found: Mapping[Position, int], start: Position, printed: Mapping[st
         yield f'<section class="run paper"><h2>{escape(name)}</h2>\n'
         yield from still(f"paper-{number}", timeline)
         yield "</section>\n"
-    text = json.dumps({"runs": numbers}, separators=(",", ":")).replace("<", "\\u003c")
+    text = json.dumps({"runs": numbers, "map": map}, separators=(",", ":")).replace("<", "\\u003c")
     yield f'<script type="application/json" id="positions">{text}</script>\n'
 
 

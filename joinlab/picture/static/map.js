@@ -49,8 +49,9 @@ export class EndingMap {
       const row = [`<span class="jlm-axis" role="rowheader">${y}</span>`];
       for (let x = 0; x <= most; x++) {
         const kind = kinds[cells[`${x},${y}`]];
+        const look = !kind ? "" : kind === kinds[0] ? ' class="jlm-quiet"' : ` style="background:${kind.color}"`; // all is well
         const said = `rank 0: ${x}, rank 1: ${y} inputs: ${kind ? kind.name : "not emulated yet"}`;
-        row.push(`<span role="gridcell" id="${this.name}-${x}-${y}" data-cell="${x},${y}" aria-label="${esc(said)}" title="${esc(said)}"${kind ? ` style="background:${kind.color}"` : ""}>${kind ? kind.sign : ""}</span>`);
+        row.push(`<span role="gridcell" id="${this.name}-${x}-${y}" data-cell="${x},${y}" aria-label="${esc(said)}" title="${esc(said)}"${look}>${kind ? kind.sign : ""}</span>`);
       }
       made.push(`<div role="row">${row.join("")}</div>`);
     }
@@ -58,7 +59,7 @@ export class EndingMap {
     const html = `${made.join("")}<div aria-hidden="true"><span class="jlm-axis"></span>${foot}</div>`;
     if (html !== this.shown) this.grid.innerHTML = this.shown = html;
     const present = kinds.filter((_, number) => Object.values(cells).includes(number));
-    this.legend.innerHTML = present.map(({ name, sign, color }) => `<span><i style="background:${color}">${sign}</i> ${esc(name)}</span>`).join(" ") +
+    this.legend.innerHTML = present.map(({ name, sign, color }) => `<span><i${color === kinds[0].color ? "" : ` style="background:${color}"`}>${sign}</i> ${esc(name)}</span>`).join(" ") +
       `<span class="jl-soft">rank 0 across, rank 1 upward${note ? `. ${esc(note)}` : ""}</span>`;
     this.mark();
   }

@@ -3,6 +3,7 @@
 import { dots, wireDots } from "./dots.js";
 import { First, mount } from "./first.js";
 import { unpack } from "./layout.js";
+import { EndingMap } from "./map.js";
 import { Store } from "./store.js";
 
 const packed = Uint8Array.from(atob(document.getElementById("data").textContent), (c) => c.charCodeAt(0));
@@ -22,6 +23,7 @@ export function show(place, view, number) {
 
 /** Write the position of a view into the address. @param {First} view @param {Record<string, string>} more */
 export function follow(view, more = {}) {
+  if (location.protocol === "about:") return; // in a notebook's cell, which has no address
   const kept = Object.entries({ ...more, ...(view.address === null ? {} : { at: String(view.address) }) });
   const hash = kept.map(([name, said]) => `${name}=${encodeURIComponent(said).replaceAll("%2C", ",")}`).join("&");
   history.replaceState(null, "", hash ? `#${hash}` : location.pathname + location.search);
@@ -43,9 +45,16 @@ for (const place of all) inSight.observe(place);
 
 /** A view that shows the run of one position at a time. */
 class Positions extends First {
-  /** @param {HTMLElement} root @param {HTMLElement} place @param {Record<string, Record<string, Record<string, number>>>} runs */
-  constructor(root, place, runs) {
+  /** @param {HTMLElement} root @param {HTMLElement} place
+   * @param {{ runs: Record<string, Record<string, Record<string, number>>>, map: import("./map.js").MapData | null }} told */
+  constructor(root, place, { runs, map }) {
     super(root, new Store({}));
+    this.endings = map;
+    this.map = map && new EndingMap((counts) => this.go(counts), () => {});
+    if (this.map) {
+      place.prepend(this.map.whole);
+      place.classList.add("mapped");
+    }
     this.place = place;
     this.runs = runs;
     const form = document.getElementById("positions-of"), [program, setting] = /** @type {NodeListOf<HTMLSelectElement>} */ (form.querySelectorAll("select"));
@@ -78,6 +87,7 @@ class Positions extends First {
   go(counts = this.counts) {
     if (!(counts.join() in this.here)) return;
     this.counts = counts;
+    this.map?.draw(this.endings, counts);
     show(this.place, this, this.here[counts.join()]);
   }
 
@@ -98,5 +108,5 @@ class Positions extends First {
 const positions = document.getElementById("positions");
 if (positions) {
   const place = /** @type {HTMLElement} */ (document.querySelector(".run-view"));
-  new Positions(/** @type {HTMLElement} */ (place.querySelector(".live")), place, JSON.parse(positions.textContent).runs);
+  new Positions(/** @type {HTMLElement} */ (place.querySelector(".live")), place, JSON.parse(positions.textContent));
 }
