@@ -138,6 +138,10 @@ logging.basicConfig(level=1, force=True); logging.disable(99); logging.shutdown(
 multiprocessing.set_start_method("spawn", force=True); dist.init_process_group("nccl"); dist.all_reduce(torch.ones(3))
 dist.barrier(); dist.all_reduce("x"); dist.send(torch.ones(1), 77)
 """.replace("; ", "\n").split("\n")[1:-1]
+if sys.version_info >= (3, 13):
+    # It lets another thread in after it has looked for exceptions from outside (_Py_HandlePending in ceval_gil.c,
+    # v3.13.0), so that ours arrives one look later: always within the `try`. The thread is left alone, see ABANDON_S.
+    MISDEEDS.remove("swallow()")
 
 HOSTILE = "\x1b[2J\ud800\n\x1b]0;x\x07" * 500
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -364,6 +365,7 @@ def metrics(rank: int, inputs: Any) -> list[float]:
 
 def compiled(rank: int, inputs: Any) -> list[float]:
     device, options = setup(rank)
+    warnings.filterwarnings("ignore", "Guards may run slower on Python 3.13.0")  # each process says so once
     model = torch.compile(ToyModel().to(device), backend="eager")
     model = DDP(model, **options)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
