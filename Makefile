@@ -1,6 +1,7 @@
 # Every target sets up .venv in this folder by itself, once, and again when the pinned versions change.
 #   make demo      run the six documented cases as real processes; writes out/demo.html
 #   make test      what CI runs: ruff, mypy, pytest and the notebooks
+#   make test-newest  some of the tests on the newest PyTorch that pip finds, in an environment of its own (3 to 6 GB)
 #   make lab       open the notebooks in JupyterLab
 #   make site      the story of the thread, the symptoms and the notebooks as web pages, in out/site
 #   make bench     measure launch time, the recorder's cost and the time to a verdict
@@ -12,11 +13,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 DEMO := out/demo.html
+NEWEST := .venv-newest
 
 # A kernel of the same name in the user's home must not take the place of the one in .venv.
 export JUPYTER_PREFER_ENV_PATH := 1
 
-.PHONY: help setup demo test lab site bench lint clean
+.PHONY: help setup demo test test-newest lab site bench lint clean
 .DELETE_ON_ERROR:
 
 help:
@@ -48,6 +50,19 @@ lint: $(STAMP)
 # Two tests at a time, one file after the other: tests/conftest.py says in which order.
 test: lint
 	$(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup --no-loadscope-reorder --doctest-modules tests joinlab
+
+# What a new PyTorch breaks first: the seam's methods, the six cases and the emulator on one side, launched ranks and a
+# recorded job on the other. -rs names what is skipped, and the last line what is not asked.
+test-newest:
+	$(PYTHON) -m venv $(NEWEST)
+	grep -v '^torch==' .ci/pinned.txt > $(NEWEST)/others.txt
+	$(NEWEST)/bin/python -m pip install --disable-pip-version-check --progress-bar off -r $(NEWEST)/others.txt
+	$(NEWEST)/bin/python -m pip install --disable-pip-version-check --progress-bar off --upgrade torch
+	$(NEWEST)/bin/python -c 'import torch; print("PyTorch", torch.__version__)'
+	$(NEWEST)/bin/python -m pytest -rs tests/test_process_group.py tests/test_cases.py tests/test_emulator_groups.py \
+	  tests/test_emulator_ddp.py tests/test_emulator_traces.py tests/test_gloo_agreement.py tests/test_nccl_agreement.py \
+	  tests/test_record.py::test_a_hung_job_is_proven_hung_while_it_stands_and_after_it_was_killed
+	@echo "The other tests of \`make test\` were not run, nor were the notebooks."
 
 lab: $(STAMP)
 	mkdir -p notebooks

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
 
+from joinlab.emulator.own import World
 from joinlab.program.process_group import METHODS
 
 NO_COLLECTIVES = {
@@ -21,3 +23,7 @@ NO_COLLECTIVES = {
 def test_every_collective_of_torch_is_known() -> None:
     public = {name for name in dir(dist.ProcessGroup) if not name.startswith("_")}
     assert public - set(METHODS) - NO_COLLECTIVES == set()
+
+
+def test_what_a_rank_knows_of_its_groups_has_all_that_torch_asks_of_it() -> None:
+    assert {name for name, one in vars(c10d._World).items() if isinstance(one, property)} <= set(dir(World()))

@@ -49,6 +49,7 @@ class World:
         self.pg_to_tag: dict[Any, Any] = {}
         self.pg_coalesce_state: dict[Any, list[Any]] = {}
         self.comms: list[Any] = []
+        self.pg_flight_recorder_hooks: dict[Any, Any] = {}  # of PyTorch 2.15
 
     @property
     def pg_config_info(self) -> Any:
