@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
-from typing import Any, Literal, Required, TypedDict, TypeVar, overload
+from typing import Any, Literal, Required, TypedDict, TypeVar, get_type_hints, overload
 
 import polars as pl
 
@@ -24,6 +24,7 @@ from joinlab.ops import LONG_VALUES, POINT_TO_POINT, AboutNccl, Stood, decode_va
 from joinlab.ops import CallRow as CallRow
 from joinlab.ops import Source as Source
 from joinlab.ops import SpanRow as SpanRow
+from joinlab.program.conforming import misfit
 from joinlab.program.parting import Parting
 from joinlab.program.replicas import Replica
 from joinlab.rules.calls import REFUSAL
@@ -119,6 +120,32 @@ class Process(TypedDict):
     command: list[str]
 
 
+class PlainTried(TypedDict):
+    """A `joinlab.story.lines.Tried`."""
+
+    finished: int
+    counts: int
+
+
+class PlainEdit(TypedDict):
+    """A `joinlab.story.lines.Edit`."""
+
+    file: str
+    begin: int
+    removed: list[str]
+    added: list[str]
+    tried: PlainTried | None
+    how: str
+
+
+class PlainFix(TypedDict):
+    """A `joinlab.story.fixes.Fix`."""
+
+    kind: str
+    edits: list[PlainEdit]
+    fewer: bool
+
+
 class Meta(TypedDict, total=False):
     """What a Timeline says of its run: see `Timeline`. A producer may leave out what it does not know."""
 
@@ -149,7 +176,7 @@ class Meta(TypedDict, total=False):
     problems: list[str]
     processes: dict[int, Process]
     stood: dict[int, list[Stood]]
-    fixes: list[dict[str, Any]]  # what was tried: see joinlab.story.fixes
+    fixes: list[PlainFix]  # what was tried: see joinlab.story.fixes
     replicas: Replica  # the first parameter that differs between DDP's replicas; left out: none was seen
     parting: Parting  # where the ways of the ranks part, see Timeline.parting
 
@@ -449,10 +476,13 @@ def timeline_from_parts(parts: archive.Parts) -> Timeline:
     for end in parts.ends:
         if not isinstance(end, dict):
             raise ValueError(f"an ending {end!r:.40}")
-        _check_types("an ending", end, _ENDING)
-    _check_types("meta", parts.meta, _META)
+        for name, value in end.items():
+            if name in _ENDING and (wrong := misfit(value, _ENDING[name], name)):
+                raise ValueError(f"an ending whose {wrong}")
     if not all(isinstance(text, str) for text in parts.output):
         raise ValueError("output that is no text")
+    if isinstance(versions := parts.meta.get("versions"), dict):  # older files have the repr of torch's
+        parts.meta["versions"] = {name: one and str(one).strip("'") for name, one in versions.items()}
     _check_meta(parts.meta, len(parts.ends))
     before = set(parts.calls.columns) == CALL_COLUMNS.keys() - {"number"}  # written when there was no such column
     timeline = Timeline(
@@ -467,62 +497,24 @@ def timeline_from_parts(parts: archive.Parts) -> Timeline:
     return timeline
 
 
-_TEXT, _INT, _INTS = (str, type(None)), (int, type(None)), (list, tuple, type(None))
-_ENDING = {"kind": (str,), "pending": (bool,), "call": _INT, "group": _TEXT, "text": (str,)}
-_META = {"program": _TEXT, "engine": _TEXT, "backend": _TEXT, "transport": _TEXT, "verdict_ns": _INT, "inputs": _INTS}
-_META |= {"world_size": _INT, **dict.fromkeys(("source", "versions", "clock", "emulation"), (dict, type(None)))}
-_META |= dict.fromkeys(("problems", "missing_ranks", "eager_groups", "functions", "fixes"), (list, tuple))
-_META |= dict.fromkeys(
-    ("skipped", "progress", "group_names", "group_backends", "nccl", "stood", "parting", "replicas"), (dict,)
-)
-_META["input_column"] = (str,)
-_LISTS = dict.fromkeys(("values", "sides"), (list,))
-_SOURCE = {"file": (str,), "first_line": (int,), "text": (str,)}
-
-
-def _check_types(what: str, found: Mapping[str, object], types: Mapping[str, tuple[type, ...]]) -> None:
-    for name, allowed in types.items():
-        value = found.get(name)
-        wrong = isinstance(value, bool) and bool not in allowed
-        if name in found and (wrong or not isinstance(value, allowed)):
-            raise ValueError(f"{what} whose {name} is {value!r:.40}")
+_ENDING = get_type_hints(Ending) | {"kind": str}
 
 
 def _check_meta(meta: Mapping[str, Any], world_size: int) -> None:
+    if wrong := misfit(meta, Meta):
+        raise ValueError(f"meta whose {wrong}")
     ranks = range(world_size)
-    for source in [*filter(None, [meta.get("source")]), *(meta.get("functions") or ())]:
-        if not isinstance(source, dict) or source.keys() != _SOURCE.keys():
-            raise ValueError("meta whose source is of another form")
-        _check_types("a source", source, _SOURCE)
-    for test in meta.get("parting", {}).get("tests", ()):
-        _check_types("a test", test, {"file": (str,), "line": (int,), "text": (str,), **_LISTS})
-        for one in (*test["values"], *test["sides"]):
-            _check_types(
-                "a side", one, {"ranks": (list,), "name": (str,), "how": (str,), "line": (int,), "text": (str,)}
-            )
-    groups = meta.get("groups")
-    if not isinstance(groups, dict) or not groups:
+    if not meta.get("groups"):
         raise ValueError("meta without groups")
-    for name, members in groups.items():
-        if not isinstance(name, str) or not isinstance(members, (list, tuple)):
-            raise ValueError(f"a group {name!r:.40} of another form")
-        if any(type(rank) is not int or rank not in ranks for rank in members) or len(set(members)) < len(members):
+    for name, members in meta["groups"].items():
+        if any(rank not in ranks for rank in members) or len(set(members)) < len(members):
             raise ValueError(f"group {name!r:.40} has ranks that there are not")
-    for name, counts in (meta.get("skipped", {}) or {}).items():
-        if not isinstance(counts, dict) or any(type(one) is not int for pair in counts.items() for one in pair):
-            raise ValueError(f"meta whose skipped calls of group {name!r:.40} are no numbers")
-    for rank, threads in meta.get("stood", {}).items():
-        if rank not in ranks or any(not all(isinstance(one, str) for one in thread["frames"]) for thread in threads):
-            raise ValueError(f"meta whose rank {rank!r:.40} stands nowhere")
-    nccl = meta.get("nccl", {})
-    _check_types("meta of NCCL", nccl, {"rings": (dict,), "coalesced": (list, tuple), "warps_apart": (bool,)})
-    if any(
-        not isinstance(ring, (list, tuple)) or any(type(rank) is not int for rank in ring)
-        for ring in nccl.get("rings", {}).values()
-    ):
-        raise ValueError("meta whose rings are no ranks")
-    if any(type(count) is not int for count in meta.get("inputs") or ()):
-        raise ValueError("meta whose inputs are no numbers")
+    lists = [meta.get("missing_ranks", ()), meta.get("stood", ()), *meta.get("skipped", {}).values()]
+    lists += meta.get("progress", {}).values()
+    for test in meta.get("parting", {}).get("tests", ()):
+        lists += [one["ranks"] for one in (*test["values"], *test["sides"])]
+    if any(rank not in ranks for one in lists for rank in one):
+        raise ValueError("meta that names ranks that there are not")
 
 
 def _check_rows(timeline: Timeline) -> None:
@@ -544,6 +536,8 @@ def _check_rows(timeline: Timeline) -> None:
     placed = calls.filter(pl.col("number").is_not_null(), ~pl.col("op").is_in(list(POINT_TO_POINT)))
     if placed.select("rank", "group", "number").is_duplicated().any() or not (calls["number"].drop_nulls() > 0).all():
         raise ValueError("two collectives of one number")
+    if any(not calls[column].drop_nulls().is_between(0, n - 1).all() for column in ("peer", "root")):
+        raise ValueError("calls that name ranks that there are not")
     for text in {*calls["value_in"].drop_nulls(), *calls["value_out"].drop_nulls()}:
         if len(text) > LONG_VALUES:
             raise ValueError("values of more elements than are kept")

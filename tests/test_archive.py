@@ -254,7 +254,7 @@ def rows(columns) -> st.SearchStrategy:
         needed |= {"group": st.sampled_from(["0", "1"]), "seq": st.integers(0, 9), "op": st.text(max_size=9)}
         needed |= {"number": st.none()}
     values = st.sampled_from([None, "[]", "[[1.0]]", "[[NaN],[2,3]]"])
-    narrow = {"value_in": values, "value_out": values}
+    narrow = {"value_in": values, "value_out": values, **dict.fromkeys(("peer", "root"), st.none() | st.integers(0, 1))}
     narrow |= {name: st.none() | st.integers(-(2**62), 2**62) for name in columns if name.endswith("_ns")}
     every = {name: narrow.get(name, cells[dtype]) for name, dtype in columns.items() if name not in needed}
     return st.fixed_dictionaries(needed, optional=every)
@@ -378,6 +378,17 @@ def test_frames_with_other_columns_are_refused() -> None:
         {"returns": [{"$": ["dict", [[[], 1]]]}, None]},
         {"returns": [{"$": ["array", "no such member"]}, None]},
         {"meta": []},
+        *(
+            {"meta": {"groups": {"0": [0, 1]}, **meta}}
+            for meta in (
+                {"emulation": {"watchdog": [{"rank": 0, "after_s": "long", "text": ""}]}},
+                {"skipped": {"0": {"x": 1}}},
+                {"progress": {"0": {0: {"enqueued": 1}}}},
+                {"fixes": [{"edits": [], "fewer": False}]},
+                {"missing_ranks": [2]},
+                {"clock": {}},
+            )
+        ),
     ],
 )
 def test_a_header_that_makes_no_sense_is_refused(header: dict) -> None:
@@ -481,6 +492,8 @@ HOSTILE_CALLS = {
     "a rank that is null": {"rank": None},
     "an op that is null": {"op": None},
     "a seq below 0": {"seq": -1},
+    "a peer below 0": {"peer": -1},
+    "a root that is not there": {"root": 2},
     "a number below 1": {"number": 0},
     "values that are no JSON": {"value_in": "[[1.0"},
     "values that are an object": {"value_out": '{"a": 1}'},

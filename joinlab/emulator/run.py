@@ -395,7 +395,7 @@ class Emulation:
             "versions": {
                 "joinlab": __version__,
                 "python": ".".join(map(str, sys.version_info[:3])),
-                "torch": torch.__version__,
+                "torch": str(torch.__version__),
                 "nccl": None,
             },
             "clock": {"domain": "virtual"},

@@ -46,11 +46,11 @@ def timeline_of(dumps: Sequence[Dump], texts: Texts, problems: Iterable[str] = (
         todo = "Profile steps that communicate." if dumps[0].form == kineto.FORM else todo
         raise TimelineFileError(f"cannot open {dumps[0].file!r}: it holds no call.{why} {todo}")
     origin = int(rows["enqueued_ns"].min() or 0)  # type: ignore[arg-type]
-    calls = _written(rows, texts, origin)
+    size = max(world) + 1
+    calls = _written(rows, texts, origin, size)
     missing = sorted(world - {dump.rank for dump in dumps})
     if missing:
         told.append(f"there is no record of {ranks_text(missing)}: what happened there is unknown")
-    size = max(world) + 1
     backend = _backend(rows, texts)
     clock: Clock = {"domain": "wall", "origin_ns": origin}
     if (rows["over"] & rows["completed_ns"].is_null()).any():
@@ -227,7 +227,7 @@ def _key(name: str, ranks: tuple[int, ...], known: Mapping[str, Group]) -> str:
     return name if name not in known or known[name][1] == ranks else f"{name}:{','.join(map(str, ranks))}"
 
 
-def _written(rows: pl.DataFrame, texts: Texts, origin: int) -> pl.DataFrame:
+def _written(rows: pl.DataFrame, texts: Texts, origin: int, size: int) -> pl.DataFrame:
     """`rows` with the columns of a Timeline: what their numbers stand for, and the labels that stacks tell."""
     kinds, stacks = list(texts.kinds), [(), *texts.stacks]  # no stack has the number -1
     shapes = [[list(size) for size in shape] for shape in texts.shapes]
@@ -239,7 +239,7 @@ def _written(rows: pl.DataFrame, texts: Texts, origin: int) -> pl.DataFrame:
         "origin": (labels, title),
         "dtype": ([one.dtype for one in kinds], kind),
         "shape": ([shapes[one.shape] for one in kinds], kind),
-        "peer": ([one.peer for one in kinds], kind),
+        "peer": ([one.peer if one.peer in range(size) else None for one in kinds], kind),
         "call_site": ([call_site(one) if one else None for one in stacks], stack),
         "stack": ([list(map(str, reversed(one))) or None for one in stacks], stack),
     }

@@ -63,7 +63,7 @@ def _warm_up() -> dict[str, Any]:
     assert joinlab.launcher.rank
     gpus = torch.cuda.device_count() if torch.distributed.is_nccl_available() else 0
     hello = {
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "nccl": ".".join(map(str, torch.cuda.nccl.version())) if gpus else None,  # type: ignore[no-untyped-call]
         "gpus": gpus,
         "gloo": torch.distributed.is_gloo_available(),

@@ -63,7 +63,7 @@ def run_rank(request: Mapping[str, Any], rank: int, trouble: int) -> NoReturn:
             recorder = Recorder(log, rank)
             if request["backend"] == "nccl":
                 recorder.nccl_log = NcclLog(folder, rank)
-            install(recorder, {"torch": torch.__version__, "nccl": request["nccl"]})
+            install(recorder, {"torch": str(torch.__version__), "nccl": request["nccl"]})
         except Exception as error:
             complain("could not be set up", error)
         else:

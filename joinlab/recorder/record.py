@@ -198,7 +198,7 @@ def _about() -> dict[str, Any]:
     return {
         "joinlab": __version__,
         "python": ".".join(map(str, sys.version_info[:3])),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "nccl": ".".join(map(str, nccl)) if nccl else None,
         "command": sys.argv,
         "world": _number(SIZE_NAMES),

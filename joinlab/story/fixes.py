@@ -66,7 +66,7 @@ def fixes(timeline: Timeline) -> tuple[Fix, ...]:
     """
     if "fixes" not in timeline.meta:
         found = _found(timeline)
-        timeline.meta["fixes"] = [asdict(fix) for fix in found]
+        timeline.meta["fixes"] = [asdict(fix) for fix in found]  # type: ignore[misc]  # its fields are a PlainFix's
     return tuple(map(_from_plain, timeline.meta["fixes"]))
 
 

@@ -67,7 +67,7 @@ def find(scene: Scene) -> tuple[Line, ...]:
     rows = scene.timeline.rows("calls")
     open_ = [row for row in rows if row["completed_ns"] is None]
     headline = _failed(scene) or _parted(scene, open_) or _victims(scene) or _alike(scene, rows)
-    reach = Line(LineKind.NOTE, "text_reach", _missing(scene), facts={"of": scene.meta["program"]})
+    reach = Line(LineKind.NOTE, "text_reach", _missing(scene), facts={"of": scene.meta.get("program", "text")})
     return (headline, *_beyond(scene, open_), reach)
 
 

@@ -1,0 +1,50 @@
+"""Whether plain data from a file is what a type says: a TypedDict, lists, dicts, and what they hold."""
+
+from __future__ import annotations
+
+from types import NoneType, UnionType
+from typing import Any, Literal, NotRequired, Required, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+
+def misfit(value: object, kind: Any, where: str = "") -> str | None:
+    """Where a value is not of a type: "clock.hosts['a'] is 'x'"; None: it is. A tuple counts as a list.
+
+    Keys that a TypedDict does not name are let through: a later version's.
+
+    >>> misfit({"a": [1, None]}, dict[str, list[int | None]]), misfit({"a": [True]}, dict[str, list[int]], "skipped")
+    (None, "skipped['a'][0] is True")
+    """
+    origin, inner = get_origin(kind), get_args(kind)
+    found = f"{where} is {value!r:.40}"
+    parts: list[tuple[Any, Any, str]] = []
+    if kind is Any:
+        return None
+    if origin in (Required, NotRequired):
+        return misfit(value, inner[0], where)
+    if origin in (Union, UnionType):
+        return None if any(misfit(value, one) is None for one in inner) else found
+    if origin is Literal:
+        return None if value in inner else found
+    if is_typeddict(kind):
+        if not isinstance(value, dict):
+            return found
+        hints = get_type_hints(kind, include_extras=True)
+        for name, hint in hints.items():  # __required_keys__ does not see through annotations that are text
+            needed = get_origin(hint) is Required or (kind.__total__ and get_origin(hint) is not NotRequired)
+            if needed and name not in value:
+                return f"{where} has no {name}"
+        parts = [(one, hints[name], f"{where}.{name}".lstrip(".")) for name, one in value.items() if name in hints]
+    elif origin is list:
+        if not isinstance(value, list | tuple):
+            return found
+        parts = [(one, inner[0], f"{where}[{at}]") for at, one in enumerate(value)]
+    elif origin is dict:
+        if not isinstance(value, dict):
+            return found
+        parts = [(key, inner[0], f"{where} with a key that") for key in value]
+        parts += [(one, inner[1], f"{where}[{key!r:.40}]") for key, one in value.items()]
+    else:
+        kind = NoneType if kind is None else int | float if kind is float else kind
+        fits = isinstance(value, kind) and not (isinstance(value, bool) and kind not in (bool, object))
+        return None if fits else found
+    return next((wrong for part in parts if (wrong := misfit(*part))), None)
