@@ -7,12 +7,9 @@ import json
 import os
 import pickle
 import struct
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +23,8 @@ import joinlab
 from joinlab.analysis.matching import match
 from joinlab.analysis.waiting import who_waits
 from joinlab.errors import TimelineFileError
-from joinlab.importers import dump, reading, safe_pickle
-from joinlab.importers.dump import Dump, Texts, check, rank_in
+from joinlab.importers import dump, safe_pickle
+from joinlab.importers.dump import Texts, check, rank_in
 from joinlab.timeline import EndKind
 
 JOB = Job(
@@ -353,41 +350,6 @@ def test_zipped_dumps_are_read_beside_plain_ones(tmp_path: Path) -> None:
 def test_a_folder_without_a_dump_says_what_it_could_open(tmp_path: Path) -> None:
     with pytest.raises(TimelineFileError, match=r"it holds no record of a job\."):
         joinlab.load(tmp_path)
-
-
-@pytest.mark.parametrize("answers", [True, False])
-def test_several_processes_read_what_one_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: bool) -> None:
-    folder = write(tmp_path, dumps(draw(3), ring=30))
-    (folder / "nccl_trace_rank_3").write_bytes(b"\x80\x02}garbage")
-    alone, told = quietly(folder)
-    monkeypatch.setattr(reading, "FEWEST_BYTES", 0)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2})
-    own = reading.Readers.own
-    monkeypatch.setattr(reading.Readers, "own", lambda readers: islice(own(readers), 1))  # so that some are left
-    if not answers:
-        monkeypatch.setattr(reading, "_CODE", "raise SystemExit(1)")
-    adopted: list[Dump] = []
-    unpacked = reading._unpacked
-    monkeypatch.setattr(reading, "_unpacked", lambda *given: adopted.extend(found := list(unpacked(*given))) or found)
-    together, warned = quietly(folder)
-    assert together.equals(alone) and warned == told
-    assert bool(adopted) == answers
-
-
-@pytest.mark.parametrize("count", [0, 5, 2500])
-def test_every_file_is_taken_by_one_process(count: int) -> None:
-    files = [Path(str(number)) for number in range(count)]
-    numbers = reading._numbers(count)
-    one, other = (reading._taken(files, numbers) for _ in range(2))
-    first = list(islice(one, 3))
-    assert sorted([*first, *other, *one]) == sorted(files)
-    os.close(numbers)
-
-
-def test_a_process_that_reads_dumps_loads_neither_polars_nor_torch() -> None:
-    loaded = "import sys, joinlab.importers.reading; print({'numpy', 'polars', 'torch'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
 
 
 def test_an_unknown_kind_of_call_is_told_of(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ them knows is opened as a file that Timeline.save wrote.
 from __future__ import annotations
 
 import os
+import stat
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,6 @@ from pathlib import Path
 from joinlab.archive import MAX_BYTES
 from joinlab.errors import TimelineFileError
 from joinlab.importers import dump, job, kineto, text
-from joinlab.importers.reading import Readers, read, status_of
 from joinlab.importers.recording import is_recording, load_recording
 from joinlab.recorder.bounded_log import parse_segment_name
 from joinlab.timeline import Timeline
@@ -111,8 +111,16 @@ def _folder(folder: Path, problems: list[str]) -> Timeline:
     )
 
 
+def _status_of(file: Path) -> os.stat_result:
+    """What the system says of a file. A pipe or a device is refused: reading it might never end."""
+    status = file.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise TimelineFileError(f"cannot open {str(file)!r}: it is no regular file. Name a file or a folder.")
+    return status
+
+
 def _head(file: Path) -> bytes:
-    status_of(file)
+    _status_of(file)
     with file.open("rb") as opened:
         return opened.read(_HEAD_BYTES)
 
@@ -157,25 +165,32 @@ def _records(files: Sequence[Path], problems: list[str]) -> Timeline:
 
 def _read(files: Sequence[Path], texts: dump.Texts, problems: list[str]) -> list[dump.Dump]:
     """Those that can be read, in the order of the files; `problems` names the others."""
-    found: dict[str, dump.Dump] = {}
-    wrong: dict[str, str] = {}
+    found = []
+    with dump.no_collection():
+        for file in files:
+            try:
+                found.append(read(file, texts))
+            except (TimelineFileError, OSError) as error:
+                problems.append(_sentence(file, error))
+    return found
 
-    def take(file: Path) -> None:
-        try:
-            found[str(file)] = read(file, texts)
-        except (TimelineFileError, OSError) as error:
-            wrong[str(file)] = _sentence(file, error)
 
-    with dump.no_collection(), Readers(files) as readers:
-        for one in readers.own():
-            take(one)
-        found |= {one.file: one for one in readers.results(texts)}
-        for one in files:
-            if str(one) not in found and str(one) not in wrong:
-                take(one)
-    names = list(map(str, files))
-    problems += [wrong[name] for name in names if name in wrong]
-    return [found[name] for name in names if name in found]
+def read(file: Path, texts: dump.Texts) -> dump.Dump:
+    """The dump or trace in a file. Raises TimelineFileError, which names it, or OSError."""
+    size = _status_of(file).st_size
+    if size > dump.MAX_BYTES:
+        raise TimelineFileError(
+            f"cannot open {str(file)!r}: it has {size:,} bytes, and at most {dump.MAX_BYTES:,} of a dump "
+            "are read. Set TORCH_FR_BUFFER_SIZE lower for the next run."
+        )
+    data, whole = file.read_bytes(), True
+    if kineto.looks_zipped(data):
+        data, whole = kineto.unzipped(file, data)
+    if kineto.is_trace(data):
+        return kineto.check(file, data, texts)
+    if not whole:
+        raise TimelineFileError(f"cannot open {str(file)!r}: it is cut short. Copy it again.")
+    return dump.check(file, dump.parsed(file, data), texts)
 
 
 def _series(files: Sequence[Path]) -> list[list[Path]]:
