@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from timelines import Writer, case_timeline
 
-from joinlab.analysis.folding import Fold, Folding, Part, fold, rank_classes, rows_of
+from joinlab.analysis.folding import Fold, Folding, Part, fold, rank_lanes, rows_of
 from joinlab.analysis.matching import match
 from joinlab.timeline import Ending, Timeline
 
@@ -87,15 +87,14 @@ def test_unfolding_gives_back_every_call_exactly_once(timeline, ranks):
 
 
 @settings(max_examples=60)
-@given(ANY, st.booleans(), st.integers(0, 5))
-def test_nothing_abnormal_is_inside_a_fold(timeline, ranks, selected):
-    folding = fold(timeline, keep=[selected], ranks=ranks)
+@given(ANY, st.booleans())
+def test_nothing_abnormal_is_inside_a_fold(timeline, ranks):
+    folding = fold(timeline, ranks=ranks)
     last = {row["rank"]: row["seq"] for row in folding.matched.rows if row["group"] == "0"}
     for part in folds(folding.parts):
         for index in range(part.begin, part.end):
             slot = folding.slots[index]
-            rows = [folding.matched.row_of[rank, slot.group, seq] for rank, seq in slot.calls.items()]
-            assert index != selected
+            rows = [*folding.matched.calls_of(slot).values()]
             assert slot.expected and (slot.met or len(folding.matched.groups[slot.group]) == 1)
             assert all(row["completed_ns"] is not None and row["error"] is None for row in rows)
             assert len({row["call_site"] for row in rows if row["origin"] == rows[0]["origin"]}) == 1
@@ -111,7 +110,7 @@ def test_ranks_in_one_lane_did_the_same(timeline):
     done = pl.col("completed_ns").is_not_null()
     slots = match(timeline)
     odd = {(slot.group, r, s) for slot in slots if not slot.expected for r, s in slot.calls.items()}
-    for some in rank_classes(timeline):
+    for some in rank_lanes(timeline)[0]:
         told = [timeline.calls.filter(pl.col("rank") == rank).select(*names, done=done).rows() for rank in some]
         ends = [timeline.ends[rank].kind for rank in some]
         assert all(one == told[0] for one in told) and len(set(ends)) == 1
@@ -163,11 +162,6 @@ def test_ranks_that_part_only_where_all_matched_share_a_lane_of_a_crowded_pictur
     assert many.classes == ((*range(5), *range(6, 20)), (5,)) and many.late == (0,)
     assert many.remark().startswith("Before anything went wrong, ranks 0-4, 6-19 also issued other calls or lines")
     assert {slot.calls.keys() == {0, 5} for slot in many.slots[:30]} == {True}
-
-
-def test_what_is_selected_is_not_folded():
-    assert 4 in fold(rounds(9), keep=[4]).parts
-    assert 4 not in fold(rounds(9)).parts
 
 
 def test_ranks_that_each_send_to_the_next_are_alike():

@@ -9,14 +9,14 @@ and rounds that repeat become one row: "5 x forward, backward, barrier". Termina
 these folds, so that they fold alike.
 
 Never folded into a row: calls that met what they should not, that never completed or failed, that met the same call
-from another line, that some rank of the group did not issue, the last call of every rank, and whatever is selected.
+from another line, that some rank of the group did not issue, and the last call of every rank.
 Thus a folded row holds calls that matched, all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -128,17 +128,15 @@ class Folding:
         return f"Before anything went wrong, {which} also issued other calls or lines, which all matched."
 
 
-def fold(timeline: Timeline, keep: Collection[int] = (), ranks: bool = True, whole: bool = False) -> Folding:
+def fold(timeline: Timeline, ranks: bool = True, whole: bool = False) -> Folding:
     """Fold a Timeline; of one with many calls, the slots that are told one by one.
 
-    keep   rows that stay rows of their own, by index of Folding.slots: what is selected
     ranks  False gives every rank a lane of its own
     whole  all slots, however many
 
         [part for part in fold(timeline).parts if isinstance(part, int)]        # rows that stand by themselves
     """
-    found = _folded(timeline, ranks and timeline.world_size > 2, whole)  # two never share a lane
-    return replace(found, parts=fold_rows(found.matched, keep)) if keep else found
+    return _folded(timeline, ranks and timeline.world_size > 2, whole)  # two never share a lane
 
 
 @derived
@@ -158,47 +156,39 @@ def _folded(timeline: Timeline, ranks: bool, whole: bool) -> Folding:
 def rank_lanes(timeline: Timeline) -> tuple[Classes, tuple[int, ...]]:
     """The ranks of each lane, in order of their first rank, and which of them are `late`, as Folding has it.
 
-    Ranks share a lane if they did the same (`rank_classes`). Where that leaves more than CROWDED lanes, it is enough
+    Ranks share a lane if they did the same. Where that leaves more than CROWDED lanes, it is enough
     that they did the same from shortly before their first call that went wrong:
 
         rank 0   a  b  save  c  d  e  hangs
         rank 1   a  save  b  c  d  e  hangs         one lane, late: all that differs matched, long before
         rank 2   a  b  save  c  d  x  e  hangs      a lane of its own
     """
-    classes = rank_classes(timeline)
+    classes = _alike(timeline)
     if len(classes) <= CROWDED:
         return classes, ()
-    fewer = _alike(timeline, *_signatures(timeline, tail=True))
+    fewer = _alike(timeline, tail=True)
     first = {rank: some[0] for some in classes for rank in some}
     late = tuple(some[0] for some in fewer if len({first[rank] for rank in some}) > 1)
     return (fewer, late) if late and len(fewer) < len(classes) else (classes, ())
 
 
-def rank_classes(timeline: Timeline) -> Classes:
-    """Ranks with the same calls, meetings and endings, in order of their first rank. One or two ranks stay apart.
+def _alike(timeline: Timeline, tail: bool = False) -> Classes:
+    """Ranks with the same calls, meetings and endings, in order of their first rank. `tail`: see _signatures.
 
     A rank's own number counts as the same: ranks that each send to the next are alike, and so are ranks of groups
     that did the same. It works on columns, not on rows: two million calls take about a second.
     """
-    world = timeline.world_size
-    if world < 3:
-        return tuple((rank,) for rank in range(world))
-    return _alike(timeline, *_signatures(timeline))
-
-
-def _alike(timeline: Timeline, signatures: Codes, groups: Mapping[tuple[int, str | None], int]) -> Classes:
-    """The ranks with one signature that ended alike."""
-    found: dict[tuple[int, object], list[int]] = {}
+    signatures, groups = _signatures(timeline, tail)
+    found: dict[object, list[int]] = {}
     for rank, end in enumerate(timeline.ends):
         text = end.text.replace(f"rank {rank}", "this rank").replace(f"Rank {rank}", "This rank")
         group = groups.get((rank, end.group), -1)
-        found.setdefault(
-            (int(signatures[rank]), (end.kind, end.pending, end.call, group, text, end.proven)), []
-        ).append(rank)
+        look = int(signatures[rank]), end.kind, end.pending, end.call, group, text, end.proven
+        found.setdefault(look, []).append(rank)
     return tuple(map(tuple, found.values()))
 
 
-def _signatures(timeline: Timeline, tail: bool = False) -> tuple[Codes, dict[tuple[int, str | None], int]]:
+def _signatures(timeline: Timeline, tail: bool) -> tuple[Codes, dict[tuple[int, str | None], int]]:
     """A number a rank: the same for ranks whose calls are alike, one after the other, and met in the same way.
 
     Also the groups of each rank, numbered in the order in which the rank first used them.
@@ -244,16 +234,16 @@ def _local_groups(found: Reading) -> tuple[npt.NDArray[np.int64], dict[tuple[int
 # ---------------------------------------------------------------- rows
 
 
-def fold_rows(matched: Matched, keep: Collection[int] = ()) -> tuple[Part, ...]:
-    """The rows of a matched Timeline, those that agree and repeat folded. `keep`: these stay rows of their own."""
+def fold_rows(matched: Matched) -> tuple[Part, ...]:
+    """The rows of a matched Timeline, those that agree and repeat folded."""
     last = {row["rank"]: (row["group"], row["seq"]) for row in matched.rows}  # calls are in order of issue
     ends = {(rank, group, seq) for rank, (group, seq) in last.items()} | {end[:3] for end in matched.ends}
-    kept, names = set(keep), dict[object, int]()
+    names: dict[object, int] = {}
     looks: list[int | None] = []  # by row the number of its look; None: it stays a row of its own
     setup: list[bool] = []
-    for index, slot in enumerate(matched.slots):
+    for slot in matched.slots:
         rows = [*matched.calls_of(slot).values()]
-        plain = index not in kept and _matched_fully(slot, rows, matched.groups[slot.group])
+        plain = _matched_fully(slot, rows, matched.groups[slot.group])
         plain = plain and ends.isdisjoint((row["rank"], row["group"], row["seq"]) for row in rows)
         looks.append(names.setdefault(_look(rows), len(names)) if plain else None)
         setup.append(all(is_setup(row["origin"] or "") for row in rows))
