@@ -1,6 +1,6 @@
 """What the first screen shows, measured in Chromium: `python -m tests.first_screen [--shots FOLDER]`.
 
-For each screen, at three sizes, on a light and a dark page: words and controls in sight, the smallest text, labels that
+For each screen, at four sizes, on a light and a dark page: words and controls in sight, the smallest text, labels that
 are cut, requests to the outside, and for a page with positions how far the picture's top and the dots move between
 them. Words are counted where they can be seen, those of loops side by side set aside; a row of dots, the scrubber and a
 table of small pictures (radio buttons, moved by arrow keys) are one control each. The page is the bench's first screen,
@@ -12,8 +12,9 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Iterator
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
+from statistics import median
 
 import torch
 import torch.distributed as dist
@@ -28,7 +29,9 @@ from joinlab.picture.gallery import PREVIEW
 from joinlab.picture.page import Position, write_html, write_sliders
 from tests.browser import chromium
 
-SIZES = ((1440, 900), (1024, 768), (390, 844))
+SIZES = ((1440, 900), (1024, 768), (720, 450), (390, 844))
+"""px; the third is the first at a zoom of 200 %."""
+
 MOST_WORDS, MOST_CONTROLS, LEAST_TEXT = 60, 8, 11
 
 
@@ -144,6 +147,21 @@ def moved(page: Page) -> float:
     return max(max(some) - min(some) for some in zip(*seen, strict=True))
 
 
+FRAMES = """() => new Promise((done) => {
+    const stamps = [], next = (now) => {
+        stamps.push(now);
+        const goes = document.querySelector('.jl-play').getAttribute('aria-pressed') === 'true';
+        goes && stamps.length < 120 ? requestAnimationFrame(next) : done(stamps); };
+    document.querySelector('.jl-play').click();
+    requestAnimationFrame(next); })"""
+
+
+def frames(page: Page) -> float:
+    """Frames per second while the picture plays, of 119 in a row at most: the median."""
+    stamps = page.evaluate(FRAMES)
+    return 1000 / median(after - before for before, after in pairwise(stamps))
+
+
 def measured(browser: Browser, path: Path, size: tuple[int, int], scheme: str, shot: Path | None) -> dict[str, object]:
     """What is seen of one page."""
     outside: list[str] = []
@@ -156,6 +174,9 @@ def measured(browser: Browser, path: Path, size: tuple[int, int], scheme: str, s
     found: dict[str, object] = page.evaluate(SEEN) | {"outside": len(outside)}
     if shot is not None:
         page.screenshot(path=shot)
+    if path.stem == "case 4":
+        page.emulate_media(reduced_motion="no-preference")
+        found["frames"] = frames(page)
     if path.stem == "positions":
         found["moved"] = moved(page)
     page.close()
@@ -197,6 +218,7 @@ def main() -> None:
         beyond = found["words"] > MOST_WORDS or found["controls"] > MOST_CONTROLS or found["least"] < LEAST_TEXT  # type: ignore[operator]
         wrong = beyond or found["cut"] or found["outside"] or found.get("moved", 0)
         moved_ = f", moved {found['moved']:g} px" if "moved" in found else ""
+        moved_ += f", {found['frames']:.0f} frames per second in play" if "frames" in found else ""
         print(
             f"{'✕' if wrong else '✓'} {told}: {found['words']} words, {found['controls']} controls, "
             f"text {found['least']:g} px and up, cut {found['cut'] or 0}, outside {found['outside']}{moved_}"

@@ -28,7 +28,8 @@ Quiz([one for one in questions().values() if one.notebook == {}], notebook={})
 ANSWER = """(choices) => {
     const boxes = Array.from(document.querySelectorAll('.jl-quiz'));
     boxes.forEach((box, at) => {
-        const label = Array.from(box.querySelectorAll('label')).find((one) => one.innerText.trim() === choices[at]);
+        const wanted = choices[at].replaceAll('`', '');  // code is shown as code
+        const label = Array.from(box.querySelectorAll('label')).find((one) => one.innerText.trim() === wanted);
         label.querySelector('input').click();
     });
     document.querySelectorAll('.jp-OutputArea-output button').forEach((button) => button.click());

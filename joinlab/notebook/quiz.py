@@ -13,7 +13,9 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+import anywidget
 import ipywidgets
+import traitlets
 from IPython.display import display
 
 from joinlab.course import progress
@@ -22,6 +24,39 @@ from joinlab.course.questions import Question, of_the_end, questions
 from joinlab.picture.theme import RIGHT, WRONG
 
 LINE = "line-height:1.4;margin:4px 0"
+BUTTON = {"button_color": "#1f4a78", "text_color": "#ffffff", "font_weight": "bold"}
+
+
+class Choices(anywidget.AnyWidget):
+    """Choices of which one can be taken; their words are HTML, so that code in them is code.
+
+    chosen  the number of the one that was taken
+    """
+
+    _esm = """export default { render({ model, el }) {
+        const field = document.createElement("fieldset"), name = `choices-${Math.random()}`;
+        field.setAttribute("aria-label", model.get("ask"));
+        field.style.cssText = "border: 0; margin: 0; padding: 0; line-height: 1.6";
+        const inputs = model.get("html").map((html, at) => {
+            const label = document.createElement("label"), input = document.createElement("input");
+            label.style.display = "block";
+            label.innerHTML = ` ${html}`;
+            Object.assign(input, { type: "radio", name });
+            input.addEventListener("change", () => { model.set("chosen", at); model.save_changes(); });
+            label.prepend(input);
+            field.append(label);
+            return input; });
+        const follow = () => {
+            field.disabled = model.get("disabled");
+            inputs.forEach((input, at) => { input.checked = at === model.get("chosen"); }); };
+        model.on("change:chosen", follow);
+        model.on("change:disabled", follow);
+        follow();
+        el.append(field); } };"""
+    ask = traitlets.Unicode().tag(sync=True)
+    html = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    chosen = traitlets.Int(None, allow_none=True).tag(sync=True)
+    disabled = traitlets.Bool(False).tag(sync=True)
 
 
 class Quiz:
@@ -59,17 +94,15 @@ class Part:
     def __init__(self, question: Question, then: object, told: Any) -> None:
         self.question = question
         self._then, self._told = then, told
-        self._radio = ipywidgets.RadioButtons(
-            options=question.choices, value=None, layout=ipywidgets.Layout(width="auto")
-        )
-        self._radio.add_class("jl-quiz")
-        self._button = ipywidgets.Button(description="Show", tooltip="Show the answer: choose first")
+        self._choices = Choices(ask=question.ask, html=[marked(choice) for choice in question.choices])
+        self._choices.add_class("jl-quiz")
+        self._button = ipywidgets.Button(description="Show", tooltip="Show the answer: choose first", style=BUTTON)
         self._button.on_click(lambda button: self.show())
         self._verdict = ipywidgets.HTML()
         self._output = ipywidgets.Output()
         code = f"<pre>{escape(question.code)}</pre>" if question.code else ""
         ask = ipywidgets.HTML(f'<p style="{LINE}"><b>{marked(question.ask)}</b></p>{code}')
-        self.widget = ipywidgets.VBox([ask, self._radio, self._button, self._verdict, self._output])
+        self.widget = ipywidgets.VBox([ask, self._choices, self._button, self._verdict, self._output])
 
     @property
     def verdict(self) -> str:
@@ -78,17 +111,16 @@ class Part:
 
     def choose(self, choice: str) -> None:
         """Choose an answer, as a click does."""
-        self._radio.value = choice
+        self._choices.chosen = self.question.choices.index(choice)
 
     def show(self) -> None:
         """Say whether the chosen answer is right, why, and show what the question is about; once."""
-        said = self._radio.value
-        if said is None:
+        if (at := self._choices.chosen) is None:
             self._verdict.value = f'<p role="status" style="{LINE}">Choose an answer first.</p>'
             return
-        right = said == self.question.answer
+        right = self.question.choices[at] == self.question.answer
         progress.record("questions", self.question.name, right)
-        self._radio.disabled = self._button.disabled = True
+        self._choices.disabled = self._button.disabled = True
         mark = "✓ Right." if right else f"✕ No: {self.question.answer}."
         self._verdict.value = (
             f'<p role="status" style="border-left:.4em solid {RIGHT if right else WRONG};padding:.2em .8em;{LINE}">'
