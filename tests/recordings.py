@@ -7,9 +7,7 @@ runs the six cases and random programs of two ranks, prints a line for each, and
 disagrees with. Nothing else is needed: tests/test_recordings.py replays every data/recorded_*.json.gz that exists.
 Commit the file, also where the emulator disagrees: then it is the emulator that has to change.
 
-On NCCL this takes minutes. The file is rewritten after every launch, and a file that is already there is continued
-if the same versions and the same GPU made it: so the command can be interrupted and given again. --out names another
-place for the file. To record anew, remove the file first.
+On NCCL this takes minutes. The file is written at the end; --out names another place for it.
 
 The file is JSON, one line a recording, gzipped. It keeps the calls with their values and times, but neither call sites
 nor stacks, spans nor output, and of errors only what tests/agreement.py makes of them: nothing of the machine's paths.
@@ -123,7 +121,7 @@ def load_recordings(path: Path) -> Recordings:
 def how_to_record_anew(path: Path) -> str:
     """What to do about a file that no longer fits."""
     backend = path.name.removeprefix("recorded_").partition(".")[0]
-    return f"To record anew, remove it and run: python -m tests.recordings --backend {backend}"
+    return f"To record anew, run: python -m tests.recordings --backend {backend}"
 
 
 def save_recordings(recordings: Recordings, path: Path) -> None:
@@ -180,34 +178,19 @@ def record(
     run: Callable[[Subject, str], Timeline] = launch,
     tell: Callable[[str], None] = print,
 ) -> int:
-    """Launch those of `wanted` that `path` has not yet; returns with how many of them the emulator disagrees.
-
-    Raises ValueError where the file was made by other versions, or on another GPU.
-    """
-    kept = load_recordings(path) if path.exists() else None
-    done = [] if kept is None else list(kept.all)
-    there = {one.subject for one in done}
+    """Launch what is wanted and write it to `path`; returns with how many of them the emulator disagrees."""
     gpus = machine.examine().gpus if backend == "nccl" else ()
+    about: dict[str, Any] = {"backend": backend, "date": datetime.date.today().isoformat(), "gpu": (*gpus, None)[0]}
+    done = []
     disagreeing = 0
     for subject in wanted:
-        if subject in there:
-            continue
         timeline = run(subject, backend)
-        about = {
-            "backend": backend,
-            "date": datetime.date.today().isoformat(),
-            "gpu": gpus[0] if gpus else None,
-            "transport": timeline.meta["transport"],
-            "versions": dict(timeline.meta["versions"]),
-        }
-        kept = kept or Recordings(about, ())
-        if {**about, "date": None} != {**kept.about, "date": None}:
-            raise ValueError(f"{path.name} was made by {kept.about}, and this is {about}. {how_to_record_anew(path)}")
+        about |= {"transport": timeline.meta["transport"], "versions": dict(timeline.meta["versions"])}
         done.append(Recording(subject, subject.plan, timeline))
-        save_recordings(Recordings(kept.about, tuple(done)), path)
         found = disagreements(subject.program, timeline)
         disagreeing += bool(found)
         tell(f"{subject}: {', '.join(map(str, timeline.ends))}" + "".join(f"\n    {line}" for line in found))
+    save_recordings(Recordings(about, tuple(done)), path)
     return disagreeing
 
 
@@ -223,7 +206,7 @@ def main() -> int:
     try:
         launch(Subject((1, 1), case=1), args.backend)  # reads CUDA's libraries from the disk, which is no progress
         disagreeing = record(args.backend, path, subjects(args.backend, args.programs))
-    except (LaunchError, ValueError) as error:
+    except LaunchError as error:
         sys.exit(str(error))
     print(f"{path}: {path.stat().st_size:,} bytes; the emulator disagrees with {disagreeing} of what was launched now")
     return int(disagreeing > 0)

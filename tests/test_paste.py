@@ -41,7 +41,7 @@ def test_an_excerpt_is_told_as_python_tells_it(page: Any, name: str) -> None:
     path = LOGS / f"{name}.log"
     headline, *more = said(page, path.read_bytes().decode())
     story = str(joinlab.diagnose(loaded(path))).splitlines()
-    assert headline == story[0] == TOLD[name][0]
+    assert headline == story[0] == TOLD[name]
     kept = [line.partition("   ")[2].strip() for line in story[1:] if line.lstrip().startswith(("WHY", "NOTE"))]
     assert more == kept
 

@@ -21,7 +21,6 @@ from tests.recordings import (
     DATA,
     RANDOM_PROGRAMS,
     Recording,
-    Recordings,
     Subject,
     how_to_record_anew,
     load_recordings,
@@ -124,37 +123,6 @@ def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     again = tmp_path / "again.json.gz"
     save_recordings(file, again)
     assert again.read_bytes() == path.read_bytes()
-
-
-def test_recording_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
-    path = tmp_path / "recorded_gloo.json.gz"
-    wanted = subjects("gloo", programs=2)
-    run: list[Subject] = []
-
-    def interrupted(subject: Subject, backend: str) -> Timeline:
-        if len(run) == 3:
-            raise KeyboardInterrupt
-        run.append(subject)
-        return pretend(subject, backend)
-
-    with pytest.raises(KeyboardInterrupt):
-        record("gloo", path, wanted, interrupted, lambda line: None)
-    assert [one.subject for one in load_recordings(path).all] == wanted[:3]
-    record("gloo", path, wanted, pretend, lambda line: None)
-    assert [one.subject for one in load_recordings(path).all] == wanted
-    assert run == wanted[:3]
-
-
-def test_a_file_is_not_continued_by_other_versions(tmp_path: Path) -> None:
-    path = tmp_path / "recorded_gloo.json.gz"
-    wanted = subjects("gloo", programs=0)
-    record("gloo", path, wanted[:1], pretend, lambda line: None)
-    file = load_recordings(path)
-    save_recordings(
-        Recordings({**file.about, "versions": {**file.about["versions"], "torch": "1.9.1"}}, file.all), path
-    )
-    with pytest.raises(ValueError, match=r"torch.*To record anew, remove it and run: .* --backend gloo"):
-        record("gloo", path, wanted, pretend, lambda line: None)
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:

@@ -801,7 +801,7 @@ def _counts(sends: Mapping[Pair, Sequence[IssuedCall]]) -> Counter[tuple[int, in
 
 def _meets(group: GroupCalls, rank: int, peer: int) -> bool:
     """Whether a gather, scatter or all_to_all of `rank` may have connected it with `peer`."""
-    return any(_may_reach(group, rank, peer, call, sends=False) for call in group.collectives[rank])
+    return any(_may_reach(group, rank, peer, call, sends=False) for call in group.collectives.get(rank, ()))
 
 
 def _feeds(group: GroupCalls, rank: int, peer: int) -> bool:
@@ -812,7 +812,7 @@ def _feeds(group: GroupCalls, rank: int, peer: int) -> bool:
     lanes = group.collectives.values()
     return any(
         _may_reach(group, rank, peer, call, sends=True)
-        for index, call in enumerate(group.collectives[rank])
+        for index, call in enumerate(group.collectives.get(rank, ()))
         if not all(index < len(lane) and lane[index].completed for lane in lanes)
     )
 
