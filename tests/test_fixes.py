@@ -10,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 import joinlab
 from joinlab.story.fixes import fixes
+from joinlab.story.lines import LineKind
 
 
 def changed(program, inputs, backend="nccl"):
@@ -19,7 +20,7 @@ def changed(program, inputs, backend="nccl"):
         return None
     (fix,) = found
     tried = {edit.tried for edit in fix.edits}
-    assert all(one.finished == one.counts > 1 for one in tried) or fix.kind == "flag"
+    assert all(one.finished == one.counts > 1 for one in tried)
     removed = [line.strip() for edit in fix.edits for line in edit.removed]
     return fix, removed, [line.strip() for edit in fix.edits for line in edit.added]
 
@@ -147,10 +148,12 @@ def test_a_fix_says_that_ranks_train_on_fewer_inputs():
     assert (fix.kind, fix.fewer) == ("same", True)
 
 
-def test_a_fix_for_equal_inputs_says_for_how_many_counts_it_helps():
+def test_a_fix_for_equal_inputs_is_tried_with_equal_ones_and_with_the_same_each_time():
     fix, _, _ = changed(leaves, (3, 3))
     (tried,) = {edit.tried for edit in fix.edits}
-    assert 1 < tried.finished < tried.counts
+    assert tried.finished == tried.counts == 8
+    (line,) = joinlab.diagnose(joinlab.emulate(leaves, (3, 3))).texts(LineKind.FIX)
+    assert line.endswith("for 8 of 8 counts of inputs, equal on all ranks.")
 
 
 def test_a_healthy_run_needs_none():

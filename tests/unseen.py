@@ -259,10 +259,10 @@ class Check:
                 elif self.launched:
                     yield "FALSE fix: a launched program was run again"
             if line.edits and all(edit.tried for edit in line.edits):
-                yield from self.tried(line.edits)
+                yield from self.tried(line.edits, line.facts.get("fewer", False))
 
-    def tried(self, edits: Iterable[Edit]) -> Iterator[str]:
-        """Whether every rank finishes once these edits are applied."""
+    def tried(self, edits: Iterable[Edit], fewer: bool = False) -> Iterator[str]:
+        """Whether every rank finishes once these edits are applied, and trains on as many inputs unless it is said."""
         try:
             program = edited(self.program, edits)
         except (AssertionError, SyntaxError) as error:
@@ -271,6 +271,14 @@ class Check:
         again = joinlab.emulate(program, inputs=self.row.inputs, backend=self.backend)
         if not all(end.kind is EndKind.FINISHED and not end.pending for end in again.ends):
             yield f"FALSE fix: with it, {[str(end) for end in again.ends]}"
+        if any(now < before for now, before in zip(trained(again), trained(self.timeline), strict=True)) and not fewer:
+            yield f"FALSE fix: it trains {trained(again)} inputs, and does not say that it leaves some out"
+
+
+def trained(timeline: Timeline) -> list[int]:
+    """By rank: backward passes."""
+    rows = timeline.spans.filter(name="backward")
+    return [len(rows.filter(rank=rank)) for rank in range(timeline.world_size)]
 
 
 def ranks_of(text: str) -> list[int]:

@@ -320,7 +320,7 @@ def _scene(timeline: Timeline, picture: Lanes, told: Scene, numbers: Sequence[in
 
 
 def _went_wrong(folding: Folding, slot: Slot) -> bool:
-    rows = folding.matched.calls_of(slot).values()
+    rows = (folding.matched.row_of[rank, slot.group, seq] for rank, seq in slot.calls.items())
     return not slot.expected or any(row["completed_ns"] is None for row in rows)
 
 

@@ -198,7 +198,7 @@ class _Scene:
 
     def _rows(self, at: int) -> list[CallRow]:
         slot = self.folding.slots[at]
-        return [*self.folding.matched.calls_of(slot).values()]
+        return [self.folding.matched.row_of[rank, slot.group, seq] for rank, seq in slot.calls.items()]
 
     def _call(self, column: Column, lane: int) -> CallRow | None:
         slot = self.folding.slots[self.row_of_slot[column.slot]]

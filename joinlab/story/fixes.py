@@ -5,11 +5,11 @@
             model(input).backward()                   model(input).backward()
             dist.barrier()                        dist.barrier()
 
-The edits that apply where the ranks' ways part are tried in turn, with the inputs of the run and then with those of the
-map around them, for at most a second and 81 counts. The first after which every rank finishes for all of them is shown,
-with how many were tried; after equal counts went wrong, one that helps with equal counts is shown, too. `fewer` says
-that ranks then train on fewer inputs. An edit that changes what the program returns where it finished before is not
-shown. Only what the user has emulated is emulated again.
+The edits that apply where the ranks' ways part are tried in turn, with the inputs of the run and then with those around
+them: other equal counts where they were equal. The first after which every rank finishes for all of them is shown, with
+how many were tried. `fewer` says that ranks then train on fewer inputs. An edit that changes what the program returns
+where it finished before is not shown, and counts at which the program itself raises are not asked. Only what the user
+has emulated is emulated again. How much is tried depends on the program alone, so that each reader is told the same.
 """
 
 from __future__ import annotations
@@ -33,23 +33,25 @@ from joinlab.emulator.again import Again, differing_calls
 from joinlab.errors import LaunchError, ProgramError
 from joinlab.program.branches import dotted, names_in
 from joinlab.program.parting import Test
+from joinlab.story.forms.fates import is_peer_gone
 from joinlab.story.lines import Edit, Tried
 from joinlab.timeline import EndKind, Timeline
 
-MAX_COUNTS = 81
-MAX_SECONDS = 1.0
-MAX_LOOK = 3.0
-"""Real seconds after which no further edit is begun."""
-
+MAX_COUNTS = 24
+MAX_CALLS = 1500
+"""As many counts are tried as make about so many calls, and at least MIN_COUNTS."""
+MIN_COUNTS = 4
+MAX_EDITS = 8
 TRY_SECONDS = 5.0
-"""Real seconds after which an edited program is ended."""
+"""Real seconds after which an edited program is ended; after MAX_SECONDS in all no edit is begun, which is no aim."""
+MAX_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class Fix:
     """A fix: what it does, its edits of one file, and whether ranks train on fewer inputs with it.
 
-    kind  "join", "behind", "join, behind", "out", "everyone", "agree", "flag", "same", "module" or "root"
+    kind  "join", "behind", "join, behind", "out", "agree", "flag", "same", "module", "both" or "root"
     """
 
     kind: str
@@ -86,20 +88,14 @@ def _found(timeline: Timeline) -> list[Fix]:
         for seq in between:
             if seq is not None:
                 sites.add(timeline.call(int(rank), seq, parting and parting.get("group"))["call_site"] or "")
-    until, found = time.monotonic() + MAX_LOOK, list[Fix]()
-    for edited in _edited(again.program, tests, sites):
+    until, found = time.monotonic() + MAX_SECONDS, list[Fix]()
+    for edited in itertools.islice(_edited(again.program, tests, sites), MAX_EDITS):
         fix = _try(timeline, again, edited)
         if fix is not None:
             found.append(fix)
-        if (found and not _worse(found[-1])) or time.monotonic() > until:
+        if (found and not found[-1].fewer) or time.monotonic() > until:
             break
-    return sorted(found, key=_worse)[:1]
-
-
-def _worse(fix: Fix) -> int:
-    """0: nothing is said against it."""
-    tried = fix.edits[0].tried
-    return 2 * (tried is not None and tried.finished < tried.counts) + fix.fewer
+    return sorted(found, key=lambda fix: fix.fewer)[:1]
 
 
 # ---------------------------------------------------------------------------------------- trying an edit
@@ -205,28 +201,29 @@ def _try(timeline: Timeline, again: Again, edited: Edited) -> Fix | None:
     trained = _trained(first)
     fewer = any(now < before for now, before in zip(trained, _trained(timeline), strict=True))
     even = (max(again.counts),) * len(again.counts)
-    until, finished, tried = time.monotonic() + MAX_SECONDS, 1, 1
-    for counts in itertools.islice(dict.fromkeys([even, *_around(again.counts)]), MAX_COUNTS):
+    most, tried = max(MIN_COUNTS, min(MAX_COUNTS, MAX_CALLS // (first.calls.height + 30))), 1
+    for counts in itertools.islice(dict.fromkeys([even, *_around(again.counts)]), most):
         if counts == again.counts:
             continue
-        if time.monotonic() > until and tried > 1:
-            break
         try:
             run = again.run(program, counts, TRY_SECONDS)
-            good = _good(run)
-            if good and counts == even and _changes(again.run(again.program, counts, TRY_SECONDS), run):
-                return None
+            before = again.run(again.program, counts, TRY_SECONDS) if counts == even or not _good(run) else None
         except LaunchError:
-            good = False
-        if not good and (len(set(again.counts)) > 1 or len(set(counts)) == 1):
-            return None  # where the run's counts are equal, uneven ones are another matter
-        finished, tried = finished + good, tried + 1
-    return Fix(edited.kind, edited.edits(Tried(finished, tried)), fewer)
+            return None
+        if before is not None and (_changes(before, run) if _good(run) else not _raises(before)):
+            return None
+        tried += _good(run)
+    return Fix(edited.kind, edited.edits(Tried(tried, tried)), fewer)
 
 
 def _changes(before: Timeline, after: Timeline) -> bool:
     """Whether an edit changes what a run that went well trains or returns."""
     return _good(before) and (_trained(before) != _trained(after) or repr(before.returns) != repr(after.returns))
+
+
+def _raises(timeline: Timeline) -> bool:
+    """Whether a rank raised an error of its own."""
+    return any(end.kind is EndKind.RAISED and not is_peer_gone(end.text) for end in timeline.ends)
 
 
 def _ended_well(timeline: Timeline) -> bool:
@@ -247,7 +244,9 @@ def _trained(timeline: Timeline) -> list[int]:
 
 
 def _around(counts: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Counts near those of the run, the nearest first."""
+    """Counts near those of the run, the nearest first; equal ones where they were equal."""
+    if len(set(counts)) == 1 and len(counts) > 1:
+        return ((near,) * len(counts) for by in range(1, 5) for near in (counts[0] + by, counts[0] - by) if near >= 0)
     reach = 4 if len(counts) <= 2 else 1
     near = [sorted({max(0, count + by) for by in range(-reach, reach + 1)}) for count in counts[:4]]
     found = itertools.islice(itertools.product(*near), 10 * MAX_COUNTS)
@@ -268,7 +267,7 @@ def _edited(program: Any, tests: Sequence[Test], sites: set[str]) -> Iterator[Ed
         if (text := Text.of(one)) is not None:
             texts.append(text)
     seen = set()
-    for make in (_agree, _behind, _module, _out, _join, _root, _flag, _same):
+    for make in (_agree, _behind, _module, _out, _both, _join, _root, _flag, _same):
         for text in texts:
             for kind, lines in make(Place(text, tests, sites)):
                 after = replace(text, lines=tuple(lines))
@@ -351,6 +350,19 @@ class Place:
                 found.append(node)
         return found[::-1]
 
+    def put(self, node: ast.stmt, *new: str, until: int | None = None) -> list[str]:
+        """The lines with these, at the statement's indentation, in front of it; in place of those to line `until`."""
+        first = node.lineno - 1
+        rest = self.lines[first if until is None else until :]
+        return [*self.lines[:first], *(" " * node.col_offset + line for line in new), *rest]
+
+    def agree(self, name: str, value: str, op: str) -> tuple[str, str] | None:
+        """The lines that make `name` the `op` of all ranks' `value`; None where the module lacks torch or dist."""
+        torch_name, dist_name = self.module(torch), self.module(dist)
+        if not torch_name or not dist_name:
+            return None
+        return f"{name} = {torch_name}.tensor({value})", f"{dist_name}.all_reduce({name}, op={dist_name}.ReduceOp.{op})"
+
     def module(self, value: Any) -> str | None:
         """What a module is called here: "dist"."""
         return next((key for key, known in self.names.items() if known is value), None)
@@ -380,25 +392,16 @@ def _parsed(lines: Sequence[str]) -> bool:
     return True
 
 
-def _moved(place: Place, call: ast.Expr, block: ast.stmt) -> list[str] | None:
-    """A call of its own put behind a block that holds it."""
+def _moved(place: Place, call: ast.Expr, block: ast.stmt, in_front: bool = False) -> list[str] | None:
+    """A call of its own put behind a block that holds it, or in front of it."""
     lines, text = _cut(place.lines, call)
-    gone = len(place.lines) - len(lines)
-    at = (block.end_lineno or block.lineno) - gone
-    indent = " " * block.col_offset
-    for candidate in (lines, _with_pass(lines, call)):
-        new = [
-            *candidate[: at + len(candidate) - len(lines)],
-            indent + text,
-            *candidate[at + len(candidate) - len(lines) :],
-        ]
+    with_pass = [*lines[: call.lineno - 1], " " * call.col_offset + "pass", *lines[call.lineno - 1 :]]
+    for some in (lines, with_pass):
+        at = block.lineno - 1 if in_front else (block.end_lineno or block.lineno) - len(place.lines) + len(some)
+        new = [*some[:at], " " * block.col_offset + text, *some[at:]]
         if _parsed(new):
             return new
     return None
-
-
-def _with_pass(lines: list[str], node: ast.stmt) -> list[str]:
-    return [*lines[: node.lineno - 1], " " * node.col_offset + "pass", *lines[node.lineno - 1 :]]
 
 
 def _free(place: Place, call: ast.Expr, block: ast.AST) -> bool:
@@ -421,22 +424,28 @@ def _behind(place: Place) -> Iterator[Candidate]:
 def _out(place: Place) -> Iterator[Candidate]:
     """A call that only some ranks issue, out of its `if`."""
     branch: ast.If | None = place.last(ast.If)
-    if branch is None:
-        return
-    for call in place.own_calls(branch):
+    for call in place.own_calls(branch) if branch is not None else ():
+        assert branch is not None
         if place.parents[call] is branch and call.lineno in place.sites:
             if len(branch.body) == 1 and not branch.orelse:
                 text = ast.get_source_segment("\n".join(place.lines), call) or ""
-                yield (
-                    "out",
-                    [
-                        *place.lines[: branch.lineno - 1],
-                        " " * branch.col_offset + text,
-                        *place.lines[branch.end_lineno :],
-                    ],
-                )
-            elif lines := _moved(place, call, branch):
+                yield "out", place.put(branch, text, until=branch.end_lineno)
+            elif lines := _moved(place, call, branch, in_front=not _free(place, call, branch)):
                 yield "out", lines
+
+
+def _both(place: Place) -> Iterator[Candidate]:
+    """The blocks of an `if` and its `else`, each with a collective of another kind, one behind the other."""
+    branch: ast.If | None = place.last(ast.If)
+    if branch is None or branch.body[0].lineno == branch.lineno:
+        return
+    calls = [[dotted(call.value.func) for one in block for call in place.own_calls(one)]  # type: ignore[attr-defined]
+             for block in (branch.body, branch.orelse)]  # fmt: skip
+    if all(calls) and not {*calls[0]} & {*calls[1]}:
+        body = place.lines[branch.lineno : branch.body[-1].end_lineno]
+        other = place.lines[branch.orelse[0].lineno - 1 : branch.end_lineno]
+        lines = textwrap.dedent("\n".join(body)).split("\n") + textwrap.dedent("\n".join(other)).split("\n")
+        yield "both", place.put(branch, *lines, until=branch.end_lineno)
 
 
 def _join(place: Place) -> Iterator[Candidate]:
@@ -469,66 +478,37 @@ def _wrapped(lines: Sequence[str], node: ast.stmt, head: str) -> list[str]:
 
 def _agree(place: Place) -> Iterator[Candidate]:
     """A number that ranks have set otherwise, and that decides how often a loop runs: the least of all ranks'."""
-    loop, torch_name, dist_name = place.last(ast.For), place.module(torch), place.module(dist)
-    if loop is None or not torch_name or not dist_name or not isinstance(loop.iter, ast.Call):
+    loop = place.last(ast.For)
+    if loop is None or not isinstance(loop.iter, ast.Call):
         return
     test = place.tests[-1][0]
     for name in dict.fromkeys(names_in(loop.iter)):
         values = [read["value"] for read in test["values"] if read["name"] == name]
         if "." in name or name == "rank" or len(set(values)) < 2 or any(type(value) is not int for value in values):
             continue
-        indent = " " * loop.col_offset
-        yield (
-            "agree",
-            [
-                *place.lines[: loop.lineno - 1],
-                f"{indent}least = {torch_name}.tensor({name})",
-                f"{indent}{dist_name}.all_reduce(least, op={dist_name}.ReduceOp.MIN)",
-                f"{indent}{name} = int(least)",
-                *place.lines[loop.lineno - 1 :],
-            ],
-        )
+        if made := place.agree("least", name, "MIN"):
+            yield "agree", place.put(loop, *made, f"{name} = int(least)")
 
 
 def _flag(place: Place) -> Iterator[Candidate]:
     """Leave a loop, or skip the rest of a step, where any rank wants to."""
-    branch, torch_name, dist_name = place.last(ast.If), place.module(torch), place.module(dist)
-    if branch is None or not torch_name or not dist_name:
+    branch = place.last(ast.If)
+    if branch is None or not isinstance(branch.body[-1], (ast.Break, ast.Return, ast.Continue)):
         return
-    if not isinstance(branch.body[-1], (ast.Break, ast.Return, ast.Continue)):
-        return
-    indent, test = " " * branch.col_offset, ast.unparse(branch.test)
-    head = place.lines[branch.lineno - 1 : branch.test.end_lineno]
-    tail = head[-1][branch.test.end_col_offset :]
-    yield (
-        "flag",
-        [
-            *place.lines[: branch.lineno - 1],
-            f"{indent}flag = {torch_name}.tensor(float({test}))",
-            f"{indent}{dist_name}.all_reduce(flag, op={dist_name}.ReduceOp.MAX)",
-            f"{indent}if flag.item(){tail}",
-            *place.lines[branch.test.end_lineno :],
-        ],
-    )
+    tail = place.lines[branch.test.end_lineno - 1][branch.test.end_col_offset :]
+    if made := place.agree("flag", f"float({ast.unparse(branch.test)})", "MAX"):
+        yield "flag", place.put(branch, *made, f"if flag.item(){tail}", until=branch.test.end_lineno)
 
 
 def _same(place: Place) -> Iterator[Candidate]:
     """As many inputs for each rank as the one with fewest has."""
-    loop, torch_name, dist_name = place.last(ast.For), place.module(torch), place.module(dist)
-    if loop is None or not torch_name or not dist_name or not isinstance(loop.iter, ast.Name):
+    loop = place.last(ast.For)
+    if loop is None or not isinstance(loop.iter, ast.Name):
         return
-    indent, name = " " * loop.col_offset, loop.iter.id
-    line = place.lines[loop.lineno - 1]
-    yield (
-        "same",
-        [
-            *place.lines[: loop.lineno - 1],
-            f"{indent}count = {torch_name}.tensor(len({name}))",
-            f"{indent}{dist_name}.all_reduce(count, op={dist_name}.ReduceOp.MIN)",
-            line[: loop.iter.end_col_offset] + "[: int(count)]" + line[loop.iter.end_col_offset :],
-            *place.lines[loop.lineno :],
-        ],
-    )
+    line, end = place.lines[loop.lineno - 1], loop.iter.end_col_offset
+    changed = (line[:end] + "[: int(count)]" + line[end:]).strip()
+    if made := place.agree("count", f"len({loop.iter.id})", "MIN"):
+        yield "same", place.put(loop, *made, changed, until=loop.lineno)
 
 
 def _module(place: Place) -> Iterator[Candidate]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from joinlab.analysis.folding import Folding
 from joinlab.analysis.wording import good
-from joinlab.story.forms import PARTINGS, even, fates, fix, notes, parted, standing
+from joinlab.story.forms import even, fates, finders, fix, notes, parted, standing
 from joinlab.story.lines import Line, RankEnd
 from joinlab.story.scene import Scene
 from joinlab.story.story import Story
@@ -46,7 +46,7 @@ def tell(timeline: Timeline) -> Story:
 
 def story_of(scene: Scene) -> Story:
     """The story of a scene, for those who look up more in it."""
-    headline, *causes = next(found for kind in PARTINGS if (found := kind.find(scene)))
+    headline, *causes = next(found for find in finders(scene) if (found := find(scene)))
     headline = _with_endings(scene, headline)
     healthy = headline.form in even.WORDS and not headline.facts.get("pending") and all(map(good, scene.ends))
     more = (*(() if healthy else (parted,)), standing, fix, fates, notes)  # two branches alone are no parting

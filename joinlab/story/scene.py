@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 from joinlab.analysis.folding import Folding, fold
 from joinlab.analysis.matching import Matched, Slot
@@ -14,7 +15,7 @@ from joinlab.analysis.waiting import WaitGraph, who_waits
 from joinlab.analysis.wording import group_text
 from joinlab.rules.calls import Blocked, Blocker, Key, setting_of
 from joinlab.rules.proof import Proof, Wait, blocked_calls, prove
-from joinlab.story.lines import Call, SourceLine
+from joinlab.story.lines import Call, Line, LineKind, SourceLine
 from joinlab.timeline import CallRow, EndKind, Timeline
 
 
@@ -73,6 +74,13 @@ class Scene:
     def sides(self, some: Iterable[Side]) -> list[list[int]]:
         """The ranks of each of these sides, as plain data."""
         return [list(self.ranks(side)) for side in some]
+
+    def headline(self, form: str, sides: Sequence[Sequence[int]], calls: Sequence[Call] = (), **more: Any) -> Line:
+        """A headline of these ranks: `lines` and `values` that it rests on, and the facts that its words need."""
+        rest = {name: more.pop(name) for name in ("lines", "values") if name in more}
+        facts = {"sides": [list(side) for side in sides], **more}
+        ranks = tuple(sorted({rank for side in sides for rank in side}))
+        return Line(LineKind.HEADLINE, form, ranks, tuple(calls), facts=facts, **rest)
 
     def count(self, rank: int, row: CallRow) -> int:
         """How many calls of this row's label and group a rank issued in all."""

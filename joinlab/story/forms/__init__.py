@@ -1,66 +1,40 @@
-"""The forms: what a line of a story can say. One module holds one kind of parting: its finder and its words.
+"""The forms: what a line of a story can say. A module holds finders of one kind of parting, and their words.
 
     def find(scene: Scene) -> tuple[Line, ...]      the headline and its causes; () where this is not what happened
     WORDS = {"form": words}                         by Line.form, what makes marked pieces of a line
 
-To add a kind of parting, write such a module, add it to PARTINGS at the place where it is to be asked, and its test.
+To add a kind of parting, write its finder and words, name it in FINDERS of `silent` or `clash`, or, in a module of its
+own, in `finders`, at the place where it is to be asked, and write its test.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import ModuleType
 from typing import Any
 
 from joinlab.analysis.wording import shown
-from joinlab.story.forms import (
-    alone,
-    circle,
-    different,
-    even,
-    extra,
-    fates,
-    fix,
-    kept_waiting,
-    left_over,
-    monitored,
-    notes,
-    other_lines,
-    out_of_phase,
-    parted,
-    pasted,
-    replicas,
-    splits,
-    standing,
-    swapped,
-    wrong_answer,
-)
+from joinlab.story.forms import clash, even, fates, fix, kept_waiting, notes, parted, pasted, silent, standing, swapped
 from joinlab.story.lines import Line, Piece
+from joinlab.story.scene import Scene
 from joinlab.story.words import ENDINGS, Text, ends, listing, say, told
 from joinlab.timeline import EndKind
 
-PARTINGS: tuple[ModuleType, ...] = (
-    pasted,
-    kept_waiting,
-    monitored,
-    swapped,
-    left_over,
-    out_of_phase,
-    other_lines,
-    splits,
-    circle,
-    replicas,
-    even,
-    wrong_answer,
-    extra,
-    different,
-    alone,
-)
-"""Asked in this order; the first that finds something tells the headline and its causes."""
+Finder = Callable[[Scene], tuple[Line, ...]]
+
+
+def finders(scene: Scene) -> Iterator[Finder]:
+    """What is asked in turn; the first that finds something tells the headline and its causes."""
+    yield from (pasted.find, kept_waiting.find)
+    yield from () if scene.parting.clash is not None else silent.FIRST
+    yield swapped.find
+    yield from clash.FINDERS if scene.parting.clash is not None else (*silent.FINDERS, clash.circle, even.find)
+
 
 WORDS: Mapping[str, Callable[[Line], Text]] = {
-    form: words for module in (*PARTINGS, parted, standing, fates, fix, notes) for form, words in module.WORDS.items()
+    form: words
+    for module in (pasted, kept_waiting, swapped, silent, even, clash, parted, standing, fates, fix, notes)
+    for form, words in module.WORDS.items()
 }
 """By form, what makes a line's words."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from joinlab.analysis.wording import good
-from joinlab.story.forms.alone import out_of_time
+from joinlab.story.forms.clash import out_of_time
 from joinlab.story.lines import Line, LineKind
 from joinlab.story.scene import Scene
 from joinlab.story.words import Text, ends, listing, say, who
@@ -16,8 +16,6 @@ _BROKEN = (EndKind.RAISED, EndKind.KILLED)
 
 def find(scene: Scene) -> tuple[Line, ...]:
     """The headline, where no call is without its partner."""
-    if scene.parting.clash is not None:
-        return ()
     every = range(len(scene.ends))
     wrong = [rank for rank in every if not good(scene.ends[rank])]
     facts: dict[str, object] = {"world": len(scene.ends)}

@@ -27,6 +27,12 @@ CALLERS = 2
 PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Read error", "Broken pipe")
 """What gloo says when the process at the other end is gone."""
 
+
+def is_peer_gone(text: str) -> bool:
+    """Whether an error says that a peer is gone."""
+    return any(words in text for words in PEER_GONE)
+
+
 MOST = 240
 """Characters of an error's text that are quoted at most."""
 
@@ -96,7 +102,7 @@ class _Fate:
         if kind in (EndKind.FINISHED, EndKind.HUNG):
             return self.because(awaited, facts) or ([] if self.end.proven else self.beside(awaited))
         if kind is EndKind.RAISED:
-            if gloo and any(words in f"{row['error']} {self.end.text}" for words in PEER_GONE):
+            if gloo and is_peer_gone(f"{row['error']} {self.end.text}"):
                 facts["peer_gone"] = bool(facts.pop("text", True))  # it names a port, another one on each rank
                 return [] if self.slot_of[awaited] is self.known else self.left(awaited)
             return self.beside(awaited) if row["error"] else []

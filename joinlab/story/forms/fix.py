@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from joinlab.analysis.wording import good, short_site
-from joinlab.story.forms.fates import PEER_GONE, raised_at
+from joinlab.story.forms.fates import is_peer_gone, raised_at
 from joinlab.story.lines import Edit, Line, LineKind, SourceLine
 from joinlab.story.scene import Scene
 from joinlab.story.words import Text, code, say, who
@@ -20,7 +20,7 @@ DOES = {
     "behind": "Move the call behind the block of join().",
     "join, behind": "Wrap the loop in join(), and move the call behind it.",
     "out": "Take the call out of the branch.",
-    "everyone": "Let every rank issue the call.",
+    "both": "Let every rank issue the calls of both branches.",
     "agree": "Let all ranks decide together: all-reduce what the test reads.",
     "flag": "Let all ranks stop together: all-reduce a flag.",
     "same": "Give every rank the same count.",
@@ -34,7 +34,7 @@ def find(scene: Scene) -> tuple[Line, ...]:
     """The lines that raised, and the edits that were tried."""
     raised = tuple(_raised(scene))
     fixes: Any = scene.meta.get("fixes") or ()
-    tried = tuple(map(_plain, fixes))
+    tried = tuple(_plain(fix, len(set(scene.meta.get("inputs") or ())) == 1) for fix in fixes)
     if tried or raised or all(map(good, scene.ends)) or "fixes" in scene.meta:
         return (*raised, *tried)
     return _untried(scene)
@@ -44,16 +44,16 @@ def _raised(scene: Scene) -> Iterator[Line]:
     """The line of the program in which each exception of its own was raised; the same told once."""
     found: dict[str, list[int]] = {}
     for rank, end in enumerate(scene.ends):
-        if end.kind is EndKind.RAISED and not any(words in end.text for words in PEER_GONE):
+        if end.kind is EndKind.RAISED and not is_peer_gone(end.text):
             for site in raised_at(scene.timeline.output[rank])[:1]:
                 found.setdefault(site, []).append(rank)
     for site, ranks in found.items():
         yield Line(LineKind.FIX, "raised_here", tuple(ranks), lines=(SourceLine(site, "", tuple(ranks)),))
 
 
-def _plain(fix: Mapping[str, Any]) -> Line:
+def _plain(fix: Mapping[str, Any], equal: bool) -> Line:
     edits = tuple(map(Edit.of, fix["edits"]))
-    return Line(LineKind.FIX, "edit", edits=edits, facts={"kind": fix["kind"], "fewer": fix["fewer"]})
+    return Line(LineKind.FIX, "edit", edits=edits, facts={"kind": fix["kind"], "fewer": fix["fewer"], "equal": equal})
 
 
 def _untried(scene: Scene) -> tuple[Line, ...]:
@@ -74,7 +74,10 @@ def _edit(line: Line) -> Text:
     does = DOES.get(line.facts["kind"], "Change these lines.")
     if tried is None:
         return say(f"{does}{fewer} Not tried; " + "{} tries it.", code(line.edits[0].how))
-    return say(f"{does}{fewer} Tried: every rank finishes, for {tried.finished} of {tried.counts} counts of inputs.")
+    counts = f"{tried.finished} of {tried.counts} counts of inputs" + ", equal on all ranks" * bool(
+        line.facts.get("equal")
+    )
+    return say(f"{does}{fewer} Tried: every rank finishes, for {counts}.")
 
 
 def _untried_words(line: Line) -> Text:

@@ -1,0 +1,237 @@
+"""The clash: calls that differ in one place, or that nothing meets, and what the ranks made of them.
+
+Asked in the order of FINDERS: a question that another call answered, a call too many, ranks that wait in a circle,
+different calls in one place, and a call that nothing meets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+from joinlab.analysis.parting import Shift
+from joinlab.analysis.wording import at_input, differing_text
+from joinlab.ops import POINT_TO_POINT
+from joinlab.story.forms import meeting
+from joinlab.story.lines import Line, LineKind
+from joinlab.story.scene import Scene
+from joinlab.story.words import ENDINGS, Text, full, is_or_are, listing, noun, place, s, say, sides, told, who
+from joinlab.timeline import CallRow, Ending, EndKind
+
+FEW = 3
+"""So many sides are named with what each gave."""
+
+
+def circle(scene: Scene) -> tuple[Line, ...]:
+    """Ranks that wait for each other in a circle, each in a call that the next one left out."""
+    rows = scene.parting.circle or _crossed(scene)
+    by_call: dict[tuple[object, ...], list[CallRow]] = {}
+    for row in rows:
+        by_call.setdefault((row["origin"], row["op"], row["number"], row["group"], row["call_site"]), []).append(row)
+    if not rows:
+        return ()
+    some = [scene.ranks(sorted({row["rank"] for row in those})) for those in by_call.values()]
+    calls = [scene.call(those[0]) for those in by_call.values()]
+    calls = [call if len(ranks) == 1 else replace(call, peer=None) for call, ranks in zip(calls, some, strict=True)]
+    headline = scene.headline("circle", some, calls)
+    return (headline, *(meeting.causes(scene) if scene.parting.circle else ()))
+
+
+def _crossed(scene: Scene) -> tuple[CallRow, ...]:
+    """Sends and recvs that ranks left pending: each stands before the one that the next rank waits for."""
+    waits: dict[int, CallRow] = {}
+    for rank, end in enumerate(scene.ends):
+        key = scene.awaited(rank) if end.pending and scene.parting.clash is None else None
+        if key is not None and (row := scene.matched.row_of[key])["op"] in POINT_TO_POINT:
+            slot, peer = scene.slot_of[key], row["peer"]
+            if peer in slot.calls and scene.parting.call(slot, peer)["started_ns"] is None:
+                waits[rank] = row
+    path: list[int] = []
+    at = next(iter(waits), None)
+    while at in waits and at not in path:
+        path.append(at)
+        at = waits[at]["peer"]
+    return tuple(waits[rank] for rank in path[path.index(at) :]) if at in path else ()
+
+
+def wrong_answer(scene: Scene) -> tuple[Line, ...]:
+    """Two calls that met, of which one asks and has read the other's value: "anyone left?" met a barrier."""
+    parting, slot, present = scene.parting, scene.parting.slot, scene.parting.present
+    for asker, answer in ((0, 1), (1, 0)) if len(present) > 1 and slot.met else ():
+        asked, answered = (parting.call(slot, present[at][0]) for at in (asker, answer))
+        calls = scene.call(asked), scene.call(answered)
+        if calls[0].name.endswith("?") and asked["completed_ns"] is not None and asked["value_out"]:
+            both = scene.sides([present[asker], present[answer]])
+            values = (meeting.value_of(scene, present[asker], asked),)
+            headline = scene.headline("wrong_answer", both, calls, lines=scene.lines_at(slot), values=values)
+            return (headline, *meeting.causes(scene))
+    return ()
+
+
+def extra(scene: Scene) -> tuple[Line, ...]:
+    """Calls that one side issued more than the other, where their counts say so, too."""
+    parting = scene.parting
+    shift, more = parting.shift, parting.extra
+    if shift is None or len(more) != shift.by:
+        return ()
+    names = {scene.call(row).name for row in more}
+    each = [{scene.count(rank, more[0]) for rank in side} for side in (shift.ahead, shift.behind)]
+    counts = [max(some) for some in each]
+    if len(names) > 1 or any(len(some) > 1 for some in each) or counts[0] - counts[1] != shift.by:
+        return ()
+    fewer = parting.odd == parting.ranks(shift.behind)
+    both = scene.sides([shift.behind, shift.ahead] if fewer else [shift.ahead, shift.behind])
+    facts = {"by": shift.by, "counts": counts[::-1] if fewer else counts}
+    headline = scene.headline("fewer" if fewer else "more", both, [scene.call(more[0])], **facts)
+    return (headline, *_since(scene, shift), *meeting.causes(scene))
+
+
+def _since(scene: Scene, shift: Shift) -> Iterator[Line]:
+    parting = scene.parting
+    if parting.first == parting.clash:
+        return
+    row, other = parting.extra[0], parting.collectives(shift.behind[0])[shift.at]
+    same_line = row["call_site"] == other["call_site"]
+    yield Line(
+        LineKind.CAUSE,
+        "ahead_since",
+        (*scene.ranks(shift.ahead), *scene.ranks(shift.behind)),
+        (scene.call(row), scene.call(other)),
+        lines=scene.lines_at(parting.slots[parting.first or 0]),
+        facts={
+            "sides": scene.sides((shift.ahead, shift.behind)),
+            "by": shift.by,
+            "input": at_input(other["input"] or 0, scene.meta) if same_line else "",
+        },
+    )
+
+
+def different(scene: Scene) -> tuple[Line, ...]:
+    """Different calls in one place: of another kind, from another origin, or with other data."""
+    parting, slot, present = scene.parting, scene.parting.slot, scene.parting.present
+    if len(present) < 2:
+        return ()
+    rows = [parting.call(slot, side[0]) for side in present]
+    differs = parting.differs(slot)
+    data = bool(differs) and not {"op", "origin"} & set(differs)
+    facts = {"differs": list(differs), "given": [meeting.given(row, differs) for row in rows]} if data else {}
+    form, calls = "other_data" if data else "other_call", tuple(map(scene.call, rows))
+    headline = scene.headline(form, scene.sides(present), calls, lines=scene.lines_at(slot), **facts)
+    return (headline, *meeting.causes(scene))
+
+
+def alone(scene: Scene) -> tuple[Line, ...]:
+    """A call that nothing meets: its peers have ended, or wait elsewhere."""
+    parting, slot = scene.parting, scene.parting.slot
+    side = parting.present[0]
+    absent, beside = parting.absent(slot), parting.ranks(side)
+    which = [rank for rank in absent if scene.ends[rank].kind is not EndKind.HUNG] or absent
+    unrecorded = [rank for rank in which if rank in scene.meta.get("missing_ranks", ())]
+    how = "nothing"
+    if unrecorded:
+        which, how = unrecorded, "no_record"
+    elif which:
+        end = scene.ends[which[0]]
+        how = "out_of_time" if out_of_time(end) else "runs" if end.runs else end.kind.value
+        if how == EndKind.KILLED and all(scene.ends[rank].kind is EndKind.KILLED for rank in (*which, *beside)):
+            how = "all_killed"  # one may have been killed first, and its launcher ended the rest
+    call = scene.call(parting.call(slot, side[0]))
+    headline = scene.headline("alone", [list(beside)], [call], lines=scene.lines_at(slot), absent=which, how=how)
+    return (replace(headline, ranks=tuple(sorted({*which, *beside}))), *meeting.causes(scene))
+
+
+def out_of_time(end: Ending) -> bool:
+    """Whether joinlab ended a rank because its time was over."""
+    return end.kind is EndKind.KILLED and "still running after" in end.text
+
+
+FINDERS = (wrong_answer, extra, circle, different, alone)
+
+
+# ---------------------------------------------------------------- words
+
+
+def _circle(line: Line) -> Text:
+    each = [say("{} in {}", who(ranks), full(line, at)) for at, ranks in enumerate(sides(line))]
+    if len(each) == 1:
+        return say("{} wait for each other, each in {}.", who(line.ranks), full(line, 0))
+    return say("{} wait for each other: {}.", who(line.ranks), listing(each))
+
+
+def _wrong_answer(line: Line) -> Text:
+    asker, answer = sides(line)[:2]
+    return say(
+        "{} asked: {} {}'s {} answered.", who(asker), noun(line, 0, quote=False), told((who(answer),)), noun(line, 1)
+    )
+
+
+def _extra(line: Line) -> Text:
+    who_has, other = sides(line) if len(sides(line)) == 2 else (line.ranks, line.ranks)
+    by, counts = line.facts["by"], line.facts["counts"]
+    count = "one" if by == 1 else str(by)
+    return say(
+        "{} issued " + count + " {} " + f"{line.form} than " + "{}" + f" ({counts[0]} and {counts[1]}).",
+        who(who_has), noun(line, 0, quote=False), who(other),
+    )  # fmt: skip
+
+
+def _ahead(line: Line) -> Text:
+    ahead, behind = sides(line)
+    by, number = line.facts["by"], line.calls[0].number
+    count = "one call" if by == 1 else f"{by} calls"
+    same = f"the same for {line.facts['input']}" if line.facts["input"] else "the same from another line"
+    return say(
+        "{} " + f"{is_or_are(ahead)} {count} ahead since call {number}{place(line.calls[0])}, where " + "{} called "
+        + f"{same}{place(line.calls[1])}.", who(ahead), who(behind),
+    )  # fmt: skip
+
+
+def _other_call(line: Line) -> Text:
+    each = [say("{} called {}", who(ranks), noun(line, at)) for at, ranks in enumerate(sides(line))]
+    return say("{}, where {}.", each[0], listing(each[1:]))
+
+
+def _other_data(line: Line) -> Text:
+    if len(line.calls) > FEW:
+        return say(
+            "{} called {}, but differ in {}.", who(line.ranks), noun(line, 0), differing_text(line.facts["differs"])
+        )
+    given = line.facts["given"]
+    rest = [say("{} with {}", who(ranks), given[at]) for at, ranks in enumerate(sides(line)) if at]
+    return say("{} called {} with {}, {}.", who(sides(line)[0]), noun(line, 0), given[0], listing(rest))
+
+
+def _alone(line: Line) -> Text:
+    absent, how, mine = line.facts["absent"], line.facts["how"], sides(line)[0]
+    call = full(line, 0)
+    if how == "nothing":
+        return say("No call meets {}'s {}.", who(mine), call)
+    if how == "all_killed":
+        return say("{} were killed; {} had not come to {}'s {}.", who(line.ranks), who(absent), who(mine), call)
+    if how == "no_record":
+        wait = f"wait{s(mine)}"
+        return say("There is no record of {}; {} " + wait + " in {}.", who(absent), who(mine), call)
+    several = len(absent) > 1
+    are = "are" if several else "is"
+    verb = {
+        "out_of_time": f"{'were' if several else 'was'} still running when the time was over",
+        "runs": f"{are} still running",
+        EndKind.HUNG: f"wait{s(absent)} elsewhere",
+        EndKind.UNKNOWN: f"{'have' if several else 'has'} no more calls on record",
+    }.get(how)
+    if verb is None:
+        verb = ENDINGS[EndKind(how)].many if several else ENDINGS[EndKind(how)].one
+    return say("{} " + verb + "; nothing meets {}'s {}.", who(absent), who(mine), call)
+
+
+WORDS: Mapping[str, Callable[[Line], Text]] = {
+    "circle": _circle,
+    "wrong_answer": _wrong_answer,
+    "more": _extra,
+    "fewer": _extra,
+    "ahead_since": _ahead,
+    "other_call": _other_call,
+    "other_data": _other_data,
+    "alone": _alone,
+    **meeting.WORDS,
+}

@@ -1,0 +1,201 @@
+"""What went wrong though no call is without one of its kind: nothing hangs, or only a library's own check says so.
+
+A rank that did not come to monitored_barrier, a send that nobody received, gradients of different inputs or models, an
+all-to-all whose sizes do not add up, and replicas that differ.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from joinlab.analysis.matching import Slot
+from joinlab.analysis.wording import at_input
+from joinlab.ops import Op, decode_values
+from joinlab.program.parting import are_gradients, makes_a_model
+from joinlab.rules.calls import elements_of
+from joinlab.story.forms import meeting
+from joinlab.story.lines import Line
+from joinlab.story.scene import Scene
+from joinlab.story.words import Text, at_place, code, listing, say, sides, who
+from joinlab.timeline import CallRow, EndKind
+
+_MISSING = re.compile(
+    r"Ranks? ([\d, ]+) failed to pass monitoredBarrier"
+)  # ProcessGroupGloo::monitoredBarrier, v2.13.0
+
+
+def not_come(scene: Scene) -> tuple[Line, ...]:
+    """The ranks that rank 0's error names."""
+    for end in scene.ends:
+        if end.kind is EndKind.RAISED and (found := _MISSING.search(end.text)):
+            missing = [int(rank) for rank in found[1].replace(",", " ").split()]
+            if all(rank < len(scene.ends) for rank in missing):
+                return (scene.headline("not_come", [missing]),)
+    return ()
+
+
+def left_over(scene: Scene) -> tuple[Line, ...]:
+    """The first pair of ranks of which one sent more often than the other received."""
+    matched = scene.folding.matched
+    if scene.meta.get("skipped") or matched.is_part:
+        return ()
+    calls: dict[tuple[str, str, int, int | None], list[CallRow]] = {}
+    for row in matched.rows:
+        if row["op"] in (Op.SEND, Op.RECV) and row["error"] is None:
+            calls.setdefault((row["group"], row["op"], row["rank"], row["peer"]), []).append(row)
+    for slot in scene.parting.slots:
+        for rank in slot.calls:
+            row = scene.parting.call(slot, rank)
+            peer = row["peer"]
+            if row["op"] != Op.SEND or slot.met or row["completed_ns"] is None or peer not in scene.parting.lanes:
+                continue
+            sent, received = calls[slot.group, Op.SEND, rank, peer], calls.get((slot.group, Op.RECV, peer, rank), [])
+            if len(sent) > len(received):
+                rows = [row, *received[-1:]]
+                lines = tuple(line for one in rows if (line := scene.line_of(one, (one["rank"],))))
+                counts = {"sent": len(sent), "received": len(received)}
+                sides = [[one["rank"]] for one in (row, *received[-1:])]
+                headline = scene.headline("left_over", sides, list(map(scene.call, rows)), lines=lines, **counts)
+                return (replace(headline, ranks=(rank, peer)),)
+    return ()
+
+
+def out_of_phase(scene: Scene) -> tuple[Line, ...]:
+    """The first gradients that met of two inputs, where both ranks ran the backward pass of both, by no_sync()."""
+    ran = {(span["rank"], span["input"]) for span in scene.timeline.rows("spans") if span["name"] == "backward"}
+    rows = scene.folding.matched.rows
+    only_ran = ran - {(row["rank"], row["input"]) for row in rows if are_gradients([row])}
+    for slot in scene.parting.slots:
+        by_input = _gradients(scene, slot, "input")
+        if len(by_input) != 2 or None in by_input:
+            continue
+        (one, mine), (other, theirs) = by_input.items()
+        if all((rank, other) in only_ran for rank in mine) and all((rank, one) in only_ran for rank in theirs):
+            inputs = [at_input(number, scene.meta) for number in by_input]  # type: ignore[arg-type]
+            return _averaged(scene, slot, "out_of_phase", by_input, inputs=inputs)
+    return ()
+
+
+def other_lines(scene: Scene) -> tuple[Line, ...]:
+    """The first gradients that met from two lines, of two models, without join(), whose shadows have lines."""
+    if scene.parting.joins:
+        return ()
+    made = Counter((row["group"], row["rank"]) for row in scene.folding.matched.rows if makes_a_model(row))
+    for slot in scene.parting.slots:
+        by_line = _gradients(scene, slot, "call_site")
+        if len(by_line) > 1 and all(made[slot.group, rank] > 1 for rank in slot.calls):
+            return _averaged(scene, slot, "other_lines", by_line)
+    return ()
+
+
+def _gradients(scene: Scene, slot: Slot, column: str) -> dict[object, list[int]]:
+    """The ranks whose gradients met in a slot, by what a column has for them."""
+    found: dict[object, list[int]] = {}
+    for rank in slot.calls:
+        row = scene.parting.call(slot, rank)
+        value = row[column]  # type: ignore[literal-required]
+        if are_gradients([row]) and value is not None:
+            found.setdefault(value, []).append(rank)
+    return found
+
+
+def _averaged(scene: Scene, slot: Slot, form: str, by: Mapping[object, list[int]], **facts: object) -> tuple[Line, ...]:
+    present = [tuple(ranks) for ranks in by.values()]
+    rows = [scene.parting.call(slot, side[0]) for side in present]
+    headline = scene.headline(form, scene.sides(present), list(map(scene.call, rows)), **facts)
+    return (headline, meeting.met(scene, slot, present, rows))
+
+
+def splits(scene: Scene) -> tuple[Line, ...]:
+    """The first all-to-all of which the ranks sent other than they received, where both are known."""
+    matched = scene.folding.every or scene.folding.matched
+    for slot in matched.slots if scene.folding.every else scene.folding.slots:
+        rows = [matched.row_of[rank, slot.group, seq] for rank, seq in slot.calls.items()]
+        if any(row["op"] != Op.ALL_TO_ALL for row in rows) or len(rows) < max(2, len(scene.groups[slot.group])):
+            continue
+        ranks = tuple(row["rank"] for row in rows)
+        sent = [elements_of(row["shape"]) or 0 for row in rows]
+        received = sum(len(values) for row in rows for values in decode_values(row["value_out"]) or ())
+        over = [rank for rank in ranks if "op.preamble.length <= op.nbytes" in scene.ends[rank].text]
+        if over or (all(row["value_out"] for row in rows) and sum(sent) != received):
+            lines = tuple(filter(None, [scene.line_of(rows[0], ranks)]))
+            facts = {"sent": sent, "received": received, "over": over}
+            calls = list(map(scene.call, rows))
+            return (scene.headline("splits", [[rank] for rank in ranks], calls, lines=lines, **facts),)
+    return ()
+
+
+def replicas(scene: Scene) -> tuple[Line, ...]:
+    """DDP's replicas differ, though every rank finished: each goes on with weights or momentum of its own."""
+    found = scene.meta.get("replicas")
+    if found is None or any(end.kind is not EndKind.FINISHED for end in scene.ends):
+        return ()
+    ranks = list(scene.groups.get(found["group"], range(len(scene.ends))))
+    return (scene.headline("replicas_differ", [ranks], **found),)
+
+
+FIRST = (not_come,)
+"""Asked before the order of calls is compared."""
+FINDERS = (left_over, out_of_phase, other_lines, splits, replicas)
+
+
+# ---------------------------------------------------------------- words
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _left_over(line: Line) -> Text:
+    rank, peer = line.ranks
+    sent, received = _times(line.facts["sent"]), line.facts["received"]
+    where = at_place(line, 0)
+    if not received:
+        return say(
+            "{} sent " + sent + " to {}, which received nothing: {} is left over.", who((rank,)), who((peer,)), where
+        )
+    return say(
+        "{} sent " + sent + " to {}, which received " + _times(received) + ": a {} is left over, beside {}.",
+        who((rank,)), who((peer,)), where, at_place(line, 1),
+    )  # fmt: skip
+
+
+def _out_of_phase(line: Line) -> Text:
+    each = [say("{}'s of {}", who(ranks), of) for ranks, of in zip(sides(line), line.facts["inputs"], strict=True)]
+    return say("Gradients of different inputs were averaged: {}.", listing(each))
+
+
+def _other_lines(line: Line) -> Text:
+    each = [say("{}'s {}", who(ranks), at_place(line, at)) for at, ranks in enumerate(sides(line))]
+    return say("Gradients from different lines were averaged: {}.", listing(each))
+
+
+def _splits(line: Line) -> Text:
+    facts, where = line.facts, at_place(line, 0)
+    if facts["over"]:
+        each = [say("{}: " + str(sent), who(ranks)) for ranks, sent in zip(sides(line), facts["sent"], strict=True)]
+        return say("The splits of {} do not fit: {} got more than it has room for. Elements sent: {}.",
+                   where, who(facts["over"]), listing(each))  # fmt: skip
+    count = f"{sum(facts['sent'])} elements in all, and received {facts['received']}."
+    return say("The splits of {} do not fit: {} sent " + count, where, who(line.ranks))
+
+
+def _replicas(line: Line) -> Text:
+    facts, steps = line.facts, sorted(set(line.facts["steps"].values()))
+    since = "since step" if len(steps) == 1 else "since steps"
+    when = f"{since} {' to '.join(dict.fromkeys(map(str, (steps[0], steps[-1]))))}" if steps else "at the end"
+    what = "the optimizer's state of " * (facts["what"] == "state")
+    return say("{} finished, but their replicas differ " + when + ": {}{}.", who(line.ranks), what, code(facts["name"]))
+
+
+WORDS: Mapping[str, Callable[[Line], Text]] = {
+    "not_come": lambda line: say("{} did not come to monitored_barrier.", who(line.ranks)),
+    "left_over": _left_over,
+    "out_of_phase": _out_of_phase,
+    "other_lines": _other_lines,
+    "splits": _splits,
+    "replicas_differ": _replicas,
+}
