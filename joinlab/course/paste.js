@@ -22,8 +22,7 @@ function tell(text, tables) {
 function read(text, tables) {
   const all = (name, within) => [...within.matchAll(new RegExp(tables.patterns[name], "gm"))]
     .map((one) => ({ ...one.groups, at: one.index, all: one[0] }));
-  const op = (name) => tables.ops[name.toLowerCase().replace(/^_+|_+$/g, "").replace(/_coalesced$/, "")
-    .replace(/_base$/, "").replace(/anysource$/, "").replaceAll("_", "")];
+  const op = (name) => tables.ops[name.toLowerCase().replace(new RegExp(tables.noise, "g"), "")];
   const told = { calls: new Map(), progress: {}, sizes: {}, names: {}, raised: {}, ended: {}, places: {},
     late: new Set(), ranks: new Set(), sources: [], notes: new Set(), size: 0 };
   const call = (group, rank, number, name, shape, error) => {

@@ -12,6 +12,7 @@ from importlib.resources import files
 from typing import Any
 
 from joinlab.importers import text
+from joinlab.importers.dump import NOISE
 from joinlab.ops import Op
 from joinlab.program.labels import LIBRARY
 from joinlab.recorder.rank_log import MOST_RANKS
@@ -23,6 +24,7 @@ def tables() -> dict[str, Any]:
     return {
         "patterns": {name: re.sub(r"\(\?P<", "(?<", pattern) for name, pattern in text.PATTERNS.items()},
         "ops": {op.value.replace("_", ""): op for op in Op},
+        "noise": NOISE,
         "words": {op: op.words for op in Op},
         "sentences": dict(pasted.SENTENCES),
         "waited": pasted.WAITED,

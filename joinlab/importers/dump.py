@@ -58,44 +58,26 @@ _Key = TypeVar("_Key", bound=Hashable)
 MAX_BYTES = 1 << 29
 """A larger file is refused unread. A ring buffer of 20,000 entries with their stacks takes about 100 MB."""
 
-OPS: Mapping[str, Op] = {
-    "all_reduce": Op.ALL_REDUCE,
-    "allreduce_coalesced": Op.ALL_REDUCE,
-    "all_reduce_sparse": Op.ALL_REDUCE,
-    "sparse_all_reduce": Op.ALL_REDUCE,
-    "broadcast": Op.BROADCAST,
-    "_broadcast_oop": Op.BROADCAST,
-    "reduce": Op.REDUCE,
-    "_reduce_oop": Op.REDUCE,
-    "all_gather": Op.ALL_GATHER,
-    "_all_gather_base": Op.ALL_GATHER,
-    "all_gather_single": Op.ALL_GATHER,
-    "all_gather_v": Op.ALL_GATHER,
-    "all_gather_into_tensor_coalesced": Op.ALL_GATHER,
-    "ALLGATHER_coalesced": Op.ALL_GATHER,
-    "reduce_scatter": Op.REDUCE_SCATTER,
-    "_reduce_scatter_base": Op.REDUCE_SCATTER,
-    "reduce_scatter_single": Op.REDUCE_SCATTER,
-    "reduce_scatter_v": Op.REDUCE_SCATTER,
-    "reduce_scatter_tensor_coalesced": Op.REDUCE_SCATTER,
-    "REDUCE_SCATTER_coalesced": Op.REDUCE_SCATTER,
-    "gather": Op.GATHER,
-    "gather_single": Op.GATHER,
-    "scatter": Op.SCATTER,
-    "all_to_all": Op.ALL_TO_ALL,
-    "all_to_all_single": Op.ALL_TO_ALL,
-    "all_to_all_v_single": Op.ALL_TO_ALL,
-    "all_reduce_barrier": Op.BARRIER,
-    "barrier": Op.BARRIER,
-    "send": Op.SEND,
-    "recv": Op.RECV,
-    "recvAnySource": Op.RECV,
-}
-"""Names of torch/distributed/flight_recorder/components/types.py (COLLECTIVES, P2P), v2.13.0, without the backend.
+_OPS = {op.value.replace("_", ""): op for op in Op} | {"allreducebarrier": Op.BARRIER}
 
-"sparse_all_reduce" and "recvAnySource" are gloo's (ProcessGroupGloo.cpp), "gather_single" is TorchComms'
-(comms/torchcomms/hooks/common/OpNameHelper.hpp).
-"""
+NOISE = r"_|base$|coalesced$|single$|oop$|sparse|into_?tensor|(?<=scatter_)tensor|any_?source$"
+"""What the names of an op differ in, as a regular expression that JavaScript shares."""
+
+_NOISE = re.compile(NOISE)
+
+
+def op_of(name: str) -> Op | None:
+    """The op of a name in a dump, a trace or a log; None where it moves no data, or is not known.
+
+    Dumps: torch/distributed/flight_recorder/components/types.py (COLLECTIVES, P2P), v2.13.0, ProcessGroupGloo.cpp and
+    TorchComms' OpNameHelper.hpp; traces: ProcessGroupNCCL.cpp, and Ops.cpp for gloo; logs: c10d's OpType, NCCL's own.
+
+    >>> op_of("_REDUCE_SCATTER_BASE"), op_of("AllReduce"), op_of("all_to_allv"), op_of("COALESCED")
+    (<Op.REDUCE_SCATTER: 'reduce_scatter'>, <Op.ALL_REDUCE: 'all_reduce'>, <Op.ALL_TO_ALL: 'all_to_all'>, None)
+    """
+    plain = _NOISE.sub("", name.lower())
+    return _OPS.get(plain) or _OPS.get(plain.removesuffix("v"))
+
 
 _BRACKETS = frozenset({"coalesced", "split", "new_window"})
 """Entries that move no data: the end of a batch whose calls have entries of their own, and the making of a group."""
@@ -569,7 +551,7 @@ def _kind(title: str) -> tuple[str, str | None, int | None]:
     """
     found = _NAME.match(title)
     name = found["op"] if found else title
-    op = OPS.get(name)
+    op = op_of(name)
     if found is None or op is None:
         return name, None, None
     return found["backend"] or "nccl", op.value, int(found["peer"]) if found["peer"] else None

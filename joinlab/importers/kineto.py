@@ -29,24 +29,9 @@ from pathlib import Path
 from typing import Any
 
 from joinlab.errors import TimelineFileError
-from joinlab.importers.dump import DTYPES, MAX_BYTES, OPS, Calls, Dump, Group, Kind, Texts, rank_in, unknown
+from joinlab.importers.dump import DTYPES, MAX_BYTES, Calls, Dump, Group, Kind, Texts, op_of, rank_in, unknown
 from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.recorder.rank_log import MOST_RANKS, is_ranks
-
-_NAMES: Mapping[str, Op] = {
-    "allreduce": Op.ALL_REDUCE,
-    "allgather": Op.ALL_GATHER,
-    "_allgather_base": Op.ALL_GATHER,
-    "allgather_coalesced": Op.ALL_GATHER,
-    "allgather_into_tensor_coalesced": Op.ALL_GATHER,
-    "all_to_allv": Op.ALL_TO_ALL,
-    "alltoall": Op.ALL_TO_ALL,
-    "alltoall_base": Op.ALL_TO_ALL,
-    "_reduce_scatter_base": Op.REDUCE_SCATTER,
-    "recv_any_source": Op.RECV,
-    **OPS,
-}
-"""Names that ProcessGroupNCCL.cpp (v2.13.0) gives record_param_comms, and c10d's Ops.cpp its operators."""
 
 _GZIP = b"\x1f\x8b"
 
@@ -305,7 +290,7 @@ def _nccl(events: Sequence[Mapping[str, Any]], info: Mapping[str, Any], problems
             continue
         told = event.get("args", {})
         title = str(told.get("Collective name"))
-        op = _NAMES.get(title)
+        op = op_of(title)
         if op is None:
             others[title] += title not in ("init", "wait", "None")
         elif "Process Group Name" not in told and size is not None and told.get("Group size", size) != size:
@@ -344,7 +329,7 @@ def _gloo(
     calls = []
     for event in events:
         name = event["name"].removeprefix("c10d::").rstrip("_")
-        op = _NAMES.get(name) if event["name"].startswith("c10d::") else None
+        op = op_of(name) if event["name"].startswith("c10d::") else None
         if op is not None and event.get("cat") == "cpu_op":
             calls.append((event, name, op))
     backend, size = str(info.get("backend") or "gloo"), info.get("world_size")

@@ -29,7 +29,7 @@ import polars as pl
 
 from joinlab.analysis.wording import ranks_text
 from joinlab.errors import TimelineFileError
-from joinlab.importers.dump import rank_in
+from joinlab.importers.dump import op_of, rank_in
 from joinlab.importers.job import NOTHING_RECORDED
 from joinlab.ops import POINT_TO_POINT, CallRow, Op, Stood
 from joinlab.program.labels import Frame
@@ -81,17 +81,6 @@ prefix    torch's own "[rank3]:", behind whatever launchers write before it; tor
 """
 
 _FIND = {name: re.compile(pattern, re.MULTILINE) for name, pattern in PATTERNS.items()}
-_OPS = {op.value.replace("_", ""): op for op in Op}
-
-
-def op_of(name: str) -> Op | None:
-    """The op of a name in c10d's OpType or in NCCL's log: "_ALLGATHER_BASE", "ALLREDUCE_COALESCED", "AllReduce".
-
-    >>> op_of("_REDUCE_SCATTER_BASE"), op_of("AllReduce"), op_of("COALESCED")
-    (<Op.REDUCE_SCATTER: 'reduce_scatter'>, <Op.ALL_REDUCE: 'all_reduce'>, None)
-    """
-    plain = name.lower().strip("_").removesuffix("_coalesced").removesuffix("_base").removesuffix("anysource")
-    return _OPS.get(plain.replace("_", ""))
 
 
 def looks_like(file: Path, head: bytes) -> bool:
