@@ -11,7 +11,7 @@ import { Scene, along, columnsOf } from "./scene.js";
 import { clamp, coded, esc } from "./text.js";
 import { LiveView } from "./view.js";
 
-const PHONE = 620; // px: of narrower views the lanes run down
+const PHONE = 740; // px: of narrower views the lanes run down, since how each rank ended would be cut
 const PADDING = 20; // of the view, left and right
 const TURNED = "joinlab: turned";
 
