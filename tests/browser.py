@@ -195,7 +195,7 @@ class Notebook:
         """Wait until nothing of ours has moved for a few frames: a picture is drawn again when its place changes."""
         self.page.evaluate(
             """async () => {
-                const places = () => JSON.stringify([...document.querySelectorAll('.jl, .jl-svg')]
+                const places = () => JSON.stringify([...document.querySelectorAll('.jl, .jl-chart')]
                     .map((one) => [one.getBoundingClientRect(), one.scrollHeight]));
                 for (let still = 0, before = ''; still < 3; ) {
                     await new Promise(requestAnimationFrame);

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+from typing import Any
+
 from hypothesis import strategies as st
 
 from joinlab.timeline import Ending, Timeline, timeline_from_rows
@@ -55,3 +59,9 @@ def timelines(draw: st.DrawFn) -> Timeline:
         "groups": GROUPS,
     }
     return timeline_from_rows(rows, ends, meta, spans)
+
+
+def lane_data(packed: bytes) -> tuple[dict[str, Any], bytes]:
+    """What the view's script is told, as data.js reads it: the texts of the JSON, and behind a NUL the columns."""
+    text, _, columns = gzip.decompress(packed).partition(b"\0")
+    return json.loads(text), columns

@@ -22,7 +22,7 @@ import polars as pl
 import joinlab
 from joinlab import archive
 from joinlab.errors import TimelineFileError
-from joinlab.picture.lanes import lanes
+from joinlab.picture.scene import scene
 from joinlab.picture.svg import svg
 from tests import dumps
 from tests.test_archive import repacked, sample
@@ -298,7 +298,7 @@ def open_one(path: Path) -> str:
             warnings.simplefilter("ignore")
             timeline = joinlab.load(path, MAX_BYTES)
         str(joinlab.diagnose(timeline)).encode()
-        svg(lanes(timeline)).encode()
+        svg(scene(timeline)).encode()
         saved = Path(tempfile.mkstemp()[1])
         try:
             if not joinlab.load(timeline.save(saved)).equals(timeline):

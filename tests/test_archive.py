@@ -26,7 +26,7 @@ import joinlab
 from joinlab import archive
 from joinlab.errors import TimelineFileError
 from joinlab.ops import Op
-from joinlab.picture.lanes import lanes
+from joinlab.picture.scene import scene
 from joinlab.picture.svg import svg
 from joinlab.program.plain_data import MAX_DEPTH, Repr, decode, encode
 from joinlab.timeline import (
@@ -551,7 +551,7 @@ def test_what_opens_can_be_read_to_the_end_whatever_its_meta(key: str, value: ob
     except TimelineFileError:
         return
     joinlab.diagnose(timeline)
-    repr(timeline), svg(lanes(timeline))
+    repr(timeline), svg(scene(timeline))
 
 
 def test_nan_and_infinity_are_no_bare_json() -> None:

@@ -104,7 +104,7 @@ def test_a_timeline_without_calls_is_shown():
 
 def test_of_a_large_timeline_the_picture_holds_what_tells():
     _, outputs = shown(large(2, 2100))
-    assert "rows between, all matched" in drawn(outputs[0])[0] and len(outputs[0]["text/html"]) < 400_000
+    assert " rows. all matched" in drawn(outputs[0])[0] and len(outputs[0]["text/html"]) < 400_000
 
 
 def test_registering_without_a_shell_does_nothing():
@@ -129,4 +129,4 @@ def test_a_notebook_made_into_a_page_shows_the_picture_where_the_view_cannot_liv
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("timeline", outputs=kept)])
     text, _ = nbconvert.HTMLExporter().from_notebook_node(notebook)
     (picture,) = re.findall(r'src="data:image/svg\+xml;base64,([^"]*)"', text)
-    assert "Rank 1 hangs in barrier" in text and "hung (proven)" in base64.b64decode(picture).decode()
+    assert "Rank 1 hangs in barrier" in text and "✕ waits…" in base64.b64decode(picture).decode()

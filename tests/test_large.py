@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import gzip
-import json
 import re
 import weakref
 from dataclasses import replace
@@ -15,6 +13,7 @@ import parallel_jobs
 import polars as pl
 import pytest
 from bench.large import large as made
+from drawn import lane_data
 from dumps import write
 
 import joinlab
@@ -27,8 +26,8 @@ from joinlab.notebook.view import View
 from joinlab.notebook.view import packed as packed_view
 from joinlab.picture.figures import figure
 from joinlab.picture.lane_data import pack
-from joinlab.picture.lanes import lanes
 from joinlab.picture.page import write_html
+from joinlab.picture.scene import scene
 from joinlab.story.judge import diagnose
 from joinlab.story.scene import Scene
 
@@ -139,8 +138,8 @@ def test_a_report_counts_the_rows_that_it_leaves_out(timeline):
 
 
 def test_every_call_comes_back_from_its_columns(timeline, packed):
-    text, _, rest = gzip.decompress(packed).partition(b"\0")
-    (run,) = json.loads(text)["runs"]
+    data, rest = lane_data(packed)
+    (run,) = data["runs"]
     columns = {}
     for name, size, n in run["columns"]["planes"]:
         planes = np.frombuffer(rest[: size * n], np.uint8).reshape(size, n)
@@ -188,8 +187,8 @@ def test_a_page_says_how_large_it_will_be_and_its_table_holds_what_tells(timelin
 
 
 def test_a_figure_holds_the_rows_that_tell_the_story_and_says_so(timeline):
-    drawn = figure(timeline, axis="time")
-    assert sum(len(trace.x) for trace in drawn.data if trace.type == "bar") < 1000
+    drawn, axis = figure(timeline), figure(timeline, axis="time")
+    assert sum(len(trace.x) for trace in axis.data if trace.type == "bar") < 1000
     assert f"{len(read(timeline).told):,} of 2,000 rows" in drawn.layout.title.text
     assert any("Met, but should not have" in str(trace.customdata) for trace in drawn.data)
 
@@ -199,7 +198,7 @@ def test_what_is_derived_of_a_timeline_dies_with_it(many):
     """No cache holds it, and no circle of references: what is dropped is gone at once."""
     run = made(5, 1000) if many else joinlab.emulate(joinlab.cases.case_4, (5, 6))
     frame = weakref.ref(run.calls)
-    diagnose(run), pack(run), lanes(run), packed_view(run, True)
+    diagnose(run), pack(run), scene(run), packed_view(run, True)
     gc.collect()
     gc.disable()
     try:

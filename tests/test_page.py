@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
-import gzip
 import json
 import re
 from html.parser import HTMLParser
 
 import pytest
+from drawn import lane_data
 from timelines import Writer, case_timeline
 
 from joinlab.analysis.wording import measured, sign, title
@@ -32,7 +32,7 @@ def text_of(*timelines):
 
 def data_of(made):
     """The lane data that a page holds."""
-    return json.loads(gzip.decompress(base64.b64decode(re.search(r'id="data">(.*?)</script>', made)[1])))
+    return lane_data(base64.b64decode(re.search(r'id="data">(.*?)</script>', made)[1]))[0]
 
 
 def hung(**meta):
@@ -214,7 +214,7 @@ def test_a_page_with_sliders_has_a_run_at_every_position():
     data = data_of(made)
     for position, timeline in positions():
         run = data["runs"][runs[position.program][position.setting][",".join(map(str, position.inputs))]]
-        assert [data["texts"][end] for end in run["ends"]] == [str(end) for end in timeline.ends]
+        assert [data["texts"][end] for end in run["ends"]] == [f"{sign(end)} {end}" for end in timeline.ends]
     assert runs["one"]["today"] == runs["one"]["1.9"]  # what looks the same is held once
     assert "<option selected>four</option>" in made and 'data-inputs="2,3"' in made
 
@@ -234,8 +234,8 @@ def test_the_page_and_the_view_show_one_sign_of_an_ending():
     written = page([("case 2", timeline)])
     for rank, one in enumerate(signs):
         assert f"<li>{one} Rank {rank} finished" in written
-    packed = json.loads(gzip.decompress(pack(timeline)))
-    assert packed["runs"][0]["sign"] == "".join(signs)
+    data, _ = lane_data(pack(timeline))
+    assert [data["texts"][end][0] for end in data["runs"][0]["ends"]] == signs
 
 
 def test_of_64_ranks_those_that_did_the_same_are_told_of_once():

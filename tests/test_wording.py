@@ -14,8 +14,8 @@ from ipykernel.compiler import XCachingCompiler
 from joinlab.analysis.wording import short_site
 from joinlab.cli import report
 from joinlab.picture.lane_data import pack
-from joinlab.picture.lanes import lanes
 from joinlab.picture.page import write_html
+from joinlab.picture.scene import scene
 from joinlab.picture.svg import svg
 from joinlab.story.judge import diagnose
 from joinlab.timeline import Ending, EndKind, timeline_from_rows
@@ -45,9 +45,9 @@ def test_what_controls_a_screen_leaves_as_escapes(
         str(diagnosis),
         diagnosis._repr_html_(),
         diagnosis._repr_markdown_(),
-        svg(lanes(timeline), heading=hostile),
+        svg(scene(timeline), heading=hostile),
         write_html({hostile: timeline}, tmp_path / "page.html").read_text(),
-        gzip.decompress(pack(timeline)).decode(),
+        gzip.decompress(pack(timeline)).partition(b"\0")[0].decode(),
     ]
     ET.fromstring(texts[4])
     for text in texts:

@@ -15,7 +15,7 @@ from playwright.sync_api import expect  # noqa: E402
 CELLS = (
     """import threading, time
 import joinlab
-from joinlab.picture.lanes import lanes
+from joinlab.analysis.meanings import asks_of
 
 def slow(rank, inputs):
     if rank == 0:
@@ -28,7 +28,7 @@ def patient(rank, inputs):
     threading.Event().wait()
 
 def labels(timeline):
-    return [f"rank {box.rank}: {box.label}" for box in lanes(timeline, setup=True).boxes if box.lane == "stream"]""",
+    return [f"rank {row['rank']}: {asks_of(row)}" for row in timeline.rows("calls")]""",
     "follows = joinlab.bench(case=1, inputs=(2, 2))\nfollows",
     "holds = joinlab.bench(slow, inputs=(1, 1))\nholds",
     "asks = joinlab.bench(predict=True, inputs=(2, 3))\nasks",
@@ -47,7 +47,7 @@ def notebook(browser, served):
         opened.page.wait_for_function("() => document.querySelectorAll('.jl-scene').length === 5")
         for more in opened.page.get_by_role("button", name="More").all():
             more.click()
-        opened.page.wait_for_function("() => document.querySelectorAll('.jl-svg').length === 5")
+        opened.page.wait_for_function("() => document.querySelectorAll('.jl-chart svg').length === 5")
         yield opened
     end_kernels(served.url, served.token)
 
@@ -57,10 +57,8 @@ def cell(notebook, number):
 
 
 def drawn(where):
-    """How often each call is drawn, as a screen reader is told: "rank 0: backward"."""
-    said = where.locator('.jl-svg [role="gridcell"]').evaluate_all(
-        "(all) => all.map((one) => one.getAttribute('aria-label'))"
-    )
+    """How often each call is drawn: "rank 0: backward"."""
+    said = where.locator(".jl-lane rect title").all_text_contents()
     return Counter(one.partition(",")[0] for one in said)
 
 
@@ -72,7 +70,6 @@ def press(notebook, where, key, times=1):
 
 def test_a_slider_changes_exactly_the_boxes_that_the_new_input_adds(notebook):
     where = cell(notebook, FOLLOWS)
-    where.get_by_role("button", name="unfold all").click()
     before = Counter(notebook.ask("labels(follows.timeline)"))
     assert drawn(where) == before
     press(notebook, where.get_by_label("rank 1: inputs"), "ArrowRight")
@@ -131,7 +128,7 @@ def test_predict_covers_until_all_is_said_and_again_after_a_change(notebook):
     press(notebook, say[1], "r")
     where.get_by_text("Everything is said").wait_for()
     press(notebook, show, "Enter")
-    where.locator(".jl-cap", has_text="hung (proven)").wait_for()
+    where.locator(".jl-stage .jl-end", has_text="waits").wait_for()
     expect(where.locator(".jl-result")).to_have_text(["✓ it finishes", "✗ it hangs"])
     for said in ("1 of 2 right", "Documented"):
         where.get_by_text(said).wait_for()
@@ -139,7 +136,7 @@ def test_predict_covers_until_all_is_said_and_again_after_a_change(notebook):
     press(notebook, where.get_by_label("rank 0: inputs"), "ArrowRight")
     where.get_by_text("Predict first").wait_for()
     where.locator(".jl-title", has_text="inputs (3, 3)").wait_for()
-    assert where.locator(".jl-cap").count() == 0 and drawn(where) == Counter()
+    assert where.locator(".jl-end").count() == 0 and drawn(where) == Counter()
     expect(where.locator(".jl-headline")).to_have_text("What will each rank do?")
     assert notebook.ask("[one.right for one in asks.scores]") == [[True, False]]
 
@@ -151,12 +148,12 @@ def test_a_run_is_stopped_midway_and_a_launched_case_4_shows_its_proven_hang(not
     assert notebook.ask("runs.running") is True  # and the kernel answers meanwhile
     expect(where.get_by_label("rank 0: inputs")).to_have_attribute("aria-disabled", "true")
     press(notebook, where.get_by_role("button", name="Stop"), "Enter")
-    where.locator(".jl-cap", has_text="stopped on request").first.wait_for()
+    where.locator(".jl-stage .jl-end", has_text="killed").first.wait_for()
     assert notebook.ask("[str(end) for end in runs.timeline.ends]") == ["killed", "killed"]
     where.get_by_role("combobox", name="Program").select_option(label="Case 4: join(), and a barrier inside the loop")
     where.locator(".jl-title", has_text="case_4").wait_for()
     press(notebook, where.get_by_role("button", name="▶ Run"), "Enter")
-    expect(where.locator(".jl-cap", has_text="hung (proven)")).to_have_count(2)
+    expect(where.locator(".jl-stage .jl-end", has_text="waits")).to_have_count(2)
     expect(where.locator(".jl-headline")).to_contain_text("Both ranks hang.")
 
 
@@ -226,24 +223,6 @@ def test_a_press_is_answered_before_python_does(notebook):
     where.locator(".jl-title", has_text="emulated on gloo").wait_for()
     where.get_by_role("combobox", name="Run it on").select_option(label="NCCL today")
     where.locator(".jl-title", has_text="emulated on nccl").wait_for()
-
-
-def test_keys_are_listed_and_search_finds_calls(notebook):
-    where = cell(notebook, FOLLOWS)
-    press(notebook, where.locator(".jl-svg"), "?")
-    listed = where.get_by_role("dialog", name="Keys")
-    assert listed.is_visible() and "next mismatch" in listed.text_content()
-    notebook.page.keyboard.press("Escape")
-    assert not listed.is_visible()
-    press(notebook, where.locator(".jl-svg"), "/")
-    notebook.page.keyboard.type("backward rank 1")
-    notebook.page.keyboard.press("Enter")
-    where.locator('.jl-svg [aria-selected="true"][aria-label^="rank 1: "][aria-label*="backward"]').wait_for()
-    notebook.page.keyboard.press("Escape")
-    before = where.locator(".jl-svg").bounding_box()
-    press(notebook, where.locator(".jl-svg"), "w")
-    assert where.locator(".jl-svg").bounding_box()["height"] > before["height"]
-    press(notebook, where.locator(".jl-svg"), "f")
 
 
 def test_what_is_shown_can_be_saved(notebook):

@@ -98,7 +98,7 @@ def _picture(view: View) -> str:
         return f"<p>joinlab.View {GONE}</p>"
     from joinlab.analysis.wording import shown_html
 
-    packed = b64encode(_drawn(view.timeline, tooltips=False).encode()).decode()  # an image has no tooltips
+    packed = b64encode(_drawn(view.timeline).encode()).decode()
     said = _said(view.timeline)
     told = shown_html(said.sentence)
     above = said._repr_html_() if view.sentences else ""
@@ -111,12 +111,12 @@ def _said(timeline: Timeline) -> Story:
     return diagnose(timeline)
 
 
-def _drawn(timeline: Timeline, tooltips: bool = True) -> str:
+def _drawn(timeline: Timeline) -> str:
     from joinlab.analysis.wording import measured, title
-    from joinlab.picture.lanes import lanes
+    from joinlab.picture.scene import scene
     from joinlab.picture.svg import svg
 
-    return svg(lanes(timeline), heading=f"{title(timeline)}. {measured(timeline)}", tooltips=tooltips)
+    return svg(scene(timeline), heading=f"{title(timeline)}. {measured(timeline)}")
 
 
 def _put(what: Any) -> None:

@@ -65,7 +65,7 @@ def call(timeline: Timeline, case: int) -> str:
 
 
 def _picture(timeline: Timeline) -> str:
-    from joinlab.picture.lanes import lanes
+    from joinlab.picture.scene import scene
     from joinlab.picture.svg import svg
 
-    return svg(lanes(timeline), heading=f"{title(timeline)}. {measured(timeline)}")
+    return svg(scene(timeline), heading=f"{title(timeline)}. {measured(timeline)}")

@@ -15,7 +15,7 @@ from joinlab.notebook.output import close
 from joinlab.notebook.view import View
 from joinlab.timeline import Timeline
 
-SHARED = ("axis", "setup", "hidden", "ranks_as")
+SHARED = ("axis",)
 """What a reader sets in one view holds for both."""
 
 
@@ -55,13 +55,9 @@ class Beside:
                 parted = self.comparison.rows[self.comparison.parting :]
         names = dict(zip(("left", "right"), told_apart(self.left.timeline, self.right.timeline), strict=True))
         for side, view in (("left", self.left), ("right", self.right)):
-            there = [slot for row in parted if (slot := getattr(row, side)) is not None]
-            here = bool(parted) and getattr(parted[0], side) is not None  # else the mark stands before what comes next
             ended = ", ".join(f"rank {rank} {end}" for rank, end in enumerate(view.timeline.ends))
             with view.hold_sync():
                 view.heading = names[side] if view.covered else f"{names[side]}: {ended}"
-                view.mark = {"slot": there[0], "text": "they part" if here else "nothing here"} if there else {}
-                view.rows = [getattr(row, side) for row in self.comparison.rows] if self.comparison else []
         self._select(parted)
 
     def _select(self, parted: tuple[ComparedRow, ...]) -> None:
@@ -77,7 +73,7 @@ class Beside:
         """Take it apart again; the right view, if it was handed in, goes on."""
         for view in (self.left, self.right):
             view.unobserve(self._follow, [*SHARED, "selected"])
-        self.right.heading, self.right.mark, self.right.rows = "", {}, []
+        self.right.heading = ""
         self.widget.children = (self._said, self.left)
         close(self.widget)
 

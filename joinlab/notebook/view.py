@@ -20,8 +20,7 @@ from joinlab.analysis.reading import read
 from joinlab.picture.assets import script, style
 from joinlab.picture.details import call_details
 from joinlab.picture.lane_data import pack
-from joinlab.picture.lanes import NARROW
-from joinlab.picture.rows import RowKind
+from joinlab.picture.scene import NARROW
 from joinlab.timeline import Timeline, derived
 
 
@@ -30,17 +29,11 @@ class View(anywidget.AnyWidget):
 
     timeline   what is shown; set another and it is drawn in place of this one
     selected   index into `joinlab.match(timeline)` of the selected slot, or None; two-way
-    axis       "logical" (one row per set of calls that met) or "time"; two-way
-    setup      True shows every row; False folds rounds that matched, and DDP's own setup; two-way
-    ranks_as   "columns", "rows", or "auto": rows from 5 lanes on; two-way
-    hidden     kinds of boxes that are not drawn, as the legend names them ("host waits"); two-way
+    axis       of every call, behind "…": "logical" (one row per set of calls that met) or "time"; two-way
     covered    ranks whose lanes and endings are covered; while any is, nothing tells how the run ended
     sentences  whether the diagnosis is said above the lanes
     alike      True: of more than four ranks, those that did the same share a lane, unless any is covered
     heading    what to say above the title
-    mark       {"slot": 7, "text": "here they part"} marks a row; {} none
-    rows       of two views that `Beside` puts side by side: the slot in each row of the axis that they share, None
-               where this one has nothing; [] where there is no such axis
 
     Raises traitlets.TraitError for what none of these can be.
 
@@ -54,15 +47,10 @@ class View(anywidget.AnyWidget):
     timeline = traitlets.Instance(Timeline)
     selected = traitlets.Int(None, allow_none=True).tag(sync=True)
     axis = traitlets.Enum(("logical", "time"), "logical").tag(sync=True)
-    setup = traitlets.Bool(False).tag(sync=True)
-    ranks_as = traitlets.Enum(("auto", "columns", "rows"), "auto").tag(sync=True)
-    hidden = traitlets.List(traitlets.Enum([kind.value for kind in RowKind])).tag(sync=True)
     covered = traitlets.List(traitlets.Int(min=0)).tag(sync=True)
     sentences = traitlets.Bool(True).tag(sync=True)
     alike = traitlets.Bool(True).tag(sync=True)
     heading = traitlets.Unicode("").tag(sync=True)
-    mark = traitlets.Dict().tag(sync=True)
-    rows = traitlets.List(traitlets.Int(allow_none=True)).tag(sync=True)
     _still = traitlets.Unicode("").tag(sync=True)  # names what stands in for it where it cannot live (display.py)
     _packed = traitlets.Bytes(b"").tag(sync=True)  # the run that is shown
 

@@ -1,4 +1,4 @@
-"""Columns: every call of a large Timeline as numbers, for the script that draws the live view.
+"""Columns: every call of a Timeline as numbers, for the script that draws them all.
 
 A million boxes as JSON would be 200 MB; as columns they are 5. What all calls of a kind share (label, line, dtype,
 stack) is told once, times are steps from one call to the next, and each column is written byte by byte of
@@ -22,12 +22,13 @@ from joinlab.analysis.meanings import asks_of
 from joinlab.analysis.reading import hash_columns, read
 from joinlab.analysis.source import CodeLine, SourceTexts
 from joinlab.picture.details import Details, call_details
-from joinlab.picture.lanes import MARGIN
 from joinlab.picture.rows import RowKind, kind
 from joinlab.timeline import CallRow, Timeline
 
 OPEN, BAD, FAILED, WAITS, WAITS_ON = 1, 2, 4, 16, 32
-"""Flags of a call, as static/boxes.js and static/columns.js have them."""
+"""Flags of a call, as static/columns.js has them."""
+
+MARGIN = 0.1  # of the time that the run took: how far what never ends is drawn on
 
 MOST = 2**30  # a step along the axis is at most so many units
 UNENDED = 0xFFFFFFFF
@@ -42,15 +43,13 @@ Column = npt.NDArray[np.int64]
 class Code(NamedTuple):
     """What calls of one code have in common.
 
-    lines  of the learner's code that they came from, see Box.lines
-    like   the same for codes whose calls are meant to meet
+    lines  of the learner's code that they came from, innermost first
     """
 
     kind: RowKind
     label: str
     lines: tuple[CodeLine, ...]
     facts: Details
-    like: int
 
 
 def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[Code], int, bytes]:
@@ -69,8 +68,8 @@ def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[
     spans = timeline.spans.filter(pl.col("rank").is_in(lanes)).sort("rank", "begin_ns", maintain_order=True)
     span_from, span_to = (spans[name].fill_null(-1).to_numpy() for name in ("begin_ns", "end_ns"))
     known += [span_from, span_to[span_to >= 0]]
-    begin = min(int(part.min()) for part in known if len(part))
-    end = max(int(part.max()) for part in known if len(part))
+    begin = min((int(part.min()) for part in known if len(part)), default=0)
+    end = max((int(part.max()) for part in known if len(part)), default=0)
     until = end - begin + max(end - begin, 1) * MARGIN
     begun, span_from = begun - begin, span_from - begin  # from here on, times are counted from there
     ended, waited, let_go, span_to = (np.where(part < 0, -1, part - begin) for part in (ended, waited, let_go, span_to))
@@ -78,7 +77,8 @@ def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[
     open_ = (ended < 0) & calls["error"].is_null().to_numpy()
     failed = calls["error"].is_not_null().to_numpy()
     waits, waits_on = waited >= 0, (waited >= 0) & (let_go < 0)
-    flags = open_ * OPEN + wrong(timeline)[slot] * BAD + failed * FAILED + waits * WAITS + waits_on * WAITS_ON
+    bad = wrong(timeline)[slot] if len(slot) else open_
+    flags = open_ * OPEN + bad * BAD + failed * FAILED + waits * WAITS + waits_on * WAITS_ON
     stops = []
     span_lane = lane_of[spans["rank"].to_numpy()] if spans.height else np.zeros(0, np.int64)
     for at in range(len(lanes)):
@@ -117,11 +117,6 @@ def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[
         "counts": np.bincount(lane, minlength=len(lanes)).tolist(),
         "spans": np.bincount(span_lane, minlength=len(lanes)).tolist(),
         "names": list(names),
-        "missed": [
-            number
-            for number, one in zip(folding.every.numbers, folding.every.slots, strict=True)
-            if not one.met and not one.expected
-        ],
         "stops": [round(at) for at in stops],
         "end": round(until),
         "rows": found.count,
@@ -152,15 +147,12 @@ def _codes(calls: pl.DataFrame, texts: SourceTexts) -> tuple[Column, list[Code]]
     code = np.searchsorted(known, hashed)
     first = np.zeros(len(known), np.int64)
     first[code[::-1]] = np.arange(len(code))[::-1]  # of several, the last that is written stays
-    like: dict[object, int] = {}
     found: list[Code] = []
     rows: list[CallRow] = calls[first].rows(named=True)  # type: ignore[assignment]  # polars knows no TypedDict
     for row in rows:
         facts = tuple(fact for fact in call_details(row, True) if fact[0] not in VARIES)
-        same = (row["op"], row["origin"], row["dtype"], str(row["shape"]), row["reduce_op"], row["root"])
         told = (("group", str(row["group"])), *facts)
-        label, number = asks_of(row), like.setdefault(same, len(like))
-        found.append(Code(kind(row), label, texts.lines_of(row), told, number))
+        found.append(Code(kind(row), asks_of(row), texts.lines_of(row), told))
     return code, found
 
 

@@ -1,196 +1,172 @@
-"""The swimlanes as a Plotly figure, for people who want a picture that they can edit, combine and export.
+"""The lanes as a Plotly figure, for people who want a picture that they can edit, combine and export.
 
-It writes down the boxes of `lanes` and decides nothing itself. The background is transparent and the text outside boxes
-is of a grey that reads on white and on black alike: a figure does not know whether its notebook is light or dark.
+It writes down the boxes of `scene`. The background is transparent and the text outside boxes is of a grey that reads on
+white and on black alike: a figure does not know whether its notebook is light or dark.
 """
 
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from math import inf
 from textwrap import wrap
-from typing import Any
+from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
 
 from joinlab.analysis.reading import read
-from joinlab.analysis.wording import good, title
-from joinlab.picture.lanes import NARROW, Box, Lane, Lanes, lanes
-from joinlab.picture.layout import HOST, STREAM, cap_lines, middle, outlines, sides
+from joinlab.analysis.wording import sign, title
+from joinlab.ops import CallRow
+from joinlab.picture.columns import MARGIN
+from joinlab.picture.details import call_details
+from joinlab.picture.places import along
 from joinlab.picture.rows import RowKind
-from joinlab.picture.theme import BAND, BAND_NAMES, BAND_OPACITY, BLACK, EDGE, INK, OUTLINE, STYLES, WHITE, WRONG, faded
+from joinlab.picture.scene import Scene, scene
+from joinlab.picture.theme import BLACK, EDGE, FILLS, INK, OUTLINE, WHITE, faded
 from joinlab.timeline import Timeline
 
 CONFIG: Mapping[str, Any] = {"showSendToCloud": False, "displaylogo": False, "responsive": True}
 """Pass it to `figure.show(config=...)`: without it Plotly offers to send the figure to a cloud service."""
 
-ROW, LONGEST = 24, 1200  # px of a row, and of the clock
-PLATE = {"showarrow": False, "bordercolor": OUTLINE, "borderpad": 3, "font": {"size": 12, "color": BLACK}}
+CALL, HOST = (0.06, 0.84), (0.86, 0.94)  # where a lane's calls, and what its host did, lie in the room of the lane
+
+
+class Bar(NamedTuple):
+    """A box: its lane, its room there, from where to where it goes, what it says, and what it tells."""
+
+    kind: RowKind
+    lane: int
+    room: tuple[float, float]
+    begin: float
+    end: float
+    label: str
+    told: str
+    open: bool = False
+    wrong: bool = False
 
 
 def figure(timeline: Timeline, axis: str = "logical", ranks_as: str = "columns", setup: bool = False) -> go.Figure:
-    """The swimlanes of a Timeline; of one with many calls, those that tell the story, and its title says so.
+    """The lanes of a Timeline; of one with many calls, those that tell the story, and its title says so.
 
-    axis      "logical": one row per set of calls that met; "time": the recorded clock, in ms
+    axis      "logical": the calls that met beside each other, one after the other; "time": the recorded clock, in ms
     ranks_as  "columns": ranks side by side, the axis runs down; "rows": the axis runs to the right
-    setup     True shows the calls of DDP's construction and bucket rebuild one by one, instead of folded
+    setup     True shows every call, instead of stacks of rounds in which all agree
 
     Raises ValueError for another axis or arrangement.
 
         joinlab.figure(timeline, axis="time").show()
     """
-    if ranks_as not in ("columns", "rows"):
-        raise ValueError(f"ranks_as must be 'columns' or 'rows', not {ranks_as!r}")
-    made, found = draw(lanes(timeline, axis, setup), ranks_as), read(timeline)
+    known = {"axis": (axis, "logical", "time"), "ranks_as": (ranks_as, "columns", "rows")}
+    for name, (value, *values) in known.items():
+        if value not in values:
+            raise ValueError(f"{name} must be {' or '.join(map(repr, values))}, not {value!r}")
+    down, time, found = ranks_as == "columns", axis == "time", read(timeline)
+    made = scene(timeline, unfold=setup or time)
+    bars, begin, end, signs = _on_the_clock(timeline, made) if time else _in_order(made, down)
     part = f"; {len(found.told):,} of {found.count:,} rows: where ranks part, begin or end" if found.is_part else ""
-    made.update_layout(title={"text": html.escape(title(timeline) + part), "x": 0.01, "y": 0.995, "yanchor": "top"})
-    return made
+    ends = [f"{sign(timeline.ends[ranks[0]])} {timeline.ends[ranks[0]]}" for ranks in made.ranks]
+    said = ["<br>".join(wrap(html.escape(end), 26)) for end in ends]
+    names = [f"<b>{name}</b><br>{end}" for name, end in zip(made.names, said, strict=True)]
+    plain = {"showgrid": False, "zeroline": False, "ticks": ""}
+    lanes = plain | {"tickvals": [at + 0.45 for at in range(len(names))], "ticktext": names, "fixedrange": True}
+    lanes |= {"range": [0, len(names)], "side": "top"} if down else {"range": [len(names), 0]}
+    clock = f"{'modelled' if timeline.meta.get('engine') == 'emulated' else 'recorded'} time, ms"
+    following = plain | {"range": [end, begin] if down else [begin, end], "showticklabels": time}
+    following |= {"title": {"text": clock}, "showgrid": True, "gridcolor": faded(INK, 0.25)} if time else {}
+    high = (900 if time else end - begin) if down else 90 * len(names)
+    order = list(FILLS).index
+    drawn = [
+        _trace(kind, list(some), down)
+        for kind, some in groupby(sorted(bars, key=lambda bar: order(bar.kind)), lambda bar: bar.kind)
+    ]
+    layout = go.Layout(
+        template="none", paper_bgcolor=faded(BLACK, 0), plot_bgcolor=faded(BLACK, 0), font={"color": INK, "size": 12},
+        barmode="overlay", hovermode="closest", dragmode="pan", margin={"l": 110, "r": 20, "t": 110, "b": 60},
+        title={"text": html.escape(title(timeline) + part), "x": 0.01, "y": 0.995, "yanchor": "top"},
+        legend={"orientation": "h", "yanchor": "top", "y": -0.04}, xaxis=lanes if down else following,
+        yaxis=following if down else lanes, height=high + 180,
+        width=110 * len(names) + 130 if down and len(names) > 8 else None,  # rather scroll than squeeze
+    )  # fmt: skip
+    return go.Figure([*drawn, *_signs(signs, down)], layout)
 
 
-def draw(picture: Lanes, ranks_as: str = "columns") -> go.Figure:
-    """Draw lanes as a figure without a title."""
-    return _Drawing(picture, ranks_as == "columns").figure()
+def _in_order(made: Scene, down: bool) -> tuple[list[Bar], float, float, list[tuple[float, float, str]]]:
+    places, length = along(made, inf, "column" if down else "row")
+    bars, signs = [], []
+    for (at, long), one in zip(places, made.columns, strict=True):
+        for lane, box in enumerate(one.boxes):
+            if box is not None:
+                label = one.stack or box.label
+                told = f"<b>{html.escape(one.stack)}</b> {_lines(box.label)}" if box.row is None else hover(box.row)
+                bars.append(Bar(box.kind, lane, CALL, at, at + long, label, told, box.open, box.bad or box.failed))
+        signs += [(b - 0.03, at + long / 2, one.said) for _, b in one.clashes]
+    return bars, 0.0, length or 1.0, signs
 
 
-class _Drawing:
-    """Turns places along the axis, and across the ranks, into x and y of either arrangement."""
+def _on_the_clock(timeline: Timeline, made: Scene) -> tuple[list[Bar], float, float, list[tuple[float, float, str]]]:
+    """Every call, and what the hosts did, in ms."""
+    boxes = [(lane, box, box.row) for one in made.columns for lane, box in enumerate(one.boxes) if box and box.row]
+    lane_of = {ranks[0]: lane for lane, ranks in enumerate(made.ranks)}
+    spans = [span for span in timeline.rows("spans") if span["rank"] in lane_of]
+    times = [at for *_, row in boxes for name, at in row.items() if name.endswith("_ns") and isinstance(at, int)]
+    times += [at for span in spans for at in (span["begin_ns"], span["end_ns"]) if at is not None]
+    begin, last = min(times, default=0) / 1e6, max(times, default=1) / 1e6
+    end = last + max(last - begin, 1e-6) * MARGIN
 
-    def __init__(self, picture: Lanes, down: bool) -> None:
-        self.picture, self.down, self.rows = picture, down, picture.unit == "rows"
-        extent = picture.end - picture.begin
-        self.scale = 1.0 if self.rows else 1e-6 if extent >= 2e6 else 1e-3
-        self.length = extent * ROW if self.rows else LONGEST  # px
-        self.short = picture.world_size >= NARROW or not down
+    def ms(*some: int | None) -> float:
+        """The first that is known."""
+        return next((at / 1e6 for at in some if at is not None), end)
 
-    def at(self, across: Iterable[float | None], along: Iterable[float | None]) -> dict[str, Any]:
-        scaled = [None if one is None else one * self.scale for one in along]
-        return dict(zip("xy" if self.down else "yx", (list(across), scaled), strict=True))
-
-    def figure(self) -> go.Figure:
-        picture, size = self.picture, self.picture.world_size
-        clock = f"{'modelled' if picture.modelled else 'recorded'} time, {'ms' if self.scale == 1e-6 else 'µs'}"
-        span = [picture.begin * self.scale, (picture.end + (picture.end - picture.begin) * 0.08) * self.scale]
-        plain = {"ticks": "", "showgrid": False, "zeroline": False}
-        groups = [group for group in picture.groups if group.rank is None]
-        inputs: dict[str, Any] = {"tickvals": [(one.begin + one.end) / 2 for one in groups]}
-        said = [one.label if self.down else "<br>".join(wrap(one.label, 8)) for one in groups]
-        inputs |= {"ticktext": said, "tickangle": 0, "automargin": True}
-        along = {**plain, "range": span[::-1] if self.down else span}
-        along |= inputs if self.rows else {"title": {"text": clock}, "showgrid": True, "gridcolor": faded(BAND, 0.25)}
-        ticks: dict[float, str] = {at + sum(STREAM) / 2: f"<b>{name}</b>" for at, name in enumerate(picture.lanes)}
-        ticks.update({} if size >= NARROW else {rank + sum(HOST) / 2: "host" for rank in range(size)})
-        across = {**plain, "range": [0, size] if self.down else [size, 0], "fixedrange": True}
-        across |= {"tickvals": sorted(ticks), "ticktext": [ticks[at] for at in sorted(ticks)]}
-        far, wide = self.length * 1.08 + 180, 110 * size if size > 8 else None  # rather scroll than squeeze
-        layout = go.Layout(
-            template="none",
-            paper_bgcolor=faded(BLACK, 0),
-            plot_bgcolor=faded(BLACK, 0),
-            font={"color": INK, "size": 12},
-            barmode="overlay",
-            hovermode="closest",
-            hoverlabel={"align": "left", "bgcolor": WHITE, "font": {"color": BLACK}},
-            legend={"orientation": "h", "yanchor": "bottom", "y": 1.0 if not self.down else 1 + 26 / far},
-            dragmode="pan",
-            margin={"l": 90, "r": 20, "t": 130, "b": 50},
-            xaxis={**across, "side": "top"} if self.down else along,
-            yaxis=along if self.down else across,
-            height=far if self.down else 130 * size + 180,
-            width=wide if self.down else max(900, far),
-            shapes=list(self._shapes()),
-            annotations=[*self._notes(), *self._caps()],
-        )
-        return go.Figure(data=[*self._bands(), *self._bars(), *self._signs()], layout=layout)
-
-    def _bars(self) -> Iterator[go.Bar]:
-        for kind, (color, pattern) in STYLES.items():
-            boxes = [box for box in self.picture.boxes if box.kind is kind]
-            if not boxes:
-                continue
-            middles = [box.rank + sum(sides(box)) / 2 for box in boxes]
-            yield go.Bar(
-                **self.at(middles, [box.end - box.begin for box in boxes]),
-                base=[box.begin * self.scale for box in boxes],
-                width=[sides(box)[1] - sides(box)[0] for box in boxes],
-                orientation="v" if self.down else "h",
-                text=[self._text(box) for box in boxes],
-                textposition="inside",
-                insidetextanchor="middle",
-                textangle=0 if self.down else -90,
-                textfont={"size": 11, "color": BLACK},
-                customdata=[hover(box) for box in boxes],
-                hovertemplate="%{customdata}<extra></extra>",
-                name=kind.value,
-                marker={
-                    "color": color,
-                    "opacity": [0.45 if box.open else 1.0 for box in boxes],  # it never completes
-                    "pattern": {"shape": pattern, "fgcolor": faded(BLACK, 0.16), "bgcolor": color},
-                    "line": {
-                        "color": [EDGE if box.bad or box.failed else OUTLINE for box in boxes],
-                        "width": [0 if box.open else 2.5 if box.bad or box.failed else 0.8 for box in boxes],
-                    },
-                },
-            )
-
-    def _text(self, box: Box) -> str:
-        high = (box.end - box.begin) / (self.picture.end - self.picture.begin) * self.length
-        if high < 11 or box.kind is RowKind.WAIT or (box.lane is Lane.HOST and self.short):
-            return ""
-        label = box.short if self.short or box.lane is Lane.HOST or box.tracks > 1 else box.label
-        return html.escape(label if self.down or len(label) < 20 else f"{label[:18]}…", quote=False)
-
-    def _bands(self) -> Iterator[go.Scatter]:
-        for (bad, met), name in BAND_NAMES.items():
-            bands = [band for band in self.picture.bands if (band.bad, band.met) == (bad, met)]
-            around = [corner for band in bands for one in outlines(band) for corner in (*one, one[0], (None, None))]
-            if around:
-                line = {"color": EDGE, "width": 2} if bad else {"color": faded(BAND, 0.8), "width": 0.8}
-                fill = faded(WRONG if bad else BAND, BAND_OPACITY[bad, met])
-                yield go.Scatter(
-                    **self.at(*zip(*around, strict=True)), mode="lines", fill="toself", fillcolor=fill,
-                    hoverinfo="skip", line=line | {"dash": "solid" if met else "dash"}, name=name, zorder=-1,
-                )  # fmt: skip
-
-    def _signs(self) -> Iterator[go.Scatter]:
-        """The sign of inequality on every band that joins what should not have met."""
-        bands = [band for band in self.picture.bands if band.bad]
-        if bands:
-            yield go.Scatter(
-                **self.at(*zip(*map(middle, bands), strict=True)), mode="markers+text", text=["≠"] * len(bands),
-                marker={"size": 17, "color": WHITE, "line": {"color": EDGE, "width": 2}}, textfont={"color": BLACK},
-                customdata=[_lines(band.text, 90) for band in bands], hovertemplate="%{customdata}<extra></extra>",
-                showlegend=False, zorder=3,
-            )  # fmt: skip
-
-    def _shapes(self) -> Iterator[dict[str, Any]]:
-        names = ("x0", "x1", "y0", "y1") if self.down else ("y0", "y1", "x0", "x1")
-        for cap in self.picture.caps:
-            for (low, high), opacity in ((STREAM, 0.10), (HOST, 0.16)):
-                place = (cap.rank + low, cap.rank + high, self.picture.begin * self.scale, cap.at * self.scale)
-                look = {"type": "rect", "layer": "below", "fillcolor": faded(BAND, opacity), "line": {"width": 0}}
-                yield look | dict(zip(names, place, strict=True))
-
-    def _notes(self) -> Iterator[dict[str, Any]]:
-        for note in self.picture.notes if self.down else ():  # sideways the tooltips of the signs say it
-            place = {"x": (note.rank or 0) + STREAM[0], "y": (note.begin + note.end) / 2 * self.scale}
-            text = html.escape(note.text, quote=False).replace("\n", "<br>")
-            yield {**PLATE, **place, "xanchor": "left", "align": "left", "text": text, "bgcolor": WHITE}
-
-    def _caps(self) -> Iterator[dict[str, Any]]:
-        for cap in self.picture.caps:
-            (x,), (y,) = self.at([cap.rank + sum(STREAM) / 2], [cap.at]).values()
-            place = {"x": x, "y": y, "yanchor": "top"} if self.down else {"x": y, "y": x, "xanchor": "left"}
-            text = "<br>".join(map(html.escape, cap_lines(cap, 26 if self.short else 48)))
-            color = WHITE if good(cap.ending) else WRONG
-            yield {**PLATE, **place, "text": text, "hovertext": _lines(cap.text, 90), "bgcolor": color}
+    bars = []
+    for lane, box, row in boxes:
+        waited, let_go = row["host_wait_begin_ns"], row["host_wait_end_ns"]
+        from_ = ms(row["started_ns"], row["enqueued_ns"], waited, row["completed_ns"])
+        to = ms(row["completed_ns"], let_go if box.failed else None)
+        bars.append(Bar(box.kind, lane, CALL, from_, to, box.label, hover(row), box.open, box.bad or box.failed))
+        if waited is not None:
+            said = f"the host waits for {html.escape(box.label)}"
+            bars.append(Bar(RowKind.WAIT, lane, HOST, ms(waited), ms(let_go), "", said, let_go is None))
+    for span in spans:
+        name, place = html.escape(str(span["name"])), (ms(span["begin_ns"]), ms(span["end_ns"]))
+        bars.append(Bar(RowKind.SPAN, lane_of[span["rank"]], HOST, *place, "", name, span["end_ns"] is None))
+    return bars, begin, end, []
 
 
-def hover(box: Box) -> str:
-    """The tooltip of a box: every column of its call, one a line."""
-    return "<br>".join(f"<b>{html.escape(name)}</b> {_lines(text, 100)}" for name, text in box.details)
+def _trace(kind: RowKind, bars: list[Bar], down: bool) -> go.Bar:
+    middles, lengths = [bar.lane + sum(bar.room) / 2 for bar in bars], [bar.end - bar.begin for bar in bars]
+    edges = {
+        "color": [EDGE if bar.wrong else OUTLINE for bar in bars],
+        "width": [2.5 if bar.wrong else 0 if bar.open else 0.8 for bar in bars],
+    }
+    return go.Bar(
+        **dict(zip("xy" if down else "yx", (middles, lengths), strict=True)), name=kind.value,
+        base=[bar.begin for bar in bars], width=[bar.room[1] - bar.room[0] for bar in bars],
+        orientation="v" if down else "h", text=[html.escape(bar.label, quote=False) for bar in bars],
+        textposition="inside", insidetextanchor="middle", textangle=0, textfont={"size": 11, "color": BLACK},
+        customdata=[bar.told for bar in bars], hovertemplate="%{customdata}<extra></extra>",
+        marker={"color": FILLS[kind], "opacity": [0.45 if bar.open else 1.0 for bar in bars], "line": edges},
+    )  # fmt: skip
 
 
-def _lines(text: str, width: int) -> str:
+def _signs(signs: list[tuple[float, float, str]], down: bool) -> Iterator[go.Scatter]:
+    """The sign of inequality between calls that do not belong together."""
+    if signs:
+        beside, at, said = zip(*signs, strict=True)
+        line = {"color": EDGE, "width": 2}
+        yield go.Scatter(
+            **dict(zip("xy" if down else "yx", (beside, at), strict=True)), mode="markers+text",
+            text=["≠"] * len(signs), marker={"size": 17, "color": WHITE, "line": line}, textfont={"color": BLACK},
+            customdata=list(map(_lines, said)), hovertemplate="%{customdata}<extra></extra>", showlegend=False,
+        )  # fmt: skip
+
+
+def hover(row: CallRow) -> str:
+    """The tooltip of a call: every column, one a line."""
+    facts = call_details(row, row["started_ns"] is not None)
+    return "<br>".join(f"<b>{html.escape(name)}</b> {_lines(text)}" for name, text in facts)
+
+
+def _lines(text: str) -> str:
     """Escaped and wrapped: Plotly reads tags in a label, and draws a long line out of the window."""
-    lines = [part for line in text.splitlines() for part in wrap(line, width) or [""]]
-    return "<br>".join(map(html.escape, lines))
+    return "<br>".join(html.escape(part) for line in text.splitlines() for part in wrap(line, 90) or [""])

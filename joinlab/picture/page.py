@@ -17,12 +17,13 @@ from html import escape
 from itertools import chain
 from pathlib import Path
 
+from joinlab.analysis.reading import read
 from joinlab.analysis.source import CodeLine, SourceTexts
 from joinlab.analysis.wording import input_or_step, measured, ranks_text, shown, title
 from joinlab.picture.assets import script, style
 from joinlab.picture.lane_data import LaneData
-from joinlab.picture.lanes import lanes, read
 from joinlab.picture.rows import plan, stretches
+from joinlab.picture.scene import folded, scene
 from joinlab.picture.svg import svg
 from joinlab.story.judge import diagnose
 from joinlab.story.writers import html_of
@@ -225,12 +226,12 @@ def document(
 
 def still(name: str, timeline: Timeline) -> Iterator[str]:
     """What the live view says, without a script: for readers who have none, and for paper."""
-    story = diagnose(timeline, read(timeline)[1])
+    story = diagnose(timeline, folded(timeline))
     yield f'<div class="still">\n<p class="soft">{escape(measured(timeline))}</p>\n<div class="beside">\n<div>\n'
     yield f"{html_of(story.lines)}\n"
     yield "</div>\n"
     yield from _source(timeline)
-    yield f'</div>\n<div class="scroll"><div class="picture">{svg(lanes(timeline), name, tooltips=False)}</div></div>\n'
+    yield f'</div>\n<div class="scroll"><div class="picture">{svg(scene(timeline), name)}</div></div>\n'
     yield "</div>\n"
 
 
@@ -260,7 +261,7 @@ def _source(timeline: Timeline) -> Iterator[str]:
 
 def _ended(timeline: Timeline, known: SourceTexts) -> Iterator[tuple[tuple[CodeLine, ...], str]]:
     """The lines that led to the call in which each rank ended, and what to write beside them."""
-    rows = read(timeline)[0].row_of  # 256 look-ups among all calls of a large Timeline took 0.4 s
+    rows = folded(timeline).every.row_of  # 256 look-ups among all calls of a large Timeline took 0.4 s
     for rank, end in enumerate(timeline.ends):
         if end.call is None:
             continue
@@ -272,13 +273,12 @@ def _ended(timeline: Timeline, known: SourceTexts) -> Iterator[tuple[tuple[CodeL
 
 def _table(timeline: Timeline) -> Iterator[str]:
     """The same as a table: for a screen reader, and for searching in the page."""
-    matched, _, odd = read(timeline)
+    matched = folded(timeline).every
     calls, steps = matched.rows, plan(matched)
     ranks = range(timeline.world_size)
     yield f"<details>\n<summary>The same as a table, {len(steps)} rows</summary>\n<div class='scroll'>\n<table>\n"
-    what = (
-        "with DDP's own setup unfolded" if odd is None else f"of {len(odd):,} rows those where ranks part, begin or end"
-    )
+    count = f"of {read(timeline).count:,} rows those where ranks part, begin or end"
+    what = count if matched.is_part else "with DDP's own setup unfolded"
     yield f"<caption>One row for the calls that met, {what}.</caption>\n<thead><tr>"
     yield f'<th scope="col">{input_or_step(timeline.meta)}</th>'
     yield "".join(f'<th scope="col">rank {rank}</th>' for rank in ranks)

@@ -1,7 +1,8 @@
 """The first screen of a run as plain data: a headline, lanes of calls, the one that goes wrong, the line it came from.
 
-A column is a row of the folded picture (`lanes`): a stack of rounds in which all agree, or the calls of one place. The
-scripts in static/ draw it in either direction; every word, every link and every reading is decided here.
+A column is a stack of rounds in which all agree, or the calls of one place; it has a box in every lane that takes part.
+All pictures draw these boxes: the scripts in static/, in either direction, `svg` and `figure`. Every word, every link
+and every reading is decided here.
 
     scene(timeline).columns[3].flag         # "met", "wrong", "apart" or "open"
 """
@@ -11,16 +12,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, takewhile
-from typing import Literal
+from itertools import groupby, pairwise, takewhile
+from typing import Literal, NamedTuple
 
-from joinlab.analysis.folding import Fold
+from joinlab.analysis.folding import Fold, Folding
+from joinlab.analysis.folding import fold as fold_timeline
 from joinlab.analysis.meanings import asks_of, conclusion, number
+from joinlab.analysis.reading import read as read_columns
 from joinlab.analysis.source import SourceText
 from joinlab.analysis.wording import input_or_step, ranks_text
 from joinlab.ops import CallRow, decode_values
-from joinlab.picture.lanes import Box, Lane, Lanes, lanes, read
-from joinlab.picture.rows import RowKind, kind
+from joinlab.picture.rows import PictureRow, RowKind, fold, kind, plan, unlike
 from joinlab.story.forms import pieces_of, said
 from joinlab.story.judge import story_of
 from joinlab.story.lines import Edit, Line, LineKind
@@ -31,6 +33,35 @@ Flag = Literal["met", "wrong", "apart", "open"]
 """How the calls of a column fit: as meant; met, but should not have; never meet; somebody never came."""
 
 Tone = Literal["", "good", "warn", "bad"]
+
+Size = Literal["stack", "slim", "mid", "big", "ghost"]
+"""How much room a column has: what agrees is slim, what does not has room for words, and the parting is big."""
+
+MOST = 32
+"""Of more columns than these, those that neither part nor end are stacked, whatever they hold."""
+
+BEFORE, BEHIND = 3, 8
+"""Columns that are kept before the one where the lanes part, or before the end; and from there on."""
+
+NARROW = 4
+"""More lanes than these are shared by ranks that did the same."""
+
+
+class Box(NamedTuple):
+    """What stands in one lane of a column: a call, or a stack of them.
+
+    open    it never ended
+    bad     it met a call that it should not have met, or can never meet the one that it faces
+    failed  the backend raised instead of completing it
+    row     the call; None: it is a stack
+    """
+
+    kind: RowKind
+    label: str
+    open: bool = False
+    bad: bool = False
+    failed: bool = False
+    row: CallRow | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +77,34 @@ class Piece:
 class Column:
     """What stands at one place of the lanes.
 
-    slot     the first that it holds, as `joinlab.match` counts
+    slot     the first that it holds, as `joinlab.match` counts; `until` the last
     number   of its calls: "28", of a stack "0-24"
-    boxes    per lane the place of its box in Lanes.boxes; None: it issued no call here
+    boxes    one a lane; None: it issued no call here
     stack    what a stack holds: "5 inputs"; "" for calls
+    said     what differs between its calls, or who never came
+    clashes  pairs of lanes, one below the other, whose calls do not belong together
+    absent   lanes that should have come, and never did
     extra    the lane whose call is the one too many
     missing  (lane, call): that lane never issued this one, which should stand here
     """
 
     slot: int
+    until: int
     number: str
-    boxes: list[int | None]
+    boxes: list[Box | None]
     flag: Flag = "met"
     stack: str = ""
+    said: str = ""
+    clashes: tuple[tuple[int, int], ...] = ()
+    absent: tuple[int, ...] = ()
     extra: int | None = None
     missing: tuple[int, str] | None = None
+    size: Size = "slim"
+
+    @property
+    def drawn(self) -> list[Box]:
+        """The boxes that there are."""
+        return [box for box in self.boxes if box is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +133,7 @@ class CodeLine:
 class Scene:
     """All that the first screen says. `focus`: the column where the ranks part.
 
+    ranks   of each lane; `names` of the lanes: "ranks 0-4, 6, 7"; `inputs` of each, None if that is not known
     meant   (column, lane, column, lane): calls that should have met
     odd     the lane of the ranks that did otherwise than most
     ends    per lane (sign, word, tone, more)
@@ -97,6 +142,9 @@ class Scene:
     story   every other line of the story
     """
 
+    ranks: tuple[tuple[int, ...], ...]
+    names: tuple[str, ...]
+    inputs: tuple[int | None, ...]
     headline: tuple[Piece, ...]
     columns: tuple[Column, ...]
     focus: int | None
@@ -111,41 +159,55 @@ class Scene:
     provenance: str
 
 
-def scene(timeline: Timeline, ranks: bool = True) -> Scene:
-    """The first screen of a Timeline. `ranks`: as `lanes.read` has it."""
-    _, folding, _ = read(timeline, ranks)
-    return scene_of(lanes(timeline), Told(timeline, folding), folding.numbers)
+def scene(timeline: Timeline, ranks: bool = True, unfold: bool = False) -> Scene:
+    """The first screen of a Timeline.
+
+    ranks   False: every rank has a lane of its own; else up to four have, and of more those alike share one
+    unfold  True: no rounds are stacked, and DDP's own setup is shown
+    """
+    return scene_of(Told(timeline, folded(timeline, ranks)), unfold)
 
 
-def scene_of(picture: Lanes, told: Told, numbers: Sequence[int]) -> Scene:
-    """The same of what is at hand: the folded picture in the order of calls, and what its slots are called."""
-    return _Scene(picture, told, numbers).made()
+def folded(timeline: Timeline, ranks: bool = True) -> Folding:
+    """What a picture shows of a Timeline; of one with many calls, those that tell the story. `ranks`: as `scene`."""
+    return fold_timeline(timeline, ranks=ranks and timeline.world_size > NARROW)
+
+
+def scene_of(told: Told, unfold: bool = False) -> Scene:
+    """The same, of a story's scene that is at hand."""
+    return _Scene(told, unfold).made()
 
 
 class _Scene:
-    def __init__(self, picture: Lanes, told: Told, numbers: Sequence[int]) -> None:
-        self.picture, self.told, self.story, self.folding, self.parting = (
-            picture,
-            told,
-            story_of(told),
-            told.folding,
-            told.parting,
-        )
-        self.timeline = told.timeline
-        self.first = [ranks[0] for ranks in picture.ranks]
+    def __init__(self, told: Told, unfold: bool) -> None:
+        self.told, self.story, self.folding, self.parting = told, story_of(told), told.folding, told.parting
+        self.timeline, self.unfold = told.timeline, unfold
+        self.first = [ranks[0] for ranks in self.folding.classes]
         self.lane = {rank: lane for lane, rank in enumerate(self.first)}
+        numbers = self.folding.numbers
         self.row_of_slot = {number: row for row, number in enumerate(numbers)}
-        self.columns = list(self._columns())
+        steps = plan(self.folding.matched, numbers, self.folding.lanes)
+        self.columns = list(self._columns(steps if unfold else fold(steps, self.folding.parts, numbers)))
 
     def made(self) -> Scene:
         focus = self._mark()
+        if not self.unfold:
+            focus = self._shortened(focus)
+        counts = self.timeline.meta.get("inputs") or ()
+        odd, meant = self._lane_of(self.parting.odd), tuple(self._meant())
+        for at, one in enumerate(self.columns):  # whose partner comes one call later is not alone
+            one.absent = one.absent if at == focus or not meant else ()
+        self._give_sizes(focus, odd)
         return Scene(
+            self.folding.classes,
+            tuple(map(self.folding.name, self.first)),
+            tuple(counts[rank] if rank < len(counts) else None for rank in self.first),
             self._headline(),
             tuple(self.columns),
             focus,
-            tuple(self._meant()),
+            meant,
             tuple(self._readings()),
-            self._lane_of(self.parting.odd),
+            odd,
             tuple(map(self._end, self.first)),
             *self._code(),
             self._tried(),
@@ -155,76 +217,115 @@ class _Scene:
 
     # ---- columns
 
-    def _columns(self) -> Iterator[Column]:
-        streams = [(box.begin, at, box) for at, box in enumerate(self.picture.boxes) if box.lane is Lane.STREAM]
-        folds: list[tuple[list[int | None], list[int]]] = []  # neighbouring stacks are one
-        for _, some in groupby(sorted(streams, key=lambda one: one[:2]), key=lambda one: one[0]):
-            boxes = [(at, box) for _, at, box in some]
-            places: list[int | None] = [None] * len(self.first)
-            for at, box in boxes:
-                places[box.rank] = at
-            slot = boxes[0][1].slot
-            assert slot is not None
-            if boxes[0][1].kind is RowKind.FOLD:
-                folds.append((places, [slot]))
-                continue
-            if folds:
-                yield self._stack(folds)
-                folds = []
-            yield Column(slot, self._number([box for _, box in boxes]), places, self._flag([box for _, box in boxes]))
-        if folds:
-            yield self._stack(folds)
+    def _columns(self, steps: Sequence[PictureRow]) -> Iterator[Column]:
+        for stacked, some in groupby(steps, lambda step: step.fold is not None):  # neighbouring stacks are one
+            if stacked:
+                yield self._stack(list(some))
+            else:
+                yield from map(self._place, some)
 
-    def _stack(self, folds: Sequence[tuple[list[int | None], list[int]]]) -> Column:
-        first, last = self._fold_at(folds[0][1][0]), self._fold_at(folds[-1][1][0])
-        rows = [row for at in (first.begin, last.end - 1) for row in self._rows(at)]
-        inputs = {
-            row["input"] for at in range(first.begin, last.end) for row in self._rows(at) if row["input"] is not None
-        }
-        what = input_or_step(self.timeline.meta)
-        if inputs and (len(inputs) == last.times or last.times == 1):
+    def _place(self, step: PictureRow) -> Column:
+        rows = [self.folding.matched.rows[at] for at in step.calls]
+        boxes: list[Box | None] = [None] * len(self.first)
+        for row in rows:
+            open_ = row["completed_ns"] is None and row["error"] is None
+            at = self.lane[row["rank"]]
+            boxes[at] = boxes[at] or Box(kind(row), asks_of(row), open_, step.bad, row["error"] is not None, row)
+        here = [(at, box.row) for at, box in enumerate(boxes) if box is not None and box.row is not None]
+        clashes = tuple(
+            (a, b) for (a, one), (b, other) in pairwise(here) if step.bad and unlike(one, other, step.differs)
+        )
+        flag: Flag = "wrong" if step.met and clashes else "apart" if step.bad else "met"
+        if flag == "met" and any(box.open or box.failed for box in boxes if box is not None):
+            flag = "open"
+        slot = self.folding.slots[self.row_of_slot[step.slots[0]]]
+        gone = slot.absent(self.folding.matched.groups[slot.group]) if flag == "open" else ()
+        absent = tuple(at for at, ranks in enumerate(self.folding.classes) if boxes[at] is None and {*gone} & {*ranks})
+        found = {row["number"] for row in rows if row["number"] is not None}
+        number = "/".join(map(str, sorted(found)))
+        said = step.text.removeprefix("≠ ").removeprefix("∅ ")
+        return Column(step.slots[0], step.slots[0], number, boxes, flag, "", said, clashes, absent)
+
+    def _stack(self, steps: Sequence[PictureRow]) -> Column:
+        folds = [step.fold for step in steps if step.fold is not None]
+        rows = [self.folding.matched.rows[at] for step in steps for at in step.calls]
+        inputs = {row["input"] for row in rows if row["input"] is not None}
+        what, times = input_or_step(self.timeline.meta), folds[-1].times
+        if inputs and (len(inputs) == times or times == 1):
             said = f"{len(inputs)} {what}{'s' * (len(inputs) > 1)}"
-        elif last.times > 1:
-            said = f"{last.times} rounds"
+        elif times > 1:
+            said = f"{times} rounds"
         else:
-            said = "setup" if kind(rows[0]) is RowKind.SETUP else f"{last.end - first.begin} calls"
+            said = "setup" if kind(rows[0]) is RowKind.SETUP else f"{sum(map(len, folds))} calls"
         numbers = sorted({row["number"] for row in rows if row["number"] is not None})
         span = f"{numbers[0]}-{numbers[-1]}" if numbers else ""
-        return Column(folds[0][1][0], span, folds[-1][0], stack=said)
+        ranks = {row["rank"] for row in rows}
+        boxes = [self._pile(folds, rank) if rank in ranks else None for rank in self.first]
+        return Column(steps[0].slots[0], steps[-1].slots[-1], span, boxes, stack=said, said="all matched")
 
-    def _fold_at(self, slot: int) -> Fold:
-        row = self.row_of_slot[slot]
-        return next(part for part in self.folding.parts if isinstance(part, Fold) and part.begin <= row < part.end)
+    def _pile(self, folds: Sequence[Fold], rank: int) -> Box:
+        held = dict.fromkeys(self.folding.label(one, rank) for one in folds)
+        return Box(RowKind.FOLD, "; ".join(label for label in held if label))
 
-    def _rows(self, at: int) -> list[CallRow]:
-        slot = self.folding.slots[at]
-        return [self.folding.matched.row_of[rank, slot.group, seq] for rank, seq in slot.calls.items()]
+    def _shortened(self, focus: int | None) -> int | None:
+        """Of many columns, keep those that tell where the lanes part and end; the others become stacks, too."""
+        columns, part = self.columns, self.folding.every.is_part
+        if len(columns) <= MOST and not part:
+            return focus
+        first_open = {
+            next((at for at, one in enumerate(columns) if (box := one.boxes[lane]) is not None and box.open), -1)
+            for lane in range(len(self.first))
+        }
+        near = range(0) if focus is None else range(focus - BEFORE, focus + BEHIND)
+        found: list[Column] = []
+        rest: list[Column] = []
+        begin, focus_at = 0, None  # the slot behind the last column that is kept
+        for at, one in enumerate(columns):
+            mark = one.missing is not None or one.extra is not None
+            if not (mark or at in near or at in first_open or at >= len(columns) - BEFORE):
+                rest.append(one)
+                continue
+            if rest or (part and one.slot > begin):
+                found.append(self._heap(found[-1:], one, begin, max(one.slot, begin + 1)))
+                rest = []
+            if at == focus:
+                focus_at = len(found)
+            found.append(one)
+            begin = one.until + 1
+        self.columns = found
+        return focus_at
 
-    def _call(self, column: Column, lane: int) -> CallRow | None:
-        slot = self.folding.slots[self.row_of_slot[column.slot]]
-        seq = None if column.boxes[lane] is None or column.stack else slot.calls.get(self.first[lane])
-        return None if seq is None else self.folding.matched.row_of[self.first[lane], slot.group, seq]
+    def _heap(self, before: Sequence[Column], behind: Column, begin: int, end: int) -> Column:
+        """A stack of the slots from `begin` until before `end`, between two columns."""
+        bad = int(read_columns(self.timeline).odd[begin:end].sum())
+        said = f"{bad:,} not alike" if bad else "all matched"
+        boxes: list[Box | None] = [Box(RowKind.FOLD, f"{end - begin:,} rows")] * len(self.first)
+        first, last = [*(one.number.split("-")[-1] for one in before), "0"][0], behind.number.split("-")[0]
+        number = f"{int(first) + 1}-{int(last) - 1}" if first.isdigit() and last.isdigit() else ""
+        stack = f"{end - begin:,} {'rows' if end - begin > 1 else 'row'}"
+        return Column(begin, end - 1, number, boxes, "wrong" if bad else "met", stack, said)
 
-    def _number(self, boxes: Sequence[Box]) -> str:
-        assert boxes[0].slot is not None
-        slot = self.folding.slots[self.row_of_slot[boxes[0].slot]]
-        rows = (self.folding.matched.row_of[rank, slot.group, slot.calls[rank]] for rank in self._ranks(boxes))
-        found = {row["number"] for row in rows if row["number"] is not None}
-        return "/".join(map(str, sorted(found)))
-
-    def _ranks(self, boxes: Sequence[Box]) -> list[int]:
-        return [self.first[box.rank] for box in boxes]
-
-    def _flag(self, boxes: Sequence[Box]) -> Flag:
-        if any(box.bad for box in boxes):
-            bands = [band for band in self.picture.bands if band.slot == boxes[0].slot and band.bad]
-            return "wrong" if bands and all(band.met for band in bands) else "apart"
-        return "open" if any(box.open or box.failed for box in boxes) else "met"
+    def _give_sizes(self, focus: int | None, odd: int | None) -> None:
+        ends = set()  # of calls that never end, the first and the last of each lane
+        for lane in range(len(self.first)):
+            open_ = [at for at, one in enumerate(self.columns) if (box := one.boxes[lane]) is not None and box.open]
+            ends.update(open_[:1] + open_[-1:])
+        for at, one in enumerate(self.columns):
+            loud = one.flag in ("wrong", "apart") or at in ends or any(box.failed for box in one.drawn)
+            loud = loud or at == focus or (odd is not None and 0 <= at - (focus or 0) < BEHIND // 2)
+            if one.stack:
+                one.size = "stack"
+            elif one.missing:
+                one.size = "ghost"
+            elif at == focus and one.extra is None:
+                one.size = "big"
+            else:
+                one.size = "mid" if loud else "slim"
 
     # ---- where they part
 
     def _lane_of(self, ranks: Sequence[int]) -> int | None:
-        return next((lane for lane, of in enumerate(self.picture.ranks) if ranks and set(of) == set(ranks)), None)
+        return next((lane for lane, of in enumerate(self.folding.classes) if ranks and set(of) == set(ranks)), None)
 
     def _mark(self) -> int | None:
         """Find where the ranks part, and mark the call that is too many there, or put in the one that is missing."""
@@ -242,9 +343,9 @@ class _Scene:
                 return at
         elif odd == self.parting.ranks(shift.behind) and (at := self._at(shift.ahead[0], shift.at)) is not None:
             there = self.columns[at]
-            places: list[int | None] = [None] * len(self.first)
+            none: list[Box | None] = [None] * len(self.first)
             missing = (self.lane[shift.behind[0]], asks_of(extra))
-            self.columns.insert(at, Column(there.slot, "", places, "open", missing=missing))
+            self.columns.insert(at, Column(there.slot, there.slot, "", none, "open", missing=missing))
             return at
         return focus
 
@@ -258,7 +359,7 @@ class _Scene:
             return None
         wanted = rows[place]
         for at, column in enumerate(self.columns):
-            if not column.missing and self._call(column, self.lane[rank]) is wanted:
+            if (box := column.boxes[self.lane[rank]]) is not None and box.row is wanted:
                 return at
         return None
 
@@ -279,8 +380,7 @@ class _Scene:
         """What ranks took for an answer, which was another call's data: first the one that asked, then in turn."""
         last: int | None = None
         for at, column in enumerate(self.columns):
-            calls = [(lane, self._call(column, lane)) for lane in range(len(self.first))]
-            here = [(lane, row) for lane, row in calls if row is not None]
+            here = [(lane, box.row) for lane, box in enumerate(column.boxes) if box is not None and box.row is not None]
             if column.flag != "wrong" or len(here) != 2:
                 continue
             for (to, row), (of, other) in (here, here[::-1]):

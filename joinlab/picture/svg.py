@@ -1,178 +1,290 @@
-"""The swimlanes as one static SVG picture, for places where no script runs: GitHub, a printed notebook, a mail.
+"""The first screen as one static SVG picture, for where no script runs: GitHub, paper, a mail, a saved notebook.
 
-It draws the same lanes as the Plotly figure, with the same colours, and carries every column of a call as a tooltip.
+It draws the boxes of `scene` where `places` puts them, as static/scene.js does, with the colours of a light page and a
+ground of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
-from textwrap import wrap
+from itertools import pairwise
 
-from joinlab.analysis.wording import good, shown
-from joinlab.picture.lanes import NARROW, Box, Lane, Lanes
-from joinlab.picture.layout import HOST, STREAM, cap_lines, middle, outlines, sides
-from joinlab.picture.rows import RowKind
-from joinlab.picture.theme import BAND, BAND_OPACITY, BLACK, COMPLAINT, EDGE, INK, OUTLINE, PLATE, STYLES, WHITE, WRONG
+from joinlab.analysis.wording import shown
+from joinlab.picture.places import SIDE, Across, Rect, width_of
+from joinlab.picture.scene import Column, Piece, Scene
+from joinlab.picture.theme import FILLS, INKS, LIGHT
 
-LEFT, TOP, CAPS = 100, 30, 46  # px beside, above and below the lanes
-ROW = 24  # px a row
-CHARACTER = 6.3  # px a character at font size 11, at most: what does not fit is cut
+TONES = {"": "ink", "good": "right", "warn": "warn", "bad": "bad"}
+NO_CALL = "No call was recorded."
+LEFT, BOLD = 16, 1.1  # px around the picture; how much wider bold letters are
 
 
-def svg(picture: Lanes, name: str = "joinlab", width: int = 980, tooltips: bool = True, heading: str = "") -> str:
+def svg(scene: Scene, name: str = "joinlab", width: int = 980, heading: str = "") -> str:
     """The picture as an <svg> element.
 
-    name      prefix of the ids in it; two pictures on one page need two names
-    width     px; it shrinks to the width of the page. Eight ranks need about 1200
-    tooltips  False leaves out the columns of the calls, which are most of the bytes
-    heading   what to say above the lanes
+    name     prefix of the ids in it; two pictures on one page need two names
+    width    px of the lanes; the picture shrinks to the width of the page
+    heading  what to say below the headline, in small letters
     """
-    return shown("".join(_Picture(picture, name, width, tooltips, heading).parts()))
+    return shown("".join(_Picture(scene, escape(name, quote=True), width, heading).parts()))
 
 
 class _Picture:
-    def __init__(self, picture: Lanes, name: str, width: int, tooltips: bool, heading: str) -> None:
-        self.picture = picture
-        self.tooltips = tooltips
-        self.name = escape(name, quote=True)
-        self.narrow = picture.world_size >= NARROW
-        self.column = max((width - LEFT) / max(picture.world_size, 1), 110.0)
-        self.width = LEFT + self.column * picture.world_size
-        extent = picture.end - picture.begin
-        length = extent * ROW if picture.unit == "rows" else 700.0
-        self.px = length / extent
-        self.heading = wrap(heading, int(self.width / CHARACTER))
-        self.top = TOP + 15 * len(self.heading)
-        self.height = self.top + length + CAPS
+    def __init__(self, scene: Scene, name: str, width: int, heading: str) -> None:
+        self.scene, self.name = scene, name
+        self.across = Across(scene, width)
+        self.headline = list(_wrapped(scene.headline, self.across.width, 20 * BOLD))
+        self.heading = [line for line in _wrapped([Piece(heading)], self.across.width, 13) if heading]
+        self.top = 20 + 27 * len(self.headline) + 18 * len(self.heading)
 
     def parts(self) -> Iterator[str]:
-        picture, n = self.picture, self.picture.world_size
+        wide, high = self.across.width + 2 * LEFT, self.top + self.across.height + LEFT
+        said = "".join(piece.text for piece in self.scene.headline)
         yield (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width:.0f} {self.height:.0f}" '
-            f'width="{self.width:.0f}" height="{self.height:.0f}" style="max-width:100%;height:auto" role="img" '
-            f'aria-label="Swimlanes of {n} rank{"s" * (n != 1)}" '
-            f'font-family="system-ui, sans-serif" font-size="11" fill="{INK}">'
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide:.0f} {high:.0f}" width="{wide:.0f}" '
+            f'height="{high:.0f}" style="max-width:100%;height:auto" role="img" aria-label="{escape(said)}" '
+            f'font-family="Inter, Helvetica Neue, Arial, Liberation Sans, sans-serif">{self._fade()}'
+            f'<rect width="100%" height="100%" rx="8" fill="{LIGHT["paper"]}"/><g transform="translate({LEFT} {LEFT})">'
         )
-        yield from self._hatchings()
+        for i, line in enumerate(self.headline):
+            yield self._pieces(line, 0, 20 + 27 * i, 20, bold=True)
         for i, line in enumerate(self.heading):
-            yield f'<text x="4" y="{14 + 15 * i}">{escape(line)}</text>'
-        for cap in picture.caps:
-            for (low, high), opacity in ((STREAM, 0.10), (HOST, 0.16)):
-                yield self._rect(cap.rank + low, cap.rank + high, picture.begin, cap.at, fill=INK, opacity=opacity)
-            x, name = self._x(cap.rank + sum(STREAM) / 2), escape(picture.lanes[cap.rank])
-            yield f'<text x="{x:.1f}" y="{self.top - 10}" text-anchor="middle">{name}</text>'
-        yield from self._groups()
-        yield from self._bands()
-        for box in picture.boxes:
-            yield from self._box(box)
-        yield from self._words()
-        yield "</svg>"
-
-    def _hatchings(self) -> Iterator[str]:
-        yield "<defs>"
-        for kind, (color, pattern) in STYLES.items():
-            line = {"/": "M0 7L7 0", "x": "M0 7L7 0M0 0L7 7", "-": "M0 3H7", ".": "M3 3h1"}.get(pattern)
-            if line:
-                yield (
-                    f'<pattern id="{self._id(kind)}" width="7" height="7" patternUnits="userSpaceOnUse">'
-                    f'<rect width="7" height="7" fill="{color}"/>'
-                    f'<path d="{line}" stroke="{BLACK}" stroke-opacity="0.2" fill="none"/></pattern>'
-                )
-        yield "</defs>"
-
-    def _id(self, kind: RowKind) -> str:
-        return f"{self.name}-{kind.name.lower()}"
-
-    def _fill(self, kind: RowKind) -> str:
-        color, pattern = STYLES[kind]
-        return f"url(#{self._id(kind)})" if pattern else color
-
-    def _x(self, across: float) -> float:
-        return LEFT + across * self.column
-
-    def _y(self, along: float) -> float:
-        return self.top + (along - self.picture.begin) * self.px
-
-    def _rect(self, left: float, right: float, begin: float, end: float, **more: object) -> str:
-        x, y = self._x(left), self._y(begin)
-        attributes = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in more.items())
-        return (
-            f'<rect x="{x:.1f}" y="{y:.1f}" width="{self._x(right) - x:.1f}" '
-            f'height="{max(self._y(end) - y, 0.5):.1f}"{attributes}/>'
-        )
-
-    def _groups(self) -> Iterator[str]:
-        for group in self.picture.groups:
-            if group.rank is None:
-                top, middle = self._y(group.begin), self._y((group.begin + group.end) / 2)
-                yield f'<path d="M0 {top:.1f}H{self.width:.0f}" stroke="{INK}" stroke-dasharray="2 3"/>'
-                lines = wrap(group.label, 14)
-                for i, line in enumerate(lines):
-                    y = middle + 4 + 13 * (i - (len(lines) - 1) / 2)
-                    yield f'<text x="{LEFT - 8}" y="{y:.1f}" text-anchor="end">{escape(line)}</text>'
-
-    def _bands(self) -> Iterator[str]:
-        for band in self.picture.bands:
-            color = WRONG if band.bad else BAND
-            edge = f' stroke="{EDGE}" stroke-width="2"' + ("" if band.met else ' stroke-dasharray="6 4"')
-            fill = f'fill="{color}" fill-opacity="{BAND_OPACITY[band.bad, band.met]}"'
-            for outline in outlines(band):
-                points = " ".join(f"{self._x(across):.1f},{self._y(along):.1f}" for across, along in outline)
-                if len(outline) > 2:
-                    yield f'<polygon points="{points}" {fill}{edge * band.bad}/>'
-                else:
-                    yield f'<polyline points="{points}" stroke="{color}" stroke-width="1.5" stroke-dasharray="2 3"/>'
-            if band.bad:
-                across, along = middle(band)
-                x, y = self._x(across), self._y(along)
-                yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="8" fill="{WHITE}" stroke="{EDGE}" stroke-width="2"/>'
-                yield f'<text x="{x:.1f}" y="{y + 4:.1f}" text-anchor="middle" fill="{BLACK}">≠</text>'
-
-    def _box(self, box: Box) -> Iterator[str]:
-        left, right = (box.rank + side for side in sides(box))
-        told = escape("\n".join(f"{name}: {text}" for name, text in box.details))
-        yield f"<g><title>{told}</title>" if self.tooltips else "<g>"
-        if box.open:  # what never completes has no lower edge, and fades out
-            solid = box.end - (box.end - box.begin) * 0.4
-            yield self._rect(left, right, box.begin, solid, fill=self._fill(box.kind))
-            for i in range(5):
-                cuts = [solid + (box.end - solid) * at / 5 for at in (i, i + 1)]
-                yield self._rect(left, right, *cuts, fill=STYLES[box.kind][0], opacity=round(0.8 - 0.17 * i, 2))
-        else:
-            wrong = box.bad or box.failed
-            edge = {"stroke": EDGE if wrong else OUTLINE, "stroke_width": 2.5 if wrong else 0.8}
-            yield self._rect(left, right, box.begin, box.end, fill=self._fill(box.kind), **edge)
-        room = int((self._x(right) - self._x(left)) / CHARACTER)
-        high = self._y(box.end) - self._y(box.begin) >= 12
-        if box.kind is not RowKind.WAIT and high and not (self.narrow and box.lane is Lane.HOST):
-            label = box.label if len(box.label) <= room else box.short
-            label = label if len(label) <= room else label[: max(room - 1, 0)] + "…"
-            ink = BLACK
-            x = self._x((left + right) / 2)
-            y = (self._y(box.begin) + min(self._y(box.end), self._y(box.begin) + (20 if box.open else 9e9))) / 2 + 4
-            yield f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle" fill="{ink}">{escape(label)}</text>'
-        yield "</g>"
-
-    def _words(self) -> Iterator[str]:
-        for note in self.picture.notes:
-            yield from self._plate(
-                self._x((note.rank or 0) + STREAM[0]),
-                self._y(note.begin),
-                note.text.splitlines(),
-                PLATE if not note.bad else COMPLAINT if note.line == note.whole else WHITE,
+            yield self._pieces(line, 0, 27 * len(self.headline) + 16 + 18 * i, 13, color=LIGHT["soft"])
+        yield self._text(self.across.width, 14, self.scene.provenance, 13, LIGHT["soft"], anchor="end")
+        yield f'<g class="lanes" transform="translate(0 {self.top})">'
+        yield from self._focus()
+        for lane in range(len(self.scene.ranks)):
+            yield from self._head(lane)
+            yield from self._end(lane)
+        if not self.scene.columns:
+            yield self._text(self.across.t0, SIDE - 14, NO_CALL, 14, LIGHT["soft"])
+        for at, one in enumerate(self.scene.columns):
+            yield f"<g><title>{escape(_told(one))}</title>"
+            yield from self._column(at, one)
+            yield "</g>"
+        for at, lane, other_at, other in self.scene.meant:
+            fore = self.across.places[at] < self.across.places[other_at]
+            p, q = (
+                self._edge(at, lane, other, 0.82 if fore else 0.18),
+                self._edge(other_at, other, lane, 0.18 if fore else 0.82),
             )
-        for cap in self.picture.caps:
-            lines = cap_lines(cap, 16 if self.narrow else 48)
-            fill = WHITE if good(cap.ending) else WRONG
-            x = self._x(cap.rank + sum(STREAM) / 2) - max(map(len, lines)) * CHARACTER / 2
-            yield from self._plate(x, self._y(cap.at) + 4, lines, fill)
+            yield self._line(p, q, LIGHT["soft"], 1.8, "1 5")
+        yield "</g></g></svg>"
 
-    def _plate(self, x: float, y: float, lines: list[str], fill: str) -> Iterator[str]:
-        width = max(map(len, lines)) * CHARACTER
-        yield (
-            f'<rect x="{x - 4:.1f}" y="{y:.1f}" width="{width + 8:.1f}" height="{14 * len(lines) + 4}" '
-            f'fill="{fill}" stroke="{OUTLINE}"/>'
+    def _fade(self) -> str:
+        stops = "".join(
+            f'<stop offset="{at}" stop-color="#fff" stop-opacity="{opacity}"/>'
+            for at, opacity in ((0, 1), (0.55, 0.8), (1, 0))
         )
+        box = f'<rect x="-.05" y="-.1" width="1.05" height="1.2" fill="url(#{self.name}-f)"/>'
+        mask = f'<mask id="{self.name}-fade" maskContentUnits="objectBoundingBox">{box}</mask>'
+        return f'<defs><linearGradient id="{self.name}-f">{stops}</linearGradient>{mask}</defs>'
+
+    def _focus(self) -> Iterator[str]:
+        """The one loud place."""
+        if self.scene.focus is not None:
+            t, w = self.across.places[self.scene.focus]
+            last = self.across.lane(len(self.scene.ranks) - 1) + self.across.thick + 18
+            yield self._rect(self.across.t0 + t - 12, 0, w + 24, last, LIGHT["ground"], 14)
+
+    def _head(self, lane: int) -> Iterator[str]:
+        y, odd = self.across.lane(lane) + self.across.thick / 2, self.scene.odd == lane
+        name, count = self.scene.names[lane], len(self.scene.ranks[lane])
+        name = f"{count} ranks" if count > 3 else name
+        yield self._text(0, y, name, 15, LIGHT["bad" if odd else "ink"], bold=True)
+        given = self.scene.inputs[lane]
+        under = "" if given is None else f"{given} input{'s' * (given != 1)}"
+        under = self.scene.names[lane].removeprefix("ranks ") if count > 3 else under
+        yield self._text(0, y + 18, under if len(under) < 26 else f"{under[:24]}…", 12, LIGHT["soft"])
+
+    def _end(self, lane: int) -> Iterator[str]:
+        sign, word, tone, more = self.scene.ends[lane]
+        x, y = (
+            self.across.t0 + self.across.length + 22,
+            self.across.lane(lane) + self.across.thick / 2 + 5 - 8 * bool(more),
+        )
+        dots = "…" if "wait" in word else ""
+        yield self._text(x, y, f"{sign} {word}{dots}", 15, LIGHT[TONES[tone]], bold=True)
+        yield self._text(x, y + 19, more, 12.5, LIGHT[TONES[tone]])
+        drawn = [(at, one.boxes[lane]) for at, one in enumerate(self.scene.columns) if one.boxes[lane] is not None]
+        if drawn and (box := drawn[-1][1]) is not None:
+            end = self.across.places[drawn[-1][0]][0] if box.open else self.across.length + 6
+            middle = self.across.lane(lane) + self.across.thick / 2
+            yield self._line((self.across.t0 + 20, middle), (self.across.t0 + end, middle), LIGHT["line"], 2)
+
+    def _column(self, at: int, one: Column) -> Iterator[str]:
+        here = [lane for lane, box in enumerate(one.boxes) if box is not None]
+        if one.flag == "met" or one.extra is not None:
+            t = self.across.centre(at)
+            for a, b in pairwise(here):
+                p, q = (
+                    (t, self.across.lane(a) + self.across.thick + 9),
+                    (t, self.across.lane(b) - (17 if one.stack else 9)),
+                )
+                yield self._line(p, q, LIGHT["faint"], 6)
+        for lane in range(len(one.boxes)):
+            rect = self.across.box(at, lane)
+            if one.missing and one.missing[0] == lane:
+                yield self._ghost(rect, one.missing[1])
+            elif lane in one.absent and one.size != "slim":
+                yield self._ghost(rect, "nobody")
+            elif rect.box is not None:
+                yield from self._stack(rect, one) if one.stack else self._call(rect, one)
+        loud = at == self.scene.focus
+        if loud or (not one.stack and (one.size != "slim" or self.across.places[at][1] > width_of(one.number, 12))):
+            said = "missing" if one.missing else f"call {one.number}" if loud else one.number
+            color = LIGHT["bad" if loud else "soft"]
+            y = SIDE - (24 if loud else 14)
+            yield self._text(self.across.centre(at), y, said, 13 if loud else 12, color, bold=loud, anchor="middle")
+        yield from self._between(at, one)
+
+    def _stack(self, rect: Rect, one: Column) -> Iterator[str]:
+        for by in (8, 4, 0):
+            yield self._rect(rect.x + by, rect.y - by, rect.w - 8, rect.h, LIGHT["faint"], 8, LIGHT["line"], 1, "fill")
+        color = LIGHT["bad" if one.flag == "wrong" else "soft"]
+        yield from self._words(rect.x + 5, rect.y, rect.w - 18, rect.h, one.stack, color, 14)
+
+    def _call(self, rect: Rect, one: Column) -> Iterator[str]:
+        box, big, extra = rect.box, one.size == "big", one.extra == rect.lane
+        assert box is not None
+        loud = big and one.flag != "met"
+        more = 26 if box.open and loud else 14 if box.open and rect.column == len(self.scene.columns) - 1 else 0
+        edge = LIGHT["bad"] if extra or loud or box.failed else ""
+        fade = f' mask="url(#{self.name}-fade)"' if box.open else ""
+        rest = f' stroke-dasharray="6 5"{fade}' if extra else fade
+        if box.open:
+            ground = LIGHT["ground" if rect.column == self.scene.focus else "paper"]
+            yield self._rect(rect.x, rect.y, rect.w + more, rect.h, ground, 8)
+        radius = 6 if one.size == "slim" else 8
+        fill = FILLS[box.kind]
+        yield self._rect(rect.x, rect.y, rect.w + more, rect.h, fill, radius, edge, 2.4, "fill", rest)
+        if one.size == "slim":
+            return
+        reading = next((of for of in self.scene.readings if of.column == rect.column), None) if big else None
+        sub = "extra" if extra else ""
+        if reading is not None and reading.to == rect.lane:
+            sub = f"hears {reading.value}{f': {reading.taken}' if reading.taken else ''}"
+        elif reading is not None and reading.of == rect.lane:
+            sub = f"sends {reading.sent}"
+        elif big and (box.open or box.failed):
+            sub = "never ends" if box.open else "fails"
+        ink = INKS.get(box.kind, ("#1a1a1a", ""))[0]
+        size, bold = 17 if big else 14, loud or extra
+        yield from self._words(rect.x + 5, rect.y, rect.w - 10, rect.h, box.label, ink, size, bold, sub)
+
+    def _ghost(self, rect: Rect, label: str) -> str:
+        dashed = self._rect(
+            rect.x, rect.y, rect.w, rect.h, LIGHT["ground"], 8, LIGHT["bad"], 2.4, "", ' stroke-dasharray="6 5"'
+        )
+        return dashed + "".join(self._words(rect.x + 5, rect.y, rect.w - 10, rect.h, label, LIGHT["bad"], 14, True))
+
+    def _between(self, at: int, one: Column) -> Iterator[str]:
+        """≠, and the value that goes wrong."""
+        first = next(iter(self.scene.readings), None)
+        reads = first is not None and first.column == at and one.size == "big"
+        radius = 17 if one.size == "big" and self.across.between > 40 else min(11, self.across.between / 2 - 3)
+        for a, b in one.clashes:
+            x = self.across.centre(at) + (self.across.places[at][1] * 0.2 if reads else 0)
+            y = (self.across.lane(a) + self.across.thick + self.across.lane(b)) / 2
+            look = f'fill="{LIGHT["paper"]}" stroke="{LIGHT["bad"]}" stroke-width="2"'
+            yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" {look}/>'
+            yield self._text(x, y + radius * 0.42, "≠", radius * 1.2, LIGHT["bad"], bold=True, anchor="middle")
+        if first is not None and reads:
+            p, q = self._edge(at, first.of, first.to, 0.3), self._edge(at, first.to, first.of, 0.3)
+            down = 1 if q[1] > p[1] else -1
+            yield self._line(p, q, LIGHT["bad"], 2.5, "1 6")
+            yield self._line((q[0] - 6, q[1] - 9 * down), q, LIGHT["bad"], 2.5)
+            yield self._line((q[0] + 6, q[1] - 9 * down), q, LIGHT["bad"], 2.5)
+            x, y = p[0] + 8 + len(first.value) * 5, (p[1] + q[1]) / 2 + 6
+            yield self._text(x, y, first.value, 17, LIGHT["bad"], bold=True, anchor="middle")
+
+    def _edge(self, at: int, lane: int, towards: int, part: float) -> tuple[float, float]:
+        """A point on the edge of a box that faces another lane."""
+        t, w = self.across.places[at]
+        return self.across.t0 + t + w * part, self.across.lane(lane) + (self.across.thick + 4 if towards > lane else -4)
+
+    # ---- marks
+
+    def _words(
+        self,
+        x: float,
+        y: float,
+        w: float,
+        h: float,
+        text: str,
+        color: str,
+        size: float,
+        bold: bool = False,
+        sub: str = "",
+    ) -> Iterator[str]:
+        """A label in a box, in one or two lines; nothing where it would have to be cut or too small."""
+        lines = [text]
+        if width_of(text, size * (BOLD if bold else 1)) > w and " " in text and h > 36:
+            words = text.split(" ")
+            cut = 2 if len(words) > 2 and width_of(" ".join(words[:2]), size) < w else 1
+            lines = [" ".join(words[:cut]), " ".join(words[cut:])]
+        fits = min(size, size * w / max(*(width_of(line, size * (BOLD if bold else 1)) for line in lines), 1))
+        if fits < 11:
+            return
+        top = y + h / 2 + fits * 0.35 - (len(lines) - 1) * fits * 0.59 - (9 if sub else 0)
         for i, line in enumerate(lines):
-            yield f'<text x="{x:.1f}" y="{y + 13 + 14 * i:.1f}" fill="{BLACK}">{escape(line)}</text>'
+            yield self._text(x + w / 2, top + i * fits * 1.18, line, fits, color, bold=bold, anchor="middle")
+        yield self._text(x + w / 2, top + (len(lines) - 1) * fits * 1.18 + 20, sub, 13, color, anchor="middle")
+
+    def _text(
+        self, x: float, y: float, text: str, size: float, color: str, *, bold: bool = False, anchor: str = "start"
+    ) -> str:
+        weight = ' font-weight="700"' if bold else ""
+        look = f'font-size="{size:.3g}" fill="{color}" text-anchor="{anchor}"{weight}'
+        return f'<text x="{x:.1f}" y="{y:.1f}" {look}>{escape(text)}</text>' if text else ""
+
+    def _pieces(
+        self, pieces: Sequence[Piece], x: float, y: float, size: float, bold: bool = False, color: str = ""
+    ) -> str:
+        said = ""
+        for one in pieces:
+            ink = LIGHT[TONES[one.tone]] if one.kind is None else INKS.get(one.kind, (LIGHT["ink"], ""))[0]
+            said += f'<tspan fill="{color or ink}">{escape(one.text.replace("`", ""))}</tspan>'
+        weight = ' font-weight="700"' if bold else ""
+        return f'<text x="{x}" y="{y}" font-size="{size}" xml:space="preserve"{weight}>{said}</text>'
+
+    def _rect(
+        self, x: float, y: float, w: float, h: float, fill: str, radius: float, edge: str = "", width: float = 1,
+        name: str = "", more: str = "",
+    ) -> str:  # fmt: skip
+        stroke = f' stroke="{edge}" stroke-width="{width}"' if edge else ""
+        called = f' class="{name}"' if name else ""
+        return (
+            f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" rx="{radius}" fill="{fill}"'
+            f"{stroke}{called}{more}/>"
+        )
+
+    def _line(self, p: tuple[float, float], q: tuple[float, float], color: str, width: float, dashes: str = "") -> str:
+        dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
+        ends = f'x1="{p[0]:.1f}" y1="{p[1]:.1f}" x2="{q[0]:.1f}" y2="{q[1]:.1f}"'
+        return f'<line {ends} stroke="{color}" stroke-width="{width}" stroke-linecap="round"{dashed}/>'
+
+
+def _told(one: Column) -> str:
+    labels = " · ".join(dict.fromkeys(box.label for box in one.drawn))
+    return f"{'calls' if one.stack else 'call'} {one.number}: {labels}{f'. {one.said}' if one.said else ''}"
+
+
+def _wrapped(pieces: Sequence[Piece], width: float, size: float) -> Iterator[list[Piece]]:
+    """Pieces in lines that are about as wide as that."""
+    line: list[Piece] = []
+    used = 0.0
+    for piece in pieces:
+        words = piece.text.replace(" ", " \0").split("\0")
+        for word in words:
+            wide = width_of(word, size)
+            if line and used + wide > width:
+                yield line
+                line, used = [], 0.0
+            if line and (line[-1].kind, line[-1].tone) == (piece.kind, piece.tone):
+                word = line.pop().text + word
+            line.append(Piece(word, piece.kind, piece.tone))
+            used += wide
+    if line:
+        yield line

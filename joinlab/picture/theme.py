@@ -1,10 +1,10 @@
-"""The theme: every colour and hatching of joinlab's pictures. Style sheets and scripts get theirs from here, too.
+"""The theme: every colour of joinlab's pictures. Style sheets and scripts get theirs from here, too.
 
 The Okabe-Ito palette, which people with any common colour blindness can tell apart. Vermillion is kept for what went
-wrong. A colour never stands alone: every box says in words what it is, and some kinds are hatched besides.
+wrong. A colour never stands alone: every box says in words what it is.
 
 An edge that means something (EDGE, PICKED) stands out 3:1 from every fill beside it, on light and dark pages, for eyes
-that lack a kind of cone, too: tests/test_contrast.py. So the pastels are no darker, and a dark page's lanes no lighter.
+that lack a kind of cone, too: tests/test_contrast.py. So the pastels are no darker.
 """
 
 from __future__ import annotations
@@ -20,28 +20,26 @@ RIGHT = "#009E73"
 FINE = "#B7DFD0"  # all ranks finish: the pastel of RIGHT
 INK = "#7A7A7A"  # reads on white (4.3:1) and on the dark of JupyterLab (4.4:1)
 BLACK, WHITE = "#000000", "#FFFFFF"
-OUTLINE = "#333333"  # edge of a box or a plate
-PLATE, QUIET_EDGE = "#EEEEEE", "#999999"  # a note that is no complaint
-COMPLAINT = "#FFE8D9"  # the ground of a note about a mismatch
-BAND = "#808080"  # joins calls that met; also rules and the ground of lanes
+OUTLINE = "#333333"  # edge of a box
+BAND = "#808080"  # rules
 CHIPS = ("#56B4E9", "#E69F00", "#5FC9A5", "#E3A8CB", "#F0E442", "#C9C9C9")
 """One a rank, light enough for black text; the seventh rank begins again."""
 
-STYLES: Mapping[RowKind, tuple[str, str]] = {  # colour and hatching: pastel, so that what went wrong stands out
-    RowKind.FORWARD: ("#CFE3F3", ""),
-    RowKind.BACKWARD: ("#CFE9DF", ""),
-    RowKind.JOIN: ("#F6DFB4", ""),
-    RowKind.FINAL: ("#D9DAF2", ""),
-    RowKind.BARRIER: ("#EADFEA", ""),
-    RowKind.REDUCE: ("#EDEBC8", ""),
-    RowKind.SPREAD: ("#F7DEE1", ""),
-    RowKind.COLLECT: ("#D3E6C3", ""),
-    RowKind.PAIR: ("#EBDFD2", ""),
-    RowKind.OTHER: ("#DDE9E9", ""),
-    RowKind.SETUP: ("#E4E4E1", ""),
-    RowKind.FOLD: ("#F3F3F1", ""),
-    RowKind.WAIT: ("#FFFFFF", "-"),
-    RowKind.SPAN: ("#D9D9D6", ""),
+FILLS: Mapping[RowKind, str] = {  # pastel, so that what went wrong stands out
+    RowKind.FORWARD: "#CFE3F3",
+    RowKind.BACKWARD: "#CFE9DF",
+    RowKind.JOIN: "#F6DFB4",
+    RowKind.FINAL: "#D9DAF2",
+    RowKind.BARRIER: "#EADFEA",
+    RowKind.REDUCE: "#EDEBC8",
+    RowKind.SPREAD: "#F7DEE1",
+    RowKind.COLLECT: "#D3E6C3",
+    RowKind.PAIR: "#EBDFD2",
+    RowKind.OTHER: "#DDE9E9",
+    RowKind.SETUP: "#E4E4E1",
+    RowKind.FOLD: "#F3F3F1",
+    RowKind.WAIT: "#FFFFFF",
+    RowKind.SPAN: "#D9D9D6",
 }
 DARK_FILLS: Mapping[RowKind, str] = {
     RowKind.FORWARD: "#1b2a3b",
@@ -73,16 +71,7 @@ INKS: Mapping[RowKind, tuple[str, str]] = {  # of words on a box and of its name
 }
 """Each reads 4.5:1 on its box and on the page: tests/test_contrast.py."""
 
-BAND_OPACITY = {(False, True): 0.32, (True, True): 0.12, (True, False): 0.05}
-"""How far the fill of a band covers the page, by (bad, met): EDGE is read against it."""
-
-BAND_NAMES = {
-    (False, True): "meet",
-    (True, True): "met, but should not have",
-    (True, False): "face each other, but can never meet",
-}
-
-_LIGHT = {
+LIGHT = {
     "ink": "#1a1a1a",
     "soft": "#595959",
     "paper": "#ffffff",
@@ -92,10 +81,6 @@ _LIGHT = {
     "wrong": "#a84300",
     "right": "#00674a",
     "mark": "#ffe8d9",
-    "lane": "0.06",
-    "host": "0.09",
-    "clash-fill": str(BAND_OPACITY[True, True]),
-    "miss-fill": str(BAND_OPACITY[True, False]),
     "bad": "#b63a00",
     "onbad": "#ffffff",
     "warn": "#6a5200",
@@ -117,10 +102,6 @@ _DARK = {
     "wrong": "#ff9c5c",
     "right": "#4ed0a4",
     "mark": "#4a2a14",
-    "lane": "0.02",
-    "host": "0.02",
-    "clash-fill": "0.05",
-    "miss-fill": "0.02",
     "bad": "#ffb07a",
     "onbad": "#1a0d06",
     "warn": "#d9bd6a",
@@ -132,12 +113,11 @@ _DARK = {
     "knob": "#333b47",
     "onknob": "#c2c9d3",
 }
-_LIGHT |= {f"k{at}": color for at, (color, _) in enumerate(STYLES.values())}
-_DARK |= {f"k{at}": DARK_FILLS.get(kind, DARK_FILLS[RowKind.SETUP]) for at, kind in enumerate(STYLES)}
-for _at, _kind in enumerate(STYLES):
-    _LIGHT[f"i{_at}"], _DARK[f"i{_at}"] = INKS.get(_kind, INKS[RowKind.SETUP])
-_ALWAYS = {"clash": WRONG, "black": BLACK, "white": WHITE, "outline": OUTLINE, "quiet": QUIET_EDGE}
-_ALWAYS |= {"bad-edge": EDGE, "picked": PICKED, "met-fill": str(BAND_OPACITY[False, True])}
+LIGHT |= {f"k{at}": color for at, color in enumerate(FILLS.values())}
+_DARK |= {f"k{at}": DARK_FILLS.get(kind, DARK_FILLS[RowKind.SETUP]) for at, kind in enumerate(FILLS)}
+for _at, _kind in enumerate(FILLS):
+    LIGHT[f"i{_at}"], _DARK[f"i{_at}"] = INKS.get(_kind, INKS[RowKind.SETUP])
+_ALWAYS = {"black": BLACK, "picked": PICKED}
 
 
 def variables() -> str:
@@ -147,9 +127,9 @@ def variables() -> str:
         return " ".join(f"--jl-{name}: {color};" for name, color in colors.items())
 
     return (
-        f":root {{ {block(_ALWAYS | _LIGHT)} }}\n"
+        f":root {{ {block(_ALWAYS | LIGHT)} }}\n"
         f"@media (prefers-color-scheme: dark) {{ :root {{ {block(_DARK)} }} }}\n"
-        f'[data-jp-theme-light="true"] {{ {block(_LIGHT)} }}\n'
+        f'[data-jp-theme-light="true"] {{ {block(LIGHT)} }}\n'
         f'[data-jp-theme-light="false"] {{ {block(_DARK)} }}\n'
     )
 

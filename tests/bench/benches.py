@@ -23,7 +23,6 @@ ROUNDS = 24
 CELLS = (
     """import anywidget, joinlab, traitlets
 from joinlab.notebook import ending_map, view
-from joinlab.picture.lanes import lanes
 
 ending_map.EndingMap.watch = lambda self: None  # the map is computed when it is asked for
 
@@ -41,7 +40,7 @@ class Floor(anywidget.AnyWidget):
         const slider = document.createElement("input"), said = document.createElement("p");
         slider.type = "range";
         slider.setAttribute("aria-label", "there and back");
-        said.className = "jl-canvas";
+        said.className = "jl-stage";
         slider.addEventListener("input", () => { model.set("asked", Number(slider.value)); model.save_changes(); });
         model.on("change:answered", () => { said.textContent = model.get("answered"); });
         el.addEventListener("keydown", (event) => event.stopPropagation());  // not the notebook's
@@ -80,7 +79,7 @@ class Bench(Notebook):
         page.on("websocket", lambda socket: socket.on("framereceived", self._received))
         super().__init__(page, url, token, name)
         self.run_all()
-        page.locator(".jl-svg").wait_for()
+        page.locator(".jl-scene").wait_for()
         page.wait_for_timeout(500)
 
     def _received(self, frame: bytes | str) -> None:
@@ -116,10 +115,10 @@ def _two_ranks(notebook: Bench) -> Iterator[Figure]:
     notebook.page.wait_for_timeout(1000)
     ahead = sum(notebook.sent)
     known, also = notebook.moves(slider)
-    boxes = notebook.ask("len(lanes(bench.timeline).boxes)")
+    boxes = notebook.ask("bench.timeline.calls.height")
     yield Figure("floor: a number to Python and back, key to repaint", ms(floor), "", "")
     beside = f"{median(emulated) / median(floor):.1f} floors"
-    yield Figure(f"bench, key to repaint: {boxes} boxes, emulation included", ms(emulated), beside, "at most 60 ms")
+    yield Figure(f"bench, key to repaint: {boxes} calls, emulation included", ms(emulated), beside, "at most 60 ms")
     beside = f"{median(known) / median(floor):.1f} floors"
     yield Figure("bench, key to repaint, the map computed", ms(known), beside, "at most 35 ms")
     yield Figure("bench, first view: all widgets over the wire", f"{first / 1e3:.1f} kB", "", "below 150 kB")
@@ -133,9 +132,9 @@ def _eight_ranks(notebook: Bench) -> Iterator[Figure]:
     floor, _ = notebook.moves("there and back")
     notebook.tell("compute_map(eight)")
     known, _ = notebook.moves("rank 7: inputs", "eight._map.finish()")
-    boxes = notebook.ask("len(lanes(eight.timeline).boxes)")
+    boxes = notebook.ask("eight.timeline.calls.height")
     beside = f"{median(emulated) / median(floor):.1f} floors"
-    what = f"bench of 8 ranks, key to repaint: {boxes} boxes"
+    what = f"bench of 8 ranks, key to repaint: {boxes} calls"
     yield Figure(f"{what}, emulation included", ms(emulated), beside, "at most 60 ms")
     beside = f"{median(known) / median(floor):.1f} floors"
     yield Figure(f"{what}, the next steps computed", ms(known), beside, "at most 60 ms")

@@ -24,14 +24,14 @@ SIZES = (("2,000 calls", 2, 1_000), ("1,000,000 calls", 8, 125_000))
 CELLS = ("import joinlab\nfrom tests.bench.large import large\nmade = large(8, 125_000)", "joinlab.View(made)")
 
 PAINTED = """() => new Promise((done) => {
-    const look = () => document.querySelector(".jl-svg")
+    const look = () => document.querySelector(".jl-chart")
         ? requestAnimationFrame(() => setTimeout(() => done(performance.now()))) : setTimeout(look, 5);
     look(); })"""
 PRESS = """async (keys) => {
     const frame = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
     const taken = [];
     for (const key of keys) {
-        const picture = document.querySelector(".jl-svg");
+        const picture = document.querySelector(".jl-chart");
         picture.focus({ preventScroll: true });
         await frame();
         const begin = performance.now();
@@ -40,7 +40,7 @@ PRESS = """async (keys) => {
         taken.push(performance.now() - begin);
     }
     return taken; }"""
-DRAWN = "() => document.querySelectorAll('.jl-svg *').length"
+DRAWN = "() => document.querySelectorAll('.jl-chart *').length"
 
 STEPS, PANS = ["ArrowDown"] * 12, ["d"] * 12
 IN, OUT = ["+"] * 14, ["-"] * 14

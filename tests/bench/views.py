@@ -20,20 +20,19 @@ ROUNDS = 24
 
 SETUP = """
 import ipywidgets, joinlab, plotly.graph_objects as go
-from joinlab.picture.lanes import lanes
-from joinlab.picture.layout import sides
-from joinlab.picture.theme import STYLES
+from joinlab.picture.places import Across
+from joinlab.picture.scene import scene
+from joinlab.picture.theme import FILLS
 
 def bars(timeline):
-    boxes = lanes(timeline).boxes
-    edges = [sides(box) for box in boxes]
+    boxes = Across(scene(timeline), 1000).boxes()
     return dict(
-        x=[box.rank + (low + high) / 2 for box, (low, high) in zip(boxes, edges)],
-        width=[high - low for low, high in edges],
-        y=[box.end - box.begin for box in boxes],
-        base=[box.begin for box in boxes],
-        text=[box.label for box in boxes],
-        marker=dict(color=[STYLES[box.kind][0] for box in boxes]),
+        x=[one.lane for one in boxes],
+        width=[0.8] * len(boxes),
+        y=[one.w for one in boxes],
+        base=[one.x for one in boxes],
+        text=[one.box.label for one in boxes],
+        marker=dict(color=[FILLS[one.box.kind] for one in boxes]),
     )
 
 def emulated(n):
@@ -65,7 +64,7 @@ WATCH = """() => { window.moved = new Promise((done) => {
         seen.disconnect();
         requestAnimationFrame(() => setTimeout(() => done((performance.now() - start) / 1000)));
     });
-    for (const one of document.querySelectorAll(".jl-canvas, .js-plotly-plot"))
+    for (const one of document.querySelectorAll(".jl-stage, .js-plotly-plot"))
         seen.observe(one, { childList: true, subtree: true, attributes: true });
 }); }"""
 

@@ -1,6 +1,6 @@
 // Pictures that Python sent ahead of the dots (joinlab/notebook/ahead.py): a move is drawn from them at once.
 
-import { unpack } from "./layout.js";
+import { unpack } from "./data.js";
 
 /** @typedef {{ data: LaneData, run: RawRun }} Early */
 

@@ -2,14 +2,13 @@
 // else, the grid of every call among it, is behind "…". It follows a model: a widget's, or a Store where there is no
 // Python.
 
-import { factsOf } from "./details.js";
 import { button, element } from "./dom.js";
-import { layoutOf, unpack } from "./layout.js";
-import { looking } from "./later.js";
+import { unpack } from "./data.js";
+import { Every } from "./every.js";
 import { Play, pose } from "./play.js";
 import { Scene, along, columnsOf } from "./scene.js";
 import { clamp, coded, esc } from "./text.js";
-import { LiveView } from "./view.js";
+import { fill, program, tellSlot } from "./told.js";
 
 const PHONE = 740; // px: of narrower views the lanes run down, since how each rank ended would be cut
 const PADDING = 20; // of the view, left and right
@@ -40,7 +39,7 @@ export class First {
     this.scene = null;
     /** @type {number | null} */
     this.at = null;
-    /** @type {LiveView | null} */
+    /** @type {Every | null} */
     this.every = null;
     this.turn = remembered();
     this.alive = true;
@@ -91,9 +90,10 @@ export class First {
     this.stage = element("div", { class: "jl-stage" });
     this.low = element("div", { class: "jl-low" });
     this.details = element("section", { class: "jl-told", hidden: true, "aria-label": "Details of a call" });
+    this.texts = element("section", { class: "jl-texts" });
     this.story = element("section", { class: "jl-story" });
     this.grid = element("section", { class: "jl-every", "aria-label": "Every call" });
-    this.more = element("div", { class: "jl-more", hidden: true }, this.story, this.grid);
+    this.more = element("div", { class: "jl-more", hidden: true }, this.story, this.grid, this.texts);
     this.live = element("div", { class: "jl-heard", role: "status", "aria-live": "polite" });
     this.view = element("div", { class: "jl jl-first", role: "group", "aria-label": "Swimlanes", "data-lm-suppress-shortcuts": "true" },
       this.tools, this.headline, element("div", { class: "jl-body" }, this.stage, this.low), this.details, this.more, this.live);
@@ -106,7 +106,8 @@ export class First {
     /** @type {Record<string, (message?: any) => void>} */
     this.listeners = {
       "change:_packed": () => this.load(), "change:covered": () => this.draw(), "change:heading": () => this.draw(),
-      "change:_still": () => this.hideStill(),
+      "change:_still": () => this.hideStill(), "change:axis": () => this.every?.show(),
+      "change:selected": () => this.every?.changed(), "msg:custom": (message) => this.answered(message),
     };
     for (const [event, listener] of Object.entries(this.listeners)) this.model.on(event, listener);
     this.observer = new ResizeObserver(() => {
@@ -121,7 +122,6 @@ export class First {
     this.alive = false;
     this.play.stop();
     this.observer.disconnect();
-    this.every?.close();
     for (const [event, listener] of Object.entries(this.listeners)) this.model.off(event, listener);
   }
 
@@ -141,7 +141,7 @@ export class First {
   /** Show a run in place of the one before. @param {LaneData} data @param {RawRun} run */
   show(data, run) {
     this.hideStill();
-    const again = this.run !== null, same = again && this.data.texts[this.run.title] === data.texts[run.title];
+    const again = this.run !== null, same = again && this.run.title === run.title;
     [this.data, this.run] = [data, run];
     if (!same) { // else the same run has got a longer story
       this.play.stop();
@@ -149,7 +149,6 @@ export class First {
       this.details.hidden = true;
     }
     this.draw();
-    this.every?.show(data, run);
     if (!again && !this.covered.length && this.scene?.path.length) this.play.glimpse(run.scene.focus ?? -1);
     this.moved();
     this.root.dispatchEvent(new CustomEvent("joinlab:shown", { bubbles: true }));
@@ -164,15 +163,19 @@ export class First {
   draw() {
     if (!this.run) return;
     this.width ||= (this.view.clientWidth || 1120) - PADDING;
-    const { data, run, turned, phone } = this, text = (/** @type {number} */ n) => data.texts[n];
-    this.view.setAttribute("aria-label", `Swimlanes: ${text(run.title)}`);
+    const { data, run, turned, phone } = this, title = run.title;
+    this.view.setAttribute("aria-label", `Swimlanes: ${title}`);
     this.view.classList.toggle("jl-turned", turned);
     this.view.classList.toggle("jl-phone", phone);
     this.turner.setAttribute("aria-pressed", String(this.turn));
     this.word.textContent = run.scene.word;
     this.opener.setAttribute("aria-label", `${run.scene.word}. More: where this comes from, the whole story, every call, keys`);
     this.tellHeadline();
-    if (turned) this.least = Math.max(this.least, 88 + along(columnsOf(data, run), phone ? "phone" : "column", 1e9) + 64);
+    if (this.covered.length) {
+      this.details.hidden = true;
+      this.details.replaceChildren();
+    }
+    if (turned) this.least = Math.max(this.least, 88 + along(columnsOf(run), data.looks, phone ? "phone" : "column", 1e9) + 64);
     const { beside } = this;
     this.scene = new Scene(data, run, this.name, { turned, phone, width: beside, covered: this.covered, least: turned ? this.least : 0 });
     const focused = /** @type {HTMLElement | null} */ (this.stage.contains(document.activeElement) ? document.activeElement : null)?.dataset.key;
@@ -181,7 +184,7 @@ export class First {
     this.wire();
     if (focused) /** @type {HTMLElement | null} */ (this.stage.querySelector(`[data-key="${focused}"]`))?.focus({ preventScroll: true });
     this.code();
-    if (!this.more.hidden) this.tellStory();
+    if (!this.more.hidden) this.tellMore();
     if (this.scene.columns.length) this.show_(this.at);
   }
 
@@ -204,12 +207,12 @@ export class First {
   // -- the heads of the lanes
 
   heads() {
-    const { scene, run, data } = this;
-    return run.lanes.map((lane, i) => {
+    const { scene, run } = this;
+    return run.scene.names.map((name, i) => {
       const tall = this.headHeight(i), style = scene.turned ? `left:${scene.lane(i)}px;top:0;max-width:${scene.thick}px`
         : `left:0;top:${Math.round(scene.lane(i) + scene.thick / 2 - tall / 2)}px`;
       const odd = run.scene.odd === i ? ' class="jl-tone-bad"' : "";
-      return `<div class="jl-rank" style="${style}"><b${odd}>${esc(this.laneName(i, data.texts[lane]))}</b>${this.head(i)}</div>`;
+      return `<div class="jl-rank" style="${style}"><b${odd}>${esc(this.laneName(i, name))}</b>${this.head(i)}</div>`;
     }).join("");
   }
 
@@ -346,23 +349,37 @@ export class First {
 
   /** Tell all of a column below the picture. @param {Placed} one */
   open(one) {
-    const { data, run } = this, file = run.scene.file, lines = (/** @type {Box} */ box) => run.lines[box.lines].map(([, line]) => line);
-    const how = one.stack ? "All ranks issued the same calls, and every one met its partner."
-      : one.missing ? "It was never issued: the next call came in its place."
-      : { met: "They met, as they should.", wrong: "They met, but should not have.", apart: "They face each other, and can never meet.", open: "A rank never came, or it never ended." }[one.flag];
-    const listed = (/** @type {Fact[]} */ facts) => facts.map(([name, said]) => `<tr><th scope="row">${esc(name)}</th><td>${esc(said)}</td></tr>`).join("");
-    const cards = one.boxes.map((box, lane) => {
-      const who = esc(data.texts[run.lanes[lane]]);
-      if (!box) return `<div><p class="jl-h">${who}</p><p class="jl-soft">issued no call here</p></div>`;
-      const { first, rest, stack, made } = factsOf(data, box), [line] = lines(box);
-      return `<div><p class="jl-h">${who} <span class="jl-swatch" style="background:var(--jl-k${box.kind});color:var(--jl-i${box.kind})">${esc(box.label)}</span>${line ? ` <span class="jl-soft">${esc(file)}:${line}</span>` : ""}</p>` +
-        `${made ? `<p>${esc(made)}</p>` : ""}<table>${listed(first.length ? first : rest)}</table>${box.open ? '<p class="jl-tone-bad">It never ends.</p>' : ""}` +
-        (first.length ? `<details><summary>times and more</summary><table>${listed(rest)}</table>${stack ? `<pre tabindex="0">${esc(stack)}</pre>` : ""}</details>` : "") + `</div>`;
-    });
-    this.details.innerHTML = `<p class="jl-h jl-big">${one.missing ? `No ${esc(one.missing[1])}` : `${one.stack ? "Calls" : "Call"} ${esc(one.n)}`} <span class="jl-soft">${how}</span></p><div class="jl-two">${cards.join("")}</div>`;
-    this.details.append(button("✕", "Close", () => { this.details.hidden = true; }, { "aria-label": "Close", class: "jl-x" }));
-    this.details.hidden = false;
-    if (!one.stack && !one.missing && this.get("selected") !== one.slot) this.set("selected", one.slot);
+    const { data, run } = this, { names } = run.scene;
+    if (one.stack || one.missing) {
+      const how = one.missing ? "It was never issued: the next call came in its place." : `${one.said}.`;
+      const cards = one.missing ? [] : names.flatMap((name, lane) =>
+        (one.boxes[lane] ? [`<p class="jl-h">${esc(name)}</p><p>${esc(one.boxes[lane].label)}</p>`] : []));
+      const each = button("one by one", "Show these calls one by one", () => this.lookAt(one.slot, one.until));
+      fill(this.details, one.missing ? `No ${one.missing[1]}` : one.n ? `Calls ${one.n}` : one.stack, how, cards,
+        ...(one.missing ? [] : [each]));
+      return;
+    }
+    const how = one.said || { met: "They met, as they should.", wrong: "They met, but should not have.",
+      apart: "They face each other, and can never meet.", open: "A rank never came, or it never ended." }[one.flag];
+    this.ask(one.slot);
+    tellSlot(this.details, data, run, one.slot, `Call ${one.n}`, how);
+    if (this.get("selected") !== one.slot) this.set("selected", one.slot);
+  }
+
+  /** Of a large run Python holds the values and stacks: ask for those of a slot, once. @param {number} slot */
+  ask(slot) {
+    const { run } = this;
+    if (!this.model.send || run.told.size >= run.columns.read.slot.length) return;
+    run.asked ??= new Map();
+    if (!run.asked.has(`${slot}`)) this.model.send({ details: slot });
+    run.asked.set(`${slot}`, []);
+  }
+
+  /** @param {any} message */
+  answered(message) {
+    if (!Array.isArray(message?.calls) || !this.run?.asked) return;
+    for (const [lane, facts] of message.calls) this.run.asked.set(`${message.details},${lane}`, facts);
+    if (message.details === this.get("selected")) this.every?.tell();
   }
 
   // -- the program
@@ -378,8 +395,10 @@ export class First {
     });
     const said = this.covered.length ? "" : tried, below = said ? `<p class="jl-do">${coded(said)}</p>` : "";
     this.low.innerHTML = lines.length ? `<div class="jl-code" role="region" aria-label="The lines of ${esc(file)}">${lines.join("")}</div>${below}` : below;
-    for (const one of this.low.querySelectorAll(".jl-code")) // one that scrolls takes the focus
-      looking(() => { if (one.scrollWidth > one.clientWidth) one.setAttribute("tabindex", "0"); });
+    requestAnimationFrame(() => { // one that scrolls takes the focus
+      for (const one of this.low.querySelectorAll(".jl-code"))
+        if (one.scrollWidth > one.clientWidth) one.setAttribute("tabindex", "0");
+    });
   }
 
   // -- all the rest
@@ -387,11 +406,16 @@ export class First {
   openMore() {
     this.more.hidden = false;
     this.opener.setAttribute("aria-expanded", "true");
-    this.tellStory();
-    if (!this.every) {
-      this.every = new LiveView(this.grid, this.model);
-      this.every.show(this.data, this.run);
-    }
+    this.every ??= new Every(this.grid, this);
+    this.tellMore();
+  }
+
+  /** Tell of some calls one by one. @param {number} slot @param {number} until */
+  lookAt(slot, until) {
+    if (this.more.hidden) this.openMore();
+    this.every.lookAt(slot, until);
+    this.every.chart.scrollIntoView({ block: "nearest" });
+    this.every.chart.focus({ preventScroll: true });
   }
 
   closeMore() {
@@ -399,13 +423,14 @@ export class First {
     this.opener.setAttribute("aria-expanded", "false");
   }
 
-  tellStory() {
-    const { data, run } = this, text = (/** @type {number} */ n) => data.texts[n], { story } = run.scene;
-    const title = `<p class="jl-title"><strong>${esc(text(run.title))}</strong> <span class="jl-soft">${esc(text(run.measured))}</span></p>`;
-    const keys = '<p class="jl-soft">Keys: arrows on the dots and on the scrubber; Enter tells of a call; Space plays; t turns the lanes.</p>';
-    this.story.innerHTML = this.covered.length ? title + keys
-      : `<ol>${story.map(([kind, pieces]) => `<li class="jl-of-${kind}">${this.pieces(pieces)}</li>`).join("")}</ol>` +
-        title + keys;
+  tellMore() {
+    const { run } = this, { story } = run.scene, covered = this.covered.length > 0;
+    const lines = story.map(([kind, pieces]) => `<li class="jl-of-${kind}">${this.pieces(pieces)}</li>`).join("");
+    this.story.innerHTML = `${covered ? "" : `<ol>${lines}</ol>`}<p class="jl-title"><strong>${esc(run.title)}</strong> ` +
+      `<span class="jl-soft">${esc(run.measured)}</span></p><p class="jl-soft">Keys: arrows on the dots and on the scrubber; ` +
+      "Enter tells of a call; Space plays; t turns the lanes.</p>";
+    this.texts.innerHTML = program(run, covered);
+    this.every.show();
   }
 
   /** Say something to a screen reader. @param {string} said */

@@ -2,7 +2,7 @@
 
 import { dots, wireDots } from "./dots.js";
 import { First, mount } from "./first.js";
-import { unpack } from "./layout.js";
+import { unpack } from "./data.js";
 import { EndingMap } from "./map.js";
 import { Store } from "./store.js";
 

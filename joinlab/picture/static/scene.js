@@ -1,37 +1,16 @@
 // The first screen's picture: lanes of calls, drawn from a scene (joinlab/picture/scene.py), with time to the right or
 // down. Of every drawing the geometry is kept, so that one position can pose it (play.js).
 
-import { layoutOf } from "./layout.js";
 import { esc, px, widthOf } from "./text.js";
 
-/** Lengths along time. What agrees is slim, what does not has room for words, and the parting is big. */
-const SIZES = {
-  row: { stack: 92, slim: 42, mid: 124, big: 188, ghost: 128, gap: 10, wide: 16, far: 28 },
-  column: { stack: 46, slim: 22, mid: 46, big: 96, ghost: 46, gap: 7, wide: 12, far: 26 },
-  phone: { stack: 40, slim: 20, mid: 40, big: 82, ghost: 40, gap: 6, wide: 10, far: 24 },
-};
-/** What gives way first where the lanes are too long, and how far. @type {[keyof typeof SIZES.row, number][]} */
-const GIVES = [["mid", 92], ["big", 160], ["slim", 26], ["mid", 60], ["stack", 78], ["slim", 14], ["mid", 30], ["big", 130]];
+/** The columns of a scene, before they have places. @param {RawRun} run @returns {Placed[]} */
+export const columnsOf = ({ scene }) =>
+  scene.columns.map((column, i) => ({ ...column, i, focus: i === scene.focus, t: 0, w: 0 }));
 
-/** The columns of a scene with their sizes, before they have places.
- * @param {LaneData} data @param {RawRun} run @returns {Placed[]} */
-export function columnsOf(data, run) {
-  const { scene } = run, { list } = layoutOf(data, run, "logical", false);
-  const open = scene.ranks.map((_, lane) => scene.columns.flatMap((one, i) => (one.boxes[lane] !== null && list[one.boxes[lane]].open ? [i] : [])));
-  const ends = new Set(open.flatMap((all) => [all[0], all.at(-1)])); // of calls that never end, the first and the last
-  return scene.columns.map((column, i) => {
-    const boxes = column.boxes.map((at) => (at === null ? null : list[at]));
-    const focus = i === scene.focus, odd = column.extra !== null || column.missing;
-    const says = column.flag === "wrong" || column.flag === "apart" || ends.has(i) || boxes.some((box) => box?.failed) || (scene.odd !== null && i >= scene.focus);
-    const size = column.stack ? "stack" : column.missing ? "ghost" : focus && !odd ? "big" : says || focus ? "mid" : "slim";
-    return { ...column, i, boxes, focus, size, t: 0, w: 0 };
-  });
-}
-
-/** Give the columns their places along time; returns their length.
- * @param {Placed[]} columns @param {keyof typeof SIZES} how @param {number} room */
-export function along(columns, how, room) {
-  const sizes = { ...SIZES[how] };
+/** Give the columns their places along time, as joinlab/picture/places.py does; returns their length.
+ * @param {Placed[]} columns @param {Looks} looks @param {"row" | "column" | "phone"} how @param {number} room */
+export function along(columns, looks, how, room) {
+  const sizes = { ...looks.sizes[how] };
   const lay = () => {
     let t = 0;
     columns.forEach((one, i) => {
@@ -44,7 +23,7 @@ export function along(columns, how, room) {
     return t;
   };
   let length = lay();
-  for (const [size, least] of GIVES) {
+  for (const [size, least] of looks.gives) {
     const many = columns.filter((one) => one.size === size).length;
     if (length <= room || !many) continue;
     sizes[size] = Math.max(least, sizes[size] - (length - room) / many);
@@ -63,26 +42,24 @@ export class Scene {
     this.turned = turned;
     this.phone = phone;
     this.width = width;
-    this.behind = 0; // px past the last call, for how each rank ended
+    this.behind = turned ? 0 : run.scene.behind; // px past the last call, for how each rank ended
     this.scene = run.scene;
     this.covered = new Set(covered);
-    this.columns = covered.length ? [] : columnsOf(data, run);
-    this.n = run.ranks;
+    this.columns = covered.length ? [] : columnsOf(run);
+    this.n = run.scene.names.length;
     const few = this.n < 3, between = turned ? (phone ? 36 : few ? 72 : 28) : few ? 68 : this.n < 5 ? 44 : 30;
     if (turned) {
       this.t0 = phone ? 78 : 88;
       this.side = 64;
       this.thick = Math.max(24, Math.min(210, (width - this.side - 12 - between * (this.n - 1)) / this.n));
-      this.length = along(this.columns, phone ? "phone" : "column", 1e9);
+      this.length = along(this.columns, data.looks, phone ? "phone" : "column", 1e9);
       this.height = Math.max(least, this.t0 + this.length + 64);
       this.scrub = 19;
     } else {
       this.t0 = width < 1000 ? 190 : 214;
-      const said = this.scene.ends.flatMap(([sign, word, , more]) => [widthOf(`${sign} ${word} …`, 16), widthOf(more, 13)]);
-      if (!covered.length) this.behind = 30 + Math.max(...said);
       this.side = 44;
       this.thick = few ? 58 : this.n < 5 ? 50 : 40;
-      this.length = along(this.columns, "row", width - this.t0 - this.behind);
+      this.length = along(this.columns, data.looks, "row", width - this.t0 - this.behind);
       this.scrub = this.side + this.n * this.thick + (this.n - 1) * between + 50;
       this.height = this.scrub + 20;
     }
@@ -151,14 +128,16 @@ export class Scene {
     const drawn = this.covered.size ? lanes.map((lane) => this.cover(lane)).join("")
       : this.ground() + lanes.map((lane) => this.threadOf(lane)).join("") + columns.map((one) => this.column(one)).join("") +
         this.scene.meant.map((pair) => this.join(pair)).join("") + lanes.map((lane) => this.end(lane)).join("");
-    return `<svg class="jl-scene" width="${px(Math.max(this.width, turned ? 0 : this.long))}" height="${px(this.height)}" role="img" aria-label="${esc(this.said())}">${fade}${drawn}` +
+    const [x, y] = this.at(this.t0, this.side - 14), none = this.covered.size || columns.length ? ""
+      : `<text x="${x}" y="${y}" font-size="14">No call was recorded.</text>`;
+    return `<svg class="jl-scene" width="${px(Math.max(this.width, turned ? 0 : this.long))}" height="${px(this.height)}" role="img" aria-label="${esc(this.said())}">${fade}${drawn}${none}` +
       `<path class="jl-thread" fill="none"/><g class="jl-token" visibility="hidden"><rect rx="12" height="24" y="-12"/><text text-anchor="middle" y="5" font-size="14"></text></g></svg>`;
   }
 
   /** What stands here, for who does not see it. */
   said() {
     const focus = this.columns.find((one) => one.focus);
-    const all = this.run.lanes.map((lane) => this.data.texts[lane]);
+    const all = this.scene.names;
     if (this.covered.size) return `${all.join(", ")}: covered.`;
     if (!focus) return `${all.join(", ")}: every call met its partner.`;
     return `Call ${focus.n}: ${focus.boxes.map((box, lane) => `${all[lane]}: ${focus.missing?.[0] === lane ? `no ${focus.missing[1]}` : box?.label ?? "nothing"}`).join("; ")}.`;
@@ -193,16 +172,23 @@ export class Scene {
   column(one) {
     const inside = one.stack ? this.stack(one) : one.missing ? this.gap(one) : one.boxes.map((box, lane) => this.call(one, box, lane)).join("") + this.between_(one);
     const [nx, ny] = this.turned ? [58, this.centre(one) + 4] : [this.centre(one), this.side - (one.focus ? 24 : 14)];
-    const number = one.stack || one.missing ? "" :
+    const number = one.stack || one.missing || !this.numbered(one) ? "" :
       `<text class="jl-num${one.focus ? " jl-loud" : ""}" x="${px(nx)}" y="${px(ny)}" text-anchor="${this.turned ? "end" : "middle"}">${one.focus && !this.turned ? "call " : ""}${esc(one.n)}</text>`;
     return `<g class="jl-col" data-i="${one.i}"><title>${esc(this.titleOf(one))}</title>${this.links(one)}${inside}${number}</g>`;
   }
 
+  /** Whether there is room for the number of a call beside that of the one before. @param {Placed} one */
+  numbered(one) {
+    const before = this.columns[one.i - 1];
+    return one.size !== "slim" || before?.size !== "slim" || one.t - before.t > (this.turned ? 13 : widthOf(one.n, 12) + 4);
+  }
+
   /** What a column says when one points at it. @param {Placed} one */
   titleOf(one) {
-    if (one.stack) return `calls ${one.n}: ${[...new Set(one.boxes.map((box) => box?.label))].join(" · ")}, all matched`;
-    if (one.missing) return `${this.data.texts[this.run.lanes[one.missing[0]]]} never issued ${one.missing[1]}`;
-    return `call ${one.n}: ${[...new Set(one.boxes.filter(Boolean).map((box) => box.label))].join(" · ")}`;
+    if (one.missing) return `${this.scene.names[one.missing[0]]} never issued ${one.missing[1]}`;
+    const labels = [...new Set(one.boxes.filter(Boolean).map((box) => box.label))].join(" · ");
+    if (one.stack) return `calls ${one.n}: ${labels}, ${one.said}`;
+    return `call ${one.n}: ${labels}`;
   }
 
   /** @param {Placed} one */
@@ -211,7 +197,8 @@ export class Scene {
       if (!box) return "";
       const q = this.box(one, lane), rect = (/** @type {number} */ by) =>
         `<rect class="jl-fill jl-pile" x="${px(q.x + by)}" y="${px(q.y - by)}" width="${px(q.w - 8)}" height="${px(q.h)}" rx="8"/>`;
-      return [8, 4, 0].map(rect).join("") + this.words({ ...q, w: q.w - 8, cx: q.cx - 4 }, one.stack, "var(--soft)");
+      return [8, 4, 0].map(rect).join("") + this.words({ ...q, w: q.w - 8, cx: q.cx - 4 }, one.stack, one.flag === "wrong" ? "var(--bad)" : "var(--soft)",
+        { sub: one.flag === "wrong" && this.thick >= 50 && !this.turned ? one.said : "" });
     }).join("");
   }
 
@@ -229,7 +216,7 @@ export class Scene {
 
   /** @param {Placed} one @param {Box | null} box @param {number} lane */
   call(one, box, lane) {
-    if (!box) return one.focus && one.flag === "open" && this.n === 2 ? this.dashed(this.box(one, lane), "nobody") : "";
+    if (!box) return one.absent.includes(lane) && one.size !== "slim" ? this.dashed(this.box(one, lane), "nobody") : "";
     const loud = one.focus && one.size === "big" && one.flag !== "met", extra = one.extra === lane;
     const more = box.open && !this.turned ? (loud ? 26 : one.i === this.columns.length - 1 ? 14 : 0) : 0, q = this.box(one, lane, more);
     const reading = this.reading(one.i);
@@ -257,9 +244,9 @@ export class Scene {
   /** ≠ and the value that goes wrong, as an arrow for those at rest. @param {Placed} one */
   between_(one) {
     const first = this.scene.readings[0], reads = first && first[0] === one.i && one.size === "big";
-    const bad = one.flag === "wrong" || one.flag === "apart" ? layoutOf(this.data, this.run, "logical", false).bandsOf(one.slot).filter((band) => band.bad && band.a && band.b) : [];
-    const signs = bad.map(({ a, b }) => this.sign(
-      this.at(this.centre(one) + (reads ? one.w * 0.2 : 0), (this.lane(a.rank) + this.thick + this.lane(b.rank)) / 2), one.size === "big" && this.between > 40)).join("");
+    const t = this.centre(one) + (reads ? one.w * 0.2 : 0), large = one.size === "big" && this.between > 40;
+    const signs = one.clashes.map(([a, b]) =>
+      this.sign(this.at(t, (this.lane(a) + this.thick + this.lane(b)) / 2), large)).join("");
     if (!reads) return signs;
     const { to, of, value } = this.reading(one.i), [p, q] = [this.edge(one, of, to, 0.3), this.edge(one, to, of, 0.3)];
     const [dx, dy] = [Math.sign(q[0] - p[0]), Math.sign(q[1] - p[1])], tip = [q[0] - dx * 2, q[1] - dy * 2];

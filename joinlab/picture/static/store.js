@@ -5,7 +5,7 @@ export class Store {
   /** @param {Record<string, any>} values */
   constructor(values) {
     /** @type {Record<string, any>} */
-    this.values = { selected: null, axis: "logical", setup: false, ranks_as: "auto", hidden: [], covered: [], sentences: true, heading: "", mark: {}, rows: [], ...values };
+    this.values = { selected: null, axis: "logical", covered: [], heading: "", ...values };
     /** @type {Record<string, (() => void)[]>} */
     this.listeners = {};
   }

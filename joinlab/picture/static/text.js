@@ -30,23 +30,3 @@ export function widthOf(text, size) {
   }
   return found * size;
 }
-
-/** The longest form of a label that fits: itself, its short form, that cut off, or nothing.
- * @param {string} label @param {string} short @param {number} room @param {number} size */
-export function fit(label, short, room, size) {
-  for (const text of [label, short]) if (widthOf(text, size) <= room) return text;
-  const keep = Math.floor((room / Math.max(widthOf(short, size), 1)) * short.length) - 1;
-  return keep < 2 ? "" : short.slice(0, keep) + "…";
-}
-
-/** A text as lines that are at most `room` px wide, as far as its words are.
- * @param {string} text @param {number} room @param {number} size */
-export function wrap(text, room, size) {
-  const lines = [""];
-  for (const word of text.split(" ")) {
-    const tried = lines.at(-1) ? `${lines.at(-1)} ${word}` : word;
-    if (lines.at(-1) && widthOf(tried, size) > room) lines.push(word);
-    else lines[lines.length - 1] = tried;
-  }
-  return lines;
-}

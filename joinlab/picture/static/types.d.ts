@@ -1,100 +1,53 @@
-// What the live view's modules hand one another. Only the type checker reads this file.
+// What the modules hand one another. Only the type checker reads this file.
 
-/** Lane data of one run, as joinlab/picture/lane_data.py writes it: texts are numbers into `LaneData.texts`. */
+/** One run, as joinlab/picture/lane_data.py writes it and data.js reads it: texts in place of their numbers. */
 interface RawRun {
-  ranks: number; lanes: number[]; verdict: RawVerdict; title: number; measured: number; modelled: boolean; ends: number[]; good: boolean[]; sign: string; ended: number[];
-  sources: { name: number; first_line: number; text: number | null }[];
-  lines: [source: number, line: number][][]; // the lines that led to a call, innermost first; boxes and `ended` name them by number
-  zero: number;
-  boxes: RawBox[];
-  layouts: Record<string, RawLayout>;
-  scene: RawScene;
-  columns?: RawColumns; // of a large run, which has its folded rows alone as a layout
+  title: string; measured: string; modelled: boolean; ends: string[]; scene: RawScene; zero: number;
+  /** By lane: the lines that led to the call in which it ended, a number into `lines`. */
+  ended: number[];
+  sources: { name: string; first_line: number; text: string | null }[];
+  /** The lines that led to a call, innermost first. */
+  lines: [source: number, line: number][][];
+  columns: RawColumns;
+  /** Of the calls that are told one by one, by slot and lane: a number into LaneData.told. */
+  told: Map<string, number>;
+  /** What Python was asked for, or has told, of a large run. */
+  asked?: Map<string, Fact[]>;
+  calls?: Calls;
 }
 
-/** Every call of a large run, as joinlab/picture/columns.py writes it; stops, begin and end in ns. */
+/** Every call, as joinlab/picture/columns.py writes it; stops and end in ns. */
 interface RawColumns {
   planes: [name: string, size: number, n: number][]; unit: number; counts: number[]; spans: number[];
-  codes: { kind: number; label: number; lines: number; facts: number; like: number }[];
-  names: number[]; missed: number[]; stops: number[]; end: number; rows: number;
+  codes: { kind: number; label: string; lines: number; facts: number }[];
+  names: string[]; stops: number[]; end: number; rows: number;
   read?: Record<string, Uint32Array>;
-  common?: { rank: Int32Array; slot: Int32Array; begin: Float64Array; end: Float64Array } & Record<"code" | "flags" | "waited" | "waits", Uint32Array>;
-  /** What was told of single calls, by slot and rank. */
-  told?: Map<string, Fact[]>;
-  /** Slots that Python was asked for, or need not be. */
-  asked?: Set<number>;
 }
 
-/** Boxes by index; `inOrder`: the slots' numbers are their rows. */
-interface Columns {
-  lane: Int32Array; slot: Int32Array; begin: Float64Array; end: Float64Array; kind: Uint8Array; flags: Uint8Array;
-  code?: Uint32Array; inOrder?: boolean;
+/** Every call by index, lane by lane in order of issue; `starts`: where each lane begins. */
+interface Calls {
+  n: number; starts: number[]; slot: Int32Array; begun: Float64Array; ended: Float64Array; flags: Uint32Array;
+  code: Uint32Array; kinds: Uint8Array; wrong: Uint8Array; offsets: Int32Array; members: Int32Array;
+  hosts: [begun: number, ended: number, open: boolean, name: string][][];
 }
-
-/** Calls that are drawn as one. */
-interface Block {
-  owner: number; rank: number; part: number; wrong: boolean; from: number; to: number; low: number; high: number;
-  cell: number; counts: Uint32Array; paths: Map<number, string>;
-}
-
-/** Slots: where the ranks part, and all that did not go as meant. */
-interface RawVerdict {
-  first: number | null; wrong: number[];
-}
-
-interface RawBox {
-  rank: number; kind: number; label: number; short: number; slot: number | null; lines: number; facts: number;
-  open?: boolean; bad?: boolean; failed?: boolean;
-}
-
-interface RawLayout {
-  unit: number; begin: number; end: number;
-  box: number[]; from: number[]; to: number[]; track: number[]; tracks: number[];
-  bands: { slot: number; a: number; b: number; met: boolean; bad: boolean; text: number }[];
-  notes: { rank: number | null; begin: number; end: number; line: number; whole: number; bad: boolean; slot: number | null }[];
-  groups: { rank: number | null; begin: number; end: number; label: number }[];
-  stops: number[];
-}
-
-/** One look of a box: joinlab/picture/theme.py has the colours. */
-interface Kind { name: string; color: string; pattern: string; lane: "stream" | "span" | "wait"; fold: boolean }
 
 interface Looks {
-  kinds: Kind[];
-  bands: { bad: boolean; met: boolean; name: string }[];
-  lanes: Record<"stream" | "span" | "wait" | "host", [number, number]>;
-  first: string[];
-  made: string;
+  kinds: string[]; first: string[]; made: string;
+  sizes: Record<"row" | "column" | "phone", Sizes>;
+  gives: [Exclude<Size, "ghost">, number][];
 }
+
+type Size = "stack" | "slim" | "mid" | "big" | "ghost";
+type Sizes = Record<Size | "gap" | "wide" | "far", number>;
 
 type Fact = [name: string, said: string];
 
-interface LaneData { looks: Looks; texts: string[]; facts: [number, number][]; told: number[][]; runs: RawRun[]; ahead?: Record<string, number> }
-
-/** A call, or what a host did: a box of the picture, placed along the axis. */
-interface Box {
-  i: number; begin: number; end: number; track: number; tracks: number; rank: number; kind: number; label: string; short: string;
-  open: boolean; bad: boolean; failed: boolean; slot: number | null; lines: number; host: boolean; fold: boolean;
-  told: number; facts?: Fact[]; // a number into LaneData.told, or the facts themselves
+interface LaneData {
+  looks: Looks; texts: string[]; facts: [number, number][]; told: number[][]; runs: RawRun[]; ahead?: Record<string, number>;
 }
 
-interface Band { slot: number; a: Box; b: Box; met: boolean; bad: boolean; text: string }
-interface Note { rank: number | null; begin: number; end: number; text: string; whole: string; bad: boolean; slot: number | null; lines?: string[] }
-interface Group { rank: number | null; begin: number; end: number; label: string }
-
-interface Layout {
-  axis: string; boxes: import("./boxes.js").Boxes; list: Box[]; notes: Note[];
-  kindsOfBands: Set<string>; bandsOf(slot: number): Band[];
-  groups: Group[]; stops: number[]; begin: number; end: number; unit: number;
-}
-
-/** A row's edges in px. */
-interface Edge { begin: number; top: number; bottom?: number }
-
-/** px to leave free before what begins at a place along the axis. */
-type Gap = [begin: number, px: number];
-
-interface Mark { slot?: number; text?: string }
+/** A call, or a stack of them, in a lane. */
+interface Box { kind: number; label: string; open: boolean; bad: boolean; failed: boolean }
 
 /** What the view follows: a widget's model, or a Store. */
 interface Model {
@@ -110,17 +63,19 @@ interface Model {
 /** A widget's model as the notebook has it. */
 interface WholeModel { get(name: string): any; set_state?(state: object): void }
 
-/** A call's column on the first screen, placed along time; joinlab/picture/scene.py says what it holds. */
+/** A column of the first screen, placed along time; joinlab/picture/scene.py says what it holds. */
 interface RawColumn {
-  slot: number; n: string; boxes: (number | null)[]; flag: "met" | "wrong" | "apart" | "open"; stack: string; extra: number | null;
+  slot: number; until: number; n: string; boxes: (Box | null)[]; flag: "met" | "wrong" | "apart" | "open"; size: Size;
+  stack: string; said: string; clashes: [number, number][]; absent: number[]; extra: number | null;
   missing: [lane: number, call: string] | null;
 }
-interface Placed extends Omit<RawColumn, "boxes"> { i: number; boxes: (Box | null)[]; focus: boolean; size: "stack" | "slim" | "mid" | "big" | "ghost"; t: number; w: number }
+interface Placed extends RawColumn { i: number; focus: boolean; t: number; w: number }
 
 /** Words; the kind of call whose colour they have, or -1; and a tone. */
 type ScenePiece = [text: string, kind: number, tone: string];
 
 interface RawScene {
+  names: string[]; behind: number;
   head: ScenePiece[]; columns: RawColumn[]; focus: number | null; meant: [number, number, number, number][];
   readings: [column: number, to: number, of: number, value: string, sent: string, taken: string][]; odd: number | null;
   ends: [sign: string, word: string, tone: string, more: string][]; file: string;

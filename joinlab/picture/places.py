@@ -1,0 +1,122 @@
+"""Places: where the boxes of a first screen lie along time and across it, in px.
+
+The scripts are told SIZES and GIVES and do the same for the width that they have; static/scene.js draws a picture of
+one width as `svg` does, box by box.
+
+    t0   a stack   slim slim slim     big      mid      behind
+    rank 0  [5 inputs] [] [] []  [anyone left?] [...]    ✓ left
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from joinlab.picture.scene import Box, Scene
+
+SIZES = {
+    "row": {"stack": 92, "slim": 42, "mid": 124, "big": 188, "ghost": 128, "gap": 10, "wide": 16, "far": 28},
+    "column": {"stack": 46, "slim": 22, "mid": 46, "big": 96, "ghost": 46, "gap": 7, "wide": 12, "far": 26},
+    "phone": {"stack": 40, "slim": 20, "mid": 40, "big": 82, "ghost": 40, "gap": 6, "wide": 10, "far": 24},
+}
+"""Lengths along time of columns in lanes that run across, or down, and of the room between two of them."""
+
+GIVES = (
+    ("mid", 92), ("big", 160), ("slim", 26), ("mid", 60), ("stack", 78), ("slim", 14), ("mid", 30), ("big", 130),
+)  # fmt: skip
+"""What gives way first where lanes are too long, and how far."""
+
+SIDE = 44  # px above the first lane
+_NARROW, _WIDE = frozenset("iljtfrI.,:;'|!()[] "), frozenset("mwMWG@%—…✓✕")
+
+
+def width_of(text: str, size: float) -> float:
+    """About how wide a text is drawn, px."""
+    return size * sum(0.32 if c in _NARROW else 0.86 if c in _WIDE else 0.66 if c.isupper() else 0.56 for c in text)
+
+
+def behind(scene: Scene) -> int:
+    """px past the last call, for how each rank ended."""
+    return 30 + round(
+        max(max(width_of(f"{sign} {word} …", 16), width_of(more, 13)) for sign, word, _, more in scene.ends)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Rect:
+    """A box and where it lies: px from the left and from the top of the picture."""
+
+    column: int
+    lane: int
+    box: Box | None
+    x: float
+    y: float
+    w: float
+    h: float
+
+
+def along(scene: Scene, room: float, how: str = "row") -> tuple[list[tuple[float, float]], float]:
+    """Where each column begins along time, and how long it is; and the length of them all, `room` if that can be."""
+    sizes, columns = dict[str, float](SIZES[how]), scene.columns
+
+    def lay() -> tuple[list[tuple[float, float]], float]:
+        at, found = 0.0, []
+        for i, one in enumerate(columns):
+            before = columns[i - 1] if i else None
+            if before is not None:
+                loud = scene.focus in (i - 1, i)
+                calm = one.size == before.size == "slim"
+                at += sizes["far"] if loud else sizes["gap"] if calm else sizes["wide"]
+            found.append((at, sizes[one.size]))
+            at += sizes[one.size]
+        return found, at
+
+    places, length = lay()
+    for size, least in GIVES:
+        many = sum(one.size == size for one in columns)
+        if length > room and many:
+            sizes[size] = max(least, sizes[size] - (length - room) / many)
+            places, length = lay()
+    return places, length
+
+
+class Across:
+    """Lanes that run across a picture of some width, as static/scene.js lays them out: all its boxes with places.
+
+    t0, length, behind  px before the first column, of all columns, and for the endings
+    thick, between      px of a lane, and between two of them
+    """
+
+    def __init__(self, scene: Scene, width: float) -> None:
+        self.scene, lanes = scene, len(scene.ranks)
+        self.t0 = 190 if width < 1000 else 214
+        self.behind = behind(scene)
+        self.between = 68 if lanes < 3 else 44 if lanes < 5 else 30
+        self.thick = 58 if lanes < 3 else 50 if lanes < 5 else 40
+        self.places, self.length = along(scene, width - self.t0 - self.behind)
+        self.width = max(width, self.t0 + self.length + self.behind)
+        self.height = self.lane(lanes - 1) + self.thick + 20
+
+    def lane(self, lane: int) -> float:
+        """px above a lane."""
+        return SIDE + lane * (self.thick + self.between)
+
+    def box(self, column: int, lane: int) -> Rect:
+        """One box; the big ones stand out."""
+        one, (t, w) = self.scene.columns[column], self.places[column]
+        grow = 4 if one.size == "big" else 0
+        return Rect(column, lane, one.boxes[lane], self.t0 + t, self.lane(lane) - grow, w, self.thick + 2 * grow)
+
+    def boxes(self) -> list[Rect]:
+        """All of them, column by column."""
+        every = range(len(self.scene.ranks))
+        return [
+            self.box(at, lane)
+            for at, one in enumerate(self.scene.columns)
+            for lane in every
+            if one.boxes[lane] is not None
+        ]
+
+    def centre(self, column: int) -> float:
+        """px of the middle of a column."""
+        t, w = self.places[column]
+        return self.t0 + t + (w - 8 * bool(self.scene.columns[column].stack)) / 2

@@ -1,0 +1,132 @@
+"""The boxes of a picture: which calls stand where, what is marked, and that they lie apart."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from bench.large import large
+from drawn import timelines
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from timelines import Writer, case_timeline
+
+from joinlab.analysis.meanings import asks
+from joinlab.analysis.reading import read
+from joinlab.picture.places import Across
+from joinlab.picture.rows import RowKind
+from joinlab.picture.scene import MOST, scene
+from joinlab.timeline import Ending, timeline_from_rows
+
+DONE = Ending("finished")
+
+
+def labels(made, lane):
+    return [box.label if box.row else one.stack for one in made.columns if (box := one.boxes[lane])]
+
+
+@settings(max_examples=50)
+@given(timelines())
+def test_unfolded_every_call_has_one_box_in_its_ranks_order_and_is_open_exactly_if_it_never_ended(timeline):
+    made = scene(timeline, unfold=True)
+    for rank in range(3):
+        boxes = [box for one in made.columns if (box := one.boxes[rank])]
+        assert [box.row for box in boxes] == [row for row in timeline.calls.to_dicts() if row["rank"] == rank]
+        for box in boxes:
+            assert box.label == asks(box.row["origin"], box.row["op"])
+            assert box.open == (box.row["completed_ns"] is None and box.row["error"] is None)
+            assert box.failed == (box.row["error"] is not None)
+
+
+@settings(max_examples=50)
+@given(timelines(), st.booleans(), st.sampled_from([640, 980, 1400]))
+def test_no_box_lies_on_another_or_outside_the_picture(timeline, unfold, width):
+    across = Across(scene(timeline, unfold=unfold), width)
+    for lane in range(3):
+        boxes = [box for box in across.boxes() if box.lane == lane]
+        assert all(one.x + one.w < other.x for one, other in pairwise(boxes))
+        for box in boxes:
+            assert across.t0 <= box.x and box.x + box.w <= across.width - across.behind
+            assert box.y >= 0 and box.y + box.h <= across.height
+
+
+def test_case_4_on_gloo_shows_one_pair_that_can_never_meet():
+    made = scene(case_timeline(4, 2))
+    wrong = [one for one in made.columns if one.flag == "apart"]
+    assert [[box.label for box in one.drawn] for one in wrong] == [["anyone left?", "barrier"]]
+    assert made.columns[made.focus] is wrong[0] and wrong[0].clashes == ((0, 1),) and wrong[0].size == "big"
+    assert wrong[0].said.startswith("Face each other, but can never meet")
+
+
+def test_case_4_on_nccl_shows_every_wrong_meeting_and_what_was_meant():
+    made = scene(case_timeline(4, 5, "nccl"))
+    assert labels(made, 0) == [
+        "5 inputs",
+        "anyone left?",
+        "sync gradients?",
+        "shadow gradient",
+        "anyone left?",
+        "who is last?",
+        "final parameters",
+    ]
+    flags = [one.flag for one in made.columns]
+    assert flags == ["met"] * 4 + ["wrong"] * 3
+    for at, lane, other_at, other in made.meant:
+        assert made.columns[at].boxes[lane].label == made.columns[other_at].boxes[other].label
+    assert len(made.meant) == 2 and made.readings[0].taken == "nobody"
+    assert [end[:2] for end in made.ends] == [("✓", "left"), ("✕", "waits")] and made.inputs == (5, 6)
+
+
+def test_only_calls_that_differ_clash():
+    writer = Writer(world_size=4)
+    for rank in range(3):
+        writer.call(rank, "all_reduce", done=False)
+    writer.call(3, "barrier", done=False)
+    (one,) = scene(writer.timeline([Ending("hung", proven=True)] * 4)).columns
+    assert one.clashes == ((2, 3),)
+
+
+def test_ranks_that_did_the_same_share_a_lane_and_up_to_four_keep_theirs():
+    for world, names in ((8, ("ranks 0-4, 6, 7", "rank 5")), (4, tuple(f"rank {rank}" for rank in range(4)))):
+        writer = Writer(world_size=world)
+        for rank in range(world):
+            for number in range(5):
+                writer.call(rank, "all_reduce", input=number, line=1)
+            writer.call(rank, "barrier" if rank == 5 else "all_reduce", done=False, line=2)
+        made = scene(writer.timeline([Ending("hung", call=5, group="0", proven=True)] * world))
+        assert made.names == names and {len(one.boxes) for one in made.columns} == {len(names)}
+
+
+def test_who_never_came_is_shown():
+    made = scene(case_timeline(2, 2, "nccl"))
+    one = made.columns[made.focus]
+    assert one.absent == (0,) and one.boxes[0] is None and one.boxes[1].open
+    assert one.said == "Nothing meets this call: rank 0 never issued one."
+
+
+def test_a_stack_says_what_it_holds():
+    first = scene(case_timeline(1, 2)).columns[0]
+    assert first.stack and first.drawn[0].kind is RowKind.FOLD and "DDP's setup" in first.drawn[0].label
+    assert first.said == "all matched"
+
+
+@pytest.mark.parametrize("ranks", [3, 8])
+def test_of_a_large_run_the_calls_that_tell_have_the_room_and_every_row_is_counted(ranks):
+    timeline = large(ranks, 2000)
+    made = scene(timeline)
+    assert 8 < len(made.columns) <= MOST and made.columns[0].stack == f"{made.columns[0].until + 1:,} rows"
+    assert [one.slot for one in made.columns[1:]] == [one.until + 1 for one in made.columns[:-1]]
+    assert made.columns[-1].until == read(timeline).count - 1
+    for one in made.columns:
+        if one.stack:  # no stack that holds a mismatch says that all matched
+            assert (one.said == "all matched") == (not read(timeline).odd[one.slot : one.until + 1].any())
+    assert made.columns[-1].absent == (ranks - 1,)
+
+
+def test_a_timeline_without_calls_has_its_endings():
+    made = scene(timeline_from_rows([], [DONE, Ending("killed", text="SIGKILL")], {"backend": "gloo"}))
+    assert made.columns == () and [end[1] for end in made.ends] == ["left", "killed"]
+
+
+def test_the_same_timeline_gives_the_same_boxes():
+    assert scene(case_timeline(4, 5)) == scene(case_timeline(4, 5))
