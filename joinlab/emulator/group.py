@@ -20,8 +20,8 @@ from joinlab.emulator.gloo import GlooFabric
 from joinlab.emulator.gloo_monitored import DEFAULT_TIMEOUT, monitored_barrier
 from joinlab.emulator.host import Host
 from joinlab.emulator.model import EmulatedCall, Fabric
-from joinlab.ops import POINT_TO_POINT, Op
-from joinlab.program.process_group import COALESCED, METHODS
+from joinlab.ops import Op
+from joinlab.program.process_group import COALESCED, METHODS, Numbering
 
 NCCL_TIMEOUT = timedelta(minutes=10)
 """default_pg_nccl_timeout in torch/distributed/constants.py, PyTorch v2.13.0."""
@@ -47,8 +47,7 @@ class EmulatedGroup(dist.ProcessGroup):
         self.place = place
         self.fabric = fabric
         self.backend = "nccl" if fabric.streams else "gloo"
-        self.issued = 0
-        self.numbers = [0, 0]  # the last that a collective, and a send or recv, was given
+        self.numbering = Numbering()
         limit = None if fabric.streams else host.asked_timeout
         self.limit_ns = 0 if limit is None else round(limit.total_seconds() * 1e9)
         watched = (host.asked_timeout or NCCL_TIMEOUT) if fabric.streams else timedelta(0)
@@ -57,20 +56,6 @@ class EmulatedGroup(dist.ProcessGroup):
 
     def __repr__(self) -> str:
         return f"<the process group {self.label!r} of ranks {list(self.ranks)}>"  # in errors of C++: without an address
-
-    def next_seq(self) -> int:
-        """Key of this rank's next call in this group."""
-        self.issued += 1
-        return self.issued - 1
-
-    def next_number(self, op: Op) -> int:
-        """Number of this rank's next call in this group, see the column `number`."""
-        self.numbers[op in POINT_TO_POINT] += 1
-        return self.numbers[op in POINT_TO_POINT]
-
-    def take_back(self, op: Op) -> None:
-        """The call that was numbered last was refused."""
-        self.numbers[op in POINT_TO_POINT] -= 1
 
     @property
     def group_name(self) -> Any:
@@ -139,7 +124,7 @@ class EmulatedGroup(dist.ProcessGroup):
         """Each call is numbered here anyway."""
 
     def _get_sequence_number_for_group(self) -> int:
-        return self.issued
+        return self.numbering.issued
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """Only gloo has one; torch.distributed refuses it for others."""

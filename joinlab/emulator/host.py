@@ -158,8 +158,8 @@ class Host:
         row: CallRow = {
             **kind.columns,
             "rank": self.rank,
-            "seq": group.next_seq(),
-            "number": group.next_number(kind.op),
+            "seq": group.numbering.next_seq(),
+            "number": group.numbering.next_number(kind.op not in POINT_TO_POINT),
             "input": self.progress.input,
             "value_in": values(ins) if kind.small and ins and not waits.stuck else None,
             "enqueued_ns": waits.now,

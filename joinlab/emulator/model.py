@@ -19,7 +19,8 @@ import torch
 
 from joinlab.emulator.clock import Costs
 from joinlab.emulator.payload import Part, values
-from joinlab.ops import CallRow, Op, Source
+from joinlab.ops import POINT_TO_POINT, CallRow, Op, Source
+from joinlab.program.process_group import Numbering
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,19 +123,11 @@ class Group(Protocol):
     ranks: tuple[int, ...]
     place: int
     fabric: Fabric
+    numbering: Numbering
     limit_ns: int
     """The timeout that the program gave the group, on gloo; 0: none."""
     watchdog_ns: int
     """On NCCL, how long a call may take before the watchdog ends the process; 0: not on NCCL."""
-
-    def next_seq(self) -> int:
-        """Key of this rank's next call in this group."""
-
-    def next_number(self, op: Op) -> int:
-        """Number of this rank's next call in this group."""
-
-    def take_back(self, op: Op) -> None:
-        """The call that was numbered last was refused."""
 
 
 class Fabric(Protocol):
@@ -159,6 +152,7 @@ class Fabric(Protocol):
         """The host stops waiting for `call` after `ms` milliseconds: what the backend does, and raises."""
 
 
+@dataclass(slots=True, eq=False)
 class EmulatedCall:
     """One call of one rank, from its issue to its end. `row` becomes its row of the Timeline; times are virtual, in ns.
 
@@ -166,71 +160,38 @@ class EmulatedCall:
            -> refuse() or fail()                    the backend raises: at once, or later
     """
 
-    __slots__ = (
-        "args",
-        "batched",
-        "done",
-        "ended_ns",
-        "error",
-        "expired",
-        "future",
-        "group",
-        "host",
-        "host_waits",
-        "inflight",
-        "kind",
-        "look",
-        "method",
-        "op",
-        "parts",
-        "place",
-        "ready_ns",
-        "reduce_op",
-        "root",
-        "row",
-        "small",
-        "source_place",
-        "tensors_in",
-        "tensors_out",
-        "when_waited",
-    )
+    host: Rank
+    group: Group  # held weakly: its host keeps it
+    kind: CallKind
+    row: CallRow
+    parts: list[Part]
+    method: str = ""  # of ProcessGroup, and what the program gave it
+    args: tuple[Any, ...] = ()
+    done: bool = False
+    error: str | None = None
+    future: Any = None
+    batched: bool = False  # it is one of those that are issued together, be it the only one
+    expired: bool = False  # the host has given up waiting for it, so its end is not written down any more
+    inflight: bool = False  # it was issued behind a call that was still open: its input may not have been there
+    tensors_in: Sequence[torch.Tensor] = ()  # whole, as the program gave them; parts may be pieces of them
+    tensors_out: Sequence[torch.Tensor] = ()
+    ready_ns: int = 0  # when the backend can begin with it
+    ended_ns: int = 0  # when it completed or failed, once it is done
+    source_place: int = -1
+    when_waited: Callable[[], None] | None = None  # the rest of it, if it completes only when waited for
+    op: Op = field(init=False)
+    look: tuple[Any, ...] = field(init=False)
+    root: int = field(init=False)
+    reduce_op: str = field(init=False)
+    host_waits: bool = field(init=False)
+    small: bool = field(init=False)
+    place: int = field(init=False)
 
-    def __init__(
-        self,
-        host: Rank,
-        group: Group,
-        kind: CallKind,
-        row: CallRow,
-        parts: list[Part],
-        method: str = "",
-        args: tuple[Any, ...] = (),
-    ) -> None:
-        self.method = method  # of ProcessGroup, and what the program gave it
-        self.args = args
-        self.host = host
-        self.group: Group = weakref.proxy(group)  # its host keeps it
-        self.kind = kind
-        self.op = kind.op
-        self.look = kind.look
-        self.root = kind.root
-        self.reduce_op = kind.reduce_op
-        self.host_waits = kind.host_waits
-        self.small = kind.small
-        self.row = row
-        self.parts = parts
-        self.place = group.place
-        self.done = False
-        self.error: str | None = None
-        self.future: Any = None
-        self.batched = False  # it is one of those that are issued together, be it the only one
-        self.expired = False  # the host has given up waiting for it, so its end is not written down any more
-        self.inflight = False  # it was issued behind a call that was still open: its input may not have been there
-        self.tensors_in: list[torch.Tensor] = []  # whole, as the program gave them; parts may be pieces of them
-        self.tensors_out: list[torch.Tensor] = []
-        self.ready_ns = 0  # when the backend can begin with it
-        self.ended_ns = 0  # when it completed or failed, once it is done
-        self.source_place = -1
-        self.when_waited: Callable[[], None] | None = None  # the rest of it, if it completes only when waited for
+    def __post_init__(self) -> None:
+        kind, self.place = self.kind, self.group.place
+        self.group = weakref.proxy(self.group)
+        self.op, self.look, self.root, self.reduce_op = kind.op, kind.look, kind.root, kind.reduce_op
+        self.host_waits, self.small = kind.host_waits, kind.small
 
     def nbytes(self) -> int:
         """Bytes that it moves, for the clock."""
@@ -302,7 +263,7 @@ class EmulatedCall:
     def refuse(self, error: Exception) -> None:
         """The backend has raised when it was handed the call, which so takes no place in its group."""
         self._end()
-        self.group.take_back(self.op)
+        self.group.numbering.take_back(self.op not in POINT_TO_POINT)
         self.row["number"] = None
         self.row["error"] = f"{type(error).__name__}: {error}"
 

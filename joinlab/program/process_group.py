@@ -6,6 +6,7 @@ DDP's C++ Reducer alike. The recorder listens at this seam and the emulator answ
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -125,6 +126,42 @@ def batching(batch: Any) -> Any:
         return list(manager.works)
 
     return batch_isend_irecv
+
+
+class Numbering:
+    """Numbers the calls of this rank in one process group.
+
+    collectives  how many there are, of those that the backend did not refuse
+    pairs        how many sends and recvs, likewise
+    issued       how many calls
+    """
+
+    __slots__ = ("_seq", "collectives", "issued", "pairs")
+
+    def __init__(self) -> None:
+        self.collectives = self.pairs = self.issued = 0
+        self._seq = itertools.count()
+
+    def next_seq(self) -> int:
+        """Key of the next call; threads may ask at once."""
+        seq = next(self._seq)
+        self.issued = seq + 1
+        return seq
+
+    def next_number(self, collective: bool) -> int:
+        """Number of the next call, see the column `number`."""
+        if collective:
+            self.collectives += 1
+            return self.collectives
+        self.pairs += 1
+        return self.pairs
+
+    def take_back(self, collective: bool) -> None:
+        """The backend has refused the call that was numbered last, which so takes no place in its group."""
+        if collective:
+            self.collectives -= 1
+        else:
+            self.pairs -= 1
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:

@@ -5,28 +5,28 @@ The bottom of this room: the reader of values, the log's parts and the recording
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
+from joinlab.program.process_group import Numbering
 
+
+@dataclass(slots=True, eq=False)
 class RecordedCall:
     """One issued call, while it is open."""
 
-    __slots__ = ("done", "group", "id", "kept", "known", "line", "outs", "waited", "work")
-
-    def __init__(self, id: int, known: Description, group: RecordedGroup) -> None:
-        self.id = id
-        self.known = known
-        self.group = group
-        self.line = ""  # its event; "" before it is written
-        self.outs: list[torch.Tensor] | None = None  # the tensors to read at completion; only if small
-        self.work: Any = None  # the backend's own Work
-        self.kept: Any = None  # the RecordedWork, kept alive until the call is done; small ones longer: KEPT_WORKS
-        self.done = False
-        self.waited = False  # the program has made the stream (NCCL) or the host (gloo) wait for it
+    id: int
+    known: Description
+    group: RecordedGroup
+    line: str = ""  # its event; "" before it is written
+    outs: list[torch.Tensor] | None = None  # the tensors to read at completion; only if small
+    work: Any = None  # the backend's own Work
+    kept: Any = None  # the RecordedWork, kept alive until the call is done; small ones longer: KEPT_WORKS
+    done: bool = False
+    waited: bool = False  # the program has made the stream (NCCL) or the host (gloo) wait for it
 
 
 class Reader(Protocol):
@@ -52,25 +52,6 @@ class Reader(Protocol):
 
     def settle(self) -> None:
         """Write down what has completed by now and is not yet written."""
-
-
-class Numbering:
-    """Numbers the calls of this rank in one process group."""
-
-    def __init__(self) -> None:
-        self.collectives = 0
-        """How many collectives there are; those that the backend refused do not count."""
-        self.pairs = 0
-        """How many sends and recvs there are, of those that it did not refuse."""
-        self.issued = 0
-        """How many calls there are."""
-        self._seq = itertools.count()
-
-    def next_seq(self) -> int:
-        """Key of the next call."""
-        seq = next(self._seq)
-        self.issued = seq + 1
-        return seq
 
 
 class RecordedGroup:
@@ -105,6 +86,7 @@ class RecordedGroup:
         self.numbering = numbering or Numbering()
 
 
+@dataclass(slots=True, eq=False)
 class Description:
     """What is the same each time a call is issued from one place with tensors of one form.
 
@@ -117,33 +99,16 @@ class Description:
     small           all its tensors together have at most MAX_VALUES elements, so they may be kept alive
     host_waits      a wait for it blocks the host, not only the stream
     waited_at_once  the host waits for it at once
+    segment         of the log that has its stack; -1: none yet
     """
 
-    __slots__ = (
-        "by_reducer", "collective", "direct", "host_waits", "of_join_hook", "segment", "small", "stack", "text",
-        "waited_at_once",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        text: str,
-        stack: int,
-        *,
-        collective: bool,
-        of_join_hook: bool,
-        by_reducer: bool,
-        direct: bool,
-        small: bool,
-        host_waits: bool,
-        waited_at_once: bool,
-    ) -> None:
-        self.collective = collective
-        self.of_join_hook = of_join_hook
-        self.text = text
-        self.stack = stack
-        self.by_reducer = by_reducer
-        self.direct = direct
-        self.small = small
-        self.host_waits = host_waits
-        self.waited_at_once = waited_at_once
-        self.segment = -1  # of the log that has its stack; -1: none yet
+    text: str
+    stack: int
+    collective: bool
+    of_join_hook: bool
+    by_reducer: bool
+    direct: bool
+    small: bool
+    host_waits: bool
+    waited_at_once: bool
+    segment: int = -1

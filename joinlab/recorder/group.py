@@ -18,8 +18,8 @@ import torch.distributed as dist
 from torch._C import _len_torch_dispatch_stack
 from torch._C._autograd import _profiler_enabled
 
-from joinlab.program.process_group import COALESCED, METHODS, Method, tensors_in
-from joinlab.recorder.call import Numbering, Reader, RecordedCall, RecordedGroup
+from joinlab.program.process_group import COALESCED, METHODS, Method, Numbering, tensors_in
+from joinlab.recorder.call import Reader, RecordedCall, RecordedGroup
 from joinlab.recorder.recorder import Recorder
 
 BACKEND = "joinlab"

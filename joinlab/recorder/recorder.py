@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any
 from joinlab.ops import MAX_VALUES, POINT_TO_POINT, Op, Source
 from joinlab.program.labels import Frame, Stacks, call_site, from_reducer, issued_in_backward, label
 from joinlab.program.outcome import text_of
-from joinlab.program.process_group import METHODS, Method, dtype_of, options_key, options_of, tensors_in
+from joinlab.program.process_group import METHODS, Method, Numbering, dtype_of, options_key, options_of, tensors_in
 from joinlab.program.sources import MAX_TEXTS
 from joinlab.program.steps import Steps
 from joinlab.recorder.bounded_log import BoundedLog, last_calls
-from joinlab.recorder.call import Description, Numbering, Reader, RecordedCall, RecordedGroup
+from joinlab.recorder.call import Description, Reader, RecordedCall, RecordedGroup
 from joinlab.recorder.completions import Completions, Turn
 from joinlab.recorder.events import EventLog, now, to_json, values_text
 from joinlab.recorder.nccl_log import NcclLog
@@ -185,12 +185,9 @@ class Recorder:
         call = RecordedCall(id_, known, group)
         numbering = group.numbering
         seq = numbering.next_seq()
-        if known.collective:
-            numbering.collectives += 1
-            more = f',"n":{numbering.collectives}'
-        else:  # where the log is bounded, a reader may not have the collectives that came before
-            numbering.pairs += 1
-            more = f',"n":{numbering.pairs},"k":{numbering.collectives}'
+        more = f',"n":{numbering.next_number(known.collective)}'
+        if not known.collective:  # where the log is bounded, a reader may not have the collectives that came before
+            more += f',"k":{numbering.collectives}'
         if known.small:
             call.outs = outs
             if ins:
@@ -235,10 +232,7 @@ class Recorder:
 
     def refuse(self, call: RecordedCall, error: BaseException) -> None:
         """The backend raised when it was handed the call, which so has no place in the order of its group."""
-        if call.known.collective:
-            call.group.numbering.collectives -= 1
-        else:
-            call.group.numbering.pairs -= 1
+        call.group.numbering.take_back(call.known.collective)
         self.completions.fail(call, error, refused=True)
 
     def track(self, call: RecordedCall, work: Any, frame: FrameType | None, turn: Turn) -> None:
