@@ -336,8 +336,7 @@ def test_numbers_of_parameters_that_are_none_end_the_rank_and_not_this_process(v
     assert timeline.call(1, timeline.ends[1].call)["origin"] == "broadcast (DDP bucket rebuild)"
 
 
-@pytest.mark.parametrize("backend", ["nccl", "gloo"])
-def test_one_line_may_send_to_several_peers(backend):
+def test_one_line_may_send_to_several_peers():
     def worker(rank, inputs):
         for peer in (1, 2):
             if rank == 0:
@@ -345,9 +344,10 @@ def test_one_line_may_send_to_several_peers(backend):
             elif rank == peer:
                 dist.recv(torch.zeros(1), 0, tag=peer + 4)
 
-    timeline = emulate(worker, (1, 1, 1), backend=backend).raise_for_ending()
-    sent = timeline.calls.filter(timeline.calls["op"] == "send")
-    assert sent.select("peer", "tag").rows() == [(1, 5), (2, 6)]
+    runs = [emulate(worker, (1, 1, 1), backend) for backend in ("nccl", "gloo")]
+    for timeline in (*runs, joinlab.launch(worker, (1, 1, 1), "gloo", on_output=None)):
+        sent = timeline.raise_for_ending().calls.filter(timeline.calls["op"] == "send")
+        assert sent.select("peer", "tag").rows() == [(1, 5), (2, 6)]
 
 
 def test_what_is_raised_names_no_address_and_so_is_the_same_each_time():

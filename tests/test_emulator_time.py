@@ -43,12 +43,13 @@ def test_everybody_waits_for_the_straggler(backend):
         assert min(lengths) >= int(seconds * SECOND * 2 / 3)
 
 
-def test_buckets_are_reduced_while_the_backward_pass_goes_on():
-    def two_layers(rank, inputs):
-        model = DDP(torch.nn.Sequential(torch.nn.Linear(1, 64), torch.nn.Linear(64, 64)), bucket_cap_mb=1e-5)
-        for input in inputs:
-            model(input).sum().backward()
+def two_layers(rank, inputs):
+    model = DDP(torch.nn.Sequential(torch.nn.Linear(1, 64), torch.nn.Linear(64, 64)), bucket_cap_mb=1e-5)
+    for input in inputs:
+        model(input).sum().backward()
 
+
+def test_buckets_are_reduced_while_the_backward_pass_goes_on():
     timeline = emulate(two_layers, (3, 3), seconds_per_input=0.3, latency=1e-3)
     for rank in (0, 1):
         last = [call for call in of(timeline, rank, "all-reduce (DDP backward())") if call["input"] == 2]
@@ -60,11 +61,6 @@ def test_buckets_are_reduced_while_the_backward_pass_goes_on():
 
 
 def test_on_gloo_the_host_waits_at_the_end_of_the_backward_pass():
-    def two_layers(rank, inputs):
-        model = DDP(torch.nn.Sequential(torch.nn.Linear(1, 64), torch.nn.Linear(64, 64)), bucket_cap_mb=1e-5)
-        for input in inputs:
-            model(input).sum().backward()
-
     timeline = emulate(two_layers, (3, 3), backend="gloo", seconds_per_input=0.3, latency=0.05)
     last = [call for call in of(timeline, 0, "all-reduce (DDP backward())") if call["input"] == 2]
     waits = [call["host_wait_begin_ns"] for call in last if call["host_wait_begin_ns"] is not None]
@@ -89,18 +85,6 @@ def test_a_call_costs_latency_and_bytes():
     assert (calls["completed_ns"] - calls["started_ns"]).to_list() == [1_004_000, 5_000_000]
 
 
-def test_sleeping_costs_virtual_time_only():
-    def program(rank, inputs):
-        time.sleep(1000 * rank)
-        dist.barrier()
-
-    began = time.monotonic()
-    timeline = emulate(program, (0, 0), timeout=10)
-    assert time.monotonic() - began < 10
-    assert timeline.call(0, 0)["host_wait_end_ns"] >= 1000 * SECOND
-    assert timeline.call(1, 0)["enqueued_ns"] == 1000 * SECOND
-
-
 def test_issuing_costs_the_host_a_little_so_calls_are_in_order():
     def program(rank, inputs):
         works = [dist.all_reduce(torch.ones(1), async_op=True) for _ in range(3)]
@@ -123,6 +107,7 @@ def test_a_rank_that_sleeps_is_waited_for(backend):
 
     timeline = emulate(program, (0, 0), backend=backend)
     assert [str(end) for end in timeline.ends] == ["finished"] * 2
+    assert timeline.call(1, 0)["enqueued_ns"] == 2 * SECOND
     assert timeline.calls["completed_ns"].null_count() == 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import random
 import signal
@@ -17,17 +16,15 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import joinlab
 from joinlab import cases, emulate, launch
 from joinlab.errors import LaunchInterrupted, ProgramError
 from joinlab.timeline import EndKind
+from tests.test_isolation import state
 
 ROOT = Path(__file__).parent.parent
-GETENV = ctypes.CDLL(None).getenv
-GETENV.restype = ctypes.c_char_p
 
 
 def noisy(rank, inputs):
@@ -43,40 +40,6 @@ def noisy(rank, inputs):
         dist.barrier()
     print(os.environ["JOINLAB_TEST_LEFT"], os.environ["RANK"], dist.get_rank())
     return drawn, torch.empty(4), torch.get_default_dtype()
-
-
-def state() -> dict[str, object]:
-    """All of the process's state that an emulation touches."""
-    tensor = {name: vars(torch.Tensor).get(name) for name in dir(torch.Tensor) if not name.startswith("_backward")}
-    return {
-        "torch": torch.get_rng_state().tolist(),
-        "numpy": [str(part) for part in np.random.get_state()],
-        "random": random.getstate(),
-        "functions": [
-            {name: value for name, value in vars(module).items() if callable(value)}
-            for module in (random, np.random, torch.autograd, torch.distributed, c10d, os, time, torch.cuda)
-        ],
-        "names": [
-            torch.empty,
-            torch.empty_like,
-            torch.equal,
-            torch._C.Future.wait,
-            DDP.forward,
-            sys.stdout,
-            sys.stderr,
-        ],
-        "tensor": tensor,
-        "dtype": torch.get_default_dtype(),
-        "threads": (torch.get_num_threads(), threading.active_count()),
-        "environ": dict(os.environ),
-        "c_environ": [GETENV(name) for name in (b"JOINLAB_TEST_LEFT", b"RANK")],
-        "world": (c10d._world, dict(c10d._pg_map), c10d._group_count, dist.is_initialized()),
-        "hooks": [
-            len(sys.modules["torch.optim.optimizer"]._global_optimizer_pre_hooks),
-            len(sys.modules["torch.optim.optimizer"]._global_optimizer_post_hooks),
-        ],
-        "backends": (list(dist.Backend.backend_list), dict(dist.Backend._plugins)),
-    }
 
 
 def raises(rank, inputs):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import ctypes
 import gc
 import io
 import json
@@ -28,6 +29,8 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from torch.distributed import distributed_c10d as c10d
+from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim import optimizer as optimizers
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -95,13 +98,29 @@ def change_libraries():
     os.environ = {"PATH": "nowhere"}  # noqa: B003
 
 
-def state():
+GETENV = ctypes.CDLL(None).getenv
+GETENV.restype = ctypes.c_char_p
+
+
+def state() -> dict[str, object]:
+    """All of the process's state that an emulation touches."""
+    modules = (random, np.random, torch.autograd, dist, c10d, os, time, torch.cuda)
+    replaced = (torch.empty, torch.empty_like, torch.equal, torch._C.Future.wait, DDP.forward)
     return {
+        "drawn": (torch.get_rng_state().tolist(), str(np.random.get_state()), random.getstate()),
+        "functions": [{name: one for name, one in vars(module).items() if callable(one)} for module in modules],
+        "replaced": replaced,
+        "tensor": {name: vars(torch.Tensor).get(name) for name in dir(torch.Tensor) if name[:9] != "_backward"},
+        "threads": (torch.get_num_threads(), threading.active_count()),
+        "c environ": [GETENV(name) for name in (b"JOINLAB_TEST_LEFT", b"RANK")],
+        "world": (c10d._world, dict(c10d._pg_map), c10d._group_count, dist.is_initialized()),
+        "backends": (list(dist.Backend.backend_list), dict(dist.Backend._plugins)),
         "libraries": (socket.getdefaulttimeout(), socket.create_connection, tempfile.mkdtemp, subprocess.run),
         "more": (warnings.warn, random.shuffle, random.random, tempfile.tempdir, time.monotonic, id(os.environ)),
         "global hooks": (
             len(torch.nn.modules.module._global_forward_hooks),
             len(optimizers._global_optimizer_pre_hooks),
+            len(optimizers._global_optimizer_post_hooks),
         ),
         "python": (sys.getrecursionlimit(), sys.getswitchinterval(), gc.isenabled(), gc.get_threshold()),
         "locale": locale.setlocale(locale.LC_ALL),
@@ -276,31 +295,17 @@ def test_ranks_have_process_ids_and_signals_of_their_own():
     assert len({first, second, os.getpid()}) == 3
 
 
-def everyone_below(number):
-    os.kill(0, number)
+DEEDS = {
+    "os.kill": lambda number: os.kill(0, number),
+    "os.killpg": lambda number: os.killpg(os.getpgrp(), number),
+    "os.exec": lambda number: os.execvp("true", ["true"]),
+    "pthread_kill": lambda number: signal.pthread_kill(threading.main_thread().ident, number),
+    "cpu time": lambda number: resource.setrlimit(resource.RLIMIT_CPU, (1, 1)),
+    "hard limit": lambda number: resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3)),
+}
 
 
-def own_group(number):
-    os.killpg(os.getpgrp(), number)
-
-
-def another_program(number):
-    os.execvp("true", ["true"])
-
-
-def main_thread(number):
-    signal.pthread_kill(threading.main_thread().ident, number)
-
-
-def cpu_time(number):
-    resource.setrlimit(resource.RLIMIT_CPU, (1, 1))
-
-
-def hard_limit(number):
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
-
-
-@pytest.mark.parametrize("deed", [everyone_below, own_group, another_program, main_thread, cpu_time, hard_limit])
+@pytest.mark.parametrize("deed", DEEDS.values(), ids=DEEDS)
 def test_what_would_end_the_kernel_is_refused_in_one_sentence(deed):
     first, second = emulate(lambda rank, inputs: deed(signal.SIGTERM), (1, 1)).ends
     assert first.kind == second.kind == EndKind.RAISED
@@ -333,12 +338,12 @@ def test_ranks_find_what_torchrun_would_tell_them():
 def test_endless_output_is_bounded_as_in_a_launched_run():
     def program(rank, inputs):
         while True:
-            print("x" * 999)
+            print("x" * 99_999)
             if rank and time.monotonic() > 5:
                 return
 
     lines = []
-    timeline = emulate(program, (1, 1), timeout=3, on_output=lambda rank, line: lines.append(line))
+    timeline = emulate(program, (1, 1), timeout=1, on_output=lambda rank, line: lines.append(line))
     assert 4_000_000 < len(timeline.output[0]) < 4_200_000
     assert "[joinlab left out" in timeline.output[0] and lines[-1].startswith("[joinlab left out the rest")
 
@@ -397,9 +402,7 @@ def test_a_data_loader_has_workers():
         dist.barrier()
         return found
 
-    began = time.monotonic()
     assert both(program) == ([[0.0, 1.0], [2.0, 3.0]],) * 2
-    assert time.monotonic() - began < 30
 
 
 def in_child(queue):
@@ -486,12 +489,3 @@ def test_a_program_that_spawns_ranks_is_told_what_to_emulate():
 
     for end in emulate(main, (1, 1)).ends:
         assert end.kind == EndKind.RAISED and "joinlab.emulate(lambda rank, inputs: worker(rank" in end.text
-
-
-def test_random_numbers_and_modules_used_elsewhere_are_as_before():
-    random.seed(3)
-    expected = random.random()
-    random.seed(3)
-    emulate(lambda rank, inputs: random.seed(7), (1, 1))
-    assert random.random() == expected
-    assert json.loads("[1]") == [1]
