@@ -25,7 +25,7 @@ import torch
 from joinlab.emulator.clock import ISSUE_NS
 from joinlab.emulator.futures import Futures
 from joinlab.emulator.gloo import gloo_timeout
-from joinlab.emulator.kinds import ON_HOSTS, ON_STREAMS, parts_of
+from joinlab.emulator.kinds import KINDS, parts_of
 from joinlab.emulator.model import EmulatedCall, Group, Knobs
 from joinlab.emulator.own import Own
 from joinlab.emulator.payload import Part, values
@@ -154,7 +154,7 @@ class Host:
             same = method.outs == method.ins
             outs = ins if same else tensors_in(args[method.outs]) if method.outs is not None else []
             parts = [Part([t], [t]) for t in ins] if same else parts_of(name, args, len(group.ranks), streams)
-        kind = (ON_STREAMS if streams else ON_HOSTS).of(group, name, args, ins, outs, frame)
+        kind = KINDS.of(group, name, args, ins, outs, frame)
         row: CallRow = {
             **kind.columns,
             "rank": self.rank,

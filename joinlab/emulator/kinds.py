@@ -14,8 +14,8 @@ import torch
 
 from joinlab.emulator.model import CallKind, Group
 from joinlab.emulator.payload import Part
-from joinlab.ops import MAX_VALUES, POINT_TO_POINT, Op, Source
-from joinlab.program.labels import Frame, Stacks, call_site, label
+from joinlab.ops import MAX_VALUES, POINT_TO_POINT, Op
+from joinlab.program.labels import Stacks, call_site, label
 from joinlab.program.process_group import METHODS, dtype_of, options_key, options_of, tensors_in
 from joinlab.program.steps import is_made_by_join
 
@@ -34,16 +34,12 @@ MOST = 4096
 
 
 class Kinds:
-    """A cache: all kinds of calls that were issued on one backend, and the stacks they were issued from.
+    """A cache: all kinds of calls that were issued, and the stacks they were issued from.
 
     Only one rank of one emulation runs at a time, so nothing here needs a lock.
     """
 
-    def __init__(self, streams: bool) -> None:
-        self._streams = streams  # on NCCL a barrier is an all-reduce, and waits are those of streams
-        self._forget()
-
-    def _forget(self) -> None:
+    def __init__(self) -> None:
         self._kinds: dict[tuple[Any, ...], CallKind] = {}
         self._stacks = Stacks()
 
@@ -51,52 +47,40 @@ class Kinds:
         self,
         group: Group,
         name: str,
-        args: Sequence[Any],
+        args: tuple[Any, ...],
         ins: Sequence[torch.Tensor],
         outs: Sequence[torch.Tensor],
         frame: FrameType,
     ) -> CallKind:
         """The kind of a call of the method `name`, issued by `frame`, with these tensors."""
         if len(self._kinds) >= MOST:
-            self._forget()
-        method = METHODS[name]
+            self._kinds, self._stacks = {}, Stacks()
         stack, _ = self._stacks.intern(frame)
         asynchronous = bool(getattr(args[-1], "asyncOp", False)) if args else False
-        same = ins is outs
-        looks = tuple([(tensor.shape, tensor.dtype, tensor.layout) for tensor in (ins if same else (*ins, *outs))])
-        key = (
-            group.label,
-            group.ranks,
-            name,
-            stack,
-            asynchronous,
-            len(ins),
-            looks,
-            options_key(method.op, tuple(args)),
-        )
+        looks = tuple([(t.shape, t.dtype, t.layout) for t in (ins if ins is outs else (*ins, *outs))])
+        place = group.fabric.streams, group.label, group.ranks
+        key = *place, name, stack, asynchronous, len(ins), looks, options_key(METHODS[name].op, args)
         found = self._kinds.get(key)
         if found is None:
-            frames, sources = self._stacks.frames[stack], self._stacks.sources[stack]
-            found = self._kinds[key] = self._make(group, name, args, ins, outs, frames, sources, asynchronous)
+            found = self._kinds[key] = self._make(group, name, args, ins, outs, stack, asynchronous)
         return found
 
     def _make(
         self,
         group: Group,
         name: str,
-        args: Sequence[Any],
+        args: tuple[Any, ...],
         ins: Sequence[torch.Tensor],
         outs: Sequence[torch.Tensor],
-        frames: tuple[Frame, ...],  # where it was issued, innermost first
-        sources: tuple[Source, ...],
+        number: int,
         asynchronous: bool,
     ) -> CallKind:
-        asked = METHODS[name].op
-        op = Op.ALL_REDUCE if asked is Op.BARRIER and self._streams else asked
+        frames, streams, asked = self._stacks.frames[number], group.fabric.streams, METHODS[name].op
+        op = Op.ALL_REDUCE if asked is Op.BARRIER and streams else asked
         tensors = ins or outs
         dtype = dtype_of(tensors)
-        origin = label(asked, frames, asynchronous=asynchronous, dtype=dtype, all_reduce_barrier=self._streams)
-        options = options_of(op, group.ranks, () if op is not asked else tuple(args))
+        origin = label(asked, frames, asynchronous=asynchronous, dtype=dtype, all_reduce_barrier=streams)
+        options = options_of(op, group.ranks, () if op is not asked else args)
         root = options.get("root")
         shape = [list(tensor.shape) for tensor in tensors]
         functions = {one.function for one in frames}
@@ -126,7 +110,7 @@ class Kinds:
             nbytes=max(sides),
             small=numel <= MAX_VALUES,
             host_waits=(
-                not self._streams
+                not streams
                 or asked is Op.BARRIER
                 or "_verify_param_shape_across_processes" in functions  # DDP reads there what the others have
                 or any(words in origin for words in _SYNCS_HOST)
@@ -135,12 +119,12 @@ class Kinds:
             bucket=origin == "all-reduce (DDP backward())",
             rebuilds=_REBUILD in origin,
             joined=is_made_by_join(stack),
-            sources=sources,
+            sources=self._stacks.sources[number],
         )
 
 
-ON_STREAMS, ON_HOSTS = Kinds(streams=True), Kinds(streams=False)
-"""The kinds of calls on NCCL, and on gloo."""
+KINDS = Kinds()
+"""Those of all emulations."""
 
 
 def parts_of(name: str, args: Sequence[Any], size: int, streams: bool) -> list[Part]:
