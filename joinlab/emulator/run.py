@@ -400,34 +400,29 @@ class Emulation:
             },
             "clock": {"domain": "virtual"},
         }
-        if settle_steps([host.progress for host in self.hosts]):
-            meta["input_column"] = BY_BACKWARD
+        steps = settle_steps([host.progress for host in self.hosts])
         kinds = {id(call.kind): call.kind for host in self.hosts for call in host.calls}
         functions = [source for kind in kinds.values() for source in kind.sources]
         functions += [source for host in self.hosts for source in host.progress.sources()]
-        if others := other_functions(meta["source"], functions):
-            meta["functions"] = others
-        if self._eager:
-            meta["eager_groups"] = sorted(self._eager)
-        coalesced = {name for host in self.hosts for name in host.coalesced}
-        if coalesced:
-            meta["nccl"] = {"coalesced": sorted(coalesced)}
+        coalesced = sorted({name for host in self.hosts for name in host.coalesced})
         marks = {host.rank: host.replicas.marks for host in self.hosts}
         rows = [call.row for host in self.hosts for call in host.calls]
-        if replica := differing_replicas(marks, rows, self._ranks_of):
-            meta["replicas"] = replica
-        names = group_names(self._ranks_of, self._said)
-        if names:
-            meta["group_names"] = names
-        backends = {name: own for name, own in self._backend_of.items() if own != knobs.backend}
-        if backends:
-            meta["group_backends"] = backends
-        streamed = [pair for host in self.hosts for pair in host.waits.behind if not pair[0].done]
-        if streamed:
-            meta["stream_waits"] = [
+        more = {
+            "input_column": BY_BACKWARD if steps else None,
+            "functions": other_functions(meta["source"], functions),
+            "eager_groups": sorted(self._eager),
+            "nccl": coalesced and {"coalesced": coalesced},
+            "replicas": differing_replicas(marks, rows, self._ranks_of),
+            "group_names": group_names(self._ranks_of, self._said),
+            "group_backends": {name: own for name, own in self._backend_of.items() if own != knobs.backend},
+            "stream_waits": [
                 [stuck.host.rank, stuck.group.label, stuck.row["seq"], then.group.label, then.row["seq"]]
-                for stuck, then in streamed
-            ]
+                for host in self.hosts
+                for stuck, then in host.waits.behind
+                if not stuck.done
+            ],
+        }
+        meta.update({name: value for name, value in more.items() if value})  # type: ignore[typeddict-item]
         return timeline_from_rows(
             calls=rows,
             spans=[span for host in self.hosts for span in host.progress.spans],
