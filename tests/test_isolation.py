@@ -186,22 +186,6 @@ def test_a_program_that_quits_ends_its_rank_alone(leave):
     assert not sys.stdin.closed
 
 
-def test_an_exception_that_cannot_be_printed_ends_the_rank_as_itself():
-    class UnprintableError(Exception):
-        def __str__(self):
-            return 1 / 0
-
-    def program(rank, inputs):
-        raise UnprintableError
-
-    for backend in ("nccl", "gloo"):
-        for end in emulate(program, (1, 1), backend).ends:
-            assert (end.kind, end.text) == (
-                EndKind.RAISED,
-                "UnprintableError: <its str() raises>",
-            )
-
-
 # ---------------------------------------------------------------------------------------- each rank has its own
 
 

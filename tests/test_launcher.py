@@ -432,21 +432,6 @@ def test_a_hang_of_one_group_among_several_is_proven() -> None:
     assert timeline.ends[1].group != timeline.default_group == timeline.ends[0].group
 
 
-def test_init_process_group_in_a_program_is_that_of_the_run() -> None:
-    timeline = run(lambda rank, inputs: dist.init_process_group("gloo", rank=rank, world_size=2))
-    assert [str(end) for end in timeline.ends] == ["finished"] * 2
-    timeline = run(lambda rank, inputs: dist.init_process_group("mpi"))
-    assert "Give backend='mpi' to joinlab" in timeline.ends[0].text
-
-
-def test_destroy_process_group_in_a_program_is_fine() -> None:
-    def program(rank: int, inputs: Any) -> None:
-        dist.barrier()
-        dist.destroy_process_group()
-
-    assert [str(end) for end in run(program).ends] == ["finished", "finished"]
-
-
 # ------------------------------------------------------------------------------------------ bad input
 
 

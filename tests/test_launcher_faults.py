@@ -399,9 +399,9 @@ def test_an_exception_that_cannot_be_printed_ends_the_rank_as_itself() -> None:
     def program(rank: int, inputs: Any) -> None:
         raise Unprintable
 
-    ends = run(program).ends
-    assert [str(end) for end in ends] == ["raised", "raised"]
-    assert ends[0].text.startswith("Unprintable")
+    for timeline in (run(program), joinlab.emulate(program, (1, 1)), joinlab.emulate(program, (1, 1), "gloo")):
+        assert [str(end) for end in timeline.ends] == ["raised", "raised"]
+        assert timeline.ends[0].text == "Unprintable: <its str() raises>"
 
 
 def test_a_path_in_sys_path_does_no_harm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
