@@ -157,6 +157,7 @@ class Isolation:
         python, legacy, cwd = random.getstate(), np.random.get_state(), os.getcwd()
         swapped = read_swapped()
         self._leftovers.read()
+        drawn = [(vars(module), {name: vars(module)[name] for name in draws}) for module, draws in _DRAWS.items()]
         inside = [(value, value.copy()) for value in swapped if isinstance(value, (list, dict))]
         environ = self._environ = _environ._data
         self._cwd = cwd
@@ -169,6 +170,8 @@ class Isolation:
             self._copies.restore()
             for value, items in inside:
                 _refill(value, items)
+            for names, before in drawn:
+                names.update(before)
             self._leftovers.restore()
             torch.default_generator.set_state(state)
             if torch.get_num_threads() != threads:
