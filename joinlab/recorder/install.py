@@ -5,6 +5,7 @@ What is replaced in torch, and why, is all in this file (and, for NCCL, in cuda_
 
 from __future__ import annotations
 
+import _thread
 import inspect
 import os
 import sys
@@ -270,6 +271,24 @@ def _patch_thread_start(recorder: Recorder) -> None:
         start(self)
 
     threading.Thread.start = counting_start  # type: ignore[method-assign]
+    start_bare = _thread.start_new_thread
+
+    def started_bare(function: Any, args: Any, *kwargs: Any) -> int:
+        """Return when Python counts the thread, as Thread.start does: a wait that began before would seem a hang."""
+        if not callable(function):
+            return start_bare(function, args, *kwargs)
+        begun = _thread.allocate_lock()
+        begun.acquire()
+
+        def run(*args: Any, **kwargs: Any) -> None:
+            begun.release()
+            function(*args, **kwargs)
+
+        number = start_bare(run, args, *kwargs)
+        begun.acquire()
+        return number
+
+    _thread.start_new_thread = started_bare
 
 
 def _hide_from_compiler() -> None:
