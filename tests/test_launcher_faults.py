@@ -78,6 +78,17 @@ def test_a_rank_that_has_returned_but_does_not_exit_is_ended_in_time(option: str
         assert timeline.ends[1].text == ""
 
 
+def test_a_process_that_still_ends_when_a_hang_is_proven_is_not_said_to_stand() -> None:
+    def program(rank: int, inputs: Any) -> None:
+        if rank == 0:
+            atexit.register(time.sleep, 600)
+        else:
+            dist.recv(torch.zeros(1), 3 - rank)
+
+    ends = run(program, (1, 1, 1)).ends
+    assert [str(end) for end in ends] == ["finished", "hung (proven)", "hung (proven)"] and ends[0].text == ""
+
+
 def test_a_child_that_multiprocessing_waits_for_at_exit_is_bounded_too() -> None:
     def program(rank: int, inputs: Any) -> int:
         import multiprocessing
