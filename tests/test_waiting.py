@@ -183,6 +183,7 @@ def test_no_rank_is_named_where_it_may_wait_for_one_without_a_record() -> None:
     assert who_waits(timeline).ranks == (2,)
     timeline = replace(timeline, meta={**timeline.meta, "missing_ranks": [2]})
     assert who_waits(timeline).ranks == () and "Rank 1 may wait for rank 2" in told(who_waits(timeline))
+    assert diagnose(timeline).sentence.startswith("Rank 1 may wait for rank 2")
 
 
 def test_the_draw_has_jobs_of_both_kinds_that_stand_still() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from joinlab.analysis.strays import Why
 from joinlab.analysis.waiting import WaitGraph
 from joinlab.story.lines import Line, LineKind
 from joinlab.story.scene import Scene
 from joinlab.story.words import ENDINGS, Text, listing, s, say, sides, told, who
-from joinlab.timeline import EndKind
+from joinlab.timeline import FROM_TEXT, EndKind
 
 
 def find(scene: Scene) -> tuple[Line, ...]:
@@ -17,6 +18,10 @@ def find(scene: Scene) -> tuple[Line, ...]:
     if not any(end.kind is EndKind.UNKNOWN for end in scene.ends):
         return ()
     graph = scene.graph
+    if (first := unclear_first(scene)) is not None:
+        named = first.facts.get("ranks", first.facts.get("rank", ()))
+        ranks = (named,) if isinstance(named, int) else tuple(named)
+        return (Line(LineKind.HEADLINE, first.form, ranks, facts=dict(first.facts)),)
     if not graph.culprits or (scene.parting.first is not None and _shows(scene, graph)):
         return ()
     causes = [Line(LineKind.CAUSE, one.why.form, one.ranks, facts=one.why.facts) for one in graph.culprits]
@@ -25,6 +30,16 @@ def find(scene: Scene) -> tuple[Line, ...]:
     waits = bool({one.rank for one in graph.waits} & {*culprits})
     facts = {"sides": [list(culprits), behind], "circle": not graph.ranks, "waits": waits}
     return (Line(LineKind.HEADLINE, "keeps_waiting", culprits, facts=facts), *causes)
+
+
+def unclear_first(scene: Scene) -> Why | None:
+    """What cannot be told apart, where that is the headline: no rank is known to keep others waiting."""
+    graph, parting, missing = scene.graph, scene.parting, {*scene.meta.get("missing_ranks", ())}
+    if graph.culprits or scene.meta.get("format") == FROM_TEXT:
+        return None
+    if parting.clash is not None and (not missing or missing & {*parting.absent(parting.slot)}):
+        return None  # the clash tells more
+    return next(iter(graph.unclear), None)
 
 
 def _shows(scene: Scene, graph: WaitGraph) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from joinlab.analysis.source import SourceTexts
 from joinlab.documentation import DOCUMENTED
+from joinlab.story.forms.kept_waiting import unclear_first
 from joinlab.story.lines import Line, LineKind
 from joinlab.story.scene import Scene
 from joinlab.story.words import ENDINGS, Text, say, who
@@ -46,7 +47,7 @@ def _documented(timeline: Timeline) -> Iterator[Line]:
 
 def _unclear(scene: Scene) -> Iterator[Line]:
     if scene.meta.get("format") != FROM_TEXT and any(end.kind is EndKind.UNKNOWN for end in scene.ends):
-        for form, facts in scene.graph.unclear:
+        for form, facts in scene.graph.unclear[unclear_first(scene) is not None :]:
             yield Line(LineKind.NOTE, form, facts=facts)
 
 
