@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import linecache
 import random
 import re
 import sys
@@ -37,9 +38,12 @@ def starters() -> list[tuple[str, str, Callable[..., Any]]]:
         imports, *rest = cells(path, "code")
         names: dict[str, Any] = {"__name__": path.stem}
         exec(imports, names)
-        for node in (node for code in rest for node in ast.parse(code).body):
-            if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                exec(compile(ast.Module([node], []), path.stem, "exec"), names)
+        for at, code in enumerate(rest):
+            file = f"<{path.stem}, cell {at}>"
+            linecache.cache[file] = (len(code), None, code.splitlines(keepends=True), file)
+            for node in ast.parse(code).body:
+                if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                    exec(compile(ast.Module([node], []), file, "exec"), names)
         for exercise, answer in re.findall(r'joinlab\.check\("(\w+)", (\w+)\)', "\n".join(rest)):
             found.append((path.stem, exercise, names[answer]))
     return found

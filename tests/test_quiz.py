@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DistributedSampler
 
@@ -22,7 +23,8 @@ from joinlab.course import progress, solutions
 from joinlab.course.exercises import EXERCISES, check
 from joinlab.course.questions import of_the_end, questions
 from joinlab.timeline import Timeline
-from tests.material.course.house import joining
+from tests.answers import starters
+from tests.material.course.house import AfterTheCall, joining
 
 
 @pytest.fixture(autouse=True)
@@ -271,6 +273,7 @@ def filled_at_4() -> list[int]:
 
 
 LISTS: dict[str, Any] = {"None": None, "empty": [], "two": [torch.zeros(1), torch.zeros(1)]}
+SAME = (scenarios.linear, scenarios.without_ddp)
 REFUSED = (scenarios.two_process_groups, scenarios.nothing_to_join, scenarios.without_init)
 
 
@@ -413,6 +416,91 @@ def apart(counts: Sequence[int]) -> float:
     return round(abs(first - second), 4)
 
 
+def rows_of(program: Callable[..., Any], counts: Sequence[int], rank: int, **options: Any) -> list[dict[str, Any]]:
+    return joinlab.emulate(program, counts, **options).calls.filter(rank=rank).rows(named=True)
+
+
+def roots_of_buffers() -> list[int]:
+    return [row["root"] for row in rows_of(scenarios.batch_norm, (2, 4, 3), 0) if "buffer" in row["origin"]]
+
+
+def before_backward_ends() -> set[bool]:
+    run = joinlab.emulate(scenarios.several_buckets, (3, 3))
+    (backward,) = run.spans.filter(rank=0, name="backward", input=2).rows(named=True)
+    calls = run.calls.filter(rank=0, input=2, origin="all-reduce (DDP backward())")
+    return {enqueued < backward["end_ns"] for enqueued in calls["enqueued_ns"]} if calls.height > 1 else set()
+
+
+def order_of_gradients() -> list[int]:
+    net = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Linear(1, 1))
+    came: list[int] = []
+    for at, layer in enumerate(net):
+        layer.weight.register_hook(lambda grad, at=at: came.append(at))
+    net(torch.ones(1)).backward()
+    return came
+
+
+def shadowed(what: str) -> list[dict[str, Any]]:
+    """Rank 0's calls without an input, of one kind."""
+    return [row for row in rows_of(scenarios.linear, (0, 3), 0) if what in row["origin"]]
+
+
+def of_starter(name: str, backend: Any = "gloo") -> str:
+    """The diagnosis of an exercise as the notebook gives it."""
+    (answer,) = (one for _, exercise, one in starters() if exercise == name)
+    return str(joinlab.diagnose(joinlab.emulate(answer, (4, 4), backend=backend)))
+
+
+def reduced_in_order() -> list[int]:
+    made: list[int] = []
+    solutions.in_order([2, 1, 0], made.append)
+    return made
+
+
+def averages(rank: int, inputs: Any) -> None:
+    for i in range(len(inputs)):
+        loss = torch.ones(1) * (rank + 1)
+        dist.all_reduce(torch.zeros(2))
+        if rank == 0 and i == 1:
+            dist.reduce(loss, dst=0)
+            print(loss.item() / 2)
+
+
+def documented() -> list[float]:
+    rows = json.loads((Path(progress.__file__).parent / "join_overhead.json").read_text())["rows"]
+    return next([pair[0] for pair in row["fwd_bwd_opt"]] for row in rows if "even inputs" in row["what"])
+
+
+def smallest(first: float, other: float) -> float:
+    def program(rank: int, inputs: Any) -> float:
+        x = torch.tensor([(first, other)[rank]])
+        dist.all_reduce(x, op=dist.ReduceOp.MIN)
+        return x.item()
+
+    return joinlab.emulate(program, (1, 1)).returns[0]
+
+
+def tells_late() -> tuple[str, str]:
+    def program(rank: int, inputs: Any) -> None:
+        joinable = AfterTheCall()
+        with Join([joinable]):
+            for _ in inputs:
+                joinable(torch.ones(1))
+
+    run = joinlab.emulate(program, (1, 2))
+    slot = next(slot for slot in joinlab.match(run) if slot.met and not slot.expected)
+    return run.call(0, slot.calls[0])["origin"], run.call(1, slot.calls[1])["origin"]
+
+
+NOT_RUN = {
+    "run for real by test_claims.py": ("2-calls", "12-endless", "12-timeout", "12-monitored", "12-state", "13-dump"),
+    "of records, held by test_record.py and test_importers.py": ("13.1", "13.2", "13.3"),
+    "of a wait that the model's clock does not show on gloo": ("4.2",),
+    "of FSDP, which is not emulated": ("13.4",),
+    "advice, or a definition": ("2.4", "11.2", "11.3", "12.2", "12.3"),
+}
+"""Why no run here shows an answer."""
+
 EVIDENCE: dict[str, Callable[[], bool | str]] = {
     "1-even": lambda: case(4, 2, 2) == "all finish",
     "1-without": lambda: case(1, 2, 3) == "all finish",
@@ -495,6 +583,51 @@ EVIDENCE: dict[str, Callable[[], bool | str]] = {
         ends(of_code("12.1"), (3, 3), backend="gloo") == "rank 0 raised"
         and ends(of_code("12.1"), (3, 3)) == "rank 0 hung"
     ),
+    "2.5": lambda: str(joinlab.emulate(scenarios.gather_by_cat_and_chunk, (1, 1)).calls.filter(rank=0).height),
+    "3-loss": lambda: len(set(joinlab.emulate(scenarios.toy_model, (3, 3)).output)) == 2,
+    "3-agree": lambda: joinlab.emulate(scenarios.two_buckets_of_one_size, (1, 1)).returns[0] == [[11.0], [11.0]],
+    "3-overlap": lambda: before_backward_ends() == {True},
+    "3.2": lambda: {row["input"] for row in rows_of(under_join, (3, 3), 0) if "rebuild" in row["origin"]} == {1},
+    "3.3": lambda: before_backward_ends() == {True},
+    "4-reverse": lambda: order_of_gradients() == [1, 0],
+    "4-order": lambda: crossed(joinlab.emulate(scenarios.two_buckets, (1, 1))) > 0 and reduced_in_order() == [0, 1, 2],
+    "6-pad": lambda: any(
+        "4294967297" in str(row["value_out"])
+        for row in rows_of(CASES[4].program, (2, 3), 1, era="1.9", barrier_value=7, pad=1)
+    ),
+    "6.1": lambda: (
+        [len([1 for row in rows_of(CASES[6].program, (2, 5), rank) if "barrier" in row["origin"]]) for rank in (0, 1)]
+        == [1, 1]
+    ),
+    "7-same": lambda: all(
+        abs(one.item() - other.item()) < 1e-6
+        for one, other in zip(*(joinlab.emulate(p, (2, 4, 4)).returns[0] for p in SAME), strict=True)
+    ),
+    "7-buffers": lambda: roots_of_buffers()[-1] == 1,
+    "7-throw": lambda: {1: "one"}[len(origins(scenarios.throw_early, 2)) - len(origins(under_join, 2))],
+    "7-own": lambda: crossed(joinlab.emulate(scenarios.own_collective_in_forward, (2, 3))) > 0,
+    # the calls of its two inputs, as they are with even inputs, without the three at the end
+    "8-first": lambda: "nonjoined" in rows_of(under_join, (2, 3), 0)[len(rows_of(under_join, (2, 2), 0)) - 3]["origin"],
+    "8-zeros": lambda: {value for row in shadowed("join() hook") for value in json.loads(row["value_in"])[0]} == {0.0},
+    "8-last": lambda: [joined(solutions.small_join, counts).returns[0] for counts in ((5, 2), (2, 5))] == [0.0, 1.0],
+    "9.1": lambda: ends(scenarios.forgetful_hook, (1, 3)) != "all finish",
+    "9.2": lambda: smallest(3.0, torch.inf) == 3.0 != smallest(3.0, 0.0),
+    "9.3": lambda: "nonjoined" in tells_late()[0] and "DDP" not in tells_late()[1],
+    "10-threads": lambda: ends(scenarios.two_buckets, (1, 1), backend="gloo") == "rank 0 hung, rank 1 hung",
+    "10-cost": lambda: len(rows_of(scenarios.fixed_order, (1, 1), 1)) == len(rows_of(scenarios.two_buckets, (1, 1), 1)),
+    "10.2": lambda: str(reduced_in_order())[1:-1],
+    "10.3": lambda: crossed_calls(5, (2, 3))[0] == ("all-reduce (barrier)", "all-reduce (DDP backward())"),
+    "11-documented": lambda: documented() == [0.120, 0.121],
+    "11-shadow": lambda: {3: "three"}[len(rows_of(under_join, (2, 9), 0)) - len(rows_of(under_join, (2, 8), 0))],
+    "12-reduce": lambda: (
+        "ank 0 called reduce" in str(joinlab.diagnose(joinlab.emulate(averages, (3, 3), backend="gloo")))
+    ),
+    "12-nccl": lambda: joinlab.emulate(averages, (3, 3)).output[0] == "0.5\n",
+    "12-stop": lambda: "if steps > rank" in of_starter("stop_early"),
+    "12-skip": lambda: "if rank == 1 and i == 1" in of_starter("skip_bad"),
+    "12-save": lambda: "if rank == 0" in of_starter("save_all"),
+    "12-second": lambda: "if i % 2 == 1 or rank == 0" in of_starter("every_second"),
+    "12-unused": lambda: "unused parameter" in of_starter("unused"),
     "13-sampler": lambda: list(DistributedSampler(range(5), num_replicas=2, rank=1, shuffle=False)) == [1, 3, 0],
     "13-hang": lambda: case(4, 3, 2, backend="gloo") == "rank 0 hung, rank 1 hung",
     "4-alike": lambda: apart((5, 5)) == apart((0, 0)) > 0,
@@ -510,6 +643,10 @@ EVIDENCE: dict[str, Callable[[], bool | str]] = {
     # four calls an input: rank 1's third barrier is its call 12, when rank 0 has shadowed the three before it
     "8.5": lambda: crossed_pairs(joined(solutions.small_join, (2, 3), barrier=True))[0] == (12, 12),
 }
+
+
+def test_every_answer_is_run_or_it_is_said_why_not():
+    assert sorted([*EVIDENCE, *(name for names in NOT_RUN.values() for name in names)]) == sorted(questions())
 
 
 @pytest.mark.parametrize("name", EVIDENCE)

@@ -161,11 +161,6 @@ def test_both_gathers_are_timed_once_an_input():
         assert all(len(pair) == 2 and min(pair) > 0 for pair in taken)
 
 
-def test_a_list_on_a_rank_that_gets_nothing_is_refused():
-    for timeline in everywhere("gather_with_a_list_everywhere", (1, 1)):
-        assert "must NOT be specified on non-destination ranks" in timeline.ends[1].text
-
-
 # ---- DDP
 
 
@@ -204,11 +199,6 @@ def test_buckets_are_reduced_from_the_back_and_rebuilt_in_the_second_forward():
         assert plain(timeline.returns[0]) == plain(timeline.returns[1])
 
 
-def test_no_sync_leaves_out_every_second_all_reduce():
-    for timeline in everywhere("accumulate", (4, 4)):
-        assert [row["input"] for row in calls(timeline, 0, "backward")] == [1, 3]
-
-
 # ---- join(), as pull request 42577 tested it
 
 
@@ -218,13 +208,6 @@ def test_training_under_join_is_training_one_model_on_all_inputs(inputs):
         for rank in range(len(inputs)):
             for one, other in zip(joined.returns[rank], alone.returns[rank], strict=True):
                 np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
-
-
-def test_a_rank_without_inputs_shadows_from_the_start_the_rebuild_included():
-    for timeline in everywhere("linear", (0, 3)):
-        assert len(calls(timeline, 0, "join() hook")) == 3
-        assert len(calls(timeline, 0, "rebuild")) == len(calls(timeline, 1, "rebuild")) == 2
-        assert all(slot.expected for slot in match(timeline))
 
 
 def test_a_large_model_is_shadowed_bucket_by_bucket():
@@ -238,44 +221,16 @@ def test_a_large_model_is_shadowed_bucket_by_bucket():
         assert plain(timeline.returns[0]) == plain(timeline.returns[1])
 
 
-def test_buffers_are_broadcast_by_a_rank_that_still_has_inputs():
-    for timeline in everywhere("batch_norm", (2, 4, 3)):
-        roots = [row["root"] for row in calls(timeline, 0, "buffers") if row["op"] == "broadcast"]
-        assert roots[-1] == 1  # the only one with a fourth input
-        assert all(slot.expected for slot in match(timeline))
-        assert plain(timeline.returns[0]) == plain(timeline.returns[1]) == plain(timeline.returns[2])
-
-
 def test_the_map_of_unused_parameters_is_shadowed_too():
     for timeline in everywhere("unused_parameters", (2, 3)):
         assert len(calls(timeline, 1, "unused parameters")) == 3
         assert len(calls(timeline, 0, "join() hook, unused parameters")) == 1
 
 
-@pytest.mark.parametrize("inputs", [(4, 2, 4), (4, 4, 4), (4, 4, 2), (5, 2, 4)])
-def test_of_the_last_to_join_the_highest_rank_hands_out_its_parameters(inputs):
-    last = max(rank for rank, count in enumerate(inputs) if count == max(inputs))
-    for timeline in everywhere("own_parameters_at_the_end", inputs):
-        assert list(timeline.returns) == [float(last)] * 3
-
-
 def test_an_exception_goes_through_join_unchanged():
     for timeline in everywhere("exception", (2, 3)):
         assert timeline.ends[1].text == "ValueError: a bad input"
         assert calls(timeline, 1, "join()") == []
-
-
-def test_disabled_join_adds_no_call():
-    for timeline in everywhere("join_disabled", (2, 2)):
-        assert [row["origin"] for row in calls(timeline, 0) if "rebuild" not in row["origin"]] == [
-            "all-reduce (DDP backward())"
-        ] * 2
-
-
-def test_disabled_join_does_not_help_with_uneven_inputs():
-    nccl, gloo, launched = everywhere("join_disabled", (1, 3))
-    assert [str(end) for end in nccl.ends] == [FINISH, HANG]
-    assert [str(end) for end in gloo.ends] == [str(end) for end in launched.ends] == [FINISH, RAISE]
 
 
 def test_throwing_early_ends_all_ranks_at_the_first_missing_input():
@@ -300,13 +255,6 @@ def test_a_thousand_are_not():
         assert [str(end) for end in joinlab.emulate(scenarios.linear, (0, 1000)).ends] == [FINISH] * 2
 
 
-def test_own_collectives_in_forward_meet_what_they_should_not():
-    for timeline in everywhere("own_collective_in_forward", (2, 3)):
-        wrong = next(slot for slot in match(timeline) if not slot.expected)
-        assert timeline.call(0, wrong.calls[0])["origin"] == "all-reduce (join() hook)"
-        assert timeline.call(1, wrong.calls[1])["origin"] == "all-reduce"
-
-
 def test_sync_batch_norm_needs_a_gpu_which_the_emulated_nccl_has():
     on_nccl, *others = everywhere("sync_batch_norm", (1, 2))
     assert any(slot.met and not slot.expected for slot in match(on_nccl))  # join() does not shadow its collectives
@@ -315,13 +263,6 @@ def test_sync_batch_norm_needs_a_gpu_which_the_emulated_nccl_has():
 
 
 # ---- the generic Join, pull request 61555
-
-
-def test_only_the_first_joinable_notifies():
-    for timeline in everywhere("two_counters", (1, 3)):
-        assert len(calls(timeline, 1, "notify_join_context")) == 3
-        assert len(calls(timeline, 1, "all-reduce")) > 3 * 3
-        assert all(slot.expected or slot.differs == ("origin",) for slot in match(timeline))
 
 
 def test_a_keyword_of_the_context_reaches_the_hooks():
@@ -336,57 +277,13 @@ def test_zero_is_shadowed_beside_ddp():
         assert plain(timeline.returns[0]) == plain(timeline.returns[1])
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("two_process_groups", "ValueError: Using join context manager with multiple process groups"),
-        ("nothing_to_join", "ValueError: The join context manager requires at least one joinable"),
-        ("without_init", "constructor calls the ``Joinable`` constructor"),
-    ],
-)
-def test_what_join_refuses_it_says(name, text):
-    for timeline in everywhere(name, (1, 1)):
-        assert all(text in end.text for end in timeline.ends)
-
-
-def test_a_hook_that_forgets_a_call_leaves_its_rank_hanging():
-    nccl, gloo, launched = everywhere("forgetful_hook", (1, 3))
-    assert any(str(end) == HANG for end in nccl.ends)
-    for timeline in (gloo, launched):
-        assert any(str(end) != FINISH for end in timeline.ends)
-    assert differences(gloo, launched) == []
-
-
 # ---- order, pull request 3435
-
-
-def test_another_order_brings_the_wrong_buckets_together():
-    for timeline in everywhere("two_buckets", (1, 1)):
-        assert match(timeline)[0].differs == ("shape",)
-
-
-def test_equal_sizes_hide_it_from_every_rule():
-    for timeline in everywhere("two_buckets_of_one_size", (1, 1)):
-        assert all(slot.expected for slot in match(timeline))  # nothing differs but what the program meant
-        assert plain(timeline.returns) == [[[11.0], [11.0]]] * 2  # and not 2 and 20
-
-
-def test_a_fixed_order_is_the_same_on_all_ranks():
-    for timeline in everywhere("fixed_order", (1, 1)):
-        sizes = [[row["shape"][0][0] for row in calls(timeline, rank)] for rank in (0, 1)]
-        assert sizes == [[1, 3], [1, 3]]
 
 
 def test_from_threads_the_order_parts_as_well():
     timeline = run("buckets_from_threads", (1, 1), "launched")
     assert [str(end) for end in timeline.ends] == [HANG] * 2
     assert match(timeline)[0].differs == ("shape",)
-
-
-def test_a_group_a_bucket_is_a_name():
-    for how in ("gloo", "launched"):
-        timeline = run("matched_by_name", (1, 1), how)
-        assert plain(timeline.returns) == [[[2.0], [2.0, 2.0, 2.0]]] * 2
 
 
 def test_nccl_waits_for_the_peers_when_a_group_is_first_used():
