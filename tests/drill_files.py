@@ -12,6 +12,7 @@ import tempfile
 import warnings
 import zipfile
 from collections.abc import Callable
+from functools import cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -97,24 +98,45 @@ def archive_damaged(draw: random.Random, folder: Path) -> Path:
 
 def archive_resealed(draw: random.Random, folder: Path) -> Path:
     """What a stranger could write: the seal fits, and the content is no joinlab's."""
-    members = {name: SAVED_MEMBERS[name] for name in SAVED_MEMBERS}
+    data = draw.choice((SAVED, *_runs()))
+    members = _members(data)
     match draw.randrange(4):
         case 0 | 1:
             header = json.loads(members[archive.HEADER])
             for _ in range(draw.randint(1, 3)):
-                header = changed(header, draw)
+                part = isinstance(header, dict) and draw.random() < 0.5 and "meta" in header
+                header = header | {"meta": changed(header["meta"], draw)} if part else changed(header, draw)
             change = {archive.HEADER: json.dumps(header).encode()}
         case 2:
             name = draw.choice(list(members))
             change = {name: disturbed(members[name], draw)}
         case _:
-            change = {"calls.parquet": _frame(draw)}
-    return _file(folder, repacked(change, data=SAVED))
+            change = {"calls.parquet": _frame(draw, members["calls.parquet"])}
+    return _file(folder, repacked(change, data=data))
 
 
-def _frame(draw: random.Random) -> bytes:
+@cache
+def _runs() -> tuple[bytes, ...]:
+    """Runs whose meta says what a watchdog, a parting, a fix and a flight recorder tell."""
+    cases = joinlab.cases
+    runs = [joinlab.emulate(one, (2, 3), backend="nccl") for one in (cases.case_2, cases.case_4)]
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dumps.write(Path(folder), dumps.dumps(dumps.draw(3)))
+        runs.append(joinlab.load(folder))
+    for one in runs:
+        joinlab.diagnose(one)
+    return tuple(map(archive.pack, runs))
+
+
+def _members(data: bytes) -> dict[str, bytes]:
+    with zipfile.ZipFile(BytesIO(data)) as opened:
+        return {name: opened.read(name) for name in opened.namelist()}
+
+
+def _frame(draw: random.Random, calls: bytes) -> bytes:
     """The calls with a column missing, doubled, of another type, or with values out of range."""
-    frame = pl.read_parquet(BytesIO(SAVED_MEMBERS["calls.parquet"]))
+    frame = pl.read_parquet(BytesIO(calls))
     name = draw.choice(frame.columns)
     made: pl.Expr = draw.choice(
         (
@@ -277,8 +299,7 @@ META = {
     "clock": {"domain": "monotonic", "origin_ns": 5, "hosts": {"a": 0}},
 }
 SAVED = archive.pack(sample(meta=META, returns=(np.arange(3.0), {"a": [1, None]})))
-with zipfile.ZipFile(BytesIO(SAVED)) as _opened:
-    SAVED_MEMBERS = {name: _opened.read(name) for name in _opened.namelist()}
+SAVED_MEMBERS = _members(SAVED)
 
 FILES: dict[str, tuple[int, Callable[[random.Random, Path], Path]]] = {
     "record, damaged": (30, record),
