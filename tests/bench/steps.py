@@ -5,6 +5,12 @@ machine lasts longer than a round, and so slows both sides. A second bare loop r
 is what this machine's noise alone makes of nothing. The CPU time of all threads of a rank stands beside the time that
 passed: other processes and the other rank disturb it less. Which loop is made first decides where its tensors lie in
 memory, and that makes a large model's step up to 3 % longer: so each loop is made first in one launch of three.
+
+What a recorded step of one bucket costs is nine appends to the log: the begin and end of three host spans (forward,
+backward, optimizer), and call, wait and wake. Measured in CPU time in one process, beside other work: 66 us more than
+289 at 4,160 parameters, of which the spans alone are 34; 242 more than 2,320 at a million, the spans 170 (bare again 37
+less). Nine appends take 3 us in a loop of their own. The rest is the Python around them, and the larger the model, the
+less of it the step leaves in the caches.
 """
 
 from __future__ import annotations
