@@ -173,7 +173,8 @@ def check(exercise: str, answer: Answer, *, seed: int | None = None) -> Verdict:
     answer    the function or class that the learner wrote
     seed      draws the same cases every time; None: other ones
 
-    Raises ValueError for an unknown exercise. A wrong answer never raises, and one that computes without end is ended.
+    Raises ValueError for an unknown exercise. A wrong answer never raises, and one that computes without end is ended;
+    but not inside one call of C that keeps Python's lock, as sum(range(10**12)) does: restart the kernel then.
 
         joinlab.check("last_joiner", lambda counts: counts.index(max(counts)))
     """
