@@ -20,6 +20,7 @@ def test_every_run_says_how_it_ended_where_no_script_runs(written):
     page = written.read_text("utf-8")
     ends = re.findall(r'<span class="small">(.*?)</span>', page)
     assert len(ends) == 18 and ends[:3] == ["✓ both finish"] * 3
+    assert ends[3:6] == ["… both finish, a call left pending"] * 2 + ["✕ rank 1 raises"]
     assert ends[9:12] == ["✕ rank 0 hangs", "✕ rank 1 hangs", "✕ both hang"]  # case 4 on the three fabrics
     assert page.count('<input type="radio"') == 18 and page.count("checked>") == 1
     assert "as documented" in page and "documented: rank 0 hangs; rank 1 error from a garbage" in page

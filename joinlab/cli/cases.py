@@ -72,7 +72,7 @@ def write_page(tables: Mapping[int, Mapping[int, CaseRuns]], path: Path) -> None
     some = next(iter(tables.values()))
     rows = report.fabrics(" and ".join(sorted({str(each.here.meta["backend"]) for each in some.values()})))
     pictures: dict[Place, Picture] = {
-        (f"Case {number}", row, (n, n + 1)): Picture(run, report.ended(run.ends), said)
+        (f"Case {number}", row, (n, n + 1)): Picture(run, f"{report.ended(run.ends)}{_left(run)}", said)
         for n, runs in tables.items()
         for number, each in runs.items()
         for row, run, said in zip(rows, each.all(), (report.documented(each), "", ""), strict=True)
@@ -80,6 +80,10 @@ def write_page(tables: Mapping[int, Mapping[int, CaseRuns]], path: Path) -> None
     start = (f"Case {4 if 4 in some else next(iter(some))}", rows[1], max((n, n + 1) for n in tables))
     path.parent.mkdir(parents=True, exist_ok=True)
     print(f"wrote {write_gallery(Gallery('Six loops, one input more on rank 1', pictures, start), path)}")
+
+
+def _left(run: Timeline) -> str:
+    return ", a call left pending" * any(end.pending for end in run.ends)
 
 
 COMMAND = Command(

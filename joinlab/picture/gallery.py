@@ -19,7 +19,7 @@ from joinlab.analysis.source import SourceTexts
 from joinlab.analysis.wording import good, shown
 from joinlab.picture.lane_data import LaneData
 from joinlab.picture.page import document, still, write
-from joinlab.timeline import Timeline
+from joinlab.timeline import EndKind, Timeline
 
 PREVIEW = "preview.png"
 """In static/: what a message with a link to the page shows; `python -m tests.first_screen --preview` draws it."""
@@ -86,7 +86,8 @@ def _body(gallery: Gallery, numbers: Mapping[Place, int]) -> Iterator[str]:
         yield "</code></div>\n"
         for fabric in fabrics:
             picture = gallery.pictures[program, fabric, gallery.start[2]]
-            sign = "✓" if all(map(good, picture.timeline.ends)) else "✕"
+            ends = picture.timeline.ends
+            sign = "✓" if all(map(good, ends)) else "…" if {end.kind for end in ends} == {EndKind.FINISHED} else "✕"
             yield f'<label><input type="radio" name="run"{" checked" * ((program, fabric) == gallery.start[:2])}>'
             yield f'<span class="on">{escape(", ".join(fabric))}</span>'
             yield f'<span class="small">{sign} {escape(picture.ended)}</span></label>\n'
