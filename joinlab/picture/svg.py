@@ -19,6 +19,8 @@ TONES = {"": "ink", "good": "right", "warn": "warn", "bad": "bad"}
 NO_CALL = "No call was recorded."
 LEFT, BOLD = 16, 1.1  # px around the picture; how much wider bold letters are
 
+LONG = 4  # characters of a value that stand beside ≠
+
 
 def svg(scene: Scene, name: str = "joinlab", width: int = 980, heading: str = "") -> str:
     """The picture as an <svg> element.
@@ -197,7 +199,8 @@ class _Picture:
             yield self._line((q[0] - 6, q[1] - 9 * down), q, LIGHT["bad"], 2.5)
             yield self._line((q[0] + 6, q[1] - 9 * down), q, LIGHT["bad"], 2.5)
             x, y = p[0] + 8 + len(first.value) * 5, (p[1] + q[1]) / 2 + 6
-            yield self._text(x, y, first.value, 17, LIGHT["bad"], bold=True, anchor="middle")
+            said = first.value if len(first.value) <= LONG else ""  # the box says what it hears
+            yield self._text(x, y, said, 17, LIGHT["bad"], bold=True, anchor="middle")
 
     def _edge(self, at: int, lane: int, towards: int, part: float) -> tuple[float, float]:
         """A point on the edge of a box that faces another lane."""

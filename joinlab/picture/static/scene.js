@@ -32,6 +32,8 @@ export function along(columns, looks, how, room) {
   return length;
 }
 
+const LONG = 4; // characters of a value that stand beside ≠; svg.py has it, too
+
 export class Scene {
   /** @param {LaneData} data @param {RawRun} run @param {string} name of the view, for ids
    * @param {{ turned: boolean, phone: boolean, width: number, covered: number[], least: number }} how `least`: of the height of columns */
@@ -252,8 +254,9 @@ export class Scene {
     const [dx, dy] = [Math.sign(q[0] - p[0]), Math.sign(q[1] - p[1])], tip = [q[0] - dx * 2, q[1] - dy * 2];
     const wing = (/** @type {number} */ s) => `${px(tip[0] - dx * 9 + s * dy * 6)},${px(tip[1] - dy * 9 + s * dx * 6)}`;
     const [x, y] = this.turned ? [(p[0] + q[0]) / 2, p[1] - 10] : [p[0] + 8 + value.length * 5, (p[1] + q[1]) / 2 + 6];
-    return signs + `<g class="jl-arrow"><path class="jl-dots" d="M${p.map(px)}L${tip.map(px)}"/><path d="M${wing(1)}L${tip.map(px)}L${wing(-1)}"/>` +
-      `<text x="${px(x)}" y="${px(y)}" text-anchor="middle" font-size="17">${esc(value)}</text></g>`;
+    const said = value.length > LONG ? "" : // the box says what it hears
+      `<text x="${px(x)}" y="${px(y)}" text-anchor="middle" font-size="17">${esc(value)}</text>`;
+    return signs + `<g class="jl-arrow"><path class="jl-dots" d="M${p.map(px)}L${tip.map(px)}"/><path d="M${wing(1)}L${tip.map(px)}L${wing(-1)}"/>${said}</g>`;
   }
 
   /** What should have met. @param {[number, number, number, number]} pair */
