@@ -43,6 +43,10 @@ def stands_still(job: Job) -> bool:
     return any(entry["state"] == "scheduled" for one in dumps(job).values() for entry in one["entries"])
 
 
+def test_the_draw_has_jobs_of_both_kinds_that_stand_still() -> None:
+    assert {job.fault for job in map(draw, range(40)) if stands_still(job)} == {"host", "gpu"}
+
+
 @given(st.integers(0, 100_000), st.sampled_from(FORMS))
 def test_a_stopped_host_is_named_and_no_other_rank(seed: int, form: Mapping[str, Any]) -> None:
     job = draw(seed)
@@ -78,24 +82,86 @@ def test_in_jobs_of_many_kinds_of_groups_no_innocent_rank_is_named(fault: str) -
         assert found["exact"] + found["some"] > 0
 
 
-def meshed(calls: Mapping[int, Sequence[tuple[str, bool]]]) -> Timeline:
-    """Ranks 0 to 3 in a group with a row, "1" or "2", and in one with a column, "3" or "4"; "r" and "c" name them."""
-    groups = {"0": [0, 1, 2, 3], "1": [0, 1], "2": [2, 3], "3": [0, 2], "4": [1, 3]}
-    writer = Writer(4, groups=groups)
-    for rank, those in calls.items():
-        for name, done in those:
-            group = {"r": str(1 + rank // 2), "c": str(3 + rank % 2)}.get(name, name)
-            writer.call(rank, "all_reduce", group=group, done=done)
-    return writer.timeline([Ending(EndKind.UNKNOWN)] * 4, backend="nccl")
+def call(group: str = "0", done: bool = False, **more: Any) -> dict[str, Any]:
+    """An all-reduce, or what `more` says."""
+    return {"op": "all_reduce", "group": group, "done": done, **more}
 
 
-def test_of_two_ranks_that_wait_for_each_other_the_one_that_departs_from_its_peers_is_named() -> None:
-    went = [("r", True), ("c", True), ("0", False)]
-    found = who_waits(meshed({0: [("r", True), ("c", False)], 1: went, 2: [("r", True), ("0", False)], 3: went}))
-    assert (found.ranks, found.either) == ((2,), ())
-    assert "Rank 2 went another way than ranks 0, 1, 3" in told(found)
-    story = diagnose(meshed({0: [("r", True), ("c", False)], 1: went, 2: [("r", True), ("0", False)], 3: went}))
-    assert story.headline.ranks == (2,)
+def hand_made(ranks: Sequence[Sequence[dict[str, Any]]], groups: dict[str, list[int]], **meta: Any) -> Timeline:
+    """A job on NCCL of which no rank's ending is known, given each rank's calls and the groups but that of all."""
+    writer = Writer(len(ranks), groups={"0": list(range(len(ranks))), **groups})
+    for rank, calls in enumerate(ranks):
+        for one in calls:
+            writer.call(rank, **one)
+    return writer.timeline([Ending(EndKind.UNKNOWN)] * len(ranks), backend="nccl", **meta)
+
+
+MESH = {"a": [0, 1], "b": [2, 3], "c": [0, 2], "d": [1, 3]}
+OVER = [[call("0", True), call(column, True)] for column in "cdcd"]
+JOBS = {  # by name: each rank's calls, the groups, the ranks that are named, one of which is to blame, and what is said
+    "peers": (
+        [
+            [call("a", True), call("c")],
+            [call("a", True), call("d", True), call()],
+            [call("b", True), call()],
+            [call("b", True), call("d", True), call()],
+        ],
+        MESH, (2,), (), "Rank 2 went another way than ranks 0, 1, 3",
+    ),
+    "GPU": ([[call(started_ns=5)], [call()], [call(started_ns=5)]], {}, (1,), (), "its GPU has not begun it"),
+    "GPU?": ([[call()]] * 3, {}, (), (), "does not tell the ranks apart"),
+    "level": ([[*OVER[0], call("a")], *OVER[1:]], MESH, (), ((0, 1),), "Either they stand still, or it made a call"),
+    "more": ([[call("1")], [], []], {"1": [0, 1]}, (1,), (), "Only rank 0 waits. If rank 1 does not stand still, then"),
+    "size": (
+        [[call(shape=[[4]])], [call(shape=[[9]])], [call(shape=[[4]])]],
+        {}, (1,), (), "Rank 1 issued all_reduce of 9 elements (float32) as collective 1 of group 0, where ranks 0, 2 i",
+    ),
+    "size of two": (
+        [[call(shape=[[5]])], [call(done=True, shape=[[1]]), call(shape=[[5]])]],
+        {}, (), ((0, 1),), "the ranks issued different calls",
+    ),
+    "other group": ([[call()], [call("1")], [call()]], {"1": [0, 1, 2]}, (1,), (), "It went another way than they"),
+    "circle": (
+        [[call()], [call("1")]],
+        {"1": [0, 1]}, (), ((0, 1),),
+        "Rank 0 or rank 1 went another way than the rest of the job: the record does not tell which.",
+    ),
+    "send": ([[call(op="send", peer=1)], []], {}, (1,), (), "issued no counterpart"),
+    "chain": ([[call("1")], [call("2")], []], {"1": [0, 1], "2": [1, 2]}, (2,), (), "Rank 1 waits for rank 2"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_who_is_named_in_a_small_job(name: str) -> None:
+    ranks, groups, named, either, words = JOBS[name]
+    timeline = hand_made(ranks, groups)
+    found = who_waits(timeline)
+    assert (found.ranks, found.either) == (named, either)
+    assert words in told(found)
+    assert {*named} <= {*diagnose(timeline).headline.ranks}
+
+
+def test_a_group_that_meta_does_not_name_has_the_ranks_that_issued_in_it() -> None:
+    timeline = hand_made([[call("1")], [call("1")], []], {})
+    assert "1" not in timeline.meta["groups"]
+    assert who_waits(timeline).either == ((0, 1),)
+
+
+def test_no_rank_is_named_where_it_may_wait_for_one_without_a_record() -> None:
+    ranks, groups, *_ = JOBS["chain"]
+    timeline = hand_made(ranks, groups, missing_ranks=[2])
+    found = who_waits(timeline)
+    assert found.ranks == () and "Rank 1 may wait for rank 2" in told(found)
+    assert diagnose(timeline).sentence.startswith("Rank 1 may wait for rank 2")
+
+
+@pytest.mark.parametrize("done", [(False, True, True), (True, False, False)])
+def test_a_rank_is_named_whose_call_has_another_size_though_one_side_completed_it(done: tuple[bool, ...]) -> None:
+    sizes = [[call(done=over, shape=[[1 if rank else 5]])] for rank, over in enumerate(done)]
+    more = [[call(shape=[[7]])] if over else [] for over in done]  # on gloo the smaller call may complete
+    found = who_waits(hand_made([[*one, *two] for one, two in zip(sizes, more, strict=True)], {}))
+    assert found.ranks == (0,) and found.culprits[0].waiting == (1, 2)
+    assert "Rank 0 issued all_reduce of 5 elements" in told(found) and "of 1 element " in told(found)
 
 
 def test_of_two_ranks_that_wait_for_each_other_the_one_that_breaks_its_own_order_is_named() -> None:
@@ -110,100 +176,6 @@ def test_of_two_ranks_that_wait_for_each_other_the_one_that_breaks_its_own_order
     assert "Rank 1 broke its own order: after all_reduce (train.py:" in told(found)
 
 
-def test_the_rank_whose_gpu_has_not_begun_a_call_that_its_peers_have_is_named() -> None:
-    for begun, ranks in ((None, ()), (5, (1,))):
-        writer = Writer(3, groups={"0": [0, 1, 2]})
-        for rank in range(3):
-            writer.call(rank, "all_reduce", done=False, started_ns=None if rank == 1 else begun)
-        found = who_waits(writer.timeline([Ending(EndKind.UNKNOWN)] * 3, backend="nccl"))
-        assert found.ranks == ranks
-        assert ("its GPU has not begun it" in told(found)) == bool(ranks)
-
-
-def test_where_the_rest_of_the_job_is_level_with_a_rank_it_is_not_said_to_be_behind() -> None:
-    over = [("0", True), ("c", True)]
-    found = who_waits(meshed({0: [*over, ("r", False)], 1: over, 2: over, 3: over}))
-    assert (found.ranks, found.either) == ((), ((0, 1),))
-    assert "Either they stand still, or it made a call" in told(found)
-
-
-def test_where_one_rank_alone_waits_it_may_have_made_a_call_too_many() -> None:
-    writer = Writer(3, groups={"0": [0, 1, 2], "1": [0, 1]})
-    writer.call(0, "all_reduce", group="1", done=False)
-    found = who_waits(writer.timeline([Ending(EndKind.UNKNOWN)] * 3, backend="nccl"))
-    assert found.ranks == (1,)
-    assert "Only rank 0 waits. If rank 1 does not stand still, then rank 0 made a call" in told(found)
-
-
-def test_the_rank_whose_call_most_others_cannot_meet_is_named() -> None:
-    writer = Writer(3, groups={"0": [0, 1, 2]})
-    for rank in range(3):
-        writer.call(rank, "all_reduce", shape=[[9 if rank == 1 else 4]], done=False)
-    found = who_waits(writer.timeline([Ending(EndKind.UNKNOWN)] * 3, backend="nccl"))
-    assert (found.ranks, found.culprits[0].waiting) == ((1,), (0, 2))
-    assert "Rank 1 issued all_reduce of 9 elements" in told(found) and "ranks 0, 2 issued all_reduce of 4" in told(
-        found
-    )
-
-
-@pytest.mark.parametrize("done", [(False, True, True), (True, False, False)])
-def test_a_rank_is_named_whose_call_has_another_size_though_one_side_completed_it(done: tuple[bool, ...]) -> None:
-    writer = Writer(3)
-    for rank in range(3):  # on gloo the smaller call completes with a part of the larger one
-        writer.call(rank, "all_reduce", shape=[[5 if rank == 0 else 1]], done=done[rank])
-        if done[rank]:
-            writer.call(rank, "all_reduce", shape=[[7]], done=False)
-    found = who_waits(writer.timeline([Ending("unknown")] * 3))
-    assert found.ranks == (0,) and found.culprits[0].waiting == (1, 2)
-    assert "Rank 0 issued all_reduce of 5 elements" in told(found) and "of 1 element " in told(found)
-
-
-def test_of_two_ranks_with_calls_of_another_size_neither_is_named_though_one_completed_it() -> None:
-    writer = Writer(2)
-    writer.call(0, "all_reduce", shape=[[5]], done=False)
-    writer.call(1, "all_reduce", shape=[[1]])
-    writer.call(1, "all_reduce", shape=[[5]], done=False)
-    found = who_waits(writer.timeline([Ending("unknown")] * 2))
-    assert found.ranks == () and found.either == ((0, 1),)
-
-
-def test_the_rank_that_went_another_way_than_all_others_is_named() -> None:
-    writer = Writer(3, groups={"0": [0, 1, 2], "1": [0, 1, 2]})
-    for rank in range(3):
-        writer.call(rank, "all_reduce", group="1" if rank == 1 else "0", done=False)
-    found = who_waits(writer.timeline([Ending(EndKind.UNKNOWN)] * 3, backend="nccl"))
-    assert found.ranks == (1,) and "It went another way than they" in told(found)
-
-
-def test_no_rank_is_named_where_it_may_wait_for_one_without_a_record() -> None:
-    writer = Writer(3, groups={"0": [0, 1], "1": [1, 2]})
-    writer.call(0, "all_reduce", group="0", done=False)
-    writer.call(1, "all_reduce", group="1", done=False)
-    timeline = writer.timeline([Ending(EndKind.UNKNOWN)] * 3, backend="nccl")
-    assert who_waits(timeline).ranks == (2,)
-    timeline = replace(timeline, meta={**timeline.meta, "missing_ranks": [2]})
-    assert who_waits(timeline).ranks == () and "Rank 1 may wait for rank 2" in told(who_waits(timeline))
-    assert diagnose(timeline).sentence.startswith("Rank 1 may wait for rank 2")
-
-
-def test_the_draw_has_jobs_of_both_kinds_that_stand_still() -> None:
-    kinds = {job.fault for job in map(draw, range(40)) if stands_still(job)}
-    assert kinds == {"host", "gpu"}
-
-
-def test_ranks_that_wait_for_each_other_in_two_groups_are_named_together() -> None:
-    writer = Writer(groups={"0": [0, 1], "1": [0, 1]})
-    writer.call(0, "all_reduce", group="0", done=False)
-    writer.call(1, "all_reduce", group="1", done=False)
-    timeline = writer.timeline([Ending(EndKind.UNKNOWN)] * 2, backend="nccl")
-    found = who_waits(timeline)
-    assert [one.ranks for one in found.culprits] == [(0, 1)]
-    assert (found.ranks, found.either) == ((), ((0, 1),))
-    assert "Ranks 0, 1 wait for each other" in told(found)
-    assert "Rank 0 or rank 1 went another way than the rest of the job: the record does not tell which." in told(found)
-    assert diagnose(timeline).sentence == "Ranks 0, 1 wait for each other."
-
-
 def test_a_rank_that_ended_is_named_with_its_ending() -> None:
     writer = Writer()
     writer.call(0, "all_reduce", done=False)
@@ -212,27 +184,10 @@ def test_a_rank_that_ended_is_named_with_its_ending() -> None:
     assert told(found).splitlines()[0].endswith("but it has finished.")
 
 
-def test_the_record_that_cannot_tell_ranks_apart_says_so() -> None:
-    writer = Writer()
-    for rank in (0, 1):
-        writer.call(rank, "all_reduce", done=False)
-    found = who_waits(writer.timeline([Ending(EndKind.UNKNOWN)] * 2, backend="nccl"))
-    assert found.ranks == ()
-    assert "does not tell the ranks apart" in told(found)
-
-
 def test_calls_of_different_kinds_in_one_place_are_named() -> None:
     found = who_waits(case_timeline(4, n=2))
     assert found.ranks == ()
     assert "the ranks issued different calls: rank 0 all_reduce; rank 1 barrier" in told(found)
-
-
-def test_a_send_without_its_recv_waits_for_the_receiver() -> None:
-    writer = Writer()
-    writer.call(0, "send", peer=1, done=False)
-    found = who_waits(writer.timeline([Ending(EndKind.UNKNOWN)] * 2, backend="nccl"))
-    assert found.ranks == (1,)
-    assert "issued no counterpart" in told(found)
 
 
 @pytest.mark.parametrize("case", [1, 6])

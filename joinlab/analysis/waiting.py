@@ -34,6 +34,7 @@ from typing import Any
 
 import polars as pl
 
+from joinlab.analysis.reading import read
 from joinlab.analysis.strays import Paths, Why
 from joinlab.analysis.wording import group_text
 from joinlab.ops import FACTS, Op
@@ -166,7 +167,7 @@ class _Job:
 
     def __init__(self, timeline: Timeline) -> None:
         self.timeline, self.calls, self.ends = timeline, timeline.calls, timeline.ends
-        self.groups = {str(name): tuple(ranks) for name, ranks in timeline.meta.get("groups", {}).items()}
+        self.groups = read(timeline).groups
         self.unknown = set(timeline.meta.get("missing_ranks", ()))
         self.members = {name: [one for one in of if one not in self.unknown] for name, of in self.groups.items()}
         self.places = _places(timeline, self.groups)
@@ -199,7 +200,7 @@ class _Job:
         for rank, group, op, dtype, shape in calls.select("rank", "group", "op", "dtype", "shape").iter_rows():
             forms.setdefault(group, {}).setdefault(_form(op, dtype, shape), []).append(rank)
         for group, those in forms.items():
-            if len(those) > 1 and group in self.groups:
+            if len(those) > 1:
                 most = max(those, key=lambda form: len(those[form]))
                 usual = most if 2 * len(those[most]) > len(self.groups[group]) else ""
                 yield _Odd(group, least[group], those, usual)
