@@ -160,7 +160,7 @@ class _Job:
 
     unknown  ranks without a record
     members  the others of each group
-    places   by group and rank
+    places   by group and rank, from the `collectives` that took a number
     pairs    the same, of the sends and recvs that are not complete
     absent   pairs of a rank and one without a record to which its open send or recv goes
     """
@@ -170,7 +170,8 @@ class _Job:
         self.groups = read(timeline).groups
         self.unknown = set(timeline.meta.get("missing_ranks", ()))
         self.members = {name: [one for one in of if one not in self.unknown] for name, of in self.groups.items()}
-        self.places = _places(timeline, self.groups)
+        self.collectives = self.calls.filter(~pl.col("op").is_in(_PAIRS), pl.col("number").is_not_null())
+        self.places = _places(timeline, self.groups, self.collectives)
         pending = self.calls.filter(pl.col("op").is_in(_PAIRS), _OPEN, pl.col("peer").is_not_null())
         self.pairs = _pairs(pending)
         self.absent = sorted({two for two in pending.select("rank", "peer").rows() if two[1] in self.unknown})
@@ -189,16 +190,13 @@ class _Job:
         for (group, rank), one in self.places.items():
             if one.waits and rank not in self.unknown:
                 least[group] = min(one.completed + 1, least.get(group, one.completed + 1))
-        calls = self.calls.filter(~pl.col("op").is_in(_PAIRS), pl.col("number").is_not_null()).join(
-            pl.DataFrame(
-                {"group": [*least], "number": [*least.values()]}, {"group": pl.String(), "number": pl.Int64()}
-            ),
-            on=["group", "number"],
-            how="semi",
-        )
         forms: dict[str, dict[str, list[int]]] = {}
-        for rank, group, op, dtype, shape in calls.select("rank", "group", "op", "dtype", "shape").iter_rows():
-            forms.setdefault(group, {}).setdefault(_form(op, dtype, shape), []).append(rank)
+        calls = self.collectives.filter(pl.col("number").is_in([*least.values()]))
+        for rank, group, number, op, dtype, shape in calls.select(
+            "rank", "group", "number", "op", "dtype", "shape"
+        ).iter_rows():
+            if least.get(group) == number:
+                forms.setdefault(group, {}).setdefault(_form(op, dtype, shape), []).append(rank)
         for group, those in forms.items():
             if len(those) > 1:
                 most = max(those, key=lambda form: len(those[form]))
@@ -468,26 +466,25 @@ class _Finding:
             yield Why("none_apart", {})
 
 
-def _places(timeline: Timeline, groups: Mapping[str, Sequence[int]]) -> dict[tuple[str, int], _Place]:
+def _places(
+    timeline: Timeline, groups: Mapping[str, Sequence[int]], collectives: pl.DataFrame
+) -> dict[tuple[str, int], _Place]:
     """By group and rank: from the calls themselves, and, for calls that the record lost, from meta["progress"]."""
-    calls = timeline.calls
-    head = {name: pl.col(name).filter(_OPEN).first() for name in ("op", "enqueued_ns", "started_ns")}
-    found = (
-        calls.filter(~pl.col("op").is_in(_PAIRS), pl.col("number").is_not_null())
-        .group_by("group", "rank", maintain_order=True)
-        .agg(
-            pl.col("number").max().alias("enqueued"),
-            pl.col("number").first().alias("first"),
-            pl.col("number").filter(_OPEN).first().alias("number"),
-            **head,
-        )
+    heads = ("number", "op", "enqueued_ns", "started_ns")
+    found = collectives.group_by("group", "rank", maintain_order=True).agg(
+        pl.col("number").max().alias("enqueued"),
+        pl.col("number").first().alias("first"),
+        *(
+            pl.col(name).filter(_OPEN).first().alias(f"open {name}")
+            for name in ("number", "op", "enqueued_ns", "started_ns")
+        ),
     )
     progress: Mapping[str, Mapping[int, Progress]] = timeline.meta.get("progress", {})
     places = {(name, rank): _Place(0, 0) for name, ranks in groups.items() for rank in ranks}
     for group, counts in progress.items():
         for rank, counted in counts.items():
             places[group, rank] = _Place(counted["completed"], counted["completed"])  # what is open stands in the rows
-    whole = calls["completed_ns"].null_count() < calls.height
+    whole = timeline.calls["completed_ns"].null_count() < timeline.calls.height
     for group, rank, enqueued, first, number, op, since, started in found.iter_rows():
         if number is None:
             places[group, rank] = _Place(enqueued, enqueued)
