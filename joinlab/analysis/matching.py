@@ -11,7 +11,6 @@ the forward and backward passes of the others. `meanings` lists those pairs. Two
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -31,7 +30,6 @@ class Slot:
     """The calls that one place in the order of a group brought together.
 
     group     name of the process group
-    index     this is the index-th slot of that group (a pair of send and recv is a slot too)
     calls     seq of the call, by rank; a rank of the group that issued none here is absent
     lost      ranks that did issue a call here, of which the record no longer holds anything
     input     index of the input, as in the documented traces: the largest among the calls; where no call has one,
@@ -44,7 +42,6 @@ class Slot:
     """
 
     group: str
-    index: int
     calls: dict[int, int]
     input: int | None
     met: bool
@@ -109,7 +106,7 @@ class Matched:
 def match(timeline: Timeline) -> tuple[Slot, ...]:
     """Every slot of every group, in an order that agrees with each rank's order of issue wherever there is one.
 
-    [slot.index for slot in match(timeline) if slot.met and not slot.expected]      # what should not have met
+    [slot for slot in match(timeline) if slot.met and not slot.expected]      # what should not have met
     """
     return Matched(timeline).slots
 
@@ -119,7 +116,6 @@ def _slots(places: Iterable[tuple[Sequence[CallRow], Sequence[int]]], found: Rea
 
     A rank whose record lost 3 collectives is lost in those of numbers 1 to 3.
     """
-    counts: Counter[str] = Counter()
     input: int | None = None
     skipped: Mapping[str, Mapping[int, int]] = found.meta.get("skipped", {})
     for members, hidden in places:
@@ -132,7 +128,6 @@ def _slots(places: Iterable[tuple[Sequence[CallRow], Sequence[int]]], found: Rea
         differs = () if number is None else _differences(members)
         yield Slot(
             group=group,
-            index=counts[group],
             calls={row["rank"]: row["seq"] for row in members},
             input=input,
             met=number is not None and _meet(members, backend_of(found.meta, group), lost),
@@ -141,7 +136,6 @@ def _slots(places: Iterable[tuple[Sequence[CallRow], Sequence[int]]], found: Rea
             lost=lost,
             refused=number is None,
         )
-        counts[group] += 1
 
 
 @derived

@@ -474,10 +474,7 @@ def _places(
     found = collectives.group_by("group", "rank", maintain_order=True).agg(
         pl.col("number").max().alias("enqueued"),
         pl.col("number").first().alias("first"),
-        *(
-            pl.col(name).filter(_OPEN).first().alias(f"open {name}")
-            for name in ("number", "op", "enqueued_ns", "started_ns")
-        ),
+        *(pl.col(name).filter(_OPEN).first().alias(f"open {name}") for name in heads),
     )
     progress: Mapping[str, Mapping[int, Progress]] = timeline.meta.get("progress", {})
     places = {(name, rank): _Place(0, 0) for name, ranks in groups.items() for rank in ranks}
