@@ -307,15 +307,17 @@ def _board(path: Path) -> str:
     """The questions of a notebook, in letters for the wall; each answer appears when one commits."""
     number = int(path.stem[:2])
     asked = "".join(
-        _question(one.name.replace(".", "-end-"), _lines(one)) for one in questions().values() if one.notebook == number
+        _python(one.code.strip()) * bool(one.code) + _question(one.name.replace(".", "-end-"), _lines(one))
+        for one in questions().values()
+        if one.notebook == number
     )
     return _page(f"{number}. {_title(path)}", f'<h1 class="board">{number}. {_title(path)}</h1>{asked}')
 
 
 def _lines(one: Question) -> list[str]:
-    """A question as the essay writes it."""
+    """A question as the essay writes it, without its code."""
     choices = (f"- ({'x' if choice == one.answer else ' '}) {choice}" for choice in one.choices)
-    return [one.ask, *(f"`{line}`  " for line in one.code.strip().splitlines()), *choices, f"= {one.why}"]
+    return [one.ask, *choices, f"= {one.why}"]
 
 
 COLLECTIVES: tuple[str, ...] = ("broadcast", "reduce", "all_reduce", "gather", "all_gather", "scatter")
