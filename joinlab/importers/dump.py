@@ -246,7 +246,7 @@ def check(path: Path, content: object, texts: Texts) -> Dump:
             calls, numbers = _calls(entries, groups, texts, problems, old)
     except TimelineFileError:
         raise
-    except _MALFORMED as error:
+    except MALFORMED as error:
         detail = f"{type(error).__name__}: {error}".partition("\n")[0][:160]
         raise _refused(path, f"it is not of the known form ({detail})", "Copy it again.") from error
     library = str(content.get("comm_lib_version") or content.get("nccl_version") or "")
@@ -254,17 +254,8 @@ def check(path: Path, content: object, texts: Texts) -> Dump:
     return Dump(rank, str(path), form, library, calls, groups, status, numbers, tuple(problems))
 
 
-_MALFORMED = (
-    AttributeError,
-    IndexError,
-    KeyError,
-    MemoryError,
-    OverflowError,
-    RecursionError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-)
+MALFORMED = (*safe_pickle.UNREADABLE, SyntaxError)
+"""What the parts of a damaged or hostile dump or trace raise."""
 
 
 def _entries(entries: object) -> list[dict[str, Any]]:

@@ -29,7 +29,19 @@ from pathlib import Path
 from typing import Any
 
 from joinlab.errors import TimelineFileError
-from joinlab.importers.dump import DTYPES, MAX_BYTES, Calls, Dump, Group, Kind, Texts, op_of, rank_in, unknown
+from joinlab.importers.dump import (
+    DTYPES,
+    MALFORMED,
+    MAX_BYTES,
+    Calls,
+    Dump,
+    Group,
+    Kind,
+    Texts,
+    op_of,
+    rank_in,
+    unknown,
+)
 from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.recorder.rank_log import MOST_RANKS, is_ranks
 
@@ -131,7 +143,7 @@ def check(path: Path, data: bytes, texts: Texts) -> Dump:
         calls = _calls(int(content.get("baseTimeNanoseconds") or 0), events, info, groups, texts, problems)
     except TimelineFileError:
         raise
-    except _MALFORMED as error:
+    except MALFORMED as error:
         detail = f"{type(error).__name__}: {error}".partition("\n")[0][:160]
         raise TimelineFileError(f"cannot open {str(path)!r}: it is not of the known form ({detail}).") from error
     library = str(info.get("nccl_version") or "")
@@ -177,9 +189,6 @@ def _continued(groups: Sequence[str], before: _Numbered, after: _Numbered) -> ar
     first = {groups[kind]: number for kind, number in reversed(list(zip(*after, strict=True))) if number}
     add = {group: number for group, number in last.items() if first.get(group, number) <= number}
     return array("q", [number and number + add.get(groups[kind], 0) for kind, number in zip(*after, strict=True)])
-
-
-_MALFORMED = (AttributeError, KeyError, MemoryError, OverflowError, RecursionError, TypeError, ValueError)
 
 
 def _rank_in(name: str) -> int | None:
