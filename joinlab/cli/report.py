@@ -264,7 +264,7 @@ class _Calls:
 
     def _number(self, slot: Slot) -> int | str:
         """What its calls are called: the lowest number, where they differ."""
-        rows = (self.folding.matched.row_of[rank, slot.group, seq] for rank, seq in slot.calls.items())
+        rows = self.folding.matched.calls_of(slot).values()
         return min((row["number"] for row in rows if row["number"] is not None), default="-")
 
     def _row(self, index: int) -> str:
@@ -288,17 +288,17 @@ class _Calls:
     def _cell(self, slot: Slot, rank: int) -> str:
         if rank not in slot.calls:
             return "-"
-        row = self.folding.matched.row_of[rank, slot.group, slot.calls[rank]]
+        row = self.folding.matched.calls_of(slot)[rank]
         site = row["call_site"] or ""
         where = f":{site.rpartition(':')[2]}" if self.one_file and site else short_site(site)
         return f"{asks(row['origin'], row['op'])} {where}".rstrip()
 
     def _other_lines(self, slot: Slot) -> bool:
-        rows = [self.folding.matched.row_of[rank, slot.group, seq] for rank, seq in slot.calls.items()]
+        rows = [*self.folding.matched.calls_of(slot).values()]
         return len({(row["origin"], row["call_site"]) for row in rows}) > len({row["origin"] for row in rows})
 
     def _remark(self, slot: Slot) -> str:
-        rows = {rank: self.folding.matched.row_of[rank, slot.group, seq] for rank, seq in slot.calls.items()}
+        rows = self.folding.matched.calls_of(slot)
         pair = any(row["op"] in POINT_TO_POINT for row in rows.values())
         told = []
         if slot.differs and not slot.met:
