@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
-import json
 
 import pytest
+from drawn import lane_data
 
 from joinlab.emulator import emulate as emulator
 from joinlab.notebook import ahead, ending_map, session
@@ -45,7 +44,7 @@ def test_what_is_on_the_map_is_not_emulated_again(made, monkeypatch):
 
 
 def unpacked(parcel: bytes) -> dict:
-    return json.loads(gzip.decompress(parcel))
+    return lane_data(parcel)[0]
 
 
 def test_the_pictures_sent_ahead_are_those_that_python_would_answer(made):
@@ -63,14 +62,15 @@ def test_the_pictures_sent_ahead_are_those_that_python_would_answer(made):
 def spelled(data: dict, run: dict) -> list:
     """What a run shows, in words: runs that travel together number their texts together."""
     texts, facts = data["texts"], data["facts"]
-    boxes = [
-        [box["rank"], texts[box["label"]], box["slot"]]
-        + [[texts[name], texts[said]] for fact in data["told"][box["facts"]] for name, said in [facts[fact]]]
-        for box in run["boxes"]
+    told = [
+        [slot, lane, [[texts[name], texts[said]] for fact in data["told"][at] for name, said in [facts[fact]]]]
+        for slot, lane, at in run["told"]
     ]
-    places = [[one[name] for name in ("box", "from", "to", "stops")] for one in run["layouts"].values()]
+    columns = run["scene"]["columns"]
+    boxes = [[one and (one[0], texts[one[1]], one[2]) for one in column["boxes"]] for column in columns]
+    flags = [(column["slot"], column["n"], column["flag"], column["size"]) for column in columns]
     ends = [texts[end] for end in run["ends"]]
-    return [boxes, places, ends, texts[run["title"]], run["verdict"]["first"], run["verdict"]["wrong"]]
+    return [told, boxes, flags, ends, texts[run["title"]], run["columns"]["counts"]]
 
 
 def test_another_page_gets_the_pictures_once_more(made, monkeypatch):
@@ -81,13 +81,13 @@ def test_another_page_gets_the_pictures_once_more(made, monkeypatch):
 
 
 def test_what_does_not_fit_the_budget_is_not_sent(made, monkeypatch):
-    monkeypatch.setattr(ahead, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(ahead, "MOST_BYTES", 8_000)
     sent = []
     one = ahead.Ahead(sent.append)
     for _ in range(2):
         one.add(made._setting(), made.timeline)
         one.flush()
-    assert len(sent) == 1 and one.size == len(sent[0]) <= 10_000
+    assert len(sent) == 1 and one.size == len(sent[0]) <= 8_000
 
 
 def test_another_engine_has_another_map(made):
