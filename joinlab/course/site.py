@@ -25,10 +25,14 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import nbformat
 from markdown_it import MarkdownIt
+from nbconvert import HTMLExporter  # here, since IPython must be there whole before threads begin
+from nbconvert.preprocessors import ExecutePreprocessor
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
+from traitlets.config import Config
 
 from joinlab import scenarios
 from joinlab.cases import CASES
@@ -275,11 +279,6 @@ def _code(text: str) -> str:
 
 def rendered(path: Path) -> str:
     """Run a notebook and give its page, with the static picture of each view."""
-    import nbformat
-    from nbconvert import HTMLExporter
-    from nbconvert.preprocessors import ExecutePreprocessor
-    from traitlets.config import Config
-
     notebook: Any = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     run = ExecutePreprocessor(timeout=300)  # type: ignore[no-untyped-call]
     run.preprocess(notebook, {"metadata": {"path": str(path.parent)}})
