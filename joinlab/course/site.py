@@ -25,9 +25,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import IPython  # noqa: F401  (whole before threads begin: each of them asks it whose cell a line is in)
 import nbformat
 from markdown_it import MarkdownIt
-from nbconvert import HTMLExporter  # here, since IPython must be there whole before threads begin
+from nbconvert import HTMLExporter
 from nbconvert.preprocessors import ExecutePreprocessor
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
