@@ -228,7 +228,7 @@ export class First {
   /** Below the name of a lane: how many inputs it had, or which ranks it stands for. @param {number} lane */
   head(lane) {
     const { ranks, world, odd, inputs } = this.run.scene;
-    if (ranks.length === world) {
+    if (ranks.length === world || ranks.length > 8) { // dots would lie over other lanes
       const n = inputs[lane];
       return n === null ? "" : `<span class="jl-soft">${n} input${n === 1 ? "" : "s"}</span>`;
     }
