@@ -47,23 +47,11 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Two tests at a time, one file after the other: tests/conftest.py says in which order.
+# Two tests at a time, file by file (tests/conftest.py). A browser wants both cores for itself: beside another one its
+# page answers so late that tests give up.
 test: lint
-	$(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup --no-loadscope-reorder --doctest-modules tests joinlab
-
-# What a new PyTorch breaks first: the seam's methods, the six cases and the emulator on one side, launched ranks and a
-# recorded job on the other. -rs names what is skipped, and the last line what is not asked.
-test-newest:
-	$(PYTHON) -m venv $(NEWEST)
-	grep -v '^torch==' .ci/pinned.txt > $(NEWEST)/others.txt
-	$(NEWEST)/bin/python -m pip install --disable-pip-version-check --progress-bar off -r $(NEWEST)/others.txt
-	$(NEWEST)/bin/python -m pip install --disable-pip-version-check --progress-bar off --upgrade torch
-	$(NEWEST)/bin/python -c 'import torch; print("PyTorch", torch.__version__)'
-	$(NEWEST)/bin/python -m pytest -rs --continue-on-collection-errors tests/test_process_group.py tests/test_cases.py \
-	  tests/test_emulator_groups.py tests/test_emulator_ddp.py tests/test_emulator_traces.py \
-	  tests/test_gloo_agreement.py tests/test_nccl_agreement.py \
-	  tests/test_record.py::test_a_hung_job_is_proven_hung_while_it_stands_and_after_it_was_killed
-	@echo "The other tests of \`make test\` were not run, nor were the notebooks."
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup --no-loadscope-reorder -m "not browser" --doctest-modules tests joinlab
+	$(BIN)/python -m pytest -m browser tests
 
 lab: $(STAMP)
 	mkdir -p notebooks

@@ -34,7 +34,7 @@ ONE_BY_ONE = {"test_pages.py", "test_claims.py", "test_exercises.py", "test_reco
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Two workers share the tests, file by file, in this order (`--dist loadgroup --no-loadscope-reorder`).
+    """Two workers share the tests, file by file (`--dist loadgroup`).
 
     Modules with a browser come last: they share one, and while Playwright runs, no other event loop can.
     """

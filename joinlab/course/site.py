@@ -25,7 +25,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import IPython  # noqa: F401  (whole before threads begin: each of them asks it whose cell a line is in)
 import nbformat
 from markdown_it import MarkdownIt
 from nbconvert import HTMLExporter
@@ -60,6 +59,8 @@ def write_site(folder: Path, notebooks: Sequence[Path] = ()) -> Path:
 
     notebooks  those to run and to render; each takes as long as it runs
     """
+    import IPython  # noqa: F401  (whole before threads begin: each of them asks it whose cell a line is in)
+
     shutil.rmtree(folder, ignore_errors=True)
     for name in ("figures", "symptoms", "notebooks", "solutions", "board"):
         (folder / name).mkdir(parents=True)

@@ -44,7 +44,7 @@ class Again:
         if tracer := traced_by():
             return {"tests": [], "why": f"{tracer} already traces this program"}
         sides = differ.sides if differ else [range(len(self.counts))]
-        each = max(1, MAX_RANKS // len(sides))
+        each = MAX_RANKS if sum(map(len, sides)) <= MAX_RANKS else max(1, MAX_RANKS // len(sides))
         ranks = [rank for side in sides for rank in side[:each]][:MAX_RANKS]
         emulation = Emulation(self.program, self.counts, self.seeds, self.knobs)
         most = max(MAX_STEPS // len(ranks), 1000)
