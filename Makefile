@@ -47,10 +47,12 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Two tests at a time, file by file (tests/conftest.py). A browser wants both cores for itself: beside another one its
-# page answers so late that tests give up.
+# Two tests at a time, file by file (tests/conftest.py), but for those that start Jupyter's kernels: beside others a kernel
+# sometimes never answers.
 test: lint
-	$(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup --no-loadscope-reorder -m "not browser" --doctest-modules tests joinlab
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup --no-loadscope-reorder -m "not browser" \
+	  --ignore=tests/test_pages.py --doctest-modules tests joinlab
+	$(BIN)/python -m pytest tests/test_pages.py
 	$(BIN)/python -m pytest -m browser tests
 
 lab: $(STAMP)

@@ -29,7 +29,7 @@ AXE = "axe-core@4"
 collect_ignore = ["material"]  # programs that tests run: no tests of their own
 
 
-ONE_BY_ONE = {"test_pages.py", "test_claims.py", "test_exercises.py", "test_record.py"}
+ONE_BY_ONE = {"test_claims.py", "test_exercises.py", "test_record.py"}
 """Long files whose tests share nothing that is dear to make: two workers take turns at them."""
 
 

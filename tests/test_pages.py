@@ -1,8 +1,8 @@
 """Each notebook run and not answered: no cell fails, and nothing on the page tells what it is about to ask.
 
 The page is what a learner sees before a choice: Markdown, the code of the cells, what they print and show, the titles,
-and README. The quizzes themselves tell nothing before one has chosen (test_quiz.py). `make test` runs this file beside
-the rest, since it takes as long as the notebooks do; `pytest --nbmake` runs them without the look at the page.
+and README. The quizzes themselves tell nothing before one has chosen (test_quiz.py). `make test` runs this file by
+itself: beside other tests a kernel sometimes never answers. `pytest --nbmake` runs them without the look at the page.
 """
 
 from __future__ import annotations
