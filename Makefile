@@ -55,6 +55,20 @@ test: lint
 	$(BIN)/python -m pytest tests/test_pages.py
 	$(BIN)/python -m pytest -m browser tests
 
+# What a new PyTorch breaks first: the seam's methods, the six cases and the emulator on one side, launched ranks and a
+# recorded job on the other. -rs names what is skipped, and the last line what is not asked.
+test-newest:
+	$(PYTHON) -m venv $(NEWEST)
+	grep -v '^torch==' .ci/pinned.txt > $(NEWEST)/others.txt
+	$(NEWEST)/bin/python -m pip install --disable-pip-version-check --progress-bar off -r $(NEWEST)/others.txt
+	$(NEWEST)/bin/python -m pip install --disable-pip-version-check --progress-bar off --upgrade torch
+	$(NEWEST)/bin/python -c 'import torch; print("PyTorch", torch.__version__)'
+	$(NEWEST)/bin/python -m pytest -rs --continue-on-collection-errors tests/test_process_group.py tests/test_cases.py \
+	  tests/test_emulator_groups.py tests/test_emulator_ddp.py tests/test_emulator_traces.py \
+	  tests/test_gloo_agreement.py tests/test_nccl_agreement.py \
+	  tests/test_record.py::test_a_hung_job_is_proven_hung_while_it_stands_and_after_it_was_killed
+	@echo "The other tests of \`make test\` were not run, nor were the notebooks."
+
 lab: $(STAMP)
 	mkdir -p notebooks
 	$(BIN)/python -m jupyterlab notebooks
