@@ -193,7 +193,8 @@ def test_a_program_that_was_cut_off_is_neither_on_the_map_nor_kept(monkeypatch):
     assert all(len(kept.counts) and 2 not in kept.counts for kept in opened._session._kept)
 
 
-def test_what_is_sent_ahead_is_named_by_all_that_it_depends_on(made):
+def test_what_is_sent_ahead_is_named_by_all_that_it_depends_on():
+    made = bench(inputs=(5, 6))
     keys = {made.view.shown}
     for name, value in (("engine", "emulated nccl 1.9"), ("barrier_value", 9), ("case", 5), ("counts", (2, 2))):
         setattr(made, name, value)

@@ -20,7 +20,7 @@ SAMPLE = (
     "test_accumulate_gradients_no_sync",
     "test_barrier_full_group",
     "test_DistributedDataParallel_requires_grad",
-    "test_ddp_logging_data_cpu",
+    "test_ddp_zero_output_features",
     "test_get_future",
     "test_gather_object_subgroup",
     "test_ddp_namedtuple",
