@@ -19,6 +19,7 @@ from typing import Any, Literal, Required, TypedDict, TypeVar, get_type_hints, o
 import polars as pl
 
 from joinlab import archive
+from joinlab.backend.calls import REFUSAL
 from joinlab.errors import RankError
 from joinlab.ops import LONG_VALUES, POINT_TO_POINT, AboutNccl, Stood, decode_values
 from joinlab.ops import CallRow as CallRow
@@ -27,7 +28,6 @@ from joinlab.ops import SpanRow as SpanRow
 from joinlab.program.conforming import misfit
 from joinlab.program.parting import Parting
 from joinlab.program.replicas import Replica
-from joinlab.rules.calls import REFUSAL
 
 CALL_COLUMNS: Mapping[str, pl.DataType] = {
     "rank": pl.Int64(),  # global rank that issued the call

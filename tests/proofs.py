@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from joinlab import Timeline, emulate
+from joinlab.backend.calls import call_of, setting_of
 from joinlab.errors import LaunchError
-from joinlab.rules.calls import call_of, setting_of
-from joinlab.rules.proof import blocked_calls
+from joinlab.proof import blocked_calls
 from joinlab.story.scene import Scene
 from joinlab.timeline import EndKind
 from tests.random_programs import draw, program_of

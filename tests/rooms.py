@@ -47,8 +47,8 @@ def modules() -> dict[str, Path]:
 def room_of(module: str) -> str:
     """The room a module lies in.
 
-    >>> room_of("joinlab.rules.nccl"), room_of("joinlab.timeline"), room_of("joinlab.__main__")
-    ('rules', 'timeline', 'joinlab')
+    >>> room_of("joinlab.nccl.rule"), room_of("joinlab.timeline"), room_of("joinlab.__main__")
+    ('nccl', 'timeline', 'joinlab')
     """
     parts = module.split(".")
     return TOP if len(parts) == 1 or parts[1] == "__main__" else parts[1]

@@ -17,11 +17,11 @@ from timelines import documented_rows
 import joinlab
 from joinlab import cases
 from joinlab.emulator.emulate import emulate
-from joinlab.emulator.gloo import GlooFabric
 from joinlab.emulator.host import Host
-from joinlab.emulator.nccl import Communicator, NcclFabric
 from joinlab.emulator.run import Emulation
 from joinlab.errors import ProgramError
+from joinlab.gloo.fabric import GlooFabric
+from joinlab.nccl.fabric import Communicator, NcclFabric
 from joinlab.timeline import Timeline
 from tests.agreement import differences
 

@@ -11,9 +11,9 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from joinlab import emulate
-from joinlab.emulator.gloo import GlooFabric
-from joinlab.emulator.nccl import NcclFabric
 from joinlab.errors import LaunchError
+from joinlab.gloo.fabric import GlooFabric
+from joinlab.nccl.fabric import NcclFabric
 from joinlab.ops import decode_values
 
 F32, I64, U8 = torch.float32, torch.int64, torch.uint8
@@ -102,7 +102,7 @@ def test_a_skewed_pair_poisons_the_next():
 @pytest.mark.parametrize(("n", "op"), list(product([1, 2, 3, 5], ["SUM", "MAX", "AVG", "PRODUCT"])))
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "float64"])
 def test_the_ring_sums_as_the_direct_path_does(n, op, dtype, monkeypatch):
-    from joinlab.emulator.nccl import Communicator
+    from joinlab.nccl.fabric import Communicator
 
     def program(rank, inputs):
         found = []

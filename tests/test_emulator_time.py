@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 from joinlab import cases, emulate, launch
 from joinlab.analysis.wording import assumed
-from joinlab.emulator.clock import ISSUE_NS
+from joinlab.backend.clock import ISSUE_NS
 
 SECOND = 1_000_000_000
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from joinlab.backend.calls import setting_of
 from joinlab.recorder.events import CHUNK, EventLog, LogTail, values_text
 from joinlab.recorder.rank_log import RankLog, about_groups
-from joinlab.rules.calls import setting_of
 from joinlab.timeline import Ending, EndKind
 
 

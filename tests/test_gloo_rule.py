@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joinlab.rules.calls import Blocker, IssuedCall, Setting, by_group, call_of
-from joinlab.rules.gloo import blocked
+from joinlab.backend.calls import Blocker, IssuedCall, Setting, by_group, call_of
+from joinlab.gloo.rule import blocked
 
 ROOTED = {"broadcast", "gather", "scatter", "reduce"}
 EXACT = ["all_reduce", "all_gather", "all_to_all", "barrier", "broadcast", "gather", "scatter"]

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from joinlab import emulate
-from joinlab.emulator.nccl_kernels import Kernels
+from joinlab.nccl.kernels import Kernels
 from joinlab.ops import decode_values
 
 FILE = Path(__file__).parent.parent / "data" / "nccl_lines.jsonl.gz"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from joinlab.backend.calls import setting_of
 from joinlab.recorder.nccl_log import NcclLog, rings_in
 from joinlab.recorder.rank_log import RankLog, about_groups
-from joinlab.rules.calls import setting_of
 
 # Lines that others published: pytorch/pytorch#75658, and NVIDIA/nccl#514, whose NCCL cut long lines.
 LOG = b"""\

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joinlab.rules.calls import Blocker, IssuedCall, Setting, by_group
-from joinlab.rules.nccl import NCCL_STEPS, Ring, blocked, steps
+from joinlab.backend.calls import Blocker, IssuedCall, Setting, by_group
+from joinlab.nccl.ring import NCCL_STEPS, Ring, steps
+from joinlab.nccl.rule import blocked
 
 AR, BC, AG = "all_reduce", "broadcast", "all_gather"
 

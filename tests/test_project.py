@@ -112,13 +112,17 @@ def test_teaching_programs_import_pytorch_and_nothing_of_joinlab_but_words(room:
 
 
 @pytest.mark.parametrize(
-    "module", modules_in("timeline", "archive", "errors", "ops", "rules", "analysis", "picture", "cli")
+    "module",
+    [
+        *modules_in("timeline", "archive", "errors", "ops", "proof", "analysis", "picture", "cli"),
+        *(f"joinlab.{one}" for one in ("backend.calls", "gloo.messages", "gloo.rule", "nccl.ring", "nccl.rule")),
+    ],
 )
 def test_what_reads_a_timeline_loads_no_torch(module: str) -> None:
     assert "torch" not in packages(module)
 
 
-@pytest.mark.parametrize("module", modules_in("rules", "program", "ops", "errors", "recorder"))
+@pytest.mark.parametrize("module", modules_in("backend", "gloo", "nccl", "program", "ops", "errors", "recorder"))
 def test_what_a_rank_loads_is_without_polars(module: str) -> None:
     assert "polars" not in packages(module)
 

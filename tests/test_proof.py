@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from timelines import SIZES, case_timeline
 
 from joinlab import diagnose, emulate
+from joinlab.backend.calls import Blocker, IssuedCall, Setting, call_of
 from joinlab.cases import DOCUMENTED
-from joinlab.rules.calls import Blocker, IssuedCall, Setting, call_of
-from joinlab.rules.proof import Proof, Wait, blocked_calls, prove
+from joinlab.proof import Proof, Wait, blocked_calls, prove
 from joinlab.timeline import EndKind
 from tests.proofs import judge, runs
 

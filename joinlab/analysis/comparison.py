@@ -18,7 +18,7 @@ from typing import Any
 from joinlab.analysis.matching import Matched, Slot
 from joinlab.analysis.meanings import conclusion, quoted
 from joinlab.analysis.wording import at_input, input_or_step, ranks_text, tensor
-from joinlab.rules.calls import elements_of
+from joinlab.backend.calls import elements_of
 from joinlab.timeline import Timeline
 
 Call = Mapping[str, Any]

@@ -19,9 +19,9 @@ import numpy as np
 
 from joinlab.analysis.meanings import shadows
 from joinlab.analysis.reading import Flags, Numbers, Reading, read
+from joinlab.backend.calls import IssuedCall, call_of, elements_of
+from joinlab.gloo.messages import kind as gloo_kind
 from joinlab.ops import FACTS, POINT_TO_POINT
-from joinlab.rules import gloo as gloo_rule
-from joinlab.rules.calls import IssuedCall, call_of, elements_of
 from joinlab.timeline import CallRow, Timeline, backend_of, derived
 
 
@@ -156,7 +156,7 @@ def _meet(members: Sequence[CallRow], backend: object, lost: Sequence[int]) -> b
         return len(members) + len(lost) == 2
     if backend == "nccl":
         return True
-    return len({(gloo_rule.kind(row["op"], row["dtype"]), row["root"]) for row in members}) == 1
+    return len({(gloo_kind(row["op"], row["dtype"]), row["root"]) for row in members}) == 1
 
 
 def _differences(members: Sequence[CallRow]) -> tuple[str, ...]:

@@ -18,9 +18,9 @@ from joinlab.analysis.folding import Folding
 from joinlab.analysis.matching import Slot
 from joinlab.analysis.meanings import FAMILY, parts, shadows
 from joinlab.analysis.wording import counts_steps
+from joinlab.backend.calls import elements_of
 from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.program.labels import kind_of
-from joinlab.rules.calls import elements_of
 from joinlab.timeline import CallRow, EndKind, Timeline
 
 FURTHEST = 4

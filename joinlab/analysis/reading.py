@@ -27,8 +27,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from joinlab.backend.calls import ANY_SOURCE
 from joinlab.ops import POINT_TO_POINT, Op
-from joinlab.rules.calls import ANY_SOURCE
 from joinlab.timeline import Timeline, backend_of, derived
 
 MOST = 4000

@@ -22,8 +22,8 @@ import numpy as np
 import polars as pl
 
 from joinlab.analysis.wording import group_text
+from joinlab.backend.calls import elements_of
 from joinlab.ops import FACTS, POINT_TO_POINT, Op
-from joinlab.rules.calls import elements_of
 from joinlab.timeline import Timeline
 
 WINDOW = 600

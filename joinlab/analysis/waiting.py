@@ -37,8 +37,8 @@ import polars as pl
 from joinlab.analysis.reading import read
 from joinlab.analysis.strays import Paths, Why
 from joinlab.analysis.wording import group_text
+from joinlab.backend.calls import elements_of
 from joinlab.ops import FACTS, Op
-from joinlab.rules.calls import elements_of
 from joinlab.timeline import EndKind, Progress, Timeline, backend_of, derived
 
 _PAIRS = (Op.SEND.value, Op.RECV.value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from joinlab.emulator.model import Knobs
+from joinlab.backend.model import Knobs
 from joinlab.emulator.run import Emulation
 from joinlab.emulator.scheduler import current
 from joinlab.errors import LaunchError, ProgramError

@@ -10,16 +10,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 
+from joinlab.backend.clock import check_costs
+from joinlab.backend.model import Knobs
 from joinlab.emulator.again import Again
-from joinlab.emulator.clock import check_costs
 from joinlab.emulator.copies import LARGE
-from joinlab.emulator.model import Knobs
 from joinlab.emulator.run import Emulation
 from joinlab.emulator.scheduler import current
 from joinlab.emulator.warm_up import warm_up
 from joinlab.errors import ProgramError
+from joinlab.nccl.ring import LL_BYTES
 from joinlab.program.program import Program, check_inputs, check_program, check_seed, current_folder, program_name
-from joinlab.rules.nccl import LL_BYTES
 from joinlab.timeline import Timeline
 
 MAX_EMULATED_RANKS = 1024
@@ -55,7 +55,7 @@ def emulate(
                        barrier reads all of it
     pad                32 bits that no one had set: the upper half of an NCCL line that holds only 4 bytes of data, and
                        memory beyond a tensor's storage
-    gpu                "V100", "A100" or "H100": from which size on NCCL leaves the LL protocol, see rules/nccl.py
+    gpu                "V100", "A100" or "H100": from which size on NCCL leaves the LL protocol, see nccl/ring.py
     independent_threads  the threads of a warp progress apart, as since Volta; False: as on Pascal
     seed               seeds torch, numpy and random on every rank: one int for all, one per rank, or None
     seconds_per_input  virtual time of one input's forward and backward pass: one number, or one per rank

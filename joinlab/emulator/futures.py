@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from joinlab.emulator.model import EmulatedCall
+from joinlab.backend.model import EmulatedCall
 
 
 class Futures:

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from joinlab.backend.model import EmulatedCall, Fabric
 from joinlab.emulator.futures import outputs
-from joinlab.emulator.gloo import GlooFabric
-from joinlab.emulator.gloo_monitored import DEFAULT_TIMEOUT, monitored_barrier
 from joinlab.emulator.host import Host
-from joinlab.emulator.model import EmulatedCall, Fabric
+from joinlab.gloo.fabric import GlooFabric
+from joinlab.gloo.monitored import DEFAULT_TIMEOUT, monitored_barrier
 from joinlab.ops import Op
 from joinlab.program.process_group import COALESCED, METHODS, Numbering
 

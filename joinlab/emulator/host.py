@@ -22,18 +22,18 @@ from typing import Any, NoReturn, Protocol
 
 import torch
 
-from joinlab.emulator.clock import ISSUE_NS
+from joinlab.backend.clock import ISSUE_NS
+from joinlab.backend.model import EmulatedCall, Group, Knobs
+from joinlab.backend.payload import Part, values
 from joinlab.emulator.futures import Futures
-from joinlab.emulator.gloo import gloo_timeout
 from joinlab.emulator.kinds import KINDS, parts_of
-from joinlab.emulator.model import EmulatedCall, Group, Knobs
 from joinlab.emulator.own import Own
-from joinlab.emulator.payload import Part, values
 from joinlab.emulator.progress import Progress
 from joinlab.emulator.reducer import Reducer
 from joinlab.emulator.scheduler import Baton, RankEnded, current
 from joinlab.emulator.waits import Wait, Waits
 from joinlab.errors import LaunchError
+from joinlab.gloo.fabric import gloo_timeout
 from joinlab.ops import POINT_TO_POINT, CallRow, Op
 from joinlab.program.process_group import METHODS, begin, tensors_in
 from joinlab.program.replicas import Replicas

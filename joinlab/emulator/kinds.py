@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from joinlab.emulator.model import CallKind, Group
-from joinlab.emulator.payload import Part
+from joinlab.backend.model import CallKind, Group
+from joinlab.backend.payload import Part
 from joinlab.ops import MAX_VALUES, POINT_TO_POINT, Op
 from joinlab.program.labels import Stacks, call_site, label
 from joinlab.program.process_group import METHODS, dtype_of, options_key, options_of, tensors_in

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from joinlab.emulator.clock import FORWARD_SHARE
+from joinlab.backend.clock import FORWARD_SHARE
 from joinlab.emulator.reducer import Reducer
 from joinlab.emulator.waits import Waits
 from joinlab.ops import CallRow, Source, SpanRow

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch.autograd import Variable
 
+from joinlab.backend.model import EmulatedCall
+from joinlab.backend.payload import elements
 from joinlab.emulator.buckets import BucketRebuild
 from joinlab.emulator.futures import Futures, outputs
-from joinlab.emulator.model import EmulatedCall
-from joinlab.emulator.payload import elements
 from joinlab.emulator.waits import Wait, Waits
 
 

@@ -13,17 +13,18 @@ from torch._C._distributed_c10d import _unregister_all_process_groups
 from torch.distributed import distributed_c10d as c10d
 
 from joinlab._version import __version__
-from joinlab.emulator.clock import EXIT_NS
-from joinlab.emulator.gloo import GlooFabric
+from joinlab.backend.clock import EXIT_NS
+from joinlab.backend.model import EmulatedCall, Fabric, Knobs, Rank
 from joinlab.emulator.group import EmulatedGroup
 from joinlab.emulator.host import Host
 from joinlab.emulator.isolation import Isolation
-from joinlab.emulator.model import EmulatedCall, Fabric, Knobs, Rank
-from joinlab.emulator.nccl import NcclFabric, watchdog_text
 from joinlab.emulator.own import Own
 from joinlab.emulator.scheduler import Baton, RankEnded, one_at_a_time, still_runs
 from joinlab.emulator.store import SharedStore
 from joinlab.errors import LaunchError, LaunchInterrupted
+from joinlab.gloo.fabric import GlooFabric
+from joinlab.nccl.fabric import NcclFabric, watchdog_text
+from joinlab.nccl.ring import TUNED_RANKS
 from joinlab.ops import CallRow, group_names
 from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text
 from joinlab.program.program import Inputs, Program, call_program, program_name
@@ -31,7 +32,6 @@ from joinlab.program.replicas import differing_replicas
 from joinlab.program.sources import other_functions, source_of
 from joinlab.program.steps import BY_BACKWARD, settle_steps
 from joinlab.program.ways import Way
-from joinlab.rules.nccl import TUNED_RANKS
 from joinlab.timeline import Emulation as EmulationMeta
 from joinlab.timeline import Ending, EndKind, Meta, Timeline, Watched, timeline_from_rows
 

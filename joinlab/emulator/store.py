@@ -7,7 +7,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from joinlab.emulator.model import Rank
+from joinlab.backend.model import Rank
 from joinlab.emulator.scheduler import current
 
 

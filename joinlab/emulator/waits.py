@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from joinlab.emulator.clock import POLL_NS
+from joinlab.backend.clock import POLL_NS
+from joinlab.backend.model import EmulatedCall
 from joinlab.emulator.futures import Futures
-from joinlab.emulator.model import EmulatedCall
 from joinlab.emulator.scheduler import Baton, RankThread
 
 NAPS = 1_000

@@ -13,16 +13,16 @@ from typing import Any
 import psutil
 
 from joinlab.analysis.wording import ranks_text
+from joinlab.backend.calls import Setting, setting_of
 from joinlab.errors import TimelineFileError
 from joinlab.importers.clocks import Offset, offsets
 from joinlab.ops import POINT_TO_POINT, CallRow, SpanRow
 from joinlab.program.steps import BY_BACKWARD, settle_steps
+from joinlab.proof import Wait, prove
 from joinlab.recorder.bounded_log import parse_segment_name
 from joinlab.recorder.events import LogTail
 from joinlab.recorder.rank_log import MOST_RANKS, RankLog, about_groups, functions_of
 from joinlab.recorder.ways import keep_ways
-from joinlab.rules.calls import Setting, setting_of
-from joinlab.rules.proof import Wait, prove
 from joinlab.timeline import RUNNING, Clock, Ending, EndKind, Meta, Process, Timeline, timeline_from_rows
 
 MOST_FILE_BYTES = 4 << 30

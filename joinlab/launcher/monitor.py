@@ -2,7 +2,7 @@
 
 While the ranks run, this process only looks: at what they write (run_files.py), and, once nothing has been written for
 a moment, at what every living rank waits for. If the matching rule shows that none of those calls can complete, that is
-a proven hang, and the run is over (rules/proof.py). Where the rule cannot tell, the run ends after `no_progress`
+a proven hang, and the run is over (proof.py). Where the rule cannot tell, the run ends after `no_progress`
 seconds without an event, and the Timeline says "suspected".
 
 Reading the ranks' logs one after the other still gives a sound proof: a rank writes a call down before it issues it, so
@@ -27,6 +27,7 @@ from typing import Any
 import psutil
 
 from joinlab._version import __version__
+from joinlab.backend.calls import setting_of
 from joinlab.errors import LaunchError, LaunchInterrupted, ProgramError
 from joinlab.interrupts import take_interrupt
 from joinlab.launcher.forkclient import ForkServer
@@ -34,11 +35,10 @@ from joinlab.launcher.rank_ends import ended
 from joinlab.launcher.run_files import RunFiles
 from joinlab.launcher.terminal import Bar, Listener, Told
 from joinlab.program.steps import BY_BACKWARD, settle_steps
+from joinlab.proof import Wait, prove
 from joinlab.recorder.events import now
 from joinlab.recorder.rank_log import about_groups, functions_of
 from joinlab.recorder.ways import keep_ways
-from joinlab.rules.calls import setting_of
-from joinlab.rules.proof import Wait, prove
 from joinlab.timeline import Ending, EndKind, Meta, Timeline, timeline_from_rows
 
 POLL_S = 0.005

@@ -14,8 +14,8 @@ from typing import Any
 
 from joinlab.analysis.meanings import conclusion
 from joinlab.analysis.wording import at_input, input_or_step, shapes
+from joinlab.backend.calls import elements_of
 from joinlab.ops import MAX_VALUES, POINT_TO_POINT, decode_values
-from joinlab.rules.calls import elements_of
 from joinlab.timeline import Meta
 
 Details = tuple[tuple[str, str], ...]

@@ -17,8 +17,8 @@ from joinlab.analysis.folding import Fold, Part
 from joinlab.analysis.matching import Matched, Slot
 from joinlab.analysis.meanings import is_setup, quoted, shadows
 from joinlab.analysis.wording import at_input, counts_steps, input_or_step, listed, ranks_text, short_site, tensor
+from joinlab.backend.calls import elements_of
 from joinlab.ops import POINT_TO_POINT, CallRow, Op, op_of
-from joinlab.rules.calls import elements_of
 from joinlab.timeline import Meta
 
 Row = CallRow

@@ -1,6 +1,6 @@
 """NCCL's own log of one process, from which the recorder reads the order of a communicator's ranks on the ring.
 
-Where calls do not fit, that order decides which of them complete (rules/nccl.py), and no API tells it. NCCL prints it,
+Where calls do not fit, that order decides which of them complete (nccl/ring.py), and no API tells it. NCCL prints it,
 from the first rank of each communicator, while it makes it:
 
     node7:4711:4890 [0] NCCL INFO Channel 00/02 :    0   3   2   1

@@ -13,8 +13,8 @@ from joinlab.analysis.parting import Parting, Side
 from joinlab.analysis.source import SourceTexts
 from joinlab.analysis.waiting import WaitGraph, who_waits
 from joinlab.analysis.wording import group_text
-from joinlab.rules.calls import Blocked, Blocker, Key, setting_of
-from joinlab.rules.proof import Proof, Wait, blocked_calls, prove
+from joinlab.backend.calls import Blocked, Blocker, Key, setting_of
+from joinlab.proof import Proof, Wait, blocked_calls, prove
 from joinlab.story.lines import Call, Line, LineKind, SourceLine
 from joinlab.timeline import CallRow, EndKind, Timeline
 

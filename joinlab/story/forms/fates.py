@@ -13,9 +13,9 @@ from typing import Any
 
 from joinlab.analysis.matching import Slot
 from joinlab.analysis.wording import differing_text, good, short_site, tensor
+from joinlab.backend.calls import Key
 from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.program.labels import kind_of
-from joinlab.rules.calls import Key
 from joinlab.story.lines import Call, Line, LineKind, SourceLine
 from joinlab.story.scene import Scene
 from joinlab.story.words import ENDINGS, Text, full, is_or_are, listing, s, say, who

@@ -13,9 +13,9 @@ from dataclasses import replace
 
 from joinlab.analysis.matching import Slot
 from joinlab.analysis.wording import at_input
+from joinlab.backend.calls import elements_of
 from joinlab.ops import Op, decode_values
 from joinlab.program.parting import are_gradients, makes_a_model
-from joinlab.rules.calls import elements_of
 from joinlab.story.forms import meeting
 from joinlab.story.lines import Line
 from joinlab.story.scene import Scene

@@ -9,9 +9,9 @@ from functools import partial
 from joinlab.analysis.matching import Slot
 from joinlab.analysis.parting import Fit, Place, place_of
 from joinlab.analysis.wording import tensor
+from joinlab.backend.calls import elements_of
 from joinlab.ops import POINT_TO_POINT
 from joinlab.program.parting import Key
-from joinlab.rules.calls import elements_of
 from joinlab.story.forms import meeting
 from joinlab.story.lines import Line, LineKind, Value
 from joinlab.story.scene import Scene

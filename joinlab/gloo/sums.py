@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from joinlab.emulator.payload import Bytes
+from joinlab.backend.payload import Bytes
 
 _NUMPY: dict[torch.dtype, Any] = {
     torch.float32: np.float32,

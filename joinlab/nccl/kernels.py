@@ -28,9 +28,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from joinlab.emulator.payload import Bytes, read
+from joinlab.backend.payload import Bytes, read
+from joinlab.nccl.ring import LINE_BYTES
 from joinlab.ops import FACTS, Op
-from joinlab.rules.nccl import LINE_BYTES
 
 _INTEGERS: dict[torch.dtype, Any] = {
     torch.int64: np.int64,

@@ -25,6 +25,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
+from joinlab.ops import Op
+
 Way = Literal["send", "recv"]
 
 WORK, ARRIVED = 0, 1
@@ -62,6 +64,17 @@ class Sum(NamedTuple):
 
 
 Steps = Iterator[Post | Wait | Sum]
+
+
+def kind(op: str, dtype: str | None = None) -> str:
+    """What gloo makes of an op: calls of different kinds never meet. A sparse all_reduce is all-gathers.
+
+    >>> kind("reduce_scatter"), kind("barrier"), kind("all_reduce", "sparse float32")
+    ('all_reduce', 'barrier', 'all_gather')
+    """
+    if dtype is not None and dtype.startswith("sparse"):
+        return str(Op.ALL_GATHER)
+    return str(Op.ALL_REDUCE if op == Op.REDUCE_SCATTER else op)
 
 
 def segments(nbytes: int, item: int, size: int) -> tuple[int, int]:

@@ -9,7 +9,7 @@ same number and kind, whatever else they disagree in:
                    meet          never meet         meet
 
 A collective whose ranks all run it, and agree, is carried out at once (`_carry_out`). Where they disagree, or some
-never come, each rank's part runs message by message, as the algorithms of `gloo_algorithms` post them (`_begin`): a
+never come, each rank's part runs message by message, as the algorithms of `network` post them (`_begin`): a
 send waits for its receiver; a message that is too long for its receiver aborts that process; one that is too short
 fills a part, silently. When a rank's process ends, its connections close, and every rank that has posted a message to
 it, or does so later, gets an error.
@@ -33,18 +33,18 @@ from typing import Any
 
 import torch
 
-from joinlab.emulator import gloo_algorithms, gloo_checks
-from joinlab.emulator.gloo_algorithms import Buffer, Network
-from joinlab.emulator.gloo_jobs import Job, jobs_of
-from joinlab.emulator.model import EmulatedCall, Machine
-from joinlab.emulator.payload import Part, agree, len_of, look, move, read, waits_for, write
+from joinlab.backend.model import EmulatedCall, Machine
+from joinlab.backend.payload import Part, agree, len_of, look, move, read, waits_for, write
+from joinlab.gloo.checks import check
+from joinlab.gloo.jobs import Job, jobs_of
+from joinlab.gloo.network import Buffer, Network, program, summed, summed_sparse
 from joinlab.ops import FACTS, GLOO_THREADS, POINT_TO_POINT, Op
 
 
 class Task:
     """One collective of one rank, as a worker thread carries it out: a call, or one part of a coalesced one.
 
-    job        what PyTorch makes of the call (`gloo_jobs`), and `op` what gloo runs of it
+    job        what PyTorch makes of the call (`jobs`), and `op` what gloo runs of it
     part       the memory, once a worker has begun with it
     number     among the collectives of the group, from 0: gloo's tag
     at_ns      how far its rank's worker has come with it, on the virtual clock
@@ -95,7 +95,7 @@ class GlooFabric:
 
     def check(self, call: EmulatedCall) -> None:
         """Raise what gloo refuses when it is handed the call."""
-        gloo_checks.check(call)
+        check(call)
         self.check_connection(call)
 
     def check_connection(self, call: EmulatedCall) -> None:
@@ -280,7 +280,7 @@ class GlooFabric:
         if tasks[0].job.sparse is not None:
             self._sum_sparse(tasks)
         elif op in (Op.ALL_REDUCE, Op.REDUCE):
-            total = gloo_algorithms.summed(parts[0].dtype, tasks[0].job.reduce_op, [look(part.ins) for part in parts])
+            total = summed(parts[0].dtype, tasks[0].job.reduce_op, [look(part.ins) for part in parts])
             for part in parts if op is Op.ALL_REDUCE else parts[one.root : one.root + 1]:
                 write(part.outs, total)
         elif op is not Op.BARRIER:
@@ -300,7 +300,7 @@ class GlooFabric:
         """Carry out an all_reduce of sparse tensors of one shape."""
         tensors = [task.job.sparse for task in tasks if task.job.sparse is not None]
         with torch.no_grad():
-            total = gloo_algorithms.summed_sparse([tensor.detach().coalesce() for tensor in tensors])
+            total = summed_sparse([tensor.detach().coalesce() for tensor in tensors])
             for tensor in tensors:
                 tensor.copy_(total)
 
@@ -352,7 +352,7 @@ class GlooFabric:
         """Run this rank's part of the collective message by message, and then `abort` who must."""
         if task.done or task.program is not None:
             return
-        task.program = gloo_algorithms.program(self._network, task, self.size)
+        task.program = program(self._network, task, self.size)
         self._advance(task, abort)
 
     def _advance(self, task: Task, abort: bool = True) -> None:

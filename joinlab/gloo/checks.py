@@ -1,7 +1,7 @@
 """What PyTorch refuses when it hands gloo a call, before any worker sees it, in PyTorch's own words.
 
 Sources: the functions of the same names in torch/csrc/distributed/c10d/ProcessGroupGloo.cpp, assertTypeAndSizesMatch
-and its siblings in Utils.hpp, PyTorch v2.13.0. What a worker refuses later, at wait(), is in `gloo_jobs`.
+and its siblings in Utils.hpp, PyTorch v2.13.0. What a worker refuses later, at wait(), is in `jobs`.
 """
 
 from __future__ import annotations
@@ -12,23 +12,11 @@ from typing import Any
 
 import torch
 
-from joinlab.emulator.gloo_jobs import WHOLE
-from joinlab.emulator.model import EmulatedCall
+from joinlab.backend.checks import C_NAMES, check_alike, check_at_root, sizes
+from joinlab.backend.model import EmulatedCall
+from joinlab.gloo.jobs import WHOLE
 from joinlab.ops import FACTS, Op
 from joinlab.program.process_group import METHODS, tensors_in
-
-_C_NAMES = {
-    torch.float32: "float",
-    torch.float64: "double",
-    torch.float16: "c10::Half",
-    torch.bfloat16: "c10::BFloat16",
-    torch.int64: "long int",
-    torch.int32: "int",
-    torch.int16: "short int",
-    torch.int8: "signed char",
-    torch.uint8: "unsigned char",
-    torch.bool: "bool",
-}
 
 _C_OPS = {"_allgather_base": "allgather", "all_gather_single": "allgather"}
 
@@ -57,7 +45,7 @@ def check(call: EmulatedCall) -> None:
             outs = list(torch.chunk(outs[0], size)) if name in WHOLE else outs
             if len(outs) != size:
                 raise _refused(told, f"invalid output tensor list at index 0 (expected length {size}, got {len(outs)})")
-            _check_alike(partial(_refused, told), outs, one)
+            check_alike(partial(_refused, told), outs, one)
         case Op.GATHER | Op.SCATTER if call.place == call.root:
             check_at_root(partial(_refused, told), op, args, size)
         case Op.REDUCE_SCATTER:
@@ -67,8 +55,8 @@ def check(call: EmulatedCall) -> None:
             for side, list_ in (("input", ins), ("output", outs)):
                 if len(list_) != size:
                     raise _refused(told, f"{side} tensor list size {len(list_)} does not match world size {size}")
-            _check_alike(partial(_refused, told), ins, ins[0])
-            _check_alike(partial(_refused, told), outs, ins[0])
+            check_alike(partial(_refused, told), ins, ins[0])
+            check_alike(partial(_refused, told), outs, ins[0])
         case Op.ALL_TO_ALL if not all(tensor.is_contiguous() for tensor in tensors):
             raise ValueError("Tensors must be contiguous")
         case _:
@@ -109,30 +97,6 @@ def _check_all_reduce(name: str, tensors: Sequence[torch.Tensor], reduce_op: str
                 raise _refused(name, wrong)
 
 
-def _check_alike(refused: Callable[[str], Exception], tensors: Sequence[torch.Tensor], one: torch.Tensor) -> None:
-    """assertTypeAndSizesMatch()."""
-    for index, tensor in enumerate(tensors):
-        if tensor.dtype != one.dtype:
-            expected, got = (_options(each) for each in (one, tensor))
-            raise refused(f"invalid tensor type at index {index} (expected {expected}, got {got})")
-        if tensor.shape != one.shape:
-            expected, got = (_sizes(each) for each in (one, tensor))
-            raise refused(f"invalid tensor size at index {index} (expected {expected}, got {got})")
-
-
-def check_at_root(refused: Callable[[str], Exception], op: Op, args: Sequence[Any], size: int) -> None:
-    """What gather() and scatter() of either backend refuse at the root; `refused` makes its error of a text."""
-    many, side = (args[0], "output") if op is Op.GATHER else (args[1], "input")
-    (one,) = tensors_in(args[1] if op is Op.GATHER else args[0])
-    tensors = tensors_in(many)
-    if len(tensors) != size:
-        raise refused(
-            f"Incorrect {side} list size {len(tensors)}. {side.capitalize()} list size should be {size}, "
-            "same as size of the process group."
-        )
-    _check_alike(refused, tensors, one)
-
-
 def _check_coalesced_gather(args: Sequence[Any], size: int) -> None:
     ins = tensors_in(args[1])
     chunked: Callable[[Any], list[torch.Tensor]] = lambda outs: [t for out in outs for t in torch.chunk(out, size)]  # noqa: E731
@@ -144,8 +108,7 @@ def _check_coalesced_gather(args: Sequence[Any], size: int) -> None:
             if out.shape != one.shape:
                 raise _refused(
                     "allgather_coalesced",
-                    f"invalid size of output tensor at index {index} "
-                    f"(expected length {_sizes(one)}, got {_sizes(out)})",
+                    f"invalid size of output tensor at index {index} (expected length {sizes(one)}, got {sizes(out)})",
                 )
 
 
@@ -166,7 +129,7 @@ def _check_reduce_scatter(
     for out, one in zip(outs, ins, strict=True):
         if out.dtype != one.dtype:
             raise _failed(
-                1536, "outputTensors[i].dtype() == inputTensors[i].dtype()", *(_C_NAMES[t.dtype] for t in (out, one))
+                1536, "outputTensors[i].dtype() == inputTensors[i].dtype()", *(C_NAMES[t.dtype] for t in (out, one))
             )
         if out.size(0) * size != one.size(0):
             raise _failed(1537, "outputShape[0] * worldSize == inputShape[0]", out.size(0) * size, one.size(0))
@@ -177,15 +140,3 @@ def _check_reduce_scatter(
 
 def _failed(line: int, check: str, *sides: object) -> RuntimeError:
     return RuntimeError(f"[ProcessGroupGloo.cpp:{line}] Check failed: {check} ({sides[0]} vs. {sides[1]}). \n")
-
-
-def _sizes(tensor: torch.Tensor) -> str:
-    return f"({', '.join(map(str, tensor.shape))})"
-
-
-def _options(tensor: torch.Tensor) -> str:
-    name = _C_NAMES.get(tensor.dtype, str(tensor.dtype)[6:])
-    return (
-        f"TensorOptions(dtype={name}, device=cpu, layout=Strided, requires_grad=false (default), "
-        "pinned_memory=false (default), memory_format=(nullopt))"
-    )

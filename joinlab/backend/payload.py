@@ -1,7 +1,7 @@
 """What moves: the bytes of tensors, and where they go when the ranks of a collective agree.
 
 Memory is read and written as flat arrays of bytes, as a backend does: without autograd, and whatever the dtype. Sums
-are each backend's own: see nccl_kernels.py and gloo_sums.py.
+are each backend's own: see nccl/kernels.py and gloo/sums.py.
 """
 
 from __future__ import annotations

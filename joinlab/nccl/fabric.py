@@ -2,7 +2,7 @@
 
 While the calls of all ranks fit together, a slot is carried out as soon as the last rank has issued it. From the first
 slot that does not fit, and where no rank can go on otherwise, the calls run step by step on the ring of
-`joinlab.rules.nccl`, with the bytes that its lines carry (nccl_motion.py), until it is at rest again. So what the
+`ring.py`, with the bytes that its lines carry (motion.py), until it is at rest again. So what the
 emulator does with calls that do not fit is what the rule proves of them.
 
     queued          all ranks' next calls fit: carried out at once; in `_queues`, by place, what waits for other ranks
@@ -28,14 +28,14 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from joinlab.emulator.model import EmulatedCall, Machine, Rank
-from joinlab.emulator.nccl_checks import check
-from joinlab.emulator.nccl_connections import Connections
-from joinlab.emulator.nccl_kernels import Kernels
-from joinlab.emulator.nccl_motion import Motion, Wiring, reducing, steps_to_peers
-from joinlab.emulator.payload import Bytes, Part, agree, len_of, look, move, waits_for, write
+from joinlab.backend.model import EmulatedCall, Machine, Rank
+from joinlab.backend.payload import Bytes, Part, agree, len_of, look, move, waits_for, write
+from joinlab.nccl.checks import check
+from joinlab.nccl.connections import Connections
+from joinlab.nccl.kernels import Kernels
+from joinlab.nccl.motion import Motion, Wiring, reducing, steps_to_peers
+from joinlab.nccl.ring import Ring, chunk_bytes
 from joinlab.ops import FACTS, POINT_TO_POINT, Needs, Op
-from joinlab.rules.nccl import Ring, chunk_bytes
 
 
 class Communicator:
@@ -79,7 +79,7 @@ class Communicator:
             call.ready_ns = max(call.ready_ns, self.born_ns)
 
     def connect(self, place: int, calls: Sequence[EmulatedCall]) -> None:
-        """The host waits for the hosts of new peers, see `nccl_connections`."""
+        """The host waits for the hosts of new peers, see `connections`."""
         if self.size == 1:
             return
         parts = [(call, part) for call in calls for part in call.parts]

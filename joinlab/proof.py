@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from joinlab.backend.calls import Blocked, Blocker, GroupCalls, IssuedCall, Setting, by_group, call_of
+from joinlab.gloo import rule as gloo_rule
+from joinlab.nccl import rule as nccl_rule
 from joinlab.ops import CallRow
-from joinlab.rules import gloo as gloo_rule
-from joinlab.rules import nccl as nccl_rule
-from joinlab.rules.calls import Blocked, Blocker, GroupCalls, IssuedCall, Setting, by_group, call_of
 
 RULES: Mapping[str, Callable[[GroupCalls, Collection[int]], Blocked]] = {
     "gloo": gloo_rule.blocked,

@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from joinlab.emulator.gloo_checks import check_at_root
-from joinlab.emulator.model import EmulatedCall
+from joinlab.backend.checks import check_at_root
+from joinlab.backend.model import EmulatedCall
 from joinlab.ops import FACTS, Op
 from joinlab.program.process_group import tensors_in
 

@@ -23,9 +23,9 @@ from typing import Any, assert_never
 
 import torch
 
-from joinlab.emulator.gloo_sums import DTYPES
-from joinlab.emulator.model import EmulatedCall
-from joinlab.emulator.payload import Part
+from joinlab.backend.model import EmulatedCall
+from joinlab.backend.payload import Part
+from joinlab.gloo.sums import DTYPES
 from joinlab.ops import Op
 from joinlab.program.process_group import METHODS, tensors_in
 

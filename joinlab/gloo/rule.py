@@ -21,7 +21,7 @@ all-reduces, one for each tensor and each with a number, so the two meet. A send
 and the same tag, in order.
 
 Where sizes differ gloo may wait, fill a part, or abort a process: then the messages of all ranks are played through
-(`gloo_messages`), as if every call that can begin had a thread. If a process would abort, or a record does not tell the
+(`messages`), as if every call that can begin had a thread. If a process would abort, or a record does not tell the
 sizes, nothing is claimed. A peer that has ended closes its connections, which is an error at a rank that has a message
 to it, not a hang: nothing is claimed of that rank either. Each rank has a few threads for its collectives; where their
 number is known, no collective begins behind as many that are stuck.
@@ -34,24 +34,13 @@ from itertools import chain
 from math import prod
 from typing import assert_never
 
+from joinlab.backend.calls import ANY_SOURCE, ITEM_BYTES, Blocked, Blocker, GroupCalls, IssuedCall
+from joinlab.gloo import messages
+from joinlab.gloo.messages import Steps, kind
 from joinlab.ops import FACTS, Needs, Op, op_of
-from joinlab.rules import gloo_messages
-from joinlab.rules.calls import ANY_SOURCE, ITEM_BYTES, Blocked, Blocker, GroupCalls, IssuedCall
-from joinlab.rules.gloo_messages import Steps
 
 Slot = dict[int, IssuedCall]
 """The k-th collective of every rank of a group that issued at least k."""
-
-
-def kind(op: str, dtype: str | None = None) -> str:
-    """What gloo makes of an op: calls of different kinds never meet. A sparse all_reduce is all-gathers.
-
-    >>> kind("reduce_scatter"), kind("barrier"), kind("all_reduce", "sparse float32")
-    ('all_reduce', 'barrier', 'all_gather')
-    """
-    if dtype is not None and dtype.startswith("sparse"):
-        return str(Op.ALL_GATHER)
-    return str(Op.ALL_REDUCE if op == Op.REDUCE_SCATTER else op)
 
 
 def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
@@ -172,7 +161,7 @@ def _play(
     parts = {ranks.index(rank): _steps(call, ranks.index(rank), ranks, even) for rank, call in calls.items()}
     if any(steps is None for steps in parts.values()):
         return {}
-    stand = gloo_messages.run({place: steps for place, steps in parts.items() if steps is not None})
+    stand = messages.run({place: steps for place, steps in parts.items() if steps is not None})
     if stand.overrun:
         return None
     found: dict[int, tuple[Blocker, ...]] = {}
@@ -221,24 +210,24 @@ def _steps(call: IssuedCall, me: int, ranks: Sequence[int], even: bool) -> Steps
     if nbytes is None or item is None:
         return None
     root = ranks.index(call.root) if call.root in ranks else 0
-    if 4 * size * (nbytes // gloo_messages.MAX_SEGMENT + 2 * size) > _MOST_MESSAGES:
+    if 4 * size * (nbytes // messages.MAX_SEGMENT + 2 * size) > _MOST_MESSAGES:
         return None
     match op:
         case Op.ALL_REDUCE | Op.REDUCE_SCATTER:
-            return gloo_messages.all_reduce(me, size, nbytes, item) if nbytes else iter(())
+            return messages.all_reduce(me, size, nbytes, item) if nbytes else iter(())
         case Op.REDUCE:
-            return gloo_messages.reduce(me, size, root, nbytes, item) if nbytes else iter(())
+            return messages.reduce(me, size, root, nbytes, item) if nbytes else iter(())
         case Op.ALL_GATHER:
-            return gloo_messages.all_gather(me, size, nbytes) if nbytes else None
+            return messages.all_gather(me, size, nbytes) if nbytes else None
         case Op.BROADCAST:
-            return gloo_messages.broadcast(me, size, root, nbytes)
+            return messages.broadcast(me, size, root, nbytes)
         case Op.GATHER:
-            return gloo_messages.gather(me, size, root, nbytes)
+            return messages.gather(me, size, root, nbytes)
         case Op.SCATTER:
             lengths = [length for length in _parts(call) if length is not None] or [_SOME_BYTES]
             lengths = [*lengths[:1]] * size if even else lengths
             fits = even or len(lengths) == (size if me == root else 1)
-            return gloo_messages.scatter(me, size, root, lengths) if fits else None
+            return messages.scatter(me, size, root, lengths) if fits else None
         case Op.BARRIER | Op.ALL_TO_ALL | Op.SEND | Op.RECV:
             return None
         case _:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Sequence
 
-from joinlab.emulator.model import EmulatedCall, Rank
+from joinlab.backend.model import EmulatedCall, Rank
 
 _Word = tuple[int, int, int, int]
 """(from, to, distance, round): what one host tells another. The second round is the last loop of P2pSetup."""

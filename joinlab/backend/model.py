@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 import torch
 
-from joinlab.emulator.clock import Costs
-from joinlab.emulator.payload import Part, values
+from joinlab.backend.clock import Costs
+from joinlab.backend.payload import Part, values
 from joinlab.ops import POINT_TO_POINT, CallRow, Op, Source
 from joinlab.program.process_group import Numbering
 

@@ -17,11 +17,10 @@ from typing import Any, cast
 
 import torch
 
-from joinlab.emulator.gloo import GlooFabric
-from joinlab.emulator.model import CallKind, EmulatedCall, Group
-from joinlab.emulator.payload import Part
-from joinlab.ops import Op
-from joinlab.timeline import CallRow
+from joinlab.backend.model import CallKind, EmulatedCall, Group
+from joinlab.backend.payload import Part
+from joinlab.gloo.fabric import GlooFabric
+from joinlab.ops import CallRow, Op
 
 DEFAULT_TIMEOUT = timedelta(minutes=30)
 """default_pg_timeout in torch/distributed/constants.py, PyTorch v2.13.0.

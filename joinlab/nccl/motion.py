@@ -1,6 +1,6 @@
 """How the bytes of calls move over the ring, line by line, once the ranks' calls do not fit.
 
-The ring (rules/nccl.py) decides which lines of which step can go on. A `Motion` carries out what one rank issued as
+The ring (ring.py) decides which lines of which step can go on. A `Motion` carries out what one rank issued as
 one: it takes what the ring lets go on, reduces or copies it, and holds what it sends until the next rank takes it.
 
     Ring.issue(place, motion.steps, motion)
@@ -22,12 +22,12 @@ from typing import assert_never
 import numpy as np
 import torch
 
-from joinlab.emulator.clock import Costs
-from joinlab.emulator.model import EmulatedCall
-from joinlab.emulator.nccl_kernels import Kernels, Memory
-from joinlab.emulator.payload import Bytes, Part, len_of, read, write
+from joinlab.backend.clock import Costs
+from joinlab.backend.model import EmulatedCall
+from joinlab.backend.payload import Bytes, Part, len_of, read, write
+from joinlab.nccl.kernels import Kernels, Memory
+from joinlab.nccl.ring import LINE_BYTES, LL_BYTES, Step, Transfer, chunk_bytes, lines_of, steps
 from joinlab.ops import POINT_TO_POINT, Op
-from joinlab.rules.nccl import LINE_BYTES, LL_BYTES, Step, Transfer, chunk_bytes, lines_of, steps
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The network that carries gloo's messages, and what each message does to memory.
 
-Which messages a collective posts, and where it waits, is told in rules/gloo_messages.py, from gloo's sources. Here they
+Which messages a collective posts, and where it waits, is told in messages.py, from gloo's sources. Here they
 have bytes: `program` is a generator that posts sends and recvs to the `Network`, and yields (buffer, "send" or "recv")
 where gloo calls waitSend or waitRecv. So a mismatch ends here as it does there: it hangs at the same wait, fills the
 same part of a buffer, or aborts the same process.
@@ -20,14 +20,13 @@ from typing import Any, Protocol, assert_never
 import numpy as np
 import torch
 
-from joinlab.emulator.gloo_jobs import Job
-from joinlab.emulator.gloo_sums import combine
-from joinlab.emulator.model import EmulatedCall
-from joinlab.emulator.payload import Bytes, Part, len_of, read, write
+from joinlab.backend.model import EmulatedCall
+from joinlab.backend.payload import Bytes, Part, len_of, read, write
+from joinlab.gloo import messages
+from joinlab.gloo.jobs import Job
+from joinlab.gloo.messages import ARRIVED, WORK, Post, Steps, Sum, Wait
+from joinlab.gloo.sums import combine
 from joinlab.ops import Op
-from joinlab.rules import gloo as gloo_rule
-from joinlab.rules import gloo_messages as messages
-from joinlab.rules.gloo_messages import ARRIVED, WORK, Post, Steps, Sum, Wait
 
 
 class Task(Protocol):
@@ -264,7 +263,7 @@ def chunk(nbytes: int, item: int, size: int) -> int:
 def program(network: Network, task: Task, size: int) -> Waits:
     """This rank's part of the collective, to be run message by message."""
     call, part = task.call, task.part
-    slot = (gloo_rule.kind(Op.ALL_GATHER if task.job.sparse is not None else task.op), task.number)
+    slot = (messages.kind(Op.ALL_GATHER if task.job.sparse is not None else task.op), task.number)
     me, root = call.place, call.root
 
     def play(steps: Steps, *buffers: Buffer) -> Waits:

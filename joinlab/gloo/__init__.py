@@ -1,0 +1,1 @@
+"""Gloo: its messages, the model that carries them, what it refuses, and what it can never complete."""

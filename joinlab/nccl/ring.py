@@ -1,0 +1,312 @@
+"""The ring that NCCL's collectives run on: the steps of each, and how far they get.
+
+NCCL checks nothing. On one communicator the k-th collective of one rank meets the k-th of the other, whatever
+their kinds, dtypes, sizes and operations are. Every collective is a fixed list of steps around a ring: in a
+step a rank receives from the rank before it, sends to the rank after it, or both. The message between two
+neighbours lies in a FIFO of NCCL_STEPS places, a step a place, and the step numbers live as long as the
+communicator. So two collectives that do not fit may still both complete, with nonsense; or one completes and the
+other waits for a step that no rank will take; or both complete and leave the numbers askew, so that the next call,
+though right on both ranks, hangs.
+
+For small messages on two ranks NCCL takes the LL protocol: a step carries lines of LINE_BYTES bytes, each with its
+own flag, and a receiver waits for the lines that *it* expects. A step may carry no line at all (a chunk of the ring
+that lies beyond the end of a small tensor): it is counted, but no receiver waits for it.
+
+`Ring` is that model. The emulator runs it with the bytes that the lines carry (`motion`); the rule (`rule`) runs it
+without them, to see which of the calls that were issued can complete.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol, assert_never
+
+from joinlab.ops import Op, op_of
+
+NCCL_STEPS = 8
+"""Places of a FIFO: a send must wait once this many steps are unread (NCCL v2.29.7-1, src/include/device.h)."""
+
+LINE_BYTES = 8
+"""Bytes of data in one LL line: data1 and data2 of ncclLLFifoLine (NCCL v2.29.7-1, src/include/device.h)."""
+
+WARP_LINES = 32
+"""Lines that the threads of one warp move: a thread has one at a time (LLGenericOp in prims_ll.h, WARP_SIZE)."""
+
+SMALL_BYTES = 16 * 1024
+"""From this size on, all shares together, a message of two ranks runs on a second channel, with FIFOs of its own.
+
+topoGetAlgoInfo (src/enqueue.cc, v2.29.7-1) takes nc channels only where nBytes >= nc * nt * threadThreshold, here
+2 * NCCL_LL_MAX_NTHREADS (512) * NCCL_LL_THREAD_THRESHOLD (8) * 2 ranks; more ranks have a higher bound. One round of LL
+holds twice as much: NCCL_LL_LINES_PER_THREAD (8) * 512 * LINE_BYTES (src/include/device.h).
+"""
+
+LL_BYTES: Mapping[str, int] = {"V100": 512 * 1024, "A100": 1024 * 1024, "H100": 2 * 1024 * 1024}
+"""By GPU kind: up to about here two ranks of one node take LL for an all-reduce; above, LL128 or Simple.
+
+Our own bounds, to one digit: where the tuner switches depends on the bandwidth that it finds for the machine's
+links. `most_ll_bytes` with its llMaxBws, 39 (Volta), 87.7 (Ampere) and 141 (Hopper), is 577, 1,298 and 2,087 kB; on
+links of more than twice that bandwidth the true bound is somewhat lower.
+"""
+
+
+def most_ll_bytes(op: Op, size: int, ll_bandwidth: float = 282.0) -> float:
+    """No machine sends a larger message by the LL protocol on a ring of `size` ranks of one node, if it may use Simple.
+
+    The tuner takes the least of lat + nBytes / (1000 * bw), in us and GB/s (ncclTopoGetAlgoTime). Of a ring on NVLink
+    LL has lat = 6.6 + 0.6 nsteps and bw = min(ll_bandwidth, busBw / 2) * size / nsteps, Simple has 8.4 + 3.4 nsteps and
+    busBw * size / nsteps. The two are equal at most at the nBytes below, which is where busBw is 2 * ll_bandwidth. On
+    PCI, with 1.0 and 5.7 a step, links are so slow that the bound is lower (ncclTunerConstantsDefaults and
+    ncclTopoTuneModel in src/graph/tuning.cc, v2.29.7-1). The default is llMaxBws of Blackwell, the largest there is.
+
+    >>> round(most_ll_bytes(Op.ALL_REDUCE, 2)), round(most_ll_bytes(Op.ALL_GATHER, 16))
+    (4173600, 26350080)
+    """
+    steps = {Op.ALL_REDUCE: 2 * (size - 1), Op.ALL_GATHER: size - 1, Op.REDUCE_SCATTER: size - 1}.get(op, size)
+    return (8.4 - 6.6 + (3.4 - 0.6) * steps) * size / steps * 2 * ll_bandwidth * 1000
+
+
+ALIGNS = (16, 512)
+"""A rank's part of an all_reduce is a multiple of this many bytes: today, and in PyTorch 1.9.
+
+today  alignUp(divUp(remCount, nranks), 16/sizeof(T)) in runRing (NCCL v2.22.3-1 and v2.29.7-1, src/device/all_reduce.h)
+1.9    minChunkSize = nthreads * sizeof(uint64_t), with 64 threads (NCCL v2.7.8-1, src/collectives/device/all_reduce.h)
+"""
+
+
+def aligns(version: tuple[int, ...]) -> tuple[int, ...]:
+    """Which of ALIGNS this version of NCCL may have: of versions in between, and where it is not known, both.
+
+    >>> aligns((2, 29, 7)), aligns((2, 7, 8)), aligns(())
+    ((16,), (512,), (16, 512))
+    """
+    return ALIGNS[:1] if version >= (2, 22) else ALIGNS[1:] if version == (2, 7, 8) else ALIGNS
+
+
+TUNED_RANKS = 16
+"""Up to this many ranks of one node, NCCL's tuner takes a ring and LL for small messages.
+
+An all-reduce takes 6.6 + 0.6 * 2 (n - 1) us on it, 0.2 us more on a tree and 25 us with NVLS, which 17 ranks exceed
+(ncclTunerConstantsDefaults and ncclTopoTuneModel in src/graph/tuning.cc, v2.29.7-1).
+"""
+
+MOST_ORDERS = 120
+"""Orders of the ranks on a ring that are tried, at most: all of 6 ranks that all differ, or of 16 of which 2 do."""
+
+
+class Step(NamedTuple):
+    """One step: lines to receive and lines to send. None: it does not; 0: it does, without a line.
+
+    `peer` is None on the ring: the step receives from the rank before it and sends to the one after it. A place there
+    is the other side of a connection between the two alone, as gather, scatter and all_to_all use them.
+    """
+
+    recv: int | None
+    send: int | None
+    peer: int | None = None
+    flags: bool = True  # the LL protocol: the receiver waits for its lines' flags; else for the sender's counter
+
+
+def lines_of(nbytes: int) -> int:
+    """How many LL lines a message takes."""
+    return -(-nbytes // LINE_BYTES)
+
+
+def steps(op: str, place: int, size: int, root: int, nbytes: int, align: int = 16) -> tuple[Step, ...] | None:
+    """The steps of one collective at `place` (0 to size - 1) of the ring; None for an op that is not run on the ring.
+
+    root    place of the root
+    nbytes  bytes of the tensor; of one rank's part for all_gather and reduce_scatter
+    align   a rank's part of an all_reduce is a multiple of this: 16 since NCCL 2.27, 512 in 2.7.8
+
+    >>> steps("broadcast", 1, 2, 0, 8)
+    (Step(recv=1, send=None, peer=None, flags=True),)
+    """
+    known = op_of(op)
+    if known is None:
+        return None
+    if size < 2 or nbytes == 0:
+        return ()
+    lines = lines_of(nbytes)
+    last, both = (place + 1) % size, Step(lines, lines)
+    match known:
+        case Op.ALL_REDUCE | Op.BARRIER:
+            return _all_reduce(place, size, nbytes, align)
+        case Op.BROADCAST:
+            return (Step(None, lines),) if place == root else (Step(lines, None),) if last == root else (both,)
+        case Op.REDUCE:
+            return (
+                (Step(lines, None),)
+                if place == root
+                else (Step(None, lines),)
+                if place == (root + 1) % size
+                else (both,)
+            )
+        case Op.ALL_GATHER | Op.REDUCE_SCATTER:
+            return (Step(None, lines), *(size - 2) * (both,), Step(lines, None))
+        case Op.GATHER | Op.SCATTER | Op.ALL_TO_ALL | Op.SEND | Op.RECV:
+            return None
+        case _:
+            assert_never(known)
+
+
+def chunk_bytes(nbytes: int, size: int, align: int = 16) -> int:
+    """Bytes of one rank's part of an all_reduce: a small tensor is the first part alone."""
+    chunk = -(-nbytes // size)
+    return chunk + -chunk % align
+
+
+def _all_reduce(place: int, size: int, nbytes: int, align: int) -> tuple[Step, ...]:
+    """A chunk for each rank goes once around the ring to be summed, and once more to be handed out."""
+    chunk = chunk_bytes(nbytes, size, align)
+
+    def lines(index: int) -> int:
+        return lines_of(min(chunk, max(0, nbytes - index % size * chunk)))
+
+    turns = 2 * size - 2
+    sends = [lines(place - 1 - turn) for turn in range(turns)]
+    recvs = [lines(place - 2 - turn) for turn in range(turns)]
+    return (Step(None, sends[0]), *(Step(*pair) for pair in zip(recvs, sends[1:], strict=False)), Step(recvs[-1], None))
+
+
+class Transfer(Protocol):
+    """Callbacks for the lines that a call's steps move. The rule itself needs none; an emulation does."""
+
+    def take(self, step: int, first: int, last: int, source: Transfer | None, source_step: int) -> None:
+        """In its `step`, lines `first` to `last` (excluded) can go on.
+
+        They have arrived from the step `source_step` of `source`; None: they are this rank's own.
+        """
+
+
+@dataclass(slots=True)
+class _Edge:
+    """A FIFO from one place to another, for as long as the communicator lives."""
+
+    sent: list[int] = field(default_factory=list)  # lines of every step ever sent
+    flagged: list[bool] = field(default_factory=list)  # whether that step was one of the LL protocol
+    senders: list[tuple[Transfer | None, int]] = field(default_factory=list)  # whose step that was, and which
+    received: int = 0  # steps ever received
+
+
+@dataclass(slots=True)
+class _Place:
+    todo: deque[tuple[Step, Transfer | None, int]] = field(default_factory=deque)
+    ends: deque[int] = field(default_factory=deque)  # how many steps of `todo` and before each issued call ends at
+    begun: bool = False  # the step at hand has already sent what it can
+    taken: int = 0  # lines of the step at hand that have gone on
+    steps_done: int = 0
+    steps_issued: int = 0
+    calls_done: int = 0
+
+
+class Ring:
+    """One communicator: FIFOs between neighbours, with counters that live as long as it does.
+
+        ring = Ring(2)
+        ring.issue(0, steps("all_reduce", 0, 2, 0, 4))
+        ring.issue(1, steps("broadcast", 1, 2, 1, 8))
+        ring.done                           # [1, 1]: both complete, though they do not fit
+
+    `done[place]` counts the calls that complete, given all that was issued so far.
+
+    independent_threads  False: the threads of a warp wait for each other, as before Volta. A thread spins on its line's
+                         flag (readLL in prims_ll.h), so none of the warp's lines goes on before all have come
+    """
+
+    def __init__(self, size: int, independent_threads: bool = True) -> None:
+        self._together = 1 if independent_threads else WARP_LINES
+        self._places = [_Place() for _ in range(size)]
+        self._edges: dict[tuple[int, int, bool], _Edge] = {}
+        self.unsure = False
+        """Large messages of calls that do not fit have met: how far they get depends on chunks."""
+
+    def issue(self, place: int, steps: Sequence[Step], transfer: Transfer | None = None) -> None:
+        """The rank at `place` enqueues a call; then everything runs as far as it can."""
+        at = self._places[place]
+        at.todo.extend((step, transfer, index) for index, step in enumerate(steps))
+        at.steps_issued += len(steps)
+        at.ends.append(at.steps_issued)
+        self._run(place)
+
+    def halt(self, place: int) -> None:
+        """The rank at `place` takes no further step; what it has sent stays where it is."""
+        self._places[place].todo.clear()
+        self._places[place].ends.clear()
+
+    @property
+    def done(self) -> list[int]:
+        """Per place: how many of its calls are complete."""
+        return [place.calls_done for place in self._places]
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether no step is under way and every step sent was received, so that later calls see no trace."""
+        return not any(place.todo for place in self._places) and all(
+            len(edge.sent) == edge.received for edge in self._edges.values()
+        )
+
+    def _run(self, place: int) -> None:
+        awake = deque([place])
+        while awake:
+            awake.extend(self._advance(awake.popleft()))
+
+    def _edge(self, source: int, target: int, on_ring: bool) -> _Edge:
+        key = (source, target, on_ring)
+        edge = self._edges.get(key)
+        if edge is None:
+            edge = self._edges[key] = _Edge()
+        return edge
+
+    def _advance(self, index: int) -> set[int]:
+        """Take the steps of one place for as long as it can; returns the places that this may affect."""
+        size = len(self._places)
+        here = self._places[index]
+        awake: set[int] = set()
+        while True:
+            while here.ends and here.ends[0] <= here.steps_done:
+                here.ends.popleft()
+                here.calls_done += 1
+            if not here.todo:
+                return awake
+            (recv, send, peer, flags), transfer, number = here.todo[0]
+            on_ring = peer is None
+            source = (index - 1) % size if peer is None else peer
+            target = (index + 1) % size if peer is None else peer
+            into, out = self._edge(source, index, on_ring), self._edge(index, target, on_ring)
+            if send is not None and not here.begun:
+                if len(out.sent) - out.received >= NCCL_STEPS:
+                    return awake  # the FIFO is full
+                out.sent.append(0)
+                out.flagged.append(flags)
+                out.senders.append((transfer, number))
+                here.begun = True
+                awake.add(target)
+            arrived = 0
+            sender: tuple[Transfer | None, int] = (None, 0)
+            if recv and not flags and True in map(False.__eq__, into.flagged[into.received :]):
+                self.unsure = True  # counters of other large messages count for this one, too
+            if recv and into.received < len(into.sent) and flags is into.flagged[into.received]:
+                arrived = min(recv, into.sent[into.received])
+                arrived -= arrived % self._together if arrived < recv else 0
+                sender = into.senders[into.received]
+            ready = arrived if recv else send or 0
+            if transfer is not None and ready > here.taken:
+                transfer.take(number, here.taken, ready, *sender)
+            here.taken = max(here.taken, ready)
+            if send is not None:
+                # Each line has a thread of its own: what has arrived goes out, even if the rest never comes.
+                lines = send if recv is None else min(send, arrived)
+                if lines > out.sent[-1]:
+                    out.sent[-1] = lines
+                    awake.add(target)
+            if recv and arrived < recv:
+                return awake  # the rest is still to come, if ever
+            here.todo.popleft()
+            if recv is not None:
+                into.received += 1
+                awake.add(source)
+            here.steps_done += 1
+            here.begun = False
+            here.taken = 0

@@ -1,1 +1,0 @@
-"""The backends' matching rules: which of the calls issued so far can meet and complete."""
