@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from timelines import Writer, case_timeline
 
-from joinlab.analysis.folding import Fold, Folding, Part, fold, rank_lanes, rows_of
+from joinlab.analysis.folding import Fold, Folding, Part, fold, rank_lanes
 from joinlab.analysis.matching import match
 from joinlab.timeline import Ending, Timeline
 
@@ -17,9 +17,7 @@ DONE = Ending("finished")
 
 
 def folds(parts: tuple[Part, ...]) -> list[Fold]:
-    """All folds, those within others, too."""
-    found = [part for part in parts if isinstance(part, Fold)]
-    return found + [inner for part in found for inner in folds(part.parts)]
+    return [part for part in parts if isinstance(part, Fold)]
 
 
 def labels(folding: Folding) -> list[str]:
@@ -76,14 +74,12 @@ ANY = looping() | timelines()
 def test_unfolding_gives_back_every_call_exactly_once(timeline, ranks):
     folding = fold(timeline, ranks=ranks)
     assert sorted(rank for some in folding.classes for rank in some) == list(range(timeline.world_size))
-    found = list(rows_of(folding.parts))
-    assert found == list(range(len(folding.slots)))
+    found = [range(part, part + 1) if isinstance(part, int) else range(part.begin, part.end) for part in folding.parts]
+    assert [row for rows in found for row in rows] == list(range(len(folding.slots)))
     shown = [(rank, slot.group, slot.calls[rank]) for slot in folding.slots for rank in slot.calls]
     first = {some[0] for some in folding.classes}
     calls = timeline.calls.filter(pl.col("rank").is_in(first)).select("rank", "group", "seq").rows()
     assert sorted(shown) == sorted(calls)
-    for part in folds(folding.parts):
-        assert list(rows_of([part])) == list(range(part.begin, part.end))
 
 
 @settings(max_examples=60)
@@ -124,17 +120,14 @@ def test_rounds_fold_with_and_without_marked_inputs(marked):
     assert labels(folding) == ["8 × all-reduce, barrier", "row 16", "row 17"]  # the last call ends the last round
 
 
-def test_rounds_in_rounds_fold_twice():
-    folding = fold(rounds(5, ops=("all_reduce",) * 4 + ("barrier",), marked=True))
-    inner = [part for part in folds(folding.parts) if part.times == 4 and len(part) == 4]
-    assert len(inner) >= 4 and folding.label(inner[0]) == "4 × all-reduce"
-
-
-def test_a_thousand_rounds_open_to_a_few_parts_at_a_time():
-    folding = fold(rounds(1001, ops=("all_reduce", "barrier")), whole=True)
-    (big,) = [part for part in folding.parts if isinstance(part, Fold)]
-    assert big.times == 1000 and len(big.parts) == 10
-    assert max(len(part.parts) for part in folds(folding.parts)) <= 30
+def test_a_round_that_is_not_repeated_folds_what_repeats_within_it():
+    writer = Writer(2, "nccl")
+    for rank in range(2):
+        for number, op in enumerate(["broadcast", *["all_reduce"] * 4, "barrier"]):
+            writer.call(
+                rank, op, input=0, line=number if op != "all_reduce" else 1, **{"root": 0} if not number else {}
+            )
+    assert labels(fold(writer.timeline([DONE] * 2))) == ["row 0", "4 × all-reduce", "row 5"]
 
 
 def test_ranks_that_did_the_same_share_a_lane():

@@ -40,9 +40,6 @@ CROWDED = 8
 BEFORE = 3
 """So many of a rank's calls before the first that went wrong must be alike, too, for ranks to share a lane then."""
 
-MANY = 12
-"""A fold that opens shows at most about this many parts: of a thousand rounds, ten folds of a hundred."""
-
 _CANDIDATES = 64  # periods tried at one place: the distances to the next places where the same row comes again
 
 Classes = tuple[tuple[int, ...], ...]
@@ -53,14 +50,12 @@ class Fold:
     """Neighbouring rows that all matched, told as one: `times` rounds.
 
     begin, end  the rows: those with begin <= index < end of Folding.slots
-    times       how often the pattern is repeated; 1 for a stretch of DDP's own setup, or for one round
-    parts       what it shows when it opens: rows by index, and smaller folds, in order; together the same rows
+    times       how often the pattern is repeated; 1 for a stretch of DDP's own setup
     """
 
     begin: int
     end: int
     times: int
-    parts: tuple[Part, ...]
 
     def __len__(self) -> int:
         return self.end - self.begin
@@ -290,7 +285,7 @@ def _stretch(
     """
     first = next((at for at in range(begin, end) if not setup[at]), end)
     if first > begin + 1:
-        yield Fold(begin, first, 1, tuple(range(begin, first)))
+        yield Fold(begin, first, 1)
     elif first > begin:
         yield begin
     marked = any(number is not None for number in inputs)
@@ -301,30 +296,31 @@ def _stretch(
     yield from _repeats([*starts, end], words, looks if marked else None)
 
 
-Word = tuple[int | None, ...]
-"""The looks of the rows of one round."""
-
-
-def _repeats(edges: Sequence[int], words: Sequence[Word], looks: Sequence[int | None] | None) -> Iterator[Part]:
+def _repeats(
+    edges: Sequence[int], words: Sequence[object], looks: Sequence[int | None] | None = None
+) -> Iterator[Part]:
     """Rounds, with runs of the same few folded.
 
     edges  the first row of each round, and the end
-    words  of each round; rounds with one word are alike
-    looks  of all rows, to look for repeats within a round, too
+    words  the look of each round; rounds with one word are alike
+    looks  of all rows, to fold what repeats within a round that does not
     """
-    names: dict[Word, int] = {}
+    names: dict[object, int] = {}
     codes = np.array([names.setdefault(word, len(names)) for word in words], np.int64)
     at = 0
     while at < len(words):
         period, times = _best_repeat(codes, at)
-        starts = range(at, at + period * times + 1, period)
-        if times > 1 and edges[starts[-1]] - edges[at] >= FEWEST:
-            inner = [_round(edges[a : b + 1], words[a:b], looks) for a, b in pairwise(starts)]
-            yield _stacked([edges[start] for start in starts], inner)
-            at = starts[-1]
+        until = at + period * times
+        rows = range(edges[at], edges[at + 1])
+        if times > 1 and edges[until] - edges[at] >= FEWEST:
+            yield Fold(edges[at], edges[until], times)
+            at = until
+            continue
+        if looks is None or len(rows) < FEWEST:
+            yield from rows
         else:
-            yield from _round(edges[at : at + 2], words[at : at + 1], looks)
-            at += 1
+            yield from _repeats([*rows, rows.stop], looks[rows.start : rows.stop])
+        at += 1
 
 
 def _best_repeat(codes: npt.NDArray[np.int64], at: int) -> tuple[int, int]:
@@ -338,43 +334,6 @@ def _best_repeat(codes: npt.NDArray[np.int64], at: int) -> tuple[int, int]:
         if times > 1 and period * times > (best[0] * best[1] if best[1] > 1 else 0):
             best = (period, times)
     return best
-
-
-def _round(edges: Sequence[int], words: Sequence[Word], looks: Sequence[int | None] | None) -> tuple[Part, ...]:
-    """The rows of one round of a repeat, or of none, with what repeats in it folded."""
-    if len(words) > 1:
-        return tuple(_repeats(edges, words, looks))
-    rows = range(edges[0], edges[1])
-    if looks is None or len(rows) < FEWEST:
-        return tuple(rows)
-    return tuple(_repeats([*rows, rows.stop], [(looks[at],) for at in rows], None))
-
-
-def _stacked(edges: Sequence[int], inner: Sequence[tuple[Part, ...]]) -> Fold:
-    """Rounds as one fold, which opens to at most MANY parts or so: rounds, or folds of several rounds."""
-    times, parts = len(inner), tuple[Part, ...]()
-    if times > MANY:
-        each = 10 ** (len(str(times - 1)) - 1)  # 13 to 100 rounds: tens; 101 to 1,000: hundreds
-        parts = tuple(_stacked(edges[k : k + each + 1], inner[k : k + each]) for k in range(0, times, each))
-    elif times * len(inner[0]) <= 2 * MANY:
-        parts = tuple(part for of in inner for part in of)
-    else:
-        each_round = zip(pairwise(edges), inner, strict=True)
-        parts = tuple(part[0] if len(part) == 1 else Fold(*rows, 1, part) for rows, part in each_round)
-    return Fold(edges[0], edges[-1], times, parts)
-
-
-def rows_of(parts: Sequence[Part]) -> Iterator[int]:
-    """Every row that these parts stand for, by index of its slot.
-
-    >>> list(rows_of([0, Fold(1, 5, 2, (Fold(1, 3, 1, (1, 2)), 3, 4))]))
-    [0, 1, 2, 3, 4]
-    """
-    for part in parts:
-        if isinstance(part, int):
-            yield part
-        else:
-            yield from rows_of(part.parts)
 
 
 def _gathered(word: str) -> str:

@@ -16,7 +16,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from joinlab.analysis.folding import Fold, Part, fold, rows_of
+from joinlab.analysis.folding import Fold, Part, fold
 from joinlab.analysis.matching import Slot
 from joinlab.analysis.meanings import asks
 from joinlab.analysis.reading import left_out, read
@@ -219,7 +219,7 @@ class _Calls:
         if not self.folding.slots:
             yield "No call was recorded."
             return
-        parts = list(rows_of(self.folding.parts) if self.everything else self._parts())
+        parts = list(range(len(self.folding.slots)) if self.everything else self._parts())
         first = self.first
         at = next((k for k, part in enumerate(parts) if first is not None and part == first), len(parts) - 1)
         few = sum(isinstance(part, int) for part in parts) <= BEFORE + AFTER
