@@ -10,21 +10,18 @@ row   rank 0      rank 1
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
+from joinlab.analysis.alignment import departure, place_of
 from joinlab.analysis.folding import Folding
 from joinlab.analysis.matching import Slot
-from joinlab.analysis.meanings import FAMILY, parts, shadows
+from joinlab.analysis.meanings import shadows
 from joinlab.analysis.wording import counts_steps
 from joinlab.backend.calls import elements_of
 from joinlab.ops import POINT_TO_POINT, Op
-from joinlab.program.labels import kind_of
 from joinlab.timeline import CallRow, EndKind, Timeline
-
-FURTHEST = 4
-"""Two ranks that are up to so many calls apart are still seen to issue the same calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,17 +205,11 @@ class Parting:
         }
         if len(self.sides) != 2 or self.is_pair(self.slot) or elsewhere - {self.slot.group}:
             return None
-        one, other = ([place_of(row, self.joins) for row in path] for path in self._paths)
-        fits = Fit(one, other)
-        at = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if not fits(a, b)), None)
-        if at is None or at > self.place:
+        found = departure(*([place_of(row, self.joins) for row in path] for path in self._paths))
+        if found is None or not found.more or found.at > self.place:
             return None
-        for by in range(1, FURTHEST):
-            for ahead, mine, behind, theirs in ((1, other, 0, one), (0, one, 1, other)):
-                rest, theirs = mine[at + by :], theirs[at:]
-                if rest and theirs and all(map(fits, rest, theirs)):
-                    return Shift(at, by, self.sides[ahead], self.sides[behind])
-        return None
+        ahead, behind = self.sides if found.more > 0 else self.sides[::-1]
+        return Shift(found.at, abs(found.more), ahead, behind)
 
     @cached_property
     def extra(self) -> list[CallRow]:
@@ -255,38 +246,3 @@ def _alike(one: CallRow, other: CallRow) -> bool:
     names = ("op", "dtype", "shape", "reduce_op", "root")
     fit = all(one[name] == other[name] for name in names)  # type: ignore[literal-required]
     return fit and shadows(one["origin"] or "", other["origin"] or "")
-
-
-Place = tuple[object, ...]
-"""Where a call came from: its label, op and root, and the lines of the program that led to it."""
-
-
-def place_of(row: CallRow, joins: bool = False) -> Place:
-    """The place of a call. `joins`: a call that join() shadows, and its shadow, have one place."""
-    label = row["origin"] or row["op"]
-    op, who = parts(label)
-    if joins and who in FAMILY:
-        return op, FAMILY[who], row["op"], row["root"]
-    lines = [frame.rpartition(" ")[0] for frame in row["stack"] or () if _of_program(frame)]
-    return label, row["call_site"], row["op"], row["root"], *lines
-
-
-@lru_cache(4096)
-def _of_program(frame: str) -> bool:
-    return kind_of(frame.rpartition(":")[0]) == "program"
-
-
-class Fit:
-    """Whether calls from two places may be meant for each other: from one place; or each side has a line of its own.
-
-    if rank == 0: broadcast(a, 0)           # each rank has only one of these lines: they fit
-    else:         broadcast(b, 0)
-    """
-
-    def __init__(self, one: Sequence[Place], other: Sequence[Place]) -> None:
-        self._both = {*one} & {*other}
-
-    def __call__(self, a: Place, b: Place) -> bool:
-        if a == b:
-            return True
-        return not {a, b} & self._both and (a[0], *a[2:4]) == (b[0], *b[2:4])

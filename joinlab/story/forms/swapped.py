@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
+from joinlab.analysis.alignment import Place, departure, place_of
 from joinlab.analysis.matching import Slot
-from joinlab.analysis.parting import Fit, Place, place_of
 from joinlab.analysis.wording import tensor
 from joinlab.backend.calls import elements_of
 from joinlab.ops import POINT_TO_POINT
@@ -17,9 +16,6 @@ from joinlab.story.lines import Line, LineKind, Value
 from joinlab.story.scene import Scene
 from joinlab.story.words import Text, at_place, code, noun, place, say, sides, who
 from joinlab.timeline import CallRow
-
-LONGEST = 8
-"""So many calls may stand in another order."""
 
 
 def find(scene: Scene) -> tuple[Line, ...]:
@@ -35,9 +31,11 @@ def find(scene: Scene) -> tuple[Line, ...]:
     for group, paths in _paths(scene).items():
         for lane in lanes[:-1]:
             for what in _WHAT if lane in paths and most in paths else ():
-                found = _swap(partial(what, scene.parting.joins), paths[lane], paths[most])
-                if found and not _comes_too_late(scene, group, found[0]):
-                    return _told(scene, partial(what, scene.parting.joins), *found[1:])
+                place = partial(what, scene.parting.joins)
+                found = departure(*([place(row) for row in paths[rank]] for rank in (lane, most)))
+                if found and found.turned and not _comes_too_late(scene, group, found.at):
+                    here = slice(found.at, found.at + found.turned)
+                    return _told(scene, place, paths[lane][here], paths[most][here])
     return ()
 
 
@@ -59,22 +57,6 @@ def _paths(scene: Scene) -> dict[str, dict[int, list[CallRow]]]:
         if row["op"] not in POINT_TO_POINT and row["rank"] in scene.parting.lanes:
             found.setdefault(row["group"], {}).setdefault(row["rank"], []).append(row)
     return found
-
-
-def _swap(
-    what: What, mine: Sequence[CallRow], theirs: Sequence[CallRow]
-) -> tuple[int, list[CallRow], list[CallRow]] | None:
-    """Where two paths have the same calls in another order, and the calls of each there."""
-    one, other = ([what(row) for row in path] for path in (mine, theirs))
-    fits = Fit(one, other)
-    at = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if not fits(a, b)), None)
-    if at is None:
-        return None
-    for size in range(2, LONGEST + 1):
-        here, there = one[at : at + size], other[at : at + size]
-        if len(here) == len(there) == size and Counter(here) == Counter(there):
-            return at, list(mine[at : at + size]), list(theirs[at : at + size])
-    return None
 
 
 What = Callable[[CallRow], Place]

@@ -1,0 +1,78 @@
+"""Alignment: where the calls of two ranks in one group part, by where in the program they came from.
+
+one     a  b  c  d            they part at 1; from there on each call of `one` fits the one behind it in `other`, which
+other   a  x  b  c  d         has issued one more: `more` is -1
+
+one     a  b  c  d            they part at 1, where the next two calls come in another order: `turned` is 2
+other   a  c  b  d
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from joinlab.analysis.meanings import FAMILY, parts
+from joinlab.program.labels import kind_of
+from joinlab.timeline import CallRow
+
+FURTHEST = 3
+"""Two ranks that are up to so many calls apart are still seen to issue the same calls."""
+
+LONGEST = 8
+"""So many calls may stand in another order."""
+
+Place = tuple[object, ...]
+"""Where a call came from: its label, op and root, and the lines of the program that led to it."""
+
+
+class Departure(NamedTuple):
+    """`at`: the first calls that are not meant for each other, by index; the rest as drawn above, 0 without such."""
+
+    at: int
+    more: int
+    turned: int
+
+
+def departure(one: Sequence[Place], other: Sequence[Place]) -> Departure | None:
+    """Where two sequences of calls part; None where one is the beginning of the other.
+
+    Calls are meant for each other from one place, or where each side has a line of its own:
+
+        if rank == 0: broadcast(a, 0)           # each rank has only one of these lines
+        else:         broadcast(b, 0)
+    """
+    both = {*one} & {*other}
+
+    def fits(a: Place, b: Place) -> bool:
+        return a == b or (not {a, b} & both and (a[0], *a[2:4]) == (b[0], *b[2:4]))
+
+    at = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if not fits(a, b)), None)
+    if at is None:
+        return None
+    more = 0
+    for by in (by for size in range(1, FURTHEST + 1) for by in (-size, size)):
+        rest, theirs = one[at + max(by, 0) :], other[at + max(-by, 0) :]
+        if rest and theirs and all(map(fits, rest, theirs)):
+            more = by
+            break
+    sizes = range(2, min(LONGEST, len(one) - at, len(other) - at) + 1)
+    turned = (size for size in sizes if Counter(one[at : at + size]) == Counter(other[at : at + size]))
+    return Departure(at, more, next(turned, 0))
+
+
+def place_of(row: CallRow, joins: bool = False) -> Place:
+    """The place of a call. `joins`: a call that join() shadows, and its shadow, have one place."""
+    label = row["origin"] or row["op"]
+    op, who = parts(label)
+    if joins and who in FAMILY:
+        return op, FAMILY[who], row["op"], row["root"]
+    lines = [frame.rpartition(" ")[0] for frame in row["stack"] or () if _of_program(frame)]
+    return label, row["call_site"], row["op"], row["root"], *lines
+
+
+@lru_cache(4096)
+def _of_program(frame: str) -> bool:
+    return kind_of(frame.rpartition(":")[0]) == "program"
