@@ -79,7 +79,7 @@ def test_in_jobs_of_many_kinds_of_groups_no_innocent_rank_is_named(fault: str) -
     if fault in ("sleep", "raised", "died"):
         assert found["exact"] == found.total() > 5
     elif fault != "root":  # a dump does not tell the root
-        assert found["exact"] + found["some"] > 0
+        assert found["exact"] + found["some"] + found["either"] > 0
 
 
 def call(group: str = "0", done: bool = False, **more: Any) -> dict[str, Any]:
@@ -110,8 +110,8 @@ JOBS = {  # by name: each rank's calls, the groups, the ranks that are named, on
     ),
     "GPU": ([[call(started_ns=5)], [call()], [call(started_ns=5)]], {}, (1,), (), "its GPU has not begun it"),
     "GPU?": ([[call()]] * 3, {}, (), (), "does not tell the ranks apart"),
-    "level": ([[*OVER[0], call("a")], *OVER[1:]], MESH, (), ((0, 1),), "Either they stand still, or it made a call"),
-    "more": ([[call("1")], [], []], {"1": [0, 1]}, (1,), (), "Only rank 0 waits. If rank 1 does not stand still, then"),
+    "level": ([[*OVER[0], call("a")], *OVER[1:]], MESH, (), ((0, 1),), "Either rank 1 stands still, or rank 0 made a"),
+    "more": ([[call("1")], [], []], {"1": [0, 1]}, (), ((0, 1),), "Rank 0 alone waits, in collective 1 (all_re"),
     "size": (
         [[call(shape=[[4]])], [call(shape=[[9]])], [call(shape=[[4]])]],
         {}, (1,), (), "Rank 1 issued all_reduce of 9 elements (float32) as collective 1 of group 0, where ranks 0, 2 i",
@@ -164,18 +164,6 @@ def test_a_rank_is_named_whose_call_has_another_size_though_one_side_completed_i
     assert "Rank 0 issued all_reduce of 5 elements" in told(found) and "of 1 element " in told(found)
 
 
-def test_of_two_ranks_that_wait_for_each_other_the_one_that_breaks_its_own_order_is_named() -> None:
-    writer = Writer(groups={"0": [0, 1], "1": [0, 1], "2": [0, 1]})
-    for rank in (0, 1):
-        for group in "0120120":
-            writer.call(rank, "all_reduce", group=group, line=int(group))
-    writer.call(0, "all_reduce", group="1", done=False, line=1)
-    writer.call(1, "all_reduce", group="2", done=False, line=2)
-    found = who_waits(writer.timeline([Ending(EndKind.UNKNOWN)] * 2, backend="nccl"))
-    assert (found.ranks, found.either) == ((1,), ())
-    assert "Rank 1 broke its own order: after all_reduce (train.py:" in told(found)
-
-
 def test_a_rank_that_ended_is_named_with_its_ending() -> None:
     writer = Writer()
     writer.call(0, "all_reduce", done=False)
@@ -207,15 +195,12 @@ def test_the_verdict_and_the_diagnosis_name_the_culprit_of_a_record_without_endi
 
 def test_ranks_that_wait_elsewhere_are_not_put_into_the_group() -> None:
     writer = Writer(3, groups={"0": [0, 1, 2], "73": [0, 2]})
-    writer.call(0, "all_reduce", group="73", done=False)
-    writer.call(1, "all_reduce", group="0", done=False)
+    writer.call(0, "all_reduce", group="73", done=False, enqueued_ns=5)
+    writer.call(1, "all_reduce", group="0", done=False, enqueued_ns=9)
     story = diagnose(writer.timeline([Ending(EndKind.UNKNOWN)] * 3, backend="nccl"))
     assert story.headline.ranks == (2,)
     (cause,) = story.texts(LineKind.CAUSE)
-    assert "Rank 0 waits for rank 2 in collective 1 (all_reduce) of group 73" in cause or (
-        "Rank 1 waits for rank 2 in collective 1 (all_reduce) of group 0" in cause
-    )
-    assert "elsewhere" in cause
+    assert cause.startswith("Rank 0 waits for rank 2 in collective 1 (all_reduce) of group 73, and rank 1 elsewhere.")
 
 
 def test_of_a_rank_that_raised_nothing_is_supposed() -> None:

@@ -1,16 +1,12 @@
-"""Which rank left the common path? Compares each rank's calls, over all its groups, with its peers' and its own past.
+"""Which rank left the common path? Compares each rank's calls, over all its groups, with its peers'.
 
 In a circle of waiting several ranks wait for each other, and where calls in one place differ, either side may be
-wrong. The rank to blame is the one that departs from what it did before, or from what ranks with the same part in the
-job do. Peers issue the same calls in the same order, each in its own groups; one may only be further than another:
+wrong. The rank to blame is the one that departs from what ranks with the same part in the job do. Peers issue the same
+calls in the same order, each in its own groups; one may only be further than another:
 
     rank 2    tensor 7   data 3   all 3      peers
     rank 0    tensor 7   data 3              fits rank 2: it is not as far
-    rank 1    tensor 7   all 3               fits neither: it left out data 3
-
-A rank without peers is compared with its own past: a training loop repeats its calls, and a missing one breaks the
-order.
-"""
+    rank 1    tensor 7   all 3               fits neither: it left out data 3"""
 
 from __future__ import annotations
 
@@ -18,7 +14,6 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import numpy as np
 import polars as pl
 
 from joinlab.analysis.wording import group_text
@@ -50,34 +45,21 @@ class Why(NamedTuple):
 
 
 class _Call(NamedTuple):
-    """One call of a path. `form`: what peers' calls have in common, its kind, line and elements."""
+    """The `at`-th call of a path. `form`: what peers' calls have in common, its kind, line and elements."""
 
-    place: Place
+    at: int
     group: str
     form: tuple[str, str, int | None]
-    peer: int | None
-
-    @property
-    def op(self) -> str:
-        return self.form[0].partition(" ")[0]
 
 
 class _Path(NamedTuple):
     """The last calls of a rank, in its order of issue.
 
-    whole  calls that completed are in it, so that none is left out
     reach  by role and whether sends and recvs are meant: the number that its next call will have
-    at     by place, the index of the call
     """
 
-    calls: Sequence[_Call]
-    whole: bool
-    reach: Mapping[tuple[Role, bool], int]
-    at: Mapping[Place, int]
-
-    def beyond(self, call: _Call) -> bool:
-        """Whether a call of another path is one that this rank has not come to."""
-        return call.place[2] >= self.reach.get(call.place[:2], 1 << 60)
+    calls: dict[Place, _Call]
+    reach: dict[tuple[Role, bool], int]
 
 
 class Paths:
@@ -107,10 +89,6 @@ class Paths:
         peers = {rank: self._peers(rank, known) for rank in known}
         self._read({*known, *(peer for those in peers.values() for peer in those)})
         found = {rank: why for rank in known if (why := self._apart(rank, peers[rank]))}
-        if len(found) != 1:
-            breaks = {rank: at for rank in known if (at := self._turned(rank))}
-            late = {rank: at for rank, at in breaks.items() if len(self._known[rank].calls) - at[0] <= 2 * at[1]}
-            found = {rank: self._order(rank, *at) for rank, at in (late or breaks).items()}
         return found if len(found) == 1 else {}
 
     def behind(self, rank: int, other: int) -> bool:
@@ -178,8 +156,8 @@ class Paths:
         names = ("group", "seq", "op", "dtype", "shape", "peer", "call_site", "root", "number")
         for rank in todo:
             roles, rows = self._roles.get(rank, {}), of_rank.get((rank,), calls.clear())
-            path, whole = [], rows["completed_ns"].null_count() < rows.height
-            reach = {(role, False): self.reached[name, rank] for name, role in roles.items()}
+            path = _Path({}, {(role, False): self.reached[name, rank] for name, role in roles.items()})
+            whole = rows["completed_ns"].null_count() < rows.height  # with completed calls: none is left out
             for group, seq, op, dtype, shape, peer, line, root, number in rows.select(names).iter_rows():
                 role, pair = roles.get(group, (group,)), op in POINT_TO_POINT
                 alike = FACTS[op].alike if op in FACTS else ()
@@ -187,10 +165,11 @@ class Paths:
                 if pair:
                     kind += f" {peer - rank}" if peer is not None else ""
                     if whole:
-                        reach[role, True] = seq + 1
+                        path.reach[role, True] = seq + 1
                 elements = elements_of(shape) if "shape" in alike or op in _SIZED else None
-                path.append(_Call((role, pair, seq if pair else number - 1), group, (kind, line or "", elements), peer))
-            self._known[rank] = _Path(path, whole, reach, {call.place: at for at, call in enumerate(path)})
+                call = _Call(len(path.calls), group, (kind, line or "", elements))
+                path.calls[role, pair, seq if pair else number - 1] = call
+            self._known[rank] = path
 
     def _apart(self, rank: int, peers: Sequence[int]) -> Why | None:
         """What shows that the path of a rank fits those of few peers, while theirs fit each other."""
@@ -210,20 +189,8 @@ class Paths:
         return self._fit[key]
 
     def _named(self, call: _Call) -> str:
-        line = f" ({call.form[1]})" if call.form[1] else ""
-        return f"{call.op}{line} of group {group_text(self.timeline.meta, call.group)}"
-
-    # ---------------------------------------------------------------- the past
-
-    def _turned(self, rank: int) -> tuple[int, int] | None:
-        """Where a rank last broke the order that it had kept, and the period of that order; None: it did not."""
-        path = self._known[rank]
-        return next(reversed(_breaks(path.calls)), None) if path.whole else None
-
-    def _order(self, rank: int, at: int, period: int) -> Why:
-        calls = self._known[rank].calls
-        named = {"was": calls[at - 1], "expected": calls[at - period], "here": calls[at]}
-        return Why("own_order", {"rank": rank, **{name: self._named(call) for name, call in named.items()}})
+        op, line = call.form[0].partition(" ")[0], f" ({call.form[1]})" if call.form[1] else ""
+        return f"{op}{line} of group {group_text(self.timeline.meta, call.group)}"
 
 
 _SIZED = (Op.ALL_GATHER, Op.REDUCE_SCATTER)
@@ -235,57 +202,13 @@ def _difference(mine: _Path, theirs: _Path) -> _Call | None:
     Compared in roles that both have. A call older than the other's record counts as issued there, without its place.
     """
     order = -1
-    for call in mine.calls:
-        other = theirs.at.get(call.place)
-        if other is not None:
-            if theirs.calls[other].form != call.form or other < order:
+    for place, call in mine.calls.items():
+        if (other := theirs.calls.get(place)) is not None:
+            if other.form != call.form or other.at < order:
                 return call
-            order = other
-    shared = mine.reach.keys() & theirs.reach.keys()
-    ahead = any(mine.reach[one] > theirs.reach[one] for one in shared)
-    behind = any(mine.reach[one] < theirs.reach[one] for one in shared)
-    last = mine.calls[-1] if mine.calls else None
-    if ahead and behind:
-        return next(filter(theirs.beyond, mine.calls), last)
-    if ahead:
-        return _late(mine, theirs)
-    return last if behind and _late(theirs, mine) else None
-
-
-def _late(mine: _Path, theirs: _Path) -> _Call | None:
-    """A call that both issued, but that I issued after a call which they did not issue; None without one."""
-    further = False
-    for call in mine.calls:
-        beyond = theirs.beyond(call)
-        if further and not beyond and call.place[:2] in theirs.reach:
-            return call
-        further |= beyond
-    return None
-
-
-def _breaks(calls: Sequence[_Call]) -> list[tuple[int, int]]:
-    """Where calls break the order that they had kept, each with the period of that order.
-
-    a b c  a b c  a b | b c       at 8, of period 3: c was due
-
-    Each place is judged by the period that held longest before it, for a whole round at least, and only where its call
-    is of a known kind: a new one begins another part of the program.
-    """
-    codes: dict[tuple[object, ...], int] = {}
-    tokens = np.array([codes.setdefault((call.group, call.peer, call.form), len(codes)) for call in calls], np.int64)
-    count = len(tokens)
-    best, period = np.zeros(count, np.int64), np.zeros(count, np.int64)  # by place: how long a period held before it
-    fits = np.zeros(count, bool)
-    places = np.arange(count)
-    for one in range(1, count // 2 + 1):
-        same = np.zeros(count, bool)
-        same[one:] = tokens[one:] == tokens[:-one]
-        held = places - np.maximum.accumulate(np.where(~same, places, -1))  # matches up to and with each place
-        before = np.concatenate([[0], held[:-1]])
-        better = before > best
-        best[better], period[better], fits[better] = before[better], one, same[better]
-    first: dict[tuple[str, str], int] = {}
-    known = [first.setdefault((call.group, call.op), at) < at for at, call in enumerate(calls)]
-    # One call over and over is no order: it may be a part of a longer one.
-    broken = np.flatnonzero((best >= period) & (period > 1) & ~fits & np.array(known, bool))
-    return list(zip(broken.tolist(), period[broken].tolist(), strict=True))
+            order = other.at
+    ahead = [mine.reach[one] - theirs.reach[one] for one in mine.reach.keys() & theirs.reach.keys()]
+    if not mine.calls or max(ahead, default=0) <= 0 or min(ahead) >= 0:
+        return None
+    beyond = (call for place, call in mine.calls.items() if place[2] >= theirs.reach.get(place[:2], 1 << 60))
+    return next(beyond, [*mine.calls.values()][-1])

@@ -298,15 +298,6 @@ class _Job:
                     return group, mine.completed + 1, others
         return None
 
-    def in_line(self, rank: int, waiter: int) -> bool:
-        """Whether `rank` has got as far as all who share a group with it, but for `waiter`: it is not behind."""
-        shared = [
-            (self.places[group, rank].enqueued, {self.places[group, other].enqueued for other in known})
-            for group, known in self.members.items()
-            if rank in known and {*known} - {rank, waiter}
-        ]
-        return any(mine for mine, _ in shared) and all(theirs == {mine} for mine, theirs in shared)
-
 
 @derived
 def who_waits(timeline: Timeline) -> WaitGraph:
@@ -401,13 +392,11 @@ class _Finding:
             self.culprits = []
             for rank, why in strays.items():
                 self._name((rank,), why)
-        elif len(sinks) > 1 or (job.in_line(sinks[0], waiter) and not self.paths.behind(sinks[0], waiter)):
+        elif job.timeline.world_size - len(job.unknown) > 2 and not job.has_ended(sinks[0]):
             call = job.call(first.group, first.number, first.op)
-            self.doubts.append(Why("one_waits_for_all", {"rank": waiter, "call": call, "on": sinks}))
+            self.doubts.append(Why("one_waits", {"rank": waiter, "call": call, "on": sinks}))
             self.either.append((waiter, *sinks))
             self.culprits = []
-        elif job.timeline.world_size - len(job.unknown) > 2 and not job.has_ended(sinks[0]):
-            self.doubts.append(Why("one_waits", {"rank": waiter, "on": sinks[0]}))
 
     def _alone(self, circle: tuple[int, ...]) -> tuple[int, ...]:
         """Of three ranks or more that wait for each other, the one that parted from the others, if there is one.

@@ -148,20 +148,7 @@ def _another_way(line: Line) -> Text:
     return say(said, rank, against, line.facts["where"], _LEFT)
 
 
-def _own_order(line: Line) -> Text:
-    facts = line.facts
-    said = "{} broke its own order: after {} it had issued {} before, here {}. {}"
-    left = f"I{_LEFT[1:]}"
-    return say(said, who((facts["rank"],)), facts["was"], facts["expected"], facts["here"], left)
-
-
 # ---------------------------------------------------------------- what cannot be told apart
-
-
-def _one_waits(line: Line) -> Text:
-    rank, on = who((line.facts["rank"],)), who((line.facts["on"],))
-    said = "Only {} waits. If {} does not stand still, then {} made a call that {} does not make."
-    return say(said, rank, on, rank, on)
 
 
 def _one_stands(line: Line) -> Text:
@@ -172,12 +159,11 @@ def _one_stands(line: Line) -> Text:
     return (*first, *second, *say("{} stands still: {}", told(_which(sorted({rank, *level}))), _UNTOLD))
 
 
-def _one_waits_for_all(line: Line) -> Text:
-    facts = line.facts
-    either = "Either they stand still, or it made a call that they do not make: the record does not tell."
-    return say(
-        "{} alone waits, in {}, for {}. {}", who((facts["rank"],)), _call(facts["call"]), who(facts["on"]), either
-    )
+def _one_waits(line: Line) -> Text:
+    rank, on = who((line.facts["rank"],)), who(line.facts["on"])
+    said = "{} alone waits, in {}, for {}. Either {} stand" + s(line.facts["on"]) + " still, or {} made a call that {} "
+    does = "do" if len(line.facts["on"]) > 1 else "does"
+    return say(said + does + " not make: {}", rank, _call(line.facts["call"]), on, on, rank, on, _UNTOLD)
 
 
 def _may_wait(line: Line) -> Text:
@@ -226,10 +212,8 @@ WORDS: Mapping[str, Callable[[Line], Text]] = {
     "stopped": _stopped,
     "no_counterpart": _no_counterpart,
     "another_way": _another_way,
-    "own_order": _own_order,
     "one_waits": _one_waits,
     "one_stands": _one_stands,
-    "one_waits_for_all": _one_waits_for_all,
     "may_wait": _may_wait,
     "other_calls": _other_calls,
     "not_complete": _not_complete,
