@@ -63,3 +63,14 @@ def test_a_joined_module_parses(name, tmp_path):
 def test_the_types_name_what_python_writes():
     types = asset("types.d.ts")
     assert all(f"{name}:" in types for name in LOOKS)
+
+
+def test_no_line_of_a_script_or_style_is_too_long_to_read():
+    texts = [path for path in STATIC.iterdir() if path.suffix in (".js", ".ts", ".css")]
+    long = [
+        f"{path.name}:{at}"
+        for path in texts
+        for at, line in enumerate(path.read_text().splitlines(), 1)
+        if len(line) > 110
+    ]
+    assert not long and len(texts) > 20

@@ -8,13 +8,15 @@ import { unpack } from "./data.js";
 const KEPT = 100;
 
 export class Ahead {
-  /** @param {Model} model the board's @param {(count: number) => void} told called with how many pictures are here */
+  /** @param {Model} model the board's
+   * @param {(count: number) => void} told called with how many pictures are here */
   constructor(model, told) {
     this.model = model;
     this.told = told;
     /** By key. @type {Map<string, Early>} */
     this.known = new Map();
-    this.listener = (/** @type {any} */ message, /** @type {DataView[]} */ buffers) => { if (message?.ahead) this.take(buffers[0]); };
+    this.listener = (/** @type {any} */ message,
+      /** @type {DataView[]} */ buffers) => { if (message?.ahead) this.take(buffers[0]); };
     model.on("msg:custom", this.listener);
   }
 
@@ -35,6 +37,7 @@ export class Ahead {
 
   /** All that the picture depends on which the controls ask for, as `Setting.key` writes it. */
   get key() {
-    return ["case", "engine", "barrier_value", "pad"].map((name) => this.model.get(name)).concat(this.model.get("counts")).join();
+    return ["case", "engine", "barrier_value", "pad"]
+      .map((name) => this.model.get(name)).concat(this.model.get("counts")).join();
   }
 }

@@ -5,7 +5,7 @@ import { CONTROLS, Controls } from "./controls.js";
 import { dots, wireDots } from "./dots.js";
 import { First } from "./first.js";
 import { save } from "./save.js";
-import { esc } from "./text.js";
+import { esc, tag } from "./text.js";
 
 const HEADS = ["counts", "said", "results", "busy", "predict"]; // those that the heads show
 
@@ -20,7 +20,8 @@ class Board extends First {
       (rank, n) => this.count(this.counts.map((count, of) => (of === rank ? n : count))));
     this.stage.addEventListener("change", (event) => {
       const say = /** @type {HTMLSelectElement} */ (event.target);
-      this.set("said", this.get("said").map((/** @type {string} */ word_, /** @type {number} */ of) => (of === Number(say.dataset.rank) ? say.value : word_)));
+      this.set("said", this.get("said").map((/** @type {string} */ word_, /** @type {number} */ of) =>
+        (of === Number(say.dataset.rank) ? say.value : word_)));
     });
   }
 
@@ -35,7 +36,8 @@ class Board extends First {
       due = true;
     };
     for (const trait of new Set([...CONTROLS, ...HEADS])) this.model.on(`change:${trait}`, this.redraw);
-    this.saved = (/** @type {any} */ message) => { if (message?.save) save(message, (said) => this.announce(said)); };
+    this.saved = (/** @type {any} */ message) => { if (message?.save) save(message,
+      (said) => this.announce(said)); };
     this.model.on("msg:custom", this.saved);
     this.followed = () => queueMicrotask(() => this.drawEarly()); // after the message to Python
     this.model.on("change:counts", this.followed);
@@ -53,7 +55,8 @@ class Board extends First {
   /** @returns {number[]} */
   get counts() { return this.get("counts"); }
 
-  /** Ask for other counts. What was said is forgotten here at once: Python, if it is slow, could clear something newer.
+  /** Ask for other counts. What was said is forgotten here at once: Python, if it is slow, could clear
+   * something newer.
    * @param {number[]} counts */
   count(counts) {
     this.model.set("said", counts.map(() => ""));
@@ -62,14 +65,16 @@ class Board extends First {
 
   /** Draw what the dots ask for, if Python has sent it ahead. */
   drawEarly() {
-    const able = this.alive && this.run && !this.covered.length && !this.get("busy") && !this.get("comparing"), { key } = this.ahead;
+    const able = this.alive && this.run && !this.covered.length && !this.get("busy") &&
+      !this.get("comparing"), { key } = this.ahead;
     const found = able ? this.ahead.known.get(key) : null;
     if (!found || key === this.early || (!this.early && key === this.get("shown"))) return;
     this.early = key;
     this.show(found.data, found.run);
   }
 
-  /** Whether Python's answer says nothing new: it is to what was drawn early, or to an older position of the dots. */
+  /** Whether Python's answer says nothing new: it is to what was drawn early, or to an older position of
+   * the dots. */
   has() {
     if (!this.early) return false;
     const shown = this.get("shown");
@@ -91,16 +96,21 @@ class Board extends First {
     if (n === undefined) return ""; // the picture is of before: the next one is on its way
     const row = dots(lane, n, this.get("most"), this.get("busy"), (at) => this.ending(lane, at));
     if (!this.get("predict")) return row;
+    const said = this.get("said")[lane] ?? "";
     const words = this.get("words").map((/** @type {string} */ word) =>
-      `<option value="${word}"${word === (this.get("said")[lane] ?? "") ? " selected" : ""}>${word === "raises" ? "raises or crashes" : word || "…"}</option>`).join("");
+      `<option value="${word}"${word === said ? " selected" : ""}>` +
+      `${word === "raises" ? "raises or crashes" : word || "…"}</option>`).join("");
     const result = this.get("results")[lane] ?? "", able = this.covered.length && !this.get("busy");
-    return row + `<span class="jl-say">will <select data-key="say-${lane}" data-rank="${lane}" aria-label="I say that rank ${lane}"${able ? "" : " disabled"}>${words}</select> ` +
+    const look = { "data-key": `say-${lane}`, "data-rank": lane, "aria-label": `I say that rank ${lane}` };
+    const select = tag("select", { ...look, disabled: !able && "disabled" }, words);
+    return row + `<span class="jl-say">will ${select} ` +
       `<b class="jl-result${result.startsWith("✓") ? " jl-right" : ""}">${esc(result)}</b></span>`;
   }
 
   /** How it ends with so many inputs of a rank, if the map knows. @param {number} rank @param {number} n */
   ending(rank, n) {
-    const { cells, kinds } = this.get("map"), found = kinds?.[cells?.[this.counts.map((count, of) => (of === rank ? n : count)).join()]];
+    const { cells, kinds } = this.get("map"),
+      found = kinds?.[cells?.[this.counts.map((count, of) => (of === rank ? n : count)).join()]];
     return found && this.counts.length === 2 ? found : null;
   }
 }

@@ -3,8 +3,10 @@
 export const OPEN = 1, BAD = 2, FAILED = 4, WAITS = 16, WAITS_ON = 32; // flags of a call
 export const WRONG = OPEN | BAD | FAILED;
 
-/** Read the columns of a run from the bytes behind the JSON: every one byte by byte of significance, which packs well.
- * @param {RawColumns} columns @param {Uint8Array} bytes @param {number} at where they begin @returns {number} their end */
+/** Read the columns of a run from the bytes behind the JSON: every one byte by byte of significance, which
+ * packs well.
+ * @param {RawColumns} columns @param {Uint8Array} bytes @param {number} at where they begin
+ * @returns {number} their end */
 export function decode(columns, bytes, at) {
   columns.read = {};
   for (const [name, size, n] of columns.planes) {
@@ -21,7 +23,8 @@ export function decode(columns, bytes, at) {
 const signed = (n) => (n & 1 ? -((n + 1) / 2) : n / 2);
 
 /** Sums of steps, lane by lane.
- * @param {Uint32Array} steps @param {number[]} counts of each lane @param {number} each is added to every step */
+ * @param {Uint32Array} steps @param {number[]} counts of each lane
+ * @param {number} each is added to every step */
 function summed(steps, counts, each) {
   const found = new Float64Array(steps.length);
   let at = 0;
@@ -74,6 +77,7 @@ export const laneOf = ({ starts }, i) => starts.findIndex((_, lane) => i < start
 /** The calls of a slot by lane. @param {Calls} calls @param {number} slot @returns {Map<number, number>} */
 export function members(calls, slot) {
   const found = new Map();
-  for (let p = calls.offsets[slot]; p < calls.offsets[slot + 1]; p++) found.set(laneOf(calls, calls.members[p]), calls.members[p]);
+  for (let p = calls.offsets[slot]; p < calls.offsets[slot + 1];
+    p++) found.set(laneOf(calls, calls.members[p]), calls.members[p]);
   return found;
 }

@@ -3,7 +3,8 @@
 import { button, element } from "./dom.js";
 import { EndingMap } from "./map.js";
 
-export const CONTROLS = ["programs", "case", "engines", "engine", "knobs", "barrier_value", "pad", "status", "go", "can_go", "launches", "busy",
+export const CONTROLS = ["programs", "case", "engines", "engine", "knobs", "barrier_value", "pad", "status",
+  "go", "can_go", "launches", "busy",
   "comparing", "can_compare", "map", "counts"];
 
 export class Controls {
@@ -12,20 +13,29 @@ export class Controls {
     this.model = model;
     this.program = this.choice("Program", (value) => this.set("case", Number(value)));
     this.engine = this.choice("Run it on", (value) => this.set("engine", value));
-    this.run = button("Run", "Run it (each rank becomes a process of its own)", () => this.ask("go", "Starting …"), { class: "jlb-go" });
+    this.run = button("Run", "Run it (each rank becomes a process of its own)",
+      () => this.ask("go", "Starting …"), { class: "jlb-go" });
     this.stop = button("■ Stop", "End the run", () => this.ask("stop", "Stopping …"), { class: "jlb-stop" });
     this.status = element("p", { class: "jlb-status", role: "status" });
     this.above = [this.program, this.engine, this.run, this.stop, this.status];
-    this.compare = button("⇄ compare", "Keep this picture, and show what comes next beside it", () => this.set("comparing", !model.get("comparing")), { "aria-label": "Compare with this" });
-    this.eras = button("compare today with 1.9", "Show both eras of NCCL", () => this.ask("eras", "Asking Python …"));
-    this.saves = ["PNG", "SVG", "CSV"].map((what) => button(what, `Save as ${what}`, () => this.model.send?.({ save: what })));
-    this.saves.push(button("copy call", "Copy the Python call that gives this run", () => this.model.send?.({ save: "call" })));
-    this.fewer = button("− rank", "Remove the last rank", () => count(this.counts.slice(0, -1)), { "aria-label": "− remove a rank" });
-    this.more = button("+ rank", "Add a rank", () => count([...this.counts, this.counts.at(-1)]), { "aria-label": "+ add a rank" });
+    this.compare = button("⇄ compare", "Keep this picture, and show what comes next beside it",
+      () => this.set("comparing", !model.get("comparing")), { "aria-label": "Compare with this" });
+    this.eras = button("compare today with 1.9", "Show both eras of NCCL",
+      () => this.ask("eras", "Asking Python …"));
+    this.saves = ["PNG", "SVG", "CSV"]
+      .map((what) => button(what, `Save as ${what}`, () => this.model.send?.({ save: what })));
+    this.saves.push(button("copy call", "Copy the Python call that gives this run",
+      () => this.model.send?.({ save: "call" })));
+    this.fewer = button("− rank", "Remove the last rank", () => count(this.counts.slice(0, -1)),
+      { "aria-label": "− remove a rank" });
+    this.more = button("+ rank", "Add a rank", () => count([...this.counts, this.counts.at(-1)]),
+      { "aria-label": "+ add a rank" });
     this.knobs = element("span", { class: "jlb-knobs" });
     this.inputs = Object.fromEntries(["barrier_value", "pad"].map((name) => [name, this.knob(name)]));
-    this.map = new EndingMap((counts) => { this.say("Asking Python …"); this.model.send({ counts }); }, () => this.model.send({ press: "end map" }));
-    this.below = [element("div", { class: "jl-bar" }, this.fewer, this.more, this.compare, this.eras, ...this.saves, this.knobs), this.map.whole];
+    this.map = new EndingMap((counts) => { this.say("Asking Python …"); this.model.send({ counts }); },
+      () => this.model.send({ press: "end map" }));
+    this.below = [element("div", { class: "jl-bar" }, this.fewer, this.more, this.compare, this.eras,
+      ...this.saves, this.knobs), this.map.whole];
     this.draw();
   }
 
@@ -60,8 +70,10 @@ export class Controls {
   knob(name) {
     const [label, title] = name === "pad"
       ? ["pad of a line", "The upper 32 bits of an NCCL line that holds 4 bytes of data: undefined on a GPU"]
-      : ["barrier's word", "PyTorch 1.9's barrier all-reduces a byte that no one had set; a float that meets it reads 4"];
-    const input = /** @type {HTMLInputElement} */ (element("input", { type: "number", min: 0, max: 2 ** 32 - 1 }));
+      : ["barrier's word", "PyTorch 1.9's barrier all-reduces a byte that no one had set; " +
+        "a float that meets it reads 4"];
+    const input = /** @type {HTMLInputElement} */ (element("input",
+      { type: "number", min: 0, max: 2 ** 32 - 1 }));
     input.addEventListener("change", () => {
       if (input.checkValidity() && input.value !== "") this.set(name, Number(input.value));
       else this.draw();
@@ -74,7 +86,8 @@ export class Controls {
   draw() {
     const get = (/** @type {string} */ name) => this.model.get(name), busy = get("busy");
     this.options(this.program, get("programs"), String(get("case")), busy);
-    this.options(this.engine, get("engines").map((/** @type {any} */ one) => [one.name, one.label, one.missing]), get("engine"), busy);
+    this.options(this.engine, get("engines")
+      .map((/** @type {any} */ one) => [one.name, one.label, one.missing]), get("engine"), busy);
     this.run.hidden = !get("go");
     this.run.textContent = get("go");
     this.run.disabled = busy || !get("can_go");
@@ -95,7 +108,9 @@ export class Controls {
     this.map.draw(get("map"), this.counts);
   }
 
-  /** @param {HTMLSelectElement} select @param {[value: string, label: string, missing?: string][]} wanted @param {string} chosen @param {boolean} busy */
+  /** @param {HTMLSelectElement} select
+   * @param {[value: string, label: string, missing?: string][]} wanted @param {string} chosen
+   * @param {boolean} busy */
   options(select, wanted, chosen, busy) {
     if ([...select.options].map((one) => one.value).join() !== wanted.map(([value]) => value).join())
       select.replaceChildren(...wanted.map(([value, label]) => element("option", { value }, label)));
@@ -108,7 +123,8 @@ export class Controls {
   drawStatus({ text, bad, done, of }) {
     this.status.replaceChildren();
     if (bad) this.status.append(element("b", {}, "✕ "));
-    if (of !== undefined) this.status.append(element("progress", { "aria-label": "inputs done", max: Math.max(of, 1), value: done }), " ");
+    if (of !== undefined) this.status.append(element("progress",
+      { "aria-label": "inputs done", max: Math.max(of, 1), value: done }), " ");
     this.status.append(text);
   }
 }

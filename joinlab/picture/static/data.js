@@ -1,4 +1,5 @@
-// Reads lane data (joinlab/picture/lane_data.py): every word comes from Python, and every call as a row of numbers.
+// Reads lane data (joinlab/picture/lane_data.py): every word comes from Python, and every call as a row of
+// numbers.
 
 import { decode } from "./columns.js";
 
@@ -31,7 +32,8 @@ async function unzip(bytes) { // by way of a Blob and a Response it waits for ot
   return whole;
 }
 
-/** Put texts in place of their numbers. @param {any} run as it was sent @param {(n: number) => string} text */
+/** Put texts in place of their numbers.
+ * @param {any} run as it was sent @param {(n: number) => string} text */
 function resolve(run, text) {
   const { scene } = run, pieces = (/** @type {[number, number, string][]} */ some) =>
     some.map(([said, kind, tone]) => [text(said), kind, tone]);
@@ -41,13 +43,16 @@ function resolve(run, text) {
   scene.names = scene.names.map(text);
   scene.head = pieces(scene.head);
   scene.story = scene.story.map((/** @type {any} */ [kind, some]) => [kind, pieces(some)]);
-  scene.code = scene.code.map((/** @type {any} */ [sign, number, line, here]) => [sign, number, text(line), pieces(here)]);
-  scene.ends = scene.ends.map((/** @type {any} */ [sign, word, tone, more]) => [sign, text(word), tone, text(more)]);
+  scene.code = scene.code.map((/** @type {any} */ [sign, number, line, here]) =>
+    [sign, number, text(line), pieces(here)]);
+  scene.ends = scene.ends.map((/** @type {any} */ [sign, word, tone, more]) =>
+    [sign, text(word), tone, text(more)]);
   for (const one of scene.columns) {
     [one.stack, one.said] = [text(one.stack), text(one.said)];
     if (one.missing) one.missing[1] = text(one.missing[1]);
     one.boxes = one.boxes.map((/** @type {[number, number, number] | null} */ box) => box &&
-      { kind: box[0], label: text(box[1]), open: !!(box[2] & 1), bad: !!(box[2] & 2), failed: !!(box[2] & 4) });
+      { kind: box[0], label: text(box[1]), open: !!(box[2] & 1), bad: !!(box[2] & 2),
+        failed: !!(box[2] & 4) });
   }
   for (const code of run.columns.codes) code.label = text(code.label);
   run.columns.names = run.columns.names.map(text);

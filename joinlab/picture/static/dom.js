@@ -1,18 +1,22 @@
 // Makes elements of a document.
 
-/** An element with attributes and children; `onclick` is a listener, an attribute that is null or false is left out.
+/** An element with attributes and children; `onclick` is a listener, an attribute that is null or false is
+ * left out.
  * @param {string} tag @param {Record<string, any>} attributes @param {...(Node | string | null)} children */
 export function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (name === "onclick") made.addEventListener("click", value);
-    else if (value !== null && value !== undefined && value !== false) made.setAttribute(name, value === true ? "" : value);
+    else if (value !== null && value !== undefined && value !== false) made.setAttribute(name, value === true
+      ? "" : value);
   }
   made.append(...children.filter((child) => child !== null));
   return made;
 }
 
-/** A button. @param {string} text @param {string} title @param {() => void} onclick @param {Record<string, any>} more */
+/** A button. @param {string} text
+ * @param {string} title @param {() => void} onclick @param {Record<string, any>} more */
 export function button(text, title, onclick, more = {}) {
-  return /** @type {HTMLButtonElement} */ (element("button", { type: "button", title, onclick, ...more }, text));
+  return /** @type {HTMLButtonElement} */ (element("button", { type: "button", title, onclick, ...more },
+    text));
 }

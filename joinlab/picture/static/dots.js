@@ -1,35 +1,44 @@
-// The inputs of a rank as a row of dots, which is the slider: click the last one wanted, drag, or use the arrow keys.
-// While one drags, the endings of the other positions shine up behind the dots.
+// The inputs of a rank as a row of dots, which is the slider: click the last one wanted, drag, or use the
+// arrow keys. While one drags, the endings of the other positions shine up behind the dots.
 
-import { clamp } from "./text.js";
+import { clamp, tag } from "./text.js";
 
 export const SHOWN = 8; // dots of a rank, unless it has more inputs
 
 /** @param {number} rank @param {number} count @param {number} most @param {boolean} busy
- * @param {(count: number) => { sign: string, color: string } | null} ending of that position, where it is known */
+ * @param {(count: number) => { sign: string, color: string } | null} ending of that position, where it is
+ * known */
 export function dots(rank, count, most, busy, ending) {
   const last = Math.min(most, Math.max(SHOWN, count + (count >= SHOWN ? 1 : 0)));
   const each = Array.from({ length: last + 1 }, (_, n) => {
     const how = ending(n), look = [n && n <= count ? "jl-on" : "", n === count ? "jl-at" : ""].join(" ");
-    return `<i class="${look}">${how ? `<u style="background:${how.color}"></u><em aria-hidden="true">${how.sign}</em>` : ""}</i>`;
+    const shine = how && `<u style="background:${how.color}"></u><em aria-hidden="true">${how.sign}</em>`;
+    return tag("i", { class: look }, shine ?? "");
   });
-  return `<div class="jl-dotrow${last > SHOWN ? " jl-many" : ""}" data-key="dots-${rank}" data-rank="${rank}" role="slider" tabindex="${busy ? -1 : 0}" aria-disabled="${busy}" ` +
-    `aria-label="rank ${rank}: inputs" aria-valuemin="0" aria-valuemax="${most}" aria-valuenow="${count}" aria-valuetext="${count} input${count === 1 ? "" : "s"}">${each.join("")}</div>`;
+  return tag("div", {
+    class: last > SHOWN ? "jl-dotrow jl-many" : "jl-dotrow", "data-key": `dots-${rank}`, "data-rank": rank,
+    role: "slider", tabindex: busy ? -1 : 0, "aria-disabled": `${busy}`, "aria-label": `rank ${rank}: inputs`,
+    "aria-valuemin": 0, "aria-valuemax": most, "aria-valuenow": count,
+    "aria-valuetext": `${count} input${count === 1 ? "" : "s"}` }, each.join(""));
 }
 
 /** Let the dots be moved. @param {HTMLElement} stage @param {(rank: number) => number} count of a rank
  * @param {number} most @param {(rank: number, count: number) => void} move */
 export function wireDots(stage, count, most, move) {
-  const row = (/** @type {number} */ rank) => /** @type {HTMLElement} */ (stage.querySelector(`.jl-dotrow[data-rank="${rank}"]`));
-  const shine = (/** @type {number} */ rank, /** @type {boolean} */ on) => row(rank)?.classList.toggle("jl-shine", on);
+  const row = (/** @type {number} */ rank) =>
+    /** @type {HTMLElement} */ (stage.querySelector(`.jl-dotrow[data-rank="${rank}"]`));
+  const shine = (/** @type {number} */ rank, /** @type {boolean} */ on) =>
+    row(rank)?.classList.toggle("jl-shine", on);
   stage.addEventListener("pointerdown", (event) => {
-    const hit = /** @type {HTMLElement | null} */ (/** @type {HTMLElement} */ (event.target).closest(".jl-dotrow"));
+    const hit = /** @type {HTMLElement | null} */ (
+      /** @type {HTMLElement} */ (event.target).closest(".jl-dotrow"));
     if (!hit || hit.getAttribute("aria-disabled") === "true") return;
     event.preventDefault();
     const rank = Number(hit.dataset.rank);
     row(rank).focus({ preventScroll: true });
     const go = (/** @type {PointerEvent} */ at) => {
-      const found = [...row(rank).children].filter((dot) => at.clientX > dot.getBoundingClientRect().left).length - 1;
+      const found = [...row(rank).children]
+        .filter((dot) => at.clientX > dot.getBoundingClientRect().left).length - 1;
       if (clamp(found, 0, most) !== count(rank)) move(rank, clamp(found, 0, most));
       shine(rank, true); // the row is drawn anew by a move
     };
@@ -42,10 +51,13 @@ export function wireDots(stage, count, most, move) {
     addEventListener("pointerup", up, { once: true });
   });
   stage.addEventListener("keydown", (event) => {
-    const hit = /** @type {HTMLElement | null} */ (/** @type {HTMLElement} */ (event.target).closest(".jl-dotrow"));
-    if (!hit || event.ctrlKey || event.metaKey || event.altKey || hit.getAttribute("aria-disabled") === "true") return;
+    const hit = /** @type {HTMLElement | null} */ (
+      /** @type {HTMLElement} */ (event.target).closest(".jl-dotrow"));
+    if (!hit || event.ctrlKey || event.metaKey || event.altKey ||
+      hit.getAttribute("aria-disabled") === "true") return;
     const rank = Number(hit.dataset.rank), n = count(rank);
-    const to = { ArrowRight: n + 1, ArrowUp: n + 1, ArrowLeft: n - 1, ArrowDown: n - 1, Home: 0, End: Math.min(most, SHOWN) }[event.key];
+    const to = { ArrowRight: n + 1, ArrowUp: n + 1, ArrowLeft: n - 1, ArrowDown: n - 1, Home: 0,
+      End: Math.min(most, SHOWN) }[event.key];
     if (to === undefined) return;
     event.preventDefault();
     event.stopPropagation();

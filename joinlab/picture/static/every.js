@@ -1,11 +1,12 @@
-// Every call of a run in its lane, one after the other or on the clock: what first.js has behind "…". What is in sight is
-// drawn; calls too small to be seen are one grey piece, and what went wrong always has its colour.
+// Every call of a run in its lane, one after the other or on the clock: what first.js has behind "…". What is
+// in sight is drawn; calls too small to be seen are one grey piece, and what went wrong always has its
+// colour.
 
 import { FAILED, OPEN, WRONG, callsOf, laneOf, members } from "./columns.js";
 import { factsIn } from "./data.js";
 import { button, element } from "./dom.js";
-import { clamp, esc, px, widthOf } from "./text.js";
-import { tellSlot } from "./told.js";
+import { clamp, esc, line, px, rect, tag, widthOf } from "./text.js";
+import { swatch, tellSlot } from "./told.js";
 
 const LEFT = 132, TOP = 6, FOOT = 22; // px beside, above and below the lanes
 const LEAST = 3; // px: what is shorter is drawn together
@@ -14,7 +15,8 @@ const DEEPEST = 400; // px of the shortest call on the clock, at the deepest zoo
 const STRIP = 5; // px of a lane of the overview
 
 /** Every key, as the reader is told of them. */
-const KEYS = "← → a call, ↑ ↓ a rank, Home End, PgUp PgDn ten calls, n next mismatch, w s zoom, a d pan, f all, / search";
+const KEYS = "← → a call, ↑ ↓ a rank, Home End, PgUp PgDn ten calls, n next mismatch, w s zoom, a d pan, " +
+  "f all, / search";
 
 export class Every {
   /** @param {HTMLElement} root @param {import("./first.js").First} view */
@@ -29,18 +31,26 @@ export class Every {
     const axis = (/** @type {string} */ name, /** @type {string} */ said) =>
       button(said, "", () => view.set("axis", name), { "data-axis": name });
     this.axes = [axis("logical", "in order"), axis("time", "on the clock")];
-    this.hosts = button("hosts", "Also what each rank's Python did, and where it waited", () => { this.host = !this.host; this.draw(); });
-    this.field = /** @type {HTMLInputElement} */ (element("input", { type: "search", placeholder: "barrier rank 1", "aria-label": "Search the calls" }));
+    this.hosts = button("hosts", "Also what each rank's Python did, and where it waited",
+      () => { this.host = !this.host; this.draw(); });
+    this.field = /** @type {HTMLInputElement} */ (element("input",
+      { type: "search", placeholder: "barrier rank 1", "aria-label": "Search the calls" }));
     this.found = element("span", { class: "jl-soft", role: "status" });
     this.legend = element("p", { class: "jl-legend" });
     this.strip = element("div", { class: "jl-strip" });
-    this.chart = element("div", { class: "jl-chart", role: "slider", tabindex: "0", "aria-label": "Every call", "aria-valuemin": "0" });
-    this.told = element("section", { class: "jl-told", hidden: true, "aria-label": "Details of the selected call" });
-    const bar = element("div", { class: "jl-bar" }, element("span", { class: "jl-choice", role: "group", "aria-label": "Axis" }, ...this.axes),
-      this.hosts, button("−", "Zoom out", () => this.zoom(2), { "aria-label": "Zoom out" }), button("all", "The whole run", () => this.fit()),
+    this.chart = element("div", { class: "jl-chart", role: "slider", tabindex: "0",
+      "aria-label": "Every call", "aria-valuemin": "0" });
+    this.told = element("section", { class: "jl-told", hidden: true,
+      "aria-label": "Details of the selected call" });
+    const bar = element("div", { class: "jl-bar" },
+      element("span", { class: "jl-choice", role: "group", "aria-label": "Axis" }, ...this.axes),
+      this.hosts, button("−", "Zoom out", () => this.zoom(2), { "aria-label": "Zoom out" }),
+        button("all", "The whole run", () => this.fit()),
       button("+", "Zoom in", () => this.zoom(0.5), { "aria-label": "Zoom in" }),
-      button("next mismatch", "Go to the next call that did not go as meant", () => this.next()), this.field, this.found);
-    root.replaceChildren(bar, this.strip, this.chart, this.legend, element("p", { class: "jl-soft" }, `Keys: ${KEYS}.`), this.told);
+      button("next mismatch", "Go to the next call that did not go as meant", () => this.next()), this.field,
+        this.found);
+    root.replaceChildren(bar, this.strip, this.chart, this.legend,
+      element("p", { class: "jl-soft" }, `Keys: ${KEYS}.`), this.told);
     this.listen();
   }
 
@@ -137,9 +147,11 @@ export class Every {
   }
 
   /** @param {MouseEvent} event */
-  unitAt(event) { return this.from + (event.clientX - this.chart.getBoundingClientRect().left - LEFT) / this.per; }
+  unitAt(event) { return this.from +
+    (event.clientX - this.chart.getBoundingClientRect().left - LEFT) / this.per; }
 
-  /** Where a slot lies: in the lane that one looks at, if it is there. @param {number} slot @returns {[number, number]} */
+  /** Where a slot lies: in the lane that one looks at, if it is there.
+   * @param {number} slot @returns {[number, number]} */
   placeOf(slot) {
     if (!this.time) return [slot, slot + 1];
     const of = members(this.calls, slot), i = of.get(this.lane) ?? [...of.values()][0];
@@ -155,7 +167,8 @@ export class Every {
     if (covered) this.told.replaceChildren();
     this.legend.hidden = covered;
     this.strip.hidden = covered || run.columns.rows < 60;
-    for (const one of this.axes) one.setAttribute("aria-pressed", String((one.dataset.axis === "time") === this.time));
+    for (const one of this.axes) one.setAttribute("aria-pressed",
+      String((one.dataset.axis === "time") === this.time));
     this.hosts.setAttribute("aria-pressed", String(this.host));
     this.high = run.scene.names.length > 8 ? 20 : 30;
     this.pitch = this.high + (this.host ? 12 : 0) + 12;
@@ -170,8 +183,7 @@ export class Every {
     this.chart.setAttribute("aria-valuetext", covered ? "covered" : this.said());
     this.overview();
     const kinds = [...new Set(run.columns.codes.map((code) => code.kind))];
-    this.legend.innerHTML = kinds.map((kind) => `<span class="jl-swatch" style="background:var(--jl-k${kind});` +
-      `color:var(--jl-i${kind})">${esc(view.data.looks.kinds[kind])}</span>`).join(" ");
+    this.legend.innerHTML = kinds.map((kind) => swatch(view.data.looks.kinds[kind], kind)).join(" ");
   }
 
   /** px of a place along the axis. @param {number} at */
@@ -187,22 +199,28 @@ export class Every {
       const room = Math.floor((LEFT - 12) / (size * 0.55));
       return text.length > room ? `${text.slice(0, room - 1)}…` : text;
     };
-    const low = this.high < 28 || covered ? "" : `<text y="${y + 27}" font-size="11" class="jl-end${bad}">${esc(fit(end, 11))}</text>`;
+    const low = this.high < 28 || covered ? ""
+      : `<text y="${y + 27}" font-size="11" class="jl-end${bad}">${esc(fit(end, 11))}</text>`;
     return `<g><title>${esc(covered ? name : `${name}: ${end}`)}</title>` +
-      `<text y="${y + 14}" font-size="13" font-weight="700"${low ? "" : ` class="${bad}"`}>${esc(fit(name, 13))}</text>${low}</g>`;
+      `<text y="${y + 14}" font-size="13" font-weight="700" class="${low ? "" : bad}">` +
+      `${esc(fit(name, 13))}</text>${low}</g>`;
   }
 
   /** @param {number} lane */
   drawLane(lane) {
-    const { calls, time, high, width, run } = this, { starts, slot, begun, ended, flags, code, kinds } = calls, y = this.y(lane);
-    const drawn = [`<line class="jl-line" x1="${LEFT}" x2="${width}" y1="${y + high / 2}" y2="${y + high / 2}"/>`];
+    const { calls, time, high, width, run } = this, { starts, slot, begun, ended, flags, code, kinds }
+      = calls, y = this.y(lane);
+    const drawn = [line([LEFT, y + high / 2], [width, y + high / 2], "jl-line")];
     let [many, low, far, wrong, last, count] = ["", NaN, NaN, -9, -Infinity, 0];
     const end = () => {
-      if (low === low) many += `M${px(low)} ${y + 3}H${px(Math.max(far, low + 0.6))}V${y + high - 3}H${px(low)}z`;
+      const to = px(Math.max(far, low + 0.6));
+      if (low === low) many += `M${px(low)} ${y + 3}H${to}V${y + high - 3}H${px(low)}z`;
       low = far = NaN;
     };
-    for (let i = starts[lane]; i < starts[lane + 1]; i++) { // up to a million times: nothing is made for what is not drawn
-      const from = time ? begun[i] : slot[i], x = this.x(from), to = this.x(time ? ended[i] : from + 1) - (time ? 0 : this.per * 0.08);
+    for (let i = starts[lane]; i < starts[lane + 1];
+      i++) { // up to a million times: nothing is made for what is not drawn
+      const from = time ? begun[i] : slot[i], x = this.x(from),
+        to = this.x(time ? ended[i] : from + 1) - (time ? 0 : this.per * 0.08);
       if (to < LEFT || x > width) continue;
       const odd = flags[i] & WRONG;
       if (!odd && to - x < LEAST) {
@@ -217,13 +235,16 @@ export class Every {
       last = Math.max(last, to);
       const left = Math.max(x, LEFT), w = Math.max(to - left, LEAST), name = run.columns.codes[code[i]].label;
       const look = `jl-fill${odd ? " jl-bad" : ""}${flags[i] & (OPEN | FAILED) ? " jl-unended" : ""}`;
-      drawn.push(`<rect class="${look}" data-slot="${slot[i]}" x="${px(left)}" y="${px(top)}" width="${px(w)}" height="${tall}" ` +
-        `rx="${w > 12 ? 4 : 0}" fill="var(--jl-k${kinds[code[i]]})"><title>${esc(this.titled(i))}</title></rect>`);
-      if (!over && count++ < 400 && widthOf(name, 12) + 8 < w) drawn.push(`<text x="${px(left + w / 2)}" y="${y + high / 2 + 4}" ` +
+      const how = { class: look, "data-slot": slot[i], rx: w > 12 ? 4 : 0 }, said = esc(this.titled(i));
+      const fill = `var(--jl-k${kinds[code[i]]})`;
+      drawn.push(rect({ x: left, y: top, w, h: tall }, { ...how, fill }, `<title>${said}</title>`));
+      if (!over && count++ < 400 && widthOf(name, 12) +
+        8 < w) drawn.push(`<text x="${px(left + w / 2)}" y="${y + high / 2 + 4}" ` +
         `font-size="12" text-anchor="middle" style="fill:var(--jl-i${kinds[code[i]]})">${esc(name)}</text>`);
     }
     end();
-    return `<g class="jl-lane"><path class="jl-many" d="${many}"/>${drawn.join("")}${this.host ? this.drawHost(lane) : ""}</g>`;
+    const hosts = this.host ? this.drawHost(lane) : "";
+    return `<g class="jl-lane"><path class="jl-many" d="${many}"/>${drawn.join("")}${hosts}</g>`;
   }
 
   /** What the rank's Python did: in order of calls, where it waited. @param {number} lane */
@@ -235,11 +256,13 @@ export class Every {
         if (calls.flags[i] & 16) d += `M${px(this.x(calls.slot[i]))} ${y + 4}h${px(this.per * 0.92)}`;
       return `<path class="jl-waits" d="${d}"><title>the host waits</title></path>`;
     }
-    return calls.hosts[lane].filter(([from, to]) => this.x(to) >= LEFT && this.x(from) <= this.width).map(([from, to, , name]) => {
+    return calls.hosts[lane].filter(([from, to]) => this.x(to) >= LEFT && this.x(from) <= this.width)
+      .map(([from, to, , name]) => {
       const left = Math.max(this.x(from), LEFT), w = Math.max(this.x(to) - left, 1);
-      const said = w > widthOf(name, 11) + 6 ? `<text x="${px(left + 3)}" y="${y + 8}" font-size="11">${esc(name)}</text>` : "";
-      return `<g><title>${esc(name)}</title><rect class="jl-host${name === "waits" ? " jl-waiting" : ""}" x="${px(left)}" y="${y}" ` +
-        `width="${px(w)}" height="9"/>${said}</g>`;
+      const said = w > widthOf(name, 11) + 6
+        ? `<text x="${px(left + 3)}" y="${y + 8}" font-size="11">${esc(name)}</text>` : "";
+      const look = name === "waits" ? "jl-host jl-waiting" : "jl-host";
+      return `<g><title>${esc(name)}</title>${rect({ x: left, y, w, h: 9 }, { class: look })}${said}</g>`;
     }).join("");
   }
 
@@ -247,28 +270,34 @@ export class Every {
   marked(height) {
     if (this.selected === null || this.view.covered.length) return "";
     const [from, to] = this.placeOf(this.selected), x = this.x(from), w = Math.max(this.x(to) - x, 4);
-    return `<rect class="jl-picked" x="${px(x - 2)}" y="1" width="${px(w + 4 - (this.time ? 0 : this.per * 0.08))}" height="${height - FOOT}" rx="4"/>`;
+    const room = { x: x - 2, y: 1, w: w + 4 - (this.time ? 0 : this.per * 0.08), h: height - FOOT };
+    return rect(room, { class: "jl-picked", rx: 4 });
   }
 
   /** @param {number} height */
   ticks(height) {
     const { run, time } = this, zero = time ? run.zero : 1, to = this.from + this.span;
-    const [unit, per] = !time ? ["", 1] : this.span >= 2e6 ? ["ms", 1e6] : this.span >= 2e3 ? ["µs", 1e3] : ["ns", 1];
+    const [unit, per] = !time ? ["", 1] : this.span >= 2e6 ? ["ms", 1e6] : this.span >= 2e3 ? ["µs", 1e3]
+      : ["ns", 1];
     const rough = (this.span / per) * (90 / this.width), ten = 10 ** Math.floor(Math.log10(rough));
-    const step = Math.max([1, 2, 5, 10].map((k) => ten * k).find((one) => one >= rough), time ? 0 : 1), found = [];
+    const step = Math.max([1, 2, 5, 10].map((k) => ten * k).find((one) => one >= rough), time ? 0 : 1),
+      found = [];
     for (let k = Math.ceil((this.from + zero) / per / step); k * step * per <= to + zero; k++) {
-      const at = this.x(k * step * per - zero + (time ? 0 : 0.46)), said = Number((k * step).toPrecision(9)).toLocaleString("en");
+      const at = this.x(k * step * per - zero + (time ? 0 : 0.46)),
+        said = Number((k * step).toPrecision(9)).toLocaleString("en");
       if (at < LEFT + 20 || at > this.width - 20) continue;
       found.push(`<path class="jl-rule" d="M${px(at)} ${TOP}V${height - FOOT + 2}"/>` +
         `<text class="jl-num" x="${px(at)}" y="${height - 5}" text-anchor="middle">${said}</text>`);
     }
     const clock = time ? `${run.modelled ? "modelled" : "recorded"} time, ${unit}` : "row";
-    return `${found.join("")}<text class="jl-num" x="${LEFT - 10}" y="${height - 5}" text-anchor="end">${clock}</text>`;
+    const look = { class: "jl-num", x: LEFT - 10, y: height - 5, "text-anchor": "end" };
+    return found.join("") + tag("text", look, clock);
   }
 
   /** The whole run as a strip: grey, and what went wrong in colour. */
   overview() {
-    const { calls, run } = this, n = 600, rows = Math.max(run.columns.rows, 1), lanes = Math.min(run.scene.names.length, 12);
+    const { calls, run } = this, n = 600, rows = Math.max(run.columns.rows, 1),
+      lanes = Math.min(run.scene.names.length, 12);
     if (this.shown !== run) {
       this.shown = run;
       let [grey, bad] = ["", ""];
@@ -286,9 +315,11 @@ export class Every {
         }
       }
       const count = calls.wrong.reduce((sum, one) => sum + one, 0);
-      this.strip.innerHTML = `<svg viewBox="0 0 ${n} ${lanes * STRIP}" preserveAspectRatio="none" width="100%" height="${lanes * STRIP}" role="img" ` +
-        `aria-label="The whole run: ${rows.toLocaleString("en")} rows, ${count.toLocaleString("en")} of them wrong">` +
-        `<path class="jl-calm" d="${grey}"/><path class="jl-alarm" d="${bad}"/></svg><i class="jl-window"></i>`;
+      const [all, wrong] = [rows, count].map((one) => one.toLocaleString("en")), height = lanes * STRIP;
+      const said = { role: "img", "aria-label": `The whole run: ${all} rows, ${wrong} of them wrong` };
+      const whole = { viewBox: `0 0 ${n} ${height}`, preserveAspectRatio: "none", width: "100%", height };
+      const paths = `<path class="jl-calm" d="${grey}"/><path class="jl-alarm" d="${bad}"/>`;
+      this.strip.innerHTML = `${tag("svg", { ...whole, ...said }, paths)}<i class="jl-window"></i>`;
     }
     const window = /** @type {HTMLElement} */ (this.strip.lastElementChild), { extent } = this;
     window.style.left = `${px((this.from / extent) * 100)}%`;
@@ -300,7 +331,8 @@ export class Every {
 
   /** A call in words. @param {number} i */
   titled(i) {
-    const { calls, run } = this, flags = calls.flags[i], how = flags & FAILED ? ", failed" : flags & OPEN ? ", never ends" : "";
+    const { calls, run } = this, flags = calls.flags[i], how = flags & FAILED ? ", failed" : flags & OPEN
+      ? ", never ends" : "";
     return `${run.scene.names[laneOf(calls, i)]}: ${run.columns.codes[calls.code[i]].label}${how}` +
       (flags & 2 ? ", meets what it should not" : "");
   }
@@ -352,14 +384,16 @@ export class Every {
     const known = run.scene.columns.find((one) => !one.stack && !one.missing && one.slot === selected);
     const how = known?.said || (wrong ? "It did not go as meant." : "All went as meant.");
     view.ask(selected);
-    tellSlot(this.told, view.data, run, selected, `Row ${selected + 1} of ${run.columns.rows.toLocaleString("en")}`, how);
+    tellSlot(this.told, view.data, run, selected,
+      `Row ${selected + 1} of ${run.columns.rows.toLocaleString("en")}`, how);
   }
 
   /** Bring a slot into sight. @param {number} slot @param {number} until the last of several */
   reveal(slot, until = slot) {
     const [from, to] = [this.placeOf(slot)[0], this.placeOf(until)[1]];
     if (until > slot) this.span = clamp((to - from) * 1.1, this.least, this.extent);
-    if (from < this.from || to > this.from + this.span || until > slot) this.go((from + Math.min(to, from + this.span)) / 2 - this.span / 2);
+    if (from < this.from || to > this.from + this.span ||
+      until > slot) this.go((from + Math.min(to, from + this.span)) / 2 - this.span / 2);
     else this.draw();
   }
 
@@ -382,10 +416,13 @@ export class Every {
     let [count, at, hit, hitLane] = [0, 0, -1, 0];
     if (words.length) for (let slot = 0; slot < run.columns.rows; slot++)
       for (let p = calls.offsets[slot]; p < calls.offsets[slot + 1]; p++) {
-        const i = calls.members[p], lane = laneOf(calls, i), code = run.columns.codes[calls.code[i]], key = `${calls.code[i]},${lane}`;
+        const i = calls.members[p], lane = laneOf(calls, i), code = run.columns.codes[calls.code[i]],
+          key = `${calls.code[i]},${lane}`;
         if (!known.has(key)) {
-          const group = factsIn(view.data, run, slot, lane, calls.code[i]).find(([name]) => name.startsWith("group"))?.[1] ?? "";
-          const text = `${code.label} ${run.scene.names[lane]} ${view.data.looks.kinds[code.kind]} group ${group}`.toLowerCase();
+          const group = factsIn(view.data, run, slot, lane, calls.code[i]).find(([name]) =>
+            name.startsWith("group"))?.[1] ?? "";
+          const kind = view.data.looks.kinds[code.kind], who = run.scene.names[lane];
+          const text = `${code.label} ${who} ${kind} group ${group}`.toLowerCase();
           known.set(key, words.every((word) => text.includes(word)));
         }
         if (!known.get(key)) continue;
@@ -403,13 +440,17 @@ export class Every {
     if (event.ctrlKey || event.metaKey || event.altKey || this.view.covered.length) return;
     const here = this.selected ?? -1, last = this.run.columns.rows - 1, lanes = this.run.scene.names.length;
     const go = (/** @type {number} */ to) => this.select(clamp(to, 0, last));
-    const cross = (/** @type {number} */ by) => { this.lane = clamp(this.lane + by, 0, lanes - 1); go(Math.max(here, 0)); };
+    const cross = (/** @type {number} */ by) => { this.lane = clamp(this.lane + by, 0, lanes - 1);
+      go(Math.max(here, 0)); };
     /** @type {Record<string, () => void>} */
     const keys = {
-      ArrowRight: () => go(here + 1), ArrowLeft: () => go(here - 1), ArrowDown: () => cross(1), ArrowUp: () => cross(-1),
+      ArrowRight: () => go(here + 1), ArrowLeft: () => go(here - 1), ArrowDown: () => cross(1),
+        ArrowUp: () => cross(-1),
       Home: () => go(0), End: () => go(last), PageDown: () => go(here + 10), PageUp: () => go(here - 10),
-      n: () => this.next(), w: () => this.zoom(0.5), "+": () => this.zoom(0.5), s: () => this.zoom(2), "-": () => this.zoom(2),
-      a: () => this.go(this.from - this.span / 4), d: () => this.go(this.from + this.span / 4), f: () => this.fit(), 0: () => this.fit(),
+      n: () => this.next(), w: () => this.zoom(0.5), "+": () => this.zoom(0.5), s: () => this.zoom(2),
+        "-": () => this.zoom(2),
+      a: () => this.go(this.from - this.span / 4), d: () => this.go(this.from + this.span / 4),
+        f: () => this.fit(), 0: () => this.fit(),
       "/": () => this.field.focus(), Escape: () => this.view.set("selected", null),
     };
     if (!keys[event.key]) return;

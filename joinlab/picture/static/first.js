@@ -1,14 +1,14 @@
-// The first screen of a run: a sentence, the lanes, the call that goes wrong, the line that it came from. Everything
-// else, the grid of every call among it, is behind "…". It follows a model: a widget's, or a Store where there is no
-// Python.
+// The first screen of a run: a sentence, the lanes, the call that goes wrong, the line that it came from.
+// Everything else, the grid of every call among it, is behind "…". It follows a model: a widget's, or a Store
+// where there is no Python.
 
 import { button, element } from "./dom.js";
 import { unpack } from "./data.js";
 import { Every } from "./every.js";
 import { Play, pose } from "./play.js";
 import { Scene, along, columnsOf } from "./scene.js";
-import { clamp, coded, esc } from "./text.js";
-import { fill, program, tellSlot } from "./told.js";
+import { clamp, coded, esc, rect, tag } from "./text.js";
+import { fill, kindStyle, program, tellSlot } from "./told.js";
 
 const PHONE = 740; // px: of narrower views the lanes run down, since how each rank ended would be cut
 const PADDING = 20; // of the view, left and right
@@ -71,22 +71,30 @@ export class First {
   get turned() { return this.turn || this.phone; }
 
   /** px of the picture: less than the view has where the program stands beside it. */
-  get beside() { return this.turned && !this.phone && this.width >= 900 ? Math.min(620, this.width * 0.55) : this.width; }
+  get beside() { return this.turned && !this.phone && this.width >= 900 ? Math.min(620, this.width * 0.55)
+    : this.width; }
 
   makeElements() {
-    const icon = (/** @type {string} */ path, w = 18, h = 18) => {
-      const made = element("span", { "aria-hidden": "true" });
-      made.innerHTML = `<svg width="${w}" height="${h}" viewBox="0 0 ${w} ${h}" fill="currentColor">${path}</svg>`;
+    const icon = (/** @type {string} */ path, width = 18, height = 18) => {
+      const made = element("span", { "aria-hidden": "true" }), viewBox = `0 0 ${width} ${height}`;
+      made.innerHTML = tag("svg", { width, height, viewBox, fill: "currentColor" }, path);
       return made;
     };
     this.word = element("span", { class: "jl-word" });
-    this.turner = button("", "Turn the lanes", () => this.turnTo(!this.turn), { "aria-label": "Lanes as columns, time runs down", class: "jl-icon jl-turner" });
-    this.turner.append(icon('<rect x="1" y="3" width="16" height="4.5" rx="1.5"/><rect x="1" y="10.5" width="16" height="4.5" rx="1.5"/>'));
-    this.opener = button("", "Where this comes from, the whole story, every call, keys", () => (this.more.hidden ? this.openMore() : this.closeMore()),
+    this.turner = button("", "Turn the lanes", () => this.turnTo(!this.turn),
+      { "aria-label": "Lanes as columns, time runs down", class: "jl-icon jl-turner" });
+    const bar = (/** @type {number} */ y) => rect({ x: 1, y, w: 16, h: 4.5 }, { rx: 1.5 });
+    this.turner.append(icon(bar(3) + bar(10.5)));
+    this.opener = button("", "Where this comes from, the whole story, every call, keys",
+      () => (this.more.hidden ? this.openMore() : this.closeMore()),
       { "aria-expanded": "false", class: "jl-icon jl-opener" });
-    this.opener.append(this.word, icon('<circle cx="2" cy="2" r="1.8"/><circle cx="9" cy="2" r="1.8"/><circle cx="16" cy="2" r="1.8"/>', 18, 4));
-    this.tools = element("div", { class: "jl-tools" }, element("span", { class: "jl-own" }), element("span", { class: "jl-space" }), this.turner, this.opener);
-    this.headline = element("div", { class: "jl-headline", role: "heading", "aria-level": "3", "aria-live": "polite" });
+    this.opener.append(this.word, icon(
+      '<circle cx="2" cy="2" r="1.8"/><circle cx="9" cy="2" r="1.8"/><circle cx="16" cy="2" r="1.8"/>', 18,
+      4));
+    this.tools = element("div", { class: "jl-tools" }, element("span", { class: "jl-own" }),
+      element("span", { class: "jl-space" }), this.turner, this.opener);
+    this.headline = element("div", { class: "jl-headline", role: "heading", "aria-level": "3",
+      "aria-live": "polite" });
     this.stage = element("div", { class: "jl-stage" });
     this.low = element("div", { class: "jl-low" });
     this.details = element("section", { class: "jl-told", hidden: true, "aria-label": "Details of a call" });
@@ -95,8 +103,10 @@ export class First {
     this.grid = element("section", { class: "jl-every", "aria-label": "Every call" });
     this.more = element("div", { class: "jl-more", hidden: true }, this.story, this.grid, this.texts);
     this.live = element("div", { class: "jl-heard", role: "status", "aria-live": "polite" });
-    this.view = element("div", { class: "jl jl-first", role: "group", "aria-label": "Swimlanes", "data-lm-suppress-shortcuts": "true" },
-      this.tools, this.headline, element("div", { class: "jl-body" }, this.stage, this.low), this.details, this.more, this.live);
+    this.view = element("div", { class: "jl jl-first", role: "group", "aria-label": "Swimlanes",
+      "data-lm-suppress-shortcuts": "true" },
+      this.tools, this.headline, element("div", { class: "jl-body" }, this.stage, this.low), this.details,
+        this.more, this.live);
     this.root.replaceChildren(this.view);
   }
 
@@ -105,7 +115,8 @@ export class First {
     this.view.addEventListener("pointerdown", () => this.view.classList.add("jl-mouse"), true);
     /** @type {Record<string, (message?: any) => void>} */
     this.listeners = {
-      "change:_packed": () => this.load(), "change:covered": () => this.draw(), "change:heading": () => this.draw(),
+      "change:_packed": () => this.load(), "change:covered": () => this.draw(),
+        "change:heading": () => this.draw(),
       "change:_still": () => this.hideStill(), "change:axis": () => this.every?.show(),
       "change:selected": () => this.every?.changed(), "msg:custom": (message) => this.answered(message),
     };
@@ -169,20 +180,26 @@ export class First {
     this.view.classList.toggle("jl-phone", phone);
     this.turner.setAttribute("aria-pressed", String(this.turn));
     this.word.textContent = run.scene.word;
-    this.opener.setAttribute("aria-label", `${run.scene.word}. More: where this comes from, the whole story, every call, keys`);
+    this.opener.setAttribute("aria-label",
+      `${run.scene.word}. More: where this comes from, the whole story, every call, keys`);
     this.tellHeadline();
     if (this.covered.length) {
       this.details.hidden = true;
       this.details.replaceChildren();
     }
-    if (turned) this.least = Math.max(this.least, 88 + along(columnsOf(run), data.looks, phone ? "phone" : "column", 1e9) + 64);
+    if (turned) this.least = Math.max(this.least,
+      88 + along(columnsOf(run), data.looks, phone ? "phone" : "column", 1e9) + 64);
     const { beside } = this;
-    this.scene = new Scene(data, run, this.name, { turned, phone, width: beside, covered: this.covered, least: turned ? this.least : 0 });
-    const focused = /** @type {HTMLElement | null} */ (this.stage.contains(document.activeElement) ? document.activeElement : null)?.dataset.key;
+    this.scene = new Scene(data, run, this.name,
+      { turned, phone, width: beside, covered: this.covered, least: turned ? this.least : 0 });
+    const focused = /** @type {HTMLElement | null} */ (this.stage.contains(document.activeElement)
+      ? document.activeElement : null)?.dataset.key;
     this.stage.style.width = beside < this.width ? `${beside}px` : "";
-    this.stage.innerHTML = this.scene.svg() + this.heads() + (this.covered.length || !this.scene.columns.length ? "" : this.scrubber());
+    this.stage.innerHTML = this.scene.svg() + this.heads() +
+      (this.covered.length || !this.scene.columns.length ? "" : this.scrubber());
     this.wire();
-    if (focused) /** @type {HTMLElement | null} */ (this.stage.querySelector(`[data-key="${focused}"]`))?.focus({ preventScroll: true });
+    if (focused) /** @type {HTMLElement | null} */ (
+      this.stage.querySelector(`[data-key="${focused}"]`))?.focus({ preventScroll: true });
     this.code();
     if (!this.more.hidden) this.tellMore();
     if (this.scene.columns.length) this.show_(this.at);
@@ -191,7 +208,8 @@ export class First {
   /** @param {ScenePiece[]} pieces */
   pieces(pieces) {
     return pieces.map(([said, kind, tone]) => {
-      const colour = kind >= 0 ? ` style="color:var(--jl-i${kind})"` : "", look = tone ? ` class="jl-tone-${tone}"` : "";
+      const colour = kind >= 0 ? ` style="color:var(--jl-i${kind})"` : "", look = tone
+        ? ` class="jl-tone-${tone}"` : "";
       const text = coded(said).replace(/(\d)-(\d)/g, "$1\u2060–\u2060$2");
       return colour || look ? `<span${look}${colour}>${text}</span>` : text;
     }).join("");
@@ -209,10 +227,12 @@ export class First {
   heads() {
     const { scene, run } = this;
     return run.scene.names.map((name, i) => {
-      const tall = this.headHeight(i), style = scene.turned ? `left:${scene.lane(i)}px;top:0;max-width:${scene.thick}px`
+      const tall = this.headHeight(i), style = scene.turned
+        ? `left:${scene.lane(i)}px;top:0;max-width:${scene.thick}px`
         : `left:0;top:${Math.round(scene.lane(i) + scene.thick / 2 - tall / 2)}px`;
       const odd = run.scene.odd === i ? ' class="jl-tone-bad"' : "";
-      return `<div class="jl-rank" style="${style}"><b${odd}>${esc(this.laneName(i, name))}</b>${this.head(i)}</div>`;
+      const said = `<b${odd}>${esc(this.laneName(i, name))}</b>`;
+      return `<div class="jl-rank" style="${style}">${said}${this.head(i)}</div>`;
     }).join("");
   }
 
@@ -223,7 +243,10 @@ export class First {
   }
 
   /** px that a head takes. @param {number} lane @returns {number} */
-  headHeight(lane) { return this.run.scene.ranks.length === this.run.scene.world ? (this.run.scene.inputs[lane] === null ? 22 : 42) : 46; }
+  headHeight(lane) {
+    const { ranks, world, inputs } = this.run.scene;
+    return ranks.length < world ? 46 : inputs[lane] === null ? 22 : 42;
+  }
 
   /** Below the name of a lane: how many inputs it had, or which ranks it stands for. @param {number} lane */
   head(lane) {
@@ -232,26 +255,42 @@ export class First {
       const n = inputs[lane];
       return n === null ? "" : `<span class="jl-soft">${n} input${n === 1 ? "" : "s"}</span>`;
     }
-    const many = world > 8, step = many ? 9 : this.scene.phone ? 15 : 20, per = many ? 2 * Math.ceil(Math.sqrt(world)) : 8;
+    const many = world > 8, step = many ? 9 : this.scene.phone ? 15 : 20;
+    const per = many ? 2 * Math.ceil(Math.sqrt(world)) : 8;
     const dots = Array.from({ length: Math.min(world, 256) }, (_, rank) => {
-      const x = (rank % per) * step + step / 2, y = Math.floor(rank / per) * step + step / 2, here = ranks[lane].includes(rank);
+      const x = (rank % per) * step + step / 2, y = Math.floor(rank / per) * step + step / 2;
+      const here = ranks[lane].includes(rank);
       const look = here ? (odd === lane ? "jl-odd" : "jl-in") : "jl-out";
-      return `<circle class="${look}" cx="${x}" cy="${y}" r="${many ? 3.2 : step * 0.43}"/>` +
-        (!many && here ? `<text class="${look}" x="${x}" y="${y + 4}" text-anchor="middle" font-size="11.5">${rank}</text>` : "");
+      const said = { class: look, x, y: y + 4, "text-anchor": "middle", "font-size": 11.5 };
+      return tag("circle", { class: look, cx: x, cy: y, r: many ? 3.2 : step * 0.43 }) +
+        (!many && here ? tag("text", said, `${rank}`) : "");
     });
-    return `<svg aria-hidden="true" width="${per * step}" height="${Math.ceil(Math.min(world, 256) / per) * step}">${dots.join("")}</svg>`;
+    const height = Math.ceil(Math.min(world, 256) / per) * step;
+    return tag("svg", { "aria-hidden": "true", width: per * step, height }, dots.join(""));
   }
 
   scrubber() {
-    const { scene } = this, { turned, length, t0 } = scene, along = turned ? ["top", "height", "left", "width"] : ["left", "width", "top", "height"];
-    const bar = (/** @type {string} */ look, /** @type {number} */ from, /** @type {number} */ long, /** @type {number} */ thick) =>
-      `<i class="${look}" style="${along[0]}:${from}px;${along[1]}:${long}px;${along[2]}:${14 - thick / 2}px;${along[3]}:${thick}px"></i>`;
-    const ticks = scene.columns.filter((one) => one.focus || one.flag === "wrong" || one.flag === "apart").map((one) => bar("jl-tick", scene.centre(one) - t0 - 1.5, 3, 14));
+    const { scene } = this, { turned, length, t0 } = scene;
+    const sides = turned ? ["top", "height", "left", "width"] : ["left", "width", "top", "height"];
+    const placed = (/** @type {number[]} */ ...px) => sides.map((side, i) => `${side}:${px[i]}px`).join(";");
+    const bar = (/** @type {string} */ look, /** @type {number} */ from, /** @type {number} */ long,
+      /** @type {number} */ thick) =>
+      `<i class="${look}" style="${placed(from, long, 14 - thick / 2, thick)}"></i>`;
+    const ticks = scene.columns.filter((one) => one.focus || one.flag === "wrong" || one.flag === "apart")
+      .map((one) => bar("jl-tick", scene.centre(one) - t0 - 1.5, 3, 14));
     const [one, other] = turned ? [scene.scrub - 19, 10] : [t0 - 66, scene.scrub - 19];
-    return `<button type="button" class="jl-play" data-key="play" aria-label="Play" aria-pressed="false" style="left:${one}px;top:${other}px">` +
-      `<svg width="14" height="14" viewBox="0 0 14 14" aria-hidden="true"><path class="jl-go" d="M3 1l10 6-10 6z"/><path class="jl-pause" d="M2 1h3.5v12H2zM8.5 1H12v12H8.5z"/></svg></button>` +
-      `<div class="jl-scrub" data-key="scrub" role="slider" tabindex="0" aria-label="Call" aria-orientation="${turned ? "vertical" : "horizontal"}" aria-valuemin="0" aria-valuemax="${scene.columns.length - 1}" ` +
-      `style="${along[0]}:${t0}px;${along[1]}:${length}px;${along[2]}:${scene.scrub - 14}px;${along[3]}:28px">${bar("jl-rail", 0, length, 4)}${bar("jl-done", 0, 0, 4)}${ticks.join("")}<i class="jl-thumb"></i></div>`;
+    const go = '<path class="jl-go" d="M3 1l10 6-10 6z"/>';
+    const pause = '<path class="jl-pause" d="M2 1h3.5v12H2zM8.5 1H12v12H8.5z"/>';
+    const play = { type: "button", class: "jl-play", "data-key": "play", "aria-label": "Play" };
+    const slider = { class: "jl-scrub", "data-key": "scrub", role: "slider", tabindex: 0 };
+    const values = { "aria-label": "Call", "aria-valuemin": 0, "aria-valuemax": scene.columns.length - 1 };
+    const rail = bar("jl-rail", 0, length, 4) + bar("jl-done", 0, 0, 4) + ticks.join("");
+    return tag("button", { ...play, "aria-pressed": "false", style: `left:${one}px;top:${other}px` },
+      tag("svg", { width: 14, height: 14, viewBox: "0 0 14 14", "aria-hidden": "true" }, go + pause)) +
+      tag("div", {
+        ...slider, ...values, "aria-orientation": turned ? "vertical" : "horizontal",
+        style: placed(t0, length, scene.scrub - 14, 28),
+      }, rail + '<i class="jl-thumb"></i>');
   }
 
   // -- a position
@@ -263,13 +302,17 @@ export class First {
     pose(stage, scene, at, glimpse);
     const scrub = /** @type {HTMLElement | null} */ (stage.querySelector(".jl-scrub"));
     if (!scrub) return;
-    const here = at === null ? (focus < 0 ? columns.length - 1 : focus) : clamp(Math.floor(at), 0, columns.length - 1), one = columns[here];
-    const x = at === null ? scene.centre(one) - scene.t0 : one.t + clamp(at - here, 0, 1) * one.w, [side, size] = scene.turned ? ["top", "height"] : ["left", "width"];
-    const [thumb, done] = [".jl-thumb", ".jl-done"].map((name) => /** @type {HTMLElement} */ (scrub.querySelector(name)));
+    const here = at === null ? (focus < 0 ? columns.length - 1 : focus)
+      : clamp(Math.floor(at), 0, columns.length - 1), one = columns[here];
+    const x = at === null ? scene.centre(one) - scene.t0 : one.t + clamp(at - here, 0, 1) * one.w,
+      [side, size] = scene.turned ? ["top", "height"] : ["left", "width"];
+    const [thumb, done] = [".jl-thumb", ".jl-done"]
+      .map((name) => /** @type {HTMLElement} */ (scrub.querySelector(name)));
     thumb.style.setProperty(side, `${x}px`);
     done.style.setProperty(size, `${x}px`);
     scrub.setAttribute("aria-valuenow", String(here));
-    scrub.setAttribute("aria-valuetext", scene.titleOf(one) + (one.flag === "met" ? "" : ", here the calls do not match"));
+    scrub.setAttribute("aria-valuetext", scene.titleOf(one) +
+      (one.flag === "met" ? "" : ", here the calls do not match"));
     if (!this.play.on) this.moved();
   }
 
@@ -282,13 +325,15 @@ export class First {
   /** The position as an address has it: a call's number and a fraction; null at rest. */
   get address() {
     if (this.at === null || this.play.on || !this.scene?.columns.length) return null;
-    const here = clamp(Math.floor(this.at), 0, this.scene.columns.length - 1), number = parseInt(this.scene.columns[here].n.split("-").at(-1) || "0");
+    const here = clamp(Math.floor(this.at), 0, this.scene.columns.length - 1),
+      number = parseInt(this.scene.columns[here].n.split("-").at(-1) || "0");
     return Math.round((number + Math.min(0.99, this.at - here)) * 100) / 100;
   }
 
   /** @param {number} address */
   goTo(address) {
-    const { columns } = this.scene, last = (/** @type {Placed} */ one) => parseInt(one.n.split("-").at(-1) || "-1");
+    const { columns } = this.scene, last = (/** @type {Placed} */ one) =>
+      parseInt(one.n.split("-").at(-1) || "-1");
     const here = Math.max(0, columns.findIndex((one) => last(one) >= Math.floor(address)));
     this.seek(here + (columns[here].stack ? 0.99 : address % 1));
   }
@@ -303,12 +348,16 @@ export class First {
   // -- hands
 
   wire() {
-    const { stage, scene } = this, scrub = /** @type {HTMLElement | null} */ (stage.querySelector(".jl-scrub"));
+    const { stage, scene } = this, scrub =
+      /** @type {HTMLElement | null} */ (stage.querySelector(".jl-scrub"));
     if (!scrub) return;
-    stage.querySelector(".jl-play").addEventListener("click", () => (this.play.on ? this.play.stop() : this.play.start()));
+    stage.querySelector(".jl-play").addEventListener("click",
+      () => (this.play.on ? this.play.stop() : this.play.start()));
     const seek = (/** @type {PointerEvent} */ event) => {
-      const box = scrub.getBoundingClientRect(), t = scene.turned ? event.clientY - box.top : event.clientX - box.left;
-      const found = scene.columns.findIndex((one) => t < one.t + one.w + 8), here = found < 0 ? scene.columns.length - 1 : found, one = scene.columns[here];
+      const box = scrub.getBoundingClientRect(), t = scene.turned ? event.clientY - box.top
+        : event.clientX - box.left;
+      const found = scene.columns.findIndex((one) => t < one.t + one.w + 8), here = found < 0
+        ? scene.columns.length - 1 : found, one = scene.columns[here];
       this.seek(here + clamp((t - one.t) / one.w, 0.01, 0.99));
     };
     scrub.addEventListener("pointerdown", (event) => {
@@ -330,9 +379,11 @@ export class First {
     const on = /** @type {HTMLElement} */ (event.target), { columns } = this.scene;
     if (event.key === "Escape" && !this.details.hidden) this.details.hidden = true;
     else if (on.closest(".jl-more") || /SELECT|INPUT|TEXTAREA/.test(on.tagName)) return;
-    else if (on.matches(".jl-scrub") && event.key === "Enter") this.open(columns[Number(on.getAttribute("aria-valuenow"))]);
+    else if (on.matches(".jl-scrub") &&
+      event.key === "Enter") this.open(columns[Number(on.getAttribute("aria-valuenow"))]);
     else if (on.matches(".jl-scrub") && this.step(event.key)) on.focus({ preventScroll: true });
-    else if (event.key === " " && on.tagName !== "BUTTON") this.play.on ? this.play.stop() : this.play.start();
+    else if (event.key === " " && on.tagName !== "BUTTON") this.play.on ? this.play.stop()
+      : this.play.start();
     else if (event.key === "t") this.turnTo(!this.turn);
     else return;
     event.preventDefault();
@@ -340,8 +391,10 @@ export class First {
 
   /** Go a call on or back. @param {string} key */
   step(key) {
-    const here = Number(this.stage.querySelector(".jl-scrub").getAttribute("aria-valuenow")), last = this.scene.columns.length - 1;
-    const to = { ArrowRight: here + 1, ArrowDown: here + 1, ArrowLeft: here - 1, ArrowUp: here - 1, Home: 0, End: last }[key];
+    const here = Number(this.stage.querySelector(".jl-scrub").getAttribute("aria-valuenow")),
+      last = this.scene.columns.length - 1;
+    const to = { ArrowRight: here + 1, ArrowDown: here + 1, ArrowLeft: here - 1, ArrowUp: here - 1, Home: 0,
+      End: last }[key];
     if (to === undefined) return false;
     this.seek(clamp(to, 0, last) + 0.99);
     return true;
@@ -354,19 +407,23 @@ export class First {
       const how = one.missing ? "It was never issued: the next call came in its place." : `${one.said}.`;
       const cards = one.missing ? [] : names.flatMap((name, lane) =>
         (one.boxes[lane] ? [`<p class="jl-h">${esc(name)}</p><p>${esc(one.boxes[lane].label)}</p>`] : []));
-      const each = button("one by one", "Show these calls one by one", () => this.lookAt(one.slot, one.until));
-      fill(this.details, one.missing ? `No ${one.missing[1]}` : one.n ? `Calls ${one.n}` : one.stack, how, cards,
+      const each = button("one by one", "Show these calls one by one",
+        () => this.lookAt(one.slot, one.until));
+      fill(this.details, one.missing ? `No ${one.missing[1]}` : one.n ? `Calls ${one.n}` : one.stack, how,
+        cards,
         ...(one.missing ? [] : [each]));
       return;
     }
     const how = one.said || { met: "They met, as they should.", wrong: "They met, but should not have.",
-      apart: "They face each other, and can never meet.", open: "A rank never came, or it never ended." }[one.flag];
+      apart: "They face each other, and can never meet.", open: "A rank never came, or it never ended." }
+        [one.flag];
     this.ask(one.slot);
     tellSlot(this.details, data, run, one.slot, `Call ${one.n}`, how);
     if (this.get("selected") !== one.slot) this.set("selected", one.slot);
   }
 
-  /** Of a large run Python holds the values and stacks: ask for those of a slot, once. @param {number} slot */
+  /** Of a large run Python holds the values and stacks: ask for those of a slot, once.
+   * @param {number} slot */
   ask(slot) {
     const { run } = this;
     if (!this.model.send || run.told.size >= run.columns.read.slot.length) return;
@@ -388,13 +445,18 @@ export class First {
     const { file, code, tried } = this.run.scene;
     const least = Math.min(...code.map(([, , text]) => text.match(/^ */)[0].length));
     const lines = code.map(([sign, number, text, here], i) => {
-      const skipped = i && number && code[i - 1][1] && number > code[i - 1][1] + 1 ? '<div class="jl-skip">⋯</div>' : "";
-      const tags = here.map(([who, kind, tone]) => `<span class="jl-tag${tone ? ` jl-tag-${tone}` : ""}"${kind >= 0 ? ` style="background:var(--jl-k${kind});color:var(--jl-i${kind})"` : ""}>${esc(who)}</span>`).join("");
+      const skipped = i && number && code[i - 1][1] && number > code[i - 1][1] + 1
+        ? '<div class="jl-skip">⋯</div>' : "";
+      const tags = here.map(([who, kind, tone]) =>
+        tag("span", { class: tone ? "jl-tag jl-tag-bad" : "jl-tag", style: kindStyle(kind) }, esc(who)));
       const said = esc(text.slice(least)), look = sign === "+" ? "jl-add" : here.length ? "jl-hit" : "";
-      return `${skipped}<div class="${look}"><span class="jl-no">${sign === "+" ? "+" : number}</span>${sign === "-" ? said.replace(/^( *)(.*)$/, "$1<s>$2</s>") : said}${this.covered.length ? "" : tags}</div>`;
+      const shown = sign === "-" ? said.replace(/^( *)(.*)$/, "$1<s>$2</s>") : said;
+      const no = `<span class="jl-no">${sign === "+" ? "+" : number}</span>`;
+      return `${skipped}<div class="${look}">${no}${shown}${this.covered.length ? "" : tags.join("")}</div>`;
     });
     const said = this.covered.length ? "" : tried, below = said ? `<p class="jl-do">${coded(said)}</p>` : "";
-    this.low.innerHTML = lines.length ? `<div class="jl-code" role="region" aria-label="The lines of ${esc(file)}">${lines.join("")}</div>${below}` : below;
+    const about = { class: "jl-code", role: "region", "aria-label": `The lines of ${esc(file)}` };
+    this.low.innerHTML = (lines.length ? tag("div", about, lines.join("")) : "") + below;
     requestAnimationFrame(() => { // one that scrolls takes the focus
       for (const one of this.low.querySelectorAll(".jl-code"))
         if (one.scrollWidth > one.clientWidth) one.setAttribute("tabindex", "0");
@@ -425,9 +487,11 @@ export class First {
 
   tellMore() {
     const { run } = this, { story } = run.scene, covered = this.covered.length > 0;
-    const lines = story.map(([kind, pieces]) => `<li class="jl-of-${kind}">${this.pieces(pieces)}</li>`).join("");
-    this.story.innerHTML = `${covered ? "" : `<ol>${lines}</ol>`}<p class="jl-title"><strong>${esc(run.title)}</strong> ` +
-      `<span class="jl-soft">${esc(run.measured)}</span></p><p class="jl-soft">Keys: arrows on the dots and on the scrubber; ` +
+    const lines = story.map(([kind, pieces]) => `<li class="jl-of-${kind}">${this.pieces(pieces)}</li>`)
+      .join("");
+    this.story.innerHTML = `${covered ? "" : `<ol>${lines}</ol>`}<p class="jl-title">` +
+      `<strong>${esc(run.title)}</strong> <span class="jl-soft">${esc(run.measured)}</span></p>` +
+      '<p class="jl-soft">Keys: arrows on the dots and on the scrubber; ' +
       "Enter tells of a call; Space plays; t turns the lanes.</p>";
     this.texts.innerHTML = program(run, covered);
     this.every.show();

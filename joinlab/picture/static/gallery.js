@@ -19,8 +19,10 @@ class Gallery extends First {
     this.told = told;
     this.radios = /** @type {HTMLInputElement[]} */ ([...document.querySelectorAll(".gallery input")]);
     this.many = told.fabrics.length;
-    this.inputs = /** @type {HTMLSelectElement} */ (element("select", { "aria-label": "Inputs of rank 0 and rank 1" },
-      ...Object.keys(told.runs).map((counts) => element("option", { value: counts }, counts.replace(",", " and ") + " inputs"))));
+    this.inputs = /** @type {HTMLSelectElement} */ (element("select",
+      { "aria-label": "Inputs of rank 0 and rank 1" },
+      ...Object.keys(told.runs).map((counts) =>
+        element("option", { value: counts }, counts.replace(",", " and ") + " inputs"))));
     this.inputs.value = told.start;
     this.tools.querySelector(".jl-own").append(this.inputs);
     this.inputs.addEventListener("change", () => this.fill());
@@ -28,7 +30,8 @@ class Gallery extends First {
       radio.addEventListener("change", () => this.go());
       radio.addEventListener("keydown", (event) => this.walk(event, at));
     });
-    this.moved = () => follow(this, { case: String(1 + this.program), on: String(1 + this.fabric), inputs: this.inputs.value });
+    this.moved = () => follow(this,
+      { case: String(1 + this.program), on: String(1 + this.fabric), inputs: this.inputs.value });
     this.arrive();
     addEventListener("hashchange", () => this.arrive());
   }
@@ -48,7 +51,8 @@ class Gallery extends First {
 
   /** Go where the address points. */
   arrive() {
-    const said = asked(), [program, fabric] = [["case", this.program], ["on", this.fabric]].map(([name, now]) =>
+    const said = asked(), [program, fabric] = [["case", this.program], ["on", this.fabric]]
+      .map(([name, now]) =>
       said.has(String(name)) ? Number(said.get(String(name))) - 1 : Number(now));
     if (said.get("inputs") in this.told.runs) this.inputs.value = said.get("inputs");
     const radio = this.radios[program * this.many + fabric];
@@ -63,28 +67,36 @@ class Gallery extends First {
     this.radios.forEach((radio, at) => {
       const [program, fabric] = [Math.floor(at / this.many), at % this.many];
       const [number, ended] = this.told.runs[this.inputs.value][program][fabric], run = data.runs[number];
-      const tones = run.scene.ends.map(([, , tone]) => tone), tone = ["bad", "warn"].find((one) => tones.includes(one)) ?? "good";
-      radio.setAttribute("aria-label", `${this.told.programs[program]}, ${this.told.fabrics[fabric]}: ${ended}`);
+      const tones = run.scene.ends.map(([, , tone]) => tone),
+        tone = ["bad", "warn"].find((one) => tones.includes(one)) ?? "good";
+      radio.setAttribute("aria-label",
+        `${this.told.programs[program]}, ${this.told.fabrics[fabric]}: ${ended}`);
       const small = /** @type {HTMLElement} */ (radio.parentElement.lastElementChild);
       small.className = `small drawn is-${tone}`;
       small.title = ended;
       small.innerHTML = `${this.small(run, at)}<span class="signs">` +
-        run.scene.ends.map(([sign, , how]) => `<span class="jl-tone-${how}">${sign}${how === "warn" ? "…" : ""}</span>`).join("") + "</span>";
+        run.scene.ends.map(([sign, , how]) =>
+          `<span class="jl-tone-${how}">${sign}${how === "warn" ? "…" : ""}</span>`).join("") + "</span>";
     });
     this.go();
   }
 
   /** The large picture of a run without its words. @param {RawRun} run @param {number} at */
   small(run, at) {
-    const scene = new Scene(data, run, `${this.name}-${at}`, { turned: false, phone: false, width: NOMINAL, covered: [], least: 0 });
-    const box = [scene.t0 - 6, scene.side - 14, Math.max(540, scene.length + 12), scene.n * scene.pitch - scene.between + 22];
-    return scene.svg().replace("<svg ", `<svg viewBox="${box.join(" ")}" preserveAspectRatio="xMinYMid" `).replace('role="img"', 'aria-hidden="true"');
+    const scene = new Scene(data, run, `${this.name}-${at}`,
+      { turned: false, phone: false, width: NOMINAL, covered: [], least: 0 });
+    const box = [scene.t0 - 6, scene.side - 14, Math.max(540, scene.length + 12),
+      scene.n * scene.pitch - scene.between + 22];
+    return scene.svg().replace("<svg ", `<svg viewBox="${box.join(" ")}" preserveAspectRatio="xMinYMid" `)
+      .replace('role="img"', 'aria-hidden="true"');
   }
 
   go() {
     const [number, ended, note] = this.told.runs[this.inputs.value][this.program][this.fabric];
-    const fabric = this.told.fabrics[this.fabric].replace(`, ${data.runs[number].scene.word}`, ""); // which stands above
-    this.model.set("heading", [`${this.told.programs[this.program]}, ${fabric}`, note].filter(Boolean).join(": "));
+    const fabric = this.told.fabrics[this.fabric].replace(`, ${data.runs[number].scene.word}`, "");
+    // which stands above
+    this.model.set("heading", [`${this.told.programs[this.program]}, ${fabric}`, note].filter(Boolean)
+      .join(": "));
     show(this.place, this, number);
     this.announce(ended);
   }
@@ -95,7 +107,8 @@ class Gallery extends First {
     if (step === undefined) return;
     event.preventDefault();
     const to = at + step;
-    if (!this.radios[to] || (Math.abs(step) === 1 && Math.floor(to / this.many) !== Math.floor(at / this.many))) return;
+    if (!this.radios[to] || (Math.abs(step) === 1 &&
+      Math.floor(to / this.many) !== Math.floor(at / this.many))) return;
     this.radios[to].focus();
     this.radios[to].checked = true;
     this.go();

@@ -1,9 +1,10 @@
 // The map of endings: a grid over the inputs of two ranks, each cell coloured by how the program ends there.
 
 import { button, element } from "./dom.js";
-import { clamp, esc } from "./text.js";
+import { clamp, esc, tag } from "./text.js";
 
-/** @typedef {{ most?: number, kinds?: { name: string, sign: string, color: string }[], cells?: Record<string, number>, note?: string, stop?: boolean }} MapData */
+/** @typedef {{ most?: number, kinds?: { name: string, sign: string, color: string }[], cells?:
+ * Record<string, number>, note?: string, stop?: boolean }} MapData */
 
 export class EndingMap {
   /** @param {(counts: [number, number]) => void} choose called with the inputs of a cell that was chosen
@@ -15,16 +16,20 @@ export class EndingMap {
     /** @type {number[]} */
     this.counts = [0, 0];
     this.most = 0;
-    this.grid = element("div", { class: "jlm-grid", role: "grid", tabindex: "0", "aria-label": "Map of endings: inputs of rank 0 across, of rank 1 upward. Arrow keys move." });
+    this.grid = element("div", { class: "jlm-grid", role: "grid", tabindex: "0",
+      "aria-label": "Map of endings: inputs of rank 0 across, of rank 1 upward. Arrow keys move." });
     this.legend = element("p", { class: "jlm-legend" });
-    this.whole = element("section", { class: "jlm", "aria-label": "Map of endings" }, this.grid, element("div", {}, this.legend, this.stop));
+    this.whole = element("section", { class: "jlm", "aria-label": "Map of endings" }, this.grid,
+      element("div", {}, this.legend, this.stop));
     this.shown = "";
     this.grid.addEventListener("click", (event) => {
-      const cell = /** @type {HTMLElement | null} */ (/** @type {Element} */ (event.target).closest("[data-cell]"));
+      const cell = /** @type {HTMLElement | null} */ (
+        /** @type {Element} */ (event.target).closest("[data-cell]"));
       if (cell) this.go(/** @type {[number, number]} */ (cell.dataset.cell.split(",").map(Number)));
     });
     this.grid.addEventListener("keydown", (event) => {
-      const [x, y] = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] }[event.key] ?? [];
+      const [x, y] = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] }
+        [event.key] ?? [];
       if (x === undefined) return;
       event.preventDefault();
       this.go([clamp(this.counts[0] + x, 0, this.most), clamp(this.counts[1] + y, 0, this.most)]);
@@ -49,9 +54,12 @@ export class EndingMap {
       const row = [`<span class="jlm-axis" role="rowheader">${y}</span>`];
       for (let x = 0; x <= most; x++) {
         const kind = kinds[cells[`${x},${y}`]];
-        const look = !kind ? "" : kind === kinds[0] ? ' class="jlm-quiet"' : ` style="background:${kind.color}"`; // all is well
+        const well = kind && kind === kinds[0];
+        const look = { class: well && "jlm-quiet", style: kind && !well && `background:${kind.color}` };
         const said = `rank 0: ${x}, rank 1: ${y} inputs: ${kind ? kind.name : "not emulated yet"}`;
-        row.push(`<span role="gridcell" id="${this.name}-${x}-${y}" data-cell="${x},${y}" aria-label="${esc(said)}" title="${esc(said)}"${look}>${kind ? kind.sign : ""}</span>`);
+        row.push(tag("span", {
+          role: "gridcell", id: `${this.name}-${x}-${y}`, "data-cell": `${x},${y}`, "aria-label": esc(said),
+          title: esc(said), ...look }, kind ? kind.sign : ""));
       }
       made.push(`<div role="row">${row.join("")}</div>`);
     }
@@ -59,14 +67,19 @@ export class EndingMap {
     const html = `${made.join("")}<div aria-hidden="true"><span class="jlm-axis"></span>${foot}</div>`;
     if (html !== this.shown) this.grid.innerHTML = this.shown = html;
     const present = kinds.filter((_, number) => Object.values(cells).includes(number));
-    this.legend.innerHTML = present.map(({ name, sign, color }) => `<span><i${color === kinds[0].color ? "" : ` style="background:${color}"`}>${sign}</i> ${esc(name)}</span>`).join(" ") +
+    this.legend.innerHTML = present
+      .map(({ name, sign, color }) =>
+      `<span>${tag("i", { style: color !== kinds[0].color && `background:${color}` }, sign)} ` +
+      `${esc(name)}</span>`).join(" ") +
       `<span class="jl-soft">rank 0 across, rank 1 upward${note ? `. ${esc(note)}` : ""}</span>`;
     this.mark();
   }
 
   mark() {
-    for (const old of this.grid.querySelectorAll('[aria-selected="true"]')) old.removeAttribute("aria-selected");
-    const here = this.counts.length === 2 ? this.grid.querySelector(`[data-cell="${this.counts.join()}"]`) : null;
+    for (const old of this.grid.querySelectorAll('[aria-selected="true"]')) old.removeAttribute(
+      "aria-selected");
+    const here = this.counts.length === 2 ? this.grid.querySelector(`[data-cell="${this.counts.join()}"]`)
+      : null;
     here?.setAttribute("aria-selected", "true");
     if (here) this.grid.setAttribute("aria-activedescendant", here.id);
     else this.grid.removeAttribute("aria-activedescendant");

@@ -1,4 +1,5 @@
-// Puts the live view in place of each static picture of a page; where the page has positions, with dots that move it.
+// Puts the live view in place of each static picture of a page; where the page has positions, with dots that
+// move it.
 
 import { dots, wireDots } from "./dots.js";
 import { First, mount } from "./first.js";
@@ -25,7 +26,8 @@ export function show(place, view, number) {
 export function follow(view, more = {}) {
   if (location.protocol === "about:") return; // in a notebook's cell, which has no address
   const kept = Object.entries({ ...more, ...(view.address === null ? {} : { at: String(view.address) }) });
-  const hash = kept.map(([name, said]) => `${name}=${encodeURIComponent(said).replaceAll("%2C", ",")}`).join("&");
+  const hash = kept.map(([name, said]) => `${name}=${encodeURIComponent(said).replaceAll("%2C", ",")}`)
+    .join("&");
   history.replaceState(null, "", hash ? `#${hash}` : location.pathname + location.search);
 }
 
@@ -34,7 +36,8 @@ const inSight = new IntersectionObserver((entries) => {
   for (const { isIntersecting, target } of entries) {
     if (!isIntersecting) continue;
     inSight.unobserve(target);
-    const place = /** @type {HTMLElement} */ (target), view = mount(/** @type {HTMLElement} */ (place.querySelector(".live")), new Store({}));
+    const place = /** @type {HTMLElement} */ (target),
+      view = mount(/** @type {HTMLElement} */ (place.querySelector(".live")), new Store({}));
     show(place, view, Number(place.dataset.run));
     if (all.length > 1) continue;
     if (asked().has("at")) view.goTo(Number(asked().get("at")));
@@ -46,7 +49,8 @@ for (const place of all) inSight.observe(place);
 /** A view that shows the run of one position at a time. */
 class Positions extends First {
   /** @param {HTMLElement} root @param {HTMLElement} place
-   * @param {{ runs: Record<string, Record<string, Record<string, number>>>, map: import("./map.js").MapData | null }} told */
+   * @param {{ runs: Record<string, Record<string, Record<string, number>>>, map: import("./map.js").MapData
+   * | null }} told */
   constructor(root, place, { runs, map }) {
     super(root, new Store({}));
     this.endings = map;
@@ -57,16 +61,21 @@ class Positions extends First {
     }
     this.place = place;
     this.runs = runs;
-    const form = document.getElementById("positions-of"), [program, setting] = /** @type {NodeListOf<HTMLSelectElement>} */ (form.querySelectorAll("select"));
+    const form = document.getElementById("positions-of"),
+      [program, setting] = /** @type {NodeListOf<HTMLSelectElement>} */ (form.querySelectorAll("select"));
     this.program = program;
     this.setting = setting;
     this.counts = form.dataset.inputs.split(",").map(Number);
     this.first = form.dataset.inputs;
     this.tools.querySelector(".jl-own").append(program, setting);
     for (const one of [program, setting]) one.addEventListener("change", () => this.go());
-    this.most = Math.max(...Object.keys(runs[program.value][setting.value]).flatMap((key) => key.split(",").map(Number)));
-    wireDots(this.stage, (rank) => this.counts[rank], this.most, (rank, n) => this.go(this.counts.map((count, of) => (of === rank ? n : count))));
-    this.moved = () => follow(this, { case: String(program.selectedIndex + 1), barrier: String(setting.selectedIndex), inputs: this.counts.join() });
+    this.most = Math.max(...Object.keys(runs[program.value][setting.value])
+      .flatMap((key) => key.split(",").map(Number)));
+    wireDots(this.stage, (rank) => this.counts[rank], this.most,
+      (rank, n) => this.go(this.counts.map((count, of) => (of === rank ? n : count))));
+    this.moved = () => follow(this,
+      { case: String(program.selectedIndex + 1), barrier: String(setting.selectedIndex),
+      inputs: this.counts.join() });
     this.arrive();
     addEventListener("hashchange", () => this.arrive());
   }
@@ -74,8 +83,10 @@ class Positions extends First {
   /** Go where the address points. */
   arrive() {
     const said = asked(), inputs = said.get("inputs") ?? this.first;
-    if (said.has("case")) this.program.selectedIndex = Math.max(0, Math.min(this.program.length, Number(said.get("case"))) - 1);
-    if (said.has("barrier")) this.setting.selectedIndex = Math.min(this.setting.length - 1, Number(said.get("barrier")));
+    if (said.has("case")) this.program.selectedIndex =
+      Math.max(0, Math.min(this.program.length, Number(said.get("case"))) - 1);
+    if (said.has("barrier")) this.setting.selectedIndex = Math.min(this.setting.length - 1,
+      Number(said.get("barrier")));
     const at = said.get("at");
     this.go(inputs in this.here ? inputs.split(",").map(Number) : this.counts);
     if (at !== null) this.goTo(Number(at));
@@ -99,8 +110,10 @@ class Positions extends First {
     return dots(lane, this.counts[lane], this.most, false, (n) => {
       const run = data.runs[this.here[this.counts.map((count, of) => (of === lane ? n : count)).join()]];
       if (!run) return null;
-      const how = run.scene.ends.some(([, , tone]) => tone === "bad") ? "bad" : run.scene.ends.some(([, , tone]) => tone === "warn") ? "warn" : "good";
-      return { sign: { bad: "✕", warn: "…", good: "✓" }[how], color: `color-mix(in srgb, var(--jl-${{ bad: "bad", warn: "warn", good: "right" }[how]}) 30%, transparent)` };
+      const how = run.scene.ends.some(([, , tone]) => tone === "bad") ? "bad"
+        : run.scene.ends.some(([, , tone]) => tone === "warn") ? "warn" : "good";
+      return { sign: { bad: "✕", warn: "…", good: "✓" }[how],
+        color: `color-mix(in srgb, var(--jl-${how === "good" ? "right" : how}) 30%, transparent)` };
     });
   }
 }
@@ -108,5 +121,6 @@ class Positions extends First {
 const positions = document.getElementById("positions");
 if (positions) {
   const place = /** @type {HTMLElement} */ (document.querySelector(".run-view"));
-  new Positions(/** @type {HTMLElement} */ (place.querySelector(".live")), place, JSON.parse(positions.textContent));
+  new Positions(/** @type {HTMLElement} */ (place.querySelector(".live")), place,
+    JSON.parse(positions.textContent));
 }

@@ -1,10 +1,11 @@
-// One position poses the whole picture: `at` is a column and a fraction of it, null is the picture at rest. Playing,
-// scrubbing and the address of a page all set it, so that any frame can be linked to and tested.
+// One position poses the whole picture: `at` is a column and a fraction of it, null is the picture at rest.
+// Playing, scrubbing and the address of a page all set it, so that any frame can be linked to and tested.
 
 import { clamp, px } from "./text.js";
 
 /** Milliseconds that a column takes in play. @param {Placed | undefined} one */
-const pace = (one) => (!one ? 1600 : one.stack ? 500 : one.focus ? 3000 : one.flag !== "met" ? 1900 : one.size === "slim" ? 750 : 1200);
+const pace = (one) => (!one ? 1600 : one.stack ? 500 : one.focus ? 3000 : one.flag !== "met" ? 1900
+  : one.size === "slim" ? 750 : 1200);
 
 /** @param {number} f */
 const eased = (f) => (f < 0.5 ? 2 * f * f : 1 - 2 * (1 - f) * (1 - f));
@@ -23,25 +24,33 @@ export function travel(path, at) {
     const b = path[i + 1];
     if (!b || b.at <= at || b.jump) continue;
     const u = eased((at - a.at) / (b.at - a.at));
-    now = { at, p: [a.p[0] + (b.p[0] - a.p[0]) * u, a.p[1] + (b.p[1] - a.p[1]) * u], value: u < 0.5 ? a.value : b.value };
+    now = { at, p: [a.p[0] + (b.p[0] - a.p[0]) * u, a.p[1] + (b.p[1] - a.p[1]) * u], value: u < 0.5 ? a.value
+      : b.value };
     way += `L${now.p.map(px)}`;
   }
   return { p: now.p, value: now.value, way };
 }
 
-/** Draw a position. @param {HTMLElement} stage @param {import("./scene.js").Scene} scene @param {number | null} at
+/** Draw a position.
+ * @param {HTMLElement} stage @param {import("./scene.js").Scene} scene @param {number | null} at
  * @param {number | null} glimpse the value alone, while all is shown */
 export function pose(stage, scene, at, glimpse = null) {
-  const rest = at === null, { columns } = scene, last = columns.length - 1, focus = columns.findIndex((one) => one.focus);
-  const here = rest ? (focus < 0 ? last : focus) : clamp(Math.floor(at), 0, last), part = rest ? 1 : at - here;
-  for (const one of /** @type {NodeListOf<SVGElement>} */ (stage.querySelectorAll(".jl-col, .jl-join, .jl-end"))) {
-    const i = Number(one.dataset.i ?? last), join = one.classList.contains("jl-join"), end = one.classList.contains("jl-end");
-    one.classList.toggle("jl-future", !rest && (end ? at < last + 0.85 : i > here || (join && i === here && part < 0.5)));
+  const rest = at === null, { columns } = scene, last = columns.length - 1,
+    focus = columns.findIndex((one) => one.focus);
+  const here = rest ? (focus < 0 ? last : focus) : clamp(Math.floor(at), 0, last), part = rest ? 1
+    : at - here;
+  for (const one of /** @type {NodeListOf<SVGElement>} */ (
+    stage.querySelectorAll(".jl-col, .jl-join, .jl-end"))) {
+    const i = Number(one.dataset.i ?? last), join = one.classList.contains("jl-join"),
+      end = one.classList.contains("jl-end");
+    one.classList.toggle("jl-future", !rest &&
+      (end ? at < last + 0.85 : i > here || (join && i === here && part < 0.5)));
     one.classList.toggle("jl-now", !rest && !end && i === here && part < 0.74);
     one.classList.toggle("jl-cur", !end && !join && i === here);
   }
   stage.querySelector(".jl-ground")?.classList.toggle("jl-future", !rest && here < focus);
-  const token = stage.querySelector(".jl-token"), when = rest ? glimpse : at, found = when === null ? null : travel(scene.path, when);
+  const token = stage.querySelector(".jl-token"), when = rest ? glimpse : at, found = when === null ? null
+    : travel(scene.path, when);
   token.setAttribute("visibility", found && !still.matches ? "visible" : "hidden");
   stage.querySelector(".jl-thread").setAttribute("d", found?.way ?? "");
   if (!found) return;
@@ -54,7 +63,8 @@ export function pose(stage, scene, at, glimpse = null) {
 
 /** Runs the position on, from where the lanes part from the stack, one call after the other. */
 export class Play {
-  /** @param {{ columns(): Placed[], show(at: number | null, glimpse?: number | null): void, changed(on: boolean): void }} of */
+  /** @param {{ columns(): Placed[], show(at: number | null, glimpse?: number | null): void, changed(on:
+   * boolean): void }} of */
   constructor(of) {
     this.of = of;
     this.on = false;

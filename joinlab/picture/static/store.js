@@ -24,7 +24,8 @@ export class Store {
   on(event, listener) { (this.listeners[event] ??= []).push(listener); }
 
   /** @param {string} event @param {() => void} listener */
-  off(event, listener) { this.listeners[event] = (this.listeners[event] ?? []).filter((one) => one !== listener); }
+  off(event, listener) { this.listeners[event] = (this.listeners[event] ?? [])
+    .filter((one) => one !== listener); }
 
   save_changes() {}
 }

@@ -12,6 +12,23 @@ export const coded = (text) => esc(text).replace(/`([^`]+)`/g, "<code>$1</code>"
 /** @param {number} n @returns {number} */
 export const px = (n) => Math.round(n * 10) / 10;
 
+/** @typedef {Record<string, string | number | false | null | undefined>} Look */
+
+/** An element as text: numbers are rounded, what is false, null or "" is left out.
+ * @param {string} name @param {Look} look @param {string} inside */
+export const tag = (name, look, inside = "") => {
+  const said = Object.entries(look).map(([key, value]) =>
+    typeof value === "number" ? ` ${key}="${px(value)}"` : value ? ` ${key}="${value}"` : "");
+  return `<${name}${said.join("")}>${inside}</${name}>`;
+};
+
+/** @param {{ x: number, y: number, w: number, h: number }} q @param {Look} look */
+export const rect = ({ x, y, w, h }, look, inside = "") =>
+  tag("rect", { ...look, x, y, width: w, height: h }, inside);
+
+/** @param {[number, number]} p @param {[number, number]} q @param {string} look */
+export const line = ([x1, y1], [x2, y2], look) => tag("line", { class: look, x1, y1, x2, y2 });
+
 /** @param {number} n @param {number} low @param {number} high */
 export const clamp = (n, low, high) => Math.min(high, Math.max(low, n));
 

@@ -1,6 +1,6 @@
 // What the modules hand one another. Only the type checker reads this file.
 
-/** One run, as joinlab/picture/lane_data.py writes it and data.js reads it: texts in place of their numbers. */
+/** One run, as joinlab/picture/lane_data.py writes it and data.js reads it, texts in place of numbers. */
 interface RawRun {
   title: string; measured: string; modelled: boolean; ends: string[]; scene: RawScene; zero: number;
   /** By lane: the lines that led to the call in which it ended, a number into `lines`. */
@@ -43,7 +43,8 @@ type Sizes = Record<Size | "gap" | "wide" | "far", number>;
 type Fact = [name: string, said: string];
 
 interface LaneData {
-  looks: Looks; texts: string[]; facts: [number, number][]; told: number[][]; runs: RawRun[]; ahead?: Record<string, number>;
+  looks: Looks; texts: string[]; facts: [number, number][]; told: number[][]; runs: RawRun[];
+  ahead?: Record<string, number>;
 }
 
 /** A call, or a stack of them, in a lane. */
@@ -65,7 +66,8 @@ interface WholeModel { get(name: string): any; set_state?(state: object): void }
 
 /** A column of the first screen, placed along time; joinlab/picture/scene.py says what it holds. */
 interface RawColumn {
-  slot: number; until: number; n: string; boxes: (Box | null)[]; flag: "met" | "wrong" | "apart" | "open"; size: Size;
+  slot: number; until: number; n: string; boxes: (Box | null)[]; size: Size;
+  flag: "met" | "wrong" | "apart" | "open";
   stack: string; said: string; clashes: [number, number][]; absent: number[]; extra: number | null;
   missing: [lane: number, call: string] | null;
 }
@@ -77,9 +79,11 @@ type ScenePiece = [text: string, kind: number, tone: string];
 interface RawScene {
   names: string[]; behind: number;
   head: ScenePiece[]; columns: RawColumn[]; focus: number | null; meant: [number, number, number, number][];
-  readings: [column: number, to: number, of: number, value: string, sent: string, taken: string][]; odd: number | null;
+  readings: [column: number, to: number, of: number, value: string, sent: string, taken: string][];
+  odd: number | null;
   ends: [sign: string, word: string, tone: string, more: string][]; file: string;
-  code: [sign: string, number: number | null, text: string, here: ScenePiece[]][]; word: string; tried: string;
+  code: [sign: string, number: number | null, text: string, here: ScenePiece[]][];
+  word: string; tried: string;
   story: [kind: string, pieces: ScenePiece[]][];
   ranks: number[][]; world: number; inputs: (number | null)[];
 }
