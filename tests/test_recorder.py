@@ -509,7 +509,7 @@ def test_on_a_gpu_a_call_says_what_its_stream_waits_for(monkeypatch) -> None:
 def buckets(tmp_path, monkeypatch):
     """The recorder's view of buckets that DDP's Reducer issues, without a process group: (make, listeners, log)."""
     monkeypatch.setattr(reducer.Variable, "_execution_engine", SimpleNamespace(queue_callback=lambda _: None))
-    known: Any = SimpleNamespace(
+    kind: Any = SimpleNamespace(
         by_reducer=True, direct=True, host_waits=True, waited_at_once=False, of_join_hook=False, small=False, stack=0
     )
     group: Any = SimpleNamespace(reader=HostReader())
@@ -521,8 +521,8 @@ def buckets(tmp_path, monkeypatch):
         turn = recorder.own.turn
 
         def issue(id: int) -> None:
-            recorder.completions.before_issue(known, turn)
-            call = RecordedCall(id, known, group)
+            recorder.completions.before_issue(kind, turn)
+            call = RecordedCall(id, kind, group)
             future = SimpleNamespace(
                 add_done_callback=lambda told: listeners.update({id: told}),
                 done=lambda: id in completed,

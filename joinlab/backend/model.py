@@ -19,7 +19,8 @@ import torch
 
 from joinlab.backend.clock import Costs
 from joinlab.backend.payload import Part, values
-from joinlab.ops import POINT_TO_POINT, CallRow, Op, Source
+from joinlab.ops import CallRow, Op
+from joinlab.program.kinds import CallKind
 from joinlab.program.process_group import Numbering
 
 
@@ -40,40 +41,6 @@ class Knobs:
     def streams(self) -> bool:
         """Whether calls of the default group run on a stream, so that Work.wait() does not make the host wait."""
         return self.backend == "nccl"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CallKind:
-    """One kind of call, by what it is, where it stands, and what its tensors look like.
-
-    op           what the backend runs: NCCL's barrier is an all-reduce
-    columns      its row in a Timeline, of which each call replaces what is its own (rank, seq, values, times)
-    look         equal for calls of two ranks that fit together
-    root         place of its root in the group; -1 without one
-    nbytes       bytes of the larger side, for the clock
-    small        its values are kept
-    host_waits   the host waits for it, not only the stream
-    in_backward  it was issued inside a backward pass; a `bucket` is one of gradients
-    rebuilds     it tells the Reducer which parameters belong to which bucket
-    joined       join() makes it, for a rank that has run out
-    sources      texts of the learner's functions that it is issued from
-    accepted     eras whose NCCL takes all calls of this kind, if their tensors are contiguous
-    """
-
-    op: Op
-    columns: CallRow
-    look: tuple[Any, ...]
-    root: int
-    reduce_op: str
-    nbytes: int
-    small: bool
-    host_waits: bool
-    in_backward: bool
-    bucket: bool
-    rebuilds: bool
-    joined: bool
-    sources: tuple[Source, ...] = ()
-    accepted: set[str] = field(default_factory=set)
 
 
 class Rank(Protocol):
@@ -120,7 +87,10 @@ class Group(Protocol):
     """What a call says of its process group: `EmulatedGroup` answers."""
 
     label: str
+    backend: str
+    host_waits: bool
     ranks: tuple[int, ...]
+    kinds: dict[tuple[Any, ...], CallKind]
     place: int
     fabric: Fabric
     numbering: Numbering
@@ -190,8 +160,9 @@ class EmulatedCall:
     def __post_init__(self) -> None:
         kind, self.place = self.kind, self.group.place
         self.group = weakref.proxy(self.group)
-        self.op, self.look, self.root, self.reduce_op = kind.op, kind.look, kind.root, kind.reduce_op
-        self.host_waits, self.small = kind.host_waits, kind.small
+        self.op, self.look, self.root, self.small = kind.op, kind.look, kind.root, kind.small
+        self.reduce_op = kind.columns.get("reduce_op") or "sum"
+        self.host_waits = kind.host_waits or kind.syncs_host
 
     def nbytes(self) -> int:
         """Bytes that it moves, for the clock."""
@@ -263,7 +234,7 @@ class EmulatedCall:
     def refuse(self, error: Exception) -> None:
         """The backend has raised when it was handed the call, which so takes no place in its group."""
         self._end()
-        self.group.numbering.take_back(self.op not in POINT_TO_POINT)
+        self.group.numbering.take_back(self.kind.collective)
         self.row["number"] = None
         self.row["error"] = f"{type(error).__name__}: {error}"
 

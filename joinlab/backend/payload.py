@@ -14,8 +14,8 @@ from typing import Any, assert_never
 import numpy as np
 import torch
 
-from joinlab.ops import FACTS, Needs, Op, encode_values
-from joinlab.program.process_group import values_in
+from joinlab.ops import FACTS, POINT_TO_POINT, Needs, Op, encode_values
+from joinlab.program.process_group import METHODS, tensors_in, values_in
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -92,6 +92,49 @@ class Part:
     def nbytes(self) -> int:
         """Bytes of the larger side."""
         return max(sum(map(len_of, self.ins)), sum(map(len_of, self.outs)))
+
+
+def parts_of(name: str, args: Sequence[Any], size: int, streams: bool) -> list[Part]:
+    """The collectives that one call of the method `name` in a group of `size` ranks consists of.
+
+    Not of those whose tensors are input and output: they are one for each tensor.
+    """
+    method = METHODS[name]
+    if method.op is Op.BARRIER:
+        return []
+    if method.op in POINT_TO_POINT:
+        tensors = tensors_in(args[0])
+        return [Part(tensors, [])] if method.op is Op.SEND else [Part([], tensors)]
+    if name in ("alltoall_base", "all_to_all_single") and not streams:  # gloo's workers split it, or fail to
+        return [Part([args[1]], [args[0]])]
+    if name in ("_allgather_base", "all_gather_single") and not streams:
+        return [Part([args[1]], list(torch.chunk(args[0], size)))]
+    if name in ("alltoall_base", "all_to_all_single"):
+        return [Part(_split(args[1], args[3], size), _split(args[0], args[2], size))]
+    if name == "alltoall":
+        return [Part(tensors_in(args[1]), tensors_in(args[0]))]
+    outs, ins = args[method.outs or 0], args[method.ins or 0]
+    pairs: Sequence[tuple[Any, Any]]
+    if name == "allgather_coalesced":  # one list of outputs per rank
+        pairs = list(zip(zip(*outs, strict=True), ins, strict=True))
+    elif "coalesced" in name:
+        pairs = list(zip(outs, ins, strict=True))
+    else:
+        pairs = [(outs, ins)]
+    return [Part(tensors_in(i), tensors_in(o)) for o, i in pairs]
+
+
+def _split(tensor: torch.Tensor, rows: Sequence[int] | None, size: int) -> list[torch.Tensor]:
+    """The rows of `tensor` that go to, or come from, each rank; evenly many if `rows` is empty."""
+    if not rows:
+        if tensor.size(0) % size:
+            raise ValueError(f"Tensor's dim 0 ({tensor.size(0)}) does not divide equally across group size {size}")
+        rows = [tensor.size(0) // size] * size
+    if len(rows) != size:  # checkSplitSizes in torch/csrc/distributed/c10d/Utils.hpp, v2.13.0
+        raise RuntimeError("Number of tensor splits not equal to group size")
+    if sum(rows) != tensor.size(0):
+        raise RuntimeError("Split sizes doesn't match total dim 0 size")
+    return list(torch.split(tensor.detach(), list(rows)))
 
 
 def agree(op: Op, parts: Sequence[Part], root: int) -> bool:

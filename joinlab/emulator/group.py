@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from joinlab.backend.model import EmulatedCall, Fabric
 from joinlab.emulator.futures import outputs
-from joinlab.emulator.host import Host
+from joinlab.emulator.host import KINDS, Host
 from joinlab.gloo.fabric import GlooFabric
 from joinlab.gloo.monitored import DEFAULT_TIMEOUT, monitored_barrier
 from joinlab.ops import Op
@@ -47,6 +47,8 @@ class EmulatedGroup(dist.ProcessGroup):
         self.place = place
         self.fabric = fabric
         self.backend = "nccl" if fabric.streams else "gloo"
+        self.host_waits = not fabric.streams
+        self.kinds = KINDS.setdefault((self.backend, label, self.ranks), {})
         self.numbering = Numbering()
         limit = None if fabric.streams else host.asked_timeout
         self.limit_ns = 0 if limit is None else round(limit.total_seconds() * 1e9)

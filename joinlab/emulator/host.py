@@ -24,9 +24,8 @@ import torch
 
 from joinlab.backend.clock import ISSUE_NS
 from joinlab.backend.model import EmulatedCall, Group, Knobs
-from joinlab.backend.payload import Part, values
+from joinlab.backend.payload import Part, parts_of, values
 from joinlab.emulator.futures import Futures
-from joinlab.emulator.kinds import KINDS, parts_of
 from joinlab.emulator.own import Own
 from joinlab.emulator.progress import Progress
 from joinlab.emulator.reducer import Reducer
@@ -35,9 +34,27 @@ from joinlab.emulator.waits import Wait, Waits
 from joinlab.errors import LaunchError
 from joinlab.gloo.fabric import gloo_timeout
 from joinlab.ops import POINT_TO_POINT, CallRow, Op
-from joinlab.program.process_group import METHODS, begin, tensors_in
+from joinlab.program.kinds import CallKind, kind_of
+from joinlab.program.labels import Stacks
+from joinlab.program.process_group import METHODS, begin
 from joinlab.program.replicas import Replicas
 from joinlab.timeline import Ending
+
+MOST_KINDS = 4096
+"""Cache capacity; an emulation that begins with more clears the cache, so that a long session does not grow."""
+
+KINDS: dict[tuple[str, str, tuple[int, ...]], dict[tuple[Any, ...], CallKind]] = {}
+"""By backend, name and ranks of a group: the kinds of its calls in all emulations."""
+STACKS = Stacks()
+"""Where those were issued from. Only one rank of one emulation runs at a time, so nothing here needs a lock."""
+
+
+def bound_kinds() -> None:
+    """Clear the cache, if it is full."""
+    global STACKS
+    if sum(map(len, KINDS.values())) >= MOST_KINDS:
+        KINDS.clear()
+        STACKS = Stacks()
 
 
 class Orders(Protocol):
@@ -150,16 +167,14 @@ class Host:
             ins = outs = [self._barrier_element()]
             parts = [Part(ins, outs)]
         else:
-            ins = tensors_in(args[method.ins]) if method.ins is not None else []
-            same = method.outs == method.ins
-            outs = ins if same else tensors_in(args[method.outs]) if method.outs is not None else []
-            parts = [Part([t], [t]) for t in ins] if same else parts_of(name, args, len(group.ranks), streams)
-        kind = KINDS.of(group, name, args, ins, outs, frame)
+            ins, outs = method.tensors(args)
+            parts = [Part([t], [t]) for t in ins] if ins is outs else parts_of(name, args, len(group.ranks), streams)
+        kind = kind_of(group, STACKS, STACKS.intern(frame), method, args, ins, outs)
         row: CallRow = {
             **kind.columns,
             "rank": self.rank,
             "seq": group.numbering.next_seq(),
-            "number": group.numbering.next_number(kind.op not in POINT_TO_POINT),
+            "number": group.numbering.next_number(kind.collective),
             "input": self.progress.input,
             "value_in": values(ins) if kind.small and ins and not waits.stuck else None,
             "enqueued_ns": waits.now,

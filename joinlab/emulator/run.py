@@ -16,7 +16,7 @@ from joinlab._version import __version__
 from joinlab.backend.clock import EXIT_NS
 from joinlab.backend.model import EmulatedCall, Fabric, Knobs, Rank
 from joinlab.emulator.group import EmulatedGroup
-from joinlab.emulator.host import Host
+from joinlab.emulator.host import Host, bound_kinds
 from joinlab.emulator.isolation import Isolation
 from joinlab.emulator.own import Own
 from joinlab.emulator.scheduler import Baton, RankEnded, one_at_a_time, still_runs
@@ -63,6 +63,7 @@ class Emulation:
         self.ways: Mapping[int, Way] = {}  # of ranks whose lines are followed
         self.judged = False  # every rank that still lives is being ended
         self.aborting: list[Host] = []  # their backend aborts their process, and their clocks are not there yet
+        bound_kinds()
         owns = [Own(rank, len(counts), seed) for rank, seed in enumerate(seeds)]
         self._isolation = Isolation(owns, knobs.backend, program)
         self._weak: Emulation = weakref.proxy(self)

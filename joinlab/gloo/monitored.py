@@ -17,10 +17,11 @@ from typing import Any, cast
 
 import torch
 
-from joinlab.backend.model import CallKind, EmulatedCall, Group
+from joinlab.backend.model import EmulatedCall, Group
 from joinlab.backend.payload import Part
 from joinlab.gloo.fabric import GlooFabric
 from joinlab.ops import CallRow, Op
+from joinlab.program.kinds import CallKind
 
 DEFAULT_TIMEOUT = timedelta(minutes=30)
 """default_pg_timeout in torch/distributed/constants.py, PyTorch v2.13.0.
@@ -83,21 +84,7 @@ def _post(fabric: GlooFabric, host: Any, group: Group, op: Op, peer: int, tag: i
     """A send or recv of 8 bytes that is no call of the program, and so not in its Timeline."""
     part = Part([torch.zeros(1, dtype=torch.int64)], [torch.zeros(1, dtype=torch.int64)])
     row = cast(CallRow, {"rank": host.rank, "group": group.label, "seq": -1, "peer": group.ranks[peer], "tag": tag})
-    kind = CallKind(
-        op=op,
-        columns=row,
-        look=(),
-        root=-1,
-        reduce_op="sum",
-        nbytes=8,
-        small=False,
-        host_waits=True,
-        in_backward=False,
-        bucket=False,
-        rebuilds=False,
-        joined=False,
-    )
-    call = EmulatedCall(host._weak, group, kind, row, [part])
+    call = EmulatedCall(host._weak, group, CallKind(op, row, nbytes=8), row, [part])
     fabric.check_connection(call)
     host.open_calls += 1
     call.ready_ns = host.waits.now

@@ -234,8 +234,8 @@ class Stacks:
         self.sources: list[tuple[Source, ...]] = []
         """By number: the texts of the learner's functions in each stack."""
 
-    def intern(self, frame: FrameType | None) -> tuple[int, bool]:
-        """The stack's number, and whether it is new."""
+    def intern(self, frame: FrameType | None) -> int:
+        """The stack's number."""
         last, number = self._last
         at = frame
         for code, place in last:
@@ -244,10 +244,10 @@ class Stacks:
             at = at.f_back
         else:
             if last and (at is None or code is _PROGRAM_CALLER or len(last) == MAX_FRAMES):
-                return number, False
+                return number
         return self._look_up(frame)
 
-    def _look_up(self, frame: FrameType | None) -> tuple[int, bool]:
+    def _look_up(self, frame: FrameType | None) -> int:
         places: list[int] = []
         codes: list[CodeType] = []
         at = frame
@@ -265,7 +265,6 @@ class Stacks:
                     self.frames.append(walk(frame))
                     self.sources.append(sources_under(frame))
                     self._codes.append(codes)
-                    self._ids[key] = number
-                    return number, True
+                    self._ids[key] = known = number
         self._last = tuple(zip(codes, places, strict=True)), known
-        return known, False
+        return known

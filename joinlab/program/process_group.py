@@ -19,13 +19,20 @@ from torch.distributed import distributed_c10d as c10d
 from joinlab.ops import FACTS, GLOO_THREADS, POINT_TO_POINT, Op
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Method:
     """A method of ProcessGroup: the op it is, and which of its arguments hold the tensors that go in and come out."""
 
     op: Op
     ins: int | None
     outs: int | None
+
+    def tensors(self, args: Sequence[Any]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Those that go in and those that come out; the same list, where a call replaces its input."""
+        ins = tensors_in(args[self.ins]) if self.ins is not None else []
+        if self.outs == self.ins:
+            return ins, ins
+        return ins, tensors_in(args[self.outs]) if self.outs is not None else []
 
 
 METHODS = {

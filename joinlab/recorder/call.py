@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
+from joinlab.program.kinds import CallKind
 from joinlab.program.process_group import Numbering
 
 
@@ -19,7 +20,7 @@ class RecordedCall:
     """One issued call, while it is open."""
 
     id: int
-    known: Description
+    kind: CallKind
     group: RecordedGroup
     line: str = ""  # its event; "" before it is written
     outs: list[torch.Tensor] | None = None  # the tensors to read at completion; only if small
@@ -79,36 +80,7 @@ class RecordedGroup:
         self.reader = reader
         self.limit_ns = 0
         self.host_waits = host_waits
-        self.known: dict[tuple[Any, ...], Description] = {}
-        """Descriptions by what they depend on: a loop issues the same few calls again and again."""
-        self.of_reducer: dict[tuple[Any, ...], Description] = {}
+        self.kinds: dict[tuple[Any, ...], CallKind] = {}
+        self.of_reducer: dict[tuple[Any, ...], CallKind] = {}
         """By stack, dtype and shape, those of calls that DDP's Reducer issues itself: their options are fixed."""
         self.numbering = numbering or Numbering()
-
-
-@dataclass(slots=True, eq=False)
-class Description:
-    """What is the same each time a call is issued from one place with tensors of one form.
-
-    text            its fields of the event, as JSON without the braces, the stack and the group first
-    stack           number of its stack
-    collective      it is no send or recv
-    of_join_hook    the join hook issues it, and waits for it on its future
-    by_reducer      DDP's Reducer issues it, or a comm hook of torch, and waits for it at the end of the backward pass
-    direct          the Reducer issues it itself, so that no Python code ever sees its Work
-    small           all its tensors together have at most MAX_VALUES elements, so they may be kept alive
-    host_waits      a wait for it blocks the host, not only the stream
-    waited_at_once  the host waits for it at once
-    segment         of the log that has its stack; -1: none yet
-    """
-
-    text: str
-    stack: int
-    collective: bool
-    of_join_hook: bool
-    by_reducer: bool
-    direct: bool
-    small: bool
-    host_waits: bool
-    waited_at_once: bool
-    segment: int = -1

@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from joinlab.program.kinds import CallKind
 from joinlab.program.outcome import text_of
-from joinlab.recorder.call import Description, RecordedCall
+from joinlab.recorder.call import RecordedCall
 from joinlab.recorder.events import EventLog, now, to_json, values_text
 
 
@@ -79,10 +80,10 @@ class Completions:
         else:
             self.watch(call)
 
-    def before_issue(self, known: Description, turn: Turn) -> None:
+    def before_issue(self, kind: CallKind, turn: Turn) -> None:
         """The host is about to issue a call: another one of the Reducer leaves the earlier ones to its wait."""
         if turn.deferred:
-            if known.direct and not self.prompt:
+            if kind.direct and not self.prompt:
                 self.look(turn)
             else:
                 self.end_deferral(turn)

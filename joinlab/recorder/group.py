@@ -38,7 +38,7 @@ class RecordedWork(dist.Work):
         """Wait as the real Work does, and record it if it is the host that waits."""
         call, real = self._call, self._call.work
         self._recorder.waits.begin_expected(call)
-        if not call.known.host_waits and not timeout:
+        if not call.kind.host_waits and not timeout:
             result = bool(real.wait())
             call.group.reader.after_wait(call)
             return result
@@ -205,7 +205,7 @@ def _method(name: str) -> Callable[..., dist.Work]:
         except Exception as error:  # a call that the recorder cannot describe is issued all the same
             recorder.give_up(error)
             return getattr(self.real, name)(*args, **kwargs)  # type: ignore[no-any-return]
-        direct = call.known.direct
+        direct = call.kind.direct
         try:
             call.work = work = getattr(self.nearer() if direct else self.real, name)(*args, **kwargs)
         except BaseException as error:

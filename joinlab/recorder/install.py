@@ -238,7 +238,7 @@ def _patch_futures(recorder: Recorder) -> None:
     def recorded_wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         if sys._getframe(1).f_code.co_name == "_match_all_reduce_for_bwd_pass" and recorder.join_hook:
             call = recorder.join_hook.popleft()
-            if not call.done and call.known.host_waits:
+            if not call.done and call.kind.host_waits:
                 with recorder.waits.waiting((call,)):
                     return wait(self, *args, **kwargs)
         return wait(self, *args, **kwargs)

@@ -22,14 +22,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from joinlab.ops import MAX_VALUES, POINT_TO_POINT, Op, Source
-from joinlab.program.labels import Frame, Stacks, call_site, from_reducer, issued_in_backward, label
+from joinlab.ops import Source
+from joinlab.program.kinds import ALL_REDUCE, CallKind, kind_of
+from joinlab.program.labels import Stacks, call_site
 from joinlab.program.outcome import text_of
-from joinlab.program.process_group import METHODS, Method, Numbering, dtype_of, options_key, options_of, tensors_in
+from joinlab.program.process_group import Method, Numbering
 from joinlab.program.sources import MAX_TEXTS
 from joinlab.program.steps import Steps
 from joinlab.recorder.bounded_log import BoundedLog, last_calls
-from joinlab.recorder.call import Description, Reader, RecordedCall, RecordedGroup
+from joinlab.recorder.call import Reader, RecordedCall, RecordedGroup
 from joinlab.recorder.completions import Completions, Turn
 from joinlab.recorder.events import EventLog, now, to_json, values_text
 from joinlab.recorder.nccl_log import NcclLog
@@ -48,8 +49,6 @@ the backward pass ends. 65,536 of them took a page of new memory each step, and 
 # What a step costs is the memory that it touches: between two calls the tensors of the model fill the caches. What
 # takes 0.2 us in a loop of its own takes 1 us in a step of 0.3 ms, and 4 us in one of 2 million parameters. So a
 # call that repeats an earlier one passes few lines of Python, asks torch for little, and leaves nothing behind.
-
-ALL_REDUCE = METHODS["allreduce"]
 
 
 class Recorder:
@@ -138,7 +137,7 @@ class Recorder:
         wanted = {group: number for group, number in wanted.items() if number > 0}
         carried = last_calls(self.log.dropped, wanted, sum(map(len, self._beginnings)))
         still_open = [call for call in self.completions.open_calls() if call.line]
-        for stack in {one.stack for one in carried} | {call.known.stack for call in still_open}:
+        for stack in {one.stack for one in carried} | {call.kind.stack for call in still_open}:
             yield self._stack_event(stack)
         for one in carried:
             yield one.call
@@ -171,68 +170,58 @@ class Recorder:
         turn: Turn,
     ) -> RecordedCall:
         """Write down a call that is about to be issued from `frame`; None: from a thread without Python frames."""
-        stack = turn.stack if id(frame) == turn.frame else self._stacks.intern(frame)[0]
+        stack = turn.stack if id(frame) == turn.frame else self._stacks.intern(frame)
         ins = outs = args[0] if args else None
-        known = None
+        kind = None
         if method is ALL_REDUCE and type(ins) is list and len(ins) == 1:
             tensor = ins[0]
-            known = group.of_reducer.get((stack, tensor.dtype, tensor.shape))
-        if known is None:
-            known, ins, outs = self._description(group, method, args, kwargs, stack)
+            kind = group.of_reducer.get((stack, tensor.dtype, tensor.shape))
+        if kind is None:
+            ins, outs = method.tensors(args)
+            kind = kind_of(group, self._stacks, stack, method, (*args, *kwargs.values()), ins, outs)
+            if not kind.text:
+                self._know(kind, group, ins, outs)
         if turn.deferred:
-            self.completions.before_issue(known, turn)
+            self.completions.before_issue(kind, turn)
         id_ = next(self._ids)
-        call = RecordedCall(id_, known, group)
+        call = RecordedCall(id_, kind, group)
         numbering = group.numbering
         seq = numbering.next_seq()
-        more = f',"n":{numbering.next_number(known.collective)}'
-        if not known.collective:  # where the log is bounded, a reader may not have the collectives that came before
+        more = f',"n":{numbering.next_number(kind.collective)}'
+        if not kind.collective:  # where the log is bounded, a reader may not have the collectives that came before
             more += f',"k":{numbering.collectives}'
-        if known.small:
+        if kind.small:
             call.outs = outs
             if ins:
                 before = group.reader.before(call, ins)
                 if before is not None:
                     more += f',"v":{values_text(before)}'
-        if frame is None and known.by_reducer:  # a thread of autograd, for tensors on a GPU
+        if frame is None and kind.by_reducer:  # a thread of autograd, for tensors on a GPU
             more += f',"site":{to_json(self.spans.backward.site)}'
         if not group.host_waits and self.waits.newly_streamed:
             more += f',"w":{self.waits.newly_streamed}'
             self.waits.newly_streamed.clear()
-        line = f'{{"e":"call","id":{id_},{known.text},"s":{seq},{self.place}{more},"t":{now()}}}\n'
-        if known.segment == self.log.segment:
+        line = f'{{"e":"call","id":{id_},{kind.text},"s":{seq},{self.place}{more},"t":{now()}}}\n'
+        if kind.segment == self.log.segment:
             self.completions.issue(call, line)
         else:
-            known.segment = self.completions.issue(call, line, self._stack_event(stack))
+            kind.segment = self.completions.issue(call, line, self._stack_event(stack))
         return call
 
-    def _description(
-        self, group: RecordedGroup, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any], stack: int
-    ) -> tuple[Description, list[torch.Tensor], list[torch.Tensor]]:
-        """The description of a call from this stack, and the tensors that go in and come out."""
-        ins = tensors_in(args[method.ins]) if method.ins is not None else []
-        outs = ins if method.outs == method.ins else tensors_in(args[method.outs]) if method.outs is not None else []
-        rest = (*args, *kwargs.values())
-        asynchronous = bool(getattr(rest[-1], "asyncOp", True)) if rest else True
-        key: tuple[Any, ...] = (stack, method, asynchronous, options_key(method.op, rest))
-        every = ins if ins is outs else [*ins, *outs]
-        for tensor in every:
-            key += (tensor.dtype, tensor.shape)
-        known = group.known.get(key)
-        if known is None:
-            small = sum(t.numel() for t in every) <= MAX_VALUES
-            frames = self._stacks.frames[stack]
-            self._note_sources(self._stacks.sources[stack])
-            known = _describe(group, method, ins or outs, frames, asynchronous, rest, small, stack)
-            group.known[key] = known
-            self._note_gpu(every)
-            if known.direct and len(ins) == 1:
-                group.of_reducer[stack, ins[0].dtype, ins[0].shape] = known
-        return known, ins, outs
+    def _know(self, kind: CallKind, group: RecordedGroup, ins: list[torch.Tensor], outs: list[torch.Tensor]) -> None:
+        """The first call of a kind: write down what can be read only now."""
+        row = kind.columns
+        options = {name: row[name] for name in ("reduce_op", "root", "peer", "tag") if row[name] is not None}
+        about = {"op": row["op"], "o": row["origin"], "d": row["dtype"], "sh": row["shape"], **options}
+        kind.text = to_json({"st": kind.stack, "g": group.label, **about})[1:-1]
+        self._note_sources(kind.sources)
+        self._note_gpu([*ins, *outs])
+        if kind.direct and len(ins) == 1:
+            group.of_reducer[kind.stack, ins[0].dtype, ins[0].shape] = kind
 
     def refuse(self, call: RecordedCall, error: BaseException) -> None:
         """The backend raised when it was handed the call, which so has no place in the order of its group."""
-        call.group.numbering.take_back(call.known.collective)
+        call.group.numbering.take_back(call.kind.collective)
         self.completions.fail(call, error, refused=True)
 
     def track(self, call: RecordedCall, work: Any, frame: FrameType | None, turn: Turn) -> None:
@@ -240,17 +229,17 @@ class Recorder:
 
         One that the Reducer issues itself has no such Work, and only `reducer.bracket` follows it.
         """
-        known = call.known
-        if known.small:
+        kind = call.kind
+        if kind.small:
             self._works.append(work)
         else:
             call.kept = work
-        if known.of_join_hook:
+        if kind.of_join_hook:
             self.join_hook.append(call)
-        if known.by_reducer:
+        if kind.by_reducer:
             self.reducer.bracket(call, turn, frame)
         else:
-            self.completions.follow(call, turn, known.waited_at_once)
+            self.completions.follow(call, turn, kind.waited_at_once)
 
     def _note_gpu(self, tensors: list[torch.Tensor]) -> None:
         """Record which GPU this rank computes on: that of the first tensor on one."""
@@ -322,7 +311,7 @@ class Recorder:
             call
             for call in self.completions.open_calls()
             if call.group.backend == "gloo"
-            and call.known.collective
+            and call.kind.collective
             and call.work is not None
             and (group is None or call.group is group)
         ]
@@ -334,41 +323,3 @@ class Recorder:
 
             self._cuda_reader = CudaReader(self.log, self.completions, self.waits, self.note_streams)
         return self._cuda_reader
-
-
-def _describe(
-    group: RecordedGroup,
-    method: Method,
-    tensors: list[torch.Tensor],
-    frames: tuple[Frame, ...],
-    asynchronous: bool,
-    args: tuple[Any, ...],
-    small: bool,
-    stack: int,
-) -> Description:
-    dtype = dtype_of(tensors)
-    nccl = group.backend == "nccl"
-    origin = label(method.op, frames, asynchronous=asynchronous, dtype=dtype, all_reduce_barrier=nccl)
-    event = {
-        "st": stack,
-        "g": group.label,
-        "op": Op.ALL_REDUCE if method.op is Op.BARRIER and nccl else method.op,
-        "o": origin,
-        "d": dtype,
-        "sh": [list(t.shape) for t in tensors],
-        **options_of(method.op, group.ranks, args),
-    }
-    if nccl and method.op is Op.BARRIER:  # ProcessGroupNCCL::barrier is an all-reduce of one float, below the seam
-        event |= {"d": "float32", "sh": [[1]], "reduce_op": "sum"}
-    host_waits = group.host_waits or method.op is Op.BARRIER
-    return Description(
-        to_json(event)[1:-1],
-        stack,
-        collective=method.op not in POINT_TO_POINT,
-        of_join_hook=origin.endswith("(join() hook)"),
-        by_reducer=from_reducer(frames),
-        direct=method is ALL_REDUCE and issued_in_backward(frames),
-        small=small,
-        host_waits=host_waits,
-        waited_at_once=not asynchronous and host_waits,
-    )

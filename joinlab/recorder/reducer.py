@@ -31,15 +31,15 @@ class ReducerWaits:
 
     def bracket(self, call: RecordedCall, turn: Turn, frame: FrameType | None) -> None:
         """`call` was issued by the Reducer, from this frame: follow it, and have the Reducer's wait for it recorded."""
-        issued, known = turn.issued, call.known
+        issued, kind = turn.issued, call.kind
         if issued is None:
             issued = turn.issued = []
             Variable._execution_engine.queue_callback(self._before)
         issued.append(call)
-        if known.direct:
-            turn.frame, turn.stack = id(frame), known.stack
+        if kind.direct:
+            turn.frame, turn.stack = id(frame), kind.stack
         # No callback tells of the last bucket, see Completions. Which one is last, the pass before tells.
-        waits = known.host_waits and (not self.completions.prompt or len(issued) == turn.buckets)
+        waits = kind.host_waits and (not self.completions.prompt or len(issued) == turn.buckets)
         self.completions.follow(call, turn, waits)
 
     def _before(self) -> None:
@@ -52,7 +52,7 @@ class ReducerWaits:
         if not calls:
             return
         turn.waiting = calls
-        host_waits = calls[0].known.host_waits
+        host_waits = calls[0].kind.host_waits
         if host_waits:
             # Of several calls a later one may complete while the first never does, so its future has to tell.
             self.completions.end_deferral(turn, calls[0] if len(calls) == 1 else None)
@@ -71,7 +71,7 @@ class ReducerWaits:
         Where the host waited, the end of the span is written with that of the wait: then True.
         """
         calls, turn.waiting = turn.waiting, ()
-        if calls[0].known.host_waits:
+        if calls[0].kind.host_waits:
             self.waits.end(calls, span=span)
             return span is not None
         for call in calls:  # NCCL: the stream has been made to wait, not the host

@@ -1,0 +1,162 @@
+"""Kinds of calls: what is the same each time a call is issued from one place, with tensors of one form.
+
+A program issues few kinds of calls, each many times, so a kind is described once and kept: in a recorded rank as long
+as its process group, in emulations for the next one, too. A slider's move runs the same program again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from joinlab.ops import MAX_VALUES, POINT_TO_POINT, CallRow, Op, Source
+from joinlab.program.labels import Stacks, call_site, from_reducer, issued_in_backward, label
+from joinlab.program.process_group import METHODS, Method, dtype_of, options_key, options_of
+from joinlab.program.steps import is_made_by_join
+
+ALL_REDUCE = METHODS["allreduce"]
+
+_REBUILD = "DDP bucket rebuild"
+_SYNCS_HOST = (_REBUILD, "DDP forward() 1")
+"""Labels of calls that torch follows with a blocking copy to the host as soon as it has waited for them.
+
+torch/csrc/distributed/c10d/reducer.cpp, v2.13.0: Reducer::sync_bucket_indices copies the broadcast indices to the CPU;
+Reducer::set_divide_factor reads what the all-reduce of forward() summed, the number of ranks that have not joined.
+"""
+
+
+@dataclass(slots=True, eq=False)
+class CallKind:
+    """One kind of call.
+
+    op            what the backend runs: NCCL's barrier is an all-reduce
+    columns       its row in a Timeline, of which each call replaces what is its own (rank, seq, values, times)
+    stack         number of its stack
+    root          place of its root in the group; -1 without one
+    nbytes        bytes of the larger side
+    small         all its tensors together have at most MAX_VALUES elements: its values are kept
+    host_waits    a wait for it blocks the host, not only the stream
+    syncs_host    torch reads on the host what it brought, as soon as it has waited for it
+    waited_at_once  the host waits for it as soon as it is issued
+    in_backward   it was issued inside a backward pass
+    by_reducer    DDP's Reducer issues it, or a comm hook of torch, and waits for it at the end of the backward pass
+    direct        the Reducer issues it itself, so that no Python code ever sees its Work
+    joined        join() makes it, for a rank that has run out
+    sources       texts of the learner's functions that it is issued from
+    text          the recorder's: its fields of the event, as JSON without the braces, and
+    segment       of the log that has its stack; -1: none yet
+    accepted      the emulator's: eras whose NCCL takes all calls of this kind, if their tensors are contiguous
+    """
+
+    op: Op
+    columns: CallRow
+    stack: int = -1
+    root: int = -1
+    nbytes: int = 0
+    small: bool = False
+    host_waits: bool = True
+    syncs_host: bool = False
+    waited_at_once: bool = False
+    in_backward: bool = False
+    by_reducer: bool = False
+    direct: bool = False
+    joined: bool = False
+    sources: tuple[Source, ...] = ()
+    text: str = ""
+    segment: int = -1
+    accepted: set[str] = field(default_factory=set)
+    collective: bool = field(init=False)
+    of_join_hook: bool = field(init=False)
+    bucket: bool = field(init=False)
+    """It is one of gradients."""
+    rebuilds: bool = field(init=False)
+    """It tells the Reducer which parameters belong to which bucket."""
+    look: tuple[Any, ...] = field(init=False)
+    """Equal for calls of two ranks that fit together."""
+
+    def __post_init__(self) -> None:
+        row, origin = self.columns, self.columns.get("origin") or ""
+        self.collective = self.op not in POINT_TO_POINT
+        self.of_join_hook = origin.endswith("(join() hook)")
+        self.bucket = origin == "all-reduce (DDP backward())"
+        self.rebuilds = _REBUILD in origin
+        shape = tuple(map(tuple, row.get("shape") or ()))
+        self.look = (self.op, row.get("root"), row.get("reduce_op"), row.get("dtype"), shape)
+
+
+class Group(Protocol):
+    """What a kind depends on of its process group. `kinds` are those of the calls in it.
+
+    backend     "gloo" or "nccl"
+    host_waits  Work.wait() makes the host wait, not only the stream
+    """
+
+    label: str
+    backend: str
+    host_waits: bool
+    kinds: dict[tuple[Any, ...], CallKind]
+
+    @property
+    def ranks(self) -> Sequence[int]: ...
+
+
+def kind_of(
+    group: Group,
+    stacks: Stacks,
+    stack: int,
+    method: Method,
+    args: tuple[Any, ...],
+    ins: Sequence[torch.Tensor],
+    outs: Sequence[torch.Tensor],
+) -> CallKind:
+    """The kind of a call of `method`, issued from a stack of `stacks`, with these tensors."""
+    asynchronous = bool(getattr(args[-1], "asyncOp", True)) if args else True
+    looks = tuple([(t.shape, t.dtype, t.layout) for t in (ins if ins is outs else (*ins, *outs))])
+    key = stack, method, asynchronous, len(ins), looks, options_key(method.op, args)
+    found = group.kinds.get(key)
+    if found is not None:
+        return found
+    frames, op, nccl, tensors = stacks.frames[stack], method.op, group.backend == "nccl", ins or outs
+    dtype, shape = dtype_of(tensors), [list(tensor.shape) for tensor in tensors]
+    origin = label(op, frames, asynchronous=asynchronous, dtype=dtype, all_reduce_barrier=nccl)
+    options = options_of(op, group.ranks, args)
+    host_waits = group.host_waits or op is Op.BARRIER
+    if nccl and op is Op.BARRIER:  # ProcessGroupNCCL::barrier is an all-reduce of one number, below the seam
+        op, options, dtype, shape = Op.ALL_REDUCE, {"reduce_op": "sum"}, dtype or "float32", shape or [[1]]
+    root, functions = options.get("root"), {one.function for one in frames}
+    lines = [str(one) for one in reversed(frames)]
+    found = group.kinds[key] = CallKind(
+        op=op,
+        columns={
+            "rank": -1,
+            "seq": -1,
+            "group": group.label,
+            "op": op.value,
+            "origin": origin,
+            "dtype": dtype,
+            "shape": shape,
+            "reduce_op": options.get("reduce_op"),
+            "root": root,
+            "peer": options.get("peer"),
+            "tag": options.get("tag"),
+            "call_site": call_site(frames),
+            "stack": lines,
+        },
+        stack=stack,
+        root=group.ranks.index(root) if root in group.ranks else -1,
+        nbytes=max(sum(t.numel() * t.element_size() for t in side) for side in (ins, outs)),
+        small=sum(t.numel() for t in (ins if ins is outs else (*ins, *outs))) <= MAX_VALUES,
+        host_waits=host_waits,
+        # DDP reads in _verify_param_shape_across_processes what the others have
+        syncs_host=any(words in origin for words in _SYNCS_HOST) or "_verify_param_shape_across_processes" in functions,
+        waited_at_once=not asynchronous and host_waits,
+        in_backward="_engine_run_backward" in functions,
+        by_reducer=from_reducer(frames),
+        direct=method is ALL_REDUCE and issued_in_backward(frames),
+        joined=is_made_by_join(lines),
+        sources=stacks.sources[stack],
+    )
+    return found
