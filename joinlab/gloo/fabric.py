@@ -9,7 +9,7 @@ same number and kind, whatever else they disagree in:
                    meet          never meet         meet
 
 A collective whose ranks all run it, and agree, is carried out at once (`_carry_out`). Where they disagree, or some
-never come, each rank's part runs message by message, as the algorithms of `network` post them (`_begin`): a
+never come, each rank's part runs message by message, as the programs of `programs` post them (`_begin`): a
 send waits for its receiver; a message that is too long for its receiver aborts that process; one that is too short
 fills a part, silently. When a rank's process ends, its connections close, and every rank that has posted a message to
 it, or does so later, gets an error.
@@ -28,7 +28,7 @@ reduce_scatter_tensor_coalesced() makes all-reduces of copies, ~ProcessGroupGloo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -37,7 +37,8 @@ from joinlab.backend.model import EmulatedCall, Machine
 from joinlab.backend.payload import Part, agree, len_of, look, move, read, waits_for, write
 from joinlab.gloo.checks import check
 from joinlab.gloo.jobs import Job, jobs_of
-from joinlab.gloo.network import Buffer, Network, program, summed, summed_sparse
+from joinlab.gloo.network import Buffer, Network, Waits, advance
+from joinlab.gloo.programs import program, summed, summed_sparse
 from joinlab.ops import FACTS, GLOO_THREADS, POINT_TO_POINT, Op
 
 
@@ -64,7 +65,7 @@ class Task:
         self.number = number
         self.done = False
         self.at_ns = 0
-        self.program: Generator[tuple[Buffer, str], None, None] | None = None
+        self.program: Waits | None = None
         self.waits_on: tuple[Buffer, str] | None = None
         self.buffers: list[Buffer] = []
 
@@ -115,7 +116,7 @@ class GlooFabric:
             for place in [place for place, at_ns in self._aborts.items() if at_ns < call.ready_ns]:
                 self.freeze(place)
             if call.op in POINT_TO_POINT:
-                self._post_pair(call)
+                self._advance(Pair(self._network, self._ranks, call))
             else:
                 for task in self._tasks(call):
                     self._queued[call.place].append(task)
@@ -144,7 +145,7 @@ class GlooFabric:
             for task in list(slot.values()):
                 self._begin(task)
         for buffer in self._network.close(place):
-            self._advance_owner(buffer)
+            self._advance(buffer.task)
         for other in range(self.size):
             self._start_next(other)
 
@@ -192,7 +193,7 @@ class GlooFabric:
             for task in list(slot.values()):
                 self._begin(task)
         for buffer in self._network.cut(place):
-            self._advance_owner(buffer)
+            self._advance(buffer.task)
 
     def next_numbers(self, place: int, count: int) -> list[int]:
         """Use up this many of a rank's numbers, as its collectives do."""
@@ -304,9 +305,13 @@ class GlooFabric:
             for tensor in tensors:
                 tensor.copy_(total)
 
-    def _finish(self, task: Task) -> None:
+    def _finish(self, task: Task | Pair) -> None:
         """`task` has succeeded. Its call completes with the last of its tasks; the worker takes the next one."""
         if task.done:
+            return
+        if isinstance(task, Pair):
+            task.done = True
+            task.call.complete(task.at_ns + self._run.costs.call_ns(task.call.nbytes()))
             return
         try:
             task.job.end()
@@ -328,8 +333,12 @@ class GlooFabric:
             call.complete(at)
         self._start_next(place, at)
 
-    def _fail(self, task: Task, text: str, at_once: bool = False) -> None:
+    def _fail(self, task: Task | Pair, text: str, at_once: bool = False) -> None:
         """`task` has raised: its call fails with `text`, and the worker takes the next one."""
+        if isinstance(task, Pair):
+            task.done = True
+            task.call.fail(text, task.at_ns)
+            return
         place = task.call.place
         self._forget(task)
         at = task.at_ns + (0 if at_once else self._run.costs.call_ns(task.call.nbytes()))
@@ -355,58 +364,26 @@ class GlooFabric:
         task.program = program(self._network, task, self.size)
         self._advance(task, abort)
 
-    def _advance(self, task: Task, abort: bool = True) -> None:
+    def _advance(self, task: Any, abort: bool = True) -> None:
         """Run `task` until it waits, then every task whose messages have gone or come meanwhile."""
         ready = deque([task])
         while ready:
             one = ready.popleft()
             if one.done or one.program is None:
                 continue
-            self._step(one)
+            try:
+                if advance(one):
+                    self._finish(one)
+            except ConnectionError as error:
+                self._fail(one, str(error))
             ready.extend(buffer.task for buffer in self._network.woken())
         if abort:
             self._abort_who_must()
-
-    def _advance_owner(self, buffer: Buffer) -> None:
-        if isinstance(buffer.task, Task):
-            self._advance(buffer.task)
-        else:
-            buffer.task.settle()
-
-    def _step(self, task: Any) -> None:
-        """Run one task until it waits for a message that is not there, fails or ends."""
-        if not isinstance(task, Task):
-            task.settle()
-            return
-        assert task.program is not None
-        while True:
-            if task.waits_on is not None:
-                buffer, way = task.waits_on
-                if buffer.error is not None:
-                    self._fail(task, buffer.error)
-                    return
-                if not buffer.completed(way):
-                    return
-                task.at_ns = max(task.at_ns, buffer.at_ns)
-            try:
-                task.waits_on = next(task.program)
-            except StopIteration:
-                task.waits_on = None
-                self._finish(task)
-                return
-            except ConnectionError as error:
-                self._fail(task, str(error))
-                return
 
     def _abort_who_must(self) -> None:
         """End the processes that receive a message which is too long for them."""
         for place, text, at_ns in self._network.aborts():
             self._run.abort_rank(self._run.hosts[self._ranks[place]], text, at_ns)
-
-    # ------------------------------------------------------------------------------------ send and recv
-
-    def _post_pair(self, call: EmulatedCall) -> None:
-        Pair(self, call).post()
 
 
 class Pair:
@@ -415,54 +392,30 @@ class Pair:
     Source: send(), recv() and recvAnysource() in ProcessGroupGloo.cpp, PyTorch v2.13.0.
     """
 
-    def __init__(self, fabric: GlooFabric, call: EmulatedCall) -> None:
-        self.fabric = fabric
+    def __init__(self, network: Network, ranks: Sequence[int], call: EmulatedCall) -> None:
         self.call = call
-        self.part = call.parts[0]
         self.at_ns = call.ready_ns
         self.done = False
-        self.program = True  # as of a task that runs message by message
+        self.waits_on: tuple[Buffer, str] | None = None
         self.buffers: list[Buffer] = []
         sending = call.op is Op.SEND
-        self.buffer = Buffer(self, read(self.part.ins if sending else self.part.outs))
-        self.way = "send" if sending else "recv"
-
-    def post(self) -> None:
-        """Hand the message to the network."""
-        call, network = self.call, self.fabric._network
+        self._buffer = Buffer(self, read(call.parts[0].ins if sending else call.parts[0].outs))
+        self.program = self._messages(network, ranks, "send" if sending else "recv")
         call.when_waited = lambda: None  # a Work of a send or recv learns only in wait() that it is complete, or failed
         call.begin(self.at_ns)
-        peer = call.row.get("peer")
-        tag = ("tag", call.row.get("tag") or 0)
-        try:
-            if peer is None:
-                network.recv_any(call.place, tag, self.buffer)
-            else:
-                place = self.fabric._ranks.index(peer)
-                post = network.send if self.way == "send" else network.recv
-                post(call.place, place, tag, self.buffer, 0, len(self.buffer.data))
-        except ConnectionError as error:
-            call.fail(str(error), self.at_ns)
-            return
-        self.settle()
-        for buffer in network.woken():
-            self.fabric._advance_owner(buffer)
-        self.fabric._abort_who_must()
 
-    def settle(self) -> None:
-        """Complete the call if the message has gone, or come."""
-        if self.done:
-            return
-        if self.buffer.error is not None:
-            self.done = True
-            self.call.fail(self.buffer.error, self.at_ns)
-        elif self.buffer.completed(self.way):
-            self.done = True
-            self.at_ns = max(self.at_ns, self.buffer.at_ns)
-            if self.way == "recv":
-                write(self.part.outs, self.buffer.data)
-                self.call.source_place = self.buffer.source
-            self.call.complete(self.at_ns + self.fabric._run.costs.call_ns(len(self.buffer.data)))
+    def _messages(self, network: Network, ranks: Sequence[int], way: str) -> Waits:
+        peer, place = self.call.row.get("peer"), self.call.place
+        tag = ("tag", self.call.row.get("tag") or 0)
+        if peer is None:
+            network.recv_any(place, tag, self._buffer)
+        else:
+            post = network.send if way == "send" else network.recv
+            post(place, ranks.index(peer), tag, self._buffer, 0, len(self._buffer.data))
+        yield self._buffer, way
+        if way == "recv":
+            write(self.call.parts[0].outs, self._buffer.data)
+            self.call.source_place = self._buffer.source
 
 
 def run_alone(task: Task, size: int) -> None:

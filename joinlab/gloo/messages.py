@@ -1,8 +1,8 @@
 """Which messages each rank of a gloo collective sends and waits for, step by step.
 
 Gloo knows memory and nothing else, so what it posts depends on the rank's place, the root and the sizes alone, never on
-data. Each function yields a rank's steps in the order of gloo's sources. The rule (`gloo.py`) runs them to see which
-calls whose sizes differ can complete; the emulator runs them with the bytes that they carry.
+data. Each function yields a rank's steps in the order of gloo's sources. The rule (`rule`) plays them on the network to
+see which calls can complete; the emulator does so with the bytes that they carry.
 
     function here   gloo, in third_party/gloo of PyTorch v2.13.0
     barrier         gloo/barrier.cc barrier(): dissemination
@@ -20,8 +20,7 @@ each place, and all_to_all has WORK to send from and ARRIVED to receive into.
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
@@ -72,7 +71,7 @@ def kind(op: str, dtype: str | None = None) -> str:
     >>> kind("reduce_scatter"), kind("barrier"), kind("all_reduce", "sparse float32")
     ('all_reduce', 'barrier', 'all_gather')
     """
-    if dtype is not None and dtype.startswith("sparse"):
+    if op == Op.ALL_REDUCE and (dtype or "").startswith("sparse"):
         return str(Op.ALL_GATHER)
     return str(Op.ALL_REDUCE if op == Op.REDUCE_SCATTER else op)
 
@@ -314,56 +313,3 @@ def all_to_all(me: int, size: int, out: Sequence[int], into: Sequence[int]) -> S
 def _others(me: int, size: int) -> list[int]:
     """Everyone's place but mine, in the order of the group."""
     return [place for place in range(size) if place != me]
-
-
-class Stand(NamedTuple):
-    """How far the ranks of one collective get.
-
-    waiting  by place of each rank that does not get to the end: the peers that have yet to answer a post of it
-    overrun  places that receive a message which is too long for them: gloo aborts their process
-    """
-
-    waiting: dict[int, set[int]]
-    overrun: set[int]
-
-
-def run(parts: Mapping[int, Steps]) -> Stand:
-    """Let the ranks of one collective do their steps, by place, as far as they get. Places left out never come.
-
-    A send meets the recv of the same two ranks, in order. The sender's length counts: a shorter message fills a part.
-    """
-    posted: dict[tuple[int, int, Way], deque[Post]] = {}  # by sender, receiver and whose post it is: those not yet met
-    counts = Counter[tuple[int, Wait]]()  # completed messages that no wait has taken yet
-    waits: dict[int, Wait] = {}
-    overrun: set[int] = set()
-    awake = deque(parts)
-    while awake:
-        me = awake.popleft()
-        while me not in waits or counts[me, waits[me]]:
-            if me in waits:
-                counts[me, waits.pop(me)] -= 1
-            step = next(parts[me], None)
-            if step is None:
-                break
-            if isinstance(step, Wait):
-                waits[me] = step
-            if not isinstance(step, Post):
-                continue
-            ends = (me, step.peer) if step.way == "send" else (step.peer, me)
-            theirs = posted.get((*ends, "recv" if step.way == "send" else "send"))
-            if not theirs:
-                posted.setdefault((*ends, step.way), deque()).append(step)
-                continue
-            other = theirs.popleft()
-            send, recv = (step, other) if step.way == "send" else (other, step)
-            if send.size > recv.size:
-                overrun.add(ends[1])
-            for place, one in ((me, step), (step.peer, other)):
-                counts[place, Wait(one.way, one.buffer)] += 1
-            awake.append(step.peer)
-    waiting: dict[int, set[int]] = {me: set() for me in waits}
-    for (source, target, way), posts in posted.items():
-        me, peer = (source, target) if way == "send" else (target, source)
-        if me in waiting and posts:
-            waiting[me].add(peer)
-    return Stand(waiting, overrun)

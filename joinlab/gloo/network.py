@@ -1,43 +1,35 @@
-"""The network that carries gloo's messages, and what each message does to memory.
+"""The network that carries gloo's messages: who meets whom, who waits, who aborts, and what a closed connection does.
 
-Which messages a collective posts, and where it waits, is told in messages.py, from gloo's sources. Here they
-have bytes: `program` is a generator that posts sends and recvs to the `Network`, and yields (buffer, "send" or "recv")
-where gloo calls waitSend or waitRecv. So a mismatch ends here as it does there: it hangs at the same wait, fills the
-same part of a buffer, or aborts the same process.
+Which messages a collective posts, and where it waits, is told in messages.py, from gloo's sources. `play` carries them
+out: it posts sends and recvs to the `Network`, and yields (buffer, "send" or "recv") where gloo calls waitSend or
+waitRecv. So a mismatch ends here as it does there: it hangs at the same wait, fills the same part of a buffer, or
+aborts the same process. The emulator's buffers hold bytes; the rule plays the same messages without any.
 
     Network         gloo/transport/tcp/pair.cc, context.cc and unbound_buffer.cc, in third_party/gloo of PyTorch v2.13.0
-
-Which of them a call of torch.distributed runs, and on what memory, is decided in
-torch/csrc/distributed/c10d/ProcessGroupGloo.cpp: see `gloo`.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Protocol, assert_never
 
-import numpy as np
-import torch
-
-from joinlab.backend.model import EmulatedCall
-from joinlab.backend.payload import Bytes, Part, len_of, read, write
-from joinlab.gloo import messages
-from joinlab.gloo.jobs import Job
 from joinlab.gloo.messages import ARRIVED, WORK, Post, Steps, Sum, Wait
-from joinlab.gloo.sums import combine
-from joinlab.ops import Op
 
 
-class Task(Protocol):
-    """What an algorithm reads of the task that it carries out: `gloo.Task` answers."""
+class Part(Protocol):
+    """One rank's part of a collective, as far as the network knows it.
 
-    call: EmulatedCall
-    op: Op
-    job: Job
-    part: Part
-    number: int
-    undefined: bool
+    at_ns     how far it has come, on the virtual clock
+    program   its messages
+    waits_on  the buffer and the direction that `program` waits for
+    buffers   those that it has posted messages of
+    """
+
+    at_ns: int
+    program: Waits | None
+    waits_on: tuple[Buffer, str] | None
+    buffers: list[Buffer]
 
 
 Waits = Generator[tuple["Buffer", str], None, None]
@@ -57,7 +49,7 @@ class Buffer:
         4:8 arrives                  counts["recv"] == 1
         waitRecv()                   returns, though 0:4 has not come
 
-    data       its bytes
+    data       its bytes, a numpy array; None where only the meeting of messages is looked at
     counts     completed messages that no wait has taken yet
     error      set when the connection of one of its messages closes; every later wait raises it
     scratch    gloo allocates it without setting it, so what no message fills is undefined
@@ -67,7 +59,7 @@ class Buffer:
 
     __slots__ = ("at_ns", "counts", "data", "error", "scratch", "source", "task", "undefined")
 
-    def __init__(self, task: Any, data: Bytes, scratch: bool = False) -> None:
+    def __init__(self, task: Part, data: Any = None, scratch: bool = False) -> None:
         self.task = task
         self.scratch = scratch
         self.data = data
@@ -148,6 +140,12 @@ class Network:
                 return
         self._any.setdefault((place, slot), deque()).append(_Post(place, buffer, 0, len(buffer.data)))
 
+    def unanswered(self) -> Iterator[tuple[int, int]]:
+        """(place, peer) of each posted message that has not met its counterpart."""
+        for (source, target, _), posts in (*self._sends.items(), *self._recvs.items()):
+            for post in posts:
+                yield post.place, source + target - post.place
+
     def check(self, place: int, peer: int) -> None:
         """ConnectionError if these two are no longer connected."""
         if place in self._cut:
@@ -166,22 +164,22 @@ class Network:
         send 4 B, recv 8 B      fills the first 4, and both sides take it for complete
         send 8 B, recv 4 B      GLOO_ENFORCE_LE(op.preamble.length, op.nbytes) aborts the receiver's process
         """
-        data = send.buffer.data[send.low : send.high]
         at = max(send.at_ns, recv.at_ns)
-        room = recv.high - recv.low
+        length, room = send.high - send.low, recv.high - recv.low
         for post, way in ((send, "send"), (recv, "recv")):
-            if way == "recv" and len(data) > room:
-                text = f"what():  enforce fail: op.preamble.length <= op.nbytes. {len(data)} vs {room}"
+            if way == "recv" and length > room:
+                text = f"what():  enforce fail: op.preamble.length <= op.nbytes. {length} vs {room}"
                 self._aborts.append((recv.place, text, at))
                 self._aborts_at.setdefault(recv.place, at)
                 continue
             post.buffer.counts[way] += 1
             post.buffer.at_ns = max(post.buffer.at_ns, at)
             self._woken.append(post.buffer)
-        if len(data) <= room:
-            recv.buffer.data[recv.low : recv.low + len(data)] = data
+        if length <= room:
             recv.buffer.source = send.place
-            recv.buffer.undefined |= send.buffer.undefined or (recv.buffer.scratch and len(data) < room)
+            recv.buffer.undefined |= send.buffer.undefined or (recv.buffer.scratch and length < room)
+            if recv.buffer.data is not None:
+                recv.buffer.data[recv.low : recv.low + length] = send.buffer.data[send.low : send.high]
 
     def woken(self) -> list[Buffer]:
         """Buffers with news since the last call."""
@@ -247,96 +245,15 @@ def closed_text(place: int) -> str:
     return f"Connection closed by peer [rank {place} of the group has ended]"
 
 
-# ------------------------------------------------------------------------------------------ the algorithms
-
-
-def chunk(nbytes: int, item: int, size: int) -> int:
-    """Bytes of the chunk of an all_reduce whose sum one rank holds at the end of the first half.
-
-    >>> chunk(12, 4, 2)
-    8
-    """
-    number, each = messages.segments(nbytes, item, size)
-    return number // size * each
-
-
-def program(network: Network, task: Task, size: int) -> Waits:
-    """This rank's part of the collective, to be run message by message."""
-    call, part = task.call, task.part
-    slot = (messages.kind(Op.ALL_GATHER if task.job.sparse is not None else task.op), task.number)
-    me, root = call.place, call.root
-
-    def play(steps: Steps, *buffers: Buffer) -> Waits:
-        return _play(network, task, slot, me, steps, buffers)
-
-    match task.op:
-        case Op.BARRIER:
-            yield from play(messages.barrier(me, size), Buffer(task, np.empty(0, np.uint8)))
-        case Op.ALL_REDUCE if task.job.sparse is not None:
-            yield from _all_reduce_sparse(network, task, task.job.sparse, slot, me, size)
-        case Op.BROADCAST | Op.ALL_REDUCE | Op.REDUCE:
-            work = Buffer(task, read(part.ins))
-            nbytes, item = len(work.data), part.dtype.itemsize
-            each = 0
-            if task.op is Op.BROADCAST:
-                steps = messages.broadcast(me, size, root, nbytes)
-            elif task.op is Op.ALL_REDUCE:
-                steps = messages.all_reduce(me, size, nbytes, item)
-                _, each = messages.segments(nbytes, item, size)
-            else:
-                steps = messages.reduce(me, size, root, nbytes, item)
-                _, each = messages.reduce_segments(nbytes, item, size)
-            arrived = Buffer(task, np.zeros(each * 2, np.uint8), scratch=True)
-            for wait in play(steps, work, arrived):  # gloo works in place: received data is already in the tensor
-                write(part.outs, work.data)  # even if the call never ends
-                yield wait
-            task.undefined = work.undefined
-            write(part.outs, work.data)
-        case Op.ALL_GATHER:
-            own = read(part.ins)
-            work = Buffer(task, np.zeros(len(own) * size, np.uint8), scratch=True)
-            work.data[me * len(own) : (me + 1) * len(own)] = own
-            yield from play(messages.all_gather(me, size, len(own)), work)
-            task.undefined = work.undefined
-            write(part.outs, work.data)
-        case Op.GATHER:
-            own = read(part.ins)
-            steps = messages.gather(me, size, root, len(own))
-            if me != root:
-                yield from play(steps, Buffer(task, own))
-                return
-            work = Buffer(task, np.tile(own, size), scratch=True)
-            yield from play(steps, work)
-            task.undefined = work.undefined
-            write(part.outs, work.data)
-        case Op.SCATTER if me != root:
-            work = Buffer(task, read(part.outs))
-            yield from play(messages.scatter(me, size, root, [len(work.data)]), work)
-            write(part.outs, work.data)
-        case Op.SCATTER:
-            each_buffer = [Buffer(task, read([tensor])) for tensor in part.ins]
-            lengths = [len(buffer.data) for buffer in each_buffer]
-            for wait in play(messages.scatter(me, size, root, lengths), *each_buffer):
-                write(part.outs, each_buffer[me].data)
-                yield wait
-        case Op.ALL_TO_ALL:
-            sent, came = Buffer(task, read(part.ins)), Buffer(task, read(part.outs))
-            lengths, room = ([len_of(tensor) for tensor in side] for side in (part.ins, part.outs))
-            mine = sent.data[sum(lengths[:me]) :][: min(lengths[me], room[me])]
-            came.data[sum(room[:me]) :][: len(mine)] = mine
-            write(part.outs, came.data)  # in place: a rank's own share is there even if the call fails
-            for wait in play(messages.all_to_all(me, size, lengths, room), sent, came):
-                write(part.outs, came.data)
-                yield wait
-            write(part.outs, came.data)
-        case Op.REDUCE_SCATTER | Op.SEND | Op.RECV:  # the fabric makes all-reduces of the one, and pairs of the others
-            raise ValueError(f"a {task.op} is no algorithm of gloo's collectives")
-        case _:
-            assert_never(task.op)
-
-
-def _play(network: Network, task: Task, slot: Slot, me: int, steps: Steps, buffers: Sequence[Buffer]) -> Waits:
-    """Carry out a rank's steps with the bytes of its buffers."""
+def play(
+    network: Network,
+    slot: Slot,
+    me: int,
+    steps: Steps,
+    buffers: Sequence[Buffer],
+    add: Callable[[Any, Any], Any] = lambda own, came: own,
+) -> Waits:
+    """Carry out the steps of the rank at place `me`; `add` combines the bytes that a rank has with those that came."""
     for step in steps:
         match step:
             case Wait():
@@ -347,96 +264,24 @@ def _play(network: Network, task: Task, slot: Slot, me: int, steps: Steps, buffe
             case Sum():
                 work, arrived = buffers[WORK], buffers[ARRIVED]
                 work.undefined |= arrived.undefined
-                own, came = work.data[step.low : step.low + step.size], arrived.data[step.at : step.at + step.size]
-                own[:] = combine(task.part.dtype, task.job.reduce_op, own, came)
+                if work.data is not None:
+                    own, came = (one.data[at : at + step.size] for one, at in ((work, step.low), (arrived, step.at)))
+                    own[:] = add(own, came)
             case _:
                 assert_never(step)
 
 
-def summed(dtype: torch.dtype, reduce_op: str, each: Sequence[Bytes]) -> Bytes:
-    """What an all_reduce of ranks that agree gives: `each` by place.
-
-    Chunk c is summed as the ring does it: it begins with what rank c - 1 has and goes from rank to rank - 1, so that
-    rank c adds its own last. With 2 ranks the order makes no difference to a sum, but it does to min and max with a
-    NaN, and so it is kept.
-    """
-    size, nbytes = len(each), len(each[0])
-    whole = chunk(nbytes, dtype.itemsize, size)
-    if size == 2 and reduce_op in ("sum", "product"):
-        whole = nbytes  # one numpy call instead of two for the small tensors that most programs send
-    pieces = []
-    for index, at in enumerate(range(0, nbytes, max(1, whole))):
-        total = each[(index - 1) % size][at : at + whole]
-        for turn in range(1, size):
-            total = combine(dtype, reduce_op, each[(index - 1 - turn) % size][at : at + whole], total)
-        pieces.append(total)
-    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-
-
-def summed_sparse(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The sum of coalesced sparse tensors, in the order of the ranks: AsyncSparseAllreduceWork::allreduce()."""
-    total = tensors[0]
-    for tensor in tensors[1:]:
-        total = total + tensor
-    return total.coalesce()
-
-
-def _all_reduce_sparse(network: Network, task: Task, tensor: torch.Tensor, slot: Slot, me: int, size: int) -> Waits:
-    """Three all-gathers under one slot: what each rank has, the indices, the values. Then everyone sums for itself.
-
-    The sizes go first, as 9 int64 (SparseTensorMetadata), since ranks may have different numbers of values. Where ranks
-    differ in shape each of them raises. Every rank's tensor is known here, so only the waiting is left to model: the
-    contents of these messages are not.
-
-    Source: AsyncSparseAllreduceWork in ProcessGroupGlooDetail.hpp, gloo/allgatherv.cc, PyTorch v2.13.0.
-    """
-    mine = tensor.detach().coalesce()
-    sizes = Buffer(task, np.zeros(_SPARSE_SIZES_BYTES * size, np.uint8), scratch=True)
-    header = np.zeros(_SPARSE_SIZES_BYTES // 8, np.int64)
-    header[:2] = mine.sparse_dim(), mine.dense_dim()
-    header[2] = mine._nnz()
-    header[3 : 3 + mine.dim()] = mine.shape
-    at = me * _SPARSE_SIZES_BYTES
-    sizes.data[at : at + _SPARSE_SIZES_BYTES] = header.view(np.uint8)
-    yield from _play(network, task, slot, me, messages.all_gather(me, size, _SPARSE_SIZES_BYTES), [sizes])
-    headers = sizes.data.view(np.int64).reshape(size, -1)
-    if any((other[:2] != header[:2]).any() or (other[3:] != header[3:]).any() for other in headers):
-        raise ConnectionError("Sparse dimensions do not match")
-    counts = [int(other[2]) for other in headers]
-    found = []
-    for part in (mine.indices().t().contiguous(), mine.values().contiguous()):  # one row for each value
-        width = len_of(part) // max(1, part.shape[0]) if part.shape[0] else _row_bytes(part)
-        lengths = [count * width for count in counts]
-        work = Buffer(task, np.zeros(sum(lengths), np.uint8), scratch=True)
-        work.data[sum(lengths[:me]) : sum(lengths[: me + 1])] = read([part])
-        yield from _all_gather_v(network, work, slot, me, lengths)
-        rows = np.split(work.data, np.cumsum(lengths)[:-1])
-        found.append([torch.from_numpy(row.copy()).view(part.dtype).view(-1, *part.shape[1:]) for row in rows])
-    each = [torch.sparse_coo_tensor(rows.t(), values, mine.shape) for rows, values in zip(*found, strict=True)]
-    with torch.no_grad():
-        tensor.copy_(summed_sparse([one.coalesce() for one in each]))
-
-
-_SPARSE_SIZES_BYTES = 9 * 8
-"""SparseTensorMetadata::dim int64 numbers, ProcessGroupGlooDetail.hpp, PyTorch v2.13.0."""
-
-
-def _row_bytes(part: torch.Tensor) -> int:
-    return part.element_size() * int(np.prod(part.shape[1:]))
-
-
-def _all_gather_v(network: Network, work: Buffer, slot: Slot, me: int, lengths: Sequence[int]) -> Waits:
-    """gloo/allgatherv.cc: each rank's share goes around the ring in one piece, and may be of any length."""
-    size = len(lengths)
-    if not sum(lengths):
-        return
-    starts = [sum(lengths[:place]) for place in range(size)]
-    for turn in range(size - 1):
-        out, into = (me - turn) % size, (me - turn - 1) % size
-        if turn:
-            yield work, "send"
-            yield work, "recv"
-        network.send(me, (me + 1) % size, slot, work, starts[out], lengths[out])
-        network.recv(me, (me - 1) % size, slot, work, starts[into], lengths[into])
-    yield work, "send"
-    yield work, "recv"
+def advance(part: Part) -> bool:
+    """Run `part` until it waits for a message that is not there; whether it has ended. ConnectionError: it fails."""
+    assert part.program is not None
+    while True:
+        if part.waits_on is not None:
+            buffer, way = part.waits_on
+            if buffer.error is not None:
+                raise ConnectionError(buffer.error)
+            if not buffer.completed(way):
+                return False
+            part.at_ns = max(part.at_ns, buffer.at_ns)
+        part.waits_on = next(part.program, None)
+        if part.waits_on is None:
+            return True

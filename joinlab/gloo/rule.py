@@ -29,7 +29,9 @@ number is known, no collective begins behind as many that are stuck.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from math import prod
 from typing import assert_never
@@ -37,6 +39,7 @@ from typing import assert_never
 from joinlab.backend.calls import ANY_SOURCE, ITEM_BYTES, Blocked, Blocker, GroupCalls, IssuedCall
 from joinlab.gloo import messages
 from joinlab.gloo.messages import Steps, kind
+from joinlab.gloo.network import Buffer, Network, Part, Waits, advance, play
 from joinlab.ops import FACTS, Needs, Op, op_of
 
 Slot = dict[int, IssuedCall]
@@ -70,12 +73,11 @@ def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
         begun = {rank: call for rank, call in slot.items() if rank not in held and not call.void}
         fresh: dict[int, tuple[Blocker, ...]] = {rank: (behind,) for rank, behind in held.items()}
         first = {rank: calls[0] for rank, calls in stuck.items()}
-        for rank, call in begun.items():
-            why = _missing(rank, begun, slot, group.ranks, first if call.op == Op.BARRIER else held)
-            if why and not any(blocker.rank in gone for blocker in why):
-                fresh[rank] = why
-        for calls in _to_play(begun, group.ranks, gone):
-            played = _play(calls, slot, group.ranks, gone, held)
+        for name in dict.fromkeys(kind(call.op, call.dtype) for call in begun.values()):
+            calls = {rank: call for rank, call in begun.items() if kind(call.op, call.dtype) == name}
+            played = _stuck_in(
+                name, calls, group.ranks, gone, partial(_blame, slot, first if name == Op.BARRIER else held)
+            )
             if played is None:
                 return {}
             fresh |= played
@@ -99,25 +101,8 @@ def _first_open(lanes: Sequence[Sequence[IssuedCall]]) -> int:
     return min((next((k for k, call in enumerate(lane) if not call.completed), len(lane)) for lane in lanes), default=0)
 
 
-def _missing(
-    rank: int, begun: Slot, slot: Slot, ranks: Sequence[int], behind: Mapping[int, Blocker]
-) -> tuple[Blocker, ...]:
-    """The ranks that a call whose result needs everyone waits for in vain; () if it may complete, or messages decide.
-
-    begun   the calls of the slot that their ranks have begun
-    behind  what other ranks stand in, so that they do not begin theirs
-    """
-    call = begun[rank]
-    op = op_of(call.op)
-    if op is None or FACTS[op].needs is not Needs.EVERYONE or (FACTS[op].empty_returns and call.elements == 0):
-        return ()
-    there = {other for other, its in begun.items() if kind(its.op, its.dtype) == kind(call.op, call.dtype)}
-    if _uneven({other: begun[other] for other in there}):
-        return ()
-    return tuple(_blame(other, slot, behind) for other in ranks if other not in there)
-
-
-def _blame(other: int, slot: Slot, behind: Mapping[int, Blocker]) -> Blocker:
+def _blame(slot: Slot, behind: Mapping[int, Blocker], other: int) -> Blocker:
+    """What a rank did that takes no part: `behind` has the calls for which some stand before theirs."""
     return behind.get(other) or Blocker(other, slot[other].seq if other in slot else None)
 
 
@@ -129,49 +114,57 @@ def _uneven(calls: Slot) -> bool:
     return len({(call.dtype, part) for call, some in zip(calls.values(), parts, strict=True) for part in some}) > 1
 
 
-def _to_play(begun: Slot, ranks: Sequence[int], gone: Collection[int]) -> list[Slot]:
-    """The calls of each kind of which messages decide, not only who takes part.
-
-    Those are of different sizes; calls with a root, where a rank is missing or names another one; and where a rank that
-    is missing has ended, as only who has a message to it gets an error.
-    """
-    kinds: dict[str, Slot] = {}
-    for rank, call in begun.items():
-        kinds.setdefault(kind(call.op, call.dtype), {})[rank] = call
-    found = []
-    for name, calls in kinds.items():
-        missing = [rank for rank in ranks if rank not in calls]
-        op = op_of(name)
-        rooted = op is not None and FACTS[op].rooted and (missing or len({call.root for call in calls.values()}) > 1)
-        if rooted or _uneven(calls) or any(rank in gone for rank in missing):
-            found.append(calls)
-    return found
-
-
-def _play(
-    calls: Slot, slot: Slot, ranks: Sequence[int], gone: Collection[int], behind: Mapping[int, Blocker]
+def _stuck_in(
+    name: str, calls: Slot, ranks: Sequence[int], gone: Collection[int], blame: Callable[[int], Blocker]
 ) -> dict[int, tuple[Blocker, ...]] | None:
-    """By rank, the blockers of those of `calls` that cannot complete; None: a process would abort.
+    """By rank, the blockers of those of `calls`, all of one kind, that cannot complete; None: a process would abort.
 
-    That ends more than this call, so no other claim would stand.
+    An abort ends more than this call, so no other claim would stand. Messages decide where sizes differ, where a root
+    is missing or not the same, and where a missing rank has ended, as only who has a message to it gets an error.
     """
-    if any(rank in gone and not call.completed for rank, call in calls.items()):
-        return {}  # how far it came is not known, and who waits for it gets an error
-    even = not _uneven(calls)
-    parts = {ranks.index(rank): _steps(call, ranks.index(rank), ranks, even) for rank, call in calls.items()}
-    if any(steps is None for steps in parts.values()):
-        return {}
-    stand = messages.run({place: steps for place, steps in parts.items() if steps is not None})
-    if stand.overrun:
+    op, uneven = op_of(name), _uneven(calls)
+    missing = [rank for rank in ranks if rank not in calls]
+    lost = any(rank in gone for rank in missing)
+    if op is not None and FACTS[op].needs is Needs.EVERYONE and not uneven and not lost:
+        why = tuple(map(blame, missing))
+        empty = FACTS[op].empty_returns
+        return {rank: why for rank, call in calls.items() if why and not (empty and call.elements == 0)}
+    rooted = op is not None and FACTS[op].rooted and (missing or len({call.root for call in calls.values()}) > 1)
+    if not (rooted or uneven or lost) or any(rank in gone and not call.completed for rank, call in calls.items()):
+        return {}  # or else how far a call came is not known, and who waits for it gets an error
+    network = Network(len(ranks))
+    parts: dict[int, _Part] = {}
+    for rank, call in calls.items():
+        place = ranks.index(rank)
+        steps = _steps(call, place, ranks, not uneven)
+        if steps is None:
+            return {}
+        parts[rank] = _Part(network, place, steps, len(ranks))
+    awake = deque[Part](parts.values())
+    while awake:
+        advance(awake.popleft())
+        awake.extend(buffer.task for buffer in network.woken())
+    if network.aborts():
         return None
     found: dict[int, tuple[Blocker, ...]] = {}
-    for place, peers in stand.waiting.items():
-        rank = ranks[place]
-        if not any(ranks[peer] in gone for peer in peers):
+    for rank, part in parts.items():
+        peers = {ranks[peer] for place, peer in network.unanswered() if place == part.place}
+        if part.waits_on is not None and not peers & set(gone):
             apart = [other for other in ranks if other not in calls or _size(calls[other]) != _size(calls[rank])]
-            live = [other for other in apart if other not in gone] or [ranks[peer] for peer in sorted(peers)]
-            found[rank] = tuple(_blame(other, slot, behind) for other in live)
+            live = [other for other in apart if other not in gone] or sorted(peers, key=ranks.index)
+            found[rank] = tuple(map(blame, live))
     return found
+
+
+class _Part:
+    """One rank's part of a collective, without its bytes."""
+
+    def __init__(self, network: Network, place: int, steps: Steps, size: int) -> None:
+        self.place = place
+        self.at_ns = 0
+        self.buffers: list[Buffer] = []
+        self.waits_on: tuple[Buffer, str] | None = None
+        self.program: Waits | None = play(network, ("", 0), place, steps, [Buffer(self) for _ in range(max(2, size))])
 
 
 def _size(call: IssuedCall) -> tuple[object, ...]:
