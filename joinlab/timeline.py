@@ -27,7 +27,7 @@ from joinlab.ops import Source as Source
 from joinlab.ops import SpanRow as SpanRow
 from joinlab.program.conforming import misfit
 from joinlab.program.parting import Parting
-from joinlab.program.replicas import Replica
+from joinlab.program.replicas import Gradient, Replica
 
 CALL_COLUMNS: Mapping[str, pl.DataType] = {
     "rank": pl.Int64(),  # global rank that issued the call
@@ -178,6 +178,7 @@ class Meta(TypedDict, total=False):
     stood: dict[int, list[Stood]]
     fixes: list[PlainFix]  # what was tried: see joinlab.story.fixes
     replicas: Replica  # the first parameter that differs between DDP's replicas; left out: none was seen
+    mixed: list[Gradient]  # the first two calls that met and averaged gradients of two models; emulated runs alone
     parting: Parting  # where the ways of the ranks part, see Timeline.parting
 
 

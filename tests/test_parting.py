@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 import joinlab
 from joinlab.emulator import scheduler
 from joinlab.program.ways import told_of
+from joinlab.story.lines import LineKind
 from joinlab.timeline import EndKind
 
 
@@ -243,6 +244,7 @@ def test_a_launched_run_tells_it_where_it_was_followed():
     values = {(read["name"], read["value"], *read["ranks"]) for test in found["tests"] for read in test["values"]}
     assert values == {("rank", 0, 0), ("rank", 1, 1), ("start", 0, 0), ("start", 1, 1)}
     assert found["tests"] == joinlab.emulate(checkpoint_on_one_rank, (1, 1), "gloo").parting()["tests"]
+    assert joinlab.diagnose(timeline).texts(LineKind.FIX)[0].startswith("None was tried: joinlab.emulate(")
 
 
 def test_a_launched_run_that_was_not_followed_knows_no_parting():

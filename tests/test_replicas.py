@@ -102,3 +102,16 @@ def test_buffers_are_not_compared():
             model(x * torch.randn(3, 2) + rank).sum().backward()
 
     assert replica(program, (2, 2)) is None
+
+
+def in_another_order(rank, inputs):
+    models = [DDP(nn.Linear(1, 1)), DDP(nn.Linear(1, 1))]
+    for model in models if rank != 1 else models[::-1]:
+        model(inputs[0]).sum().backward()
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_gradients_of_two_models_of_one_size_that_met_are_kept(backend):
+    found = joinlab.emulate(in_another_order, (1, 1, 1), backend).meta["mixed"]
+    assert [(one["rank"], one["group"], one["model"]) for one in found] == [(0, "0", 0), (1, "0", 1)]
+    assert found[0]["seq"] == found[1]["seq"]

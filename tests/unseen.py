@@ -1,4 +1,4 @@
-"""Is what joinlab tells of 160 programs so? The programs and the table of what is so lie in tests/material/unseen.
+"""Is what joinlab tells of 200 programs so? The programs and the table of what is so lie in tests/material/unseen.
 
     python -m tests.unseen                       every program, emulated with the rules of gloo and of NCCL
     python -m tests.unseen pa pd.d01 --nccl      some of them, with one backend

@@ -28,7 +28,7 @@ from joinlab.nccl.ring import TUNED_RANKS
 from joinlab.ops import CallRow, group_names
 from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text
 from joinlab.program.program import Inputs, Program, call_program, program_name
-from joinlab.program.replicas import differing_replicas
+from joinlab.program.replicas import differing_replicas, mixed_gradients
 from joinlab.program.sources import other_functions, source_of
 from joinlab.program.steps import BY_BACKWARD, settle_steps
 from joinlab.program.ways import Way
@@ -414,6 +414,7 @@ class Emulation:
             "eager_groups": sorted(self._eager),
             "nccl": coalesced and {"coalesced": coalesced},
             "replicas": differing_replicas(marks, rows, self._ranks_of),
+            "mixed": mixed_gradients(host.replicas for host in self.hosts),
             "group_names": group_names(self._ranks_of, self._said),
             "group_backends": {name: own for name, own in self._backend_of.items() if own != knobs.backend},
             "stream_waits": [

@@ -140,7 +140,10 @@ def differing(rows: Iterable[CallRow], meta: Mapping[str, Any], ends: Sequence[s
     for group, members in groups.items():
         those = [paths.get((group, rank), []) for rank in members]
         clash = _unfit(those, failed)
-        clash = _swapped(those, by_input) if clash is None and not failed else clash
+        if clash is None and not failed:
+            mixed = [key["seq"] for key in meta.get("mixed", ()) if key["group"] == group]
+            seqs = [row["seq"] for _, row in those[0]] if those else []
+            clash = seqs.index(mixed[0]) if mixed and mixed[0] in seqs else _swapped(those, by_input)
         if clash is not None:
             found.append((min(path[clash][1]["enqueued_ns"] or 0 for path in those if clash < len(path)), group, clash))
     if not found:
@@ -192,7 +195,6 @@ def _swapped(paths: Sequence[Path], by_input: bool) -> int | None:
     places = [{_place(row) for _, row in path} for path in paths]
     lines = [{(row["call_site"], row["origin"]) for _, row in path} for path in paths]
     inputs = [{row["input"] for _, row in path} for path in paths]
-    two_models = all(sum(makes_a_model(row) for _, row in path) > 1 for path in paths)
     for at in range(max(map(len, paths), default=0)):
         rows = [path[at][1] for path in paths if at < len(path)]
         if any(is_made_by_join(row["stack"] or ()) for row in rows):
@@ -202,9 +204,7 @@ def _swapped(paths: Sequence[Path], by_input: bool) -> int | None:
             ({(row["call_site"], row["origin"]) for row in rows}, lines),
             ({row["input"] for row in rows if by_input}, inputs),
         ):
-            if len(met) > 1 and (
-                all(met <= one for one in known) or (known is lines and two_models and are_gradients(rows))
-            ):
+            if len(met) > 1 and all(met <= one for one in known):
                 return at
     return None
 

@@ -40,6 +40,15 @@ class Replica(TypedDict):
     steps: dict[str, int]
 
 
+class Gradient(TypedDict):
+    """A call that averaged gradients of a model: the model's number in its group, see Replica."""
+
+    rank: int
+    group: str
+    seq: int
+    model: int
+
+
 class Mark(NamedTuple):
     """What a rank held when it had issued so many calls: checksums by model, "parameter" or "state", and name."""
 
@@ -53,6 +62,7 @@ class Replicas:
 
     def __init__(self, issued: Callable[[], int]) -> None:
         self.marks: list[Mark] = []
+        self.gradients: dict[tuple[str, int], Gradient] = {}  # by group and number, where a group has several models
         self._issued = issued
         self._named: dict[int, tuple[str, int, str]] = {}  # by id of the parameter: its group, model and name
         self._parameters: dict[int, Any] = {}
@@ -69,6 +79,14 @@ class Replicas:
                 self._named[id(parameter)] = group, number, name
                 self._parameters[id(parameter)] = parameter
                 self._bytes += parameter.numel() * parameter.element_size()
+
+    def averages(self, row: CallRow, node: Any) -> None:
+        """DDP issues this call for a bucket; the autograd engine is at the node that adds its last gradient."""
+        if self._made.get(row["group"]) and row["number"] is not None:
+            group, model, _ = self._named.get(id(getattr(node, "variable", None)), ("", 0, ""))
+            if group == row["group"]:
+                found: Gradient = {"rank": row["rank"], "group": group, "seq": row["seq"], "model": model}
+                self.gradients[group, row["number"]] = found
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""
@@ -139,6 +157,18 @@ def differing_replicas(
                 found.append((key, group, replica))
                 break
     return min(found, key=lambda one: one[:2])[2] if found else None
+
+
+def mixed_gradients(ranks: Iterable[Replicas]) -> list[Gradient]:
+    """The first two calls that met and averaged gradients of two models; [] if there are none."""
+    first: dict[tuple[str, int], Gradient] = {}
+    found: list[tuple[int, list[Gradient]]] = []
+    for rank in ranks:
+        for (group, number), one in rank.gradients.items():
+            other = first.setdefault((group, number), one)
+            if other["model"] != one["model"]:
+                found.append((number, [other, one]))
+    return min(found, key=lambda one: one[0])[1] if found else []
 
 
 def _differing(group: str, marks: Mapping[int, Mark]) -> tuple[str, int, str, str] | None:

@@ -32,7 +32,7 @@ def diagnose(timeline: Timeline, folding: Folding | None = None) -> Story:
         story.ranks[1].proven               # True: the rule shows that its call can never complete
     """
     timeline.parting()
-    if timeline.again is not None:
+    if timeline.again is not None and timeline.meta.get("engine") == "emulated":
         from joinlab.story.fixes import fixes  # needs torch, which reading a file does not
 
         fixes(timeline)

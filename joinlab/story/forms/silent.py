@@ -7,7 +7,6 @@ all-to-all whose sizes do not add up, and replicas that differ.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -15,7 +14,7 @@ from joinlab.analysis.matching import Slot
 from joinlab.analysis.wording import at_input
 from joinlab.backend.calls import elements_of
 from joinlab.ops import Op, decode_values
-from joinlab.program.parting import are_gradients, makes_a_model
+from joinlab.program.parting import are_gradients
 from joinlab.story.forms import meeting
 from joinlab.story.lines import Line
 from joinlab.story.scene import Scene
@@ -79,15 +78,13 @@ def out_of_phase(scene: Scene) -> tuple[Line, ...]:
     return ()
 
 
-def other_lines(scene: Scene) -> tuple[Line, ...]:
-    """The first gradients that met from two lines, of two models, without join(), whose shadows have lines."""
-    if scene.parting.joins:
-        return ()
-    made = Counter((row["group"], row["rank"]) for row in scene.folding.matched.rows if makes_a_model(row))
-    for slot in scene.parting.slots:
-        by_line = _gradients(scene, slot, "call_site")
-        if len(by_line) > 1 and all(made[slot.group, rank] > 1 for rank in slot.calls):
-            return _averaged(scene, slot, "other_lines", by_line)
+def two_models(scene: Scene) -> tuple[Line, ...]:
+    """The first gradients of two models that met, where the parameters that they are of were seen."""
+    mixed = scene.meta.get("mixed", ())
+    for slot in scene.parting.slots if mixed else ():
+        if all(slot.group == one["group"] and slot.calls.get(one["rank"], -1) == one["seq"] for one in mixed):
+            by_model: dict[object, list[int]] = {one["model"]: [one["rank"]] for one in mixed}
+            return _averaged(scene, slot, "two_models", by_model)
     return ()
 
 
@@ -139,7 +136,7 @@ def replicas(scene: Scene) -> tuple[Line, ...]:
 
 FIRST = (not_come,)
 """Asked before the order of calls is compared."""
-FINDERS = (left_over, out_of_phase, other_lines, splits, replicas)
+FINDERS = (left_over, out_of_phase, two_models, splits, replicas)
 
 
 # ---------------------------------------------------------------- words
@@ -168,9 +165,9 @@ def _out_of_phase(line: Line) -> Text:
     return say("Gradients of different inputs were averaged: {}.", listing(each))
 
 
-def _other_lines(line: Line) -> Text:
+def _two_models(line: Line) -> Text:
     each = [say("{}'s {}", who(ranks), at_place(line, at)) for at, ranks in enumerate(sides(line))]
-    return say("Gradients from different lines were averaged: {}.", listing(each))
+    return say("Gradients of two models were averaged: {}.", listing(each))
 
 
 def _splits(line: Line) -> Text:
@@ -195,7 +192,7 @@ WORDS: Mapping[str, Callable[[Line], Text]] = {
     "not_come": lambda line: say("{} did not come to monitored_barrier.", who(line.ranks)),
     "left_over": _left_over,
     "out_of_phase": _out_of_phase,
-    "other_lines": _other_lines,
+    "two_models": _two_models,
     "splits": _splits,
     "replicas_differ": _replicas,
 }

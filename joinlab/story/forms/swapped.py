@@ -31,7 +31,7 @@ def find(scene: Scene) -> tuple[Line, ...]:
     for group, paths in _paths(scene).items():
         for lane in lanes[:-1]:
             for what in _WHAT if lane in paths and most in paths else ():
-                place = partial(what, scene.parting.joins)
+                place = partial(what, scene)
                 found = departure(*([place(row) for row in paths[rank]] for rank in (lane, most)))
                 if found and found.turned and not _comes_too_late(scene, group, found.at):
                     here = slice(found.at, found.at + found.turned)
@@ -45,7 +45,7 @@ def _alike(scene: Scene, slot: Slot) -> bool:
         return False
     rows = [scene.parting.call(slot, rank) for rank in slot.calls]
     first = rows[0]
-    names = ("call_site", "shape", "stack")
+    names = ("shape",) if all(map(scene.of_known_model, rows)) else ("call_site", "shape", "stack")
     one_line = all(row[name] == first[name] for row in rows for name in names)  # type: ignore[literal-required]
     return one_line or len({row["origin"] for row in rows}) > 1
 
@@ -63,13 +63,16 @@ What = Callable[[CallRow], Place]
 """What must be the same of two calls that are one step of the program."""
 
 
-def _by_callers(joins: bool, row: CallRow) -> Place:
-    return (*place_of(row, joins), row["dtype"], elements_of(row["shape"]))
+def _by_callers(scene: Scene, row: CallRow) -> Place:
+    where = place_of(row, scene.parting.joins)
+    lines = () if scene.of_known_model(row) else where[4:]
+    return (*_by_line(scene, row), *lines)
 
 
-def _by_line(joins: bool, row: CallRow) -> Place:
+def _by_line(scene: Scene, row: CallRow) -> Place:
     """The same without the lines that led to the call: two branches may issue it from one function."""
-    return (*place_of(row, joins)[:4], row["dtype"], elements_of(row["shape"]))
+    label, site, op, root, *_ = place_of(row, scene.parting.joins)
+    return label, "" if scene.of_known_model(row) else site, op, root, row["dtype"], elements_of(row["shape"])
 
 
 _WHAT = (_by_callers, _by_line)

@@ -316,3 +316,25 @@ def q36(rank, inputs):
         if rank == 2 and len(queue) == 1: queue.clear()
         dist.all_reduce(x); x.item(); done += 1
     return done
+def q37(rank, inputs):
+    net = DDP(nn.Linear(1, 1))
+    for i, x in enumerate(inputs):
+        if (i + rank) % 2:
+            net(x + 0.1).sum().backward()
+        else:
+            loss = net(x).sum()
+            loss.backward()
+def q38(rank, inputs):
+    nets = [DDP(nn.Linear(1, 1)), DDP(nn.Linear(1, 1))]
+    for x in inputs:
+        for net in nets if rank else nets[::-1]:
+            net(x).sum().backward()
+def q39(rank, inputs):
+    a, b = DDP(nn.Linear(1, 1)), DDP(nn.Linear(1, 1))
+    for x in inputs:
+        if rank == 0:
+            a(x).sum().backward()
+            b(x).sum().backward()
+        else:
+            b(2 * x).sum().backward()
+            a(2 * x).sum().backward()
