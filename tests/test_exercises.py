@@ -6,13 +6,16 @@ check: that is what is tested here. `python -m tests.answers --seeds 1000` tests
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
+import subprocess
 import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 from torch.distributed.algorithms.join import Joinable
 
@@ -22,7 +25,8 @@ from joinlab.course import judge as judging
 from joinlab.course.exercises import EXERCISES, check, solution
 from joinlab.course.judge import Judge
 from joinlab.emulator import scheduler
-from joinlab.errors import LaunchInterrupted
+from joinlab.launcher import apart
+from joinlab.launcher.forkclient import ForkServer
 from tests.answers import RIGHT, SOLVED, WRONG, fails, nothing, refusal, starters
 from tests.material.course import first, second, third  # noqa: F401
 from tests.material.course.basis import ANSWERS
@@ -63,16 +67,12 @@ def test_an_untouched_starter_is_refused_whatever_the_seed(name, answer):
 
 @pytest.mark.parametrize(("name", "answer"), [(name, answer) for name in WRONG for answer in WRONG[name]])
 def test_a_wrong_answer_is_refused_whatever_the_seed(name, answer):
-    assert refusal(name, answer)
-    verdict = check(name, answer, seed=0)
-    assert not verdict
-    assert str(verdict).startswith((f"✕ Not yet ({name}): with ", f"✕ Not yet ({name}): step "))
+    assert refusal(name, answer).startswith(("with ", "step "))
 
 
 @pytest.mark.parametrize(("name", "answer"), [(name, answer) for name in RIGHT for answer in RIGHT[name]])
 def test_another_right_answer_is_right_too(name, answer):
-    verdict = check(name, answer, seed=0)
-    assert verdict, verdict.sentence
+    assert exercises.judged(name, answer, 0)[0]
 
 
 def test_each_exercise_has_wrong_answers_and_a_solution():
@@ -152,10 +152,9 @@ def test_it_says_which_element_is_wrong():
 
 @pytest.mark.parametrize("name", EXERCISES)
 def test_an_answer_that_does_nothing_or_fails_is_wrong(name):
-    for answer in (nothing, fails):
-        assert not check(name, answer)
+    assert refusal(name, nothing)
     said = "step 1 (notify) is not right yet" if name in ("main_hook", "post_hook") else "oops"
-    assert said in check(name, fails).sentence
+    assert said in refusal(name, fails)
 
 
 # ---- what is wrong is said well
@@ -168,7 +167,7 @@ def test_it_says_in_what_a_shadow_differs_and_in_which_case_an_answer_hangs():
 
 
 def test_it_names_the_counts_and_both_values():
-    sentence = check("last_joiner", first_of_the_last, seed=0).sentence
+    sentence = refusal("last_joiner", first_of_the_last)
     assert sentence.startswith("with inputs=(")
     assert "expected rank 2, whose parameters all ranks end with, got 0." in sentence
 
@@ -212,13 +211,13 @@ def test_joinables_are_what_pytorch_calls_so():
 # ---- 367 answers by a reader who tried to get by
 
 
-def judged(exercise, kinds, monkeypatch):
-    """What `check` says of the reader's answers of these kinds: (name, kind, verdict)."""
+def told(exercise, kinds, monkeypatch):
+    """What is said of the reader's answers of these kinds: (name, kind, whether it is right and a sentence)."""
     monkeypatch.setattr(judging, "SECONDS", 1.0)
     monkeypatch.setattr(exercises, "TRIALS", 1)
     monkeypatch.setattr(judges, "compare", judges.compare)  # one of those that cheat replaces it
     return [
-        (name, kind, check(exercise, one, seed=0))
+        (name, kind, exercises.judged(exercise, one, 0))
         for ex, name, kind, one in ANSWERS
         if ex == exercise and kind in kinds
     ]
@@ -228,27 +227,27 @@ def judged(exercise, kinds, monkeypatch):
 @pytest.mark.filterwarnings("ignore:.*all_gather_into_tensor:FutureWarning")
 @pytest.mark.parametrize("exercise", dict.fromkeys(one[0] for one in ANSWERS))
 def test_what_a_reader_wrote_is_judged_right(exercise, monkeypatch):
-    verdicts = judged(exercise, ("wrong", "right"), monkeypatch)
+    verdicts = told(exercise, ("wrong", "right"), monkeypatch)
     assert len(verdicts) >= 12
-    assert [(name, str(verdict)) for name, kind, verdict in verdicts if bool(verdict) != (kind == "right")] == []
+    assert [(name, said) for name, kind, (right, said) in verdicts if right != (kind == "right")] == []
 
 
 def test_one_that_cheats_breaks_nothing(monkeypatch):
     cheats = {exercise for exercise, _, kind, _ in ANSWERS if kind == "cheat"}
-    assert sum(len(judged(exercise, ("cheat",), monkeypatch)) for exercise in cheats) == 8
+    assert sum(len(told(exercise, ("cheat",), monkeypatch)) for exercise in cheats) == 8
 
 
 @pytest.mark.parametrize("ends", [sys.exit, lambda counts: os._exit(3), lambda counts: threading.Event().wait()])
 def test_an_answer_that_exits_or_stands_still_takes_nobody_along(ends, monkeypatch):
     monkeypatch.setattr(judging, "SECONDS", 0.2)
     monkeypatch.setattr(scheduler, "ABANDON_S", 0.2)
-    verdict = check("last_joiner", ends)
-    assert not verdict and verdict.sentence.startswith("with inputs=(3, 1, 3, 2)")
+    right, said = exercises.judged("last_joiner", ends, 0)
+    assert not right and said.startswith("with inputs=(3, 1, 3, 2)")
 
 
 def test_an_answer_that_is_slow_in_all_its_cases_is_ended(monkeypatch):
     monkeypatch.setattr(exercises, "SECONDS_IN_ALL", 0.0)
-    assert "too slow" in check("gradient", solutions.gradient).sentence
+    assert "too slow" in exercises.judged("gradient", solutions.gradient, 0)[1]
 
 
 def test_what_a_judge_cannot_read_is_wrong_and_no_error(monkeypatch):
@@ -258,14 +257,56 @@ def test_what_a_judge_cannot_read_is_wrong_and_no_error(monkeypatch):
     monkeypatch.setitem(
         EXERCISES, "gradient", replace(EXERCISES["gradient"], judge=Judge(((),), lambda rng: (), broken))
     )
-    assert "cannot be judged: TypeError: unorderable" in check("gradient", solutions.gradient).sentence
+    assert "cannot be judged: TypeError: unorderable" in exercises.judged("gradient", solutions.gradient, 0)[1]
 
 
-def test_an_interrupt_of_the_learner_ends_the_check(monkeypatch):
-    def interrupted(answer, case):
-        raise LaunchInterrupted("stopped", None)
+# ---- the process that can be killed
 
-    judge = Judge(((),), lambda rng: (), interrupted)
-    monkeypatch.setitem(EXERCISES, "gradient", replace(EXERCISES["gradient"], judge=judge))
-    with pytest.raises(LaunchInterrupted):
-        check("gradient", solutions.gradient)
+
+def test_one_call_of_c_without_end_is_ended_and_its_line_is_told():
+    sentence = check("last_joiner", lambda counts: sum(range(10**15))).sentence
+    assert sentence.startswith("it computes for more than 10 s in one call that nothing interrupts, at ")
+    assert "sum(range(10**15))" in sentence
+
+
+def test_a_crash_of_python_is_told_and_the_next_check_works():
+    sentence = check("last_joiner", lambda counts: ctypes.string_at(0)).sentence
+    assert sentence.startswith("it crashes Python (Segmentation fault), at ")
+    assert check("last_joiner", solutions.last_joiner)
+
+
+def test_what_cannot_be_sent_to_another_process_is_said():
+    lock = threading.Lock()
+    assert "cannot be sent to another process" in check("last_joiner", lambda counts: lock.locked()).sentence
+
+
+def test_an_interrupt_of_the_learner_ends_the_check_and_its_process(monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    assert check("last_joiner", solutions.last_joiner)
+    kept = psutil.Process(ForkServer.get().process.pid).children()
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(apart, "take_interrupt", interrupted)
+        check("last_joiner", lambda counts: sum(range(10**15)))
+    assert psutil.wait_procs(kept)[1] == []
+    assert check("last_joiner", solutions.last_joiner)
+
+
+def test_nothing_is_left_of_a_process_that_was_killed_in_a_check():
+    program = (
+        "import os, psutil\n"
+        "from joinlab.launcher import apart\n"
+        "from joinlab.course.exercises import check\n"
+        "def kill():\n"
+        "    print(*(one.pid for one in psutil.Process().children(recursive=True)), flush=True)\n"
+        "    os.kill(os.getpid(), 9)\n"
+        "check('last_joiner', max)\n"
+        "apart.take_interrupt = kill\n"
+        "check('last_joiner', lambda counts: sum(range(10**15)))\n"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    pids = [int(pid) for pid in found.stdout.split()]
+    assert found.returncode == -9 and len(pids) == 2, found.stderr
+    left = psutil.wait_procs([one for one in psutil.process_iter() if one.pid in pids], timeout=60)[1]
+    assert [one for one in left if one.status() != psutil.STATUS_ZOMBIE] == []

@@ -17,7 +17,8 @@ from html import escape
 
 from joinlab.course import building, joinables, judges, progress, repairs, solutions
 from joinlab.course.judge import SECONDS_IN_ALL, Answer, Judge, Wrong
-from joinlab.errors import LaunchInterrupted
+from joinlab.errors import ProgramError
+from joinlab.launcher.apart import Lost, apart
 from joinlab.picture.theme import RIGHT, WRONG
 
 TRIALS = 4
@@ -173,33 +174,36 @@ def check(exercise: str, answer: Answer, *, seed: int | None = None) -> Verdict:
     answer    the function or class that the learner wrote
     seed      draws the same cases every time; None: other ones
 
-    Raises ValueError for an unknown exercise. A wrong answer never raises, and one that computes without end is ended;
-    but not inside one call of C that keeps Python's lock, as sum(range(10**12)) does: restart the kernel then.
+    Raises ValueError for an unknown exercise. A wrong answer never raises, and one that computes without end is ended:
+    it is judged in a process of its own, to which it is sent with what it refers to.
 
         joinlab.check("last_joiner", lambda counts: counts.index(max(counts)))
     """
-    judge = _exercise(exercise).judge
-    verdict = _judge(exercise, judge, answer, random.Random(seed))
+    _exercise(exercise)
+    if not callable(answer):
+        return Verdict(exercise, False, f"it needs a function or a class; this is {answer!r:.60}.")
+    try:
+        verdict = Verdict(exercise, *apart(judged, exercise, answer, seed, name="it", seconds=2 * SECONDS_IN_ALL))
+    except (Lost, ProgramError) as error:
+        verdict = Verdict(exercise, False, str(error))
     progress.record("exercises", exercise, verdict.right)
     return verdict
 
 
-def _judge(exercise: str, judge: Judge, answer: Answer, rng: random.Random) -> Verdict:
-    if not callable(answer):
-        return Verdict(exercise, False, f"it needs a function or a class; this is {answer!r:.60}.")
-    until = time.monotonic() + SECONDS_IN_ALL
+def judged(exercise: str, answer: Answer, seed: int | None) -> tuple[bool, str]:
+    """Whether an answer is right, and what to say of it. It runs in this process, and does not end if the answer keeps
+    Python's lock."""
+    judge, rng, until = _exercise(exercise).judge, random.Random(seed), time.monotonic() + SECONDS_IN_ALL
     try:
         for case in (*judge.known, *(judge.draw(rng) for _ in range(TRIALS))):
             judge.hold(answer, case)
             if time.monotonic() > until:
                 raise Wrong(f"it is right so far, and too slow: {SECONDS_IN_ALL:.0f} s are over.")
     except Wrong as wrong:
-        return Verdict(exercise, False, str(wrong))
-    except LaunchInterrupted:
-        raise  # the learner stopped the check
+        return False, str(wrong)
     except Exception as error:
-        return Verdict(exercise, False, f"what it makes cannot be judged: {type(error).__name__}: {error!s:.200}")
-    return Verdict(exercise, True, f"it held in {len(judge.known) + TRIALS} cases.")
+        return False, f"what it makes cannot be judged: {type(error).__name__}: {error!s:.200}"
+    return True, f"it held in {len(judge.known) + TRIALS} cases."
 
 
 def solution(exercise: str) -> Solution:

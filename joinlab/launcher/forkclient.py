@@ -21,7 +21,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from joinlab.errors import LaunchError
+import cloudpickle
+
+from joinlab.errors import LaunchError, ProgramError
 from joinlab.interrupts import LOOK_S, take_interrupt
 
 ROOT = Path(__file__).parents[2]
@@ -33,6 +35,9 @@ TAKE_S = 10.0
 """A server that does not take a request within that time has been stopped by someone."""
 LEAVE_S = 15.0
 """A server that was told to end and has not by then is killed; it gives its keepers 10 s."""
+
+RUN, CALLS = b"r", b"c"
+"""What is forked for a request: the keeper of a run, or a process for calls."""
 
 
 class ForkServer:
@@ -117,12 +122,12 @@ class ForkServer:
             )
         return dict(hello)
 
-    def open(self, request: dict[str, Any]) -> socket.socket:
-        """Begin a run; its socket tells how its ranks end, and closing it ends them."""
+    def open(self, request: dict[str, Any], kind: bytes = RUN) -> socket.socket:
+        """Begin a run, or a process of another kind; its socket tells how its ranks end, and closing it ends them."""
         here, there = socket.socketpair()
         try:
             with there:
-                socket.send_fds(self.control, [b"r"], [there.fileno()])
+                socket.send_fds(self.control, [kind], [there.fileno()])
             here.settimeout(TAKE_S)
             here.sendall(json.dumps(request).encode() + b"\n")
             here.settimeout(None)
@@ -201,3 +206,15 @@ def no_temporary_folder(error: OSError) -> str:
         f"launch keeps a run's files in a temporary folder, and none can be used: {error.strerror or error}. Set "
         "TMPDIR to a folder that can be written."
     )
+
+
+def pickled(sent: object, name: str) -> bytes:
+    """What is sent to another process, for it to load. `name`: of the program, if it cannot be sent."""
+    try:
+        return bytes(cloudpickle.dumps(sent))
+    except Exception as error:
+        raise ProgramError(
+            f"{name} cannot be sent to another process ({type(error).__name__}: {error}). Something "
+            "that it refers to is tied to this process, such as an open file, a lock or a process group: make it "
+            "inside the program."
+        ) from error

@@ -1,9 +1,10 @@
 """The fork server: one process with torch imported, from which runs are forked in milliseconds.
 
     launcher ── control socket ── fork server            imports torch once, forks one keeper per run
-        └────── run's socket ───────── keeper            forks the ranks, reports and ends them (keeper.py)
-                                          ├── rank 0 ── whatever it starts
-                                          └── rank 1
+        ├────── run's socket ───────── keeper            forks the ranks, reports and ends them (keeper.py)
+        │                                 ├── rank 0 ── whatever it starts
+        │                                 └── rank 1
+        └────── calls' socket ──────── callee            calls functions, can be killed (apart.py)
 
 The launcher starts the server on first use and keeps it. The server does nothing but fork and reap: no torch operation,
 no CUDA, no thread before a fork. It hands each run's socket, which it receives on the control socket, to a new keeper.
@@ -27,6 +28,8 @@ from contextlib import suppress
 from typing import Any
 
 from joinlab.launcher import descendants
+from joinlab.launcher.apart import answer
+from joinlab.launcher.forkclient import RUN
 from joinlab.launcher.keeper import Keeper
 
 LOOK_S = 0.5
@@ -120,12 +123,12 @@ class Server:
                 link.close()
                 continue
             if pid == 0:
-                self._be_keeper(link)
+                self._be_child(link, data)
             self.keepers.add(pid)
             link.close()
         return True
 
-    def _be_keeper(self, link: socket.socket) -> None:
+    def _be_child(self, link: socket.socket, kind: bytes) -> None:
         try:
             signal.set_wakeup_fd(-1)
             self.selector.close()
@@ -133,7 +136,10 @@ class Server:
                 os.close(fd)
             server = os.getppid()
             self.control.close()
-            Keeper(link, server).keep()
+            if kind == RUN:
+                Keeper(link, server).keep()
+            else:
+                answer(link)
         except BaseException:
             traceback.print_exc()
         finally:

@@ -19,12 +19,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import psutil
 
 from joinlab.errors import LaunchError, LaunchInterrupted, ProgramError
 from joinlab.interrupts import HeldInterrupts, interruptible
-from joinlab.launcher.forkclient import ForkServer, no_temporary_folder
+from joinlab.launcher.forkclient import ForkServer, no_temporary_folder, pickled
 from joinlab.launcher.monitor import BY_USER, INTERRUPTED, Watch
 from joinlab.launcher.terminal import Echo, Listener
 from joinlab.program.program import (
@@ -109,7 +108,7 @@ def launch(
     }
     timeline = None
     try:
-        pickled = _pickle(program)
+        sent = pickled(program, program_name(program))
         meta["source"] = source_of(program)
         how = Watching(
             interruptible(listener) if listener else None,
@@ -120,7 +119,7 @@ def launch(
             ways,
         )
         with HeldInterrupts():  # taken where the run can be ended: one anywhere else would leave files or processes
-            timeline = _run(pickled, meta, backend and backend.lower(), how)
+            timeline = _run(sent, meta, backend and backend.lower(), how)
         return timeline
     except LaunchInterrupted:
         raise
@@ -141,7 +140,7 @@ class Watching:
     ways: bool
 
 
-def _run(pickled: bytes, meta: Meta, backend: str | None, how: Watching) -> Timeline:
+def _run(sent: bytes, meta: Meta, backend: str | None, how: Watching) -> Timeline:
     cwd = current_folder()
     server = ForkServer.get()
     counts = meta["inputs"]
@@ -175,11 +174,11 @@ def _run(pickled: bytes, meta: Meta, backend: str | None, how: Watching) -> Time
             "port": _free_port(),
             "path": [str(entry) for entry in sys.path],  # a Path among them is of no use to Python, but common
             "cwd": cwd,
-            "cells": texts_of_cells(pickled),
+            "cells": texts_of_cells(sent),
             "ways": how.ways,
         }
         try:
-            (folder / PROGRAM).write_bytes(pickled)
+            (folder / PROGRAM).write_bytes(sent)
         except OSError as error:
             raise LaunchError(no_temporary_folder(error)) from error
         watch = Watch(server, folder, tuple(counts), meta, how.listener, how.progress, how.stop)
@@ -238,17 +237,6 @@ def _free_port() -> str:
         probe.bind(("127.0.0.1", 0))
         return str(probe.getsockname()[1])
     return "29500"
-
-
-def _pickle(program: Program) -> bytes:
-    try:
-        return bytes(cloudpickle.dumps(program))
-    except Exception as error:
-        raise ProgramError(
-            f"{program_name(program)} cannot be sent to another process ({type(error).__name__}: {error}). Something "
-            "that it refers to is tied to this process, such as an open file, a lock or a process group: make it "
-            "inside the program."
-        ) from error
 
 
 def choose_backend(machine: dict[str, Any], backend: str | None, ranks: int) -> tuple[str, dict[str, str]]:
