@@ -36,7 +36,7 @@ from joinlab.emulator.devices import patch_devices
 from joinlab.emulator.leftovers import Leftovers
 from joinlab.emulator.output import RankInput, RankOutput
 from joinlab.emulator.own import DRAWING, GIVEN, Environments, Own, Worlds, read_swapped, write_swapped
-from joinlab.emulator.patches import Patches, chosen
+from joinlab.emulator.patches import Patches
 from joinlab.emulator.rank_process import patch_process
 from joinlab.emulator.scheduler import behind, current, forget_ranks
 from joinlab.program.process_group import HOST_SYNCS, batching, name_backend
@@ -48,14 +48,6 @@ _environb: Any = os.environb
 MAX_BYTES = 2**29
 """The most that torch.empty gives a rank for one tensor. A larger request is almost always another call's data misread
 as a size, and all ranks share the memory of this process."""
-
-
-def _draws(module: Any, name: str) -> Callable[..., Any]:
-    return chosen(getattr(module, name), name, lambda host: getattr(host.own.drawing(module), name))
-
-
-_DRAWS = {module: {name: _draws(module, name) for name in names} for module, names in DRAWING.items()}
-"""What stands in these modules during an emulation: in a rank's thread, its own generator. Made once: it saves 1 ms."""
 
 
 class Isolation:
@@ -157,8 +149,6 @@ class Isolation:
         python, legacy, cwd = random.getstate(), np.random.get_state(), os.getcwd()
         swapped = read_swapped()
         self._leftovers.read()
-        drawn = [(vars(module), {name: vars(module)[name] for name in draws}) for module, draws in _DRAWS.items()]
-        inside = [(value, value.copy()) for value in swapped if isinstance(value, (list, dict))]
         environ = self._environ = _environ._data
         self._cwd = cwd
 
@@ -168,10 +158,6 @@ class Isolation:
                 _undo_environ(environ, own.environ)
             write_swapped(read_swapped(), swapped)
             self._copies.restore()
-            for value, items in inside:
-                _refill(value, items)
-            for names, before in drawn:
-                names.update(before)
             self._leftovers.restore()
             torch.default_generator.set_state(state)
             if torch.get_num_threads() != threads:
@@ -188,8 +174,6 @@ class Isolation:
     def _install(self) -> None:
         if torch.get_num_threads() != 1:
             torch.set_num_threads(1)  # as in a launched rank: sums are then made in the same order
-        for module, draws in _DRAWS.items():
-            vars(module).update(draws)
         _environ._data = _environb._data = Environments(self._environ)
         sys.stdin = RankInput(sys.stdin)
         sys.stdout, sys.stderr = RankOutput(sys.stdout), RankOutput(sys.stderr)
@@ -223,6 +207,9 @@ _isolate_threads = torch._C._distributed_c10d._set_thread_isolation_mode  # type
 def _patch(patches: Patches, backend: str, pid: int) -> None:
     """Replace the functions and objects of which each rank has its own."""
     patches.set(c10d, "_world", Worlds(c10d._world))
+    for drawing, names in DRAWING.items():
+        for name in names:
+            patches.for_ranks(drawing, name, _drawn(drawing, name))
     batch = batching(c10d.batch_isend_irecv)
     for module in (c10d, dist):
         patches.for_ranks(module, "init_process_group", lambda host: host.init_process_group)
@@ -239,10 +226,14 @@ def _patch(patches: Patches, backend: str, pid: int) -> None:
     patch_process(patches, pid)
 
 
+def _drawn(module: Any, name: str) -> Callable[[Any], Callable[..., Any]]:
+    return lambda host: getattr(host.own.drawing(module), name)
+
+
 def _begin_step(*_: Any) -> None:
     host = current()
     if host is not None:
-        host.progress.begin_step(sys._getframe(2))
+        host.progress.begin_step()
 
 
 def _end_step(optimizer: Any, *_: Any) -> None:
@@ -254,75 +245,60 @@ def _end_step(optimizer: Any, *_: Any) -> None:
 
 
 def _patch_spans(patches: Patches) -> None:
-    forward, backward = DistributedDataParallel.forward, torch.autograd.backward
+    forward: Any = DistributedDataParallel.forward
+    backward: Any = torch.autograd.backward
+    logged: Any = DistributedDataParallel._get_ddp_logging_data
+    helper: Any = DistributedDataParallel._ddp_init_helper
+    builtin: Any = DistributedDataParallel._register_builtin_comm_hook
 
-    def counted_forward(module: Any, *args: Any, **kwargs: Any) -> Any:
-        host = current()
-        if host is None:
-            return forward(module, *args, **kwargs)  # type: ignore[no-untyped-call]
-        return host.progress.forward(module, sys._getframe(1), lambda: forward(module, *args, **kwargs))  # type: ignore[no-untyped-call]
+    def noted_builtin(host: Any) -> Any:
+        host.reducer.typed_futures = True
+        return builtin
 
-    def counted_backward(*args: Any, **kwargs: Any) -> None:
-        host = current()
-        if host is None:
-            return backward(*args, **kwargs)
-        host.progress.backward(sys._getframe(1), lambda: backward(*args, **kwargs))
-        return None
-
-    builtin = DistributedDataParallel._register_builtin_comm_hook
-
-    def noted_builtin(module: Any, *args: Any, **kwargs: Any) -> Any:
-        host = current()
-        if host is not None:
-            host.reducer.typed_futures = True
-        return builtin(module, *args, **kwargs)  # type: ignore[no-untyped-call]
-
-    logged = DistributedDataParallel._get_ddp_logging_data
-
-    def named_logging_data(module: Any) -> Any:
-        data: Any = logged(module)  # type: ignore[no-untyped-call]
-        if current() is not None:
-            name_backend(data, str(c10d.get_backend(module.process_group)))
-        return data
-
-    begin = DistributedDataParallel._ddp_init_helper
-
-    def noted_model(module: Any, *args: Any, **kwargs: Any) -> Any:
-        host = current()
-        if host is not None:
+    def noted_model(host: Any) -> Any:
+        def made(module: Any, *args: Any, **kwargs: Any) -> None:
             host.replicas.made(module, str(module.process_group.group_name))
-        return begin(module, *args, **kwargs)  # type: ignore[no-untyped-call]
+            helper(module, *args, **kwargs)
+            if module.find_unused_parameters:
+                # The Reducer leaves the map of used parameters undefined until its first backward pass, and a rank
+                # without inputs hands it to its peers (initialize_local_used_map, reducer.cpp, v2.13.0). Here it says:
+                # none used.
+                module.reducer._get_local_used_map().zero_()
 
-    patches.set(DistributedDataParallel, "_ddp_init_helper", noted_model)
-    helper = DistributedDataParallel._ddp_init_helper
+        return made
 
-    def defined(module: Any, *args: Any, **kwargs: Any) -> None:
-        helper(module, *args, **kwargs)  # type: ignore[no-untyped-call]
-        if current() is not None and module.find_unused_parameters:
-            # The Reducer leaves the map of used parameters undefined until its first backward pass, and a rank without
-            # inputs hands it to its peers (initialize_local_used_map, reducer.cpp, v2.13.0). Here it says: none used.
-            module.reducer._get_local_used_map().zero_()
-
-    patches.set(DistributedDataParallel, "_ddp_init_helper", defined)
-    patches.set(DistributedDataParallel, "_get_ddp_logging_data", named_logging_data)
-    patches.set(DistributedDataParallel, "forward", counted_forward)
-    patches.set(DistributedDataParallel, "_register_builtin_comm_hook", noted_builtin)
-    patches.set(torch.autograd, "backward", counted_backward)
+    replaced: dict[str, Callable[[Any], Callable[..., Any]]] = {
+        "forward": lambda host: (
+            lambda module, *args, **kwargs: host.progress.forward(module, lambda: forward(module, *args, **kwargs))
+        ),
+        "_get_ddp_logging_data": lambda host: (
+            lambda module: name_backend(logged(module), str(c10d.get_backend(module.process_group)))
+        ),
+        "_ddp_init_helper": noted_model,
+        "_register_builtin_comm_hook": noted_builtin,
+    }
+    for name, make in replaced.items():
+        patches.for_ranks(DistributedDataParallel, name, make)
+    patches.for_ranks(
+        torch.autograd,
+        "backward",
+        lambda host: lambda *args, **kwargs: host.progress.backward(lambda: backward(*args, **kwargs)),
+    )
 
 
 def _patch_waits(patches: Patches) -> None:
-    wait = torch._C.Future.wait
+    wait: Any = torch._C.Future.wait
 
-    def pumped(future: Any, *args: Any, **kwargs: Any) -> Any:
-        host = current()
-        if host is not None:
-            host.reducer.before_wait(future)
-        return wait(future, *args, **kwargs)
+    def pumped(host: Any) -> Any:
+        return lambda future, *args, **kwargs: (host.reducer.before_wait(future), wait(future, *args, **kwargs))[1]
 
-    patches.set(torch._C.Future, "wait", pumped)
+    def synced(method: Any) -> Callable[[Any], Any]:
+        return lambda host: host.waits.sync() or method
+
+    patches.for_ranks(torch._C.Future, "wait", pumped)
     for name in HOST_SYNCS:  # on gloo too: a program may make a group on NCCL there
-        patches.set(torch.Tensor, name, _synced(getattr(torch.Tensor, name)))
-    patches.set(torch, "equal", _synced(torch.equal))
+        patches.for_ranks(torch.Tensor, name, synced(getattr(torch.Tensor, name)))
+    patches.for_ranks(torch, "equal", synced(torch.equal))
 
 
 def _naming_its_backend(make: Callable[..., Any]) -> Callable[[Any], Callable[..., Any]]:
@@ -351,17 +327,6 @@ def _default_timeout(backend: str) -> timedelta:
     return timedelta(minutes=10 if str(backend) == "nccl" else 30)
 
 
-def _synced(method: Callable[..., Any]) -> Callable[..., Any]:
-    def synced(*args: Any, **kwargs: Any) -> Any:
-        host = current()
-        if host is not None:
-            host.waits.sync()
-        return method(*args, **kwargs)
-
-    synced.__name__ = method.__name__
-    return synced
-
-
 def _zeroed(make: Callable[..., torch.Tensor]) -> Callable[[Any], Callable[..., torch.Tensor]]:
     def of(host: Any) -> Callable[..., torch.Tensor]:
         def zeroed(*args: Any, **kwargs: Any) -> torch.Tensor:
@@ -386,13 +351,6 @@ def _undo_environ(before: dict[bytes, bytes], after: dict[bytes, bytes]) -> None
             os.putenv(name, before[name])
         else:
             os.unsetenv(name)
-
-
-def _refill(value: Any, items: Any) -> None:
-    """Give a list or dict the items that it had."""
-    if value != items:
-        value.clear()
-        (value.update if isinstance(value, dict) else value.extend)(items)
 
 
 def _end_child(code: int) -> NoReturn:

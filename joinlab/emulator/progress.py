@@ -7,9 +7,10 @@ input i   |-- forward --|------------- backward -------------|-- rest, if DDP di
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any
 
 import torch
@@ -52,7 +53,7 @@ class Progress:
         self._input_used_ns = 0
         self.input = index
 
-    def forward(self, module: torch.nn.Module, frame: FrameType, run_it: Callable[[], Any]) -> Any:
+    def forward(self, module: torch.nn.Module, run_it: Callable[[], Any]) -> Any:
         """A forward pass of DDP: `run_it()`."""
         nbytes = self._bytes_of.get(module)
         if nbytes is None:
@@ -60,7 +61,7 @@ class Progress:
             nbytes = self._bytes_of[module] = sum(p.numel() * p.element_size() for p in trained)
         self._ddp_bytes = nbytes
         self.steps.begin_forward()
-        span = self._begin("forward", frame)
+        span = self._begin("forward")
         try:
             found = run_it()
             self._spend(self._forward_ns)
@@ -68,11 +69,11 @@ class Progress:
         finally:
             self._end(span)
 
-    def backward(self, frame: FrameType, run_it: Callable[[], None]) -> None:
+    def backward(self, run_it: Callable[[], None]) -> None:
         """A backward pass: `run_it()`."""
         self._budgets.append(self._backward_ns)
         self.steps.begin_backward()
-        span = self._begin("backward", frame)
+        span = self._begin("backward")
         try:
             run_it()
             self._spend(self._budgets[-1])
@@ -91,9 +92,9 @@ class Progress:
         self._budgets[-1] -= used
         self._spend(used)
 
-    def begin_step(self, frame: FrameType) -> None:
+    def begin_step(self) -> None:
         """An optimizer's step begins."""
-        self._steps.append(self._begin("optimizer", frame))
+        self._steps.append(self._begin("optimizer"))
 
     def end_step(self) -> None:
         """It ends."""
@@ -122,7 +123,8 @@ class Progress:
         self._input_used_ns += ns
         self._waits.work_for(ns)
 
-    def _begin(self, name: str, frame: FrameType) -> int:
+    def _begin(self, name: str) -> int:
+        frame = sys._getframe()
         caller, now = calling_frame(frame), self._waits.now
         if caller is None:
             site = call_site(walk(frame))
