@@ -87,7 +87,7 @@ def test_ranks_that_did_the_same_share_a_column():
 def test_still_more_ranks_get_a_wider_figure_that_scrolls():
     ends = [Ending("raised", text=f"error {'x' * rank}") for rank in range(16)]  # no two of them alike
     timeline = timeline_from_rows([], ends, {"backend": "gloo"})
-    assert figure(timeline).layout.width > 16 * 100
+    assert figure(timeline, setup=True).layout.width > 16 * 100
 
 
 def test_two_ranks_with_five_inputs_need_no_zooming():

@@ -7,15 +7,17 @@ from itertools import pairwise
 import pytest
 from bench.large import large
 from drawn import timelines
+from dumps import Job, dumps, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from timelines import Writer, case_timeline
 
 from joinlab.analysis.meanings import asks
 from joinlab.analysis.reading import read
+from joinlab.importers.load import load
 from joinlab.picture.places import Across
 from joinlab.picture.rows import RowKind
-from joinlab.picture.scene import MOST, scene
+from joinlab.picture.scene import LANES, MOST, NARROW, scene
 from joinlab.timeline import Ending, timeline_from_rows
 
 DONE = Ending("finished")
@@ -120,7 +122,26 @@ def test_of_a_large_run_the_calls_that_tell_have_the_room_and_every_row_is_count
     for one in made.columns:
         if one.stack:  # no stack that holds a mismatch says that all matched
             assert (one.said == "all matched") == (not read(timeline).odd[one.slot : one.until + 1].any())
-    assert made.columns[-1].absent == (ranks - 1,)
+    assert [made.ranks[lane] for lane in made.columns[-1].absent] == [(ranks - 1,)]
+    assert made.ranks[1] == (1,)  # the odd one; of 8, those that look the same share a lane
+    assert made.names == ("ranks 0, 3-6", "rank 1", "rank 2", "rank 7") if ranks > NARROW else len(made.names) == ranks
+
+
+@pytest.mark.filterwarnings("ignore:there is no record of")
+def test_of_many_lanes_those_that_the_story_names_stay_and_the_rest_is_one(tmp_path):
+    groups = {str(at): tuple(range(8 * at, 8 * at + 8)) for at in range(8)} | {"all": tuple(range(64))}
+    calls = tuple((group, "nccl:all_reduce") for _ in range(3) for group in groups)
+    job = Job(groups, calls, culprit=21, fault="host", at=11, ahead=2)
+    for missing in ((), (21,)):
+        recorded = {rank: dump for rank, dump in dumps(job).items() if rank not in missing}
+        made = scene(load(write(tmp_path / f"{len(missing)}", recorded)))
+        assert len(made.ranks) == LANES and made.ranks[made.odd] == (21,)
+        assert sorted(rank for lane in made.ranks for rank in lane) == list(range(64))
+        assert made.names[-1] == f"{len(made.ranks[-1])} others"
+        assert made.ends[made.odd][1] == ("no record" if missing else "not known")
+        for one in made.columns:
+            assert not missing or one.boxes[made.odd] is None
+    assert not any("not alike" in one.said for one in made.columns)  # what is not recorded differs from nothing
 
 
 def test_a_timeline_without_calls_has_its_endings():

@@ -21,7 +21,8 @@ SIZES = {
 """Lengths along time of columns in lanes that run across, or down, and of the room between two of them."""
 
 GIVES = (
-    ("mid", 92), ("big", 160), ("slim", 26), ("mid", 60), ("stack", 78), ("slim", 14), ("mid", 30), ("big", 130),
+    ("mid", 92), ("big", 160), ("slim", 26), ("mid", 60), ("stack", 78),
+    ("slim", 14), ("mid", 30), ("big", 130), ("stack", 50),
 )  # fmt: skip
 """What gives way first where lanes are too long, and how far."""
 
@@ -37,7 +38,7 @@ def width_of(text: str, size: float) -> float:
 def behind(scene: Scene) -> int:
     """px past the last call, for how each rank ended."""
     return 30 + round(
-        max(max(width_of(f"{sign} {word} …", 16), width_of(more, 13)) for sign, word, _, more in scene.ends)
+        max(max(width_of(f"{sign} {word} …", 17), width_of(more, 13)) for sign, word, _, more in scene.ends)
     )
 
 
@@ -90,7 +91,7 @@ class Across:
         self.scene, lanes = scene, len(scene.ranks)
         self.t0 = 190 if width < 1000 else 214
         self.behind = behind(scene)
-        self.between = 68 if lanes < 3 else 44 if lanes < 5 else 30
+        self.between = 68 if lanes < 3 else 44 if lanes < 5 else 30 if lanes < 7 else 20
         self.thick = 58 if lanes < 3 else 50 if lanes < 5 else 40
         self.places, self.length = along(scene, width - self.t0 - self.behind)
         self.width = max(width, self.t0 + self.length + self.behind)

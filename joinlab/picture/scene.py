@@ -10,13 +10,15 @@ and every reading is decided here.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise, takewhile
+from itertools import chain, groupby, pairwise, takewhile
 from typing import Literal, NamedTuple
 
 from joinlab.analysis.folding import Fold, Folding
 from joinlab.analysis.folding import fold as fold_timeline
+from joinlab.analysis.matching import wrong
 from joinlab.analysis.meanings import asks_of, conclusion, number
 from joinlab.analysis.reading import read as read_columns
 from joinlab.analysis.source import SourceText
@@ -44,7 +46,10 @@ BEFORE, BEHIND = 3, 8
 """Columns that are kept before the one where the lanes part, or before the end; and from there on."""
 
 NARROW = 4
-"""More lanes than these are shared by ranks that did the same."""
+"""More lanes than these are shared by ranks that did the same, or of which the picture shows the same."""
+
+LANES = 8
+"""Of more lanes than these, the last one holds all ranks that the story does not name."""
 
 
 class Box(NamedTuple):
@@ -133,12 +138,12 @@ class CodeLine:
 class Scene:
     """All that the first screen says. `focus`: the column where the ranks part.
 
-    ranks   of each lane; `names` of the lanes: "ranks 0-4, 6, 7"; `inputs` of each, None if that is not known
+    ranks   of each lane; `names` of the lanes: "ranks 0-4, 6, 7"; `inputs` of each, None if they differ
     meant   (column, lane, column, lane): calls that should have met
     odd     the lane of the ranks that did otherwise than most
     ends    per lane (sign, word, tone, more)
     file    of the lines in `code`
-    tried   what came of the edit that `code` shows; "" where none was tried
+    tried   what came of the edit that `code` shows, or why none was tried
     story   every other line of the story
     """
 
@@ -154,7 +159,7 @@ class Scene:
     ends: tuple[tuple[str, str, Tone, str], ...]
     file: str
     code: tuple[CodeLine, ...]
-    tried: str
+    tried: Piece
     story: tuple[tuple[LineKind, tuple[Piece, ...]], ...]
     provenance: str
 
@@ -165,7 +170,7 @@ def scene(timeline: Timeline, ranks: bool = True, unfold: bool = False) -> Scene
     ranks   False: every rank has a lane of its own; else up to four have, and of more those alike share one
     unfold  True: no rounds are stacked, and DDP's own setup is shown
     """
-    return scene_of(Told(timeline, folded(timeline, ranks)), unfold)
+    return scene_of(Told(timeline, folded(timeline, ranks)), ranks, unfold)
 
 
 def folded(timeline: Timeline, ranks: bool = True) -> Folding:
@@ -173,42 +178,80 @@ def folded(timeline: Timeline, ranks: bool = True) -> Folding:
     return fold_timeline(timeline, ranks=ranks and timeline.world_size > NARROW)
 
 
-def scene_of(told: Told, unfold: bool = False) -> Scene:
+def scene_of(told: Told, ranks: bool = True, unfold: bool = False) -> Scene:
     """The same, of a story's scene that is at hand."""
-    return _Scene(told, unfold).made()
+    return _Scene(told, ranks, unfold).made()
 
 
 class _Scene:
-    def __init__(self, told: Told, unfold: bool) -> None:
+    def __init__(self, told: Told, share: bool, unfold: bool) -> None:
         self.told, self.story, self.folding, self.parting = told, story_of(told), told.folding, told.parting
         self.timeline, self.unfold = told.timeline, unfold
-        self.first = [ranks[0] for ranks in self.folding.classes]
-        self.lane = {rank: lane for lane, rank in enumerate(self.first)}
+        self.unknown = {*self.timeline.meta.get("missing_ranks", ())}  # nothing is recorded of them
+        self.odd = tuple(self.unknown) or tuple(self.parting.odd)
         numbers = self.folding.numbers
         self.row_of_slot = {number: row for row, number in enumerate(numbers)}
         steps = plan(self.folding.matched, numbers, self.folding.lanes)
-        self.columns = list(self._columns(steps if unfold else fold(steps, self.folding.parts, numbers)))
+        self.steps = steps if unfold else fold(steps, self.folding.parts, numbers)
+        self.rest: int | None = None
+        focus = self._laid([(ranks[0],) for ranks in self.folding.classes])
+        if share and len(self.lanes) > NARROW and not unfold:
+            focus = self._laid(self._shared(focus))
+        self.focus = focus
+
+    def _laid(self, lanes: Sequence[tuple[int, ...]]) -> int | None:
+        """Make the columns, for lanes of ranks that each stand for a class; returns the one where they part."""
+        self.lanes = lanes
+        self.ranks = [tuple(sorted(rank for one in lane for rank in self.folding.lanes[one])) for lane in lanes]
+        self.lane = {rank: at for at, lane in enumerate(lanes) for rank in lane}
+        self.columns = list(self._columns(self.steps))
+        focus = self._mark()
+        return focus if self.unfold else self._shortened(focus)
+
+    def _shared(self, focus: int | None) -> list[tuple[int, ...]]:
+        """Lanes that look the same are one; of too many, those that the story does not name are the last one."""
+        named, ranks = {*self.odd}, self.story.headline.ranks
+        named |= {*ranks} if len(ranks) < LANES else set()
+        alike: dict[object, list[int]] = {}
+        for lane, (first,) in enumerate(self.lanes):
+            boxes = ((box := column.boxes[lane]) and box[:-1] for column in self.columns)  # less their rows
+            absent = tuple(lane in column.absent for column in self.columns)
+            sign, _, tone, more = self._end((first,))
+            look = sign, tone, more, first in self.odd, absent, tuple(boxes)
+            alike.setdefault(look, []).append(first)
+        found = [*map(tuple, alike.values())]
+        if len(found) <= LANES:
+            return found
+        most = max(found, key=lambda lane: sum(len(self.folding.lanes[rank]) for rank in lane))
+
+        def tells(lane: tuple[int, ...]) -> tuple[bool, bool, bool]:
+            at = self.lane[lane[0]]
+            here = focus is not None and (self.columns[focus].boxes[at] or at in self.columns[focus].absent)
+            ended = self._end(lane[:1])[0] != self._end(most[:1])[0]
+            return not named & {*self.folding.lanes[lane[0]]}, not ended, not here
+
+        told = sorted(found, key=tells)[: LANES - 1]
+        self.rest = LANES - 1
+        return [*(lane for lane in found if lane in told), tuple(chain(*(lane for lane in found if lane not in told)))]
 
     def made(self) -> Scene:
-        focus = self._mark()
-        if not self.unfold:
-            focus = self._shortened(focus)
-        counts = self.timeline.meta.get("inputs") or ()
-        odd, meant = self._lane_of(self.parting.odd), tuple(self._meant())
+        counts, focus = self.timeline.meta.get("inputs") or (), self.focus
+        given = [{counts[rank] if rank < len(counts) else None for rank in ranks} for ranks in self.ranks]
+        odd, meant = self._lane_of(self.odd), tuple(self._meant())
         for at, one in enumerate(self.columns):  # whose partner comes one call later is not alone
             one.absent = one.absent if at == focus or not meant else ()
         self._give_sizes(focus, odd)
         return Scene(
-            self.folding.classes,
-            tuple(map(self.folding.name, self.first)),
-            tuple(counts[rank] if rank < len(counts) else None for rank in self.first),
+            tuple(self.ranks),
+            tuple(ranks_text(of) if at != self.rest else f"{len(of)} others" for at, of in enumerate(self.ranks)),
+            tuple(some.pop() if len(some) == 1 else None for some in given),
             self._headline(),
             tuple(self.columns),
             focus,
             meant,
             tuple(self._readings()),
             odd,
-            tuple(map(self._end, self.first)),
+            tuple(map(self._end, self.lanes)),
             *self._code(),
             self._tried(),
             tuple((line.kind, self._pieces(line)) for line in self.story.lines[1:]),
@@ -226,7 +269,7 @@ class _Scene:
 
     def _place(self, step: PictureRow) -> Column:
         rows = [self.folding.matched.rows[at] for at in step.calls]
-        boxes: list[Box | None] = [None] * len(self.first)
+        boxes: list[Box | None] = [None] * len(self.lanes)
         for row in rows:
             open_ = row["completed_ns"] is None and row["error"] is None
             at = self.lane[row["rank"]]
@@ -240,7 +283,7 @@ class _Scene:
             flag = "open"
         slot = self.folding.slots[self.row_of_slot[step.slots[0]]]
         gone = slot.absent(self.folding.matched.groups[slot.group]) if flag == "open" else ()
-        absent = tuple(at for at, ranks in enumerate(self.folding.classes) if boxes[at] is None and {*gone} & {*ranks})
+        absent = tuple(at for at, ranks in enumerate(self.ranks) if boxes[at] is None and {*gone} & {*ranks})
         found = {row["number"] for row in rows if row["number"] is not None}
         number = "/".join(map(str, sorted(found)))
         said = step.text.removeprefix("≠ ").removeprefix("∅ ")
@@ -260,7 +303,8 @@ class _Scene:
         numbers = sorted({row["number"] for row in rows if row["number"] is not None})
         span = f"{numbers[0]}-{numbers[-1]}" if numbers else ""
         ranks = {row["rank"] for row in rows}
-        boxes = [self._pile(folds, rank) if rank in ranks else None for rank in self.first]
+        here = [next((rank for rank in lane if rank in ranks), None) for lane in self.lanes]
+        boxes = [None if rank is None else self._pile(folds, rank) for rank in here]
         return Column(steps[0].slots[0], steps[-1].slots[-1], span, boxes, stack=said, said="all matched")
 
     def _pile(self, folds: Sequence[Fold], rank: int) -> Box:
@@ -274,7 +318,7 @@ class _Scene:
             return focus
         first_open = {
             next((at for at, one in enumerate(columns) if (box := one.boxes[lane]) is not None and box.open), -1)
-            for lane in range(len(self.first))
+            for lane in range(len(self.lanes))
         }
         near = range(0) if focus is None else range(focus - BEFORE, focus + BEHIND)
         found: list[Column] = []
@@ -297,9 +341,11 @@ class _Scene:
 
     def _heap(self, before: Sequence[Column], behind: Column, begin: int, end: int) -> Column:
         """A stack of the slots from `begin` until before `end`, between two columns."""
-        bad = int(read_columns(self.timeline).odd[begin:end].sum())
-        said = f"{bad:,} not alike" if bad else "all matched"
-        boxes: list[Box | None] = [Box(RowKind.FOLD, f"{end - begin:,} rows")] * len(self.first)
+        odd = wrong(self.timeline) if self.unknown else read_columns(self.timeline).odd
+        bad = int(odd[begin:end].sum())
+        said = f"{bad:,} not alike" if bad else "all that is recorded matched" if self.unknown else "all matched"
+        pile = Box(RowKind.FOLD, f"{end - begin:,} rows")
+        boxes = [None if self.unknown.issuperset(ranks) else pile for ranks in self.ranks]
         first, last = [*(one.number.split("-")[-1] for one in before), "0"][0], behind.number.split("-")[0]
         number = f"{int(first) + 1}-{int(last) - 1}" if first.isdigit() and last.isdigit() else ""
         stack = f"{end - begin:,} {'rows' if end - begin > 1 else 'row'}"
@@ -307,7 +353,7 @@ class _Scene:
 
     def _give_sizes(self, focus: int | None, odd: int | None) -> None:
         ends = set()  # of calls that never end, the first and the last of each lane
-        for lane in range(len(self.first)):
+        for lane in range(len(self.lanes)):
             open_ = [at for at, one in enumerate(self.columns) if (box := one.boxes[lane]) is not None and box.open]
             ends.update(open_[:1] + open_[-1:])
         for at, one in enumerate(self.columns):
@@ -325,7 +371,7 @@ class _Scene:
     # ---- where they part
 
     def _lane_of(self, ranks: Sequence[int]) -> int | None:
-        return next((lane for lane, of in enumerate(self.folding.classes) if ranks and set(of) == set(ranks)), None)
+        return next((lane for lane, of in enumerate(self.ranks) if ranks and set(of) == set(ranks)), None)
 
     def _mark(self) -> int | None:
         """Find where the ranks part, and mark the call that is too many there, or put in the one that is missing."""
@@ -343,7 +389,7 @@ class _Scene:
                 return at
         elif odd == self.parting.ranks(shift.behind) and (at := self._at(shift.ahead[0], shift.at)) is not None:
             there = self.columns[at]
-            none: list[Box | None] = [None] * len(self.first)
+            none: list[Box | None] = [None] * len(self.lanes)
             missing = (self.lane[shift.behind[0]], asks_of(extra))
             self.columns.insert(at, Column(there.slot, there.slot, "", none, "open", missing=missing))
             return at
@@ -422,16 +468,22 @@ class _Scene:
             length += len(piece.text)
         return tuple(piece for piece in found if piece.text)
 
-    def _tried(self) -> str:
+    def _tried(self) -> Piece:
         """What came of the edit that the code shows; the story says it at length."""
         edit = next((one for line in self.story.of(LineKind.FIX) for one in line.edits), None)
         if edit is None or edit.tried is None or edit.tried.finished < edit.tried.counts:
-            return "".join(said(line) for line in self.story.of(LineKind.FIX)[:1])
-        return "Tried: both ranks finish." if self.timeline.world_size == 2 else "Tried: every rank finishes."
+            return Piece("".join(said(line) for line in self.story.of(LineKind.FIX)[:1]))
+        many = self.timeline.world_size > 2
+        return Piece("Tried: every rank finishes." if many else "Tried: both ranks finish.", tone="good")
 
-    def _end(self, rank: int) -> tuple[str, str, Tone, str]:
-        end, count = self.timeline.ends[rank], len(self.folding.lanes[rank])
+    def _end(self, lane: Sequence[int]) -> tuple[str, str, Tone, str]:
+        """How most ranks of a lane ended."""
+        ranks = [rank for one in lane for rank in self.folding.lanes[one]]
+        kind, count = Counter(self.timeline.ends[rank].kind for rank in ranks).most_common(1)[0]
+        end = next(end for rank in ranks if (end := self.timeline.ends[rank]).kind is kind)
         many = f"{count} " if count > 1 else ""
+        if self.unknown.issuperset(ranks):
+            return "?", f"{many}no record", "warn", ""
         if end.runs:
             return "…", f"{many}running", "", ""
         match end.kind:

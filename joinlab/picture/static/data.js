@@ -38,10 +38,11 @@ function resolve(run, text) {
   const { scene } = run, pieces = (/** @type {[number, number, string][]} */ some) =>
     some.map(([said, kind, tone]) => [text(said), kind, tone]);
   for (const name of ["title", "measured"]) run[name] = text(run[name]);
-  for (const name of ["file", "tried", "word"]) scene[name] = text(scene[name]);
+  for (const name of ["file", "word"]) scene[name] = text(scene[name]);
+  [scene.head, scene.tried] = [pieces(scene.head), pieces(scene.tried)];
   run.ends = run.ends.map(text);
   scene.names = scene.names.map(text);
-  scene.head = pieces(scene.head);
+  run.names = run.names.map(text);
   scene.story = scene.story.map((/** @type {any} */ [kind, some]) => [kind, pieces(some)]);
   scene.code = scene.code.map((/** @type {any} */ [sign, number, line, here]) =>
     [sign, number, text(line), pieces(here)]);

@@ -104,7 +104,7 @@ export class Every {
   /** Show another run, or the same on another axis, whole. */
   show() {
     this.told.hidden = true;
-    this.lane = Math.min(this.lane, this.run.scene.names.length - 1);
+    this.lane = Math.min(this.lane, this.run.names.length - 1);
     this.fit();
     if (this.selected !== null && this.selected < this.run.columns.rows) this.reveal(this.selected);
   }
@@ -170,11 +170,11 @@ export class Every {
     for (const one of this.axes) one.setAttribute("aria-pressed",
       String((one.dataset.axis === "time") === this.time));
     this.hosts.setAttribute("aria-pressed", String(this.host));
-    this.high = run.scene.names.length > 8 ? 20 : 30;
+    this.high = run.names.length > 8 ? 20 : 30;
     this.pitch = this.high + (this.host ? 12 : 0) + 12;
-    const height = TOP + this.pitch * run.scene.names.length + FOOT;
-    const lanes = covered ? [] : run.scene.names.map((_, lane) => this.drawLane(lane));
-    const names = run.scene.names.map((name, lane) => this.name(name, lane, covered));
+    const height = TOP + this.pitch * run.names.length + FOOT;
+    const lanes = covered ? [] : run.names.map((_, lane) => this.drawLane(lane));
+    const names = run.names.map((name, lane) => this.name(name, lane, covered));
     this.chart.innerHTML = `<svg width="${this.width}" height="${height}" aria-hidden="true">` +
       `${covered ? "" : this.ticks(height)}${this.marked(height)}${lanes.join("")}` +
       `<rect width="${LEFT - 4}" height="${height}" class="jl-plain"/>${names.join("")}</svg>`;
@@ -297,7 +297,7 @@ export class Every {
   /** The whole run as a strip: grey, and what went wrong in colour. */
   overview() {
     const { calls, run } = this, n = 600, rows = Math.max(run.columns.rows, 1),
-      lanes = Math.min(run.scene.names.length, 12);
+      lanes = Math.min(run.names.length, 12);
     if (this.shown !== run) {
       this.shown = run;
       let [grey, bad] = ["", ""];
@@ -333,14 +333,14 @@ export class Every {
   titled(i) {
     const { calls, run } = this, flags = calls.flags[i], how = flags & FAILED ? ", failed" : flags & OPEN
       ? ", never ends" : "";
-    return `${run.scene.names[laneOf(calls, i)]}: ${run.columns.codes[calls.code[i]].label}${how}` +
+    return `${run.names[laneOf(calls, i)]}: ${run.columns.codes[calls.code[i]].label}${how}` +
       (flags & 2 ? ", meets what it should not" : "");
   }
 
   said() {
     if (this.selected === null) return "nothing selected";
     const i = members(this.calls, this.selected).get(this.lane);
-    const what = i === undefined ? `${this.run.scene.names[this.lane]}: issued no call here` : this.titled(i);
+    const what = i === undefined ? `${this.run.names[this.lane]}: issued no call here` : this.titled(i);
     return `row ${this.selected + 1} of ${this.run.columns.rows}. ${what}`;
   }
 
@@ -348,7 +348,7 @@ export class Every {
   pick(event) {
     const box = this.chart.getBoundingClientRect(), at = this.unitAt(event), { calls } = this;
     const lane = Math.floor((event.clientY - box.top - TOP) / this.pitch);
-    if (at < 0 || lane < 0 || lane >= this.run.scene.names.length || this.view.covered.length) return;
+    if (at < 0 || lane < 0 || lane >= this.run.names.length || this.view.covered.length) return;
     this.lane = lane;
     let [found, near] = [-1, Infinity];
     for (let i = calls.starts[lane]; i < calls.starts[lane + 1]; i++) {
@@ -421,7 +421,7 @@ export class Every {
         if (!known.has(key)) {
           const group = factsIn(view.data, run, slot, lane, calls.code[i]).find(([name]) =>
             name.startsWith("group"))?.[1] ?? "";
-          const kind = view.data.looks.kinds[code.kind], who = run.scene.names[lane];
+          const kind = view.data.looks.kinds[code.kind], who = run.names[lane];
           const text = `${code.label} ${who} ${kind} group ${group}`.toLowerCase();
           known.set(key, words.every((word) => text.includes(word)));
         }
@@ -438,7 +438,7 @@ export class Every {
   /** @param {KeyboardEvent} event */
   pressed(event) {
     if (event.ctrlKey || event.metaKey || event.altKey || this.view.covered.length) return;
-    const here = this.selected ?? -1, last = this.run.columns.rows - 1, lanes = this.run.scene.names.length;
+    const here = this.selected ?? -1, last = this.run.columns.rows - 1, lanes = this.run.names.length;
     const go = (/** @type {number} */ to) => this.select(clamp(to, 0, last));
     const cross = (/** @type {number} */ by) => { this.lane = clamp(this.lane + by, 0, lanes - 1);
       go(Math.max(here, 0)); };

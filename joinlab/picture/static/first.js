@@ -13,6 +13,7 @@ import { fill, kindStyle, program, tellSlot } from "./told.js";
 const PHONE = 740; // px: of narrower views the lanes run down, since how each rank ended would be cut
 const PADDING = 20; // of the view, left and right
 const TURNED = "joinlab: turned";
+const DOTS = 64; // of more ranks, a lane names its own in words
 
 /** What the reader chose last, on this page or another. */
 function remembered() {
@@ -239,21 +240,23 @@ export class First {
   /** @param {number} lane @param {string} name */
   laneName(lane, name) {
     const { ranks } = this.run.scene;
-    return ranks[lane].length > 3 ? `${ranks[lane].length} ranks` : name;
+    return ranks[lane].length > 3 && name.startsWith("ranks") ? `${ranks[lane].length} ranks` : name;
   }
 
   /** px that a head takes. @param {number} lane @returns {number} */
   headHeight(lane) {
-    const { ranks, world, inputs } = this.run.scene;
-    return ranks.length < world ? 46 : inputs[lane] === null ? 22 : 42;
+    const said = this.head(lane);
+    return said.startsWith("<svg") ? 46 : said ? 42 : 22;
   }
 
   /** Below the name of a lane: how many inputs it had, or which ranks it stands for. @param {number} lane */
   head(lane) {
-    const { ranks, world, odd, inputs } = this.run.scene;
-    if (ranks.length === world || ranks.length > 8) { // dots would lie over other lanes
-      const n = inputs[lane];
-      return n === null ? "" : `<span class="jl-soft">${n} input${n === 1 ? "" : "s"}</span>`;
+    const { ranks, world, odd, inputs, names } = this.run.scene, all = names[lane].replace("ranks ", "");
+    if (ranks.length === world || world > DOTS) {
+      const n = inputs[lane], given = n === null ? "" : `${n} input${n === 1 ? "" : "s"}`;
+      const said = ranks[lane].length > 3 && names[lane] !== all ? all : given;
+      const short = said.length < 26 ? said : `${said.slice(0, 24)}…`;
+      return tag("span", { class: "jl-soft", title: esc(said) }, esc(short));
     }
     const many = world > 8, step = many ? 9 : this.scene.phone ? 15 : 20;
     const per = many ? 2 * Math.ceil(Math.sqrt(world)) : 8;
@@ -454,7 +457,7 @@ export class First {
       const no = `<span class="jl-no">${sign === "+" ? "+" : number}</span>`;
       return `${skipped}<div class="${look}">${no}${shown}${this.covered.length ? "" : tags.join("")}</div>`;
     });
-    const said = this.covered.length ? "" : tried, below = said ? `<p class="jl-do">${coded(said)}</p>` : "";
+    const below = tried[0][0] && !this.covered.length ? `<p class="jl-do">${this.pieces(tried)}</p>` : "";
     const about = { class: "jl-code", role: "region", "aria-label": `The lines of ${esc(file)}` };
     this.low.innerHTML = (lines.length ? tag("div", about, lines.join("")) : "") + below;
     requestAnimationFrame(() => { // one that scrolls takes the focus

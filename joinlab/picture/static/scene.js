@@ -52,7 +52,8 @@ export class Scene {
     this.covered = new Set(covered);
     this.columns = covered.length ? [] : columnsOf(run);
     this.n = run.scene.names.length;
-    const few = this.n < 3, between = turned ? (phone ? 36 : few ? 72 : 28) : few ? 68 : this.n < 5 ? 44 : 30;
+    const few = this.n < 3, apart = this.n < 5 ? 44 : this.n < 7 ? 30 : 20;
+    const between = turned ? (phone ? 36 : few ? 72 : 28) : few ? 68 : apart;
     if (turned) {
       this.t0 = phone ? 78 : 88;
       this.side = 64;
@@ -225,7 +226,7 @@ export class Scene {
   /** @param {Placed} one */
   stack(one) {
     const wrong = one.flag === "wrong", colour = wrong ? "var(--bad)" : "var(--soft)";
-    const sub = wrong && this.thick >= 50 && !this.turned ? one.said : "";
+    const sub = wrong && this.thick >= 50 && !this.turned && widthOf(one.said, 13) < one.w ? one.said : "";
     return one.boxes.map((box, lane) => {
       if (!box) return "";
       const q = this.box(one, lane), w = q.w - 8;
@@ -270,7 +271,7 @@ export class Scene {
     const drawn = plate + rect(q, { ...look, mask: box.open && `url(#${this.name}-fade)` });
     if (slim) return drawn;
     const how = { size: big ? 17 : 14, bold: loud || extra, sub: this.under(one, box, lane) };
-    const left = box.open && !loud && !this.turned, where = { ...q, cx: q.cx - more / 2 };
+    const left = box.open && !loud && !this.turned, where = { ...q, w: q.w - more, cx: q.cx - more / 2 };
     return drawn + this.words(where, box.label, `var(--jl-i${box.kind})`, { ...how, left });
   }
 

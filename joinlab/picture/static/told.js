@@ -30,12 +30,12 @@ export function tellSlot(section, data, run, slot, title, how) {
   /** Of many lanes, those with nothing different to say have one card.
    * @type {Map<string, [number[], string]>} */
   const cards = new Map();
-  run.scene.names.forEach((_, lane) => {
-    const [key, html] = card(data, run, calls, slot, lane, of.get(lane)), same = run.scene.names.length > 4
+  run.names.forEach((_, lane) => {
+    const [key, html] = card(data, run, calls, slot, lane, of.get(lane)), same = run.names.length > 4
       ? key : `${lane}`;
     cards.set(same, [[...(cards.get(same)?.[0] ?? []), lane], cards.get(same)?.[1] ?? html]);
   });
-  const who = (/** @type {number[]} */ lanes) => lanes.map((lane) => run.scene.names[lane]).join(", ");
+  const who = (/** @type {number[]} */ lanes) => lanes.map((lane) => run.names[lane]).join(", ");
   fill(section, title, how, [...cards.values()]
     .map(([lanes, html]) => `<p class="jl-h">${esc(who(lanes))}</p>${html}`));
 }
@@ -79,7 +79,7 @@ export function program(run, covered) {
     const ended = new Map();
     for (const [lane, lines] of covered ? [] : run.ended.entries())
       for (const one of linesOf(run, lines)) if (one.source === source)
-        ended.set(one.line, [...(ended.get(one.line) ?? []), `${run.scene.names[lane]}: ${run.ends[lane]}`]);
+        ended.set(one.line, [...(ended.get(one.line) ?? []), `${run.names[lane]}: ${run.ends[lane]}`]);
     const lines = source.text.split("\n").map((text, i) => {
       const said = ended.get(source.first_line + i)?.join("; ");
       const mark = said ? `<span class="jl-tag">${esc(said)}</span>` : "";

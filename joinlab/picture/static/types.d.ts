@@ -2,7 +2,9 @@
 
 /** One run, as joinlab/picture/lane_data.py writes it and data.js reads it, texts in place of numbers. */
 interface RawRun {
-  title: string; measured: string; modelled: boolean; ends: string[]; scene: RawScene; zero: number;
+  title: string; measured: string; modelled: boolean; scene: RawScene; zero: number;
+  /** Of every lane of `columns`; the first screen's may be fewer. */
+  names: string[]; ends: string[];
   /** By lane: the lines that led to the call in which it ended, a number into `lines`. */
   ended: number[];
   sources: { name: string; first_line: number; text: string | null }[];
@@ -83,7 +85,7 @@ interface RawScene {
   odd: number | null;
   ends: [sign: string, word: string, tone: string, more: string][]; file: string;
   code: [sign: string, number: number | null, text: string, here: ScenePiece[]][];
-  word: string; tried: string;
+  word: string; tried: ScenePiece[];
   story: [kind: string, pieces: ScenePiece[]][];
   ranks: number[][]; world: number; inputs: (number | null)[];
 }
