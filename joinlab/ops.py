@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict, assert_never
 
 MAX_VALUES = 16
 """Values are kept for calls whose tensors hold at most this many elements together."""
@@ -111,6 +111,21 @@ POINT_TO_POINT = frozenset(op for op in Op if FACTS[op].point_to_point)
 def op_of(name: str) -> Op | None:
     """The op of that name; None for one that this version does not know, as another tool's file may have."""
     return Op(name) if name in FACTS else None
+
+
+def waits_for(op: Op, me: int, root: int, everyone: Sequence[int]) -> Sequence[int]:
+    """Those whose input the result at `me` depends on, on any backend; all are places, or all are global ranks."""
+    match FACTS[op].needs:
+        case Needs.EVERYONE:
+            return everyone
+        case Needs.AT_ROOT:
+            return everyone if me == root else (me,)
+        case Needs.FROM_ROOT:
+            return (root,)
+        case Needs.PEER:
+            return (me,)
+        case _ as never:
+            assert_never(never)
 
 
 GLOO_THREADS = 2

@@ -14,7 +14,7 @@ from typing import Any, assert_never
 import numpy as np
 import torch
 
-from joinlab.ops import FACTS, POINT_TO_POINT, Needs, Op, encode_values
+from joinlab.ops import POINT_TO_POINT, Op, encode_values
 from joinlab.program.process_group import METHODS, tensors_in, values_in
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -196,18 +196,3 @@ def move(op: Op, parts: Sequence[Part], root: int) -> None:
             raise ValueError(f"a {op} does more, or less, than to move bytes between all ranks")
         case _:
             assert_never(op)
-
-
-def waits_for(op: Op, place: int, root: int, size: int) -> Sequence[int]:
-    """Places whose input the result at `place` depends on, on any backend."""
-    match FACTS[op].needs:
-        case Needs.EVERYONE:
-            return range(size)
-        case Needs.AT_ROOT:
-            return range(size) if place == root else (place,)
-        case Needs.FROM_ROOT:
-            return (root,)
-        case Needs.PEER:
-            return (place,)
-        case _ as never:
-            assert_never(never)

@@ -34,12 +34,12 @@ from typing import Any
 import torch
 
 from joinlab.backend.model import EmulatedCall, Machine
-from joinlab.backend.payload import Part, agree, len_of, look, move, read, waits_for, write
+from joinlab.backend.payload import Part, agree, len_of, look, move, read, write
 from joinlab.gloo.checks import check
 from joinlab.gloo.jobs import Job, jobs_of
 from joinlab.gloo.network import Buffer, Network, Waits, advance
 from joinlab.gloo.programs import program, summed, summed_sparse
-from joinlab.ops import FACTS, GLOO_THREADS, POINT_TO_POINT, Op
+from joinlab.ops import FACTS, GLOO_THREADS, POINT_TO_POINT, Op, waits_for
 
 
 class Task:
@@ -289,7 +289,7 @@ class GlooFabric:
         starts = [task.at_ns for task in tasks]
         latest = max(starts)
         for place, task in enumerate(tasks):
-            needed = waits_for(op, place, one.root, self.size)
+            needed = waits_for(op, place, one.root, range(self.size))
             both = place == one.root or len(needed) == self.size  # a root's sends wait for their receivers
             task.at_ns = latest if both else max(starts[place], *(starts[other] for other in needed))
         for task in tasks:

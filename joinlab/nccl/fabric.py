@@ -29,13 +29,13 @@ import torch
 import torch.distributed as dist
 
 from joinlab.backend.model import EmulatedCall, Machine, Rank
-from joinlab.backend.payload import Bytes, Part, agree, len_of, look, move, waits_for, write
+from joinlab.backend.payload import Bytes, Part, agree, len_of, look, move, write
 from joinlab.nccl.checks import check
 from joinlab.nccl.connections import Connections
 from joinlab.nccl.kernels import Kernels
 from joinlab.nccl.motion import Motion, Wiring, reducing, steps_to_peers
 from joinlab.nccl.ring import Ring, chunk_bytes
-from joinlab.ops import FACTS, POINT_TO_POINT, Needs, Op
+from joinlab.ops import FACTS, POINT_TO_POINT, Needs, Op, waits_for
 
 
 class Communicator:
@@ -82,11 +82,8 @@ class Communicator:
         """The host waits for the hosts of new peers, see `connections`."""
         if self.size == 1:
             return
-        parts = [(call, part) for call in calls for part in call.parts]
-        steps = [step for call, part in parts for step in steps_to_peers(call, part, place, self.size)]
-        sends = {step.peer for step in steps if step.peer is not None and step.send is not None}
-        recvs = {step.peer for step in steps if step.peer is not None and step.recv is not None}
-        self._connections.make(place, sends, recvs, calls)
+        steps = [step for call in calls for part in call.parts for step in steps_to_peers(call, part, place, self.size)]
+        self._connections.make(place, steps, calls)
 
     def submit(self, place: int, calls: list[EmulatedCall]) -> None:
         """A rank issues calls as one: run what can run."""
@@ -158,7 +155,9 @@ class Communicator:
         for place, call in enumerate(calls):
             start = latest
             if facts.needs is not Needs.EVERYONE:
-                start = max(starts[place], *(starts[other] for other in waits_for(one.op, place, one.root, self.size)))
+                start = max(
+                    starts[place], *(starts[other] for other in waits_for(one.op, place, one.root, range(self.size)))
+                )
             self._free_ns[place] = start + cost
             call.complete(start + cost)
 

@@ -26,7 +26,7 @@ from joinlab.backend.clock import Costs
 from joinlab.backend.model import EmulatedCall
 from joinlab.backend.payload import Bytes, Part, len_of, read, write
 from joinlab.nccl.kernels import Kernels, Memory
-from joinlab.nccl.ring import LINE_BYTES, LL_BYTES, Step, Transfer, chunk_bytes, lines_of, steps
+from joinlab.nccl.ring import LINE_BYTES, LL_BYTES, Step, Transfer, chunk_bytes, lines_of, peer_steps, steps
 from joinlab.ops import POINT_TO_POINT, Op
 
 
@@ -143,7 +143,7 @@ class _Piece:
         self._result: Bytes | None = None
         match call.op:
             case Op.SEND | Op.RECV | Op.GATHER | Op.SCATTER | Op.ALL_TO_ALL:
-                self.steps: list[Step] = steps_to_peers(call, part, place, self._size)
+                self.steps: Sequence[Step] = steps_to_peers(call, part, place, self._size)
                 if self._size == 1:
                     self._copy_own()
                 return
@@ -268,31 +268,14 @@ class _Piece:
         return incoming
 
 
-def steps_to_peers(call: EmulatedCall, part: Part, place: int, size: int) -> list[Step]:
+def steps_to_peers(call: EmulatedCall, part: Part, place: int, size: int) -> Sequence[Step]:
     """The steps of a call that NCCL makes of sends and recvs."""
     if call.op in POINT_TO_POINT:
-        return _pair_steps(call, part, 1 - place if size == 2 else call.source_place)
-    return _peer_steps(call, part, place, size)
+        lines, peer = lines_of(part.nbytes()), 1 - place if size == 2 else call.source_place
+        return [Step(None, lines, peer) if call.op is Op.SEND else Step(lines, None, peer)]
+    return peer_steps(call.op, place, size, call.root, _by_place(part.ins, size), _by_place(part.outs, size))
 
 
-def _pair_steps(call: EmulatedCall, part: Part, peer: int) -> list[Step]:
-    lines = lines_of(part.nbytes())
-    return [Step(None, lines, peer) if call.op is Op.SEND else Step(lines, None, peer)]
-
-
-def _peer_steps(call: EmulatedCall, part: Part, place: int, size: int) -> list[Step]:
-    """Sends first, then recvs: NCCL runs them side by side, and buffers small sends."""
-    others = [(place + turn) % size for turn in range(1, size)]
-    rooted = call.op is not Op.ALL_TO_ALL
-    sends: list[Step] = []
-    recvs: list[Step] = []
-    if call.op is Op.GATHER and place != call.root:
-        sends = [Step(None, lines_of(sum(map(len_of, part.ins))), call.root)]
-    elif call.op is Op.SCATTER and place != call.root:
-        recvs = [Step(lines_of(sum(map(len_of, part.outs))), None, call.root)]
-    if call.op is Op.ALL_TO_ALL or (call.op is Op.SCATTER and place == call.root):
-        sends = [Step(None, lines_of(len_of(part.ins[other])), other) for other in others]
-    if call.op is Op.ALL_TO_ALL or (call.op is Op.GATHER and place == call.root):
-        recvs = [Step(lines_of(len_of(part.outs[other])), None, other) for other in others]
-    assert rooted or len(sends) == len(recvs)
-    return [step for step in (*sends, *recvs) if step.recv or step.send]
+def _by_place(tensors: Sequence[torch.Tensor], size: int) -> Sequence[int]:
+    """Bytes for each place: of a tensor each, or of the one that there is."""
+    return [len_of(tensor) for tensor in tensors] if len(tensors) == size else [sum(map(len_of, tensors))] * size

@@ -19,7 +19,7 @@ without them, to see which of the calls that were issued can complete.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, assert_never
 
@@ -168,6 +168,52 @@ def _all_reduce(place: int, size: int, nbytes: int, align: int) -> tuple[Step, .
     sends = [lines(place - 1 - turn) for turn in range(turns)]
     recvs = [lines(place - 2 - turn) for turn in range(turns)]
     return (Step(None, sends[0]), *(Step(*pair) for pair in zip(recvs, sends[1:], strict=False)), Step(recvs[-1], None))
+
+
+def peer_steps(op: Op, place: int, size: int, root: int, out: Sequence[int], into: Sequence[int]) -> tuple[Step, ...]:
+    """The steps of a gather, scatter or all_to_all, of which NCCL makes sends and recvs.
+
+    out, into  bytes that would go to, and come from, each place
+
+    Sends first, then recvs: NCCL runs them side by side, and buffers small sends.
+    """
+    others = [(place + turn) % size for turn in range(1, size)]
+    to_all = op is Op.ALL_TO_ALL or (op is Op.SCATTER and place == root)
+    from_all = op is Op.ALL_TO_ALL or (op is Op.GATHER and place == root)
+    targets = others if to_all else [root] if op is Op.GATHER and place != root else []
+    sources = others if from_all else [root] if op is Op.SCATTER and place != root else []
+    sends = [Step(None, lines_of(out[peer]), peer) for peer in targets if out[peer]]
+    return (*sends, *(Step(lines_of(into[peer]), None, peer) for peer in sources if into[peer]))
+
+
+Word = tuple[int, int, int, int]
+"""(from, to, distance, round): what one host tells another to connect the two."""
+
+
+def words(place: int, size: int, sends: Collection[int], recvs: Collection[int]) -> Iterator[list[tuple[Word, Word]]]:
+    """What a host tells, and then hears, at each distance, to connect to these places.
+
+    Rings are connected when the communicator is made. Pairs are not: the first gather, scatter, all_to_all or batch of
+    sends and recvs that needs a pair sets it up. For one distance after the other, a host tells the rank so far behind
+    it, from which it receives, and the rank so far ahead, to which it sends, and waits until it has heard the same:
+
+        3 ranks, gather to 0    distance 1    rank 2 tells 0 and hears it    rank 0 tells 2 and hears it
+                                distance 2    rank 1 tells 0 and hears it    rank 0 tells 1 and hears it
+
+    If rank 2 never comes, rank 0 stands at distance 1, so rank 1 does not hear from it either. All this is inside the
+    call: a rank that waits so does not reach its next one, and the watchdog sees nothing, since no work is enqueued.
+
+    Source: ncclTransportP2pSetup in src/transport.cc, called by ncclGroupCommPreconnect in src/group.cc, v2.29.7-1; the
+    second round is its last loop. Modelled, not measured: no GPU was at hand.
+    """
+    for turn in (0, 1):
+        for distance in range(1, size):
+            ahead, behind = (place + distance) % size, (place - distance) % size
+            peers = [behind] if behind in recvs else []
+            if ahead in sends and ahead not in peers:
+                peers.append(ahead)
+            if peers:
+                yield [((place, peer, distance, turn), (peer, place, distance, turn)) for peer in peers]
 
 
 class Transfer(Protocol):

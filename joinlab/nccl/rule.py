@@ -16,21 +16,23 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
 from math import factorial, prod
-from typing import assert_never
 
-from joinlab.backend.calls import Blocked, Blocker, GroupCalls, IssuedCall, Pair, is_list
+from joinlab.backend.calls import Blocked, Blocker, GroupCalls, IssuedCall, is_list
 from joinlab.nccl.ring import (
     MOST_ORDERS,
     SMALL_BYTES,
     TUNED_RANKS,
     Ring,
     Step,
+    Word,
     aligns,
     lines_of,
     most_ll_bytes,
+    peer_steps,
     steps,
+    words,
 )
-from joinlab.ops import FACTS, Needs, Op, op_of
+from joinlab.ops import FACTS, Needs, Op, op_of, waits_for
 
 First = dict[int, tuple[int, tuple[Blocker, ...]]]
 """Per rank: place of its first call that cannot complete, and which ranks are the reason."""
@@ -155,22 +157,11 @@ def _pairwise(call: IssuedCall) -> bool:
 
 def _needed(call: IssuedCall, missing: Sequence[int]) -> Sequence[int]:
     """The missing ranks whose data `call` needs with every algorithm of NCCL's."""
-    if call.elements == 0:
-        return ()
     op = op_of(call.op)
-    if op is None or op is Op.ALL_TO_ALL:  # ranks may send each other nothing
+    if op is None or op is Op.ALL_TO_ALL or call.elements == 0:  # in an all_to_all ranks may send each other nothing
         return ()
-    match FACTS[op].needs:
-        case Needs.EVERYONE:
-            return missing
-        case Needs.AT_ROOT:
-            return missing if call.rank == call.root else ()
-        case Needs.FROM_ROOT:
-            return (call.root,) if call.root is not None and call.root in missing else ()
-        case Needs.PEER:
-            return ()
-        case _ as never:
-            assert_never(never)
+    root = -1 if call.root is None else call.root
+    return [rank for rank in waits_for(op, call.rank, root, missing) if rank in missing]
 
 
 # ---------------------------------------------------------------- calls that do not fit: let them run on the ring
@@ -323,58 +314,12 @@ def _steps_of(
 
 def _steps_to_peers(call: IssuedCall, op: Op, place: int, size: int, root: int) -> tuple[Step, ...] | None:
     """The steps of a gather, scatter or all_to_all, whose record holds what the rank puts in, or else what it gets."""
-    nbytes, tensors = call.nbytes or 0, len(call.shape or ())
-    others = [peer for peer in range(size) if peer != place]
-    match op:
-        case Op.GATHER:
-            out, into = ({}, dict.fromkeys(others, nbytes)) if place == root else ({root: nbytes}, {})
-        case Op.SCATTER:
-            out, into = (dict.fromkeys(others, nbytes // size), {}) if place == root else ({}, {root: nbytes})
-        case _:
-            if tensors != size or len({repr(one) for one in call.shape or ()}) > 1:
-                return None  # how much goes to whom is not recorded
-            out = into = dict.fromkeys(others, nbytes // size)
-    return peer_steps(place, size, out, into)
-
-
-def peer_steps(place: int, size: int, out: Mapping[int, int], into: Mapping[int, int]) -> tuple[Step, ...]:
-    """The steps of a call that NCCL makes of sends and recvs, given how many bytes go to and come from which place.
-
-    Sends first, then recvs: NCCL runs them side by side, and buffers small sends.
-    """
-    others = [(place + turn) % size for turn in range(1, size)]
-    sends = [Step(None, lines_of(out[peer]), peer) for peer in others if out.get(peer)]
-    return (*sends, *(Step(lines_of(into[peer]), None, peer) for peer in others if into.get(peer)))
-
-
-Word = tuple[int, int, int, int]
-"""(from, to, distance, round): what one host tells another to connect the two."""
-
-
-def words(place: int, size: int, sends: Collection[int], recvs: Collection[int]) -> Iterator[list[tuple[Word, Word]]]:
-    """What a host tells, and then hears, at each distance, to connect to these places.
-
-    Rings are connected when the communicator is made. Pairs are not: the first gather, scatter, all_to_all or batch of
-    sends and recvs that needs a pair sets it up. For one distance after the other, a host tells the rank so far behind
-    it, from which it receives, and the rank so far ahead, to which it sends, and waits until it has heard the same:
-
-        3 ranks, gather to 0    distance 1    rank 2 tells 0 and hears it    rank 0 tells 2 and hears it
-                                distance 2    rank 1 tells 0 and hears it    rank 0 tells 1 and hears it
-
-    If rank 2 never comes, rank 0 stands at distance 1, so rank 1 does not hear from it either. All this is inside the
-    call: a rank that waits so does not reach its next one, and the watchdog sees nothing, since no work is enqueued.
-
-    Source: ncclTransportP2pSetup in src/transport.cc, called by ncclGroupCommPreconnect in src/group.cc, v2.29.7-1; the
-    second round is its last loop. Modelled, not measured: no GPU was at hand.
-    """
-    for turn in (0, 1):
-        for distance in range(1, size):
-            ahead, behind = (place + distance) % size, (place - distance) % size
-            peers = [behind] if behind in recvs else []
-            if ahead in sends and ahead not in peers:
-                peers.append(ahead)
-            if peers:
-                yield [((place, peer, distance, turn), (peer, place, distance, turn)) for peer in peers]
+    each = call.nbytes or 0
+    if op is Op.ALL_TO_ALL and (len(call.shape or ()) != size or len({repr(one) for one in call.shape or ()}) > 1):
+        return None  # how much goes to whom is not recorded
+    if op is Op.ALL_TO_ALL or (op is Op.SCATTER and place == root):
+        each //= size
+    return peer_steps(op, place, size, root, [each] * size, [each] * size)
 
 
 def _connected(group: GroupCalls, start: int) -> dict[int, int]:
@@ -434,24 +379,46 @@ def _pairs(group: GroupCalls, running: GroupCalls, absent: Sequence[int]) -> Blo
     """Recvs without a send, and sends to a rank that never met the sender: until then the two are not connected.
 
     running  the group without the calls that are held, which do connect the two
+
+    NCCL knows no tags. A gather, scatter or all_to_all of the other rank may have connected the two, or feed a recv:
+    then nothing is claimed.
     """
-    sends, sent = _counts(group.sends), _counts(running.sends)
+    sent = Counter((source, target) for (source, target, _), calls in running.sends.items() for _ in calls)
     recvs: dict[tuple[int, int], list[IssuedCall]] = {}
     for (source, target, _), calls in group.recvs.items():
         recvs.setdefault((source, target), []).extend(calls)
-    found: dict[tuple[int, int], tuple[Blocker, ...]] = {}
+    stuck: list[tuple[IssuedCall, int]] = []
     for (source, target), calls in recvs.items():
         calls.sort(key=lambda call: call.seq)
-        waiting = calls[sent.get((source, target), 0) :]
-        if not _feeds(group, source, target):
-            found.update({(target, call.seq): (Blocker(source, None),) for call in waiting if call.elements != 0})
+        stuck += [(call, source) for call in calls[sent[source, target] :]]
+    back = {(target, source) for source, target, _ in group.sends}
     for (source, target, _), calls in group.sends.items():
-        if target in absent or not (
-            sends.get((target, source)) or recvs.get((source, target)) or _meets(group, target, source)
-        ):
-            found.update({(source, call.seq): (Blocker(target, None),) for call in calls if call.elements != 0})
-    every = (call for one in (*recvs.values(), *group.sends.values()) for call in one)
+        if target in absent or not {(source, target)} & (back | recvs.keys()):
+            stuck += [(call, target) for call in calls]
+    found = {
+        (call.rank, call.seq): (Blocker(other, None),)
+        for call, other in stuck
+        if call.elements != 0 and call.rank not in _partners(group, other, sends=call.op == Op.RECV)
+    }
+    every = (call for side in (group.recvs, group.sends) for calls in side.values() for call in calls)
     return {} if any(call.completed and (call.rank, call.seq) in found for call in every) else found
+
+
+def _partners(group: GroupCalls, rank: int, sends: bool) -> Collection[int]:
+    """The ranks that a gather, scatter or all_to_all of `rank` may send to; without `sends`, exchange anything with."""
+    ranks = group.ranks
+    found: set[int] = set()
+    for call in group.collectives.get(rank, ()):
+        op = op_of(call.op)
+        if op is None or (FACTS[op].pairwise and FACTS[op].rooted and call.root not in ranks):
+            return ranks
+        if FACTS[op].pairwise:
+            root = ranks.index(call.root) if call.root in ranks else 0
+            steps_of_it = _steps_to_peers(call, op, ranks.index(rank), len(ranks), root)
+            if steps_of_it is None:
+                return ranks
+            found |= {ranks[step.peer] for step in steps_of_it if step.peer is not None and (step.send or not sends)}
+    return found
 
 
 def _own_pairs(group: GroupCalls) -> Blocked:
@@ -500,42 +467,3 @@ P2P_LL_BYTES = 16 * 1024
 """Up to this size NCCL sends a message of two ranks by LL: NCCL_P2P_LL_THRESHOLD (src/enqueue.cc, v2.29.7-1)."""
 
 _MOST_LINES = 1 << 62
-
-
-def _counts(sends: Mapping[Pair, Sequence[IssuedCall]]) -> Counter[tuple[int, int]]:
-    """How many sends there are, by sender and receiver: NCCL knows no tags."""
-    found = Counter[tuple[int, int]]()
-    for (source, target, _), calls in sends.items():
-        found[source, target] += len(calls)
-    return found
-
-
-def _meets(group: GroupCalls, rank: int, peer: int) -> bool:
-    """Whether a gather, scatter or all_to_all of `rank` may have connected it with `peer`."""
-    return any(_may_reach(group, rank, peer, call, sends=False) for call in group.collectives.get(rank, ()))
-
-
-def _feeds(group: GroupCalls, rank: int, peer: int) -> bool:
-    """Whether a gather, scatter or all_to_all of `rank` may send what a recv of `peer` waits for.
-
-    Those that all ranks have completed have not: their messages met each other, or as many others.
-    """
-    lanes = group.collectives.values()
-    return any(
-        _may_reach(group, rank, peer, call, sends=True)
-        for index, call in enumerate(group.collectives.get(rank, ()))
-        if not all(index < len(lane) and lane[index].completed for lane in lanes)
-    )
-
-
-def _may_reach(group: GroupCalls, rank: int, peer: int, call: IssuedCall, sends: bool) -> bool:
-    """Whether `call` of `rank` may send to `peer`, or, without `sends`, exchange anything with it."""
-    op = op_of(call.op)
-    if op is None or (FACTS[op].pairwise and FACTS[op].rooted and call.root not in group.ranks):
-        return True
-    if not FACTS[op].pairwise:
-        return False
-    place, other = group.ranks.index(rank), group.ranks.index(peer)
-    root = group.ranks.index(call.root) if call.root in group.ranks else 0
-    found = _steps_to_peers(call, op, place, len(group.ranks), root)
-    return found is None or any(step.peer == other and (step.send or not sends) for step in found)
