@@ -40,10 +40,9 @@ def said(page: Any, text: str) -> list[str]:
 def test_an_excerpt_is_told_as_python_tells_it(page: Any, name: str) -> None:
     path = LOGS / f"{name}.log"
     headline, *more = said(page, path.read_bytes().decode())
-    story = str(joinlab.diagnose(loaded(path))).splitlines()
-    assert headline == story[0] == TOLD[name]
-    kept = [line.partition("   ")[2].strip() for line in story[1:] if line.lstrip().startswith(("WHY", "NOTE"))]
-    assert more == kept
+    lines = joinlab.diagnose(loaded(path)).plain()["lines"]
+    assert headline == lines[0]["text"] == TOLD[name]
+    assert more == [line["text"] for kind in ("cause", "note") for line in lines if line["kind"] == kind]
 
 
 @pytest.mark.parametrize("text", [(LOGS / "nothing.log").read_text(), "Rank 3 is slow; last enqueued work: 12\n"])

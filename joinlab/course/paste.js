@@ -10,11 +10,12 @@ function tell(text, tables) {
   if (!told.ranks.size) return { headline: "", more: [] };
   const say = sayer(tables.sentences);
   const headline = failed(told, tables, say) || parted(told, tables, say) || victims(told, tables, say)
-    || alike(told, say);
+    || stood(told, tables, say) || alike(told, say);
   const notes = told.notes.size ? ` (${[...told.notes].sort().join("; ")})` : "";
   const of = `text of ${told.sources.join(", ")}${notes}`;
   const reach = say("reach", { of }) + (missing.length ? say("missing", { who: who(missing) }) : "");
-  return { headline: sentence(headline), more: [...enqueued(told, say), reach].map(sentence) };
+  const more = [...enqueued(told, say), ...stands(told, tables, say), reach];
+  return { headline: sentence(headline), more: more.map(sentence) };
 }
 
 // ---- what the lines say
@@ -23,7 +24,7 @@ function read(text, tables) {
   const all = (name, within) => [...within.matchAll(new RegExp(tables.patterns[name], "gm"))]
     .map((one) => ({ ...one.groups, at: one.index, all: one[0] }));
   const op = (name) => tables.ops[name.toLowerCase().replace(new RegExp(tables.noise, "g"), "")];
-  const told = { calls: new Map(), progress: {}, sizes: {}, names: {}, raised: {}, ended: {}, places: {},
+  const told = { calls: new Map(), progress: {}, sizes: {}, names: {}, raised: {}, ended: {}, stands: {},
     late: new Set(), ranks: new Set(), sources: [], notes: new Set(), size: 0 };
   const call = (group, rank, number, name, shape, error) => {
     const key = [group, rank, number].join();
@@ -137,24 +138,45 @@ function read(text, tables) {
     },
     "tracebacks and stacks": () => {
       const lines = {};
+      let process;
       for (const line of text.split("\n")) {
-        const one = all("prefix", line)[0], rank = one && (one.rank || one.local || one.task);
-        if (rank) (lines[rank] ??= []).push(line.slice(one.all.length));
-        if (one?.local && line.includes("Traceback")) told.notes.add("ranks count within a host");
+        const one = all("prefix", line)[0], dumped = all("process", line)[0];
+        if (dumped) process = dumped.local;
+        const rank = one?.rank || one?.local || one?.task || process;
+        if (rank) (lines[rank] ??= []).push(one ? line.slice(one.all.length) : line);
+        const within = (one?.local && line.includes("Traceback")) || (dumped && process);
+        if (within) told.notes.add("ranks count within a host");
       }
-      const own = (frame) => !new RegExp(tables.library).test(frame.file);
-      const raised = Object.entries(lines).flatMap(([rank, those]) =>
-        all("raised", `${those.join("\n")}\n`).map((one) => ({ rank, ...one })));
-      for (const one of raised) {
-        told.raised[one.rank] = one.text;
-        told.places[one.rank] = all("frame", one.frames).findLast(own);
+      let some = false;
+      for (const [rank, those] of Object.entries(lines)) {
+        const mine = `${those.join("\n")}\n`;
+        for (const one of all("raised", mine)) {
+          told.raised[rank] = one.text;
+          told.stands[rank] = all("frame", one.frames).reverse();
+          some = true;
+        }
+        const stack = mainThread(mine, all);
+        if (stack.length) [told.stands[rank], some] = [stack, true];
       }
-      return raised.length;
+      return some;
     },
   };
   for (const [source, reader] of Object.entries(readers)) if (reader()) told.sources.push(source);
   finish(told, tables);
   return told;
+}
+
+/** The frames of the main thread, innermost first, as faulthandler and py-spy write it. */
+function mainThread(text, all) {
+  const heads = all("thread", text);
+  let last = [];
+  for (const [at, head] of heads.entries()) {
+    const body = text.slice(head.at + head.all.length, heads[at + 1]?.at);
+    const frames = all(head.all.includes("most recent call first") ? "frame" : "spy_frame", body);
+    if (head.all.includes('"MainThread"') || frames.at(-1)?.function === "<module>") return frames;
+    if (frames.length) last = frames;
+  }
+  return last;
 }
 
 /** Which ranks there are, how each ended, and which calls every rank of a group issued alike. */
@@ -163,7 +185,7 @@ function finish(told, tables) {
   told.rows = [...told.calls.values()].sort(order);
   const enqueued = Object.values(told.progress).flatMap(Object.keys);
   const all = [...told.rows.map((row) => row.rank), ...enqueued, ...told.late, ...told.ranks,
-    ...Object.keys(told.raised), ...Object.keys(told.ended)];
+    ...Object.keys(told.raised), ...Object.keys(told.ended), ...Object.keys(told.stands)];
   told.ranks = new Set(all.map(Number).filter((rank) => rank < tables.most_ranks));
   told.size = Math.max(...[...told.ranks].map((rank) => rank + 1), ...Object.values(told.sizes), 0);
   told.ends = range(told.size).map((rank) => rank in told.raised
@@ -182,23 +204,55 @@ function failed(told, tables, say) {
   const own = range(told.size).filter((rank) => (rank in told.raised || told.ends[rank].endsWith(FIRST))
     && !told.rows.some((row) => row.rank === rank && row.error) && !waited(told, tables, rank));
   const first = own.filter((rank) => told.ends[rank].endsWith(FIRST)).slice(0, 1);
-  return errors(told, say, first.length ? "failed" : "raised", first.length ? first : own);
+  return errors(told, tables, say, first.length ? "failed" : "raised", first.length ? first : own);
 }
 
 const waited = (told, tables, rank) => tables.waited.some((words) => told.ends[rank].includes(words));
 const victims = (told, tables, say) =>
-  errors(told, say, "victims", range(told.size).filter((rank) => waited(told, tables, rank)));
+  errors(told, tables, say, "victims", range(told.size).filter((rank) => waited(told, tables, rank)));
 
-function errors(told, say, form, ranks) {
+function errors(told, tables, say, form, ranks) {
+  return together(form, "others", say, ranks.map((rank) => {
+    const frame = ownFrame(told.stands[rank] ?? [], tables), place = frame ? ` (${site(frame)})` : "";
+    return [rank, told.ends[rank].replace(FIRST, "").replace(/\.$/, "") + place];
+  }));
+}
+
+/** What ranks with a text each did, those of one text together; of more than two texts the rest in other words. */
+function together(form, others, say, found, fewest = false) {
   const texts = {};
-  for (const rank of ranks) {
-    const place = told.places[rank], file = place && `${place.file.split("/").at(-1)}:${place.line}`;
-    const text = told.ends[rank].replace(FIRST, "").replace(/\.$/, "") + (file ? ` (${file})` : "");
-    (texts[text] ??= []).push(rank);
-  }
-  const found = Object.entries(texts).map(([text, those]) => say(form, { who: who(those), text }));
-  const rest = Object.values(texts).slice(2).flat();
-  return listing(rest.length ? [...found.slice(0, 2), say("others", { who: who(rest) })] : found);
+  for (const [rank, text] of found) (texts[text] ??= []).push(rank);
+  const sides = Object.entries(texts);
+  if (fewest) sides.sort(([, a], [, b]) => a.length - b.length || a[0] - b[0]);
+  const rest = sides.slice(2).flatMap(([, those]) => those);
+  return listing([...sides.slice(0, rest.length ? 2 : undefined)
+    .map(([text, those]) => say(form, { who: who(those), text })), ...(rest.length ? [say(others, { who: who(rest) })] : [])]);
+}
+
+// ---- where main threads stood
+
+const ownFrame = (frames, tables) => frames.find((frame) => !new RegExp(tables.library).test(frame.file));
+const base = (frame) => frame.file.split("/").at(-1);
+const site = (frame) => `${base(frame)}:${frame.line}`;
+
+/** The place of each rank, by rank: "load (data.py:61, called poll of connection.py)". */
+function places(told, tables) {
+  return Object.entries(told.stands).flatMap(([rank, frames]) => {
+    const own = ownFrame(frames, tables);
+    const deep = own === frames[0] ? "" : `, called ${frames[0].function} of ${base(frames[0])}`;
+    return own ? [[Number(rank), `${own.function} (${site(own)}${deep})`]] : [];
+  });
+}
+
+const stood = (told, tables, say) =>
+  told.rows.length ? "" : together("stood", "elsewhere", say, places(told, tables), true);
+
+/** Where ranks stand that are in no call, while others are in one, or have raised. */
+function stands(told, tables, say) {
+  const inside = new Set(told.rows.filter((row) => !row.done).map((row) => row.rank));
+  if (!inside.size && !Object.keys(told.raised).length) return [];
+  return places(told, tables).filter(([rank]) => !inside.has(rank) && !(rank in told.raised)).slice(0, 4)
+    .map(([rank, text]) => say(told.ends[rank].includes("SIG") ? "stood" : "stands", { who: who([rank]), text }));
 }
 
 function parted(told, tables, say) {

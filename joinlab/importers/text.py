@@ -71,6 +71,7 @@ PATTERNS: Mapping[str, str] = {
     "frame": r'File "(?P<file>[^"]+)", line (?P<line>\d+),? in (?P<function>\S+)',
     "spy_frame": r"^ {4,}(?P<function>\S+) \((?P<file>[^()]+):(?P<line>\d+)\)$",
     "thread": r"^(?:Current thread|Thread) .*$",
+    "process": r"^Process \d+: (?:.*--local[-_]rank[= ](?P<local>\d+))?",
     "colour": r"\x1b\[[0-9;]*[A-Za-z]",
 }
 """What tells something, in the regular expressions that Python and JavaScript share, "^" and "$" of lines.
@@ -104,7 +105,8 @@ def read(files: Sequence[Path], problems: list[str]) -> Timeline:
         if size > MOST_BYTES:
             problems.append(f"{str(file)!r} was left out: it has {size:,} bytes, and at most {MOST_BYTES:,} are read")
             continue
-        if not told.take(_text_of(file), rank_in(file.stem) if files[1:] else None):
+        named = files[1:] or "rank" in file.stem
+        if not told.take(_text_of(file), rank_in(file.stem) if named else None):
             problems.append(f"{str(file)!r} was left out: it holds nothing that says what a rank did")
     where = repr(str(files[0])) if len(files) == 1 else f"{len(files)} files such as {str(files[0])!r}"
     return told.timeline(where, problems)
@@ -337,20 +339,21 @@ class Told:
                 self.raised[whose] = found["text"]
                 self.stands[whose] = tuple(reversed([_frame(one) for one in _FIND["frame"].finditer(found["frames"])]))
                 some = True
-            stack = _main_thread(lines)
-            if stack:
+            if stack := _main_thread(lines):
                 self.stands[whose], some = stack, True
         return some
 
     def _by_rank(self, text: str, rank: int | None) -> Iterator[tuple[int, str]]:
         """The lines of each rank, without the prefix that names it; all are of `rank` where that is known."""
         lines: dict[int, list[str]] = defaultdict(list)
-        for line in text.splitlines():
+        process: str | None = None  # whose stacks py-spy writes, where its command says so
+        for line in text.split("\n"):
             found = _FIND["prefix"].match(line)
-            named = found and (found["rank"] or found["local"] or found["task"])
+            process = dumped["local"] if (dumped := _FIND["process"].match(line)) else process
+            named = (found and (found["rank"] or found["local"] or found["task"])) or process
             if rank is not None or named:
                 lines[int(named or 0) if rank is None else rank].append(line[found.end() :] if found else line)
-            if rank is None and found and found["local"] and "Traceback" in line:
+            if rank is None and ((found and found["local"] and "Traceback" in line) or (dumped and process)):
                 self.notes.add("ranks count within a host")
         for whose in sorted(lines):
             yield whose, "\n".join(lines[whose]) + "\n"

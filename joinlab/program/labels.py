@@ -39,8 +39,12 @@ _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _STDLIB = tuple(
     os.path.realpath(path) + os.sep for path in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
 )
-LIBRARY = r"[/\\](site|dist)-packages[/\\]|[/\\]lib(64)?[/\\]python3\.\d+[/\\]|^<frozen"
-"""Files that are not the learner's, on any machine, as a regular expression that JavaScript reads, too."""
+LIBRARY = (
+    r"[/\\](site|dist)-packages[/\\]|[/\\]lib(64)?[/\\]python3\.\d+[/\\]|^<frozen"
+    r"|^(torch|multiprocessing|concurrent|asyncio)[/\\]|^(threading|selectors|socket|subprocess|queue|runpy)\.py$"
+)
+"""Files that are not the learner's, on any machine, as a regular expression that JavaScript reads, too. py-spy writes
+torch/... and threading.py."""
 
 _LIBRARY = re.compile(LIBRARY)
 _TEACHING = (_HERE + "cases.py", _HERE + "scenarios" + os.sep)  # ours, but the learner's text

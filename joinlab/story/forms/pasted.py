@@ -16,6 +16,7 @@ from joinlab.analysis.wording import short_site
 from joinlab.ops import Op
 from joinlab.program.labels import kind_of
 from joinlab.story.forms.fates import PEER_GONE
+from joinlab.story.forms.standing import Standing
 from joinlab.story.lines import Line, LineKind, Piece, SourceLine
 from joinlab.story.scene import Scene
 from joinlab.story.words import Text, listing, noun, sides, who
@@ -25,6 +26,9 @@ SENTENCES: Mapping[str, str] = {
     "failed": "{who} failed first: {text}",
     "raised": "{who} raised {text}",
     "others": "{who} raised other errors",
+    "stood": "{who} stood in {text}",
+    "elsewhere": "{who} stood elsewhere",
+    "stands": "{who} stands in {text}",
     "differ": "{who} issued {call}",
     "behind": "{who} had not come to {call}, where {here} waited",
     "waits": "{who} waited in {call}; the text names no rank that had not come to it",
@@ -66,7 +70,8 @@ def find(scene: Scene) -> tuple[Line, ...]:
         return ()
     rows = scene.timeline.rows("calls")
     open_ = [row for row in rows if row["completed_ns"] is None]
-    headline = _failed(scene) or _parted(scene, open_) or _victims(scene) or _alike(scene, rows)
+    headline = _failed(scene) or _parted(scene, open_) or _victims(scene)
+    headline = headline or (_stood(scene) if not rows else None) or _alike(scene, rows)
     reach = Line(LineKind.NOTE, "text_reach", _missing(scene), facts={"of": scene.meta.get("program", "text")})
     return (headline, *_beyond(scene, open_), reach)
 
@@ -110,6 +115,17 @@ def _said(scene: Scene, form: str, ranks: Sequence[int]) -> Line | None:
         texts.setdefault(text + (f" ({short_site(place)})" if place else ""), []).append(rank)
     lines = tuple(SourceLine(site, "", (ranks[0],)) for site in [_place(scene, ranks[0])] if site)
     return _headline(form, ranks, lines=lines, facts={"sides": list(texts.values()), "texts": list(texts)})
+
+
+def _stood(scene: Scene) -> Line | None:
+    """Where the main threads stood, of fewest ranks first."""
+    texts: dict[str, list[int]] = {}
+    for rank, threads in sorted(scene.meta.get("stood", {}).items()):
+        if (thread := Standing(threads[0])).frames:
+            texts.setdefault(thread.text(), []).append(rank)
+    found = sorted(texts.items(), key=lambda one: (len(one[1]), one[1]))
+    facts = {"sides": [ranks for _, ranks in found], "texts": [text for text, _ in found]}
+    return _headline("stood", chain(*texts.values()), facts=facts) if found else None
 
 
 def _parted(scene: Scene, open_: list[CallRow]) -> Line | None:
@@ -243,7 +259,7 @@ def _errors(line: Line, name: str) -> Text:
         _fill(name, who=who(ranks), text=text) for ranks, text in zip(sides(line), line.facts["texts"], strict=True)
     ]
     if len(found) > 2:
-        found[2:] = [_fill("others", who=who(sorted(chain(*sides(line)[2:]))))]
+        found[2:] = [_fill("elsewhere" if name == "stood" else "others", who=who(sorted(chain(*sides(line)[2:]))))]
     return (*listing(found), Piece("."))
 
 
@@ -261,7 +277,7 @@ def _words(write: Callable[..., Text], *names: str) -> dict[str, Callable[[Line]
 
 
 WORDS: Mapping[str, Callable[[Line], Text]] = {
-    **_words(_errors, "failed", "raised", "victims"),
+    **_words(_errors, "failed", "raised", "victims", "stood"),
     **_words(_each, "differ", "apart", "last", "enqueued"),
     **_words(_waiting, "behind", "waits"),
     **_words(_all, "alike", "silent"),

@@ -32,22 +32,19 @@ def find(scene: Scene) -> tuple[Line, ...]:
         goes_on = end.runs if recorded else end.kind is EndKind.UNKNOWN
         if inside[rank] or not (goes_on or end.kind in (EndKind.HUNG, EndKind.KILLED)):
             continue
-        threads = [_Thread(one) for one in stood.get(rank, ())]
+        threads = [Standing(one) for one in stood.get(rank, ())]
         threads = [one for one in threads if one.frames][:MOST_THREADS]
         if threads:
             lines = tuple(SourceLine(one.frames[0][0], "", (rank,), one.callers) for one in threads)
-            facts = {
-                "threads": [[one.name, one.frames[0][1], one.library] for one in threads],
-                "outside": recorded,
-                "past": end.kind is EndKind.KILLED,
-            }
+            told = [[one.name, one.text()] for one in threads]
+            facts = {"threads": told, "outside": recorded, "past": end.kind is EndKind.KILLED}
             found.append(Line(LineKind.CAUSE, "stands", (rank,), lines=lines, facts=facts))
         elif end.runs and recorded and (pid := processes[rank]["pid"]) is not None:
             found.append(Line(LineKind.NOTE, "look", (rank,), facts={"host": processes[rank]["host"], "pid": pid}))
     return tuple(found[:MOST_RANKS])
 
 
-class _Thread:
+class Standing:
     """One thread's stack: `frames`, site and function of the program's own, the innermost first."""
 
     def __init__(self, stood: Stood) -> None:
@@ -60,12 +57,17 @@ class _Thread:
             site, name = every[0]
             self.library = f"{name} of {PurePath(site.rpartition(':')[0]).name}"
 
+    def text(self) -> str:
+        """The innermost place of the program's own, and what it called there: "load (data.py:61, called poll of ...)"."""
+        (site, function), deep = self.frames[0], f", called {self.library}" if self.library else ""
+        return f"{function} ({short_site(site)}{deep})"
+
 
 def _stands(line: Line) -> Text:
-    told = []
-    for at, (name, function, library) in enumerate(line.facts["threads"]):
-        whose, deep = f"its thread {name} " if at else "", f", called {library}" if library else ""
-        told.append(say(f"{whose}in {function} ({short_site(line.lines[at].site)}{deep})"))
+    told = [
+        say(f"its thread {name} in {text}" if at else f"in {text}")
+        for at, (name, text) in enumerate(line.facts["threads"])
+    ]
     verb = "stood" if line.facts["past"] else "stands"
     outside = " outside any call:" * line.facts["outside"]
     return say("{} " + verb + outside + " {}.", who(line.ranks), listing(told))
