@@ -47,12 +47,13 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from types import CodeType
 from typing import Any
 
 from joinlab.errors import LaunchError
 from joinlab.interrupts import LOOK_S, HeldInterrupts
+from joinlab.program.labels import kind_of
 from joinlab.program.outcome import is_silent
 
 GRACE_S = 0.05
@@ -321,7 +322,9 @@ class Baton:
                 self.wake(rank)
         if self._holder is None and self._ready:  # the first turn was never given
             self._hand(self._next())
-        if not self._interrupt_holder():
+        with ExitStack() as stack:
+            ended = self._interrupt_holder(stack)
+        if not ended:
             stuck, self._holder = self._holder, None
             if stuck is not None:
                 stuck.over, stuck.thread = True, None
@@ -330,7 +333,7 @@ class Baton:
                 self._hand(self._next())
                 self._all_over.wait(ABANDON_S)
 
-    def _interrupt_holder(self) -> bool:
+    def _interrupt_holder(self, stack: ExitStack) -> bool:
         """Interrupt the rank that holds the baton until all have ended; False if one does not."""
         until = time.monotonic() + ABANDON_S
         at_most = time.monotonic() + IMPORT_S
@@ -345,6 +348,8 @@ class Baton:
                 until = now + ABANDON_S  # it has this long once the import is over
             elif not _in_baton(holder.thread):
                 _interrupt(holder.thread)
+                if now > until - ABANDON_S / 2:
+                    stack.enter_context(_raising_at_lines(holder.thread))
         return True
 
 
@@ -376,6 +381,36 @@ def _in_baton(thread: threading.Thread) -> bool:
 def _interrupt(thread: threading.Thread) -> None:
     """Raise RankEnded in a thread, before the next Python instruction that looks for such requests."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(RankEnded))
+
+
+_TOOL = 3
+
+
+@contextmanager
+def _raising_at_lines(thread: threading.Thread) -> Iterator[None]:
+    """From Python 3.12 on each line of a rank's program raises RankEnded meanwhile; the first rank asked for is it.
+
+    Since 3.13 a thread that hands over the GIL looks for a request at its next check only (_Py_HandlePending in
+    ceval_gil.c). In `while True: try: sleep(1) except BaseException: continue` that is always within the `try`; the
+    `except` has a line of its own.
+    """
+    monitoring = getattr(sys, "monitoring", None)
+    if monitoring is None or monitoring.get_tool(_TOOL) is not None:
+        yield
+        return
+
+    def line(code: CodeType, _: int) -> None:
+        if threading.get_ident() == thread.ident and kind_of(code.co_filename) == "program":
+            raise RankEnded
+
+    monitoring.use_tool_id(_TOOL, "joinlab ends a rank")
+    try:
+        monitoring.register_callback(_TOOL, monitoring.events.LINE, line)
+        monitoring.set_events(_TOOL, monitoring.events.LINE)
+        yield
+    finally:
+        monitoring.set_events(_TOOL, 0)
+        monitoring.free_tool_id(_TOOL)
 
 
 def _take_back_interrupt() -> None:
