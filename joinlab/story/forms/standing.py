@@ -58,7 +58,7 @@ class Standing:
             self.library = f"{name} of {PurePath(site.rpartition(':')[0]).name}"
 
     def text(self) -> str:
-        """The innermost place of the program's own, and what it called there: "load (data.py:61, called poll of ...)"."""
+        """The innermost place of the program itself, and what it called: "load (data.py:61, called poll of ...)"."""
         (site, function), deep = self.frames[0], f", called {self.library}" if self.library else ""
         return f"{function} ({short_site(site)}{deep})"
 
