@@ -43,6 +43,19 @@ from joinlab.timeline import EndKind, Progress, Timeline, backend_of, derived
 
 _PAIRS = (Op.SEND.value, Op.RECV.value)
 _OTHER = dict(zip(_PAIRS, reversed(_PAIRS), strict=True))
+_READ = [
+    "rank",
+    "group",
+    "number",
+    "op",
+    "dtype",
+    "shape",
+    "peer",
+    "started_ns",
+    "enqueued_ns",
+    "completed_ns",
+    "error",
+]
 _OPEN = pl.col("completed_ns").is_null() & pl.col("error").is_null()
 _NEEDS_ALL = (Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_TO_ALL, Op.BARRIER)
 """Collectives that no rank completes without data from every other."""
@@ -167,12 +180,14 @@ class _Job:
 
     def __init__(self, timeline: Timeline) -> None:
         self.timeline, self.calls, self.ends = timeline, timeline.calls, timeline.ends
-        self.groups = read(timeline).groups
+        found = read(timeline)
+        self.groups = found.groups
         self.unknown = set(timeline.meta.get("missing_ranks", ()))
         self.members = {name: [one for one in of if one not in self.unknown] for name, of in self.groups.items()}
-        self.collectives = self.calls.filter(~pl.col("op").is_in(_PAIRS), pl.col("number").is_not_null())
-        self.places = _places(timeline, self.groups, self.collectives)
-        pending = self.calls.filter(pl.col("op").is_in(_PAIRS), _OPEN, pl.col("peer").is_not_null())
+        calls, pair = self.calls.select(_READ, place=pl.Series(found.place)), pl.Series(found.paired)
+        self.collectives = calls.filter(~pair & calls["number"].is_not_null())
+        self.places = _places(timeline, self.collectives)
+        pending = calls.filter(pair & calls["peer"].is_not_null()).filter(_OPEN)
         self.pairs = _pairs(pending)
         self.absent = sorted({two for two in pending.select("rank", "peer").rows() if two[1] in self.unknown})
         self.odds = [*self._odd()]
@@ -455,31 +470,33 @@ class _Finding:
             yield Why("none_apart", {})
 
 
-def _places(
-    timeline: Timeline, groups: Mapping[str, Sequence[int]], collectives: pl.DataFrame
-) -> dict[tuple[str, int], _Place]:
+def _places(timeline: Timeline, collectives: pl.DataFrame) -> dict[tuple[str, int], _Place]:
     """By group and rank: from the calls themselves, and, for calls that the record lost, from meta["progress"]."""
-    heads = ("number", "op", "enqueued_ns", "started_ns")
-    found = collectives.group_by("group", "rank", maintain_order=True).agg(
-        pl.col("number").max().alias("enqueued"),
-        pl.col("number").first().alias("first"),
-        *(pl.col(name).filter(_OPEN).first().alias(f"open {name}") for name in heads),
-    )
+    reading = read(timeline)
+    counts = collectives.group_by("place").agg(pl.col("number").max(), pl.col("number").first().alias("first"))
+    heads = {row["place"]: row for row in _first(collectives.filter(_OPEN), "place").iter_rows(named=True)}
     progress: Mapping[str, Mapping[int, Progress]] = timeline.meta.get("progress", {})
-    places = {(name, rank): _Place(0, 0) for name, ranks in groups.items() for rank in ranks}
-    for group, counts in progress.items():
-        for rank, counted in counts.items():
-            places[group, rank] = _Place(counted["completed"], counted["completed"])  # what is open stands in the rows
+    places = {(name, rank): _Place(0, 0) for name, ranks in reading.groups.items() for rank in ranks}
+    for group, counted in progress.items():
+        for rank, one in counted.items():
+            places[group, rank] = _Place(one["completed"], one["completed"])  # what is open stands in the rows
     whole = timeline.calls["completed_ns"].null_count() < timeline.calls.height
-    for group, rank, enqueued, first, number, op, since, started in found.iter_rows():
-        if number is None:
+    for place, enqueued, first in counts.iter_rows():
+        group, rank = reading.names[place // timeline.world_size], place % timeline.world_size
+        if (head := heads.get(place)) is None:
             places[group, rank] = _Place(enqueued, enqueued)
             continue
-        completed, lost = number - 1, progress.get(group, {}).get(rank)
-        if whole and number == first and lost:  # a ring may have lost calls which had not completed
+        completed, lost = head["number"] - 1, progress.get(group, {}).get(rank)
+        if whole and head["number"] == first and lost:  # a ring may have lost calls which had not completed
             completed = min(completed, lost["completed"])
-        places[group, rank] = _Place(enqueued, completed, op, since or 0, started is not None)
+        started = head["started_ns"] is not None
+        places[group, rank] = _Place(enqueued, completed, head["op"], head["enqueued_ns"] or 0, started)
     return places
+
+
+def _first(calls: pl.DataFrame, *names: str) -> pl.DataFrame:
+    """Of calls that are alike in these columns the first."""
+    return calls.unique(names, keep="first", maintain_order=True)
 
 
 def _form(op: str, dtype: str | None, shape: Sequence[Sequence[int]] | None) -> str:
@@ -494,11 +511,12 @@ def _form(op: str, dtype: str | None, shape: Sequence[Sequence[int]] | None) -> 
 def _pairs(pending: pl.DataFrame) -> dict[tuple[str, int], _Pair]:
     """By group and rank. A communicator carries out its sends and recvs in order, so only the first one counts."""
     issued = set(pending.select("group", "rank", "peer", "op").iter_rows())
-    first = pending.group_by("group", "rank", maintain_order=True).first()
     found = {}
-    for group, rank, peer, op, since, started in first.select(
-        "group", "rank", "peer", "op", "enqueued_ns", pl.col("started_ns").is_not_null()
-    ).iter_rows():
+    for group, rank, peer, op, since, started in (
+        _first(pending, "group", "rank")
+        .select("group", "rank", "peer", "op", "enqueued_ns", pl.col("started_ns").is_not_null())
+        .iter_rows()
+    ):
         found[group, rank] = _Pair(peer, op, since, started, (group, peer, rank, _OTHER[op]) in issued)
     for (group, rank), one in found.items():
         theirs = found.get((group, one.peer))
