@@ -28,7 +28,6 @@ from joinlab.analysis.matching import Matched, Slot
 from joinlab.analysis.meanings import asks_of, is_setup
 from joinlab.analysis.reading import Codes, Reading, hash_columns, mixed, read
 from joinlab.analysis.wording import ranks_text
-from joinlab.ops import POINT_TO_POINT
 from joinlab.timeline import Timeline, derived
 
 FEWEST = 3
@@ -238,8 +237,7 @@ def fold_rows(matched: Matched) -> tuple[Part, ...]:
     setup: list[bool] = []
     for slot in matched.slots:
         rows = [*matched.calls_of(slot).values()]
-        plain = _matched_fully(slot, rows, matched.groups[slot.group])
-        plain = plain and ends.isdisjoint((row["rank"], row["group"], row["seq"]) for row in rows)
+        plain = _matched_fully(slot, rows) and ends.isdisjoint((row["rank"], row["group"], row["seq"]) for row in rows)
         looks.append(names.setdefault(_look(rows), len(names)) if plain else None)
         setup.append(all(is_setup(row["origin"] or "") for row in rows))
     inputs = [slot.input for slot in matched.slots]
@@ -252,10 +250,9 @@ def fold_rows(matched: Matched) -> tuple[Part, ...]:
     return tuple(found)
 
 
-def _matched_fully(slot: Slot, rows: Sequence[Mapping[str, Any]], members: Sequence[int]) -> bool:
+def _matched_fully(slot: Slot, rows: Sequence[Mapping[str, Any]]) -> bool:
     """Whether all ranks of the group met here as meant, and every call completed and let its host go."""
-    pair = rows[0]["op"] in POINT_TO_POINT
-    whole = len(rows) + len(slot.lost) >= (2 if pair else len(members))
+    whole = slot.met or (len(slot.needs) == 1 and not slot.pair)
     done = all(
         row["completed_ns"] is not None
         and row["error"] is None
@@ -264,7 +261,7 @@ def _matched_fully(slot: Slot, rows: Sequence[Mapping[str, Any]], members: Seque
     )
     lines = {(row["op"], row["origin"]): row["call_site"] for row in rows}
     one_line = all(lines[row["op"], row["origin"]] == row["call_site"] for row in rows)
-    return slot.expected and (slot.met or len(members) == 1) and whole and done and one_line
+    return slot.expected and whole and not slot.absent and done and one_line
 
 
 def _look(rows: Sequence[Mapping[str, Any]]) -> object:

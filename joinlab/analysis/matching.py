@@ -21,7 +21,7 @@ from joinlab.analysis.meanings import shadows
 from joinlab.analysis.reading import Flags, Numbers, Reading, read
 from joinlab.backend.calls import IssuedCall, call_of, elements_of
 from joinlab.gloo.messages import kind as gloo_kind
-from joinlab.ops import FACTS, POINT_TO_POINT
+from joinlab.ops import FACTS, POINT_TO_POINT, Op
 from joinlab.timeline import CallRow, Timeline, backend_of, derived
 
 
@@ -30,29 +30,37 @@ class Slot:
     """The calls that one place in the order of a group brought together.
 
     group     name of the process group
-    calls     seq of the call, by rank; a rank of the group that issued none here is absent
+    calls     seq of the call, by rank
+    needs     ranks that have to take part: those of the group, of a send or recv the two sides
     lost      ranks that did issue a call here, of which the record no longer holds anything
     input     index of the input, as in the documented traces: the largest among the calls; where no call has one,
               that of the row above
     met       the calls exchanged data, or would have, had all of them been reached
     refused   the backend refused these calls when they were issued, so that no other rank saw anything of them
+    pair      they are a send and a recv
     differs   in what they disagree that must agree: of "op", "dtype", "shape" (the number of elements), "reduce_op",
               "root" and "origin"
-    expected  whether they should have met: they fit, and the lines that issued them meant each other
     """
 
     group: str
     calls: dict[int, int]
+    needs: tuple[int, ...]
     input: int | None
     met: bool
+    pair: bool
     differs: tuple[str, ...]
-    expected: bool
-    lost: tuple[int, ...] = ()
-    refused: bool = False
+    lost: tuple[int, ...]
+    refused: bool
 
-    def absent(self, ranks: Iterable[int]) -> list[int]:
-        """Those of `ranks`, the members of its group, that issued no call here, though this one needs them."""
-        return [] if self.refused else sorted(set(ranks).difference(self.calls, self.lost))
+    @property
+    def expected(self) -> bool:
+        """Whether they should have met: they fit, and the lines that issued them meant each other."""
+        return not self.differs
+
+    @property
+    def absent(self) -> tuple[int, ...]:
+        """Ranks that have to take part, and issued no call here."""
+        return () if self.refused else tuple(sorted({*self.needs}.difference(self.calls, self.lost)))
 
 
 class Matched:
@@ -125,14 +133,16 @@ def _slots(places: Iterable[tuple[Sequence[CallRow], Sequence[int]]], found: Rea
             lost = (*(rank for rank in found.groups[group] if skipped[group].get(rank, 0) >= number), *lost)
         inputs = [row["input"] for row in members if row["input"] is not None]
         input = max(inputs) if inputs else input
-        differs = () if number is None else _differences(members)
+        calls = {row["rank"]: row["seq"] for row in members}
+        peers = [row["peer"] for row in members if row["peer"] is not None]
         yield Slot(
             group=group,
-            calls={row["rank"]: row["seq"] for row in members},
+            calls=calls,
+            needs=tuple({*calls, *peers}) if pair else found.groups[group],
             input=input,
             met=number is not None and _meet(members, backend_of(found.meta, group), lost),
-            differs=differs,
-            expected=not differs,
+            pair=pair,
+            differs=() if number is None else _differences(members),
             lost=lost,
             refused=number is None,
         )
@@ -164,7 +174,12 @@ def _differences(members: Sequence[CallRow]) -> tuple[str, ...]:
         (row["op"], row["origin"] or "", row["dtype"], elements_of(row["shape"]), row["reduce_op"], row["root"])
         for row in members
     }
-    return _differing(frozenset(carried)) if len(carried) > 1 else ()
+    if len(carried) == 1:
+        return ()
+    # Ranks may give an all-gather different sizes, if all expect them. Where one is not complete, they did not.
+    stuck = any(row["op"] == Op.ALL_GATHER and row["completed_ns"] is None for row in members)
+    unequal = stuck and len({elements_of(row["shape"]) for row in members}) > 1
+    return _differing(frozenset(carried)) or ("shape",) * unequal
 
 
 @lru_cache(1024)  # the same few calls meet again and again

@@ -19,8 +19,6 @@ from joinlab.analysis.folding import Folding
 from joinlab.analysis.matching import Slot
 from joinlab.analysis.meanings import shadows
 from joinlab.analysis.wording import counts_steps
-from joinlab.backend.calls import elements_of
-from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.timeline import CallRow, EndKind, Timeline
 
 
@@ -48,7 +46,7 @@ class Parting:
 
     def __init__(self, timeline: Timeline, folding: Folding) -> None:
         self.meta, self.ends, self.folding = timeline.meta, timeline.ends, folding
-        self.slots, self.groups, self.lanes = folding.slots, folding.matched.groups, folding.lanes
+        self.slots, self.lanes = folding.slots, folding.lanes
         self.circle: tuple[CallRow, ...] = ()
         self.clash = next((at for at, slot in enumerate(self.slots) if self._parts(slot)), None)
         if self.clash is not None:
@@ -70,40 +68,17 @@ class Parting:
 
     # ---------------------------------------------------------------- slots
 
-    def is_pair(self, slot: Slot) -> bool:
-        """Whether a slot is of sends and recvs."""
-        return any(row["op"] in POINT_TO_POINT for row in self.folding.matched.calls_of(slot).values())
-
     def call(self, slot: Slot, rank: int) -> CallRow:
         """The call of a rank in a slot."""
         return self.folding.matched.row_of[rank, slot.group, slot.calls[rank]]
 
-    def absent(self, slot: Slot) -> list[int]:
-        """Ranks that have to take part in a slot, and issued no call for it."""
-        if self.is_pair(slot):
-            peers = {self.call(slot, rank)["peer"] for rank in slot.calls}
-            return slot.absent(peer for peer in peers if peer is not None)
-        return slot.absent(self.groups[slot.group])
-
-    def differs(self, slot: Slot) -> tuple[str, ...]:
-        """The properties that must agree in a slot, and do not.
-
-        Ranks may give an all-gather different sizes, if all expect them. Where one is not complete, they did not.
-        """
-        if slot.expected and not slot.refused and len(slot.calls) > 1:
-            calls = self.folding.matched.calls_of(slot).values()
-            stuck = any(row["op"] == Op.ALL_GATHER and row["completed_ns"] is None for row in calls)
-            if stuck and len({elements_of(row["shape"]) for row in calls}) > 1:
-                return ("shape",)
-        return slot.differs
-
     def _parts(self, slot: Slot) -> bool:
         """Whether the calls of a slot differ, or some rank that has to take part issued none."""
-        if self.differs(slot) or slot.refused:
-            return bool(self.differs(slot))
-        if self.is_pair(slot):
+        if slot.differs or slot.refused:
+            return bool(slot.differs)
+        if slot.pair:
             return not slot.met and all(self.call(slot, rank)["completed_ns"] is None for rank in slot.calls)
-        return bool(self.absent(slot))
+        return bool(slot.absent)
 
     def _cause_of(self, clash: int) -> int:
         """The row that keeps ranks from the clash: the ranks absent there hang in a row that others left out.
@@ -116,11 +91,11 @@ class Parting:
         path: dict[int, CallRow] = {}  # each row with the call in which a rank that left it out ended
         at = clash
         while at not in path:
-            absent = [self.ends[rank] for rank in self.absent(self.slots[at])]
+            absent = [self.ends[rank] for rank in self.slots[at].absent]
             stuck = {EndKind.HUNG, EndKind.RAISED}  # an error may come from a peer that ended
-            if self.differs(self.slots[at]) or not absent or any(end.kind not in stuck for end in absent):
+            if self.slots[at].differs or not absent or any(end.kind not in stuck for end in absent):
                 return at
-            lane = lane_of[self.absent(self.slots[at])[0]]
+            lane = lane_of[self.slots[at].absent[0]]
             key = (lane, absent[0].group or "", -1 if absent[0].call is None else absent[0].call)
             if key not in row_of or not self._parts(self.slots[row_of[key]]):
                 return at
@@ -144,7 +119,7 @@ class Parting:
                 side.append(rank)
             else:
                 found.append([rank])
-        if not self.is_pair(slot) and (absent := [rank for rank in self.absent(slot) if rank in self.lanes]):
+        if not slot.pair and (absent := [rank for rank in slot.absent if rank in self.lanes]):
             found.append(absent)
         return [tuple(some) for some in found]
 
@@ -175,7 +150,7 @@ class Parting:
     @cached_property
     def _collectives(self) -> list[int]:
         """The rows of the clash's group that are no sends and recvs."""
-        return [at for at, one in enumerate(self.slots) if one.group == self.slot.group and not self.is_pair(one)]
+        return [at for at, one in enumerate(self.slots) if one.group == self.slot.group and not one.pair]
 
     @cached_property
     def place(self) -> int:
@@ -201,9 +176,9 @@ class Parting:
         """
         elsewhere = {
             *self.meta.get("skipped", {}),
-            *(one.group for one in self.slots if one.lost and not self.is_pair(one)),
+            *(one.group for one in self.slots if one.lost and not one.pair),
         }
-        if len(self.sides) != 2 or self.is_pair(self.slot) or elsewhere - {self.slot.group}:
+        if len(self.sides) != 2 or self.slot.pair or elsewhere - {self.slot.group}:
             return None
         found = departure(*([place_of(row, self.joins) for row in path] for path in self._paths))
         if found is None or not found.more or found.at > self.place:
@@ -232,7 +207,7 @@ class Parting:
     @cached_property
     def _astray_at(self) -> int | None:
         """Their place among the collectives of the clash's group."""
-        if len(self.sides) != 2 or self.is_pair(self.slot) or counts_steps(self.meta):
+        if len(self.sides) != 2 or self.slot.pair or counts_steps(self.meta):
             return None
         given = [{one["input"], other["input"]} - {None} for one, other in zip(*self._paths, strict=False)]
         at = self.place

@@ -243,7 +243,7 @@ class Reading:
         What the calls of a slot are, in any order: slots of one pattern are judged alike, so one of each is enough.
         """
         pattern = np.zeros(self.count, np.uint64)
-        np.add.at(pattern, self.slot, self.kinds)
+        np.add.at(pattern, self.slot, self.kinds + self.calls["completed_ns"].is_null().to_numpy())
         where = np.flatnonzero(self.odd)
         _, example, of_pattern = np.unique(pattern[where], return_index=True, return_inverse=True)
         return where, where[example], of_pattern

@@ -105,17 +105,21 @@ def good(ending: Ending) -> bool:
     return ending.runs or (ending.kind is EndKind.FINISHED and not ending.pending)
 
 
-def sign(ending: Ending) -> str:
+_SIGNS = {"finished": "✓", "running": "…", EndKind.UNKNOWN: "?"}
+
+
+def sign_of(form: str, pending: bool = False) -> str:
     """An ending as a sign: finished, finished with a call pending, still running, not known, or anything else.
 
-    >>> sign(Ending("finished")), sign(Ending("finished", pending=True)), sign(Ending("killed"))
+    >>> sign_of("finished"), sign_of("finished", pending=True), sign_of("killed")
     ('✓', '!', '✕')
     """
-    if ending.runs:
-        return "…"
-    if ending.kind is EndKind.UNKNOWN:
-        return "?"
-    return "✓" if good(ending) else "!" if ending.pending else "✕"
+    return "!" if pending else _SIGNS.get(form, "✕")
+
+
+def sign(ending: Ending) -> str:
+    """The same of an Ending."""
+    return sign_of("running" if ending.runs else ending.kind.value, ending.pending)
 
 
 # ---- runs

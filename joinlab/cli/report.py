@@ -20,9 +20,8 @@ from joinlab.analysis.folding import Fold, Part, fold
 from joinlab.analysis.matching import Slot
 from joinlab.analysis.meanings import asks
 from joinlab.analysis.reading import left_out, read
-from joinlab.analysis.wording import good, group_text, ranks_text, short_site, shown, span_text
+from joinlab.analysis.wording import good, group_text, ranks_text, short_site, shown
 from joinlab.cli.machine import Fact
-from joinlab.ops import POINT_TO_POINT
 from joinlab.story.judge import story_of
 from joinlab.story.lines import Line
 from joinlab.story.scene import Scene
@@ -299,15 +298,13 @@ class _Calls:
 
     def _remark(self, slot: Slot) -> str:
         rows = self.folding.matched.calls_of(slot)
-        pair = any(row["op"] in POINT_TO_POINT for row in rows.values())
         told = []
         if slot.differs and not slot.met:
             told.append("can never meet")
-        absent = slot.absent(self.folding.matched.groups[slot.group])
-        if pair and not slot.met and not slot.refused:
+        if slot.pair and not slot.met and not slot.refused:
             told.append("nothing meets it")
-        elif absent and not pair:
-            told.append(f"no call of rank{'s' * (len(absent) > 1)} {span_text(absent)}")
+        elif slot.absent and not slot.pair:
+            told.append(f"no call of {ranks_text(slot.absent)}")
         left: dict[str, list[int]] = {"refused": [], "failed": [], "not yet": [], "never ends": []}
         for rank, row in rows.items():
             if row["completed_ns"] is None:

@@ -116,7 +116,7 @@ def plan(
     numbers  what the slots are to be called; None: by their index in matched.slots
     lanes    the ranks that each rank stands for; None: for itself
     """
-    calls, groups = matched.rows, matched.groups
+    calls = matched.rows
     at = {(call["rank"], call["group"], call["seq"]): index for index, call in enumerate(calls)}
     step_of: dict[int, PictureRow] = {}
     said: set[tuple[str, str]] = set()  # a rank that never came is told of once
@@ -127,7 +127,7 @@ def plan(
         if bad:
             text = clash(rows, slot, lanes)
         else:
-            text = "" if slot.refused else missing(rows, slot.absent(groups[slot.group])) or other_lines(rows, lanes)
+            text = "" if slot.refused else missing(rows, slot) or other_lines(rows, lanes)
         text = text if bad or (slot.group, text) not in said else ""
         said.add((slot.group, text))
         called = number if numbers is None else numbers[number]
@@ -214,11 +214,11 @@ def unlike(one: Row, other: Row, differs: Sequence[str]) -> bool:
     return False
 
 
-def missing(rows: Sequence[Row], absent: Sequence[int]) -> str:
+def missing(rows: Sequence[Row], slot: Slot) -> str:
     """That these ranks never issued their part of a call that is not complete; "" if none, or if it completed."""
-    if rows[0]["op"] in POINT_TO_POINT or not absent or all(row["completed_ns"] is not None for row in rows):
+    if slot.pair or not slot.absent or all(row["completed_ns"] is not None for row in rows):
         return ""
-    return f"∅ Nothing meets this call: {ranks_text(absent)} never issued one."
+    return f"∅ Nothing meets this call: {ranks_text(slot.absent)} never issued one."
 
 
 def fold(rows: Sequence[PictureRow], parts: Sequence[Part], numbers: Sequence[int]) -> tuple[PictureRow, ...]:

@@ -282,7 +282,7 @@ class _Scene:
         if flag == "met" and any(box.open or box.failed for box in boxes if box is not None):
             flag = "open"
         slot = self.folding.slots[self.row_of_slot[step.slots[0]]]
-        gone = slot.absent(self.folding.matched.groups[slot.group]) if flag == "open" else ()
+        gone = slot.absent if flag == "open" else ()
         absent = tuple(at for at, ranks in enumerate(self.ranks) if boxes[at] is None and {*gone} & {*ranks})
         found = {row["number"] for row in rows if row["number"] is not None}
         number = "/".join(map(str, sorted(found)))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from textwrap import wrap
 
-from joinlab.analysis.wording import ranks_text, short_site, shown
+from joinlab.analysis.wording import ranks_text, short_site, shown, sign_of
 from joinlab.story.forms import pieces_of, said
 from joinlab.story.lines import Edit, Line, LineKind, Piece, SourceLine
 from joinlab.story.words import ENDINGS, ends
@@ -114,14 +114,8 @@ def html_of(lines: Sequence[Line]) -> str:
 
 def _html_line(line: Line) -> str:
     under = "\n".join(_beside(line))
-    mark = f"{_sign(line)} " if line.kind is LineKind.FATE else ""
+    mark = f"{sign_of(line.form, bool(line.facts.get('pending')))} " if line.kind is LineKind.FATE else ""
     return mark + _html(pieces_of(line)) + (f"<pre>{escape(under)}</pre>" if under else "")
-
-
-def _sign(line: Line) -> str:
-    """How ranks ended, as the sign that pictures have, see `wording.sign`."""
-    pending = "!" if line.facts.get("pending") else "✓"
-    return {"finished": pending, "running": "…", "unknown": "?"}.get(line.form, "✕")
 
 
 def _html(pieces: tuple[Piece, ...]) -> str:

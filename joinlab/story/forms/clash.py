@@ -112,7 +112,7 @@ def different(scene: Scene) -> tuple[Line, ...]:
     if len(present) < 2:
         return ()
     rows = [parting.call(slot, side[0]) for side in present]
-    differs = parting.differs(slot)
+    differs = slot.differs
     data = bool(differs) and not {"op", "origin"} & set(differs)
     facts = {"differs": list(differs), "given": [meeting.given(row, differs) for row in rows]} if data else {}
     form, calls = "other_data" if data else "other_call", tuple(map(scene.call, rows))
@@ -124,7 +124,7 @@ def alone(scene: Scene) -> tuple[Line, ...]:
     """A call that nothing meets: its peers have ended, or wait elsewhere."""
     parting, slot = scene.parting, scene.parting.slot
     side = parting.present[0]
-    absent, beside = parting.absent(slot), parting.ranks(side)
+    absent, beside = slot.absent, parting.ranks(side)
     which = [rank for rank in absent if scene.ends[rank].kind is not EndKind.HUNG] or absent
     unrecorded = [rank for rank in which if rank in scene.meta.get("missing_ranks", ())]
     how = "nothing"

@@ -37,7 +37,7 @@ def unclear_first(scene: Scene) -> Why | None:
     graph, parting, missing = scene.graph, scene.parting, {*scene.meta.get("missing_ranks", ())}
     if graph.culprits or scene.meta.get("format") == FROM_TEXT:
         return None
-    if parting.clash is not None and (not missing or missing & {*parting.absent(parting.slot)}):
+    if parting.clash is not None and (not missing or missing & {*parting.slot.absent}):
         return None  # the clash tells more
     return next(iter(graph.unclear), None)
 

@@ -67,7 +67,7 @@ def met(scene: Scene, slot: Slot, present: Sequence[Side], rows: Sequence[CallRo
     kinds = {row["op"] for row in rows}
     if not slot.met and backend_of(scene.meta, slot.group) == "gloo" and len(kinds) > 1:
         facts["gloo_kinds"] = True
-    differs = set(scene.parting.differs(slot))
+    differs = set(slot.differs)
     if len(kinds) == 1 and differs & {"dtype", "shape", "root", "reduce_op"}:
         facts["given"] = [given(row, differs) for row in rows]
     ranks = tuple(sorted(rank for side in present for rank in scene.ranks(side)))

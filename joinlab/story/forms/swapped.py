@@ -81,9 +81,7 @@ _WHAT = (_by_callers, _by_line)
 def _comes_too_late(scene: Scene, group: str, at: int) -> bool:
     """Whether the ranks part before, or in another group."""
     parting = scene.parting
-    return parting.clash is not None and (
-        parting.is_pair(parting.slot) or parting.slot.group != group or at > parting.place
-    )
+    return parting.clash is not None and (parting.slot.pair or parting.slot.group != group or at > parting.place)
 
 
 def _told(scene: Scene, what: What, mine: Sequence[CallRow], theirs: Sequence[CallRow]) -> tuple[Line, ...]:
