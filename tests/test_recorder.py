@@ -18,11 +18,10 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 import joinlab
 from joinlab.recorder import reducer
-from joinlab.recorder.call import RecordedCall
+from joinlab.recorder.call import Reader, RecordedCall
 from joinlab.recorder.completions import Completions
 from joinlab.recorder.cuda_reader import CudaReader
 from joinlab.recorder.events import EventLog
-from joinlab.recorder.reader import HostReader
 from joinlab.recorder.recorder import Recorder
 from joinlab.timeline import Timeline
 
@@ -482,7 +481,7 @@ def test_what_comes_out_on_a_gpu_is_kept_from_completion_until_the_program_waits
     copied: list[Any] = []
     reader = CudaReader.__new__(CudaReader)
     reader._copy = lambda call, column, tensors: copied.append((column, tensors))  # type: ignore[method-assign]
-    group: Any = SimpleNamespace(reader=reader if late else HostReader())
+    group: Any = SimpleNamespace(reader=reader if late else Reader())
     call: Any = SimpleNamespace(id=1, outs=["what came out"], kept=None, done=False, group=group)
     Completions.close(SimpleNamespace(_open={1: call}), call)  # type: ignore[arg-type]
     assert call.done
@@ -512,7 +511,7 @@ def buckets(tmp_path, monkeypatch):
     kind: Any = SimpleNamespace(
         by_reducer=True, direct=True, host_waits=True, waited_at_once=False, of_join_hook=False, small=False, stack=0
     )
-    group: Any = SimpleNamespace(reader=HostReader())
+    group: Any = SimpleNamespace(reader=Reader())
     listeners: dict[int, Any] = {}
     completed: set[int] = set()
 

@@ -95,14 +95,15 @@ def patch_devices(patches: Patches) -> None:
         )
     patches.for_ranks(torch.Tensor, "pin_memory", lambda host: lambda value, *args: value)
     patches.for_ranks(torch.Tensor, "record_stream", lambda host: lambda value, stream: None)
-    patches.set(DeviceContext, "__init__", _with_device(DeviceContext.__init__))
-    patches.set(torch, "load", _loaded(torch.load))
-    patches.set(DistributedDataParallel, "__init__", _wrapped(DistributedDataParallel.__init__))
-    patches.set(_init_utils, "_init_device_handle", _sharded(_init_utils._init_device_handle))
+    patches.given(DeviceContext, "__init__", device=in_host_memory)
+    patches.given(torch, "load", map_location=_map_location)
+    patches.given(DistributedDataParallel, "__init__", device_ids=_without_gpu, output_device=_without_gpu)
+    patches.given(_init_utils, "_init_device_handle", device_id=_for_fsdp)
     patches.set(FullyShardedDataParallel, "__init__", _made(FullyShardedDataParallel.__init__, "device_id"))
-    patches.set(DeviceMesh, "__init__", _meshed(DeviceMesh.__init__))
+    # A mesh of GPUs: what is sharded over it (fully_shard, DTensor) lies in the host's memory, too.
+    patches.given(DeviceMesh, "__init__", device_type=lambda host, kind: "cpu" if is_gpu(kind) else kind)
+    patches.given(torch.amp.grad_scaler.GradScaler, "__init__", device=in_host_memory)
     patches.set(torch.amp.autocast_mode.autocast, "__init__", _autocast(torch.amp.autocast_mode.autocast.__init__))
-    patches.set(torch.amp.grad_scaler.GradScaler, "__init__", _scaler(torch.amp.grad_scaler.GradScaler.__init__))
     patch_sync_batch_norm(patches)
     _patch_cuda(patches)
 
@@ -156,61 +157,24 @@ def _stay(host: Any, value: Any, device: Any) -> Any:
     return value
 
 
-def _with_device(init: Callable[..., None]) -> Callable[..., None]:
-    def with_device(context: Any, device: Any) -> None:
-        host = current()
-        init(context, device if host is None else in_host_memory(host, device))
-
-    return with_device
+def _map_location(host: Any, place: Any) -> Any:
+    if isinstance(place, Mapping):
+        return {name: in_host_memory(host, device) for name, device in place.items()}
+    return place if callable(place) else in_host_memory(host, place)
 
 
-def _loaded(load: Callable[..., Any]) -> Callable[..., Any]:
-    def loaded(file: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        host = current()
-        if host is not None and not callable(map_location):
-            if isinstance(map_location, Mapping):
-                map_location = {place: in_host_memory(host, device) for place, device in map_location.items()}
-            else:
-                map_location = in_host_memory(host, map_location)
-        return load(file, map_location, *args, **kwargs)
-
-    return loaded
-
-
-def _wrapped(init: Callable[..., None]) -> Callable[..., None]:
+def _without_gpu(host: Any, given: Any) -> Any:
     """DDP: a module in the host's memory takes neither device_ids nor output_device."""
-
-    def wrapped(
-        model: Any, module: Any, device_ids: Any = None, output_device: Any = None, *args: Any, **kwargs: Any
-    ) -> None:
-        host = current()
-        if host is not None and device_ids is not None and len(device_ids) == 1 and is_gpu(device_ids[0]):
-            index_of(host, device_ids[0])
-            device_ids = None
-        if host is not None and is_gpu(output_device):
-            output_device = None
-        init(model, module, device_ids, output_device, *args, **kwargs)
-
-    return wrapped
+    device = given[0] if isinstance(given, (list, tuple)) and len(given) == 1 else given
+    if not is_gpu(device):
+        return given
+    index_of(host, device)
+    return None
 
 
-def _sharded(choose: Callable[..., Any]) -> Callable[..., Any]:
+def _for_fsdp(host: Any, device: Any) -> Any:
     """FSDP's choice of a device: without device_id it takes the machine's GPU, which is to be none here."""
-
-    def sharded(state: Any, module: Any, ignored: Any, device_id: Any) -> Any:
-        chosen = torch.device("cpu") if device_id is None and current() is not None else device_id
-        return choose(state, module, ignored, chosen)
-
-    return sharded
-
-
-def _meshed(init: Callable[..., None]) -> Callable[..., None]:
-    """A mesh of GPUs: what is sharded over it (fully_shard, DTensor) lies in the host's memory, too."""
-
-    def meshed(mesh: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
-        init(mesh, "cpu" if current() is not None and is_gpu(device_type) else device_type, *args, **kwargs)
-
-    return meshed
+    return torch.device("cpu") if device is None else device
 
 
 def _autocast(init: Callable[..., None]) -> Callable[..., None]:
@@ -222,15 +186,6 @@ def _autocast(init: Callable[..., None]) -> Callable[..., None]:
         init(context, device_type, dtype, *args, **kwargs)
 
     return autocast
-
-
-def _scaler(init: Callable[..., None]) -> Callable[..., None]:
-    def scaler(made: Any, device: str = "cuda", *args: Any, **kwargs: Any) -> None:
-        if current() is not None and device == "cuda":
-            device = "cpu"
-        init(made, device, *args, **kwargs)
-
-    return scaler
 
 
 # ---------------------------------------------------------------------------------------- torch.cuda

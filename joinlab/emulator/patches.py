@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 from joinlab.emulator.scheduler import current
@@ -51,6 +52,26 @@ class Patches:
     def for_ranks(self, owner: Any, name: str, make: Make) -> None:
         """Replace a function in the threads of ranks: make(host) returns what stands there."""
         self.set(owner, name, chosen(getattr(owner, name), name, make))
+
+    def given(self, owner: Any, name: str, **changes: Callable[[Any, Any], Any]) -> None:
+        """Call a function with other arguments in the threads of ranks: for each named, change(host, value)."""
+        before = getattr(owner, name)
+        known = signature(before).parameters
+        changed = [(list(known).index(one), one, known[one].default, change) for one, change in changes.items()]
+
+        def make(host: Any) -> Callable[..., Any]:
+            def given(*args: Any, **kwargs: Any) -> Any:
+                values = list(args)
+                for at, one, default, change in changed:
+                    if at < len(args):
+                        values[at] = change(host, values[at])
+                    else:
+                        kwargs[one] = change(host, kwargs.get(one, default))
+                return before(*values, **kwargs)
+
+            return given
+
+        self.for_ranks(owner, name, make)
 
     def for_programs(self, owner: Any, name: str, make: Make) -> None:
         """Likewise, where the program itself calls it: torch and other libraries get the original."""

@@ -213,11 +213,25 @@ def _patch_threads(patches: Patches) -> None:
 # ---------------------------------------------------------------------------------------- what cannot be
 
 
-def _no_exec(*args: Any) -> NoReturn:
-    raise RuntimeError(
-        "os.exec would replace the process that all ranks of an emulation share, and this notebook with it. Start the "
-        "command by subprocess.run, or use joinlab.launch."
-    )
+def _refusal(text: str) -> Callable[..., NoReturn]:
+    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+        raise RuntimeError(text)
+
+    return refuse
+
+
+_no_exec = _refusal(
+    "os.exec would replace the process that all ranks of an emulation share, and this notebook with it. Start the "
+    "command by subprocess.run, or use joinlab.launch."
+)
+_no_profiler = _refusal(
+    "torch's profiler records a whole process, and all ranks of an emulation share one. Take the profiler out of the "
+    "program, or use joinlab.launch."
+)
+_no_spawn = _refusal(
+    "joinlab starts the ranks itself, so the program cannot start them by mp.spawn. Emulate the function that mp.spawn "
+    "was given: joinlab.emulate(lambda rank, inputs: worker(rank, *args), inputs=(5, 6))."
+)
 
 
 def _limits() -> Callable[[int, tuple[int, int]], None]:
@@ -234,17 +248,3 @@ def _limits() -> Callable[[int, tuple[int, int]], None]:
         setrlimit(which, limits)
 
     return limit
-
-
-def _no_profiler(*args: Any, **kwargs: Any) -> NoReturn:
-    raise RuntimeError(
-        "torch's profiler records a whole process, and all ranks of an emulation share one. Take the profiler out of "
-        "the program, or use joinlab.launch."
-    )
-
-
-def _no_spawn(*args: Any, **kwargs: Any) -> NoReturn:
-    raise RuntimeError(
-        "joinlab starts the ranks itself, so the program cannot start them by mp.spawn. Emulate the function that "
-        "mp.spawn was given: joinlab.emulate(lambda rank, inputs: worker(rank, *args), inputs=(5, 6))."
-    )

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from joinlab.program.kinds import CallKind
-from joinlab.program.process_group import Numbering
+from joinlab.program.process_group import Numbering, values_in
 
 
 @dataclass(slots=True, eq=False)
@@ -30,26 +30,28 @@ class RecordedCall:
     waited: bool = False  # the program has made the stream (NCCL) or the host (gloo) wait for it
 
 
-class Reader(Protocol):
-    """Reads the values of small tensors, from the host's memory (reader.py) or from a GPU's (cuda_reader.py).
+class Reader:
+    """Reads the values of small tensors at once where they lie in the host's memory; a GPU's: cuda_reader.py.
 
     late    what comes out is read when the stream has been made to wait for it (`after_wait`), not at completion
     """
 
-    @property
-    def late(self) -> bool: ...
+    late = False
 
     def before(self, call: RecordedCall, tensors: Sequence[torch.Tensor]) -> list[list[Any]] | None:
         """The values that go in; None if they cannot be read, or come later."""
+        return None if tensors[0].is_cuda else values_in(tensors)  # reading a GPU's would make the host wait
 
     def after(self, call: RecordedCall) -> list[list[Any]] | None:
         """The values that came out, at completion; None if they cannot be read, or come later."""
+        return values_in(call.outs) if call.outs and not call.outs[0].is_cuda else None
 
     def after_wait(self, call: RecordedCall) -> None:
         """The stream has just been made to wait for `call`."""
 
     def watch(self, call: RecordedCall) -> bool:
         """Begin to look for the completion of `call`; False: its future will tell."""
+        return False
 
     def settle(self) -> None:
         """Write down what has completed by now and is not yet written."""

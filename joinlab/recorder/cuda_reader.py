@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from joinlab.program.process_group import HOST_SYNCS, batching, values_in
-from joinlab.recorder.call import RecordedCall
+from joinlab.recorder.call import Reader, RecordedCall
 from joinlab.recorder.completions import Completions
 from joinlab.recorder.events import EventLog
 from joinlab.recorder.waits import Waits
@@ -25,7 +25,7 @@ from joinlab.recorder.waits import Waits
 POLL_S = 0.001
 
 
-class CudaReader:
+class CudaReader(Reader):
     """Reads small tensors on a GPU; one per process, with one thread that polls."""
 
     late = True
@@ -70,7 +70,7 @@ class CudaReader:
             self._on_other_stream()
 
     def after(self, call: RecordedCall) -> None:
-        """Nothing to read at completion: `after_wait` does."""
+        """Nothing is read at completion."""
 
     def settle(self) -> None:
         """Write down what has completed or arrived by now."""

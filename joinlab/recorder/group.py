@@ -53,32 +53,16 @@ class RecordedWork(dist.Work):
         self._recorder.waits.futures[future] = self._call
         return future  # type: ignore[no-any-return]
 
-    def is_completed(self) -> bool:
-        return bool(self._call.work.is_completed())
 
-    def is_success(self) -> bool:
-        return bool(self._call.work.is_success())
+def _asked(name: str) -> Callable[..., Any]:
+    return lambda self, *args, **kwargs: getattr(self._call.work, name)(*args, **kwargs)
 
-    def exception(self) -> Any:
-        return self._call.work.exception()
 
-    def result(self) -> Any:
-        return self._call.work.result()
-
-    def synchronize(self) -> None:
-        self._call.work.synchronize()
-
-    def block_current_stream(self) -> None:
-        self._call.work.block_current_stream()
-
-    def source_rank(self) -> int:
-        return int(self._call.work.source_rank())
-
-    def _source_rank(self) -> int:
-        return int(self._call.work._source_rank())
-
-    def get_future_result(self) -> Any:
-        return self._call.work.get_future_result()
+for _name in (
+    *("is_completed", "is_success", "exception", "result", "synchronize", "block_current_stream"),
+    *("source_rank", "_source_rank", "get_future_result"),
+):
+    setattr(RecordedWork, _name, _asked(_name))
 
 
 class RecordingGroup(dist.ProcessGroup):

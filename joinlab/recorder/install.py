@@ -25,7 +25,6 @@ from joinlab.program.outcome import is_silent
 from joinlab.program.process_group import name_backend
 from joinlab.recorder.call import Reader
 from joinlab.recorder.group import BACKEND, RecordingGroup
-from joinlab.recorder.reader import HostReader
 from joinlab.recorder.recorder import Recorder
 from joinlab.recorder.spans import Spanned
 
@@ -117,7 +116,7 @@ def _create_group(
             inner[name] = _checked(_create_backend(name, store, ranks, options, backend_options), store, options)
             if not hasattr(real, "register_pre_hook"):  # PyTorch 2.14 numbers from 0, and warns of this call
                 inner[name]._set_sequence_number_for_group()
-        readers[device] = (name, recorder.cuda_reader() if name == "nccl" else HostReader())
+        readers[device] = (name, recorder.cuda_reader() if name == "nccl" else Reader())
     alone = next(iter(inner.values())) if len(inner) == 1 else None
     label = str(options.group_id)
     group = RecordingGroup(recorder, real, label, ranks, readers, desc, eager, options.timeout, alone)
