@@ -9,9 +9,7 @@ from joinlab.picture.details import (
     call_details,
     duration,
     moment,
-    span_details,
     values,
-    wait_details,
 )
 from joinlab.timeline import CALL_COLUMNS, Ending
 
@@ -100,22 +98,6 @@ def test_a_deep_stack_is_cut_at_its_outer_end():
     lines = told(stack=[f"a.py:{i} f" for i in range(20)])["stack"].splitlines()
     assert lines[0] == "(12 outer frames left out)"
     assert lines[-1] == "a.py:19 f"
-
-
-def test_a_wait_tells_how_long_it_took():
-    row = dict.fromkeys(CALL_COLUMNS) | {"rank": 0, "group": "0", "seq": 7, "op": "barrier", "enqueued_ns": 5}
-    said = dict(wait_details(row | {"host_wait_begin_ns": 1_000}))
-    assert said["host waits for"] == "barrier" and said["waited"] == "from 0.001 ms, never let go"
-    assert said["completed"] == "never"
-
-
-def test_spans():
-    said = dict(span_details({"rank": 0, "name": "forward", "input": 1, "begin_ns": 0, "end_ns": 0, "call_site": None}))
-    assert said["ended"] == "0.000 ms (0 ns)"
-    said = dict(
-        span_details({"rank": 0, "name": "forward", "input": None, "begin_ns": 0, "end_ns": None, "call_site": None})
-    )
-    assert said["ended"] == "the rank ended inside it"
 
 
 def test_words():

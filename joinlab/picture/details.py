@@ -146,28 +146,3 @@ def _waited(row: Mapping[str, Any]) -> str:
     if end is None:
         return f"from {moment(begin)}, never let go"
     return f"from {moment(begin)} to {moment(end)} ({duration(end - begin)})"
-
-
-def wait_details(row: Mapping[str, Any]) -> Details:
-    """What is to be said of the wait for a call; the rest stands at the call itself."""
-    return (
-        ("host waits for", str(row["origin"] or row["op"])),
-        ("rank", str(row["rank"])),
-        ("group, number", _numbered(row)),
-        ("waited", _waited(row)),
-        ("completed", _completed(row)),
-    )
-
-
-def span_details(row: Mapping[str, Any], meta: Meta = _NO_META) -> Details:
-    """Every column of one host span (a row of Timeline.spans)."""
-    end = row["end_ns"]
-    lasted = "the rank ended inside it" if end is None else f"{moment(end)} ({duration(end - row['begin_ns'])})"
-    return (
-        ("host", str(row["name"])),
-        ("rank", str(row["rank"])),
-        _place(row, "none", meta),
-        ("begun", moment(row["begin_ns"])),
-        ("ended", lasted),
-        ("called from", str(row["call_site"] or "not known")),
-    )

@@ -19,10 +19,9 @@ from pathlib import Path
 
 from joinlab.analysis.reading import read
 from joinlab.analysis.source import CodeLine, SourceTexts
-from joinlab.analysis.wording import input_or_step, measured, ranks_text, shown, title
+from joinlab.analysis.wording import measured, ranks_text, shown, title
 from joinlab.picture.assets import script, style
 from joinlab.picture.lane_data import LaneData
-from joinlab.picture.rows import plan, stretches
 from joinlab.picture.scene import folded, scene
 from joinlab.picture.svg import svg
 from joinlab.story.judge import diagnose
@@ -273,25 +272,21 @@ def _ended(timeline: Timeline, known: SourceTexts) -> Iterator[tuple[tuple[CodeL
 
 def _table(timeline: Timeline) -> Iterator[str]:
     """The same as a table: for a screen reader, and for searching in the page."""
-    matched = folded(timeline).every
-    calls, steps = matched.rows, plan(matched)
-    ranks = range(timeline.world_size)
-    yield f"<details>\n<summary>The same as a table, {len(steps)} rows</summary>\n<div class='scroll'>\n<table>\n"
-    count = f"of {read(timeline).count:,} rows those where ranks part, begin or end"
-    what = count if matched.is_part else "with DDP's own setup unfolded"
-    yield f"<caption>One row for the calls that met, {what}.</caption>\n<thead><tr>"
-    yield f'<th scope="col">{input_or_step(timeline.meta)}</th>'
-    yield "".join(f'<th scope="col">rank {rank}</th>' for rank in ranks)
-    yield '<th scope="col">remark</th></tr></thead>\n<tbody>\n'
-    for step, stretch in zip(steps, stretches(calls, steps, timeline.meta), strict=True):
-        cell = {}
-        for index in step.calls:
-            call = calls[index]
-            done = " (failed)" if call["error"] else " (never completes)" if call["completed_ns"] is None else ""
-            cell[call["rank"]] = f"{call['origin'] or call['op']}{done}"
-        yield f'<tr{" class=wrong" if step.bad else ""}><th scope="row">{escape(stretch)}</th>'
-        yield "".join(f"<td>{escape(cell.get(rank, '—'))}</td>" for rank in ranks)
-        yield f"<td>{escape(step.text)}</td></tr>\n"
+    made, found = scene(timeline, unfold=True), read(timeline)
+    yield f"<details>\n<summary>The same as a table, {len(made.columns)} rows</summary>\n<div class='scroll'>\n"
+    what = f"of {found.count:,} rows those where ranks part, begin or end" if found.is_part else "all of them"
+    yield f"<table>\n<caption>One row for the calls that met, {what}.</caption>\n<thead><tr>"
+    head = ("call", *made.names, "remark")
+    yield "".join(f'<th scope="col">{name}</th>' for name in head) + "</tr></thead>\n<tbody>\n"
+    for one in made.columns:
+        yield f'<tr{" class=wrong" if one.flag in ("wrong", "apart") else ""}><th scope="row">{one.number}</th>'
+        for box in one.boxes:
+            said = "—"
+            if box is not None and box.row is not None:
+                done = " (failed)" * box.failed + " (never completes)" * box.open
+                said = f"{escape(box.row['origin'] or box.row['op'])}{done}"
+            yield f"<td>{said}</td>"
+        yield f"<td>{escape(one.said)}</td></tr>\n"
     yield "</tbody>\n</table>\n</div>\n</details>\n"
 
 

@@ -1,25 +1,18 @@
-"""The rows of the picture. What each call is, which calls share a row, and in which order the rows come.
-
-A row is a slot (a set of calls that met) or a fold: neighbouring slots that all matched, as analysis.folding finds
-them.
-"""
+"""The calls of a picture: what each is, which share a place, and in which order the places come."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
-from itertools import groupby
-from typing import assert_never
+from types import MappingProxyType
+from typing import NamedTuple, assert_never
 
-from joinlab.analysis.folding import Fold, Part
 from joinlab.analysis.matching import Matched, Slot
 from joinlab.analysis.meanings import is_setup, quoted, shadows
-from joinlab.analysis.wording import at_input, counts_steps, input_or_step, listed, ranks_text, short_site, tensor
+from joinlab.analysis.wording import listed, ranks_text, short_site, tensor
 from joinlab.backend.calls import elements_of
 from joinlab.ops import POINT_TO_POINT, CallRow, Op, op_of
-from joinlab.timeline import Meta
 
 Row = CallRow
 
@@ -86,118 +79,102 @@ def _own(op: Op) -> RowKind:
             assert_never(op)
 
 
-@dataclass(frozen=True, slots=True)
-class PictureRow:
-    """One row: the calls in it (indices into Timeline.calls) and the slots that it stands for.
+class Place(NamedTuple):
+    """A place of the lanes: its calls (indices into Timeline.calls), its slot (an index into `matched.slots`).
 
-    met     they exchanged data, or would have
-    bad     they do not belong together: they differ in `differs`, as in Slot
-    text    what is wrong: what each rank issued, or who never came
-    fold    the fold that the row stands for; None: it is a slot of its own
+    text  what is wrong, and boxes do not show: what differs, or who never came; "" where all is well
     """
 
     calls: tuple[int, ...]
-    slots: tuple[int, ...]
-    met: bool = True
-    bad: bool = False
-    differs: tuple[str, ...] = ()
+    slot: int
     text: str = ""
-    fold: Fold | None = None
 
 
-def plan(
-    matched: Matched, numbers: Sequence[int] | None = None, lanes: Mapping[int, Sequence[int]] | None = None
-) -> tuple[PictureRow, ...]:
-    """One row a slot, in an order that keeps every rank's own order of issue.
+Lanes = Mapping[int, Sequence[int]]
+"""The ranks that each rank stands for; one that is not in it stands for itself."""
+
+
+def plan(matched: Matched, lanes: Lanes = MappingProxyType({})) -> tuple[Place, ...]:
+    """A place for each slot, in an order that keeps every rank's own order of issue.
 
     Two ranks can issue calls of two groups crosswise, and then no such order exists: a slot that stands in the way
-    is taken apart, and its calls get a row each.
-
-    numbers  what the slots are to be called; None: by their index in matched.slots
-    lanes    the ranks that each rank stands for; None: for itself
+    is taken apart, and its calls get a place each.
     """
     calls = matched.rows
     at = {(call["rank"], call["group"], call["seq"]): index for index, call in enumerate(calls)}
-    step_of: dict[int, PictureRow] = {}
+    place_of: dict[int, Place] = {}
     said: set[tuple[str, str]] = set()  # a rank that never came is told of once
     for number, slot in enumerate(matched.slots):
         members = tuple(at[rank, slot.group, seq] for rank, seq in sorted(slot.calls.items()))
         rows = [calls[index] for index in members]
-        bad = not slot.expected
-        if bad:
-            text = clash(rows, slot, lanes)
-        else:
-            text = "" if slot.refused else missing(rows, slot) or other_lines(rows, lanes)
-        text = text if bad or (slot.group, text) not in said else ""
+        text = _differing(rows, slot, lanes)
+        if slot.expected and not slot.refused:
+            text = _missing(rows, slot) or _other_lines(rows, lanes)
+        text = text if not slot.expected or (slot.group, text) not in said else ""
         said.add((slot.group, text))
-        called = number if numbers is None else numbers[number]
-        step_of.update(dict.fromkeys(members, PictureRow(members, (called,), slot.met, bad, slot.differs, text)))
+        place_of.update(dict.fromkeys(members, Place(members, number, text)))
     queues: dict[int, list[int]] = {}
     for index in range(len(calls) - 1, -1, -1):  # reversed: the next one is popped off the end
         queues.setdefault(calls[index]["rank"], []).append(index)
-    found: list[PictureRow] = []
+    found: list[Place] = []
     while heads := {queue[-1] for queue in queues.values() if queue}:
-        steps = sorted({step_of[call] for call in heads}, key=lambda step: (step.slots, step.calls))
-        ready = next((step for step in steps if heads.issuperset(step.calls)), None)
+        places = sorted({place_of[call] for call in heads}, key=lambda place: (place.slot, place.calls))
+        ready = next((place for place in places if heads.issuperset(place.calls)), None)
         if ready is None:
-            here = tuple(call for call in steps[0].calls if call in heads)
-            rest = tuple(call for call in steps[0].calls if call not in heads)
-            ready = _apart(steps[0], here, rest, calls, lanes)
-            step_of.update(dict.fromkeys(rest, _apart(steps[0], rest, here, calls, lanes)))
+            first, slot = places[0], matched.slots[places[0].slot]
+            here = tuple(call for call in first.calls if call in heads)
+            rest = tuple(call for call in first.calls if call not in heads)
+            ready = first._replace(calls=here, text=_elsewhere(first, slot, [calls[at] for at in rest], lanes))
+            other = first._replace(calls=rest, text=_elsewhere(first, slot, [calls[at] for at in here], lanes))
+            place_of.update(dict.fromkeys(rest, other))
         for call in ready.calls:
             queues[calls[call]["rank"]].pop()
         found.append(ready)
     return tuple(found)
 
 
-def clash(rows: Sequence[Row], slot: Slot, lanes: Mapping[int, Sequence[int]] | None = None) -> str:
-    """That calls at one place do not belong together. Boxes name the calls; this tells what else differs.
+def _ranks(rows: Sequence[Row], lanes: Lanes) -> str:
+    return ranks_text([rank for row in rows for rank in lanes.get(row["rank"], [row["rank"]])])
 
-    lanes  the ranks that each rank stands for; None: for itself
-    """
-    told: dict[str, list[int]] = {}
+
+def _differing(rows: Sequence[Row], slot: Slot, lanes: Lanes) -> str:
+    """That calls at one place do not belong together. Boxes name the calls; this tells what else differs."""
+    told: dict[str, list[Row]] = {}
     for row in rows:
         carried = tensor(row) if {"dtype", "shape"} & set(slot.differs) else ""
         reduced = f"reduced by {row['reduce_op']}" if "reduce_op" in slot.differs else ""
         root = f"root {row['root']}" if "root" in slot.differs else ""
-        what = ", ".join(filter(None, (carried, reduced, root)))
-        told.setdefault(what, []).extend([row["rank"]] if lanes is None else lanes[row["rank"]])
-    said = "; ".join(f"{ranks_text(ranks)} {what}" for what, ranks in told.items() if what)
-    return (
-        f"≠ {'Met, but should not have' if slot.met else 'Face each other, but can never meet'}{said and ': '}{said}."
-    )
+        told.setdefault(", ".join(filter(None, (carried, reduced, root))), []).append(row)
+    said = "; ".join(f"{_ranks(some, lanes)} {what}" for what, some in told.items() if what)
+    how = "Met, but should not have" if slot.met else "Face each other, but can never meet"
+    return "" if slot.expected else f"{how}{said and ': '}{said}."
 
 
-def _apart(
-    step: PictureRow,
-    here: tuple[int, ...],
-    rest: Sequence[int],
-    calls: Sequence[Row],
-    lanes: Mapping[int, Sequence[int]] | None,
-) -> PictureRow:
-    """The row of some calls of a slot whose other calls stand in another row: where it went wrong, it names those."""
-    if not step.bad:
-        return replace(step, calls=here)
-    theirs = [
-        f"{ranks_text([calls[at]['rank']] if lanes is None else lanes[calls[at]['rank']])}'s {quoted(calls[at])}"
-        for at in rest
-    ]
-    met = "Met {}, but should not have" if step.met else "Faces {}, but can never meet it"
-    return replace(step, calls=here, text=f"≠ {met.format(listed(theirs))}.")
+def _elsewhere(place: Place, slot: Slot, rest: Sequence[Row], lanes: Lanes) -> str:
+    """What is wrong with a part of a slot: where it went wrong, it names the calls that stand in another place."""
+    theirs = listed([f"{_ranks([row], lanes)}'s {quoted(row)}" for row in rest])
+    if slot.expected:
+        return place.text
+    return f"Met {theirs}, but should not have." if slot.met else f"Faces {theirs}, but can never meet it."
 
 
-def other_lines(rows: Sequence[Row], lanes: Mapping[int, Sequence[int]] | None = None) -> str:
+def _other_lines(rows: Sequence[Row], lanes: Lanes) -> str:
     """That ranks met in the same call of other lines: they may be in different rounds; "" where they are not."""
-    told: dict[str, list[int]] = {}
+    told: dict[str, list[Row]] = {}
     for row in rows:
         if row["op"] in POINT_TO_POINT or row["origin"] != rows[0]["origin"] or not row["call_site"]:
             return ""
-        ranks = [row["rank"]] if lanes is None else lanes[row["rank"]]
-        told.setdefault(short_site(row["call_site"]), []).extend(ranks)
-    if len(told) < 2:
+        told.setdefault(short_site(row["call_site"]), []).append(row)
+    fewest_first = sorted(told.items(), key=lambda line: sum(len(lanes.get(row["rank"], "1")) for row in line[1]))
+    said = "; ".join(f"{_ranks(some, lanes)} {site}" for site, some in fewest_first)
+    return f"Met from different lines: {said}." if len(told) > 1 else ""
+
+
+def _missing(rows: Sequence[Row], slot: Slot) -> str:
+    """That these ranks never issued their part of a call that is not complete; "" if none, or if it completed."""
+    if slot.pair or not slot.absent or all(row["completed_ns"] is not None for row in rows):
         return ""
-    fewest_first = sorted(told.items(), key=lambda line: len(line[1]))
-    return f"Met from different lines: {'; '.join(f'{ranks_text(ranks)} {site}' for site, ranks in fewest_first)}."
+    return f"Nothing meets this call: {ranks_text(slot.absent)} never issued one."
 
 
 def unlike(one: Row, other: Row, differs: Sequence[str]) -> bool:
@@ -212,50 +189,3 @@ def unlike(one: Row, other: Row, differs: Sequence[str]) -> bool:
         elif one.get(name) != other.get(name):
             return True
     return False
-
-
-def missing(rows: Sequence[Row], slot: Slot) -> str:
-    """That these ranks never issued their part of a call that is not complete; "" if none, or if it completed."""
-    if slot.pair or not slot.absent or all(row["completed_ns"] is not None for row in rows):
-        return ""
-    return f"∅ Nothing meets this call: {ranks_text(slot.absent)} never issued one."
-
-
-def fold(rows: Sequence[PictureRow], parts: Sequence[Part], numbers: Sequence[int]) -> tuple[PictureRow, ...]:
-    """The same rows, those of each fold made one row.
-
-    numbers  what the slots that the folds count are called in the rows
-    """
-    fold_of = {numbers[at]: part for part in parts if isinstance(part, Fold) for at in range(part.begin, part.end)}
-    found: list[PictureRow] = []
-    for part, run in groupby(rows, lambda row: fold_of.get(row.slots[0])):
-        some = list(run)
-        if part is None:
-            found += some
-        else:
-            members = tuple(call for row in some for call in row.calls)
-            found.append(PictureRow(members, tuple(slot for row in some for slot in row.slots), fold=part))
-    return tuple(found)
-
-
-def stretches(calls: Sequence[Row], steps: Sequence[PictureRow], meta: Meta) -> list[str]:
-    """For each row the inputs it belongs to: "inputs[2]", or "step 2"; "" where neither is known.
-
-    Where ranks that met are at different inputs, both are named.
-    """
-    what, by_step = input_or_step(meta), counts_steps(meta)
-    if all(row["input"] is None for row in calls):
-        return [""] * len(steps)
-    found = []
-    begun = False
-    for step in steps:
-        inputs = sorted({at for call in step.calls if (at := calls[call]["input"]) is not None})
-        begun = begun or bool(inputs)
-        outside = f"after the last {what}" if begun else f"before the first {what}"
-        several = len(inputs) > 2 and inputs[-1] - inputs[0] == len(inputs) - 1
-        if several:
-            here = f"steps {inputs[0]} to {inputs[-1]}" if by_step else f"inputs[{inputs[0]}] to [{inputs[-1]}]"
-        else:
-            here = " and ".join(at_input(number, meta) for number in inputs)
-        found.append(here or outside)
-    return found

@@ -24,7 +24,7 @@ from joinlab.analysis.reading import read as read_columns
 from joinlab.analysis.source import SourceText
 from joinlab.analysis.wording import input_or_step, ranks_text
 from joinlab.ops import CallRow, decode_values
-from joinlab.picture.rows import PictureRow, RowKind, fold, kind, plan, unlike
+from joinlab.picture.rows import Place, RowKind, kind, plan, unlike
 from joinlab.story.forms import pieces_of, said
 from joinlab.story.judge import story_of
 from joinlab.story.lines import Edit, Line, LineKind
@@ -189,10 +189,9 @@ class _Scene:
         self.timeline, self.unfold = told.timeline, unfold
         self.unknown = {*self.timeline.meta.get("missing_ranks", ())}  # nothing is recorded of them
         self.odd = tuple(self.unknown) or tuple(self.parting.odd)
-        numbers = self.folding.numbers
-        self.row_of_slot = {number: row for row, number in enumerate(numbers)}
-        steps = plan(self.folding.matched, numbers, self.folding.lanes)
-        self.steps = steps if unfold else fold(steps, self.folding.parts, numbers)
+        self.numbers, self.places = self.folding.numbers, plan(self.folding.matched, self.folding.lanes)
+        folds = () if unfold else (part for part in self.folding.parts if isinstance(part, Fold))
+        self.fold_of = {at: part for part in folds for at in range(part.begin, part.end)}
         self.rest: int | None = None
         focus = self._laid([(ranks[0],) for ranks in self.folding.classes])
         if share and len(self.lanes) > NARROW and not unfold:
@@ -204,7 +203,7 @@ class _Scene:
         self.lanes = lanes
         self.ranks = [tuple(sorted(rank for one in lane for rank in self.folding.lanes[one])) for lane in lanes]
         self.lane = {rank: at for at, lane in enumerate(lanes) for rank in lane}
-        self.columns = list(self._columns(self.steps))
+        self.columns = list(self._columns())
         focus = self._mark()
         return focus if self.unfold else self._shortened(focus)
 
@@ -260,38 +259,38 @@ class _Scene:
 
     # ---- columns
 
-    def _columns(self, steps: Sequence[PictureRow]) -> Iterator[Column]:
-        for stacked, some in groupby(steps, lambda step: step.fold is not None):  # neighbouring stacks are one
+    def _columns(self) -> Iterator[Column]:
+        for stacked, some in groupby(self.places, lambda place: place.slot in self.fold_of):
             if stacked:
                 yield self._stack(list(some))
             else:
                 yield from map(self._place, some)
 
-    def _place(self, step: PictureRow) -> Column:
-        rows = [self.folding.matched.rows[at] for at in step.calls]
+    def _place(self, place: Place) -> Column:
+        rows = [self.folding.matched.rows[at] for at in place.calls]
+        slot = self.folding.slots[place.slot]
+        bad = not slot.expected
         boxes: list[Box | None] = [None] * len(self.lanes)
         for row in rows:
             open_ = row["completed_ns"] is None and row["error"] is None
             at = self.lane[row["rank"]]
-            boxes[at] = boxes[at] or Box(kind(row), asks_of(row), open_, step.bad, row["error"] is not None, row)
+            boxes[at] = boxes[at] or Box(kind(row), asks_of(row), open_, bad, row["error"] is not None, row)
         here = [(at, box.row) for at, box in enumerate(boxes) if box is not None and box.row is not None]
-        clashes = tuple(
-            (a, b) for (a, one), (b, other) in pairwise(here) if step.bad and unlike(one, other, step.differs)
-        )
-        flag: Flag = "wrong" if step.met and clashes else "apart" if step.bad else "met"
+        clashes = tuple((a, b) for (a, one), (b, other) in pairwise(here) if bad and unlike(one, other, slot.differs))
+        flag: Flag = "wrong" if slot.met and clashes else "apart" if bad else "met"
         if flag == "met" and any(box.open or box.failed for box in boxes if box is not None):
             flag = "open"
-        slot = self.folding.slots[self.row_of_slot[step.slots[0]]]
         gone = slot.absent if flag == "open" else ()
         absent = tuple(at for at, ranks in enumerate(self.ranks) if boxes[at] is None and {*gone} & {*ranks})
         found = {row["number"] for row in rows if row["number"] is not None}
         number = "/".join(map(str, sorted(found)))
-        said = step.text.removeprefix("≠ ").removeprefix("∅ ")
-        return Column(step.slots[0], step.slots[0], number, boxes, flag, "", said, clashes, absent)
+        at = self.numbers[place.slot]
+        return Column(at, at, number, boxes, flag, "", place.text, clashes, absent)
 
-    def _stack(self, steps: Sequence[PictureRow]) -> Column:
-        folds = [step.fold for step in steps if step.fold is not None]
-        rows = [self.folding.matched.rows[at] for step in steps for at in step.calls]
+    def _stack(self, places: Sequence[Place]) -> Column:
+        """Neighbouring folds are one stack."""
+        folds = [*{part.begin: part for part in (self.fold_of[place.slot] for place in places)}.values()]
+        rows = [self.folding.matched.rows[at] for place in places for at in place.calls]
         inputs = {row["input"] for row in rows if row["input"] is not None}
         what, times = input_or_step(self.timeline.meta), folds[-1].times
         if inputs and (len(inputs) == times or times == 1):
@@ -305,7 +304,8 @@ class _Scene:
         ranks = {row["rank"] for row in rows}
         here = [next((rank for rank in lane if rank in ranks), None) for lane in self.lanes]
         boxes = [None if rank is None else self._pile(folds, rank) for rank in here]
-        return Column(steps[0].slots[0], steps[-1].slots[-1], span, boxes, stack=said, said="all matched")
+        first, last = (self.numbers[place.slot] for place in (places[0], places[-1]))
+        return Column(first, last, span, boxes, stack=said, said="all matched")
 
     def _pile(self, folds: Sequence[Fold], rank: int) -> Box:
         held = dict.fromkeys(self.folding.label(one, rank) for one in folds)
@@ -396,7 +396,7 @@ class _Scene:
         return focus
 
     def _holds(self, column: Column, row: int) -> bool:
-        return not column.stack and not column.missing and self.row_of_slot[column.slot] == row
+        return not column.stack and not column.missing and column.slot == self.numbers[row]
 
     def _at(self, rank: int, place: int) -> int | None:
         """The column of a rank's collective of the clash's group, by its place there."""

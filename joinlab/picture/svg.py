@@ -13,7 +13,7 @@ from itertools import pairwise
 from joinlab.analysis.wording import shown
 from joinlab.picture.places import SIDE, Across, Rect, width_of
 from joinlab.picture.scene import Column, Piece, Scene
-from joinlab.picture.theme import FILLS, INKS, LIGHT
+from joinlab.picture.theme import FILLS, LIGHT, ink_of
 
 TONES = {"": "ink", "good": "right", "warn": "warn", "bad": "bad"}
 NO_CALL = "No call was recorded."
@@ -171,7 +171,7 @@ class _Picture:
             sub = f"sends {reading.sent}"
         elif big and (box.open or box.failed):
             sub = "never ends" if box.open else "fails"
-        ink = INKS.get(box.kind, ("#1a1a1a", ""))[0]
+        ink = ink_of(box.kind)
         size, bold = 17 if big else 14, loud or extra
         yield from self._words(rect.x + 5, rect.y, rect.w - 10, rect.h, box.label, ink, size, bold, sub)
 
@@ -247,7 +247,7 @@ class _Picture:
     ) -> str:
         said = ""
         for one in pieces:
-            ink = LIGHT[TONES[one.tone]] if one.kind is None else INKS.get(one.kind, (LIGHT["ink"], ""))[0]
+            ink = LIGHT[TONES[one.tone]] if one.kind is None else ink_of(one.kind)
             said += f'<tspan fill="{color or ink}">{escape(one.text.replace("`", ""))}</tspan>'
         weight = ' font-weight="700"' if bold else ""
         return f'<text x="{x}" y="{y}" font-size="{size}" xml:space="preserve"{weight}>{said}</text>'

@@ -25,51 +25,25 @@ BAND = "#808080"  # rules
 CHIPS = ("#56B4E9", "#E69F00", "#5FC9A5", "#E3A8CB", "#F0E442", "#C9C9C9")
 """One a rank, light enough for black text; the seventh rank begins again."""
 
-FILLS: Mapping[RowKind, str] = {  # pastel, so that what went wrong stands out
-    RowKind.FORWARD: "#CFE3F3",
-    RowKind.BACKWARD: "#CFE9DF",
-    RowKind.JOIN: "#F6DFB4",
-    RowKind.FINAL: "#D9DAF2",
-    RowKind.BARRIER: "#EADFEA",
-    RowKind.REDUCE: "#EDEBC8",
-    RowKind.SPREAD: "#F7DEE1",
-    RowKind.COLLECT: "#D3E6C3",
-    RowKind.PAIR: "#EBDFD2",
-    RowKind.OTHER: "#DDE9E9",
-    RowKind.SETUP: "#E4E4E1",
-    RowKind.FOLD: "#F3F3F1",
-    RowKind.WAIT: "#FFFFFF",
-    RowKind.SPAN: "#D9D9D6",
+_KINDS: Mapping[RowKind, tuple[str, str, str, str]] = {  # fill and ink on a light page, and on a dark one
+    RowKind.FORWARD: ("#CFE3F3", "#1f4a78", "#1b2a3b", "#9cc0e6"),
+    RowKind.BACKWARD: ("#CFE9DF", "#14543a", "#17302a", "#8accae"),
+    RowKind.JOIN: ("#F6DFB4", "#6b4600", "#362c15", "#e2c078"),
+    RowKind.FINAL: ("#D9DAF2", "#403d8c", "#24243f", "#b2b1e6"),
+    RowKind.BARRIER: ("#EADFEA", "#66365f", "#30223a", "#cfaad8"),
+    RowKind.REDUCE: ("#EDEBC8", "#585200", "#2f2e17", "#d3cf8a"),
+    RowKind.SPREAD: ("#F7DEE1", "#7d2a3d", "#38212a", "#e6a7b6"),
+    RowKind.COLLECT: ("#D3E6C3", "#345c12", "#233016", "#a9d084"),
+    RowKind.PAIR: ("#EBDFD2", "#6a4520", "#33281c", "#d8b58d"),
+    RowKind.OTHER: ("#DDE9E9", "#35595b", "#1c2c2d", "#9cc3c6"),
+    RowKind.SETUP: ("#E4E4E1", "#55554f", "#1c2027", "#98a2b0"),
+    RowKind.FOLD: ("#F3F3F1", "#55554f", "#1c2027", "#98a2b0"),
+    RowKind.WAIT: ("#FFFFFF", "#55554f", "#1c2027", "#98a2b0"),
+    RowKind.SPAN: ("#D9D9D6", "#55554f", "#1c2027", "#98a2b0"),
 }
-DARK_FILLS: Mapping[RowKind, str] = {
-    RowKind.FORWARD: "#1b2a3b",
-    RowKind.BACKWARD: "#17302a",
-    RowKind.JOIN: "#362c15",
-    RowKind.FINAL: "#24243f",
-    RowKind.BARRIER: "#30223a",
-    RowKind.REDUCE: "#2f2e17",
-    RowKind.SPREAD: "#38212a",
-    RowKind.COLLECT: "#233016",
-    RowKind.PAIR: "#33281c",
-    RowKind.OTHER: "#1c2c2d",
-    RowKind.SETUP: "#1c2027",
-}
-"""On a dark page; the hatched kinds of the host have that of SETUP."""
+"""Pastel, so that what went wrong stands out. Each ink reads 4.5:1 on its box and the page: tests/test_contrast.py."""
 
-INKS: Mapping[RowKind, tuple[str, str]] = {  # of words on a box and of its name: light, dark
-    RowKind.FORWARD: ("#1f4a78", "#9cc0e6"),
-    RowKind.BACKWARD: ("#14543a", "#8accae"),
-    RowKind.JOIN: ("#6b4600", "#e2c078"),
-    RowKind.FINAL: ("#403d8c", "#b2b1e6"),
-    RowKind.BARRIER: ("#66365f", "#cfaad8"),
-    RowKind.REDUCE: ("#585200", "#d3cf8a"),
-    RowKind.SPREAD: ("#7d2a3d", "#e6a7b6"),
-    RowKind.COLLECT: ("#345c12", "#a9d084"),
-    RowKind.PAIR: ("#6a4520", "#d8b58d"),
-    RowKind.OTHER: ("#35595b", "#9cc3c6"),
-    RowKind.SETUP: ("#55554f", "#98a2b0"),
-}
-"""Each reads 4.5:1 on its box and on the page: tests/test_contrast.py."""
+FILLS: Mapping[RowKind, str] = {kind: colors[0] for kind, colors in _KINDS.items()}
 
 LIGHT = {
     "ink": "#1a1a1a",
@@ -113,11 +87,14 @@ _DARK = {
     "knob": "#333b47",
     "onknob": "#c2c9d3",
 }
-LIGHT |= {f"k{at}": color for at, color in enumerate(FILLS.values())}
-_DARK |= {f"k{at}": DARK_FILLS.get(kind, DARK_FILLS[RowKind.SETUP]) for at, kind in enumerate(FILLS)}
-for _at, _kind in enumerate(FILLS):
-    LIGHT[f"i{_at}"], _DARK[f"i{_at}"] = INKS.get(_kind, INKS[RowKind.SETUP])
+for _at, _colors in enumerate(_KINDS.values()):
+    LIGHT[f"k{_at}"], LIGHT[f"i{_at}"], _DARK[f"k{_at}"], _DARK[f"i{_at}"] = _colors
 _ALWAYS = {"black": BLACK, "picked": PICKED}
+
+
+def ink_of(kind: RowKind) -> str:
+    """The colour of words on a box of this kind, and of its name on the page."""
+    return _KINDS[kind][1]
 
 
 def variables() -> str:
