@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from joinlab.notebook.bench import bench as bench
     from joinlab.notebook.following import follow as follow
     from joinlab.notebook.quiz import quiz as quiz
-    from joinlab.notebook.side_by_side import compare as compare
     from joinlab.notebook.sweep import Sweep as Sweep
     from joinlab.notebook.sweep import sweep as sweep
     from joinlab.notebook.view import View as View
+    from joinlab.notebook.view import compare as compare
     from joinlab.picture.chrome import write_chrome as write_chrome
     from joinlab.picture.figures import figure as figure
     from joinlab.picture.holdings import who_holds as who_holds
@@ -59,7 +59,7 @@ _HOME = {
     "bench": "joinlab.notebook.bench",
     "cases": "joinlab.cases",
     "check": "joinlab.course.exercises",
-    "compare": "joinlab.notebook.side_by_side",
+    "compare": "joinlab.notebook.view",
     "debug_handler": "joinlab.debug_server",
     "diagnose": "joinlab.story.judge",
     "emulate": "joinlab.emulator.emulate",

@@ -69,7 +69,8 @@ def test_a_comparison_leaves_both_pictures_and_its_sentence():
     made = joinlab.compare(case_timeline(4, 2, "nccl", "1.9"), case_timeline(4, 2, "nccl"))
     _, (still, view) = shown(made)
     assert len(drawn(still)) == 2 and "They part" in still["text/html"]
-    assert view[WIDGET]["model_id"] == made.widget.model_id
+    one, other = (ET.fromstring(picture).get("width") for picture in drawn(still))
+    assert one == other and view[WIDGET]["model_id"] == made.model_id
 
 
 def test_a_bench_leaves_a_sentence():

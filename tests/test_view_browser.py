@@ -120,12 +120,17 @@ def test_covered_lanes_tell_nothing_until_they_are_uncovered(notebook):
     assert view.locator(".jl-headline").text_content().endswith("Rank 0 hangs.")
 
 
-def test_a_comparison_is_two_pictures_below_one_sentence(notebook):
+def test_a_comparison_is_two_pictures_on_one_axis_below_one_sentence(notebook):
     cell = notebook.page.locator(".jp-CodeCell").nth(3)
-    assert "They part after the last input" in cell.inner_text()
-    one, other = (picture.bounding_box() for picture in cell.locator(".jl-scene").all())
-    assert one["x"] == other["x"] and one["y"] + one["height"] <= other["y"]
-    expect(cell.locator(".jl-headline")).to_contain_text(["Rank 0 hangs.", "Rank 1 hangs."])
+    expect(cell.locator(".jl-headline")).to_contain_text("They part at inputs[5]: rank 0 reads")
+    one, other = cell.locator(".jl-picture").all()
+    assert one.bounding_box()["y"] + one.bounding_box()["height"] <= other.bounding_box()["y"]
+    for call in ("anyone left?", "forward 1"):  # a call that both issue stands at one place
+        places = [of.locator(f".jl-col:has(title:text('{call}')) .jl-fill").first.bounding_box() for of in (one, other)]
+        assert places[0]["x"] == places[1]["x"] and places[0]["width"] == places[1]["width"]
+    expect(cell.locator(".jl-scrub")).to_have_count(1)
+    cell.locator(".jl-scrub").press("Home")  # one position moves both
+    assert all(of.locator(".jl-future").count() for of in (one, other))
 
 
 def test_a_notebook_that_is_opened_without_its_kernel_shows_pictures_and_sentences(notebook, served):
@@ -150,7 +155,7 @@ def test_a_notebook_that_is_opened_without_its_kernel_shows_pictures_and_sentenc
         )
         assert [one.locator("img:visible").count() for one in stills.all()] == [1, 1, 2, 2]
         said = later.locator(".jp-Notebook").inner_text()
-        assert said.count("Run the cell again for the view that answers.") == 6 and "They part after the last" in said
+        assert said.count("Run the cell again for the view that answers.") == 4 and "They part at" in said
         assert "Loading widget" not in said and "Error" not in said
 
 

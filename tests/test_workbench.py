@@ -11,6 +11,7 @@ from typing import Any
 
 import ipywidgets
 import pytest
+from drawn import lane_data
 
 import joinlab
 from joinlab import cases
@@ -286,12 +287,12 @@ def test_the_cover_holds_what_is_selected_and_compared_too():
     made.run()
     made.view.selected = 3
     made.keep()
-    assert made.comparison.comparison is not None
+    assert made.view.comparison is not None
     made.counts = (1, 3)
-    assert made.view.selected is None and made.comparison.comparison is None
+    assert made.view.selected is None and made.view.comparison is None
     made.said = ("finishes", "finishes")
     made.run()
-    assert made.comparison.comparison is not None and "They part" in made.comparison.comparison.sentence
+    assert "They part" in made.view.comparison.sentence
 
 
 def test_said_can_be_only_one_of_three_words():
@@ -395,37 +396,42 @@ def test_what_a_machine_lacks_is_said_and_cannot_be_started(monkeypatch):
 # ---- compare
 
 
-def test_what_is_kept_stands_beside_what_comes_next():
+def test_what_is_kept_stands_below_what_comes_next():
     made = bench(case=4, inputs=(2, 3), engine="emulated nccl 1.9")
     old = made.timeline
     made.view.comparing = True
-    assert made.comparison.left.timeline is old and made.comparison.right is made.view
-    assert made.comparison.comparison.parting is None
+    assert made.view.beside is old and made.view.comparison.parting is None
     made.engine = "emulated nccl"
-    found = made.comparison.comparison
-    row = found.rows[found.parting]
-    made.view.selected = row.right
-    assert made.comparison.left.selected == row.left
-    made.comparison.left.selected = 0
-    assert made.view.selected == 0
-    made.comparison.left.axis = "time"
-    assert made.view.axis == "time"
+    assert made.view.beside is old and made.view.comparison.parting is not None
     made.keep()
-    assert made.comparison is None and made.view.heading == ""
-    assert made.view in made.widget.children
+    assert made.view.beside is None and made.view.comparison is None
 
 
-def test_compare_alone():
+def told(made: joinlab.View) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The data of a view that compares, and the run that it draws."""
+    data, _ = lane_data(made._packed)
+    return data, data["runs"][-1]
+
+
+def test_two_pictures_have_one_axis():
     left, right = (joinlab.emulate(cases.case_4, (2, 3), era=era) for era in ("1.9", "today"))
-    made = joinlab.compare(left, right)
-    assert "They part after the last input" in made._said.value
-    assert made.left.timeline is left and made.right.timeline is right
-    assert made.left.heading == "1.9: rank 0 hung (proven), rank 1 finished"
-    assert made.right.heading == "today: rank 0 finished, rank 1 hung (proven)"
-    made.left.selected = len(made.left.slots) - 1
-    assert made.right.selected is None  # nothing stands in that row
-    with pytest.raises(ProgramError, match="right= is a Timeline"):
+    data, one = told(joinlab.compare(left, right))
+    other = data["runs"][one["beside"]]
+    assert data["texts"][one["apart"]].startswith("They part")
+    assert [data["texts"][each["scene"]["head"][0][0]] for each in (one, other)] == ["1.9", "today"]
+    mine, yours = one["scene"]["columns"], other["scene"]["columns"]
+    assert [(each["size"], each["far"]) for each in mine] == [(each["size"], each["far"]) for each in yours]
+    assert one["scene"]["behind"] == other["scene"]["behind"] and one["scene"]["focus"] == other["scene"]["focus"]
+    with pytest.raises(ProgramError, match="Timelines can be compared"):
         joinlab.compare(left, "right")
+
+
+def test_a_call_that_one_run_lacks_leaves_its_place_empty():
+    data, one = told(joinlab.compare(*(joinlab.emulate(cases.case_1, counts) for counts in ((1, 3), (1, 2)))))
+    other = data["runs"][one["beside"]]
+    assert len(one["scene"]["columns"]) == len(other["scene"]["columns"])
+    empty = [[not any(each["boxes"]) for each in run["scene"]["columns"]] for run in (one, other)]
+    assert not any(a and b for a, b in zip(*empty, strict=True))
 
 
 # ---- several, and the end

@@ -73,30 +73,22 @@ def compare(left: Timeline, right: Timeline) -> Comparison:
 
     print(compare(joinlab.emulate(case_4, era="1.9"), joinlab.emulate(case_4)).sentence)
     """
-    here, there = (
-        f"on the {name}" if name in ("left", "right") else f"with {name}" for name in told_apart(left, right)
-    )
+    here, there = (f"with {name}" for name in told_apart(left, right))
     one, other = _Side(left), _Side(right)
     rows = []
     for a, b in _aligned(one.keys, other.keys):
         calls = {} if a is None else one.calls[a], {} if b is None else other.calls[b]
         rows.append(ComparedRow(a, b, _differences(*calls, here, there)))
     parting = next((at for at, row in enumerate(rows) if not row.differs.keys().isdisjoint(PARTING)), None)
-    worlds = [f"{side.world_size} rank{'s' * (side.world_size > 1)}" for side in (left, right)]
-    told = [] if worlds[0] == worlds[1] else [f"{worlds[0]} {here}, {worlds[1]} {there}."]
-    leads = {"read": "A rank read something else", "data": "What is carried differs"}
-    if parting is not None:
-        leads = {next(kind for kind in PARTING if kind in rows[parting].differs): "They part"} | leads
-    else:
-        told.append("Both runs issue the same calls, and each call ends alike.")
-        if worlds[0] == worlds[1] and [end.kind for end in left.ends] != [end.kind for end in right.ends]:
-            told.append("Only how the ranks end differs.")
-    for kind, lead in leads.items():
+    leads = {"read": "They part"} | dict.fromkeys(PARTING, "They part") if parting is not None else {}
+    for kind, lead in (leads | {"data": "What is carried differs"}).items():  # what a rank read led it elsewhere
         row = next((row for row in rows[: None if parting is None else parting + 1] if kind in row.differs), None)
         if row is not None:
             places = [side.keys[at][0] for side, at in ((one, row.left), (other, row.right)) if at is not None]
-            told.append(f"{lead} {_where(min(places), left)}: {row.differs[kind]}.")
-    return Comparison(tuple(rows), parting, " ".join(told))
+            return Comparison(tuple(rows), parting, f"{lead} {_where(min(places), left)}: {row.differs[kind]}.")
+    ends = [[end.kind for end in side.ends] for side in (left, right)]
+    but = "." if ends[0] == ends[1] else "; only how the ranks end differs."
+    return Comparison(tuple(rows), parting, f"Both runs issue the same calls, and each call ends alike{but}")
 
 
 def told_apart(left: Timeline, right: Timeline) -> tuple[str, str]:
@@ -122,7 +114,7 @@ def told_apart(left: Timeline, right: Timeline) -> tuple[str, str]:
 
     pairs = [(one, other) for one, other in zip(told(left), told(right), strict=True) if one != other]
     if not pairs:
-        return "left", "right"
+        return "the first", "the second"
     ones, others = zip(*pairs, strict=True)
     return ", ".join(ones), ", ".join(others)
 
@@ -191,7 +183,7 @@ def _differences(ours: Calls, theirs: Calls, here: str, there: str) -> dict[str,
         found["completion"] = "; ".join(fates)
     for rank, (one, two) in alike.items():
         if _fate(one) == _fate(two) and _read(one) != _read(two):
-            found.setdefault("read", f"rank {rank} {_read(one)} {here}, and {_read(two)} {there}")
+            found.setdefault("read", f"rank {rank} reads {_read(one)} {here}, and {_read(two)} {there}")
         if _data(one) != _data(two):
             text = f"rank {rank}'s {quoted(one)} is {_carried(one)} {here}, {_carried(two)} {there}"
             found.setdefault("data", text)
@@ -219,9 +211,10 @@ def _fate(call: Call) -> str:
 
 
 def _read(call: Call) -> str | None:
-    """What a rank concluded, where it concluded anything; the numbers alone are values."""
+    """What a rank read, with what it concluded; None where it concluded nothing."""
     said = conclusion(call["origin"], call["value_out"]) if call["completed_ns"] is not None else None
-    return said if said and " concluded that " in said else None
+    value, _, concluded = (said or "").partition(" and concluded that ")
+    return f"{value.removeprefix('read ')} ({concluded})" if concluded else None
 
 
 def _data(call: Call) -> tuple[Any, ...] | None:

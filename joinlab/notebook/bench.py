@@ -42,7 +42,6 @@ from joinlab.notebook.output import Layout, Output, close
 from joinlab.notebook.predictions import Score, blank, score, tally
 from joinlab.notebook.saving import saved
 from joinlab.notebook.session import Session, Setting, program_of
-from joinlab.notebook.side_by_side import Beside
 from joinlab.program.program import Program, check_program, program_name
 from joinlab.program.sources import source_of
 from joinlab.story.judge import diagnose
@@ -139,7 +138,6 @@ class Bench:
         self._lock = threading.RLock()
         self._held = True
         self._failed: BaseException | None = None
-        self._beside: Beside | None = None
         self._closed = False
         self._fixing: asyncio.TimerHandle | None = None
         self._loop = None if torch_is_loaded() else _event_loop()  # while torch is loaded: where its end is told
@@ -327,8 +325,7 @@ class Bench:
         return found
 
     def _parts(self) -> list[ipywidgets.Widget]:
-        picture = self.view if self._beside is None else self._beside.widget
-        return [picture, self._output.widget]
+        return [self.view, self._output.widget]
 
     def _blank(self, counts: Sequence[int]) -> Timeline:
         """A Timeline with nothing in it, of what is chosen."""
@@ -339,37 +336,32 @@ class Bench:
         return blank(program_name(self.program), source_of(self.program), counts, self._now)
 
     def _what_waits(self) -> str:
-        kept = ", and kept to compare with" if self.view.comparing and self._beside is None else ""
+        kept = ", and kept to compare with" if self.view.comparing and self.view.beside is None else ""
         return f"Loading PyTorch …; inputs {self.counts} are next{kept}."
 
     def _keep(self) -> None:
-        """Keep what is shown on the left, if anything is; the next run is shown beside it."""
+        """Keep what is shown, if anything is; the next run is shown above it."""
         if self._timeline is not None:
-            self._beside = Beside(self._timeline, self.view)
-            fill(self.widget, self._parts())
+            self.view.beside = self._timeline
 
     def _cover(self) -> None:
         """Show the program and the ranks, and nothing of what they do."""
         timeline = self._blank(self.counts)
         self._draw(timeline, selected=None, covered=list(range(timeline.world_size)), shown="")
         self._output.clear()
-        if self._beside is not None:
-            self._beside.compare()
 
     def _show(self, timeline: Timeline, key: str = "") -> None:
         """Show a run; `key` is that of its setting, where it would come out the same again."""
         asked = self.covered
         self._draw(timeline, covered=[], selected=_first(timeline), shown=key)
         self._timeline = timeline
-        if self.view.comparing and self._beside is None:  # asked for before there was something to keep
+        if self.view.comparing and self.view.beside is None:  # asked for before there was something to keep
             self._keep()
         self._output.show(timeline)
         self._tell("")
         self._fix_later(timeline)
         if asked:
             self._judge(timeline)
-        if self._beside is not None:
-            self._beside.compare()
         self._arrange()
 
     def _fix_later(self, timeline: Timeline) -> None:
@@ -416,13 +408,8 @@ class Bench:
 
     # ---------------------------------------------------------------- what Python can ask and set
 
-    @property
-    def comparison(self) -> Beside | None:
-        """What is shown while the bench compares; None otherwise."""
-        return self._beside
-
     def keep(self) -> None:
-        """Keep the shown run on the left, to compare the next one with it; called again, remove it.
+        """Keep the shown run, to compare the next one with it; called again, remove it.
 
         Raises ProgramError where nothing is shown.
         """
@@ -490,8 +477,6 @@ class Bench:
         if self._fixing is not None:
             self._fixing.cancel()
         self._map.stop()
-        if self._beside is not None:
-            self._beside.close()
         for widget in (self.view, self._output.widget, self.widget):
             close(widget)
 
@@ -574,7 +559,7 @@ class Bench:
                 pass
 
     def _compare_eras(self) -> None:
-        """Keep this run on the left, and show what the other era of NCCL does beside it."""
+        """Keep this run, and show what the other era of NCCL does above it."""
         other = "emulated nccl" if self._now.era == "1.9" else "emulated nccl 1.9"
         self.view.comparing = True
         self.view.engine = other
@@ -589,10 +574,8 @@ class Bench:
         with self._lock:
             if change["new"]:
                 self._keep()  # or, if nothing is shown yet, when it is
-            elif self._beside is not None:
-                beside, self._beside = self._beside, None
-                fill(self.widget, self._parts())
-                beside.close()
+            else:
+                self.view.beside = None
             self._arrange()
             if self.loading and self._timeline is None:
                 self._tell(self._what_waits())
@@ -676,12 +659,6 @@ def _event_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
-
-
-def fill(box: Any, widgets: Sequence[Any]) -> None:
-    """Put these widgets into a box, if others are in it."""
-    if box.children != tuple(widgets):
-        box.children = widgets
 
 
 def _one_of(name: str, value: Any, known: Collection[Any]) -> Any:

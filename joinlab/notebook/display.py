@@ -17,7 +17,6 @@ from uuid import uuid4
 
 if TYPE_CHECKING:
     from joinlab.notebook.bench import Bench
-    from joinlab.notebook.side_by_side import Beside
     from joinlab.notebook.view import View
     from joinlab.story.story import Story
     from joinlab.timeline import Timeline
@@ -39,7 +38,6 @@ def register() -> bool:
     formatter = shell.display_formatter.ipython_display_formatter
     formatter.for_type_by_name("joinlab.timeline", "Timeline", show)
     formatter.for_type_by_name("joinlab.notebook.view", "View", show_view)
-    formatter.for_type_by_name("joinlab.notebook.side_by_side", "Beside", show_beside)
     formatter.for_type_by_name("joinlab.notebook.bench", "Bench", show_bench)
     return True
 
@@ -64,21 +62,12 @@ def show_view(view: View) -> None:
     _show_live(view, view, _picture(view), plain)
 
 
-def show_beside(beside: Beside) -> None:
-    """Show what `joinlab.compare` returns here, with a picture of either side to stand in for it."""
-    from joinlab.analysis.wording import shown_html
-
-    told = f"<p>{shown_html(beside.comparison.sentence)}</p>" if beside.comparison else ""
-    pictures = "".join(f"<p><b>{side}</b></p>{_picture(getattr(beside, side))}" for side in ("left", "right"))
-    _show_live(beside, beside.left, told + pictures, repr(beside))
-
-
 def show_bench(bench: Bench) -> None:
     """Show a `joinlab.bench` here, with a sentence to stand in for it."""
     _show_live(bench, bench.view, f"<p>joinlab.bench() {GONE}</p>", repr(bench))
 
 
-def _show_live(shown: View | Beside | Bench, view: View, still: str, plain: str) -> None:
+def _show_live(shown: View | Bench, view: View, still: str, plain: str) -> None:
     """Show a widget, and before it what `view` hides as soon as it is drawn."""
     if _is_terminal():
         print(plain)
@@ -98,11 +87,21 @@ def _picture(view: View) -> str:
         return f"<p>joinlab.View {GONE}</p>"
     from joinlab.analysis.wording import shown_html
 
-    packed = b64encode(_drawn(view.timeline).encode()).decode()
-    said = _said(view.timeline)
-    told = shown_html(said.sentence)
-    above = said._repr_html_() if view.sentences else ""
-    return f'{above}<img alt="Swimlanes. {told}" src="data:image/svg+xml;base64,{packed}"><p>{AGAIN}</p>'
+    if view.beside is None:
+        said = _said(view.timeline)
+        told, above, drawn = said.sentence, said._repr_html_() if view.sentences else "", [_drawn(view.timeline)]
+    else:
+        from joinlab.picture.compared import compared
+        from joinlab.picture.svg import svg
+
+        both = compared(view.timeline, view.beside)
+        told, drawn = both.sentence, [svg(one, behind=both.behind) for one in both.scenes]
+        above = f"<p><b>{shown_html(told)}</b></p>"
+    images = (
+        f'<img alt="Swimlanes. {shown_html(told)}" src="data:image/svg+xml;base64,{b64encode(one.encode()).decode()}">'
+        for one in drawn
+    )
+    return f"{above}{''.join(images)}<p>{AGAIN}</p>"
 
 
 def _said(timeline: Timeline) -> Story:

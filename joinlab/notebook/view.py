@@ -14,9 +14,12 @@ import anywidget
 import polars as pl
 import traitlets
 
+from joinlab.analysis.comparison import Comparison
+from joinlab.analysis.comparison import compare as lay_out
 from joinlab.analysis.folding import fold
 from joinlab.analysis.matching import Slot, match
 from joinlab.analysis.reading import read
+from joinlab.errors import ProgramError
 from joinlab.picture.assets import script, style
 from joinlab.picture.details import call_details
 from joinlab.picture.lane_data import pack
@@ -28,6 +31,7 @@ class View(anywidget.AnyWidget):
     """The swimlanes of a Timeline as a widget.
 
     timeline   what is shown; set another and it is drawn in place of this one
+    beside     another Timeline, which is drawn below it on the same axis; None for none
     selected   index into `joinlab.match(timeline)` of the selected slot, or None; two-way
     axis       of every call, behind "…": "logical" (one row per set of calls that met) or "time"; two-way
     covered    ranks whose lanes and endings are covered; while any is, nothing tells how the run ended
@@ -45,6 +49,7 @@ class View(anywidget.AnyWidget):
     _css = style("view.css", "first.css")
 
     timeline = traitlets.Instance(Timeline)
+    beside = traitlets.Instance(Timeline, allow_none=True)
     selected = traitlets.Int(None, allow_none=True).tag(sync=True)
     axis = traitlets.Enum(("logical", "time"), "logical").tag(sync=True)
     covered = traitlets.List(traitlets.Int(min=0)).tag(sync=True)
@@ -55,7 +60,7 @@ class View(anywidget.AnyWidget):
     _packed = traitlets.Bytes(b"").tag(sync=True)  # the run that is shown
 
     def __init__(self, timeline: Timeline, **options: Any) -> None:
-        unknown = sorted(set(options) - set(self.trait_names(sync=True)) - {"layout"})
+        unknown = sorted(set(options) - set(self.trait_names(sync=True)) - {"beside", "layout"})
         if unknown:
             raise TypeError(f"View has no option {', '.join(unknown)}; see help(joinlab.View)")
         self._matched: tuple[Timeline, tuple[Slot, ...]] | None = None
@@ -76,6 +81,11 @@ class View(anywidget.AnyWidget):
         if self.selected is None:
             return calls.clear()
         return read(self.timeline).calls_of(self.selected)
+
+    @property
+    def comparison(self) -> Comparison | None:
+        """What differs between the two that are shown; None of one alone, and while anything is covered."""
+        return None if self.beside is None or self.covered else lay_out(self.timeline, self.beside)
 
     @property
     def _count(self) -> int:
@@ -114,10 +124,10 @@ class View(anywidget.AnyWidget):
             if self.selected is not None and self.selected >= self._count:
                 self.selected = None
 
-    @traitlets.observe("alike", "covered")
+    @traitlets.observe("alike", "covered", "beside")
     def _fold(self, change: Mapping[str, Any]) -> None:
         """What lanes there are can depend on these; a lane of several ranks would tell which of them end alike."""
-        if self._packed and self.timeline.world_size > NARROW:
+        if self._packed and (change["name"] == "beside" or self.beside or self.timeline.world_size > NARROW):
             self._pack()
 
     def refresh(self) -> None:
@@ -125,7 +135,23 @@ class View(anywidget.AnyWidget):
         self._packed = pack(self.timeline, self._folds)
 
     def _pack(self) -> None:
-        self._packed = packed(self.timeline, self._folds)
+        if self.beside is None or self.covered:
+            self._packed = packed(self.timeline, self._folds)
+        else:
+            self._packed = pack(self.timeline, beside=self.beside)
+
+
+def compare(one: Timeline, other: Timeline) -> View:
+    """Show two Timelines as two pictures on one axis, below one sentence that says what differs.
+
+    They may differ in engine, backend, era, inputs or program. Raises ProgramError for what is no Timeline.
+
+        joinlab.compare(joinlab.emulate(case_4, era="1.9"), joinlab.emulate(case_4))
+    """
+    for timeline in (one, other):
+        if not isinstance(timeline, Timeline):
+            raise ProgramError(f"Timelines can be compared, as launch and emulate return them; got {timeline!r:.60}")
+    return View(one, beside=other)
 
 
 @derived

@@ -16,6 +16,7 @@ from joinlab.analysis.folding import Folding
 from joinlab.analysis.source import CodeLine, SourceText, SourceTexts
 from joinlab.analysis.wording import measured, shown, sign, title
 from joinlab.picture.columns import columns
+from joinlab.picture.compared import compared
 from joinlab.picture.details import MADE, Details, call_details
 from joinlab.picture.places import GIVES, SIZES, behind
 from joinlab.picture.scene import Box, Piece, folded, scene_of
@@ -96,12 +97,20 @@ class LaneData:
         """How many runs there are."""
         return len(self._runs)
 
-    def add(self, timeline: Timeline, ranks: bool = True) -> int:
+    def add(self, timeline: Timeline, ranks: bool = True, beside: Timeline | None = None) -> int:
         """Add a Timeline and return the number of its run: the same for what would look the same.
 
-        ranks  False gives every rank a lane of its own, however many there are
+        ranks   False gives every rank a lane of its own, however many there are
+        beside  another one, which is drawn below it on the same axis
         """
-        run = self._run(timeline, ranks)
+        if beside is None:
+            return self._add(self._run(timeline, ranks))
+        both = compared(timeline, beside)
+        below = self._add(self._run(beside, False, both.scenes[1], both.behind))
+        more = {"beside": below, "apart": self._texts(both.sentence)}
+        return self._add(self._run(timeline, False, both.scenes[0], both.behind) | more)
+
+    def _add(self, run: dict[str, Any]) -> int:
         if run not in self._runs:
             self._runs.append(run)
             return len(self._runs) - 1
@@ -125,7 +134,7 @@ class LaneData:
         whole = b"\0".join([text, b"".join(self._packed)])
         return gzip.compress(whole, 6 if len(whole) < LARGE else 1, mtime=0)
 
-    def _run(self, timeline: Timeline, ranks: bool) -> dict[str, Any]:
+    def _run(self, timeline: Timeline, ranks: bool, made: FirstScreen | None = None, least: int = 0) -> dict[str, Any]:
         text, folding = self._texts, folded(timeline, ranks)
         told, cited = Scene(timeline, folding), _Cited(SourceTexts.of(timeline))
         columns, zero, packed = self._columns_of(timeline, folding, cited)
@@ -133,7 +142,7 @@ class LaneData:
             "title": text(title(timeline)),
             "measured": text(measured(timeline)),
             "modelled": timeline.meta.get("engine") == "emulated",
-            "scene": self._scene(scene_of(told, ranks), timeline),
+            "scene": self._scene(made or scene_of(told, ranks), timeline, least),
             "told": self._told_of(timeline, folding),
             "names": [text(folding.name(ranks[0])) for ranks in folding.classes],
             "ends": [text(_ending(timeline, ranks[0])) for ranks in folding.classes],
@@ -179,7 +188,7 @@ class LaneData:
     def _facts_of(self, facts: Details) -> int:
         return self._told(tuple(self._facts((self._texts(name), self._texts(said))) for name, said in facts))
 
-    def _scene(self, made: FirstScreen, timeline: Timeline) -> dict[str, Any]:
+    def _scene(self, made: FirstScreen, timeline: Timeline, least: int) -> dict[str, Any]:
         """The first screen, as static/types.d.ts has it."""
         text = self._texts
 
@@ -202,7 +211,7 @@ class LaneData:
             "columns": [
                 {"slot": one.slot, "until": one.until, "n": one.number, "boxes": [box(of) for of in one.boxes]}
                 | {"flag": one.flag, "size": one.size, "stack": text(one.stack), "said": text(one.said)}
-                | {"clashes": one.clashes, "absent": one.absent, "extra": one.extra}
+                | {"clashes": one.clashes, "absent": one.absent, "extra": one.extra, "far": one.far}
                 | {"missing": one.missing and (one.missing[0], text(one.missing[1]))}
                 for one in made.columns
             ],
@@ -211,7 +220,7 @@ class LaneData:
             "readings": [(one.column, one.to, one.of, one.value, one.sent, one.taken) for one in made.readings],
             "odd": made.odd,
             "ends": [(sign, text(word), tone, text(more)) for sign, word, tone, more in made.ends],
-            "behind": behind(made),
+            "behind": max(least, behind(made)),
             "file": text(made.file),
             "code": [(one.sign, one.number, text(one.text), pieces(one.here)) for one in made.code],
             "tried": pieces([made.tried]),
@@ -220,13 +229,13 @@ class LaneData:
         }
 
 
-def pack(timeline: Timeline, ranks: bool = True) -> bytes:
-    """The data of one Timeline. `ranks`: as LaneData.add takes it.
+def pack(timeline: Timeline, ranks: bool = True, beside: Timeline | None = None) -> bytes:
+    """The data of one Timeline. `ranks`, `beside`: as LaneData.add takes them.
 
     len(pack(timeline))         # bytes on the wire
     """
     data = LaneData()
-    data.add(timeline, ranks)
+    data.add(timeline, ranks, beside)
     return data.packed()
 
 

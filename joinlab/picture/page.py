@@ -21,6 +21,7 @@ from joinlab.analysis.reading import read
 from joinlab.analysis.source import CodeLine, SourceTexts
 from joinlab.analysis.wording import measured, ranks_text, shown, title
 from joinlab.picture.assets import script, style
+from joinlab.picture.compared import compared
 from joinlab.picture.lane_data import LaneData
 from joinlab.picture.scene import folded, scene
 from joinlab.picture.svg import svg
@@ -50,18 +51,24 @@ class Position:
 def write_html(
     timelines: Timeline | Iterable[Timeline] | Mapping[str, Timeline],
     path: str | os.PathLike[str],
+    *,
+    compare: bool = False,
 ) -> Path:
     """Write a self-contained page and return its path.
 
     timelines  one Timeline, several, or a mapping from the title of each to it
+    compare    of two Timelines: two pictures on one axis, below one sentence that says what differs
 
-    Raises ValueError if there is none, TypeError for what is no Timeline, FileNotFoundError if the folder does not
-    exist. A file that was there is replaced in one step, or not at all.
+    Raises ValueError if there is none, or where two are to be compared another number, TypeError for what is no
+    Timeline, FileNotFoundError if the folder does not exist. A file that was there is replaced in one step, or not at
+    all.
 
         joinlab.write_html({"with a barrier": one, "without": other}, "cases.html")
     """
     named = _named(timelines)
-    return write(Path(path), lambda: page(named))
+    if compare and len(named) != 2:
+        raise ValueError(f"compare=True takes two timelines; it got {len(named)}")
+    return write(Path(path), lambda: _beside(*named) if compare else page(named))
 
 
 def write_sliders(
@@ -136,6 +143,18 @@ def _runs(named: list[tuple[str, Timeline]], numbers: list[int]) -> Iterator[str
         yield from _table(timeline)
         yield from _output(timeline)
         yield "</details>\n</section>\n"
+
+
+def _beside(one: tuple[str, Timeline], other: tuple[str, Timeline]) -> str:
+    """The text of a page that compares two runs."""
+    data, both = LaneData(), compared(one[1], other[1])
+    number = data.add(one[1], beside=other[1])
+    pictures = "".join(svg(each, f"run-{at}", behind=both.behind) for at, each in enumerate(both.scenes))
+    still = f'<div class="still">\n<p>{escape(both.sentence)}</p>\n<div class="scroll">{pictures}</div>\n</div>\n'
+    view = (
+        f'<section class="run">\n<div class="run-view" data-run="{number}">\n{still}<div class="live"></div>\n</div>\n'
+    )
+    return shown("".join(document(f"{one[0]} and {other[0]}", [view, "</section>\n"], data, HEADING)))
 
 
 def framed(timeline: Timeline) -> str:

@@ -64,7 +64,7 @@ def along(scene: Scene, room: float, how: str = "row") -> tuple[list[tuple[float
         for i, one in enumerate(columns):
             before = columns[i - 1] if i else None
             if before is not None:
-                loud = scene.focus in (i - 1, i)
+                loud = one.far or before.far
                 calm = one.size == before.size == "slim"
                 at += sizes["far"] if loud else sizes["gap"] if calm else sizes["wide"]
             found.append((at, sizes[one.size]))
@@ -83,14 +83,16 @@ def along(scene: Scene, room: float, how: str = "row") -> tuple[list[tuple[float
 class Across:
     """Lanes that run across a picture of some width, as static/scene.js lays them out: all its boxes with places.
 
+    least is what `behind` is at least.
+
     t0, length, behind  px before the first column, of all columns, and for the endings
     thick, between      px of a lane, and between two of them
     """
 
-    def __init__(self, scene: Scene, width: float) -> None:
+    def __init__(self, scene: Scene, width: float, least: int = 0) -> None:
         self.scene, lanes = scene, len(scene.ranks)
         self.t0 = 190 if width < 1000 else 214
-        self.behind = behind(scene)
+        self.behind = max(least, behind(scene))
         self.between = 68 if lanes < 3 else 44 if lanes < 5 else 30 if lanes < 7 else 20
         self.thick = 58 if lanes < 3 else 50 if lanes < 5 else 40
         self.places, self.length = along(scene, width - self.t0 - self.behind)

@@ -91,6 +91,7 @@ class Column:
     absent   lanes that should have come, and never did
     extra    the lane whose call is the one too many
     missing  (lane, call): that lane never issued this one, which should stand here
+    far      whether room is left around it
     """
 
     slot: int
@@ -105,6 +106,7 @@ class Column:
     extra: int | None = None
     missing: tuple[int, str] | None = None
     size: Size = "slim"
+    far: bool = False
 
     @property
     def drawn(self) -> list[Box]:
@@ -357,6 +359,7 @@ class _Scene:
             open_ = [at for at, one in enumerate(self.columns) if (box := one.boxes[lane]) is not None and box.open]
             ends.update(open_[:1] + open_[-1:])
         for at, one in enumerate(self.columns):
+            one.far = at == focus
             loud = one.flag in ("wrong", "apart") or at in ends or any(box.failed for box in one.drawn)
             loud = loud or at == focus or (odd is not None and 0 <= at - (focus or 0) < BEHIND // 2)
             if one.stack:

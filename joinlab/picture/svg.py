@@ -22,20 +22,21 @@ LEFT, BOLD = 16, 1.1  # px around the picture; how much wider bold letters are
 LONG = 4  # characters of a value that stand beside ≠
 
 
-def svg(scene: Scene, name: str = "joinlab", width: int = 980, heading: str = "") -> str:
+def svg(scene: Scene, name: str = "joinlab", width: int = 980, heading: str = "", behind: int = 0) -> str:
     """The picture as an <svg> element.
 
     name     prefix of the ids in it; two pictures on one page need two names
     width    px of the lanes; the picture shrinks to the width of the page
     heading  what to say below the headline, in small letters
+    behind   px past the last call, at least, for how the ranks ended
     """
-    return shown("".join(_Picture(scene, escape(name, quote=True), width, heading).parts()))
+    return shown("".join(_Picture(scene, escape(name, quote=True), width, heading, behind).parts()))
 
 
 class _Picture:
-    def __init__(self, scene: Scene, name: str, width: int, heading: str) -> None:
+    def __init__(self, scene: Scene, name: str, width: int, heading: str, behind: int) -> None:
         self.scene, self.name = scene, name
-        self.across = Across(scene, width)
+        self.across = Across(scene, width, behind)
         self.headline = list(_wrapped(scene.headline, self.across.width, 20 * BOLD))
         self.heading = [line for line in _wrapped([Piece(heading)], self.across.width, 13) if heading]
         self.top = 20 + 27 * len(self.headline) + 18 * len(self.heading)

@@ -84,14 +84,17 @@ class Board extends First {
     return same;
   }
 
-  /** @param {number} lane */
-  headHeight(lane) { return this.get("predict") ? 76 : 48; }
+  /** @param {number} lane @param {RawRun} run */
+  headHeight(lane, run) {
+    return run !== this.run ? super.headHeight(lane, run) : this.get("predict") ? 76 : 48;
+  }
 
   /** @param {number} lane @param {string} name */
   laneName(lane, name) { return name; }
 
-  /** @param {number} lane */
-  head(lane) {
+  /** @param {number} lane @param {RawRun} run */
+  head(lane, run) {
+    if (run !== this.run) return super.head(lane, run);
     const { counts } = this, n = counts[lane];
     if (n === undefined) return ""; // the picture is of before: the next one is on its way
     const row = dots(lane, n, this.get("most"), this.get("busy"), (at) => this.ending(lane, at));

@@ -37,7 +37,7 @@ async function unzip(bytes) { // by way of a Blob and a Response it waits for ot
 function resolve(run, text) {
   const { scene } = run, pieces = (/** @type {[number, number, string][]} */ some) =>
     some.map(([said, kind, tone]) => [text(said), kind, tone]);
-  for (const name of ["title", "measured"]) run[name] = text(run[name]);
+  for (const name of ["title", "measured", "apart"]) if (name in run) run[name] = text(run[name]);
   for (const name of ["file", "word"]) scene[name] = text(scene[name]);
   [scene.head, scene.tried] = [pieces(scene.head), pieces(scene.tried)];
   run.ends = run.ends.map(text);

@@ -38,6 +38,8 @@ export class First {
     this.run = null;
     /** @type {Scene} */
     this.scene = null;
+    /** Of this run, and of one beside it on the same axis. @type {Scene[]} */
+    this.scenes = [];
     /** @type {number | null} */
     this.at = null;
     /** @type {Every | null} */
@@ -68,6 +70,12 @@ export class First {
   get covered() { return this.get("covered") ?? []; }
 
   get phone() { return this.width < PHONE; }
+
+  /** The run, and the one that it is compared with. */
+  get drawn() {
+    const { data, run } = this;
+    return run.beside === undefined ? [run] : [run, data.runs[run.beside]];
+  }
 
   get turned() { return this.turn || this.phone; }
 
@@ -144,7 +152,7 @@ export class First {
     if (this.has()) return;
     const data = await unpack(packed);
     if (!this.alive || packed !== this.get("_packed") || this.has()) return; // something newer came meanwhile
-    this.show(data, data.runs[0]);
+    this.show(data, data.runs.at(-1));
   }
 
   /** Whether what came, or something newer, is drawn already. */
@@ -190,14 +198,20 @@ export class First {
     }
     if (turned) this.least = Math.max(this.least,
       88 + along(columnsOf(run), data.looks, phone ? "phone" : "column", 1e9) + 64);
-    const { beside } = this;
-    this.scene = new Scene(data, run, this.name,
-      { turned, phone, width: beside, covered: this.covered, least: turned ? this.least : 0 });
+    const { beside, covered } = this, runs = covered.length ? [run] : this.drawn;
+    const each = turned && !phone ? runs.length : 1, width = (each > 1 ? this.width : beside) / each;
+    const least = turned && runs.length === 1 ? this.least : 0;
+    this.scenes = runs.map((one, i) => new Scene(data, one, `${this.name}-${i}`,
+      { turned, phone, width, covered, least, below: i < runs.length - 1 }));
+    [this.scene] = this.scenes;
     const focused = /** @type {HTMLElement | null} */ (this.stage.contains(document.activeElement)
       ? document.activeElement : null)?.dataset.key;
-    this.stage.style.width = beside < this.width ? `${beside}px` : "";
-    this.stage.innerHTML = this.scene.svg() + this.heads() +
-      (this.covered.length || !this.scene.columns.length ? "" : this.scrubber());
+    this.stage.style.width = each === 1 && beside < this.width ? `${beside}px` : "";
+    const scrubber = covered.length || !this.scene.columns.length ? "" : this.scrubber();
+    const last = turned ? 0 : runs.length - 1;
+    this.stage.innerHTML = this.scenes.map((scene, i) => tag("div", { class: "jl-picture" },
+      scene.svg() + this.heads(scene) + (i === last ? scrubber : "") +
+      (runs.length > 1 ? tag("p", { class: "jl-which" }, this.pieces(scene.scene.head)) : ""))).join("");
     this.wire();
     if (focused) /** @type {HTMLElement | null} */ (
       this.stage.querySelector(`[data-key="${focused}"]`))?.focus({ preventScroll: true });
@@ -218,40 +232,44 @@ export class First {
 
   tellHeadline() {
     const heading = this.get("heading") ? `<small>${esc(this.get("heading"))}</small>` : "";
-    const said = this.covered.length ? "What will each rank do?" : this.pieces(this.run.scene.head);
+    const { apart, scene } = this.run;
+    const told = apart ? coded(apart) : this.pieces(scene.head);
+    const said = this.covered.length ? "What will each rank do?" : told;
     const html = `${heading}<span>${said}</span>`;
     if (this.headline.innerHTML !== html) this.headline.innerHTML = html;
   }
 
   // -- the heads of the lanes
 
-  heads() {
-    const { scene, run } = this;
+  /** @param {Scene} scene */
+  heads(scene) {
+    const { run } = scene;
     return run.scene.names.map((name, i) => {
-      const tall = this.headHeight(i), style = scene.turned
+      const tall = this.headHeight(i, run), style = scene.turned
         ? `left:${scene.lane(i)}px;top:0;max-width:${scene.thick}px`
         : `left:0;top:${Math.round(scene.lane(i) + scene.thick / 2 - tall / 2)}px`;
       const odd = run.scene.odd === i ? ' class="jl-tone-bad"' : "";
-      const said = `<b${odd}>${esc(this.laneName(i, name))}</b>`;
-      return `<div class="jl-rank" style="${style}">${said}${this.head(i)}</div>`;
+      const said = `<b${odd}>${esc(this.laneName(i, name, run))}</b>`;
+      return `<div class="jl-rank" style="${style}">${said}${this.head(i, run)}</div>`;
     }).join("");
   }
 
-  /** @param {number} lane @param {string} name */
-  laneName(lane, name) {
-    const { ranks } = this.run.scene;
+  /** @param {number} lane @param {string} name @param {RawRun} run */
+  laneName(lane, name, run) {
+    const { ranks } = run.scene;
     return ranks[lane].length > 3 && name.startsWith("ranks") ? `${ranks[lane].length} ranks` : name;
   }
 
-  /** px that a head takes. @param {number} lane @returns {number} */
-  headHeight(lane) {
-    const said = this.head(lane);
+  /** px that a head takes. @param {number} lane @param {RawRun} run @returns {number} */
+  headHeight(lane, run) {
+    const said = this.head(lane, run);
     return said.startsWith("<svg") ? 46 : said ? 42 : 22;
   }
 
-  /** Below the name of a lane: how many inputs it had, or which ranks it stands for. @param {number} lane */
-  head(lane) {
-    const { ranks, world, odd, inputs, names } = this.run.scene, all = names[lane].replace("ranks ", "");
+  /** Below the name of a lane: how many inputs it had, or which ranks it stands for.
+   * @param {number} lane @param {RawRun} run */
+  head(lane, run) {
+    const { ranks, world, odd, inputs, names } = run.scene, all = names[lane].replace("ranks ", "");
     if (ranks.length === world || world > DOTS) {
       const n = inputs[lane], given = n === null ? "" : `${n} input${n === 1 ? "" : "s"}`;
       const said = ranks[lane].length > 3 && names[lane] !== all ? all : given;
@@ -273,13 +291,14 @@ export class First {
   }
 
   scrubber() {
-    const { scene } = this, { turned, length, t0 } = scene;
+    const scene = this.scenes[this.turned ? 0 : this.scenes.length - 1], { turned, length, t0 } = scene;
     const sides = turned ? ["top", "height", "left", "width"] : ["left", "width", "top", "height"];
     const placed = (/** @type {number[]} */ ...px) => sides.map((side, i) => `${side}:${px[i]}px`).join(";");
     const bar = (/** @type {string} */ look, /** @type {number} */ from, /** @type {number} */ long,
       /** @type {number} */ thick) =>
       `<i class="${look}" style="${placed(from, long, 14 - thick / 2, thick)}"></i>`;
-    const ticks = scene.columns.filter((one) => one.focus || one.flag === "wrong" || one.flag === "apart")
+    const loud = (/** @type {Placed} */ one) => one.focus || one.flag === "wrong" || one.flag === "apart";
+    const ticks = scene.columns.filter(({ i }) => this.scenes.some(({ columns }) => loud(columns[i])))
       .map((one) => bar("jl-tick", scene.centre(one) - t0 - 1.5, 3, 14));
     const [one, other] = turned ? [scene.scrub - 19, 10] : [t0 - 66, scene.scrub - 19];
     const go = '<path class="jl-go" d="M3 1l10 6-10 6z"/>';
@@ -302,7 +321,8 @@ export class First {
   show_(at, glimpse = null) {
     this.at = at;
     const { scene, stage } = this, { columns } = scene, focus = columns.findIndex((one) => one.focus);
-    pose(stage, scene, at, glimpse);
+    for (const [i, picture] of stage.querySelectorAll(".jl-picture").entries())
+      pose(/** @type {HTMLElement} */ (picture), this.scenes[i], at, glimpse);
     const scrub = /** @type {HTMLElement | null} */ (stage.querySelector(".jl-scrub"));
     if (!scrub) return;
     const here = at === null ? (focus < 0 ? columns.length - 1 : focus)
@@ -314,8 +334,9 @@ export class First {
     thumb.style.setProperty(side, `${x}px`);
     done.style.setProperty(size, `${x}px`);
     scrub.setAttribute("aria-valuenow", String(here));
-    scrub.setAttribute("aria-valuetext", scene.titleOf(one) +
-      (one.flag === "met" ? "" : ", here the calls do not match"));
+    const told = this.scenes.map((each) => each.titleOf(each.columns[here]) +
+      (each.columns[here].flag === "met" ? "" : ", here the calls do not match"));
+    scrub.setAttribute("aria-valuetext", told.join("; "));
     if (!this.play.on) this.moved();
   }
 
@@ -370,8 +391,12 @@ export class First {
       addEventListener("pointermove", seek);
       addEventListener("pointerup", () => removeEventListener("pointermove", seek), { once: true });
     });
-    for (const group of /** @type {NodeListOf<SVGElement>} */ (stage.querySelectorAll(".jl-col")))
-      group.addEventListener("click", () => this.open(scene.columns[Number(group.dataset.i)]));
+    for (const [i, picture] of stage.querySelectorAll(".jl-picture").entries())
+      for (const group of /** @type {NodeListOf<SVGElement>} */ (picture.querySelectorAll(".jl-col")))
+        group.addEventListener("click", () => {
+          const { columns, run } = this.scenes[i];
+          this.open(columns[Number(group.dataset.i)], run);
+        });
   }
 
   /** @param {KeyboardEvent} event */
@@ -403,9 +428,10 @@ export class First {
     return true;
   }
 
-  /** Tell all of a column below the picture. @param {Placed} one */
-  open(one) {
-    const { data, run } = this, { names } = run.scene;
+  /** Tell all of a column below the picture. @param {Placed} one @param {RawRun} run */
+  open(one, run = this.run) {
+    const { data } = this, { names } = run.scene;
+    if (!one.boxes.some(Boolean) && !one.missing) return; // only the other run has something here
     if (one.stack || one.missing) {
       const how = one.missing ? "It was never issued: the next call came in its place." : `${one.said}.`;
       const cards = one.missing ? [] : names.flatMap((name, lane) =>
@@ -414,15 +440,15 @@ export class First {
         () => this.lookAt(one.slot, one.until));
       fill(this.details, one.missing ? `No ${one.missing[1]}` : one.n ? `Calls ${one.n}` : one.stack, how,
         cards,
-        ...(one.missing ? [] : [each]));
+        ...(one.missing || run !== this.run ? [] : [each]));
       return;
     }
     const how = one.said || { met: "They met, as they should.", wrong: "They met, but should not have.",
       apart: "They face each other, and can never meet.", open: "A rank never came, or it never ended." }
         [one.flag];
-    this.ask(one.slot);
+    if (run === this.run) this.ask(one.slot);
     tellSlot(this.details, data, run, one.slot, `Call ${one.n}`, how);
-    if (this.get("selected") !== one.slot) this.set("selected", one.slot);
+    if (run === this.run && this.get("selected") !== one.slot) this.set("selected", one.slot);
   }
 
   /** Of a large run Python holds the values and stacks: ask for those of a slot, once.
@@ -445,7 +471,8 @@ export class First {
   // -- the program
 
   code() {
-    const { file, code, tried } = this.run.scene;
+    const { file, tried } = this.run.scene, alone = this.scenes.length === 1 && !this.covered.length;
+    const code = this.scenes.length > 1 ? [] : this.run.scene.code;
     const least = Math.min(...code.map(([, , text]) => text.match(/^ */)[0].length));
     const lines = code.map(([sign, number, text, here], i) => {
       const skipped = i && number && code[i - 1][1] && number > code[i - 1][1] + 1
@@ -457,7 +484,7 @@ export class First {
       const no = `<span class="jl-no">${sign === "+" ? "+" : number}</span>`;
       return `${skipped}<div class="${look}">${no}${shown}${this.covered.length ? "" : tags.join("")}</div>`;
     });
-    const below = tried[0][0] && !this.covered.length ? `<p class="jl-do">${this.pieces(tried)}</p>` : "";
+    const below = tried[0][0] && alone ? `<p class="jl-do">${this.pieces(tried)}</p>` : "";
     const about = { class: "jl-code", role: "region", "aria-label": `The lines of ${esc(file)}` };
     this.low.innerHTML = (lines.length ? tag("div", about, lines.join("")) : "") + below;
     requestAnimationFrame(() => { // one that scrolls takes the focus

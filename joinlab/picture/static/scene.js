@@ -17,7 +17,7 @@ export function along(columns, looks, how, room) {
     columns.forEach((one, i) => {
       const before = columns[i - 1];
       const calm = one.size === "slim" && before?.size === "slim";
-      if (before) t += one.focus || before.focus ? sizes.far : calm ? sizes.gap : sizes.wide;
+      if (before) t += one.far || before.far ? sizes.far : calm ? sizes.gap : sizes.wide;
       one.t = t;
       one.w = sizes[one.size];
       t += one.w;
@@ -38,9 +38,10 @@ const LONG = 4; // characters of a value that stand beside ≠; svg.py has it, t
 
 export class Scene {
   /** @param {LaneData} data @param {RawRun} run @param {string} name of the view, for ids
-   * @param {{ turned: boolean, phone: boolean, width: number, covered: number[], least: number }} how
-   *   `least`: of the height of columns */
-  constructor(data, run, name, { turned, phone, width, covered, least }) {
+   * @param {{ turned: boolean, phone: boolean, width: number, covered: number[], least: number,
+   *   below?: boolean }} how
+   *   `least`: of the height of columns; `below`: another picture follows on the same axis */
+  constructor(data, run, name, { turned, phone, width, covered, least, below }) {
     this.data = data;
     this.run = run;
     this.name = name;
@@ -67,7 +68,7 @@ export class Scene {
       this.thick = few ? 58 : this.n < 5 ? 50 : 40;
       this.length = along(this.columns, data.looks, "row", width - this.t0 - this.behind);
       this.scrub = this.side + this.n * this.thick + (this.n - 1) * between + 50;
-      this.height = this.scrub + 20;
+      this.height = this.scrub - (below ? 20 : -20);
     }
     this.pitch = this.thick + between;
     this.between = between;
@@ -219,6 +220,7 @@ export class Scene {
   /** What a column says when one points at it. @param {Placed} one */
   titleOf(one) {
     if (one.missing) return `${this.scene.names[one.missing[0]]} never issued ${one.missing[1]}`;
+    if (!one.boxes.some(Boolean)) return "no call here";
     const labels = [...new Set(one.boxes.filter(Boolean).map((box) => box.label))].join(" · ");
     return one.stack ? `calls ${one.n}: ${labels}, ${one.said}` : `call ${one.n}: ${labels}`;
   }

@@ -16,6 +16,8 @@ interface RawRun {
   /** What Python was asked for, or has told, of a large run. */
   asked?: Map<string, Fact[]>;
   calls?: Calls;
+  /** The number of the run that is drawn below it on the same axis, and what differs. */
+  beside?: number; apart?: string;
 }
 
 /** Every call, as joinlab/picture/columns.py writes it; stops and end in ns. */
@@ -71,7 +73,7 @@ interface RawColumn {
   slot: number; until: number; n: string; boxes: (Box | null)[]; size: Size;
   flag: "met" | "wrong" | "apart" | "open";
   stack: string; said: string; clashes: [number, number][]; absent: number[]; extra: number | null;
-  missing: [lane: number, call: string] | null;
+  missing: [lane: number, call: string] | null; far: boolean;
 }
 interface Placed extends RawColumn { i: number; focus: boolean; t: number; w: number }
 
