@@ -37,7 +37,6 @@ def register() -> bool:
         return False
     formatter = shell.display_formatter.ipython_display_formatter
     formatter.for_type_by_name("joinlab.timeline", "Timeline", show)
-    formatter.for_type_by_name("joinlab.notebook.view", "View", show_view)
     formatter.for_type_by_name("joinlab.notebook.bench", "Bench", show_bench)
     return True
 
