@@ -42,6 +42,7 @@ from joinlab.notebook.output import Layout, Output, close
 from joinlab.notebook.predictions import Score, blank, score, tally
 from joinlab.notebook.saving import saved
 from joinlab.notebook.session import Session, Setting, program_of
+from joinlab.notebook.stills import show_live
 from joinlab.program.program import Program, check_program, program_name
 from joinlab.program.sources import source_of
 from joinlab.story.judge import diagnose
@@ -484,6 +485,9 @@ class Bench:
         name = program_name(self.own) if not self.case and self.own else f"case_{self.case}"
         shown = "covered" if self.covered else repr(self._timeline)
         return f"<Bench: {name}, inputs {self.counts}, {self.engine}; {shown}>"
+
+    def _ipython_display_(self) -> None:
+        show_live(self.view, self)
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         return self.widget._repr_mimebundle_(**options)

@@ -20,7 +20,7 @@ from joinlab.analysis.folding import fold
 from joinlab.analysis.matching import Slot, match
 from joinlab.analysis.reading import read
 from joinlab.errors import ProgramError
-from joinlab.notebook.display import show_view
+from joinlab.notebook.stills import show_live
 from joinlab.picture.assets import script, style
 from joinlab.picture.details import call_details
 from joinlab.picture.lane_data import pack
@@ -100,7 +100,7 @@ class View(anywidget.AnyWidget):
 
     def _ipython_display_(self) -> None:
         # anywidget gives each widget a class of its own, so that IPython cannot be told of this one
-        show_view(self)
+        show_live(self)
 
     def _asked(self, _: object, content: Mapping[str, Any], buffers: object) -> None:
         """Of a large Timeline the browser holds no values and stacks: it asks for those of the calls of a slot."""

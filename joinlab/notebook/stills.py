@@ -1,0 +1,91 @@
+"""Stills: what stands in for a live view where it cannot live.
+
+A live view answers only while its kernel runs, and a notebook that is opened again has nothing to show in its place. So
+an output of its own stands before each: the picture, or a sentence. The live view hides it, and where no view can live
+(a saved notebook, GitHub, one converted to HTML) it is what the reader sees.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+if TYPE_CHECKING:
+    from joinlab.story.story import Story
+    from joinlab.timeline import Timeline
+
+AGAIN = "This is a picture of it. Run the cell again for the view that answers."
+GONE = "answers only while its kernel runs. Run the cell again."
+
+_SILENT = (  # where a widget's kernel is gone JupyterLab speaks of an error, or of loading: what stands above says more
+    ".jp-OutputArea-child:has(.joinlab-still) + .jp-OutputArea-child:not(:has(.jp-OutputArea-output > *))"
+    " { display: none }"
+)
+
+
+def show_live(view: Any, shown: Any = None) -> None:
+    """Show a `joinlab.View`, or what it is part of, and before it a picture, which the view hides once it is drawn."""
+    plain = repr(shown) if shown else f"joinlab.View {GONE}" if view.covered else f"{view.timeline!r}. {AGAIN}"
+    if is_terminal():
+        print(plain)
+        return
+    view._still = view._still or uuid4().hex
+    still = _picture(view) + f"<style>{_SILENT}</style>"
+    put({"text/html": f'<div class="joinlab-still" data-view="{view._still}">{still}</div>', "text/plain": plain})
+    made = (shown or view)._repr_mimebundle_()
+    put(dict(made[0] if isinstance(made, tuple) else made or {}) | {"text/plain": f"The live view {GONE}"})
+
+
+def _picture(view: Any) -> str:
+    """What a view shows, as an image and a sentence; where there is something to hide, or too much, as a sentence."""
+    if view.covered:
+        return f"<p>joinlab.View {GONE}</p>"
+    from joinlab.analysis.wording import shown_html
+
+    if view.beside is None:
+        said = said_of(view.timeline)
+        told, above, pictures = said.sentence, said._repr_html_() if view.sentences else "", [drawn(view.timeline)]
+    else:
+        from joinlab.picture.compared import compared
+        from joinlab.picture.svg import svg
+
+        both = compared(view.timeline, view.beside)
+        told, pictures = both.sentence, [svg(one, behind=both.behind) for one in both.scenes]
+        above = f"<p><b>{shown_html(told)}</b></p>"
+    images = (
+        f'<img alt="Swimlanes. {shown_html(told)}" src="data:image/svg+xml;base64,{b64encode(one.encode()).decode()}">'
+        for one in pictures
+    )
+    return f"{above}{''.join(images)}<p>{AGAIN}</p>"
+
+
+def said_of(timeline: Timeline) -> Story:
+    """The story of a run, once fixes were tried."""
+    from joinlab.story.judge import diagnose
+
+    return diagnose(timeline)
+
+
+def drawn(timeline: Timeline) -> str:
+    """A run as SVG."""
+    from joinlab.analysis.wording import measured, title
+    from joinlab.picture.scene import scene
+    from joinlab.picture.svg import svg
+
+    return svg(scene(timeline), heading=f"{title(timeline)}. {measured(timeline)}")
+
+
+def put(what: Any) -> None:
+    """Put an object, or what a front end can choose from, into the output of a cell."""
+    from IPython.display import display
+
+    display(what, raw=isinstance(what, dict))  # type: ignore[no-untyped-call]
+
+
+def is_terminal() -> bool:
+    """Whether only text can be shown here."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    formatter = InteractiveShell.instance().display_formatter if InteractiveShell.initialized() else None
+    return formatter is None or formatter.active_types == ["text/plain"]
