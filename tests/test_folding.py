@@ -106,7 +106,7 @@ def test_ranks_in_one_lane_did_the_same(timeline):
     done = pl.col("completed_ns").is_not_null()
     slots = match(timeline)
     odd = {(slot.group, r, s) for slot in slots if not slot.expected for r, s in slot.calls.items()}
-    for some in rank_lanes(timeline)[0]:
+    for some in rank_lanes(timeline):
         told = [timeline.calls.filter(pl.col("rank") == rank).select(*names, done=done).rows() for rank in some]
         ends = [timeline.ends[rank].kind for rank in some]
         assert all(one == told[0] for one in told) and len(set(ends)) == 1
@@ -135,26 +135,6 @@ def test_ranks_that_did_the_same_share_a_lane():
     assert folding.classes == ((0, 1, 2, 3, 4, 6, 7), (5,))
     assert folding.name(0) == "ranks 0-4, 6, 7"
     assert set(folding.slots[-1].calls) == {5}
-
-
-def test_ranks_that_part_only_where_all_matched_share_a_lane_of_a_crowded_picture():
-    def run(ranks: int) -> Folding:
-        writer = Writer(ranks, "nccl")
-        for rank in range(ranks):
-            for number in range(30):
-                writer.call(rank, "all_reduce", input=number, line=50 if number == rank else 1)  # each in its turn
-            if rank == 5:
-                writer.call(rank, "broadcast", root=0, done=False, line=99)
-            writer.call(rank, "barrier", done=False, line=2)
-        return fold(
-            writer.timeline([Ending("hung", call=30 + (rank == 5), group="0", proven=True) for rank in range(ranks)])
-        )
-
-    few, many = run(8), run(20)
-    assert len(few.classes) == 8 and few.late == () and few.remark() == ""
-    assert many.classes == ((*range(5), *range(6, 20)), (5,)) and many.late == (0,)
-    assert many.remark().startswith("Before anything went wrong, ranks 0-4, 6-19 also issued other calls or lines")
-    assert {slot.calls.keys() == {0, 5} for slot in many.slots[:30]} == {True}
 
 
 def test_ranks_that_each_send_to_the_next_are_alike():

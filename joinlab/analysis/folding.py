@@ -33,12 +33,6 @@ from joinlab.timeline import Timeline, derived
 FEWEST = 3
 """A round of rows is folded if that hides at least this many rows, or it is DDP's own setup."""
 
-CROWDED = 8
-"""With more lanes than these, ranks that part only in calls which matched, before anything went wrong, share one."""
-
-BEFORE = 3
-"""So many of a rank's calls before the first that went wrong must be alike, too, for ranks to share a lane then."""
-
 _CANDIDATES = 64  # periods tried at one place: the distances to the next places where the same row comes again
 
 Classes = tuple[tuple[int, ...], ...]
@@ -73,14 +67,12 @@ class Folding:
              ranks that issued the same call and are not shown
     parts    the rows from first to last, each of them once: by index of its slot, or within a Fold
     every    the calls of all ranks, matched
-    late     first ranks of those classes whose ranks did the same only from shortly before anything went wrong
     """
 
     classes: tuple[tuple[int, ...], ...]
     matched: Matched
     parts: tuple[Part, ...]
     every: Matched
-    late: tuple[int, ...] = ()
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -114,13 +106,6 @@ class Folding:
         """The name of the lane that this rank stands for: "ranks 0-4, 6, 7"."""
         return ranks_text(self.lanes[rank])
 
-    def remark(self) -> str:
-        """Which lanes hold ranks that are alike only at the end; "" where all are alike from the first call on."""
-        if not self.late:
-            return ""
-        which = ranks_text(sorted(rank for lane in self.late for rank in self.lanes[lane]))
-        return f"Before anything went wrong, {which} also issued other calls or lines, which all matched."
-
 
 def fold(timeline: Timeline, ranks: bool = True, whole: bool = False) -> Folding:
     """Fold a Timeline; of one with many calls, the slots that are told one by one.
@@ -135,44 +120,25 @@ def fold(timeline: Timeline, ranks: bool = True, whole: bool = False) -> Folding
 
 @derived
 def _folded(timeline: Timeline, ranks: bool, whole: bool) -> Folding:
-    classes, late = rank_lanes(timeline) if ranks else (tuple((rank,) for rank in range(timeline.world_size)), ())
+    classes = rank_lanes(timeline) if ranks else tuple((rank,) for rank in range(timeline.world_size))
     told = None if whole else read(timeline).told
     every = Matched(timeline, told)
     fewer = len(classes) < timeline.world_size
     matched = Matched(timeline, told, [some[0] for some in classes]) if fewer else every
-    return Folding(classes, matched, fold_rows(matched), every, late)
+    return Folding(classes, matched, fold_rows(matched), every)
 
 
 # ---------------------------------------------------------------- ranks
 
 
 @derived
-def rank_lanes(timeline: Timeline) -> tuple[Classes, tuple[int, ...]]:
-    """The ranks of each lane, in order of their first rank, and which of them are `late`, as Folding has it.
-
-    Ranks share a lane if they did the same. Where that leaves more than CROWDED lanes, it is enough
-    that they did the same from shortly before their first call that went wrong:
-
-        rank 0   a  b  save  c  d  e  hangs
-        rank 1   a  save  b  c  d  e  hangs         one lane, late: all that differs matched, long before
-        rank 2   a  b  save  c  d  x  e  hangs      a lane of its own
-    """
-    classes = _alike(timeline)
-    if len(classes) <= CROWDED:
-        return classes, ()
-    fewer = _alike(timeline, tail=True)
-    first = {rank: some[0] for some in classes for rank in some}
-    late = tuple(some[0] for some in fewer if len({first[rank] for rank in some}) > 1)
-    return (fewer, late) if late and len(fewer) < len(classes) else (classes, ())
-
-
-def _alike(timeline: Timeline, tail: bool = False) -> Classes:
-    """Ranks with the same calls, meetings and endings, in order of their first rank. `tail`: see _signatures.
+def rank_lanes(timeline: Timeline) -> Classes:
+    """Ranks with the same calls, meetings and endings, in order of their first rank.
 
     A rank's own number counts as the same: ranks that each send to the next are alike, and so are ranks of groups
     that did the same. It works on columns, not on rows: two million calls take about a second.
     """
-    signatures, groups = _signatures(timeline, tail)
+    signatures, groups = _signatures(timeline)
     found: dict[object, list[int]] = {}
     for rank, end in enumerate(timeline.ends):
         text = end.text.replace(f"rank {rank}", "this rank").replace(f"Rank {rank}", "This rank")
@@ -182,12 +148,10 @@ def _alike(timeline: Timeline, tail: bool = False) -> Classes:
     return tuple(map(tuple, found.values()))
 
 
-def _signatures(timeline: Timeline, tail: bool) -> tuple[Codes, dict[tuple[int, str | None], int]]:
+def _signatures(timeline: Timeline) -> tuple[Codes, dict[tuple[int, str | None], int]]:
     """A number a rank: the same for ranks whose calls are alike, one after the other, and met in the same way.
 
     Also the groups of each rank, numbered in the order in which the rank first used them.
-
-    tail  count only what comes from shortly before the rank's first call that went wrong
     """
     found, calls, world = read(timeline), timeline.calls, timeline.world_size
     if calls.is_empty():
@@ -202,13 +166,7 @@ def _signatures(timeline: Timeline, tail: bool) -> tuple[Codes, dict[tuple[int, 
     # Calls of an odd slot are alike only within that slot; all others wherever they are.
     each = mixed(mine + np.where(found.odd[found.slot], mixed(found.slot.astype(np.uint64)), np.uint64(0)))
     starts = np.searchsorted(ranks, np.arange(world + 1))
-    begin = starts[:-1]
-    if tail:
-        wrong = np.flatnonzero(found.wrong_of_any_line[found.slot])
-        until = np.append(wrong, len(ranks))[np.searchsorted(wrong, begin)]
-        begin = np.maximum(np.minimum(until, starts[1:] - 1) - BEFORE, begin)
-        each[np.arange(len(ranks)) < begin[ranks]] = 0
-    at = np.arange(len(ranks), dtype=np.uint64) - begin[ranks].astype(np.uint64)
+    at = np.arange(len(ranks), dtype=np.uint64) - starts[ranks].astype(np.uint64)
     summed = np.concatenate([np.zeros(1, np.uint64), np.cumsum(each * (mixed(at) | np.uint64(1)), dtype=np.uint64)])
     return np.asarray(summed[starts[1:]] - summed[starts[:-1]], np.uint64), groups
 

@@ -200,21 +200,8 @@ class Reading:
     @cached_property
     def kinds(self) -> Codes:
         """Of every call what it asks for and from which line, as a number."""
-        return self._kinds("call_site")
-
-    @cached_property
-    def odd(self) -> Flags:
-        """By slot: not every rank of the group issued the same call from the same line there, and completed it."""
-        return self._odd(self.kinds)
-
-    @cached_property
-    def wrong_of_any_line(self) -> Flags:
-        """By slot: the same, whatever the lines."""
-        return self._odd(self._kinds())
-
-    def _kinds(self, *more: str) -> Codes:
         calls = self.calls
-        kinds = mixed(hash_columns(calls, "op", "origin", "dtype", "shape", "reduce_op", *more))
+        kinds = mixed(hash_columns(calls, "op", "origin", "dtype", "shape", "reduce_op", "call_site"))
         if calls["root"].null_count() == calls.height:
             return kinds
         # A root counts by its place in the group, so that ranks of groups that did the same are alike.
@@ -226,11 +213,13 @@ class Reading:
         where = placed[self.group * (self.world_size + 1) + root]
         return mixed(kinds + hash_columns(pl.DataFrame({"root": pl.Series(where)}), "root"))
 
-    def _odd(self, kinds: Codes) -> Flags:
+    @cached_property
+    def odd(self) -> Flags:
+        """By slot: not every rank of the group issued the same call from the same line there, and completed it."""
         slot, first = self.slot, np.zeros(self.count, np.int64)
         first[slot] = np.arange(len(slot))  # any of its calls will do
         size = np.array([len(members) for members in self.groups.values()])[self.group[first]]
-        same = np.where(self.paired, np.uint64(0), kinds)  # a send and its recv differ, as they should
+        same = np.where(self.paired, np.uint64(0), self.kinds)  # a send and its recv differ, as they should
         unlike = (same != same[first][slot]) | self.calls["completed_ns"].is_null().to_numpy()
         return np.asarray((np.bincount(slot, unlike) > 0) | (np.bincount(slot) < np.where(self.paired[first], 2, size)))
 

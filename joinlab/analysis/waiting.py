@@ -43,19 +43,6 @@ from joinlab.timeline import EndKind, Progress, Timeline, backend_of, derived
 
 _PAIRS = (Op.SEND.value, Op.RECV.value)
 _OTHER = dict(zip(_PAIRS, reversed(_PAIRS), strict=True))
-_READ = [
-    "rank",
-    "group",
-    "number",
-    "op",
-    "dtype",
-    "shape",
-    "peer",
-    "started_ns",
-    "enqueued_ns",
-    "completed_ns",
-    "error",
-]
 _OPEN = pl.col("completed_ns").is_null() & pl.col("error").is_null()
 _NEEDS_ALL = (Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_TO_ALL, Op.BARRIER)
 """Collectives that no rank completes without data from every other."""
@@ -179,12 +166,14 @@ class _Job:
     """
 
     def __init__(self, timeline: Timeline) -> None:
-        self.timeline, self.calls, self.ends = timeline, timeline.calls, timeline.ends
         found = read(timeline)
-        self.groups = found.groups
+        self.timeline, self.groups, self.ends = timeline, found.groups, timeline.ends
         self.unknown = set(timeline.meta.get("missing_ranks", ()))
         self.members = {name: [one for one in of if one not in self.unknown] for name, of in self.groups.items()}
-        calls, pair = self.calls.select(_READ, place=pl.Series(found.place)), pl.Series(found.paired)
+        calls = timeline.calls.drop("stack", "origin", "value_in", "value_out").with_columns(
+            place=pl.Series(found.place)
+        )
+        pair = pl.Series(found.paired)
         self.collectives = calls.filter(~pair & calls["number"].is_not_null())
         self.places = _places(timeline, self.collectives)
         pending = calls.filter(pair & calls["peer"].is_not_null()).filter(_OPEN)
@@ -207,9 +196,8 @@ class _Job:
                 least[group] = min(one.completed + 1, least.get(group, one.completed + 1))
         forms: dict[str, dict[str, list[int]]] = {}
         calls = self.collectives.filter(pl.col("number").is_in([*least.values()]))
-        for rank, group, number, op, dtype, shape in calls.select(
-            "rank", "group", "number", "op", "dtype", "shape"
-        ).iter_rows():
+        names = ("rank", "group", "number", "op", "dtype", "shape")
+        for rank, group, number, op, dtype, shape in calls.select(names).iter_rows():
             if least.get(group) == number:
                 forms.setdefault(group, {}).setdefault(_form(op, dtype, shape), []).append(rank)
         for group, those in forms.items():

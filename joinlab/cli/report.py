@@ -224,7 +224,6 @@ class _Calls:
         few = sum(isinstance(part, int) for part in parts) <= BEFORE + AFTER
         begin, end = (0, len(parts)) if self.everything or few else (max(at - BEFORE, 0), at + AFTER)
         yield "   call  " + self._columns([self.folding.name(rank) for rank in self.shown])
-        yield from wrap(self.folding.remark(), **self.remarks)
         folded, before = False, None
         for k, part in enumerate(parts):
             if self.part and (isinstance(part, Fold) or begin <= k < end):
