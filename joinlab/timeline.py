@@ -86,7 +86,6 @@ class Emulation(TypedDict, total=False):
     barrier_value: int
     pad: int
     gpu: str  # left out: "A100"
-    independent_threads: bool  # left out: True
     assumes: str  # what the model takes for granted where NCCL might choose otherwise
     watchdog: list[Watched]  # left out: no rank hangs on NCCL, or era is "1.9"
     seconds_per_input: list[float]

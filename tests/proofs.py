@@ -20,12 +20,13 @@ from typing import Any
 from joinlab import Timeline, emulate
 from joinlab.backend.calls import call_of, setting_of
 from joinlab.errors import LaunchError
+from joinlab.nccl.ring import GPUS
 from joinlab.proof import blocked_calls
 from joinlab.story.scene import Scene
 from joinlab.timeline import EndKind
 from tests.random_programs import draw, program_of
 
-KNOBS = ({}, {"gpu": "H100"}, {"era": "1.9"}, {"independent_threads": False}, {"pad": 255}, {"era": "1.9"})
+KNOBS = ({}, {"gpu": "H100"}, {"era": "1.9"}, {"gpu": "P100"}, {"pad": 255}, {"era": "1.9"})
 """Settings of emulated NCCL, in turn."""
 
 
@@ -73,7 +74,7 @@ def as_recorded(timeline: Timeline, told: str = "calls") -> dict[str, Any]:
         meta["versions"] = {**meta["versions"], "nccl": "2.7.8" if knobs["era"] == "1.9" else "2.29.7"}
         meta["nccl"] = {
             "rings": on_nccl if told == "ring" else {},  # the model's ring has the order of the ranks
-            "warps_apart": knobs.get("independent_threads", True),
+            "warps_apart": GPUS[knobs.get("gpu", "A100")].warps_apart,
             "coalesced": meta.get("nccl", {}).get("coalesced", []),
         }
     return meta

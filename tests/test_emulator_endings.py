@@ -44,8 +44,8 @@ def test_a_knob_that_is_given_is_not_varied():
     found = joinlab.endings(cases.case_4, (2, 3), pad=0)
     assert [kinds(one) for one in found] == [("finished", "hung (proven)"), ("hung (proven)", "finished")]
     assert {knobs["pad"] for one in found for knobs in one.knobs} == {0}
-    (only,) = joinlab.endings(cases.case_4, (2, 3), era="1.9", barrier_value=7, pad=1, independent_threads=True)
-    assert only.knobs == ({"era": "1.9", "barrier_value": 7, "pad": 1},)
+    (only,) = joinlab.endings(cases.case_4, (2, 3), era="1.9", barrier_value=7, pad=1, gpu="V100")
+    assert only.knobs == ({"era": "1.9", "barrier_value": 7, "pad": 1, "gpu": "V100"},)
 
 
 def test_gloo_leaves_nothing_undefined():
@@ -62,5 +62,5 @@ def test_the_ending_on_pascal_is_named():
     volta, pascal = joinlab.endings(program, (0, 0), era="today", pad=0)
     assert [end.kind for end in volta.ends] == ["hung", "finished"]
     assert [end.kind for end in pascal.ends] == ["hung", "hung"]
-    assert pascal.knobs == ({"era": "today", "pad": 0, "independent_threads": False},)
-    assert pascal.timeline.meta["emulation"]["independent_threads"] is False
+    assert pascal.knobs == ({"era": "today", "pad": 0, "gpu": "P100"},)
+    assert pascal.timeline.meta["emulation"]["gpu"] == "P100"

@@ -94,7 +94,7 @@ def test_every_ending_and_every_byte_is_that_of_nccl(what):
 
 def test_on_pascal_the_threads_of_a_warp_wait_for_each_other():
     for program in SHOWN["threads of one warp"]:
-        done, _ = run(program, independent_threads=False)
+        done, _ = run(program, gpu="P100")
         assert sum(done) < sum(program["done"]), program
 
 

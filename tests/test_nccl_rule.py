@@ -172,6 +172,9 @@ def test_sends_that_were_in_no_batch_have_a_communicator_for_each_two_ranks():
     assert pairs([send, send, recv], [recv]) == {(0, 2)}
     assert pairs([("send", 2)], [("recv", 4)]) == {(1, 0)}  # it waits for a second line
     assert pairs([("send", 10**6)], [("recv", 4)]) == pairs([send], [("recv", 10**6)]) == set()  # not LL: not known
+    at_most = 16 * 1024 // 4  # 16 KiB take LL on every machine, where a receiver waits for all of its lines
+    assert pairs([("send", at_most - 2)], [("recv", at_most)]) == {(1, 0)}
+    assert pairs([("send", at_most)], [("recv", at_most + 1)]) == set()  # with more channels, more do: not known
     assert pairs([send], []) == {(0, 0)}  # the two must make it first
     assert pairs([send], [("gather", 1)]) == {(0, 0), (1, 0)}  # which does not help: that needs the group's
     assert pairs([send], [("gather", 1)], eager=("0",)) == {(1, 0)}

@@ -111,3 +111,54 @@ def test_the_map_of_used_parameters_is_defined_for_a_rank_without_inputs():
 
     results = {repr(emulate(program, (2, 0), "gloo").returns) for _ in range(6)}
     assert len(results) == 1 and "None, None]" in results.pop()
+
+
+def test_a_scaled_sum_scales_what_each_rank_puts_in():
+    def program(rank, inputs, dtype=torch.float32):
+        value = torch.full((2,), rank + 1, dtype=dtype)
+        dist.all_reduce(value, dist._make_nccl_premul_sum(0.5 if rank else 0.25))
+        return value.tolist()
+
+    assert emulate(program, (1, 1)).returns == ([1.25, 1.25],) * 2
+    refused = emulate(lambda rank, inputs: program(rank, inputs, torch.int32), (1, 1)).ends
+    assert {end.text for end in refused} == {"TypeError: PreMulSum Data type must be half, float, bfloat16 or double"}
+    on_gloo = (emulate(program, (1, 1), "gloo"), launch(program, (1, 1), "gloo", on_output=None, progress=False))
+    assert {end.text for found in on_gloo for end in found.ends} == {
+        "RuntimeError: Cannot use ReduceOp.PREMUL_SUM with Gloo"
+    }
+
+
+def test_an_empty_tensor_from_any_source_is_refused():
+    def program(rank, inputs):
+        dist.recv(torch.ones(0)) if rank else dist.send(torch.ones(0), 1)
+
+    launched = launch(program, (1, 1), "gloo", on_output=None, progress=False)
+    for ends in (emulate(program, (1, 1), "gloo").ends, launched.ends):
+        assert "Connection closed by peer" in ends[0].text
+        assert ends[1].text.endswith("offset < this->size. 0 vs 0")
+
+
+def test_a_barrier_behind_a_call_that_fails_later_raises_that_error():
+    """An average of integers fails once its sum is there, and the barrier waits for it."""
+
+    def program(rank, inputs):
+        dist.all_reduce(torch.ones(2, dtype=torch.int32), dist.ReduceOp.AVG, async_op=True)
+        dist.barrier()
+
+    launched = launch(program, (1, 1), "gloo", on_output=None, progress=False)
+    for found in (emulate(program, (1, 1), "gloo"), launched):
+        assert [str(end.kind) for end in found.ends] == ["raised", "raised"]
+        assert {end.text.partition(" can't")[0] for end in found.ends} == {"RuntimeError: result type Float"}
+
+
+@pytest.mark.parametrize("counts", [(1, 2), (2, 3), (5, 6)])
+def test_case_2_hangs_where_it_destroys_its_group_as_the_tutorials_of_today_do(counts):
+    """At one input it hangs anyway: the second forward rebuilds the buckets, for which the host waits."""
+
+    def program(rank, inputs):
+        cases.case_2(rank, inputs)
+        dist.destroy_process_group()
+
+    assert [str(end) for end in emulate(program, counts).ends] == ["finished", "hung (proven)"]
+    without = emulate(cases.case_2, counts).ends[1]
+    assert str(without) == ("hung (proven)" if counts == (1, 2) else "finished (a call still pending)")

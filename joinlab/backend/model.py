@@ -35,7 +35,6 @@ class Knobs:
     costs: Costs
     timeout_s: float
     gpu: str = "A100"
-    independent_threads: bool = True
 
     @property
     def streams(self) -> bool:

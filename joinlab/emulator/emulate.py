@@ -18,7 +18,7 @@ from joinlab.emulator.run import Emulation
 from joinlab.emulator.scheduler import current
 from joinlab.emulator.warm_up import warm_up
 from joinlab.errors import ProgramError
-from joinlab.nccl.ring import LL_BYTES
+from joinlab.nccl.ring import GPUS
 from joinlab.program.program import Program, check_inputs, check_program, check_seed, current_folder, program_name
 from joinlab.timeline import Timeline
 
@@ -37,7 +37,6 @@ def emulate(
     barrier_value: int = 7,
     pad: int = 0,
     gpu: str = "A100",
-    independent_threads: bool = True,
     seed: int | Sequence[int] | None = 0,
     seconds_per_input: float | Sequence[float] = 1e-3,
     latency: float = 20e-6,
@@ -55,8 +54,8 @@ def emulate(
                        barrier reads all of it
     pad                32 bits that no one had set: the upper half of an NCCL line that holds only 4 bytes of data, and
                        memory beyond a tensor's storage
-    gpu                "V100", "A100" or "H100": from which size on NCCL leaves the LL protocol, see nccl/ring.py
-    independent_threads  the threads of a warp progress apart, as since Volta; False: as on Pascal
+    gpu                "P100", "V100", "A100" or "H100": from which size on NCCL leaves the LL protocol, and whether the
+                       threads of a warp progress apart, as since Volta; see nccl/ring.py
     seed               seeds torch, numpy and random on every rank: one int for all, one per rank, or None
     seconds_per_input  virtual time of one input's forward and backward pass: one number, or one per rank
     latency            virtual seconds of a collective, once its ranks are there; bytes_per_second comes on top
@@ -84,9 +83,7 @@ def emulate(
     era = _choice("era", era, ERAS)
     _whole("barrier_value", barrier_value, 2**32 - 1)
     _whole("pad", pad, 2**32 - 1)
-    gpu = _choice("gpu", gpu, tuple(LL_BYTES))
-    if not isinstance(independent_threads, bool):
-        raise ProgramError(f"independent_threads= is True or False; got {independent_threads!r}")
+    gpu = _choice("gpu", gpu, tuple(GPUS))
     seeds = check_seed(seed, len(counts))
     costs = check_costs(len(counts), seconds_per_input, latency, bytes_per_second)
     if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not timeout > 0:
@@ -97,7 +94,7 @@ def emulate(
         raise ProgramError("a program that is being emulated cannot emulate another one")
     current_folder()
     warm_up()
-    knobs = Knobs(backend, era, barrier_value, pad, costs, float(timeout), gpu, independent_threads)
+    knobs = Knobs(backend, era, barrier_value, pad, costs, float(timeout), gpu)
     emulation = Emulation(program, counts, seeds, knobs)
     timeline = emulation.go()
     timeline.keep(Again(program, counts, seeds, knobs))

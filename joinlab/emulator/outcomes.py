@@ -23,7 +23,7 @@ class Outcome:
     """One way in which a program can end.
 
     ends      one Ending per rank
-    knobs     every setting of era, barrier_value, pad and independent_threads that was tried and led here
+    knobs     every setting of era, barrier_value, pad and gpu that was tried and led here
     timeline  of the first of them
     """
 
@@ -41,8 +41,8 @@ def endings(program: Program, inputs: Sequence[int] = (5, 6), **options: Any) ->
 
     Two endings are the same if every rank ends in the same way, at the same call, with the same type of
     exception. Settings that `program` cannot tell apart are tried all the same. `options` are those of
-    `emulate`; era, barrier_value and pad are varied unless they are given, and for the first pad also
-    independent_threads, whose False is named in the knobs.
+    `emulate`; era, barrier_value and pad are varied unless they are given, and for the first pad also gpu="P100",
+    whose threads make progress together.
 
         for outcome in joinlab.endings(joinlab.cases.case_4, inputs=(2, 3)):
             print(outcome.ends, outcome.knobs)
@@ -50,7 +50,7 @@ def endings(program: Program, inputs: Sequence[int] = (5, 6), **options: Any) ->
     if options.get("backend", "nccl") != "nccl":
         raise ProgramError('endings are those of backend="nccl": on gloo nothing is left undefined')
     found: dict[tuple[Any, ...], tuple[list[dict[str, Any]], Timeline]] = {}
-    names = ("era", "barrier_value", "pad", "independent_threads")
+    names = ("era", "barrier_value", "pad", "gpu")
     for knobs in _settings({name: options.pop(name) for name in names if name in options}):
         timeline = emulate(program, inputs, **knobs, **options)
         found.setdefault(tuple(map(_kind, timeline.ends)), ([], timeline))[0].append(knobs)
@@ -60,15 +60,14 @@ def endings(program: Program, inputs: Sequence[int] = (5, 6), **options: Any) ->
 def _settings(given: Mapping[str, Any]) -> list[dict[str, Any]]:
     eras = [given["era"]] if "era" in given else ["today", "1.9"]
     pads = [given["pad"]] if "pad" in given else PADS
-    apart = [given["independent_threads"]] if "independent_threads" in given else [True, False]
+    gpus = [{"gpu": given["gpu"]}] if "gpu" in given else [{}, {"gpu": "P100"}]
     settings = []
     for era in eras:
         values = [given["barrier_value"]] if "barrier_value" in given else BARRIER_VALUES
         for value in values if era == "1.9" else [None]:  # only 1.9 has a word that no one had set
             for pad in pads:
-                for independent in apart if pad == pads[0] else apart[:1]:
-                    setting = {"era": era, **({} if value is None else {"barrier_value": value}), "pad": pad}
-                    settings.append(setting if independent else {**setting, "independent_threads": False})
+                word = {} if value is None else {"barrier_value": value}
+                settings += [{"era": era, **word, "pad": pad, **gpu} for gpu in (gpus if pad == pads[0] else gpus[:1])]
     return settings
 
 

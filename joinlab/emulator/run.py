@@ -377,8 +377,6 @@ class Emulation:
             emulation = {"era": knobs.era, "barrier_value": knobs.barrier_value, "pad": knobs.pad, **emulation}
             if knobs.gpu != "A100":
                 emulation["gpu"] = knobs.gpu
-            if not knobs.independent_threads:
-                emulation["independent_threads"] = False
             if len(self.hosts) > TUNED_RANKS:
                 emulation["assumes"] = ASSUMES
             if watched := self._watched():

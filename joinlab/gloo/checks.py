@@ -74,6 +74,8 @@ def _check_pair(call: EmulatedCall) -> None:
         raise RuntimeError("input tensor has to be contiguous")
     if tensor.is_sparse:
         raise RuntimeError("input tensor has to be dense")
+    if call.op is Op.RECV and call.row.get("peer") is None and not tensor.numel():  # UnboundBuffer::recv
+        raise RuntimeError("[enforce fail at unbound_buffer.cc:184] offset < this->size. 0 vs 0")
     if (call.row.get("tag") or 0) < 0:
         raise RuntimeError("Tag must be nonnegative")
     if call.row.get("peer") == call.group.ranks[call.place]:  # gloo connects no rank with itself (Context.cc)

@@ -128,11 +128,12 @@ def _check_reduce_op(call: EmulatedCall, era: str) -> None:
     if call.reduce_op in ("band", "bor", "bxor"):
         error = RuntimeError if era == "1.9" else ValueError
         raise error(f"Cannot use ReduceOp.{call.reduce_op.upper()} with NCCL")
-    if call.reduce_op == "avg":
-        if era == "1.9":
-            raise AttributeError("PyTorch 1.9 has no ReduceOp.AVG")
-        if any(part.dtype is torch.bool for part in call.parts):
-            raise TypeError("Cannot use ReduceOp.AVG with boolean inputs")
+    if call.reduce_op in ("avg", "premul_sum") and era == "1.9":
+        raise AttributeError(f"PyTorch 1.9 has no ReduceOp.{call.reduce_op.upper()}")
+    if call.reduce_op == "premul_sum" and not all(part.dtype.is_floating_point for part in call.parts):
+        raise TypeError("PreMulSum Data type must be half, float, bfloat16 or double")
+    if call.reduce_op == "avg" and any(part.dtype is torch.bool for part in call.parts):
+        raise TypeError("Cannot use ReduceOp.AVG with boolean inputs")
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

@@ -25,7 +25,6 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 import numpy as np
-import torch
 import torch.distributed as dist
 
 from joinlab.backend.model import EmulatedCall, Machine, Rank
@@ -33,8 +32,8 @@ from joinlab.backend.payload import Bytes, Part, agree, len_of, look, move, writ
 from joinlab.nccl.checks import check
 from joinlab.nccl.connections import Connections
 from joinlab.nccl.kernels import Kernels
-from joinlab.nccl.motion import Motion, Wiring, reducing, steps_to_peers
-from joinlab.nccl.ring import Ring, chunk_bytes
+from joinlab.nccl.motion import Motion, Wiring, factor_of, reducing, steps_to_peers
+from joinlab.nccl.ring import ALIGNS, GPUS, Ring, chunk_bytes
 from joinlab.ops import FACTS, POINT_TO_POINT, Needs, Op, waits_for
 
 
@@ -55,9 +54,9 @@ class Communicator:
         self._ring: Ring | None = None
         self._running: list[deque[Motion]] = [deque() for _ in ranks]  # on the ring, by place
         self._ring_done = [0] * self.size  # of them, how many are popped
-        old = run.knobs.era == "1.9"
-        kernels = Kernels(old, run.knobs.pad)
-        self._wiring = Wiring(self.size, 512 if old else 16, kernels, run.knobs.gpu, run.costs, self._free_ns)
+        knobs = run.knobs
+        kernels = Kernels(knobs.era == "1.9", knobs.pad)
+        self._wiring = Wiring(self.size, ALIGNS[knobs.era], kernels, knobs.gpu, run.costs, self._free_ns)
 
     def join(
         self, place: int, host: Rank, calls: Sequence[EmulatedCall], now: int, without: str = "it is not made"
@@ -147,7 +146,8 @@ class Communicator:
         for index in range(len(one.parts)):
             parts = [call.parts[index] for call in calls]
             if facts.reduces:
-                self._reduce(one.op, parts, one.root, reducing(one))
+                factors = [factor_of(call, self.size) for call in calls]
+                self._reduce(one.op, parts, one.root, reducing(one), factors)
             else:
                 move(one.op, parts, one.root)
         cost = self.run.costs.call_ns(one.nbytes())
@@ -161,7 +161,9 @@ class Communicator:
             self._free_ns[place] = start + cost
             call.complete(start + cost)
 
-    def _reduce(self, op: Op, parts: Sequence[Part], root: int, reduce_op: str) -> None:
+    def _reduce(
+        self, op: Op, parts: Sequence[Part], root: int, reduce_op: str, factors: Sequence[float | None]
+    ) -> None:
         """Reduce what the ranks put in, each chunk in the order in which the ring passes it on.
 
         Chunk c of an all_reduce, and the part of rank c in a reduce_scatter, start at rank c + 1 and are whole at c:
@@ -171,20 +173,25 @@ class Communicator:
         A reduce has one chain, whatever its size, from the rank after the root to the root.
         """
         size, dtype = self.size, parts[0].dtype
+
+        def chain(each: Sequence[Bytes], last: int) -> Bytes:
+            order = [(last + 1 + turn) % size for turn in range(size)]
+            return self._wiring.kernels.chain(dtype, reduce_op, each, order, factors)
+
         each = [look(part.ins) for part in parts]
         if op is Op.REDUCE:
-            write(parts[root].outs, self._chain(dtype, reduce_op, each, root))
+            write(parts[root].outs, chain(each, root))
             return
         chunk = chunk_bytes(len(each[0]), size, self._wiring.align) if op is Op.ALL_REDUCE else len(each[0]) // size
         lengths = [chunk] * size
         if op is Op.REDUCE_SCATTER and len(parts[0].ins) == size:  # of unequal parts: one reduce for each, to its rank
             lengths = [len_of(tensor) for tensor in parts[0].ins]
         if op is Op.ALL_REDUCE and len(each[0]) <= chunk:
-            totals = [self._chain(dtype, reduce_op, each, 0)]
+            totals = [chain(each, 0)]
         else:
             ends = list(accumulate(lengths))
             spans = [slice(end - length, end) for end, length in zip(ends, lengths, strict=True)]
-            totals = [self._chain(dtype, reduce_op, [data[span] for data in each], c) for c, span in enumerate(spans)]
+            totals = [chain([data[span] for data in each], c) for c, span in enumerate(spans)]
         whole = totals[0] if len(totals) == 1 else np.concatenate(totals)
         for place, part in enumerate(parts):
             if op is Op.ALL_REDUCE and part.outs[0] is part.ins[0] and part.ins[0].is_contiguous():
@@ -192,13 +199,8 @@ class Communicator:
             else:
                 write(part.outs, whole if op is Op.ALL_REDUCE else totals[place])
 
-    def _chain(self, dtype: torch.dtype, reduce_op: str, each: Sequence[Bytes], last: int) -> Bytes:
-        return self._wiring.kernels.chain(
-            dtype, reduce_op, each, [(last + 1 + turn) % self.size for turn in range(self.size)]
-        )
-
     def _to_ring(self) -> None:
-        self._ring = Ring(self.size, self.run.knobs.independent_threads)
+        self._ring = Ring(self.size, GPUS[self.run.knobs.gpu].warps_apart)
         self._ring_done = [0] * self.size
         queued = [list(queue) for queue in self._queues]
         for queue in self._queues:

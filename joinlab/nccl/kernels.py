@@ -109,12 +109,12 @@ class Kernels:
 
     # ------------------------------------------------------------------------------------ arithmetic
 
-    def scale(self, dtype: torch.dtype, reduce_op: str, data: Bytes, size: int) -> Bytes:
-        """AVG of floats scales what each rank puts in, by 1 / size in their dtype (FuncPreMulSum, hostToDevRedOp)."""
-        if reduce_op != "avg" or dtype in _INTEGERS:
+    def scale(self, dtype: torch.dtype, factor: float | None, data: Bytes) -> Bytes:
+        """AVG and PREMUL_SUM of floats scale what each rank puts in, in their dtype (FuncPreMulSum, hostToDevRedOp)."""
+        if factor is None or dtype in _INTEGERS:
             return data
-        factor = torch.tensor([1.0 / size], dtype=torch.float64 if dtype is torch.float64 else torch.float32).to(dtype)
-        return self._floats(dtype, "product", data, np.resize(read([factor]), len(data)))
+        one = torch.tensor([factor], dtype=torch.float64 if dtype is torch.float64 else torch.float32).to(dtype)
+        return self._floats(dtype, "product", data, np.resize(read([one]), len(data)))
 
     def reduce(self, dtype: torch.dtype, reduce_op: str, incoming: Bytes, own: Bytes) -> Bytes:
         """What has come in, and this rank's own, element by element; both are whole elements."""
@@ -132,8 +132,15 @@ class Kernels:
         quotient = np.where(negative, -bits, bits) // bits.dtype.type(size)  # of the absolute value, which is unsigned
         return _bytes(np.where(negative, -quotient, quotient))
 
-    def chain(self, dtype: torch.dtype, reduce_op: str, each: Sequence[Bytes], order: Sequence[int]) -> Bytes:
-        """The reduction of a chunk that goes through the places of `order`; `each` by place."""
+    def chain(
+        self,
+        dtype: torch.dtype,
+        reduce_op: str,
+        each: Sequence[Bytes],
+        order: Sequence[int],
+        factors: Sequence[float | None],
+    ) -> Bytes:
+        """The reduction of a chunk that goes through the places of `order`; `each` and `factors` by place."""
         size, kind = len(each), _FLOATS.get(dtype)
         if reduce_op == "sum" and dtype is torch.float32 and len(each[0]) == _ONE.size:  # 8 us less than by numpy
             total = _ONE.unpack(each[order[0]].data)[0]
@@ -151,9 +158,9 @@ class Kernels:
                     floats = floats + each[place].view(kind)
             if not np.isnan(floats).any():
                 return _bytes(floats)
-        total = self.scale(dtype, reduce_op, each[order[0]], size)
+        total = self.scale(dtype, factors[order[0]], each[order[0]])
         for place in order[1:]:
-            total = self.reduce(dtype, reduce_op, total, self.scale(dtype, reduce_op, each[place], size))
+            total = self.reduce(dtype, reduce_op, total, self.scale(dtype, factors[place], each[place]))
         return self.finish(dtype, reduce_op, total, size)
 
     def _floats(self, dtype: torch.dtype, reduce_op: str, incoming: Bytes, own: Bytes) -> Bytes:
@@ -164,7 +171,7 @@ class Kernels:
             one, other = incoming.view(_FLOATS[dtype]), own.view(_FLOATS[dtype])
         with np.errstate(all="ignore"):
             match reduce_op:
-                case "sum" | "avg":
+                case "sum" | "avg" | "premul_sum":
                     found = one + other
                 case "product":
                     found = one * other

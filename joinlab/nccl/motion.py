@@ -26,7 +26,7 @@ from joinlab.backend.clock import Costs
 from joinlab.backend.model import EmulatedCall
 from joinlab.backend.payload import Bytes, Part, len_of, read, write
 from joinlab.nccl.kernels import Kernels, Memory
-from joinlab.nccl.ring import LINE_BYTES, LL_BYTES, Step, Transfer, chunk_bytes, lines_of, peer_steps, steps
+from joinlab.nccl.ring import GPUS, LINE_BYTES, Step, Transfer, chunk_bytes, lines_of, peer_steps, steps
 from joinlab.ops import POINT_TO_POINT, Op
 
 
@@ -52,6 +52,16 @@ def reducing(call: EmulatedCall) -> str:
     if call.reduce_op == "sum" and call.row["dtype"] == "bool":
         return "max"
     return call.reduce_op
+
+
+def factor_of(call: EmulatedCall, size: int) -> float | None:
+    """What each of a rank's elements is multiplied by before it is summed: unpackPreMulSum in ProcessGroupNCCL.cpp."""
+    if call.reduce_op == "avg":
+        return 1.0 / size
+    if call.reduce_op != "premul_sum":
+        return None
+    options = next(arg for arg in call.args if hasattr(arg, "reduceOp"))
+    return float(options.reduceOp.__getstate__()[1])
 
 
 class Motion:
@@ -156,7 +166,7 @@ class _Piece:
             case _:
                 assert_never(call.op)
         part_bytes = self._chunk if call.op is Op.REDUCE_SCATTER else nbytes
-        small = call.nbytes() <= LL_BYTES[wiring.gpu]
+        small = call.nbytes() <= GPUS[wiring.gpu].ll_bytes
         found = steps(call.op, place, self._size, call.root, part_bytes, align) or ()
         self.steps = [step._replace(flags=small) for step in found]
         if not self.steps or self._size == 1:
@@ -222,7 +232,7 @@ class _Piece:
             at = chunk * self._chunk
             nbytes = min(self._chunk, len(self._memory.own) - at)
             loaded = self._kernels.load(self._memory, at, nbytes, self._dtype)
-            lines = self._lines[chunk] = self._kernels.scale(self._dtype, self._reduce_op, loaded, self._size)
+            lines = self._lines[chunk] = self._kernels.scale(self._dtype, factor_of(self.call, self._size), loaded)
         return lines
 
     def _keep(self, offset: int, low: int, data: Bytes) -> None:

@@ -42,12 +42,28 @@ topoGetAlgoInfo (src/enqueue.cc, v2.29.7-1) takes nc channels only where nBytes 
 holds twice as much: NCCL_LL_LINES_PER_THREAD (8) * 512 * LINE_BYTES (src/include/device.h).
 """
 
-LL_BYTES: Mapping[str, int] = {"V100": 512 * 1024, "A100": 1024 * 1024, "H100": 2 * 1024 * 1024}
-"""By GPU kind: up to about here two ranks of one node take LL for an all-reduce; above, LL128 or Simple.
 
-Our own bounds, to one digit: where the tuner switches depends on the bandwidth that it finds for the machine's
-links. `most_ll_bytes` with its llMaxBws, 39 (Volta), 87.7 (Ampere) and 141 (Hopper), is 577, 1,298 and 2,087 kB; on
-links of more than twice that bandwidth the true bound is somewhat lower.
+class Gpu(NamedTuple):
+    """What the kind of GPU decides.
+
+    ll_bytes     up to about here two ranks of one node take LL for an all-reduce; above, LL128 or Simple
+    warps_apart  the threads of a warp make progress apart, as since Volta
+    """
+
+    ll_bytes: int
+    warps_apart: bool = True
+
+
+GPUS: Mapping[str, Gpu] = {
+    "P100": Gpu(512 * 1024, warps_apart=False),
+    "V100": Gpu(512 * 1024),
+    "A100": Gpu(1024 * 1024),
+    "H100": Gpu(2 * 1024 * 1024),
+}
+"""By kind. ll_bytes are our own bounds, to one digit: where the tuner switches depends on the bandwidth of the links.
+
+`most_ll_bytes` with its llMaxBws, 39 (Volta, and Pascal, which has no row), 87.7 (Ampere) and 141 (Hopper), is 577,
+1,298 and 2,087 kB; on links of more than twice that bandwidth the true bound is somewhat lower.
 """
 
 
@@ -67,8 +83,8 @@ def most_ll_bytes(op: Op, size: int, ll_bandwidth: float = 282.0) -> float:
     return (8.4 - 6.6 + (3.4 - 0.6) * steps) * size / steps * 2 * ll_bandwidth * 1000
 
 
-ALIGNS = (16, 512)
-"""A rank's part of an all_reduce is a multiple of this many bytes: today, and in PyTorch 1.9.
+ALIGNS: Mapping[str, int] = {"today": 16, "1.9": 512}
+"""A rank's part of an all_reduce is a multiple of this many bytes, by era: NCCL 2.29.7, and 2.7.8 with PyTorch 1.9.
 
 today  alignUp(divUp(remCount, nranks), 16/sizeof(T)) in runRing (NCCL v2.22.3-1 and v2.29.7-1, src/device/all_reduce.h)
 1.9    minChunkSize = nthreads * sizeof(uint64_t), with 64 threads (NCCL v2.7.8-1, src/collectives/device/all_reduce.h)
@@ -81,7 +97,8 @@ def aligns(version: tuple[int, ...]) -> tuple[int, ...]:
     >>> aligns((2, 29, 7)), aligns((2, 7, 8)), aligns(())
     ((16,), (512,), (16, 512))
     """
-    return ALIGNS[:1] if version >= (2, 22) else ALIGNS[1:] if version == (2, 7, 8) else ALIGNS
+    eras = ["today"] if version >= (2, 22) else ["1.9"] if version == (2, 7, 8) else ALIGNS
+    return tuple(ALIGNS[era] for era in eras)
 
 
 TUNED_RANKS = 16
@@ -257,12 +274,12 @@ class Ring:
 
     `done[place]` counts the calls that complete, given all that was issued so far.
 
-    independent_threads  False: the threads of a warp wait for each other, as before Volta. A thread spins on its line's
-                         flag (readLL in prims_ll.h), so none of the warp's lines goes on before all have come
+    warps_apart  False: the threads of a warp wait for each other, as before Volta. A thread spins on its line's flag
+                 (readLL in prims_ll.h), so none of the warp's lines goes on before all have come
     """
 
-    def __init__(self, size: int, independent_threads: bool = True) -> None:
-        self._together = 1 if independent_threads else WARP_LINES
+    def __init__(self, size: int, warps_apart: bool = True) -> None:
+        self._together = 1 if warps_apart else WARP_LINES
         self._places = [_Place() for _ in range(size)]
         self._edges: dict[tuple[int, int, bool], _Edge] = {}
         self.unsure = False

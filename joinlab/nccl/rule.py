@@ -456,7 +456,7 @@ def _done_with(mine: Sequence[IssuedCall], theirs: Sequence[IssuedCall], warps_a
     for place, lane in enumerate((mine, theirs)):
         for call in lane:
             nbytes = call.nbytes
-            small = nbytes is not None and nbytes < P2P_LL_BYTES
+            small = nbytes is not None and nbytes <= P2P_LL_BYTES
             lines = lines_of(nbytes) if nbytes is not None and small else _MOST_LINES if call.op == Op.SEND else 1
             step = Step(None, lines, 1 - place) if call.op == Op.SEND else Step(lines, None, 1 - place)
             ring.issue(place, () if nbytes == 0 else (step,))
@@ -464,6 +464,8 @@ def _done_with(mine: Sequence[IssuedCall], theirs: Sequence[IssuedCall], warps_a
 
 
 P2P_LL_BYTES = 16 * 1024
-"""Up to this size NCCL sends a message of two ranks by LL: NCCL_P2P_LL_THRESHOLD (src/enqueue.cc, v2.29.7-1)."""
+"""Up to this size *per channel* NCCL sends a message of two ranks by LL: thresholdLL in addP2pToPlan (src/enqueue.cc,
+v2.29.7-1). How many channels two ranks have is the machine's: at least one, so that more is not known.
+"""
 
 _MOST_LINES = 1 << 62
