@@ -1,21 +1,22 @@
 """Each notebook run and not answered: no cell fails, and nothing on the page tells what it is about to ask.
 
 The page is what a learner sees before a choice: Markdown, the code of the cells, what they print and show, the titles,
-and README. The quizzes themselves tell nothing before one has chosen (test_quiz.py). `make test` runs this file by
-itself: beside other tests a kernel sometimes never answers. `pytest --nbmake` runs them without the look at the page.
+and README. The quizzes themselves tell nothing before one has chosen (test_quiz.py). `pytest --nbmake` runs them in
+kernels, without the look at the page.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
+from IPython import get_ipython
 
 from joinlab.course.questions import Question, questions
+from joinlab.course.running import run
 from tests.test_notebooks import COURSE, FOLDER, NOTEBOOKS
 
 TELLS = {
@@ -125,10 +126,10 @@ def front() -> str:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_it_runs_and_tells_nothing_before_it_is_asked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JOINLAB_PROGRESS", "off")
-    notebook = nbformat.read(path, as_version=4)
-    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(FOLDER)}}).execute()
+def test_it_runs_and_tells_nothing_before_it_is_asked(path: Path) -> None:
+    main = sys.modules["__main__"]
+    notebook = run(path)
+    assert sys.modules["__main__"] is main and get_ipython() is None  # it leaves nothing of its shell
     for cell in notebook.cells:
         if re.search(r"\b(hangs|hung|raised)\b", shown(cell)):
             assert any(word in cell.source for word in ENDINGS), f"{cell.id} shows an ending: {shown(cell)[:300]}"

@@ -59,6 +59,8 @@ def file_name(file: str) -> str:
     name = file.replace("\\", "/").rpartition("/")[2]
     if cell:
         return cell[1].replace("In[", "In [")
+    if name.startswith("<ipython-input-"):
+        return f"In [{name.split('-')[2]}]"
     return "a notebook's cell" if "ipykernel_" in file and name.removesuffix(".py").isdecimal() else name
 
 

@@ -14,21 +14,16 @@ import json
 import re
 import shutil
 import sys
-import textwrap
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from difflib import ndiff
 from html import escape
 from importlib.resources import files
 from inspect import getsource
 from itertools import product
 from pathlib import Path
-from typing import Any
 
-import nbformat
 from markdown_it import MarkdownIt
 from nbconvert import HTMLExporter
-from nbconvert.preprocessors import ExecutePreprocessor
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
@@ -39,9 +34,11 @@ from joinlab.cases import CASES
 from joinlab.course import paste
 from joinlab.course.exercises import solution
 from joinlab.course.questions import Question, questions
+from joinlab.course.running import run
 from joinlab.course.symptoms import SYMPTOMS, Symptom
 from joinlab.emulator.emulate import emulate
 from joinlab.emulator.recorded import MOST, recorded
+from joinlab.picture.gallery import loop, side_by_side
 from joinlab.picture.holdings import who_holds
 from joinlab.picture.page import Position, write_html, write_sliders
 from joinlab.story.judge import tell
@@ -57,25 +54,21 @@ _markdown = MarkdownIt()
 def write_site(folder: Path, notebooks: Sequence[Path] = ()) -> Path:
     """Write the site into `folder`, which is emptied before, and return its first page.
 
-    notebooks  those to run and to render; each takes as long as it runs
+    notebooks  those to run and to render
     """
-    import IPython  # noqa: F401  (whole before threads begin: each of them asks it whose cell a line is in)
-
     shutil.rmtree(folder, ignore_errors=True)
     for name in ("figures", "symptoms", "notebooks", "solutions", "board"):
         (folder / name).mkdir(parents=True)
-    with ThreadPoolExecutor(2) as pool:  # each notebook has a kernel, a process of its own; the longest go first
-        pages = {one: pool.submit(rendered, one) for one in sorted(notebooks, key=lambda one: -one.stat().st_size)}
-        (folder / "index.html").write_text(essay(folder / "figures", notebooks), "utf-8")
-        for symptom in SYMPTOMS.values():
-            (folder / "symptoms" / f"{symptom.name}.html").write_text(_symptom(symptom, folder / "symptoms"), "utf-8")
-        (folder / "symptoms" / "index.html").write_text(_symptoms(), "utf-8")
-        (folder / "paste.html").write_text(_page("Paste your log", paste.body()), "utf-8")
-        (folder / "collectives.html").write_text(_collectives(folder), "utf-8")
-        for notebook, page in pages.items():
-            (folder / "solutions" / notebook.name).write_text(solved(notebook), "utf-8")
-            (folder / "board" / f"{notebook.stem}.html").write_text(_board(notebook), "utf-8")
-            (folder / "notebooks" / f"{notebook.stem}.html").write_text(page.result(), "utf-8")
+    (folder / "index.html").write_text(essay(folder / "figures", notebooks), "utf-8")
+    for symptom in SYMPTOMS.values():
+        (folder / "symptoms" / f"{symptom.name}.html").write_text(_symptom(symptom, folder / "symptoms"), "utf-8")
+    (folder / "symptoms" / "index.html").write_text(_symptoms(), "utf-8")
+    (folder / "paste.html").write_text(_page("Paste your log", paste.body()), "utf-8")
+    (folder / "collectives.html").write_text(_collectives(folder), "utf-8")
+    for notebook in notebooks:
+        (folder / "solutions" / notebook.name).write_text(solved(notebook), "utf-8")
+        (folder / "board" / f"{notebook.stem}.html").write_text(_board(notebook), "utf-8")
+        (folder / "notebooks" / f"{notebook.stem}.html").write_text(rendered(notebook), "utf-8")
     return folder / "index.html"
 
 
@@ -168,24 +161,12 @@ def _question(name: str, lines: Sequence[str]) -> str:
 
 def _loops() -> str:
     """The six loops side by side; what not all of them have is marked."""
-    texts = {number: _loop(number) for number in CASES}
-    common = set.intersection(*({line.strip() for line in text.splitlines()} for text in texts.values()))
+    texts = [loop(_shipped(number, (5, 6), "nccl", "today")) for number in CASES]
     cells = []
-    for number, text in texts.items():
-        lines = [
-            f"<mark>{escape(line)}</mark>" if line.strip() not in common else escape(line) for line in text.splitlines()
-        ]
+    for number, rows in zip(CASES, side_by_side(texts), strict=True):
+        lines = [f"<mark>{escape(line)}</mark>" if differs else escape(line) for line, differs in rows if line]
         cells.append(f"<figure><figcaption>Loop {number}</figcaption><pre>{chr(10).join(lines)}</pre></figure>")
     return f'<div class="loops">{"".join(cells)}</div>'
-
-
-def _loop(number: int) -> str:
-    """The lines of a case from its first `with` or `for` to the one before it prints."""
-    lines = getsource(CASES[number].program).splitlines()
-    begin = next(i for i, line in enumerate(lines) if line.strip().startswith(("with ", "for ")))
-    end = next(i for i, line in enumerate(lines) if line.strip().startswith("print("))
-    kept = [line for line in lines[begin:end] if "num_inputs" not in line]
-    return textwrap.dedent("\n".join(kept)).replace("model(input).sum()", "model(input)")
 
 
 def _table() -> str:
@@ -281,12 +262,9 @@ def _code(text: str) -> str:
 
 def rendered(path: Path) -> str:
     """Run a notebook and give its page, with the static picture of each view."""
-    notebook: Any = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
-    run = ExecutePreprocessor(timeout=300)  # type: ignore[no-untyped-call]
-    run.preprocess(notebook, {"metadata": {"path": str(path.parent)}})
     still = Config(NbConvertBase={"display_data_priority": ["text/html", "image/svg+xml", "image/png", "text/plain"]})
     page = HTMLExporter(config=still, template_name="basic")  # type: ignore[no-untyped-call]
-    body, _ = page.from_notebook_node(notebook)
+    body, _ = page.from_notebook_node(run(path))
     return _page(_title(path), body)
 
 

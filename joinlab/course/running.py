@@ -1,0 +1,84 @@
+"""Runs a notebook in this process, as a kernel of its own would, and without what a kernel costs.
+
+A kernel imports torch and all that belongs to it: 5 s of processor time a notebook, and as much for the processes that
+it launches from. Here all notebooks share that; each has a namespace of its own.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import nbformat
+from IPython.core.displayhook import DisplayHook
+from IPython.core.displaypub import DisplayPublisher
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+
+from joinlab.course import progress
+
+
+def run(path: Path) -> Any:
+    """The notebook with what its cells show, as nbformat has it. Raises what a cell raises.
+
+    Nobody answers: no progress is read or kept.
+    """
+    notebook: Any = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+    with _shell() as shell, chdir(path.parent), patch.object(progress, "_state", None):
+        for cell in notebook.cells:
+            if cell.cell_type == "code":
+                cell.execution_count = shell.execution_count
+                cell.outputs = shell.display_pub.shown = []
+                with redirect_stdout(_Stream("stdout", cell.outputs)), redirect_stderr(_Stream("stderr", cell.outputs)):
+                    shell.run_cell(cell.source, store_history=True).raise_error()
+    return notebook
+
+
+@contextmanager
+def _shell() -> Iterator[Any]:
+    with patch.dict(os.environ, {"JOINLAB_PROGRESS": "off"}):
+        shell: Any = _Shell.instance(config=Config(HistoryManager={"enabled": False}))
+        shell.extension_manager.load_extension("joinlab")  # shows Timelines
+        try:
+            yield shell
+        finally:
+            shell.restore_sys_module_state()
+            _Shell.clear_instance()
+
+
+class _Stream(io.TextIOBase):
+    def __init__(self, name: str, shown: list[Any]) -> None:
+        self._name, self._shown = name, shown
+
+    def write(self, text: str) -> int:
+        if not self._shown or self._shown[-1].get("name") != self._name:
+            self._shown.append(nbformat.v4.new_output("stream", name=self._name))  # type: ignore[no-untyped-call]
+        self._shown[-1]["text"] += text
+        return len(text)
+
+
+class _Publisher(DisplayPublisher):
+    shown: list[Any]
+
+    def publish(self, data: Any, metadata: Any = None, **_: Any) -> None:  # type: ignore[override]
+        shown = nbformat.v4.new_output("display_data", data, metadata=metadata or {})  # type: ignore[no-untyped-call]
+        self.shown.append(shown)
+
+
+class _Hook(DisplayHook):
+    def __call__(self, result: Any = None) -> None:
+        if result is not None and not self.quiet():  # type: ignore[no-untyped-call]
+            shell: Any = self.shell
+            data, metadata = shell.display_formatter.format(result)
+            if data:  # else the result has shown itself
+                shell.display_pub.publish(data, metadata)
+
+
+class _Shell(InteractiveShell):
+    displayhook_class = _Hook
+    display_pub_class = _Publisher
