@@ -34,7 +34,6 @@ from joinlab.cases import CASES
 from joinlab.course import paste
 from joinlab.course.exercises import solution
 from joinlab.course.questions import Question, questions
-from joinlab.course.running import run
 from joinlab.course.symptoms import SYMPTOMS, Symptom
 from joinlab.emulator.emulate import emulate
 from joinlab.emulator.recorded import MOST, recorded
@@ -42,8 +41,8 @@ from joinlab.picture.gallery import loop, side_by_side
 from joinlab.picture.holdings import who_holds
 from joinlab.picture.page import Position, write_html, write_sliders
 from joinlab.story.judge import tell
-from joinlab.story.words import ends, told
-from joinlab.timeline import Timeline
+from joinlab.story.words import ENDINGS, ends
+from joinlab.timeline import EndKind, Timeline
 
 ENGINES = {"NCCL, today": ("nccl", "today"), "NCCL, PyTorch 1.9": ("nccl", "1.9"), "gloo": ("gloo", "today")}
 """The columns of the table of endings."""
@@ -128,7 +127,7 @@ def _figure(words: str, figures: Path) -> str:
     positions = product(range(MOST + 1), repeat=2)
     runs = ((Position(start.program, era, inputs), _shipped(case, inputs, "nccl", era)) for inputs in positions)
     write_sliders(f"Loop {case}: {start.program.partition(': ')[2]}", runs, start, figures / f"{name}.html")
-    label = f"Loop {case} with {first} and {second} inputs"
+    label = f"Loop {case} with {first} and {second} inputs" + ", as in PyTorch 1.9" * (era == "1.9")
     hidden = f' class="answer" data-after="{options["after"]}" hidden' if "after" in options else ""
     return (
         f'<figure id="{name}"{hidden}><iframe loading="lazy" title="{label}" src="figures/{name}.html"></iframe>'
@@ -187,7 +186,9 @@ def _ended(timeline: Timeline) -> str:
     groups = tell(timeline).headline.facts["ends"]
     if all(one["good"] for one in groups):
         return '<span class="good">both finish</span>'
-    texts = ("".join(piece.text for piece in told(ends(one["ranks"], one["kind"], one["pending"]))) for one in groups)
+    if len(groups) == 1:
+        return f"both {ENDINGS[EndKind(groups[0]['kind'])].many}"
+    texts = ("".join(piece.text for piece in ends(one["ranks"], one["kind"], one["pending"])) for one in groups)
     return escape("; ".join(texts))
 
 
@@ -262,6 +263,8 @@ def _code(text: str) -> str:
 
 def rendered(path: Path) -> str:
     """Run a notebook and give its page, with the static picture of each view."""
+    from joinlab.course.running import run  # it takes IPython with it
+
     still = Config(NbConvertBase={"display_data_priority": ["text/html", "image/svg+xml", "image/png", "text/plain"]})
     page = HTMLExporter(config=still, template_name="basic")  # type: ignore[no-untyped-call]
     body, _ = page.from_notebook_node(run(path))
@@ -290,7 +293,7 @@ def _board(path: Path) -> str:
         for one in questions().values()
         if one.notebook == number
     )
-    return _page(f"{number}. {_title(path)}", f'<h1 class="board">{number}. {_title(path)}</h1>{asked}')
+    return _page(_title(path), f'<h1 class="board">{_title(path)}</h1>{asked}')
 
 
 def _lines(one: Question) -> list[str]:
@@ -320,7 +323,9 @@ def _collectives(folder: Path) -> str:
 
 
 def _title(notebook: Path) -> str:
-    return notebook.stem.partition("_")[2].replace("_", " ").capitalize()
+    """The notebook's own title: "3. DDP from the inside"."""
+    first = json.loads(notebook.read_text("utf-8"))["cells"][0]["source"]
+    return "".join(first).partition("\n")[0].removeprefix("# ")
 
 
 # ---- every page
