@@ -114,7 +114,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _let_timelines_show_themselves() -> None:
-    """Give Timeline the method by which marimo and other front ends show an object, and what raise_for_ending() says.
+    """Give Timeline the method by which marimo and other front ends show it, and what it says and keeps of a story.
 
     IPython shows a live view instead. It stands here, above all rooms: a Timeline is plain data, and knows nothing of
     pictures and of stories.
@@ -130,8 +130,12 @@ def _let_timelines_show_themselves() -> None:
 
         return str(diagnose(timeline))
 
+    def judged(timeline: Timeline) -> None:
+        if timeline.unasked:
+            said(timeline)
+
     kind = sys.modules["joinlab.timeline"].Timeline
-    kind._repr_html_, kind._said = shown, said
+    kind._repr_html_, kind._said, kind._judged = shown, said, judged
 
 
 def __dir__() -> list[str]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
-from typing import Any, Literal, Required, TypedDict, TypeVar, get_type_hints, overload
+from typing import Any, Literal, Protocol, Required, TypedDict, TypeVar, get_type_hints, overload
 
 import polars as pl
 
@@ -28,6 +28,7 @@ from joinlab.ops import SpanRow as SpanRow
 from joinlab.program.conforming import misfit
 from joinlab.program.parting import Parting
 from joinlab.program.replicas import Gradient, Replica
+from joinlab.program.ways import Way, Window
 
 CALL_COLUMNS: Mapping[str, pl.DataType] = {
     "rank": pl.Int64(),  # global rank that issued the call
@@ -138,7 +139,7 @@ class PlainEdit(TypedDict):
 
 
 class PlainFix(TypedDict):
-    """A `joinlab.story.fixes.Fix`."""
+    """A fix of `joinlab.story.fixes`: what it does, its edits, and whether ranks train on fewer inputs with it."""
 
     kind: str
     edits: list[PlainEdit]
@@ -178,7 +179,7 @@ class Meta(TypedDict, total=False):
     fixes: list[PlainFix]  # what was tried: see joinlab.story.fixes
     replicas: Replica  # the first parameter that differs between DDP's replicas; left out: none was seen
     mixed: list[Gradient]  # the first two calls that met and averaged gradients of two models; emulated runs alone
-    parting: Parting  # where the ways of the ranks part, see Timeline.parting
+    parting: Parting  # where the ways of the ranks part
 
 
 def backend_of(meta: Mapping[str, Any], group: str) -> Any:
@@ -311,8 +312,7 @@ class Timeline:
     returns: tuple[Any, ...] = field(default=())
     output: tuple[str, ...] = field(default=())
     _unread: dict[str, list[CallRow] | list[SpanRow]] = field(default_factory=dict, init=False, repr=False)
-    _again: list[Callable[[Timeline], Parting | None]] = field(default_factory=list, init=False, repr=False)
-    _asked: list[bool] = field(default_factory=list, init=False, repr=False)
+    _again: list[Again] = field(default_factory=list, init=False, repr=False)
     _derived: _Derived = field(default_factory=lambda: _Derived(), init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -377,26 +377,18 @@ class Timeline:
         """Name of the group that all ranks are in: the first of meta["groups"]."""
         return str(next(iter(self.meta["groups"])))
 
-    def keep(self, again: Callable[[Timeline], Parting | None]) -> None:
-        """Keep what runs the program again, in this process alone: it finds where the ranks' ways part."""
+    def keep(self, again: Again) -> None:
+        """Keep what knows the ways of the ranks, in this process alone: the first story of the run asks it."""
         self._again.append(again)
 
+    def ask(self) -> Again | None:
+        """What `keep` was given, the first time."""
+        return self._again.pop() if self._again else None
+
     @property
-    def again(self) -> Callable[[Timeline], Parting | None] | None:
-        """What `keep` was given."""
-        return self._again[0] if self._again else None
-
-    def parting(self) -> Parting | None:
-        """The lines of the program at which the ranks' ways part, and the values in them; None where none is known.
-
-        An emulated run that went wrong is emulated once more for it, the first time that this is called.
-        """
-        if self.again is not None and not self._asked:
-            self._asked.append(True)
-            found = self.again(self)
-            if found is not None:
-                self.meta["parting"] = found
-        return self.meta.get("parting")
+    def unasked(self) -> bool:
+        """Whether a story may find out more of this run than it holds."""
+        return bool(self._again)
 
     def equals(self, other: Timeline) -> bool:
         """True if both hold the same calls, spans, endings, output and meta (returns are compared by repr)."""
@@ -419,9 +411,12 @@ class Timeline:
         """How the ranks ended, in words. The package puts the story in its place: a Timeline does not judge."""
         return "; ".join(f"rank {rank} {end}: {end.text}" for rank, end in enumerate(self.ends))
 
+    def _judged(self) -> None:
+        """Have what the story finds out kept in `meta`. The package puts that in its place, too."""
+
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one file that `joinlab.load` opens, also on a machine without torch; returns its path."""
-        self.parting()
+        self._judged()
         return archive.save(self, path)
 
     def __repr__(self) -> str:
@@ -434,6 +429,13 @@ class Timeline:
 
 _FOUND = dict.fromkeys(("parting", "fixes"))
 """What is found of a run only when it is asked for."""
+
+
+class Again(Protocol):
+    """What knows the ways of a run's ranks: an emulation that can be run again, or steps that were recorded."""
+
+    def ways(self, timeline: Timeline, windows: Mapping[int, Window], /) -> Mapping[int, Way] | str:
+        """The steps of these ranks in their windows; {}: not known; a text: why not."""
 
 
 class _Derived(dict[Any, Any]):

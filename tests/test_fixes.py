@@ -9,20 +9,19 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import joinlab
-from joinlab.story.fixes import fixes
 from joinlab.story.lines import LineKind
 
 
 def changed(program, inputs, backend="nccl"):
-    """What the fix does, and the lines that it takes and puts, without indentation."""
-    found = fixes(joinlab.emulate(program, inputs, backend))
-    if not found:
-        return None
-    (fix,) = found
-    tried = {edit.tried for edit in fix.edits}
-    assert all(one.finished == one.counts > 1 for one in tried)
-    removed = [line.strip() for edit in fix.edits for line in edit.removed]
-    return fix, removed, [line.strip() for edit in fix.edits for line in edit.added]
+    """What the fix does, and the lines that it puts, without indentation."""
+    fix = fix_of(joinlab.emulate(program, inputs, backend))
+    assert all(edit.tried.finished == edit.tried.counts > 1 for edit in fix.edits)
+    return fix.facts, [line.strip() for edit in fix.edits for line in edit.added]
+
+
+def fix_of(timeline):
+    """The line of the fix; None where none is shown."""
+    return next(iter(joinlab.diagnose(timeline).of(LineKind.FIX)), None)
 
 
 CASES = {2: "join", 3: "join, behind", 4: "behind", 5: "join"}
@@ -31,10 +30,10 @@ CASES = {2: "join", 3: "join, behind", 4: "behind", 5: "join"}
 @pytest.mark.parametrize("backend", ["nccl", "gloo"])
 @pytest.mark.parametrize("case", CASES)
 def test_a_case_finishes_after_its_fix(case, backend):
-    fix, _, added = changed(joinlab.cases.CASES[case].program, (5, 6), backend)
-    assert fix.kind == CASES[case] and not fix.fewer
-    assert ("with model.join():" in added) == ("join" in fix.kind)
-    assert ("dist.barrier()" in added) == ("behind" in fix.kind)
+    fix, added = changed(joinlab.cases.CASES[case].program, (5, 6), backend)
+    assert fix["kind"] == CASES[case] and not fix["fewer"]
+    assert ("with model.join():" in added) == ("join" in fix["kind"])
+    assert ("dist.barrier()" in added) == ("behind" in fix["kind"])
 
 
 def epochs(rank, inputs):
@@ -97,13 +96,13 @@ def roots(rank, inputs):
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_the_edit_that_helps_is_shown(program, inputs, kind, line):
-    fix, _, added = changed(program, inputs)
-    assert fix.kind == kind and line in added
+    fix, added = changed(program, inputs)
+    assert fix["kind"] == kind and line in added
 
 
 def test_an_edit_names_the_lines_of_the_file(tmp_path):
     timeline = joinlab.emulate(joinlab.cases.case_4, (5, 6))
-    (fix,) = fixes(timeline)
+    fix = fix_of(timeline)
     with open(joinlab.cases.__file__, encoding="utf-8") as file:
         lines = file.read().split("\n")
     for edit in fix.edits:
@@ -114,7 +113,7 @@ def test_an_edit_names_the_lines_of_the_file(tmp_path):
     exec(compile("\n".join(lines).partition("\nALL_KNOBS")[0], "edited.py", "exec"), names)
     assert not any(end.pending or end.kind != "finished" for end in joinlab.emulate(names["case_4"], (5, 6)).ends)
     again = joinlab.load(timeline.save(tmp_path / "run.joinlab"))
-    assert fixes(again) == (fix,)
+    assert fix_of(again) == fix
 
 
 def raises(rank, inputs):
@@ -140,21 +139,18 @@ def value_used(rank, inputs):
 
 
 def test_no_fix_is_shown_where_none_helps():
-    assert fixes(joinlab.emulate(raises, (3, 4))) == ()
+    assert not fix_of(joinlab.emulate(raises, (3, 4))).edits
 
 
 def test_a_fix_says_that_ranks_train_on_fewer_inputs():
-    fix, _, _ = changed(value_used, (3, 4))
-    assert (fix.kind, fix.fewer) == ("same", True)
+    fix, _ = changed(value_used, (3, 4))
+    assert (fix["kind"], fix["fewer"]) == ("same", True)
 
 
 def test_a_fix_for_equal_inputs_is_tried_with_equal_ones_and_with_the_same_each_time():
-    fix, _, _ = changed(leaves, (3, 3))
-    (tried,) = {edit.tried for edit in fix.edits}
-    assert tried.finished == tried.counts == 8
     (line,) = joinlab.diagnose(joinlab.emulate(leaves, (3, 3))).texts(LineKind.FIX)
     assert line.endswith("for 8 of 8 counts of inputs, equal on all ranks.")
 
 
 def test_a_healthy_run_needs_none():
-    assert fixes(joinlab.emulate(joinlab.cases.case_1, (3, 4))) == ()
+    assert fix_of(joinlab.emulate(joinlab.cases.case_1, (3, 4))) is None

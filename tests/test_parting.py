@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import os
 import sys
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -23,13 +24,19 @@ from joinlab.timeline import EndKind
 def parted(program, inputs=(3, 3), backend="nccl"):
     """The marked lines of the program and of the functions it calls, those that were found, and the values there."""
     timeline = joinlab.emulate(program, inputs, backend)
-    found = timeline.parting()
-    tests = [] if found is None else found["tests"]
+    tests = parting(timeline).get("tests", ())
     values: dict = {}
     for test in tests:
         for read in test["values"]:
             values.setdefault(read["name"], {}).update(dict.fromkeys(read["ranks"], read["value"]))
     return [test["line"] for test in tests], values
+
+
+def parting(timeline):
+    """Where the story says that the ways part; no fix is tried for it."""
+    with patch("joinlab.story.fixes.find_fixes", lambda *_: None):
+        joinlab.diagnose(timeline)
+    return timeline.meta.get("parting", {})
 
 
 def marks(*functions, mark="# PARTS"):
@@ -180,13 +187,15 @@ def test_a_number_that_is_not_real_is_told_by_its_shape():
 @pytest.mark.parametrize("program", [joined, root_sends], ids=lambda program: program.__name__)
 def test_a_run_whose_calls_met_is_not_run_again(program):
     timeline = joinlab.emulate(program, (2, 4))
-    assert timeline.parting() is None and "parting" not in timeline.meta
+    assert parting(timeline) == {}
 
 
 def test_a_saved_run_keeps_the_parting(tmp_path):
+    """And a fix that was tried, though nobody has read its story."""
     timeline = joinlab.emulate(two_epochs, (3, 4))
     again = joinlab.load(timeline.save(tmp_path / "run.joinlab"))
-    assert again.meta["parting"] == again.parting() == timeline.meta["parting"]
+    assert again.meta["parting"] == timeline.meta["parting"] and again.meta["fixes"] == timeline.meta["fixes"] != []
+    assert str(joinlab.diagnose(again)) == str(joinlab.diagnose(timeline))
 
 
 def test_nothing_is_followed_where_something_else_traces():
@@ -194,7 +203,7 @@ def test_nothing_is_followed_where_something_else_traces():
     before = sys.gettrace()
     sys.settrace(lambda *_: None)
     try:
-        assert timeline.parting()["why"] == "test_parting already traces this program"
+        assert parting(timeline)["why"] == "test_parting already traces this program"
     finally:
         sys.settrace(before)
 
@@ -205,7 +214,7 @@ def test_it_is_told_behind_a_rank_that_stood_still_in_c_code(monkeypatch):
     stood = joinlab.emulate(lambda rank, inputs: os.read(reads, 1), (1,), timeout=0.1)
     assert stood.ends[0].kind is EndKind.KILLED
     try:
-        assert joinlab.emulate(two_epochs, (3, 4), timeout=20).parting()["tests"]
+        assert parting(joinlab.emulate(two_epochs, (3, 4), timeout=20))["tests"]
     finally:
         os.write(writes, b".")  # its thread ends
 
@@ -217,13 +226,13 @@ def random_values(rank, inputs):
 
 
 def test_a_second_run_that_differs_from_the_first_is_thrown_away():
-    assert joinlab.emulate(random_values, (1, 2), seed=0).parting()["tests"]
-    assert joinlab.emulate(random_values, (1, 2), seed=None).parting() is None
+    assert parting(joinlab.emulate(random_values, (1, 2), seed=0))["tests"]
+    assert parting(joinlab.emulate(random_values, (1, 2), seed=None)) == {}
 
 
 def test_what_is_printed_while_it_is_run_again_is_not_shown(capsys):
     timeline = joinlab.emulate(two_epochs, (3, 4))
-    timeline.parting()
+    joinlab.diagnose(timeline)
     assert capsys.readouterr().out == "" and timeline.output[0] == "begins\n"
 
 
@@ -239,13 +248,24 @@ def test_a_file_with_a_parting_of_another_form_is_refused(values, tmp_path):
 
 def test_a_launched_run_tells_it_where_it_was_followed():
     timeline = joinlab.launch(checkpoint_on_one_rank, (1, 1), "gloo", ways=True)
-    found = timeline.parting()
+    found = parting(timeline)
     assert [test["line"] for test in found["tests"]] == marks(checkpoint_on_one_rank)
     values = {(read["name"], read["value"], *read["ranks"]) for test in found["tests"] for read in test["values"]}
     assert values == {("rank", 0, 0), ("rank", 1, 1), ("start", 0, 0), ("start", 1, 1)}
-    assert found["tests"] == joinlab.emulate(checkpoint_on_one_rank, (1, 1), "gloo").parting()["tests"]
+    assert found["tests"] == parting(joinlab.emulate(checkpoint_on_one_rank, (1, 1), "gloo"))["tests"]
     assert joinlab.diagnose(timeline).texts(LineKind.FIX)[0].startswith("None was tried: joinlab.emulate(")
 
 
 def test_a_launched_run_that_was_not_followed_knows_no_parting():
-    assert joinlab.launch(checkpoint_on_one_rank, (1, 1), "gloo").parting() is None
+    assert parting(joinlab.launch(checkpoint_on_one_rank, (1, 1), "gloo")) == {}
+
+
+def test_of_many_ranks_it_is_said_how_many_were_not_followed():
+    def uneven(rank, inputs):
+        for x in inputs:
+            dist.all_reduce(x)
+            x.item()
+
+    timeline = joinlab.emulate(uneven, (1,) * 40 + (2,) * 40)
+    assert parting(timeline)["left_out"] == 16
+    assert "The ways of 16 more ranks were not compared." in str(joinlab.diagnose(timeline))

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import linecache
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from typing import NamedTuple, NotRequired, TypedDict
 
-from joinlab.ops import FACTS, POINT_TO_POINT, CallRow, Op, op_of
+from joinlab.ops import CallRow, Op
 from joinlab.program.branches import Statement, outcome, statement_at
-from joinlab.program.steps import BY_BACKWARD, is_made_by_join
-from joinlab.program.ways import ALL, Plain, Step, Way, Window
+from joinlab.program.ways import Plain, Step, Way, Window
 
 
 class Read(TypedDict):
@@ -69,144 +68,39 @@ class Parting(TypedDict):
 
     tests    the tests; the last is where the ways part for good, those before it set what it read. [] without `why`:
              all ranks went the same way
-    group    the group whose calls differ
-    between  by rank: seq in that group of the last call from the same place and of the first that is not, or null
     keys     calls of one line that met though what chose their data differs, of two ranks
+    left_out  how many of the ranks were not followed
     why      why no way is known: "pydevd already traces this program"
     """
 
     tests: list[Test]
-    group: NotRequired[str]
-    between: NotRequired[dict[str, list[int | None]]]
+    left_out: NotRequired[int]
     keys: NotRequired[list[Key]]
     why: NotRequired[str]
 
 
-# ---------------------------------------------------------------------------------------- which calls
-
-
 @dataclass(frozen=True, slots=True)
-class Differing:
-    """The first calls of a group that ranks made from different places, or that a rank did not make.
+class Apart:
+    """Ranks that did not issue the same calls, or calls that were not meant for each other.
 
-    sides    ranks by what they did there; the side with most ranks comes first
-    windows  by rank: its steps from the call before to this one
-    places   by rank: the place of each call of the group among all calls of the rank, with its seq
-    joined   some were made by join() for a rank that was out of inputs
+    sides    ranks by what they did there
+    windows  by rank: its steps from the last call that all made from one place to the first that they did not
+    places   by rank: the place of each call of the group among all calls of the rank
+    counts   whether a rank that has issued more of them than another is ahead of it: join() makes calls of its own
     one_call  the first side issued a call that the second has not, and its window ends there
-    turns     of one_call: the second side's last two calls that met such calls, by place among all of its calls
+    turns    of one_call: places of the second side's last two calls that met such calls
     """
 
-    group: str
-    sides: tuple[tuple[int, ...], ...]
+    sides: Sequence[Sequence[int]]
     windows: Mapping[int, Window]
-    places: Mapping[int, Sequence[tuple[int, int]]]
-    joined: bool = False
+    places: Mapping[int, Sequence[int]]
+    counts: bool = True
     one_call: bool = False
-    turns: tuple[int, int] | None = None
+    turns: tuple[int, ...] = ()
 
     def count(self, rank: int, issued: int) -> int:
         """How many of a rank's first `issued` calls are in the group."""
-        return bisect_left(self.places[rank], issued, key=lambda pair: pair[0])
-
-    def between(self, rank: int, issued: int) -> list[int | None]:
-        """seq of the rank's calls in the group before and after it had issued so many."""
-        at, path = self.count(rank, issued), self.places[rank]
-        return [path[at - 1][1] if at else None, path[at][1] if at < len(path) else None]
-
-
-Path = Sequence[tuple[int, CallRow]]
-"""Calls of a rank in one group, each with its place among all calls of the rank."""
-
-
-def differing(rows: Iterable[CallRow], meta: Mapping[str, Any], ends: Sequence[str]) -> Differing | None:
-    """The calls where ranks part; None where they do not. `ends`: an EndKind, or "pending", of each rank.
-
-    Where a rank did not finish, the first calls that do not fit. Else calls of unlike kinds that met, or of two places
-    that both ranks have. Then sends and recvs that are not as many; then a rank that raised where others finished.
-    """
-    failed, groups = any(end != "finished" for end in ends), meta["groups"]
-    by_input = meta.get("input_column") != BY_BACKWARD
-    number: dict[int, int] = {}
-    paths: dict[tuple[str, int], list[tuple[int, CallRow]]] = {}
-    pairs: list[tuple[int, CallRow]] = []
-    for row in rows:
-        at = number[row["rank"]] = number.get(row["rank"], -1) + 1
-        if row["op"] in POINT_TO_POINT:
-            pairs.append((at, row))
-        else:
-            paths.setdefault((row["group"], row["rank"]), []).append((at, row))
-    found: list[tuple[int, str, int]] = []
-    for group, members in groups.items():
-        those = [paths.get((group, rank), []) for rank in members]
-        clash = _unfit(those, failed)
-        if clash is None and not failed:
-            mixed = [key["seq"] for key in meta.get("mixed", ()) if key["group"] == group]
-            seqs = [row["seq"] for _, row in those[0]] if those else []
-            clash = seqs.index(mixed[0]) if mixed and mixed[0] in seqs else _swapped(those, by_input)
-        if clash is not None:
-            found.append((min(path[clash][1]["enqueued_ns"] or 0 for path in those if clash < len(path)), group, clash))
-    if not found:
-        return _unpaired(pairs) or _raised(next(iter(groups), ""), ends)
-    _, group, clash = min(found)
-    mine = {rank: paths.get((group, rank), []) for rank in groups[group]}
-    while clash and len({_place(path[clash - 1][1]) for path in mine.values()}) > 1:
-        clash -= 1
-    windows, sides = {}, dict[object, list[int]]()
-    for rank, path in mine.items():
-        before, after = (path[at] if 0 <= at < len(path) else None for at in (clash - 1, clash))
-        windows[rank] = Window(0 if before is None else before[0] + 1, None if after is None else after[0])
-        sides.setdefault(after and (_place(after[1]), _given(after[1]), not failed and after[1]["input"]), []).append(
-            rank
-        )
-    joined = any(is_made_by_join(row["stack"] or ()) for path in mine.values() for _, row in path)
-    places = {rank: [(at, row["seq"]) for at, row in path] for rank, path in mine.items()}
-    return Differing(group, tuple(map(tuple, sorted(sides.values(), key=len, reverse=True))), windows, places, joined)
-
-
-def _place(row: CallRow) -> tuple[object, ...]:
-    return row["call_site"], tuple(row["stack"] or ()), row["origin"]
-
-
-def _given(row: CallRow) -> str:
-    """What calls must agree in to meet."""
-    op = op_of(row["op"])
-    return repr([row[name] for name in ("op", *(FACTS[op].alike if op else ()))])  # type: ignore[literal-required]
-
-
-def _unfit(paths: Sequence[Path], failed: bool) -> int | None:
-    """The first place at which a rank issued no call, or one that cannot meet the others'."""
-    for at in range(max(map(len, paths), default=0)):
-        rows = [path[at][1] for path in paths if at < len(path)]
-        op = op_of(rows[0]["op"])
-        alike = ("op", *(FACTS[op].alike if op and failed else ()))
-        if len(rows) < len(paths) or any(_differ(rows, name) for name in alike):
-            return at
-    return None
-
-
-def _differ(rows: Sequence[CallRow], name: str) -> bool:
-    first, *others = (row[name] for row in rows)  # type: ignore[literal-required]
-    return any(other != first for other in others)
-
-
-def _swapped(paths: Sequence[Path], by_input: bool) -> int | None:
-    """The first place at which calls met that are from two places that both ranks have, or of two inputs."""
-    places = [{_place(row) for _, row in path} for path in paths]
-    lines = [{(row["call_site"], row["origin"]) for _, row in path} for path in paths]
-    inputs = [{row["input"] for _, row in path} for path in paths]
-    for at in range(max(map(len, paths), default=0)):
-        rows = [path[at][1] for path in paths if at < len(path)]
-        if any(is_made_by_join(row["stack"] or ()) for row in rows):
-            continue
-        for met, known in (
-            ({_place(row) for row in rows}, places),
-            ({(row["call_site"], row["origin"]) for row in rows}, lines),
-            ({row["input"] for row in rows if by_input}, inputs),
-        ):
-            if len(met) > 1 and all(met <= one for one in known):
-                return at
-    return None
+        return bisect_left(self.places[rank], issued)
 
 
 def are_gradients(rows: Iterable[CallRow]) -> bool:
@@ -214,97 +108,9 @@ def are_gradients(rows: Iterable[CallRow]) -> bool:
     return all("(DDP backward())" in (row["origin"] or "") for row in rows)
 
 
-def has_keys(rows: Iterable[CallRow]) -> bool:
-    """Whether a collective of the program's own chooses its data by name: `dist.all_reduce(m[k])`."""
-    sites = {row["call_site"] for row in rows if "(" not in (row["origin"] or "") and row["call_site"]}
-    places = (site.rpartition(":") for site in sites)
-    return any(line.isdecimal() and (test := statement_at(file, int(line))) and test.keys for file, _, line in places)
-
-
-def other_keys(rows: Iterable[CallRow], groups: Mapping[str, Sequence[int]], ways: Mapping[int, Way]) -> list[Key]:
-    """The first two calls that met with keys that both ranks have, one in another's place; [] without such."""
-    keyed = {(rank, issued): values for rank, way in ways.items() for issued, values in way.keyed}
-    number: dict[int, int] = {}
-    keys: dict[tuple[str, int], list[Key | None]] = {}
-    for row in rows:
-        rank = row["rank"]
-        at = number[rank] = number.get(rank, -1) + 1
-        if row["op"] not in POINT_TO_POINT:
-            (name, value), *more = keyed.get((rank, at), (("", None),))
-            key: Key = {"rank": rank, "group": row["group"], "seq": row["seq"], "name": name, "value": value}
-            keys.setdefault((row["group"], rank), []).append(None if not name or more else key)
-    for group, members in groups.items():
-        first, *others = (keys.get((group, rank), []) for rank in members)
-        for path in others:
-            has = [{key["value"] for key in those if key} for those in (first, path)]
-            for one, other in zip(first, path, strict=False):
-                if (
-                    one
-                    and other
-                    and one["value"] != other["value"]
-                    and {one["value"], other["value"]} <= has[0] & has[1]
-                ):
-                    return [one, other]
-    return []
-
-
 def makes_a_model(row: CallRow) -> bool:
     """Whether DDP's constructor begins with this call: there is one for each model."""
     return row["op"] == Op.ALL_GATHER and "(DDP construction)" in (row["origin"] or "")
-
-
-def _unpaired(pairs: Sequence[tuple[int, CallRow]]) -> Differing | None:
-    """The first two ranks of which one sends more often than the other receives, or receives more often."""
-    calls: dict[tuple[str, int, int | None, str], list[tuple[int, CallRow]]] = {}
-    for at, row in pairs:
-        calls.setdefault((row["group"], row["rank"], row["peer"], row["op"]), []).append((at, row))
-    other = {Op.SEND.value: Op.RECV.value, Op.RECV.value: Op.SEND.value}
-    short = [
-        (key, len(calls.get((key[0], key[2] or 0, key[1], other[key[3]]), []))) for key in calls if key[3] in other
-    ]
-    short = [(key, fewer) for key, fewer in short if fewer < len(calls[key])]
-    if not short:
-        return None
-    (group, rank, peer, op), fewer = min(short, key=lambda one: calls[one[0]][one[1]][1]["enqueued_ns"] or 0)
-    assert peer is not None
-    site: Callable[[CallRow], object] = lambda row: (row["call_site"], row["op"])  # noqa: E731
-    made: dict[int, dict[object, list[int]]] = {}
-    for at, row in pairs:
-        made.setdefault(row["rank"], {}).setdefault(site(row), []).append(at)
-    sites: dict[object, list[int]] = {}
-    for at, row in calls[group, rank, peer, op]:
-        sites.setdefault(site(row), []).append(at)
-    # What the peer left out, as another rank issues it; else what this rank issued too often.
-    for third, those in made.items():
-        for where, places in those.items():
-            lacks = len(made.get(peer, {}).get(where, ()))
-            if third not in (peer, rank) and where[1] == other[op] and len(places) > lacks:  # type: ignore[index]
-                return _around(group, third, peer, places[lacks], pairs)
-    spare = [places[0] for places in sites.values() if len(places) == len(calls[group, rank, peer, op]) - fewer]
-    extra = spare[-1] if spare and len(sites) > 1 else calls[group, rank, peer, op][fewer][0]
-    turns = [at for at, _ in calls.get((group, peer, rank, other[op]), ())]
-    return _around(group, rank, peer, extra, pairs, (turns[-2], turns[-1]) if len(turns) > 1 else None)
-
-
-def _around(
-    group: str,
-    rank: int,
-    other: int,
-    extra: int,
-    calls: Sequence[tuple[int, CallRow]],
-    turns: tuple[int, int] | None = None,
-) -> Differing:
-    places = {one: [(at, row["seq"]) for at, row in calls if row["rank"] == one] for one in (rank, other)}
-    return Differing(group, ((rank,), (other,)), {rank: Window(0, extra), other: ALL}, places, False, True, turns)
-
-
-def _raised(group: str, ends: Sequence[str]) -> Differing | None:
-    """Ranks that raised, where others finished, and no call tells them apart."""
-    sides = [tuple(rank for rank, end in enumerate(ends) if end == kind) for kind in ("raised", "finished")]
-    if not all(sides) or {*ends} != {"raised", "finished"}:
-        return None
-    every = range(len(ends))
-    return Differing(group, tuple(sides), dict.fromkeys(every, ALL), dict.fromkeys(every, ()))
 
 
 # ---------------------------------------------------------------------------------------- which lines
@@ -429,27 +235,23 @@ def _outside(steps: Sequence[Step], at: int, depth: int, inside: range) -> tuple
     return found, None
 
 
-def parting_of(differ: Differing, ways: Mapping[int, Way]) -> Parting:
-    """Where the ways of these ranks part. `ways` may lack ranks: they are not told of."""
-    sides = [some for side in differ.sides if (some := [rank for rank in side if rank in ways])]
+def tests_of(apart: Apart, ways: Mapping[int, Way]) -> list[Test]:
+    """The tests at which the ways of these ranks part. `ways` may lack ranks: they are not told of."""
+    sides = [some for side in apart.sides if (some := [rank for rank in side if rank in ways])]
     chains: dict[int, list[_At]] = {}
     for side in sides if len(sides) > 1 else ():
         against = sides[1 if side is sides[0] else 0][0]
         for rank in side:
-            if chain := _chain(differ, (rank, ways[rank]), (against, ways[against])):
+            if chain := _chain(apart, (rank, ways[rank]), (against, ways[against])):
                 chains[rank] = chain
-    if differ.one_call and chains:  # the way of the rank that issued it tells where
+    if apart.one_call and chains:  # the way of the rank that issued it tells where
         one, other = (side[0] for side in sides)
-        if differ.turns and _each_has_a_branch(chains[one][-1], ways[other].steps, differ.turns):
-            return _of_one(differ, other, ways[other])
+        if len(apart.turns) > 1 and _each_has_a_branch(chains[one][-1], ways[other].steps, apart.turns):
+            chains = {other: [at for at in [_of_its_own(ways[other], *apart.turns)] if at]}
+            return [_test(_line_of(at), chains) for at in chains[other]]
         chains[other] = [at.turned() for at in chains[one]]
     first = chains.get(sides[0][0], []) if sides else []
-    last = {rank: chain[-1].tests[0].issued for rank, chain in chains.items()}
-    return {
-        "tests": [_test(_line_of(at), chains) for at in first],
-        "group": differ.group,
-        "between": {str(rank): differ.between(rank, issued) for rank, issued in last.items()} if first else {},
-    }
+    return [_test(_line_of(at), chains) for at in first]
 
 
 def _each_has_a_branch(parts: _At, steps: Sequence[Step], turns: Sequence[int]) -> bool:
@@ -459,21 +261,16 @@ def _each_has_a_branch(parts: _At, steps: Sequence[Step], turns: Sequence[int]) 
     return all(at in before and before[at].line in inside for at in turns)
 
 
-def _of_one(differ: Differing, rank: int, way: Way) -> Parting:
-    """Where a rank's way parts from its own, a call before."""
-    assert differ.turns is not None
-    first, last = differ.turns
+def _of_its_own(way: Way, first: int, last: int) -> _At | None:
+    """Where a rank's way behind its last call parts from its way behind the call before."""
     before = [step for step in way.steps if first < step.issued <= last]
     pair = _Pair([step for step in way.steps if step.issued > last], before)
-    standing = _standing([step for step in way.steps if step.issued <= first])
-    pair.last = {step.depth: (step, step) for step in standing}
+    pair.last = {step.depth: (step, step) for step in _standing([step for step in way.steps if step.issued <= first])}
     pair.depth = max(pair.last, default=0)
-    found = pair.part()
-    chains = {rank: [found]} if found else {}
-    return {"tests": [_test(_line_of(at), chains) for at in chains.get(rank, ())], "group": differ.group, "between": {}}
+    return pair.part()
 
 
-def _chain(differ: Differing, one: tuple[int, Way], other: tuple[int, Way]) -> list[_At]:
+def _chain(apart: Apart, one: tuple[int, Way], other: tuple[int, Way]) -> list[_At]:
     """Where the way of a rank parts from another's: the tests whose statements set what the last one read, and it."""
     (rank, way), (peer, theirs) = one, other
     whole = _Pair((), ()) if way.dropped or theirs.dropped else _Pair(way.steps, theirs.steps)
@@ -486,26 +283,27 @@ def _chain(differ: Differing, one: tuple[int, Way], other: tuple[int, Way]) -> l
     pair = _Pair(way.within, theirs.within, here, depth=max(here, default=0))
     found = pair.part()
     met = whole.met or pair.met
-    if not (differ.joined or differ.one_call):  # one issued more calls than the other, and has been ahead since
-        ahead = [at.behind and differ.count(rank, at.behind[0]) - differ.count(peer, at.behind[1]) for at in met]
+    if apart.counts and not apart.one_call:  # one issued more calls than the other, and has been ahead since
+        ahead = [at.behind and apart.count(rank, at.behind[0]) - apart.count(peer, at.behind[1]) for at in met]
         since = next((n for n in range(len(met), 0, -1) if not ahead[n - 1]), 0)
         if since < len(met):
             found = met[since]
             met = met[:since]
-    if found is None:  # one statement, which issued a call on one rank alone: told is what set what it reads
-        last = pair.last.get(pair.depth)
-        return [] if last is None else _set_before(met, _reads_at(last[0]))
+    if (
+        found is None
+    ):  # one line, which issued a call on one rank alone: told is what it is in, or what set what it reads
+        step, _ = pair.last.get(pair.depth, (None, None))
+        line = step and statement_at(step.file, step.line)
+        return _set_before(met, line.reads, line.first) if line else []
     return [*_setters(met, found, way.steps), found]
 
 
-def _reads_at(step: Step) -> Set[str]:
-    statement = statement_at(step.file, step.line)
-    return statement.reads if statement else frozenset()
-
-
-def _set_before(met: Sequence[_At], reads: Set[str]) -> list[_At]:
-    """The last statement at which they parted before that set what is read."""
-    return next(([at] for at in reversed(met) if at.statement.stores & reads), [])
+def _set_before(met: Sequence[_At], reads: Set[str], line: int = 0) -> list[_At]:
+    """The last statement at which they parted before that set what is read, or that this line is in."""
+    here = (
+        at for at in reversed(met) if at.statement.stores & reads or at.statement.first <= line <= at.statement.last
+    )
+    return [at for at in [next(here, None)] if at]
 
 
 def _standing(steps: Iterable[Step]) -> list[Step]:

@@ -10,8 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from joinlab.program.parting import Parting, differing, parting_of
-from joinlab.program.ways import Plain, Step, Way
+from joinlab.program.ways import Plain, Step, Way, Window
 from joinlab.recorder.events import EventLog
 
 if TYPE_CHECKING:
@@ -67,22 +66,22 @@ def _pairs(values: list[Any]) -> tuple[tuple[str, Plain], ...]:
     return pairs
 
 
-def parting_in(timeline: Timeline, ways: Mapping[int, deque[Step]]) -> Parting | None:
-    """Where the ways of recorded ranks part; None where their calls do not differ."""
-    ends = ["pending" if end.pending else end.kind.value for end in timeline.ends]
-    differ = differing(timeline.rows("calls"), timeline.meta, ends)
-    if differ is None:
-        return None
-    kept = {}
-    for rank, steps in ways.items():
-        if steps and rank in differ.windows:
-            kept[rank] = Way.of(steps, differ.windows[rank])
-            kept[rank].dropped = len(steps) == MOST_KEPT
-    return parting_of(differ, kept)
+class KeptWays:
+    """The ways of recorded ranks, by rank, as a reader has kept them."""
+
+    def __init__(self, steps: Mapping[int, deque[Step]]) -> None:
+        self.steps = steps
+
+    def ways(self, _: Timeline, windows: Mapping[int, Window]) -> Mapping[int, Way] | str:
+        """The ways of these ranks."""
+        kept = {rank: Way.of(self.steps[rank], window) for rank, window in windows.items() if self.steps.get(rank)}
+        for rank, way in kept.items():
+            way.dropped = len(self.steps[rank]) == MOST_KEPT
+        return kept
 
 
 def keep_ways(timeline: Timeline, ways: Mapping[int, deque[Step]]) -> Timeline:
-    """Let a Timeline find where these ways part, when that is first asked; the same Timeline."""
+    """Let a Timeline find where these ways part, when its story is first read; the same Timeline."""
     if any(ways.values()):
-        timeline.keep(lambda timeline: parting_in(timeline, ways))
+        timeline.keep(KeptWays(ways))
     return timeline

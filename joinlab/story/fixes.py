@@ -20,22 +20,25 @@ import inspect
 import itertools
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
+import polars as pl
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from joinlab.emulator.again import Again, differing_calls
+from joinlab.emulator.again import Again
 from joinlab.errors import LaunchError, ProgramError
 from joinlab.program.branches import dotted, names_in
 from joinlab.program.parting import Test
+from joinlab.story.forms import cause_of
 from joinlab.story.forms.fates import is_peer_gone
 from joinlab.story.lines import Edit, Tried
-from joinlab.timeline import EndKind, Timeline
+from joinlab.story.scene import Scene
+from joinlab.timeline import EndKind, PlainFix, Timeline
 
 MAX_COUNTS = 24
 MAX_CALLS = 1500
@@ -47,55 +50,25 @@ TRY_SECONDS = 5.0
 MAX_SECONDS = 20.0
 
 
-@dataclass(frozen=True, slots=True)
-class Fix:
-    """A fix: what it does, its edits of one file, and whether ranks train on fewer inputs with it.
-
-    kind  "join", "behind", "join, behind", "out", "agree", "flag", "same", "module", "both" or "root"
-    """
-
-    kind: str
-    edits: tuple[Edit, ...]
-    fewer: bool = False
-
-
-def fixes(timeline: Timeline) -> tuple[Fix, ...]:
-    """The fix of a run that went wrong, tried; () where none is known. It is kept in `meta["fixes"]`.
+def find_fixes(scene: Scene, again: Any) -> None:
+    """Keep the fix of a run that went wrong, tried, in `meta["fixes"]`; [] where none is known.
 
     One after which ranks train on fewer inputs is given only where no other is found.
 
     Raises LaunchInterrupted if the user interrupts it.
     """
-    if "fixes" not in timeline.meta:
-        found = _found(timeline)
-        timeline.meta["fixes"] = [asdict(fix) for fix in found]  # type: ignore[misc]  # its fields are a PlainFix's
-    return tuple(map(_from_plain, timeline.meta["fixes"]))
-
-
-def _from_plain(plain: Mapping[str, Any]) -> Fix:
-    return Fix(plain["kind"], tuple(map(Edit.of, plain["edits"])), plain["fewer"])
-
-
-def _found(timeline: Timeline) -> list[Fix]:
-    parting = timeline.parting()
-    again = timeline.again
-    if _ended_well(timeline) or not isinstance(again, Again):
-        return []
-    tests = parting["tests"] if parting else []
-    rows = [row for row in timeline.rows("calls") if row["completed_ns"] is None or row["error"]]
-    sites = {row["call_site"] or "" for row in rows}
-    for rank, between in (parting.get("between", {}) if parting else {}).items():
-        for seq in between:
-            if seq is not None:
-                sites.add(timeline.call(int(rank), seq, parting and parting.get("group"))["call_site"] or "")
-    until, found = time.monotonic() + MAX_SECONDS, list[Fix]()
-    for edited in itertools.islice(_edited(again.program, tests, sites), MAX_EDITS):
-        fix = _try(timeline, again, edited)
-        if fix is not None:
-            found.append(fix)
-        if (found and not found[-1].fewer) or time.monotonic() > until:
-            break
-    return sorted(found, key=lambda fix: fix.fewer)[:1]
+    timeline, found = scene.timeline, list[PlainFix]()
+    if not _ended_well(timeline) and isinstance(again, Again):
+        rows = timeline.calls.filter(pl.col("completed_ns").is_null() | pl.col("error").is_not_null())
+        calls = (call.site for line in cause_of(scene) for call in line.calls)
+        sites = {*rows["call_site"].drop_nulls(), *calls}
+        tests, until = timeline.meta.get("parting", {}).get("tests", ()), time.monotonic() + MAX_SECONDS
+        for edited in itertools.islice(_edited(again.program, tests, sites), MAX_EDITS):
+            if (fix := _try(timeline, again, edited)) is not None:
+                found.append(fix)
+            if (found and not found[-1]["fewer"]) or time.monotonic() > until:
+                break
+    timeline.meta["fixes"] = sorted(found, key=lambda fix: fix["fewer"])[:1]
 
 
 # ---------------------------------------------------------------------------------------- trying an edit
@@ -189,7 +162,7 @@ class Edited:
         )
 
 
-def _try(timeline: Timeline, again: Again, edited: Edited) -> Fix | None:
+def _try(timeline: Timeline, again: Again, edited: Edited) -> PlainFix | None:
     """The candidate as a fix, if every rank finishes with it for all counts that are tried."""
     try:
         program = edited.program(again.program)
@@ -213,7 +186,8 @@ def _try(timeline: Timeline, again: Again, edited: Edited) -> Fix | None:
         if before is not None and (_changes(before, run) if _good(run) else not _raises(before)):
             return None
         tried += _good(run)
-    return Fix(edited.kind, edited.edits(Tried(tried, tried)), fewer)
+    edits: Any = [asdict(edit) for edit in edited.edits(Tried(tried, tried))]
+    return {"kind": edited.kind, "edits": edits, "fewer": fewer}
 
 
 def _changes(before: Timeline, after: Timeline) -> bool:
@@ -231,10 +205,8 @@ def _ended_well(timeline: Timeline) -> bool:
 
 
 def _good(timeline: Timeline) -> bool:
-    """Every rank has finished, and no call met another place's."""
-    if not _ended_well(timeline):
-        return False
-    return differing_calls(timeline) is None
+    """Every rank has finished, and no call met one that it was not meant for."""
+    return _ended_well(timeline) and cause_of(Scene(timeline))[0].form in ("all_finished", "replicas_differ")
 
 
 def _trained(timeline: Timeline) -> list[int]:

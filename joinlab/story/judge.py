@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from joinlab.analysis.folding import Folding
 from joinlab.analysis.wording import good
-from joinlab.story.forms import even, fates, finders, fix, notes, parted, standing
+from joinlab.story.apart import parting
+from joinlab.story.forms import cause_of, even, fates, fix, notes, parted, standing
 from joinlab.story.lines import Line, RankEnd
 from joinlab.story.scene import Scene
 from joinlab.story.story import Story
@@ -31,12 +32,25 @@ def diagnose(timeline: Timeline, folding: Folding | None = None) -> Story:
         print(story)
         story.ranks[1].proven               # True: the rule shows that its call can never complete
     """
-    timeline.parting()
-    if timeline.again is not None and timeline.meta.get("engine") == "emulated":
-        from joinlab.story.fixes import fixes  # needs torch, which reading a file does not
+    scene = Scene(timeline, folding)
+    look(scene)
+    return story_of(scene)
 
-        fixes(timeline)
-    return story_of(Scene(timeline, folding))
+
+def look(scene: Scene) -> None:
+    """Find where the ways part, and what fixes it, the first time; both are kept in the Timeline's meta."""
+    timeline = scene.timeline
+    again = timeline.ask()
+    if again is None:
+        return
+    found = parting(scene, cause_of(scene)[0], again)
+    if found is not None:
+        timeline.meta["parting"] = found
+        scene = Scene(timeline, scene.folding)
+    if timeline.meta.get("engine") == "emulated":
+        from joinlab.story import fixes  # needs torch, which reading a file does not
+
+        fixes.find_fixes(scene, again)
 
 
 def tell(timeline: Timeline) -> Story:
@@ -46,7 +60,7 @@ def tell(timeline: Timeline) -> Story:
 
 def story_of(scene: Scene) -> Story:
     """The story of a scene, for those who look up more in it."""
-    headline, *causes = next(found for find in finders(scene) if (found := find(scene)))
+    headline, *causes = cause_of(scene)
     headline = _with_endings(scene, headline)
     healthy = headline.form in even.WORDS and not headline.facts.get("pending") and all(map(good, scene.ends))
     more = (*(() if healthy else (parted,)), standing, fix, fates, notes)  # two branches alone are no parting

@@ -31,6 +31,11 @@ def finders(scene: Scene) -> Iterator[Finder]:
     yield from clash.FINDERS if scene.parting.clash is not None else (*silent.FINDERS, clash.circle, even.find)
 
 
+def cause_of(scene: Scene) -> tuple[Line, ...]:
+    """The headline, and its causes."""
+    return next(found for find in finders(scene) if (found := find(scene)))
+
+
 WORDS: Mapping[str, Callable[[Line], Text]] = {
     form: words
     for module in (pasted, kept_waiting, swapped, silent, even, clash, parted, standing, fates, fix, notes)

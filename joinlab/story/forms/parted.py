@@ -21,7 +21,8 @@ def find(scene: Scene) -> tuple[Line, ...]:
         return ()
     if "why" in found:
         return (Line(LineKind.NOTE, "not_followed", facts={"why": found["why"]}),)
-    return tuple(_lines([test for test in found["tests"] if _branches(test)]))
+    more = (Line(LineKind.NOTE, "left_out", facts={"count": found["left_out"]}),) if found.get("left_out") else ()
+    return (*_lines([test for test in found["tests"] if _branches(test)]), *more)
 
 
 def _branches(test: Mapping[str, Any]) -> bool:
@@ -30,8 +31,8 @@ def _branches(test: Mapping[str, Any]) -> bool:
     leaves = any(side["how"] in ("return", "end") for side in test["sides"]) or any(
         side["how"] == "line" and side["line"] != test["line"] for side in test["sides"]
     )
-    loop = ("for ",) if leaves and "raise" not in hows else ()
-    return not hows & {"issue", "call"} or test["text"].startswith(("if ", "elif ", "while ", "match ", *loop))
+    loop = leaves and "raise" not in hows and "for " in test["text"]
+    return loop or not hows & {"issue", "call"} or test["text"].startswith(("if ", "elif ", "while ", "match "))
 
 
 def _lines(tests: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
@@ -92,5 +93,6 @@ def _shown(name: str, value: object) -> str:
 WORDS: Mapping[str, Callable[[Line], Text]] = {
     "parted": _words,
     "parted_before": _words,
+    "left_out": lambda line: say(f"The ways of {line.facts['count']} more ranks were not compared."),
     "not_followed": lambda line: say("Where the ways part is not known: {}.", line.facts["why"]),
 }

@@ -1,0 +1,170 @@
+"""Which calls ranks issued apart, and what they did between the calls before these and them: where their ways part.
+
+rank 0   all-reduce   ....   all-reduce     the window of each rank: its steps behind the last call that all made from
+rank 1   all-reduce   ....   barrier        one place; what the steps say is read in joinlab/program/parting.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import polars as pl
+
+from joinlab.analysis.matching import Slot
+from joinlab.ops import POINT_TO_POINT, CallRow, Op
+from joinlab.program.branches import statement_at
+from joinlab.program.parting import Apart, Key, Parting, tests_of
+from joinlab.program.steps import is_made_by_join
+from joinlab.program.ways import ALL, Way, Window
+from joinlab.story.lines import Line
+from joinlab.story.scene import Scene
+from joinlab.timeline import Again, EndKind, Timeline
+
+MAX_RANKS = 64
+"""Of more ranks some of each side are followed."""
+
+_MET = ("other_order", "out_of_phase", "two_models")
+"""Headlines of calls that met and were not meant for each other."""
+
+
+def parting(scene: Scene, headline: Line, again: Again) -> Parting | None:
+    """Where the ranks' ways part; None where they do not, or where it is not known."""
+    timeline = scene.timeline
+    apart = _apart(scene, headline)
+    if apart is None and not _has_keys(timeline):
+        return None
+    windows = dict.fromkeys(_some([range(timeline.world_size)]), ALL) if apart is None else apart.windows
+    ways = again.ways(timeline, windows)
+    if isinstance(ways, str):
+        return {"tests": [], "why": ways}
+    if apart is not None:
+        found: Parting = {"tests": tests_of(apart, ways)}
+        if left := sum(map(len, apart.sides)) - len(ways):
+            found["left_out"] = left
+        return found if ways else None
+    keys = _other_keys(timeline, ways)
+    return {"tests": [], "keys": keys} if keys else None
+
+
+def _some(sides: Sequence[Sequence[int]]) -> list[int]:
+    """The ranks that are followed."""
+    each = MAX_RANKS if sum(map(len, sides)) <= MAX_RANKS else max(1, MAX_RANKS // len(sides))
+    return [rank for side in sides for rank in side[:each]][:MAX_RANKS]
+
+
+# ---------------------------------------------------------------------------------------- which calls
+
+
+def _apart(scene: Scene, headline: Line) -> Apart | None:
+    """The calls at which the ranks part; None where they do not."""
+    parting, ends = scene.parting, scene.ends
+    if parting.clash is not None and not parting.slot.pair:
+        return _before(scene, parting.slot, [scene.ranks(side) for side in parting.sides])
+    if parting.clash is None and headline.form in _MET:
+        sides = list(dict.fromkeys(map(tuple, headline.facts["sides"])))
+        first = headline.calls[0]
+        return _before(scene, scene.slot_of[first.rank, first.group, first.seq], sides)
+    if (found := _unpaired(scene.timeline)) is not None:
+        return found
+    raised, well = ([rank for rank, end in enumerate(ends) if end.kind is kind] for kind in _RAISED)
+    if raised and well and len(raised) + len(well) == len(ends):  # and no call tells them apart
+        return Apart((raised, well), dict.fromkeys(_some((raised, well)), ALL), dict.fromkeys(range(len(ends)), ()))
+    return None
+
+
+_RAISED = (EndKind.RAISED, EndKind.FINISHED)
+
+
+def _before(scene: Scene, slot: Slot, sides: Sequence[Sequence[int]]) -> Apart:
+    """The windows of the followed ranks before their calls in a slot."""
+    sides = sorted(sides, key=len, reverse=True)
+    paths = _paths(scene.timeline, _some(sides), pl.col("group") == slot.group, ~pl.col("op").is_in([*POINT_TO_POINT]))
+    lane_of = {rank: lane for lane, ranks in scene.parting.lanes.items() for rank in ranks}
+    seqs = {rank: slot.calls.get(lane_of[rank], -1) for rank in paths}
+    at = next(n for rank, path in paths.items() for n, (_, row) in enumerate(path) if row["seq"] == seqs[rank])
+    while at and len({_place(path[at - 1][1]) if at <= len(path) else None for path in paths.values()}) > 1:
+        at -= 1
+    windows = {
+        rank: Window(path[at - 1][0] + 1 if at else 0, path[at][0] if at < len(path) else None)
+        for rank, path in paths.items()
+    }
+    joined = any(is_made_by_join(row["stack"] or ()) for path in paths.values() for _, row in path)
+    return Apart(sides, windows, {rank: [n for n, _ in path] for rank, path in paths.items()}, not joined)
+
+
+def _place(row: CallRow) -> tuple[object, ...]:
+    return row["call_site"], tuple(row["stack"] or ()), row["origin"]
+
+
+_Path = list[tuple[int, CallRow]]
+"""Calls of a rank, each with its place among all calls of the rank."""
+
+
+def _paths(timeline: Timeline, ranks: Sequence[int], *which: pl.Expr) -> dict[int, _Path]:
+    """The calls of these ranks of which all of `which` holds."""
+    found: dict[int, _Path] = {rank: [] for rank in ranks}
+    calls = timeline.calls.filter(pl.col("rank").is_in(ranks))
+    calls = calls.with_columns(pl.int_range(pl.len()).over("rank").alias("at")).filter(*which)
+    for row in calls.iter_rows(named=True):
+        found[row["rank"]].append((row["at"], row))  # type: ignore[arg-type]  # polars knows no TypedDict
+    return found
+
+
+def _unpaired(timeline: Timeline) -> Apart | None:
+    """The first two ranks of which one sends more often than the other receives, or receives more often."""
+    pairs = _paths(timeline, range(timeline.world_size), pl.col("op").is_in([*POINT_TO_POINT]))
+    calls: dict[tuple[str, int, int | None, str], _Path] = {}
+    for rank, path in pairs.items():
+        for at, row in path:
+            calls.setdefault((row["group"], rank, row["peer"], row["op"]), []).append((at, row))
+    short = []
+    for (group, rank, peer, op), path in calls.items():
+        fewer = (
+            len(calls.get((group, -1 if peer is None else peer, rank, _OTHER[op]), ())) if op in _OTHER else len(path)
+        )
+        if fewer < len(path):
+            short.append((path[fewer][1]["enqueued_ns"] or 0, rank, peer, path, fewer))
+    if not short:
+        return None
+    _, rank, peer, path, fewer = min(short)
+    assert peer is not None
+    sites: dict[object, list[int]] = {}
+    for at, row in path:
+        sites.setdefault(row["call_site"], []).append(at)
+    spare = [places[0] for places in sites.values() if len(places) == len(path) - fewer]
+    extra = spare[-1] if spare and len(sites) > 1 else path[fewer][0]
+    places = {one: [at for at, _ in pairs[one]] for one in (rank, peer)}
+    turns = tuple(at for at, row in pairs[peer] if (row["peer"], row["op"]) == (rank, _OTHER[path[0][1]["op"]]))[-2:]
+    return Apart(((rank,), (peer,)), {rank: Window(0, extra), peer: ALL}, places, one_call=True, turns=turns)
+
+
+_OTHER = {Op.SEND.value: Op.RECV.value, Op.RECV.value: Op.SEND.value}
+
+
+# ---------------------------------------------------------------------------------------- which data
+
+
+def _has_keys(timeline: Timeline) -> bool:
+    """Whether a collective of the program's own chooses its data by name: `dist.all_reduce(m[k])`."""
+    own = timeline.calls.filter(~pl.col("origin").fill_null("").str.contains("(", literal=True))
+    places = (site.rpartition(":") for site in own["call_site"].drop_nulls().unique())
+    return any(line.isdecimal() and (test := statement_at(file, int(line))) and test.keys for file, _, line in places)
+
+
+def _other_keys(timeline: Timeline, ways: Mapping[int, Way]) -> list[Key]:
+    """The first two calls that met with keys that both ranks have, one in another's place; [] without such."""
+    keys: dict[tuple[str, int], list[Key | None]] = {}
+    for rank, path in _paths(timeline, [*ways], ~pl.col("op").is_in([*POINT_TO_POINT])).items():
+        keyed = dict(ways[rank].keyed)
+        for at, row in path:
+            (name, value), *more = keyed.get(at, (("", None),))
+            key: Key = {"rank": rank, "group": row["group"], "seq": row["seq"], "name": name, "value": value}
+            keys.setdefault((row["group"], rank), []).append(None if not name or more else key)
+    for group, members in timeline.meta["groups"].items():
+        first, *others = (keys.get((group, rank), []) for rank in members)
+        for those in others:
+            both = {key["value"] for key in first if key} & {key["value"] for key in those if key}
+            for one, other in zip(first, those, strict=False):
+                if one and other and one["value"] != other["value"] and {one["value"], other["value"]} <= both:
+                    return [one, other]
+    return []
