@@ -13,12 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import takewhile
-from typing import Any
+from typing import Any, NamedTuple
 
 from joinlab.analysis.matching import Matched, Slot
 from joinlab.analysis.meanings import conclusion, quoted
 from joinlab.analysis.wording import at_input, input_or_step, ranks_text, tensor
-from joinlab.backend.calls import elements_of
 from joinlab.timeline import Timeline
 
 Call = Mapping[str, Any]
@@ -28,23 +27,12 @@ Calls = dict[int, Call]
 Key = tuple[Any, ...]
 """What makes a row the same in both runs; its place comes first."""
 
-PARTING = ("calls", "completion")
-"""Differences that make two runs part; the others are of what is carried."""
 
-
-@dataclass(frozen=True, slots=True)
-class ComparedRow:
-    """One place on the common axis.
-
-    left, right   index of the slot in joinlab.match of that Timeline; None: nothing stands here
-    differs       what differs, in words, by its kind: "calls" (a rank issues another one, or none), "completion" (a
-                  call ends in one and not in the other), "read" (a rank concludes something else), "data" (dtype, shape
-                  or reduce operation)
-    """
+class ComparedRow(NamedTuple):
+    """One place on the common axis: the index of the slot in joinlab.match of each Timeline; None: it has none here."""
 
     left: int | None
     right: int | None
-    differs: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +50,6 @@ class Comparison:
     parting: int | None
     sentence: str
 
-    def other(self, slot: int, side: str = "left") -> int | None:
-        """The slot of the other Timeline that stands in the row of this one."""
-        row = next(row for row in self.rows if getattr(row, side) == slot)
-        return row.right if side == "left" else row.left
-
 
 def compare(left: Timeline, right: Timeline) -> Comparison:
     """Lay two Timelines beside each other and say where they first part.
@@ -75,20 +58,25 @@ def compare(left: Timeline, right: Timeline) -> Comparison:
     """
     here, there = (f"with {name}" for name in told_apart(left, right))
     one, other = _Side(left), _Side(right)
-    rows = []
-    for a, b in _aligned(one.keys, other.keys):
-        calls = {} if a is None else one.calls[a], {} if b is None else other.calls[b]
-        rows.append(ComparedRow(a, b, _differences(*calls, here, there)))
-    parting = next((at for at, row in enumerate(rows) if not row.differs.keys().isdisjoint(PARTING)), None)
-    leads = {"read": "They part"} | dict.fromkeys(PARTING, "They part") if parting is not None else {}
-    for kind, lead in (leads | {"data": "What is carried differs"}).items():  # what a rank read led it elsewhere
-        row = next((row for row in rows[: None if parting is None else parting + 1] if kind in row.differs), None)
-        if row is not None:
+    rows = tuple(ComparedRow(*pair) for pair in _aligned(one.keys, other.keys))
+    first: dict[str, tuple[ComparedRow, str]] = {}  # by kind: the first row with such a difference, and what it is
+    parting = None
+    for at, row in enumerate(rows):
+        calls = {} if row.left is None else one.calls[row.left], {} if row.right is None else other.calls[row.right]
+        for kind, text in _differences(*calls, here, there):
+            first.setdefault(kind, (row, text))
+        if "parts" in first:
+            parting = at
+            break
+    for kind in ("read", "parts") if parting is not None else ("data",):  # what a rank read led it elsewhere
+        if kind in first:
+            row, text = first[kind]
             places = [side.keys[at][0] for side, at in ((one, row.left), (other, row.right)) if at is not None]
-            return Comparison(tuple(rows), parting, f"{lead} {_where(min(places), left)}: {row.differs[kind]}.")
+            lead = "What is carried differs" if kind == "data" else "They part"
+            return Comparison(rows, parting, f"{lead} {_where(min(places), left)}: {text}.")
     ends = [[end.kind for end in side.ends] for side in (left, right)]
     but = "." if ends[0] == ends[1] else "; only how the ranks end differs."
-    return Comparison(tuple(rows), parting, f"Both runs issue the same calls, and each call ends alike{but}")
+    return Comparison(rows, parting, f"Both runs issue the same calls, and each call ends alike{but}")
 
 
 def told_apart(left: Timeline, right: Timeline) -> tuple[str, str]:
@@ -164,30 +152,27 @@ def _aligned(left: Sequence[Key], right: Sequence[Key]) -> Iterator[tuple[int | 
         yield from ((None, at) for at in theirs)
 
 
-def _differences(ours: Calls, theirs: Calls, here: str, there: str) -> dict[str, str]:
-    found = {}
-    alike = {
-        rank: (ours[rank], theirs[rank])
-        for rank in sorted(ours.keys() & theirs.keys())
-        if _name(ours[rank]) == _name(theirs[rank])
-    }
-    other = sorted((ours.keys() | theirs.keys()) - alike.keys())
-    if other:
-        found["calls"] = f"{here} {_issued(ours, other)}; {there} {_issued(theirs, other)}"
+def _differences(ours: Calls, theirs: Calls, here: str, there: str) -> Iterator[tuple[str, str]]:
+    """What differs in a row, with its kind: "parts" (a rank issues another call, or a call ends in one run alone).
+
+    The others are "read" (a rank concludes something else) and "data" (dtype, shape or reduce operation).
+    """
+    both = sorted(ours.keys() & theirs.keys())
+    alike = {rank: (ours[rank], theirs[rank]) for rank in both if _name(ours[rank]) == _name(theirs[rank])}
+    if other := sorted((ours.keys() | theirs.keys()) - alike.keys()):
+        yield "parts", f"{here} {_issued(ours, other)}; {there} {_issued(theirs, other)}"
     fates = [
         f"rank {rank}'s {quoted(one)} {_fate(one)} {here} and {_fate(two)} {there}"
         for rank, (one, two) in alike.items()
         if _fate(one) != _fate(two)
     ]
     if fates:
-        found["completion"] = "; ".join(fates)
+        yield "parts", "; ".join(fates)
     for rank, (one, two) in alike.items():
         if _fate(one) == _fate(two) and _read(one) != _read(two):
-            found.setdefault("read", f"rank {rank} reads {_read(one)} {here}, and {_read(two)} {there}")
-        if _data(one) != _data(two):
-            text = f"rank {rank}'s {quoted(one)} is {_carried(one)} {here}, {_carried(two)} {there}"
-            found.setdefault("data", text)
-    return found
+            yield "read", f"rank {rank} reads {_read(one)} {here}, and {_read(two)} {there}"
+        if _carried(one) != _carried(two):
+            yield "data", f"rank {rank}'s {quoted(one)} is {_carried(one)} {here}, {_carried(two)} {there}"
 
 
 def _issued(calls: Calls, ranks: Sequence[int]) -> str:
@@ -217,12 +202,5 @@ def _read(call: Call) -> str | None:
     return f"{value.removeprefix('read ')} ({concluded})" if concluded else None
 
 
-def _data(call: Call) -> tuple[Any, ...] | None:
-    if call["dtype"] is None:  # a barrier of gloo
-        return None
-    return call["dtype"], elements_of(call["shape"]), call["reduce_op"]
-
-
 def _carried(call: Call) -> str:
-    reduced = f", {call['reduce_op']}" if call["reduce_op"] else ""
-    return "without data" if call["dtype"] is None else f"{tensor(call)}{reduced}"
+    return "without data" if call["dtype"] is None else ", ".join(filter(None, (tensor(call), call["reduce_op"])))
