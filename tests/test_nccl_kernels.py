@@ -21,7 +21,6 @@ import torch.distributed as dist
 
 from joinlab import emulate
 from joinlab.nccl.kernels import Kernels
-from joinlab.ops import decode_values
 
 FILE = Path(__file__).parent.parent / "data" / "nccl_lines.jsonl.gz"
 PROGRAMS = [json.loads(line) for line in gzip.decompress(FILE.read_bytes()).splitlines()]
@@ -155,37 +154,6 @@ def test_avg_of_integers_rounds_towards_zero(dtype, size):
     values = [info.min, info.max, -7, -1, 0, 1, 5, 100] if info.min < 0 else [0, 1, 5, 100, info.max, 2, 3, 4]
     found = Kernels(old=False, pad=0).finish(dtype, "avg", bits(values, dtype), size)
     assert torch.from_numpy(found).view(dtype).tolist() == [int(abs(v) // size) * (1 if v >= 0 else -1) for v in values]
-
-
-def test_an_average_goes_on_divided():
-    def program(rank, inputs):
-        dist.all_reduce(torch.ones(1))
-        x = torch.tensor([4 if rank == 0 else 2], dtype=torch.int32)
-        dist.all_reduce(x, dist.ReduceOp.AVG if rank == 0 else dist.ReduceOp.SUM)
-        return x.item()
-
-    assert emulate(program, (0, 0)).returns == (3, 3)
-
-
-def test_a_kernel_reads_beyond_its_tensor_what_its_storage_holds():
-    def program(rank, inputs):
-        dist.all_reduce(torch.ones(1))
-        storage = torch.arange(1, 9, dtype=torch.uint8)
-        x = storage[: 1 if rank else 4]
-        dist.broadcast(x, 1)  # one byte for four
-        return x.tolist()
-
-    assert emulate(program, (0, 0)).returns == ([1, 2, 3, 4], [1])
-
-
-@pytest.mark.parametrize("era", ["today", "1.9"])
-def test_beyond_the_storage_lies_the_pad(era):
-    def program(rank, inputs):
-        dist.all_reduce(torch.ones(1))
-        dist.all_reduce(torch.ones(1 if rank else 2, dtype=torch.int32))
-
-    timeline = emulate(program, (0, 0), era=era, pad=5)
-    assert decode_values(timeline.calls.filter(rank=0)["value_out"][1]) == [[2, 6]]
 
 
 def test_a_tensor_can_be_resized_after_a_collective():

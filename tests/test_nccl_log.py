@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from joinlab.backend.calls import setting_of
+from joinlab.backend.calls import by_group, setting_of
 from joinlab.recorder.nccl_log import NcclLog, rings_in
 from joinlab.recorder.rank_log import RankLog, about_groups
 
@@ -71,13 +71,14 @@ def test_what_the_records_tell_reaches_the_rule():
     ring = {"e": "ring", "g": "0", "r": [4, 6, 5], "t": 2}
     old = {"e": "gpu", "x": "cuda:0 (Tesla P100)", "cc": 6, "t": 2}
     logs = [events(4, ring, old, coalesced=[]), events(5, old, coalesced=[]), events(6, old, coalesced=[])]
-    setting = setting_of({**about_groups(logs, "nccl"), "versions": {"nccl": "2.29.7"}})
-    assert setting.about("0", (4, 5, 6)) == {
-        "eager": False, "one_node": True, "ring": (4, 6, 5), "version": (2, 29, 7), "apart": True, "warps_apart": False,
-        "threads": None,
-    }  # fmt: skip
+
+    def told(**more):
+        return by_group([], {"0": (4, 5, 6)}, setting_of({**about_groups(logs, "nccl"), **more}))["0"]
+
+    group = told(versions={"nccl": "2.29.7"})
+    assert (group.ring, group.version, group.apart, group.eager) == ((4, 6, 5), (2, 29, 7), True, False)
+    assert group.setting.one_node and not group.setting.warps_apart and group.setting.threads is None
     logs[1].feed(b'{"e":"coalesced","g":"0","t":3}\n')
-    assert not setting_of(about_groups(logs, "nccl")).about("0", (4, 5, 6))["apart"]
+    assert not told().apart
     logs[2] = events(6)  # of a version that does not tell
-    setting = setting_of(about_groups(logs, "nccl"))
-    assert setting.coalesced is None and setting.warps_apart
+    assert told().setting.coalesced is None and told().setting.warps_apart

@@ -28,35 +28,6 @@ def stuck(
     return set(blocked(by_group(calls, {"0": ranks}, Setting(**told))["0"], gone))
 
 
-TWO_RANKS = [  # rank 0 with rank 1, and which of them hangs
-    ("all_reduce of f32 with i64", (AR, 1), (AR, 1, "int64"), set()),
-    ("all_reduce of i64 with f32", (AR, 1, "int64"), (AR, 1), set()),
-    ("all_reduce of 1 with 2 elements", (AR, 1), (AR, 2), set()),
-    ("all_reduce of 1 with 3 elements", (AR, 1), (AR, 3), {1}),
-    ("all_reduce of 3 with 1 elements", (AR, 3), (AR, 1), {0}),
-    ("all_reduce with broadcast from 1", (AR, 1), (BC, 2, "float32", 1), set()),
-    ("broadcast from 0 with all_reduce", (BC, 1, "float32", 0), (AR, 1), {1}),
-    ("all_reduce with broadcast from 0", (AR, 1), (BC, 1, "float32", 0), {0, 1}),
-    ("broadcast, each its own root", (BC, 1, "float32", 0), (BC, 1, "float32", 1), set()),
-    ("broadcast, each the other's root", (BC, 1, "float32", 1), (BC, 1, "float32", 0), {0, 1}),
-    ("all_gather with all_reduce", (AG, 1), (AR, 1), {1}),
-    ("all_reduce with all_gather", (AR, 1), (AG, 1), {1}),
-    ("all_reduce with the barrier of 1.9", (AR, 1), (AR, 1, "uint8"), set()),
-    ("all_reduce with today's barrier", (AR, 1), (AR, 1), set()),
-]
-
-
-@pytest.mark.parametrize(("zero", "one", "hangs"), [row[1:] for row in TWO_RANKS], ids=[row[0] for row in TWO_RANKS])
-def test_two_ranks_end_as_nccl_predicts(zero, one, hangs):
-    assert stuck([zero], [one]) == {(rank, 0) for rank in hangs}
-
-
-def test_a_skewed_pair_poisons_the_next():
-    """After an all_reduce met a broadcast from 1, an all_reduce on both leaves rank 0 hanging and rank 1 done."""
-    skewed = (AR, 1), (BC, 2, "float32", 1)
-    assert stuck([skewed[0], (AR, 1)], [skewed[1], (AR, 1)]) == {(0, 1)}
-
-
 def test_behind_a_stuck_call_none_completes():
     group = by_group([call(0, 0, AR), call(0, 1, AR)], {"0": (0, 1)})["0"]
     assert blocked(group) == {(0, 0): (Blocker(1, None),), (0, 1): (Blocker(0, 0),)}
@@ -90,15 +61,6 @@ def test_the_same_calls_on_all_ranks_complete_in_any_order_of_issue(size, progra
         ring.issue(rank, steps(op, rank, size, root % size, nbytes))
         left[rank] += 1
     assert ring.done == [len(program)] * size
-
-
-@given(size=st.integers(2, 6), nbytes=st.sampled_from([1, 4, 16, 100]), data=st.data())
-def test_an_all_reduce_needs_every_rank(size, nbytes, data):
-    absent = data.draw(st.integers(0, size - 1))
-    ring = Ring(size)
-    for rank in set(range(size)) - {absent}:
-        ring.issue(rank, steps(AR, rank, size, 0, nbytes))
-    assert ring.done == [0] * size
 
 
 def test_more_ranks_only_claim_what_every_algorithm_shares():

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 from joinlab.ops import FACTS, GLOO_THREADS, POINT_TO_POINT, CallRow, Op
 
@@ -185,62 +185,6 @@ Pair = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class GroupCalls:
-    """The calls of one process group.
-
-    name         of the group
-    ranks        its global ranks, in the order of the group
-    collectives  per rank, in order of issue: the k-th of one rank stands beside the k-th of another
-    sends        per (sender, receiver, tag), in order of issue
-    recvs        the same; the sender is -1 where any source is accepted
-    failed       whether the backend raised in one of them: then its state is no longer known
-    eager        its communicator was made with the group, as init_process_group(device_id=...) does on NCCL
-    one_node     all ranks run on one machine
-    ring         on NCCL its ranks in the order of the ring; (): not known
-    version      NCCL's, as numbers; (): not known
-    apart        each call was issued by itself: no batch of sends and recvs, no collectives coalesced into one
-    warps_apart  the threads of a warp make progress apart, as since Volta. True where it is not known: then more calls
-                 can complete, and less is claimed
-    threads      of each rank, on gloo, for its collectives; None: not known
-    held         by (rank, seq): calls that were issued but never begin, and the stuck call that their stream waits for
-    """
-
-    name: str
-    ranks: tuple[int, ...]
-    collectives: dict[int, list[IssuedCall]]
-    sends: dict[Pair, list[IssuedCall]]
-    recvs: dict[Pair, list[IssuedCall]]
-    failed: bool
-    eager: bool = False
-    one_node: bool = True
-    ring: tuple[int, ...] = ()
-    version: tuple[int, ...] = ()
-    apart: bool = False
-    warps_apart: bool = True
-    threads: int | None = None
-    held: Blocked = field(default_factory=dict)
-
-    def reached(self) -> GroupCalls:
-        """Without the calls that the backend refused: those take no place in the order on any rank."""
-        return self._only(lambda call: not call.refused)
-
-    def begun(self) -> GroupCalls:
-        """Without the calls that are held: their hosts have issued them, and no stream comes to them."""
-        return self._only(lambda call: (call.rank, call.seq) not in self.held) if self.held else self
-
-    def _only(self, kept: Callable[[IssuedCall], bool]) -> GroupCalls:
-        lanes = {rank: list(filter(kept, lane)) for rank, lane in self.collectives.items()}
-        sends, recvs = (
-            {pair: left for pair, calls in side.items() if (left := list(filter(kept, calls)))}
-            for side in (self.sends, self.recvs)
-        )
-        return replace(self, collectives=lanes, sends=sends, recvs=recvs)
-
-
-ANY_SOURCE = -1
-
-
-@dataclass(frozen=True, slots=True)
 class Setting:
     """Facts about a run that a rule needs besides its calls.
 
@@ -268,29 +212,70 @@ class Setting:
     warps_apart: bool = True
     threads: int | None = None
 
-    def about(self, group: str, ranks: tuple[int, ...]) -> _About:
-        """What it says of one group, as fields of its GroupCalls."""
-        ring = tuple(self.rings.get(group, ()))
-        parts = (self.version or "").split(".")
-        return {
-            "eager": group in self.eager,
-            "one_node": self.one_node,
-            "ring": ring if sorted(ring) == sorted(ranks) else (),
-            "version": tuple(map(int, parts)) if all(map(str.isdecimal, parts)) else (),
-            "apart": self.coalesced is not None and group not in self.coalesced,
-            "warps_apart": self.warps_apart,
-            "threads": self.threads,
-        }
+
+@dataclass(frozen=True, slots=True)
+class GroupCalls:
+    """The calls of one process group.
+
+    name         of the group
+    ranks        its global ranks, in the order of the group
+    collectives  per rank, in order of issue: the k-th of one rank stands beside the k-th of another
+    sends        per (sender, receiver, tag), in order of issue
+    recvs        the same; the sender is -1 where any source is accepted
+    failed       whether the backend raised in one of them: then its state is no longer known
+    setting      where its ranks ran
+    held         by (rank, seq): calls that were issued but never begin, and the stuck call that their stream waits for
+    """
+
+    name: str
+    ranks: tuple[int, ...]
+    collectives: dict[int, list[IssuedCall]]
+    sends: dict[Pair, list[IssuedCall]]
+    recvs: dict[Pair, list[IssuedCall]]
+    failed: bool
+    setting: Setting = field(default_factory=Setting)
+    held: Blocked = field(default_factory=dict)
+
+    @property
+    def eager(self) -> bool:
+        """Whether its communicator was made with the group, as init_process_group(device_id=...) does on NCCL."""
+        return self.name in self.setting.eager
+
+    @property
+    def ring(self) -> tuple[int, ...]:
+        """On NCCL its ranks in the order of the ring; (): not known."""
+        ring = tuple(self.setting.rings.get(self.name, ()))
+        return ring if sorted(ring) == sorted(self.ranks) else ()
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """NCCL's, as numbers; (): not known."""
+        parts = (self.setting.version or "").split(".")
+        return tuple(map(int, parts)) if all(map(str.isdecimal, parts)) else ()
+
+    @property
+    def apart(self) -> bool:
+        """Whether each call was issued by itself: no batch of sends and recvs, no collectives coalesced into one."""
+        return self.setting.coalesced is not None and self.name not in self.setting.coalesced
+
+    def reached(self) -> GroupCalls:
+        """Without the calls that the backend refused: those take no place in the order on any rank."""
+        return self._only(lambda call: not call.refused)
+
+    def begun(self) -> GroupCalls:
+        """Without the calls that are held: their hosts have issued them, and no stream comes to them."""
+        return self._only(lambda call: (call.rank, call.seq) not in self.held) if self.held else self
+
+    def _only(self, kept: Callable[[IssuedCall], bool]) -> GroupCalls:
+        lanes = {rank: list(filter(kept, lane)) for rank, lane in self.collectives.items()}
+        sends, recvs = (
+            {pair: left for pair, calls in side.items() if (left := list(filter(kept, calls)))}
+            for side in (self.sends, self.recvs)
+        )
+        return replace(self, collectives=lanes, sends=sends, recvs=recvs)
 
 
-class _About(TypedDict):
-    eager: bool
-    one_node: bool
-    ring: tuple[int, ...]
-    version: tuple[int, ...]
-    apart: bool
-    warps_apart: bool
-    threads: int | None
+ANY_SOURCE = -1
 
 
 def setting_of(meta: Mapping[str, Any]) -> Setting:
@@ -342,9 +327,7 @@ def by_group(
             lanes[name][call.rank].append(call)
     at = setting or Setting()
     return {
-        name: GroupCalls(
-            name, one.ranks, lanes[name], one.sends, one.recvs, name in failed, **at.about(name, one.ranks)
-        )
+        name: GroupCalls(name, one.ranks, lanes[name], one.sends, one.recvs, name in failed, at)
         for name, one in found.items()
         if name not in foreign
     }

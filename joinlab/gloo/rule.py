@@ -68,7 +68,7 @@ def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
             for rank, call in slot.items()
             if rank in stuck
             and not call.void
-            and (call.op == Op.BARRIER or (group.threads and len(stuck[rank]) >= group.threads))
+            and (call.op == Op.BARRIER or (group.setting.threads and len(stuck[rank]) >= group.setting.threads))
         }
         begun = {rank: call for rank, call in slot.items() if rank not in held and not call.void}
         fresh: dict[int, tuple[Blocker, ...]] = {rank: (behind,) for rank, behind in held.items()}

@@ -175,7 +175,7 @@ def _replayed(group: GroupCalls, running: GroupCalls) -> First:
     The record does not say which of these ways to run it was. Those in which a call does not complete that is known to
     be complete are out; what every other way leaves blocked is blocked.
     """
-    if not group.one_node or len(group.ranks) > TUNED_RANKS:
+    if not group.setting.one_node or len(group.ranks) > TUNED_RANKS:
         return {}
     lanes = [running.collectives[rank] for rank in group.ranks]
     start = next((k for k, calls in enumerate(zip(*lanes, strict=False)) if not _fit(calls)), min(map(len, lanes)))
@@ -269,7 +269,7 @@ def _replay(
     group: GroupCalls, order: Sequence[int], rest: Mapping[int, Sequence[IssuedCall]], align: int
 ) -> dict[int, int] | None:
     """How many calls of each rank complete if the ranks stand so on the ring; None if that cannot be told."""
-    ring = Ring(len(order), group.warps_apart)
+    ring = Ring(len(order), group.setting.warps_apart)
     known = [0] * len(order)
     for place, rank in enumerate(order):
         for call in rest[rank]:
@@ -436,7 +436,7 @@ def _own_pairs(group: GroupCalls) -> Blocked:
         lane.sort(key=lambda call: call.seq)
         theirs = sorted(lanes.get((peer, rank), ()), key=lambda call: call.seq)
         begun, met = ([call for call in one if (call.rank, call.seq) not in group.held] for one in (lane, theirs))
-        at = _done_with(begun, met, group.warps_apart) if theirs else 0
+        at = _done_with(begun, met, group.setting.warps_apart) if theirs else 0
         if at == len(begun) or any(call.completed for call in begun[at:]):
             continue
         first = begun[at]
