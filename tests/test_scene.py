@@ -106,6 +106,16 @@ def test_who_never_came_is_shown():
     assert one.said == "Nothing meets this call: rank 0 never issued one."
 
 
+def test_ranks_that_meet_a_round_late_part_where_nothing_meets_the_last_call():
+    """Of two ranks neither is the odd one: no call is missing or too many in the picture, so the open one is loud."""
+    writer = Writer(world_size=2)
+    for rank, rounds in ((0, range(4)), (1, (0, 1, 3))):
+        for at in rounds:
+            writer.call(rank, "all_reduce", input=at, line=1, done=at < 3 or rank == 1)
+    made = scene(writer.timeline([Ending("hung", call=3, group="0", proven=True), DONE]))
+    assert made.columns[made.focus].flag == "open" and made.columns[made.focus].absent == (1,)
+
+
 def test_a_stack_says_what_it_holds():
     first = scene(case_timeline(1, 2)).columns[0]
     assert first.stack and first.drawn[0].kind is RowKind.FOLD and "DDP's setup" in first.drawn[0].label

@@ -57,17 +57,16 @@ def figure(timeline: Timeline, axis: str = "logical", ranks_as: str = "columns",
 
         joinlab.figure(timeline, axis="time").show()
     """
-    known = {"axis": (axis, "logical", "time"), "ranks_as": (ranks_as, "columns", "rows")}
-    for name, (value, *values) in known.items():
-        if value not in values:
-            raise ValueError(f"{name} must be {' or '.join(map(repr, values))}, not {value!r}")
+    for name, value, one, other in (("axis", axis, "logical", "time"), ("ranks_as", ranks_as, "columns", "rows")):
+        if value not in (one, other):
+            raise ValueError(f"{name} must be {one!r} or {other!r}, not {value!r}")
     down, time, found = ranks_as == "columns", axis == "time", read(timeline)
     made = scene(timeline, unfold=setup or time)
-    bars, begin, end, signs = _on_the_clock(timeline, made) if time else _in_order(made, down)
+    bars, begin, end = _on_the_clock(timeline, made) if time else _in_order(made, down)
     part = f"; {len(found.told):,} of {found.count:,} rows: where ranks part, begin or end" if found.is_part else ""
-    ends = [f"{sign(timeline.ends[ranks[0]])} {timeline.ends[ranks[0]]}" for ranks in made.ranks]
-    said = ["<br>".join(wrap(html.escape(end), 26)) for end in ends]
-    names = [f"<b>{name}</b><br>{end}" for name, end in zip(made.names, said, strict=True)]
+    ends = (f"{sign(timeline.ends[ranks[0]])} {timeline.ends[ranks[0]]}" for ranks in made.ranks)
+    said = zip(made.names, ends, strict=True)
+    names = [f"<b>{name}</b><br>{'<br>'.join(wrap(html.escape(end), 26))}" for name, end in said]
     plain = {"showgrid": False, "zeroline": False, "ticks": ""}
     lanes = plain | {"tickvals": [at + 0.45 for at in range(len(names))], "ticktext": names, "fixedrange": True}
     lanes |= {"range": [0, len(names)], "side": "top"} if down else {"range": [len(names), 0]}
@@ -76,10 +75,8 @@ def figure(timeline: Timeline, axis: str = "logical", ranks_as: str = "columns",
     following |= {"title": {"text": clock}, "showgrid": True, "gridcolor": faded(INK, 0.25)} if time else {}
     high = (900 if time else end - begin) if down else 90 * len(names)
     order = list(FILLS).index
-    drawn = [
-        _trace(kind, list(some), down)
-        for kind, some in groupby(sorted(bars, key=lambda bar: order(bar.kind)), lambda bar: bar.kind)
-    ]
+    sorts = groupby(sorted(bars, key=lambda bar: order(bar.kind)), lambda bar: bar.kind)
+    drawn = [_trace(kind, list(some), down) for kind, some in sorts]
     layout = go.Layout(
         template="none", paper_bgcolor=faded(BLACK, 0), plot_bgcolor=faded(BLACK, 0), font={"color": INK, "size": 12},
         barmode="overlay", hovermode="closest", dragmode="pan", margin={"l": 110, "r": 20, "t": 110, "b": 60},
@@ -88,23 +85,22 @@ def figure(timeline: Timeline, axis: str = "logical", ranks_as: str = "columns",
         yaxis=following if down else lanes, height=high + 180,
         width=110 * len(names) + 130 if down and len(names) > 8 else None,  # rather scroll than squeeze
     )  # fmt: skip
-    return go.Figure([*drawn, *_signs(signs, down)], layout)
+    return go.Figure([*drawn, *([] if time else _signs(made, down))], layout)
 
 
-def _in_order(made: Scene, down: bool) -> tuple[list[Bar], float, float, list[tuple[float, float, str]]]:
+def _in_order(made: Scene, down: bool) -> tuple[list[Bar], float, float]:
     places, length = along(made, inf, "column" if down else "row")
-    bars, signs = [], []
+    bars = []
     for (at, long), one in zip(places, made.columns, strict=True):
         for lane, box in enumerate(one.boxes):
             if box is not None:
                 label = one.stack or box.label
                 told = f"<b>{html.escape(one.stack)}</b> {_lines(box.label)}" if box.row is None else hover(box.row)
                 bars.append(Bar(box.kind, lane, CALL, at, at + long, label, told, box.open, box.bad or box.failed))
-        signs += [(b - 0.03, at + long / 2, one.said) for _, b in one.clashes]
-    return bars, 0.0, length or 1.0, signs
+    return bars, 0.0, length or 1.0
 
 
-def _on_the_clock(timeline: Timeline, made: Scene) -> tuple[list[Bar], float, float, list[tuple[float, float, str]]]:
+def _on_the_clock(timeline: Timeline, made: Scene) -> tuple[list[Bar], float, float]:
     """Every call, and what the hosts did, in ms."""
     boxes = [(lane, box, box.row) for one in made.columns for lane, box in enumerate(one.boxes) if box and box.row]
     lane_of = {ranks[0]: lane for lane, ranks in enumerate(made.ranks)}
@@ -130,7 +126,7 @@ def _on_the_clock(timeline: Timeline, made: Scene) -> tuple[list[Bar], float, fl
     for span in spans:
         name, place = html.escape(str(span["name"])), (ms(span["begin_ns"]), ms(span["end_ns"]))
         bars.append(Bar(RowKind.SPAN, lane_of[span["rank"]], HOST, *place, "", name, span["end_ns"] is None))
-    return bars, begin, end, []
+    return bars, begin, end
 
 
 def _trace(kind: RowKind, bars: list[Bar], down: bool) -> go.Bar:
@@ -149,16 +145,18 @@ def _trace(kind: RowKind, bars: list[Bar], down: bool) -> go.Bar:
     )  # fmt: skip
 
 
-def _signs(signs: list[tuple[float, float, str]], down: bool) -> Iterator[go.Scatter]:
+def _signs(made: Scene, down: bool) -> Iterator[go.Scatter]:
     """The sign of inequality between calls that do not belong together."""
-    if signs:
-        beside, at, said = zip(*signs, strict=True)
-        line = {"color": EDGE, "width": 2}
-        yield go.Scatter(
-            **dict(zip("xy" if down else "yx", (beside, at), strict=True)), mode="markers+text",
-            text=["≠"] * len(signs), marker={"size": 17, "color": WHITE, "line": line}, textfont={"color": BLACK},
-            customdata=list(map(_lines, said)), hovertemplate="%{customdata}<extra></extra>", showlegend=False,
-        )  # fmt: skip
+    places, _ = along(made, inf, "column" if down else "row")
+    for (at, long), one in zip(places, made.columns, strict=True):
+        beside = [b - 0.03 for _, b in one.clashes]
+        if beside:
+            yield go.Scatter(
+                **dict(zip("xy" if down else "yx", (beside, [at + long / 2] * len(beside)), strict=True)),
+                mode="markers+text", text=["≠"] * len(beside), textfont={"color": BLACK}, showlegend=False,
+                marker={"size": 17, "color": WHITE, "line": {"color": EDGE, "width": 2}},
+                customdata=[_lines(one.said)] * len(beside), hovertemplate="%{customdata}<extra></extra>",
+            )  # fmt: skip
 
 
 def hover(row: CallRow) -> str:

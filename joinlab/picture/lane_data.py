@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from joinlab.analysis.folding import Folding
+from joinlab.analysis.matching import Matched
 from joinlab.analysis.source import CodeLine, SourceText, SourceTexts
 from joinlab.analysis.wording import measured, shown, sign, title
 from joinlab.picture.columns import columns
@@ -146,7 +147,7 @@ class LaneData:
             "told": self._told_of(timeline, folding),
             "names": [text(folding.name(ranks[0])) for ranks in folding.classes],
             "ends": [text(_ending(timeline, ranks[0])) for ranks in folding.classes],
-            "ended": [cited(lines) for lines in _ended(folding)],
+            "ended": [cited(lines_of_end(folding.every, ranks[0])) for ranks in folding.classes],
             "columns": columns,
             "zero": zero,
         }
@@ -245,12 +246,9 @@ def _ending(timeline: Timeline, rank: int) -> str:
     return "… still running" if end.runs else f"{sign(end)} {end}{more}"
 
 
-def _ended(folding: Folding) -> Iterator[tuple[CodeLine, ...]]:
-    """The lines that led to the call in which each lane ended; none if it ended in no call."""
-    timeline = folding.every.timeline
-    known = SourceTexts.of(timeline)
-    for ranks in folding.classes:
-        end = timeline.ends[ranks[0]]
-        group = timeline.default_group if end.group is None else end.group
-        row = None if end.call is None else folding.every.row_of.get((ranks[0], group, end.call))
-        yield known.lines_of(row) if row else ()
+def lines_of_end(every: Matched, rank: int) -> tuple[CodeLine, ...]:
+    """The lines that led to the call in which a rank ended; none if it ended in no call, or it was not recorded."""
+    timeline, end = every.timeline, every.timeline.ends[rank]
+    group = timeline.default_group if end.group is None else end.group
+    row = None if end.call is None else every.row_of.get((rank, group, end.call))
+    return SourceTexts.of(timeline).lines_of(row) if row else ()

@@ -22,7 +22,7 @@ from joinlab.analysis.source import CodeLine, SourceTexts
 from joinlab.analysis.wording import measured, ranks_text, shown, title
 from joinlab.picture.assets import script, style
 from joinlab.picture.compared import compared
-from joinlab.picture.lane_data import LaneData
+from joinlab.picture.lane_data import LaneData, lines_of_end
 from joinlab.picture.scene import folded, scene
 from joinlab.picture.svg import svg
 from joinlab.story.judge import diagnose
@@ -255,11 +255,12 @@ def still(name: str, timeline: Timeline) -> Iterator[str]:
 
 def _source(timeline: Timeline) -> Iterator[str]:
     """The program, and the other functions in which a rank ended."""
-    known = SourceTexts.of(timeline)
+    known, every = SourceTexts.of(timeline), folded(timeline).every
     ended: dict[CodeLine, list[str]] = {}
-    for lines, said in _ended(timeline, known):
-        for line in lines:
-            ended.setdefault(line, []).append(said)
+    for rank, end in enumerate(timeline.ends):
+        for line in lines_of_end(every, rank):
+            left = "left a call pending here" if end.pending else f"{end} here"
+            ended.setdefault(line, []).append(f"rank {rank} {left}")
     shown = dict.fromkeys([*([known.program] if known.program else []), *(line.source for line in ended)])
     texts = [source for source in shown if source.lines]
     yield "<div>\n"
@@ -275,18 +276,6 @@ def _source(timeline: Timeline) -> Iterator[str]:
             yield f'<span class="line{cited}"><span class="no">{number}</span>{escape(text) or " "}{mark}</span>'
         yield "</code></pre>\n"
     yield "</div>\n"
-
-
-def _ended(timeline: Timeline, known: SourceTexts) -> Iterator[tuple[tuple[CodeLine, ...], str]]:
-    """The lines that led to the call in which each rank ended, and what to write beside them."""
-    rows = folded(timeline).every.row_of  # 256 look-ups among all calls of a large Timeline took 0.4 s
-    for rank, end in enumerate(timeline.ends):
-        if end.call is None:
-            continue
-        row = rows.get((rank, timeline.default_group if end.group is None else end.group, end.call))
-        if row is not None:  # else it was not recorded
-            left = "left a call pending here" if end.pending else f"{end} here"
-            yield known.lines_of(row), f"rank {rank} {left}"
 
 
 def _table(timeline: Timeline) -> Iterator[str]:

@@ -383,7 +383,9 @@ class _Scene:
         focus = next((at for at, one in enumerate(self.columns) if self._holds(one, self.parting.first)), None)
         shift, odd = self.parting.shift, self.parting.odd
         if focus is None or shift is None or shift.by != 1 or not odd:
-            return focus
+            if focus is None or self.columns[focus].flag != "met":
+                return focus
+            return next((at for at, one in enumerate(self.columns) if self._holds(one, self.parting.clash)), focus)
         extra = self.parting.extra[0]
         if odd == self.parting.ranks(shift.ahead):
             at = self._at(shift.ahead[0], shift.at)
@@ -398,8 +400,8 @@ class _Scene:
             return at
         return focus
 
-    def _holds(self, column: Column, row: int) -> bool:
-        return not column.stack and not column.missing and column.slot == self.numbers[row]
+    def _holds(self, column: Column, row: int | None) -> bool:
+        return row is not None and not column.stack and not column.missing and column.slot == self.numbers[row]
 
     def _at(self, rank: int, place: int) -> int | None:
         """The column of a rank's collective of the clash's group, by its place there."""
