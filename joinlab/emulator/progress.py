@@ -124,7 +124,7 @@ class Progress:
         self._waits.work_for(ns)
 
     def _begin(self, name: str) -> int:
-        frame = sys._getframe()
+        frame = sys._getframe(1)  # its own would hold itself, and with it the emulation
         caller, now = calling_frame(frame), self._waits.now
         if caller is None:
             site = call_site(walk(frame))
