@@ -272,11 +272,22 @@ REAL = [case for case in CASES if case[0] is not power_sgd_hook]
 other; that is not modelled."""
 
 
+NAMED = {
+    batch_norm: {"broadcast (DDP construction)", "broadcast (DDP bucket rebuild)", "all-gather (DDP construction)"},
+    fp16_hook: {"all-reduce (DDP backward(), comm hook)"},
+    zero: {"broadcast (ZeRO)", "broadcast (ZeRO join() hook)"},
+    throws_early: {"all-reduce (join() throw check)", "all-reduce (throw check)"},
+}
+"""Labels that these programs' calls have, among others."""
+
+
 @pytest.mark.parametrize(("program", "inputs"), REAL, ids=[program.__name__ for program, _ in REAL])
 def test_it_does_what_real_processes_do(program, inputs):
     launched = joinlab.launch(program, inputs, backend="gloo", on_output=None, progress=False)
     emulated = emulate(program, inputs, backend="gloo")
     assert differences(emulated, launched) == []
+    assert NAMED.get(program, set()) <= set(launched.calls["origin"])
+    assert "joinlab/" not in "".join(launched.output)  # nor in the traceback of a rank that raises
     for one, other in zip(emulated.returns, launched.returns, strict=True):
         assert [array.tolist() for array in flat(one)] == [array.tolist() for array in flat(other)]
 

@@ -1,4 +1,4 @@
-"""Labels and call sites from stacks; those of real DDP and Join are tested with real runs, in test_recorder."""
+"""Labels and call sites from stacks; those of real DDP and Join are tested with real runs, in test_emulator_ddp."""
 
 from __future__ import annotations
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pytest
 import torch
@@ -126,43 +125,11 @@ def test_functional_and_coalesced_collectives_are_recorded() -> None:
     assert of(timeline, 0, "op", "shape") == [("all_reduce", [[1]]), ("all_reduce", [[2], [3]])]
 
 
-def test_a_device_mesh_makes_recorded_groups() -> None:
-    def program(rank: int, inputs: Any) -> float:
-        from torch.distributed.device_mesh import init_device_mesh
-
-        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-        x = torch.tensor([float(rank)])
-        dist.all_reduce(x, group=mesh["tp"].get_group())
-        return float(x)
-
-    timeline = run(program, (1,) * 4).raise_for_ending()
-    assert timeline.returns == (1.0, 1.0, 5.0, 5.0)
-    assert timeline.calls.filter(pl.col("op") == "all_reduce").height == 4
-
-
 # ------------------------------------------------------------------------------------------ DDP and Join
 
 
 def origins(timeline: Timeline, rank: int = 0) -> list[str]:
     return [o for o in of(timeline, rank, "origin") if "construction" not in o]
-
-
-def test_the_calls_of_construction_and_rebuild_are_named_as_such() -> None:
-    def program(rank: int, inputs: Any) -> None:
-        model = DDP(torch.nn.Linear(1, 1))
-        for x in inputs:
-            model(x).backward()
-
-    timeline = run(program, (2, 2)).raise_for_ending()
-    assert of(timeline, 1, "origin", "dtype") == [
-        ("all-gather (DDP construction)", "int64"),
-        ("broadcast (DDP construction)", "int64"),
-        ("broadcast (DDP construction)", "float32"),
-        ("all-reduce (DDP backward())", "float32"),
-        ("broadcast (DDP bucket rebuild)", "int32"),
-        ("broadcast (DDP bucket rebuild)", "int32"),
-        ("all-reduce (DDP backward())", "float32"),
-    ]
 
 
 def test_buffers_and_unused_parameters_have_their_own_names() -> None:
@@ -198,55 +165,6 @@ def test_buffers_and_unused_parameters_have_their_own_names() -> None:
     mine = timeline.calls.filter(pl.col("rank") == 0)
     told = mine.filter(pl.col("origin") == "all-reduce (join() hook, unused parameters)")["completed_ns"].item()
     assert told < mine["completed_ns"].to_list()[-1]
-
-
-def test_zero_and_ddp_under_one_join() -> None:
-    def program(rank: int, inputs: Any) -> Any:
-        from torch.distributed.algorithms.join import Join
-        from torch.distributed.optim import ZeroRedundancyOptimizer
-
-        model = DDP(torch.nn.Linear(2, 2))
-        optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
-        with Join([model, optimizer]):
-            for _ in inputs:
-                model(torch.ones(1, 2)).sum().backward()
-                optimizer.step()
-        return model.state_dict()
-
-    timeline = run(program).raise_for_ending()
-    assert "broadcast (ZeRO)" in origins(timeline)
-    assert "broadcast (ZeRO join() hook)" in origins(timeline)
-    assert np.array_equal(*(r["module.weight"] for r in timeline.returns))
-
-
-def test_throw_on_early_termination() -> None:
-    def program(rank: int, inputs: Any) -> None:
-        model = DDP(torch.nn.Linear(1, 1))
-        with model.join(throw_on_early_termination=True):
-            for x in inputs:
-                model(x).backward()
-
-    timeline = run(program)
-    assert [end.text for end in timeline.ends] == [
-        "RuntimeError: Rank 0 exhausted all inputs.",
-        "RuntimeError: Detected at least one rank that exhausted inputs. Throwing across all ranks.",
-    ]
-    assert origins(timeline)[-1] == "all-reduce (join() throw check)"
-    assert origins(timeline, 1)[-1] == "all-reduce (throw check)"
-    assert "joinlab/" not in timeline.output[1]
-
-
-def test_a_comm_hook_of_torch_is_named_and_its_wait_recorded() -> None:
-    def program(rank: int, inputs: Any) -> None:
-        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
-
-        model = DDP(torch.nn.Linear(1, 1))
-        model.register_comm_hook(None, fp16_compress_hook)
-        for x in inputs:
-            model(x).backward()
-
-    timeline = run(program, (1, 1)).raise_for_ending()
-    assert of(timeline, 0, "origin", "dtype")[-1] == ("all-reduce (DDP backward(), comm hook)", "float16")
 
 
 def test_a_hang_behind_the_reducers_own_wait_is_seen_and_proven() -> None:
@@ -316,23 +234,6 @@ def test_a_compiled_program_runs_and_is_recorded() -> None:
     timeline = run(program).raise_for_ending()
     assert list(timeline.returns) == [[3.0], [3.0]]
     assert of(timeline, 0, "op").count("all_reduce") == 3
-
-
-def test_spans_say_what_the_host_did() -> None:
-    def program(rank: int, inputs: Any) -> None:
-        model = DDP(torch.nn.Linear(1, 1))
-        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
-        for x in inputs:
-            model(x).backward()
-            sgd.step()
-
-    timeline = run(program, (2, 2)).raise_for_ending()
-    spans = timeline.spans.filter(pl.col("rank") == 0)
-    assert spans.select("name", "input").rows() == [
-        (name, i) for i in (0, 1) for name in ("forward", "backward", "optimizer")
-    ]
-    assert spans.filter(pl.col("end_ns") < pl.col("begin_ns")).is_empty()
-    assert {os.path.basename(site).split(":")[0] for site in spans["call_site"]} == {"test_recorder.py"}
 
 
 def test_a_rank_that_ends_inside_a_span_leaves_it_open() -> None:

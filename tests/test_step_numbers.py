@@ -81,6 +81,8 @@ def test_a_launched_run_has_the_numbers_of_the_emulated_one(run: Timeline) -> No
     launched = joinlab.launch(own_loader, inputs=(1, 1), backend="gloo")
     assert launched.meta["input_column"] == run.meta["input_column"] == BY_BACKWARD
     assert columns(launched) == columns(run)
+    assert launched.spans["call_site"].str.contains("test_step_numbers.py:").all()
+    assert launched.spans.filter(launched.spans["end_ns"] < launched.spans["begin_ns"]).is_empty()
 
 
 def test_each_step_holds_a_forward_a_backward_pass_and_an_optimizer(run: Timeline) -> None:
