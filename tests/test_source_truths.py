@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import warnings
+from datetime import timedelta
 
 import pytest
 import torch
@@ -126,6 +128,21 @@ def test_a_scaled_sum_scales_what_each_rank_puts_in():
     assert {end.text for found in on_gloo for end in found.ends} == {
         "RuntimeError: Cannot use ReduceOp.PREMUL_SUM with Gloo"
     }
+
+
+def test_a_groups_own_timeout_ends_a_rank_that_waits_for_one_that_is_merely_late():
+    def program(rank, inputs):
+        group = dist.new_group([0, 1], timeout=timedelta(seconds=2))
+        dist.all_reduce(torch.ones(1), group=group)
+        time.sleep(len(inputs) * rank)  # of virtual time
+        value = torch.ones(1)
+        dist.all_reduce(value, group=group)
+        return value.item()
+
+    assert emulate(program, (1, 1)).returns == emulate(program, (5, 5), era="1.9").returns == (2.0, 2.0)
+    waited, late = emulate(program, (5, 5)).ends
+    assert waited.kind == "killed" and "Timeout(ms)=2000) ran for 2000 milliseconds before timing out" in waited.text
+    assert late.kind == "hung"
 
 
 def test_an_empty_tensor_from_any_source_is_refused():

@@ -97,10 +97,28 @@ class Communicator:
             if not self._fit(heads):
                 self._to_ring()
                 return
+            if self._overdue(heads):
+                return
             for queue in self._queues:
                 queue.popleft()
                 self._filled -= not queue
             self._carry_out([calls[0] for calls in heads])
+
+    def _overdue(self, heads: Sequence[list[EmulatedCall]]) -> bool:
+        """Whether some of these calls have waited for the last rank for so long that the watchdog ends their processes.
+
+        Today's does so (WorkNCCL::checkTimeout, ProcessGroupNCCL.cpp, v2.13.0), also where that rank is merely late.
+        """
+        if self.run.knobs.era != "today":
+            return False
+        latest = max(calls[0].ready_ns for calls in heads)
+        late = [calls[0] for calls in heads if 0 < calls[0].group.watchdog_ns < latest - calls[0].ready_ns]
+        late = [call for call in late if not call.host.gone]
+        for call in late:
+            ns = call.group.watchdog_ns
+            self.abort(call.place)
+            self.run.abort_rank(call.host, watchdog_text(call, ns // 1_000_000), call.ready_ns + ns)
+        return bool(late)
 
     def flush(self) -> bool:
         """Run step by step what waits for a slot to fill; True if anything completed."""
