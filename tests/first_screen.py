@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Iterator
+from hashlib import sha256
 from itertools import pairwise, product
 from pathlib import Path
 from statistics import median
@@ -27,11 +28,14 @@ from joinlab.cli.report import CaseRuns
 from joinlab.emulator.recorded import recorded
 from joinlab.picture.gallery import PREVIEW
 from joinlab.picture.page import Position, write_html, write_sliders
+from joinlab.picture.scene import scene
+from joinlab.picture.svg import svg
 from tests.browser import chromium
 
 SIZES = ((1440, 900), (1024, 768), (720, 450), (390, 844))
 """px; the third is the first at a zoom of 200 %."""
 
+DRAWN = Path(__file__).parent / "material" / "preview.sha256"
 MOST_WORDS, MOST_CONTROLS, LEAST_TEXT = 60, 8, 11
 
 
@@ -87,6 +91,12 @@ def gallery(path: Path) -> Path:
         joinlab.diagnose(run)
     write_page(tables, path)
     return path
+
+
+def drawn() -> str:
+    """What the preview is drawn from, in short: the boxes of all runs, where they lie, their colours and words."""
+    runs = [run for number in joinlab.cases.CASES for run in case_runs(number, 5).all()]
+    return sha256("".join(svg(scene(run)) for run in runs).encode()).hexdigest()
 
 
 def case_runs(number: int, n: int) -> CaseRuns:
@@ -199,6 +209,7 @@ def preview() -> None:
         page.goto(gallery(Path(name) / "gallery.html").as_uri())
         page.locator(".small.drawn").last.wait_for()
         page.screenshot(path=Path(joinlab.__file__).parent / "picture" / "static" / PREVIEW)
+    DRAWN.write_text(f"{drawn()}\n", "utf-8")
 
 
 def main() -> None:

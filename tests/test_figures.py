@@ -41,9 +41,9 @@ def leaves(value):
 
 
 @settings(max_examples=25)
-@given(timelines(), st.sampled_from(["logical", "time"]), st.sampled_from(["columns", "rows"]))
-def test_any_timeline_makes_a_figure_of_plain_finite_numbers(timeline, axis, ranks_as):
-    made = json.loads(pio.to_json(figure(timeline, axis, ranks_as), engine="json"))
+@given(timelines(), st.sampled_from(["logical", "time"]))
+def test_any_timeline_makes_a_figure_of_plain_finite_numbers(timeline, axis):
+    made = json.loads(pio.to_json(figure(timeline, axis), engine="json"))
     assert all(math.isfinite(leaf) for leaf in leaves(made) if isinstance(leaf, float))
     for trace in made["data"]:
         if trace["type"] == "bar":
@@ -65,23 +65,6 @@ def test_ranks_stand_side_by_side_and_the_axis_runs_down():
     assert [text[:13] for text in made.layout.xaxis.ticktext] == ["<b>rank 0</b>", "<b>rank 1</b>"]
     backward = bars(made, "DDP backward()")
     assert {math.floor(x) for x in backward.x} == {0, 1} and set(backward.text) == {"backward"}
-
-
-def test_sideways_the_axis_runs_to_the_right():
-    made = figure(case_timeline(1, 2), ranks_as="rows", setup=True)
-    assert made.layout.xaxis.range[0] < made.layout.xaxis.range[1]
-    assert bars(made, "DDP backward()").orientation == "h"
-    assert {math.floor(y) for y in bars(made, "DDP backward()").y} == {0, 1}
-
-
-def test_ranks_that_did_the_same_share_a_column():
-    writer = Writer(world_size=8)
-    for rank in range(8):
-        writer.call(rank, "all_reduce", "all-reduce (DDP forward() 1)", line=rank // 7)
-    made = figure(writer.timeline([DONE] * 8))
-    assert [text.split("<br>")[0] for text in made.layout.xaxis.ticktext] == ["<b>ranks 0-6</b>", "<b>rank 7</b>"]
-    assert set(bars(made, "DDP forward()").text) == {"forward 1"}
-    assert made.layout.width is None  # as wide as the page
 
 
 def test_still_more_ranks_get_a_wider_figure_that_scrolls():
@@ -149,20 +132,12 @@ def test_a_timeline_without_calls_is_drawn():
         assert "✓ finished" in figure(timeline, axis).layout.xaxis.ticktext[0]
 
 
-def test_setup_is_shown_on_demand():
-    assert "setup" in str(bars(figure(case_timeline(1, 2)), RowKind.FOLD.value).customdata)
-    unfolded = bars(figure(case_timeline(1, 2), setup=True), RowKind.SETUP.value).text
-    assert unfolded.count("DDP's setup") == 4
-
-
 def test_background_is_transparent_and_nothing_offers_a_cloud():
     layout = figure(case_timeline(1, 1)).layout
     assert layout.paper_bgcolor == layout.plot_bgcolor == "rgba(0,0,0,0)"
     assert CONFIG["showSendToCloud"] is False
 
 
-def test_another_arrangement_is_refused():
-    with pytest.raises(ValueError, match="'columns' or 'rows', not 'sideways'"):
-        figure(case_timeline(1, 1), ranks_as="sideways")
+def test_another_axis_is_refused():
     with pytest.raises(ValueError, match="'logical' or 'time'"):
         figure(case_timeline(1, 1), axis="clock")

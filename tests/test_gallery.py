@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from joinlab.picture.gallery import side_by_side
-from tests.first_screen import gallery
+from tests.first_screen import DRAWN, drawn, gallery
 
 
 @pytest.fixture(scope="module")
@@ -52,3 +52,8 @@ def test_who_shares_it_sends_a_title_and_a_picture_that_is_there(written):
     Read().feed(written.read_text("utf-8"))
     assert about.keys() == {"og:type", "og:title", "og:description", "og:image"}
     assert (written.parent / about["og:image"]).read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_preview_shows_the_boxes_of_today():
+    """If not: `python -m tests.first_screen --preview` draws it anew."""
+    assert DRAWN.read_text("utf-8").strip() == drawn()

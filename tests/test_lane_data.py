@@ -57,10 +57,6 @@ def test_what_looks_the_same_is_held_once():
     assert len(lane_data(data.packed())[0]["runs"]) == 2
 
 
-def test_the_same_runs_give_the_same_bytes():
-    assert pack(case_timeline(4, 2)) == pack(case_timeline(4, 2))
-
-
 def test_a_move_is_small():
     for case in DOCUMENTED:
         for n in SIZES:

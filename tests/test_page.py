@@ -12,9 +12,6 @@ from drawn import lane_data
 from timelines import Writer, case_timeline
 
 from joinlab.analysis.wording import measured, sign, title
-from joinlab.cases import case_2
-from joinlab.emulator.emulate import emulate
-from joinlab.picture.lane_data import pack
 from joinlab.picture.page import MAX_OUTPUT, Position, page, slider_page, write_html
 from joinlab.timeline import Ending, timeline_from_rows
 
@@ -224,18 +221,6 @@ def test_a_position_without_a_run_is_refused():
         slider_page("Cases", list(positions())[:-1], Position("four", "today", (2, 3)))
     with pytest.raises(ValueError, match="the controls start at"):
         slider_page("Cases", positions(), Position("four", "today", (3, 4)))
-
-
-def test_the_page_and_the_view_show_one_sign_of_an_ending():
-    """A rank that finished with a call pending is neither fine nor failed, on paper as on the screen."""
-    timeline = emulate(case_2, (2, 3), "nccl")
-    signs = [sign(end) for end in timeline.ends]
-    assert signs == ["✓", "!"]
-    written = page([("case 2", timeline)])
-    for rank, one in enumerate(signs):
-        assert f"<li>{one} Rank {rank} finished" in written
-    data, _ = lane_data(pack(timeline))
-    assert [data["texts"][end][0] for end in data["runs"][0]["ends"]] == signs
 
 
 def test_of_64_ranks_those_that_did_the_same_are_told_of_once():

@@ -154,20 +154,6 @@ def test_a_click_selects_and_a_stack_is_shown_call_by_call(opened):
     assert box["width"] > 60
 
 
-def test_the_first_mismatch_stands_out_and_n_goes_on(opened, sliders):
-    page = opened(sliders, viewport={"width": 1300, "height": 900})
-    view = every(page)
-    chart(view).focus()
-    seen = []
-    for _ in range(6):
-        page.keyboard.press("n")
-        seen.append(int(chart(view).get_attribute("aria-valuenow")))
-    assert (seen[:4] == sorted(set(seen[:4])) and seen[4:] == seen[: len(seen) - 4]) or len(set(seen)) >= 4
-    wrong = view.locator(".jl-lane rect.jl-bad")
-    assert wrong.count() >= 7
-    assert wrong.first.evaluate("(one) => getComputedStyle(one).stroke") != "none"
-
-
 def test_on_the_clock_a_call_is_as_long_as_it_took(opened, tmp_path):
     writer = Writer()
     for rank in (0, 1):

@@ -157,7 +157,3 @@ def test_of_many_lanes_those_that_the_story_names_stay_and_the_rest_is_one(tmp_p
 def test_a_timeline_without_calls_has_its_endings():
     made = scene(timeline_from_rows([], [DONE, Ending("killed", text="SIGKILL")], {"backend": "gloo"}))
     assert made.columns == () and [end[1] for end in made.ends] == ["left", "killed"]
-
-
-def test_the_same_timeline_gives_the_same_boxes():
-    assert scene(case_timeline(4, 5)) == scene(case_timeline(4, 5))

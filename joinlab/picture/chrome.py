@@ -34,6 +34,9 @@ Event = dict[str, Any]
 HOST = 0
 """Thread of a rank's host; its groups are the threads from 1 on, and those that overlaps need follow."""
 
+_PLACE = ("pid", "tid", "ts")
+_TOLD = ("seq", "number", "input", "dtype", "shape", "reduce_op", "root", "peer")
+_VALUES = ("value_in", "value_out", "call_site", "error")
 _TIMES = ("enqueued_ns", "started_ns", "completed_ns", "host_wait_begin_ns", "host_wait_end_ns")
 
 
@@ -42,17 +45,10 @@ def write_chrome(timeline: Timeline, path: str | os.PathLike[str]) -> Path:
 
     joinlab.write_chrome(timeline, "run.json")          # drop it on https://ui.perfetto.dev
     """
-    target = Path(path)
-    content = {
-        "displayTimeUnit": "ns",
-        "otherData": {
-            "program": str(timeline.meta.get("program")),
-            "engine": str(timeline.meta.get("engine")),
-            "backend": str(timeline.meta.get("backend")),
-            "clock": str(timeline.meta.get("clock", {}).get("domain")),
-        },
-        "traceEvents": list(events(timeline)),
-    }
+    target, meta = Path(path), timeline.meta
+    about = {name: str(meta.get(name)) for name in ("program", "engine", "backend")}
+    about["clock"] = str(meta.get("clock", {}).get("domain"))
+    content = {"displayTimeUnit": "ns", "otherData": about, "traceEvents": list(events(timeline))}
     target.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
     return target
 
@@ -78,24 +74,13 @@ def events(timeline: Timeline) -> Iterator[Event]:
     yield from slices
     number = 0
     for slot in matched.slots:
-        if not slot.met:
-            continue
-        ranks = sorted(slot.calls.items())
+        ranks = sorted(slot.calls.items()) if slot.met else ()
         together = sorted((calls[rank, slot.group, seq] for rank, seq in ranks), key=lambda call: float(call["ts"]))
         for one, other in pairwise(together):
             number += 1
-            kind = "met" if slot.expected else "met, and should not have"
-            for phase, call in (("s", one), ("f", other)):
-                yield {
-                    "ph": phase,
-                    **({"bp": "e"} if phase == "f" else {}),  # it binds to the slice around it, not to the next one
-                    "id": number,
-                    "name": kind,
-                    "cat": "met",
-                    "pid": call["pid"],
-                    "tid": call["tid"],
-                    "ts": call["ts"],
-                }
+            flow = {"id": number, "name": "met" if slot.expected else "met, and should not have", "cat": "met"}
+            yield {"ph": "s", **flow} | {name: one[name] for name in _PLACE}
+            yield {"ph": "f", "bp": "e", **flow} | {name: other[name] for name in _PLACE}  # "e": to the slice around it
 
 
 def _apart(slices: list[Event], names: Mapping[int, str]) -> Iterator[Event]:
@@ -143,25 +128,10 @@ def _named(what: str, rank: int, thread: int, name: str) -> Event:
 
 def _call(row: CallRow, thread: int, last: int) -> Event:
     end = row["completed_ns"]
-    event = _slice(
-        row["rank"], thread, row["origin"] or row["op"], row["op"], _begin(row), last if end is None else end
-    )
-    told = (
-        "seq",
-        "number",
-        "input",
-        "dtype",
-        "shape",
-        "reduce_op",
-        "root",
-        "peer",
-        "value_in",
-        "value_out",
-        "call_site",
-        "error",
-    )
+    begin = row["enqueued_ns"] or 0  # a record may not say
+    event = _slice(row["rank"], thread, row["origin"] or row["op"], row["op"], begin, last if end is None else end)
     event["dur"] = max(event["dur"], 0.001)
-    event["args"] = {name: value for name in told if (value := row[name]) is not None}  # type: ignore[literal-required]
+    event["args"] = {name: value for name in (*_TOLD, *_VALUES) if (value := row[name]) is not None}  # type: ignore[literal-required]
     event["args"]["completed"] = end is not None
     return event
 
@@ -169,11 +139,6 @@ def _call(row: CallRow, thread: int, last: int) -> Event:
 def _slice(rank: int, thread: int, name: str, category: str, begin: int, end: int) -> Event:
     duration = max(end - begin, 0) / 1000
     return {"ph": "X", "pid": rank, "tid": thread, "name": name, "cat": category, "ts": begin / 1000, "dur": duration}
-
-
-def _begin(row: CallRow) -> int:
-    """When the call was enqueued; 0 where a record does not say."""
-    return row["enqueued_ns"] or 0
 
 
 def _last_ns(timeline: Timeline) -> int:

@@ -46,50 +46,47 @@ class Bar(NamedTuple):
     wrong: bool = False
 
 
-def figure(timeline: Timeline, axis: str = "logical", ranks_as: str = "columns", setup: bool = False) -> go.Figure:
+def figure(timeline: Timeline, axis: str = "logical", setup: bool = False) -> go.Figure:
     """The lanes of a Timeline; of one with many calls, those that tell the story, and its title says so.
 
-    axis      "logical": the calls that met beside each other, one after the other; "time": the recorded clock, in ms
-    ranks_as  "columns": ranks side by side, the axis runs down; "rows": the axis runs to the right
-    setup     True shows every call, instead of stacks of rounds in which all agree
+    axis   "logical": the calls that met beside each other, one below the other; "time": the recorded clock, in ms
+    setup  True shows every call, instead of stacks of rounds in which all agree
 
-    Raises ValueError for another axis or arrangement.
+    Raises ValueError for another axis.
 
         joinlab.figure(timeline, axis="time").show()
     """
-    for name, value, one, other in (("axis", axis, "logical", "time"), ("ranks_as", ranks_as, "columns", "rows")):
-        if value not in (one, other):
-            raise ValueError(f"{name} must be {one!r} or {other!r}, not {value!r}")
-    down, time, found = ranks_as == "columns", axis == "time", read(timeline)
+    if axis not in ("logical", "time"):
+        raise ValueError(f"axis must be 'logical' or 'time', not {axis!r}")
+    time, found = axis == "time", read(timeline)
     made = scene(timeline, unfold=setup or time)
-    bars, begin, end = _on_the_clock(timeline, made) if time else _in_order(made, down)
+    bars, begin, end = _on_the_clock(timeline, made) if time else _in_order(made)
     part = f"; {len(found.told):,} of {found.count:,} rows: where ranks part, begin or end" if found.is_part else ""
     ends = (f"{sign(timeline.ends[ranks[0]])} {timeline.ends[ranks[0]]}" for ranks in made.ranks)
     said = zip(made.names, ends, strict=True)
     names = [f"<b>{name}</b><br>{'<br>'.join(wrap(html.escape(end), 26))}" for name, end in said]
     plain = {"showgrid": False, "zeroline": False, "ticks": ""}
     lanes = plain | {"tickvals": [at + 0.45 for at in range(len(names))], "ticktext": names, "fixedrange": True}
-    lanes |= {"range": [0, len(names)], "side": "top"} if down else {"range": [len(names), 0]}
+    lanes |= {"range": [0, len(names)], "side": "top"}
     clock = f"{'modelled' if timeline.meta.get('engine') == 'emulated' else 'recorded'} time, ms"
-    following = plain | {"range": [end, begin] if down else [begin, end], "showticklabels": time}
+    following = plain | {"range": [end, begin], "showticklabels": time}
     following |= {"title": {"text": clock}, "showgrid": True, "gridcolor": faded(INK, 0.25)} if time else {}
-    high = (900 if time else end - begin) if down else 90 * len(names)
     order = list(FILLS).index
     sorts = groupby(sorted(bars, key=lambda bar: order(bar.kind)), lambda bar: bar.kind)
-    drawn = [_trace(kind, list(some), down) for kind, some in sorts]
+    drawn = [_trace(kind, list(some)) for kind, some in sorts]
     layout = go.Layout(
         template="none", paper_bgcolor=faded(BLACK, 0), plot_bgcolor=faded(BLACK, 0), font={"color": INK, "size": 12},
         barmode="overlay", hovermode="closest", dragmode="pan", margin={"l": 110, "r": 20, "t": 110, "b": 60},
         title={"text": html.escape(title(timeline) + part), "x": 0.01, "y": 0.995, "yanchor": "top"},
-        legend={"orientation": "h", "yanchor": "top", "y": -0.04}, xaxis=lanes if down else following,
-        yaxis=following if down else lanes, height=high + 180,
-        width=110 * len(names) + 130 if down and len(names) > 8 else None,  # rather scroll than squeeze
+        legend={"orientation": "h", "yanchor": "top", "y": -0.04}, xaxis=lanes, yaxis=following,
+        height=180 + (900 if time else end - begin),
+        width=110 * len(names) + 130 if len(names) > 8 else None,  # rather scroll than squeeze
     )  # fmt: skip
-    return go.Figure([*drawn, *([] if time else _signs(made, down))], layout)
+    return go.Figure([*drawn, *([] if time else _signs(made))], layout)
 
 
-def _in_order(made: Scene, down: bool) -> tuple[list[Bar], float, float]:
-    places, length = along(made, inf, "column" if down else "row")
+def _in_order(made: Scene) -> tuple[list[Bar], float, float]:
+    places, length = along(made, inf, "column")
     bars = []
     for (at, long), one in zip(places, made.columns, strict=True):
         for lane, box in enumerate(one.boxes):
@@ -129,31 +126,30 @@ def _on_the_clock(timeline: Timeline, made: Scene) -> tuple[list[Bar], float, fl
     return bars, begin, end
 
 
-def _trace(kind: RowKind, bars: list[Bar], down: bool) -> go.Bar:
-    middles, lengths = [bar.lane + sum(bar.room) / 2 for bar in bars], [bar.end - bar.begin for bar in bars]
+def _trace(kind: RowKind, bars: list[Bar]) -> go.Bar:
     edges = {
         "color": [EDGE if bar.wrong else OUTLINE for bar in bars],
         "width": [2.5 if bar.wrong else 0 if bar.open else 0.8 for bar in bars],
     }
     return go.Bar(
-        **dict(zip("xy" if down else "yx", (middles, lengths), strict=True)), name=kind.value,
+        x=[bar.lane + sum(bar.room) / 2 for bar in bars], y=[bar.end - bar.begin for bar in bars], name=kind.value,
         base=[bar.begin for bar in bars], width=[bar.room[1] - bar.room[0] for bar in bars],
-        orientation="v" if down else "h", text=[html.escape(bar.label, quote=False) for bar in bars],
+        text=[html.escape(bar.label, quote=False) for bar in bars],
         textposition="inside", insidetextanchor="middle", textangle=0, textfont={"size": 11, "color": BLACK},
         customdata=[bar.told for bar in bars], hovertemplate="%{customdata}<extra></extra>",
         marker={"color": FILLS[kind], "opacity": [0.45 if bar.open else 1.0 for bar in bars], "line": edges},
     )  # fmt: skip
 
 
-def _signs(made: Scene, down: bool) -> Iterator[go.Scatter]:
+def _signs(made: Scene) -> Iterator[go.Scatter]:
     """The sign of inequality between calls that do not belong together."""
-    places, _ = along(made, inf, "column" if down else "row")
+    places, _ = along(made, inf, "column")
     for (at, long), one in zip(places, made.columns, strict=True):
         beside = [b - 0.03 for _, b in one.clashes]
         if beside:
             yield go.Scatter(
-                **dict(zip("xy" if down else "yx", (beside, [at + long / 2] * len(beside)), strict=True)),
-                mode="markers+text", text=["≠"] * len(beside), textfont={"color": BLACK}, showlegend=False,
+                x=beside, y=[at + long / 2] * len(beside), mode="markers+text", text=["≠"] * len(beside),
+                textfont={"color": BLACK}, showlegend=False,
                 marker={"size": 17, "color": WHITE, "line": {"color": EDGE, "width": 2}},
                 customdata=[_lines(one.said)] * len(beside), hovertemplate="%{customdata}<extra></extra>",
             )  # fmt: skip

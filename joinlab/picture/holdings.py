@@ -32,6 +32,9 @@ class Holding:
     tensors: tuple[Tensor, ...] = ()
     words: str = ""
 
+    def __str__(self) -> str:
+        return self.words or " ".join(f"[{' '.join(map(_number, tensor))}]" for tensor in self.tensors)
+
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
@@ -51,34 +54,27 @@ class Holdings:
     def __str__(self) -> str:
         lines = [self.call]
         for name, row in (("before", self.before), ("after", self.after)):
-            held = [
-                f"rank {rank}: {one.words or ' '.join(f'[{_list(t)}]' for t in one.tensors)}"
-                for rank, one in enumerate(row)
-            ]
-            lines.append(f"  {name:6}  " + ";  ".join(held))
+            lines.append(f"  {name:6}  " + ";  ".join(f"rank {rank}: {one}" for rank, one in enumerate(row)))
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         cell = f'style="text-align:left;padding:.35em .9em;border:1px solid {BAND};background:transparent"'
         head = "".join(f'<th scope="col" {cell}>rank {rank}</th>' for rank in range(len(self.before)))
-        rows = "".join(
-            f'<tr style="background:transparent"><th scope="row" {cell}>{name}</th>'
-            + "".join(f"<td {cell}>{self._cell(one, rank, name)}</td>" for rank, one in enumerate(row))
-            + "</tr>"
-            for name, row in (("before", self.before), ("after", self.after))
-        )
+        rows = ""
+        for name, row in (("before", self.before), ("after", self.after)):
+            cells = (self._cell(one, rank if name == "before" else None) for rank, one in enumerate(row))
+            rows += f'<tr style="background:transparent"><th scope="row" {cell}>{name}</th>'
+            rows += "".join(f"<td {cell}>{one}</td>" for one in cells) + "</tr>"
         return (
             '<table style="border-collapse:collapse;margin:.4em 0 .8em 0">'
             f'<caption style="text-align:left;caption-side:top;font-weight:600;padding:.2em 0;color:inherit">'
             f'{escape(self.call)}</caption><tr style="background:transparent"><td {cell}></td>{head}</tr>{rows}</table>'
         )
 
-    def _cell(self, held: Holding, rank: int, name: str) -> str:
-        if held.words:
-            return f"<em>{escape(held.words)}</em>"
-        tensors = []
+    def _cell(self, held: Holding, rank: int | None) -> str:
+        tensors = [f"<em>{escape(held.words)}</em>"] if held.words else []
         for tensor in held.tensors:
-            chips = [self._chip(value, rank if name == "before" else None) for value in tensor]
+            chips = [self._chip(value, rank) for value in tensor]
             if len(chips) > MAX_CHIPS:
                 chips[MAX_CHIPS // 2 : -MAX_CHIPS // 2] = [" … "]
             tensors.append(f'<span style="white-space:nowrap;margin-right:.5em">{"".join(chips)}</span>')
@@ -108,11 +104,8 @@ def who_holds(timeline: Timeline, index: int = 0) -> Holdings:
     slots = match(timeline)
     if not -len(slots) <= index < len(slots):
         raise IndexError(f"this timeline has {len(slots)} slots, so there is no slot {index}")
-    slot = slots[index]
-    calls = [
-        timeline.call(rank, slot.calls[rank], slot.group) if rank in slot.calls else None
-        for rank in range(timeline.world_size)
-    ]
+    of, group = slots[index].calls, slots[index].group
+    calls = [timeline.call(rank, of[rank], group) if rank in of else None for rank in range(timeline.world_size)]
     before = tuple(_before(call) for call in calls)
     after = tuple(_after(call, held) for call, held in zip(calls, before, strict=True))
     reduces = any(call is not None and call["reduce_op"] for call in calls)
@@ -167,7 +160,3 @@ def _title(calls: Sequence[Mapping[str, Any]]) -> str:
 
 def _number(value: float) -> str:
     return f"{value:.6g}"
-
-
-def _list(tensor: Tensor) -> str:
-    return " ".join(map(_number, tensor))
