@@ -72,14 +72,6 @@ def test_a_program_that_keeps_its_state_on_self_runs_as_launched(backend, how):
     assert emulate(cases.case_1, (1, 2)).returns == (1, 2)
 
 
-kept = Trainer()
-
-
-def test_an_instance_behind_a_global_name_is_copied_too():
-    assert emulate(lambda rank, inputs: kept.run(rank, inputs)[0], (2, 3)).returns == ([0, 0], None)
-    assert vars(kept) == {"seen": [], "also_seen": [], "model": None}
-
-
 # ---------------------------------------------------------------------------------------- closures, and other holders
 
 

@@ -63,7 +63,6 @@ class Emulation:
         self.ways: Mapping[int, Way] = {}  # of ranks whose lines are followed
         self.judged = False  # every rank that still lives is being ended
         self.aborting: list[Host] = []  # their backend aborts their process, and their clocks are not there yet
-        bound_kinds()
         owns = [Own(rank, len(counts), seed) for rank, seed in enumerate(seeds)]
         self._isolation = Isolation(owns, knobs.backend, program)
         self._weak: Emulation = weakref.proxy(self)
@@ -84,6 +83,7 @@ class Emulation:
         """Run it. LaunchInterrupted if the user interrupts."""
         try:
             with one_at_a_time(), self._isolation:
+                bound_kinds()  # here, where no other emulation runs
                 self.baton.run([host.waits.thread for host in self.hosts], self.knobs.timeout_s, self._give_up)
         except KeyboardInterrupt:
             raise LaunchInterrupted(
