@@ -140,7 +140,7 @@ def test_a_broadcast_needs_no_receiver_for_eight_steps():
 
     assert [str(end) for end in emulate(program, (8, 0)).ends] == ["finished", "finished"]
     zero, one = emulate(program, (9, 0)).ends
-    assert (str(zero), zero.call, str(one)) == ("hung (proven)", 9, "finished") or str(zero).startswith("hung")
+    assert (str(zero), zero.call, str(one)) == ("hung (proven)", 9, "finished")
 
 
 def test_the_host_runs_on_behind_an_all_reduce_and_waits_at_item():
