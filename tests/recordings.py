@@ -30,7 +30,6 @@ from typing import Any
 
 import joinlab
 from joinlab import cases
-from joinlab.cli import machine
 from joinlab.errors import LaunchError
 from joinlab.program.plain_data import Repr
 from joinlab.program.program import Program
@@ -179,7 +178,9 @@ def record(
     tell: Callable[[str], None] = print,
 ) -> int:
     """Launch what is wanted and write it to `path`; returns with how many of them the emulator disagrees."""
-    gpus = machine.examine().gpus if backend == "nccl" else ()
+    import torch
+
+    gpus = [torch.cuda.get_device_name(gpu) for gpu in range(torch.cuda.device_count())] if backend == "nccl" else ()
     about: dict[str, Any] = {"backend": backend, "date": datetime.date.today().isoformat(), "gpu": (*gpus, None)[0]}
     done = []
     disagreeing = 0

@@ -2,10 +2,7 @@
 
 The fields are those of getCollectiveTrace, getPgConfig, getPgStatus, dump and dump_json:
 
-    2.1   PyTorch 2.4           torch/csrc/distributed/c10d/TraceUtils.h, v2.4.0
-    2.2   none                  TraceUtils.h between v2.4.0 and v2.5.0
-    2.3   none                  NCCLUtils.hpp between v2.4.0 and v2.5.0
-    2.4   PyTorch 2.5 to 2.7    NCCLUtils.cpp after v2.5.0, FlightRecorder.cpp after v2.6.0
+    2.4   PyTorch 2.5 to 2.7    torch/csrc/distributed/c10d/NCCLUtils.cpp after v2.5.0, FlightRecorder.cpp after v2.6.0
     2.6   none                  2.4 and what pull request 151048 adds
     2.7   none                  FlightRecorder.hpp between v2.7.0 and v2.8.0
     2.9   PyTorch 2.8           FlightRecorderDetail.hpp, v2.8.0
@@ -30,7 +27,7 @@ import joinlab
 from joinlab.analysis.matching import match
 from joinlab.errors import TimelineFileError
 
-VERSIONS = ("2.1", "2.2", "2.3", "2.4", "2.6", "2.7", "2.9", "2.10")
+VERSIONS = ("2.4", "2.6", "2.7", "2.9", "2.10")
 NANOSECONDS = 10**18
 
 
@@ -59,10 +56,7 @@ def entry(version: str, at: int, title: str, numbers: tuple[int, int, int], over
     found |= {"state": "completed" if over else "scheduled"}
     found |= {"time_discovered_started_ns": NANOSECONDS + 1000 * at + 100 if over else None}
     found |= {"time_discovered_completed_ns": NANOSECONDS + 1000 * at + 500 if over else None}
-    found |= {"retired": over}
-    if since(version, 2):
-        found |= {"timeout_ms": 600_000}
-    return found | {"is_p2p": pair}
+    return found | {"retired": over, "timeout_ms": 600_000, "is_p2p": pair}
 
 
 def dump(
@@ -77,9 +71,8 @@ def dump(
         found |= {"comm_lib_version": "2.27.3"}
     elif since(version, 6):
         found |= {"nccl_version": "2.27.3"}
-    if since(version, 3):
-        names = ("last_enqueued_collective", "last_started_collective", "last_completed_collective")
-        found |= {"pg_status": {"0": dict(zip(names, (last[0], last[1], last[1]), strict=True))}}
+    names = ("last_enqueued_collective", "last_started_collective", "last_completed_collective")
+    found |= {"pg_status": {"0": dict(zip(names, (last[0], last[1], last[1]), strict=True))}}
     found |= {"entries": [one for one in entries if not (active and one["state"] == "completed")]}
     return found | {"nccl_comm_state": {"0xc0ffee": {"rank": "0"}}}
 
@@ -110,8 +103,6 @@ def load(
 @pytest.mark.parametrize("form", ["pickle", "json"])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_dump_of_each_version(tmp_path: Path, version: str, form: str, active: bool) -> None:
-    if form == "json" and not since(version, 3):
-        return  # PyTorch 2.4 writes none
     found = {
         rank: dump(
             version,
@@ -125,10 +116,7 @@ def test_a_dump_of_each_version(tmp_path: Path, version: str, form: str, active:
     assert told == []
     assert timeline.meta["skipped"]["0"] == ({0: 2, 1: 2} if active else {0: 0, 1: 0})
     assert timeline.meta["versions"] == ({"nccl": "2.27.3"} if since(version, 6) else {})
-    if since(version, 3):
-        assert timeline.meta["progress"] == {
-            "0": {0: {"enqueued": 4, "completed": 2}, 1: {"enqueued": 3, "completed": 2}}
-        }
+    assert timeline.meta["progress"] == {"0": {0: {"enqueued": 4, "completed": 2}, 1: {"enqueued": 3, "completed": 2}}}
     rows = timeline.calls.filter(pl.col("rank") == 0).select(
         "op", "dtype", "shape", "started_ns", "completed_ns", "stack"
     )
@@ -141,23 +129,17 @@ def test_a_dump_of_each_version(tmp_path: Path, version: str, form: str, active:
 
 @pytest.mark.parametrize("active", [False, True])
 @pytest.mark.parametrize("form", ["pickle", "json"])
-@pytest.mark.parametrize("version", ["2.1", "2.4"])
-def test_a_batch_of_collectives_that_has_no_entries_of_its_own(
-    tmp_path: Path, version: str, form: str, active: bool
-) -> None:
-    """ProcessGroupNCCL::collective, v2.4.0: a batch of two takes three numbers there, and one since v2.6.0."""
-    if form == "json" and not since(version, 3):
-        return  # PyTorch 2.4 writes none
-    taken = 3 if version == "2.1" else 1
-    found = {}
+def test_a_batch_of_collectives_that_has_no_entries_of_its_own(tmp_path: Path, form: str, active: bool) -> None:
+    """ProcessGroupNCCL::collective, v2.6.0: a batch of two takes one number."""
+    version, found = "2.4", {}
     for rank, over in ((0, False), (1, True)):
         calls = [
             entry(version, 0, "nccl:all_reduce", (1, 0, 1), True, "0"),
-            entry(version, 1, "nccl:coalesced", (1 + taken, 0, 3), True, "0"),
-            entry(version, 2, "nccl:coalesced", (1 + 2 * taken, 0, 5), over, "0"),
+            entry(version, 1, "nccl:coalesced", (2, 0, 3), True, "0"),
+            entry(version, 2, "nccl:coalesced", (3, 0, 5), over, "0"),
         ]
-        calls += [entry(version, 3, "nccl:all_reduce", (2 + 2 * taken, 0, 6), False, "0")] * over
-        found[rank] = dump(version, calls, (2 + 2 * taken, 1 + taken), active)
+        calls += [entry(version, 3, "nccl:all_reduce", (4, 0, 6), False, "0")] * over
+        found[rank] = dump(version, calls, (4, 2), active)
     timeline, told = load(tmp_path, found, form)
     named = "rank_0': " if active else "rank_0' and 1 more: "
     assert [one.partition(named)[2] for one in told] == [
@@ -170,26 +152,9 @@ def test_a_batch_of_collectives_that_has_no_entries_of_its_own(
         assert [sorted(slot.calls) for slot in match(timeline)] == [[0, 1], [0, 1], [0, 1], [1]]
 
 
-def test_numbers_that_a_batch_took_do_not_part_ranks_whose_rings_begin_elsewhere(tmp_path: Path) -> None:
-    def calls(first: int, last: int) -> list[dict[str, Any]]:
-        number, found = 0, []
-        for at in range(last):
-            number += 3 if at == 2 else 1
-            title = "nccl:coalesced" if at == 2 else "nccl:all_reduce"
-            found.append(entry("2.4", at, title, (number, 0, number), at < 4, "0"))
-        return found[first:]
-
-    timeline, _ = load(tmp_path, {0: dump("2.4", calls(0, 6), (8, 6)), 1: dump("2.4", calls(3, 5), (7, 6))})
-    assert timeline.calls["number"].to_list() == [1, 2, 5, 6, 7, 8, 6, 7]
-    assert timeline.meta["skipped"]["0"] == {0: 0, 1: 5}
-    assert timeline.meta["progress"]["0"] == {0: {"enqueued": 8, "completed": 6}, 1: {"enqueued": 7, "completed": 6}}
-    assert [sorted(slot.calls) for slot in match(timeline)] == [[0], [0], [0], [0, 1], [0, 1], [0]]
-
-
-@pytest.mark.parametrize("version", ["2.1", "2.4", "2.10"])
+@pytest.mark.parametrize("version", ["2.4", "2.10"])
 def test_a_batch_of_sends_is_no_collective(tmp_path: Path, version: str) -> None:
-    """startCoalescing of v2.4.0 counts it as one on the ranks that make it; later it has a number of its own."""
-    counted = version == "2.1"
+    """startCoalescing of v2.6.0: it has a number of its own."""
     config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2]"}}
     found = {}
     for rank in range(3):
@@ -197,7 +162,7 @@ def test_a_batch_of_sends_is_no_collective(tmp_path: Path, version: str) -> None
         for title in ["all_reduce", "batch", "all_reduce", "batch", "all_reduce"]:
             batch = {0: ["send 0->1", "coalesced"], 1: ["recv 1<-0", "coalesced"], 2: []}[rank]
             if title == "batch":
-                number, pair = number + (counted and bool(batch)), pair + (not counted)
+                pair += 1
             else:
                 number, batch = number + 1, [title]
             for name in batch:
@@ -245,9 +210,10 @@ def test_gloo_counts_sends_and_writes_the_inputs_of_a_scatter_for_its_root_alone
     assert "scatter" not in str(joinlab.diagnose(timeline))
 
 
-def test_a_dump_of_before_pytorch_2_4_is_refused_by_its_version(tmp_path: Path) -> None:
-    """TraceUtils.h, v2.3.0: groups are lists of ranks by number, and one seq_id counts all calls."""
-    content = {"version": "1.4", "pg_config": {0: [0, 1]}, "entries": [{"record_id": 0, "pg_id": 0, "seq_id": 1}]}
+@pytest.mark.parametrize("version", ["1.4", "2.3"])
+def test_a_dump_of_before_pytorch_2_5_is_refused_by_its_version(tmp_path: Path, version: str) -> None:
+    """TraceUtils.h, v2.3.0: one seq_id counts all calls; v2.4.0: a batch of sends counts, where it is issued."""
+    content = {"version": version, "pg_config": {0: [0, 1]}, "entries": [{"record_id": 0, "pg_id": 0, "seq_id": 1}]}
     (tmp_path / "nccl_trace_rank_0").write_bytes(pickle.dumps(content, protocol=2))
-    with pytest.raises(TimelineFileError, match=r"nccl_trace_rank_0': its version is '1\.4'.*PyTorch 2\.4 and later"):
+    with pytest.raises(TimelineFileError, match=r"nccl_trace_rank_0': its version is '.*PyTorch 2\.5 and later"):
         joinlab.load(tmp_path / "nccl_trace_rank_0")

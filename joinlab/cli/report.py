@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
-from rich.table import Table
 from rich.text import Text
 
 from joinlab.analysis.folding import Fold, Part, fold
@@ -21,7 +20,6 @@ from joinlab.analysis.matching import Slot
 from joinlab.analysis.meanings import asks
 from joinlab.analysis.reading import left_out, read
 from joinlab.analysis.wording import good, group_text, ranks_text, short_site, shown
-from joinlab.cli.machine import Fact
 from joinlab.story.judge import story_of
 from joinlab.story.lines import Line
 from joinlab.story.scene import Scene
@@ -322,18 +320,3 @@ def _wrapped(text: str, indent: str, width: int = WIDTH) -> list[str]:
 
 def _cut(text: str, most: int = WIDTH) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
-# ---- the machine
-
-
-def facts_table(facts: Sequence[Fact]) -> Table:
-    """The doctor's report."""
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column()
-    for fact in facts:
-        mark = {True: Text("ok", style="green"), False: Text("--", style="bold red"), None: Text("")}[fact.works]
-        table.add_row(fact.name, mark, Text(fact.text))
-    return table

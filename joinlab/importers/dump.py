@@ -4,17 +4,15 @@ The form is that of c10d::FlightRecorder (torch/csrc/distributed/c10d: TraceUtil
 FlightRecorder.cpp, now FlightRecorderDetail.hpp). Its versions, the PyTorch releases that write them, and what each
 adds (tests/test_dump_versions.py has their fields, and names the sources):
 
-    2.1    2.4            whole or active entries alone; no JSON, no pg_status
-    2.2    -              timeout_ms
-    2.3    -              pg_status; JSON: no frames, 0 for a time that is not known, the numbers of pg_status as text
-    2.4    2.5, 2.6, 2.7  no field. From 2.6 on at the latest, a batch of sends does not count as a collective
-                          (_own_numbers), and a batch of collectives takes one number
+    2.4    2.5, 2.6, 2.7  whole or active entries alone; JSON: no frames, 0 for a time that is not known, the numbers of
+                          pg_status as text. Before 2.6, a batch of sends may count as a collective: its numbers then
+                          differ between ranks, and are told as they stand
     2.6    -              nccl_version
     2.7    -              an entry for each call of a batch of collectives (_apart)
     2.9    2.8            thread_id, thread_name; gloo
     2.10   2.9 to 2.13    comm_lib_version in place of nccl_version; since 2.10 no entries of before a reset
 
-No source of 2.5 and 2.8 was found; version 1 (PyTorch 2.3 and before) has other fields and is refused.
+No source of 2.5 and 2.8 was found; earlier versions (PyTorch 2.4 and before) count otherwise, and are refused.
 What a dump says, and what a Timeline makes of it:
 
     collective_seq_id   the k-th collective of the group is number k + 1. A ring buffer forgets its oldest entries, and
@@ -37,7 +35,6 @@ import json
 import marshal
 import re
 from array import array
-from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -223,11 +220,10 @@ def check(path: Path, content: object, texts: Texts) -> Dump:
     if not isinstance(content, dict) or not {"version", "pg_config"} <= content.keys():
         raise _refused(path, "it is no flight recorder dump", "A dump has a version, a pg_config and entries.")
     version = str(content["version"])
-    if version.partition(".")[0] != "2":
+    if version.partition(".")[0] != "2" or version in ("2.0", "2.1", "2.2", "2.3"):
         raise _refused(
-            path, f"its version is {version!r:.40}", "Versions 2.1 to 2.10 are known (PyTorch 2.4 and later)."
+            path, f"its version is {version!r:.40}", "Versions 2.4 to 2.10 are known (PyTorch 2.5 and later)."
         )
-    old = version in ("2.0", "2.1", "2.2", "2.3", "2.4")
     rank = rank_in(path.name)
     if rank is None:
         raise _refused(path, "its name does not end in a rank", "Name it as PyTorch does: nccl_trace_rank_3.")
@@ -239,11 +235,11 @@ def check(path: Path, content: object, texts: Texts) -> Dump:
         entries = _entries(content.get("entries", []))
         problems: list[str] = []
         try:
-            calls, numbers = _calls(entries, groups, texts, problems, old)
+            calls, numbers = _calls(entries, groups, texts, problems)
         except KeyError:  # a form that lacks some fields
             entries = [{**_ABSENT, **entry} for entry in entries]
             problems.clear()
-            calls, numbers = _calls(entries, groups, texts, problems, old)
+            calls, numbers = _calls(entries, groups, texts, problems)
     except TimelineFileError:
         raise
     except MALFORMED as error:
@@ -296,13 +292,12 @@ def _status(status: object) -> dict[str, dict[str, int]]:
 
 
 def _calls(
-    entries: Sequence[dict[str, Any]], groups: dict[str, Group], texts: Texts, problems: list[str], old: bool
+    entries: Sequence[dict[str, Any]], groups: dict[str, Group], texts: Texts, problems: list[str]
 ) -> tuple[Calls, dict[str, str]]:
-    """The calls, and the names of the groups by the number that the process gave them; `old`: see _own_numbers."""
+    """The calls, and the names of the groups by the number that the process gave them."""
     codes, told = _told(entries, texts)
     if any((one.backend == "nccl" and one.op in _PAIRS) or one.title.endswith("coalesced") for one in told):
         entries = _apart(entries, problems)
-        entries = _own_numbers(entries) if old else entries
         codes, told = _told(entries, texts)
     if got := {code for code, one in enumerate(told) if _gets(one)}:
         entries = [_with_output(entry) if code in got else entry for entry, code in zip(entries, codes, strict=True)]
@@ -351,37 +346,6 @@ def _gets(told: _Told) -> bool:
 
 def _with_output(entry: dict[str, Any]) -> dict[str, Any]:
     return {**entry, "input_sizes": entry.get("output_sizes", ()), "input_dtypes": entry.get("output_dtypes", ())}
-
-
-def _own_numbers(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Entries where a batch of sends and recvs does not count as a collective.
-
-    In PyTorch 2.4, and perhaps 2.5, it does, on the ranks that issue it alone (ProcessGroupNCCL.cpp, startCoalescing,
-    before pull request 135132), so that the numbers of one collective differ between ranks:
-
-        6 all_reduce   7 send, recv   8 all_reduce    ->    6 all_reduce   6 send, recv   7 all_reduce
-
-    Later a send has the number of the collective before it, which the ring buffer may have lost, and of a dump of
-    active entries alone nothing can be told.
-    """
-    held: dict[object, set[int]] = {}
-    pairs: dict[object, set[int]] = {}
-    for entry in entries:
-        of = pairs if _is_pair(entry) else held
-        of.setdefault(entry["pg_id"], set()).add(entry["collective_seq_id"])
-    if not pairs or _is_active(entries):
-        return entries
-    lost = bool(entries[0].get("record_id"))
-    counted: dict[object, list[int]] = {}
-    for group, numbers in pairs.items():
-        mine = sorted(numbers - held.get(group, set()) - {0})
-        counted[group] = mine[1:] if lost and mine[:1] == [min(numbers | held.get(group, set()))] else mine
-    return [
-        {**entry, "collective_seq_id": entry["collective_seq_id"] - bisect(mine, entry["collective_seq_id"])}
-        if (mine := counted.get(entry["pg_id"], []))
-        else entry
-        for entry in entries
-    ]
 
 
 def _apart(entries: Sequence[dict[str, Any]], problems: list[str]) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median_low
 from typing import Any
@@ -100,7 +99,6 @@ def _of_one_job(dumps: Sequence[Dump], texts: Texts, told: list[str]) -> list[Du
     # One that a dump has, of the right size: else all of them could be too far from it.
     usual = median_low([end for end, size in zip(ended, sizes, strict=True) if end is not None and size == most] or [0])
     kept: dict[int, Dump] = {}
-    windows: Counter[int] = Counter({dump.rank: 1 for dump in dumps})  # of a profile
     for dump, size, end in zip(dumps, sizes, ended, strict=True):
         if size == most and end is not None and abs(end - usual) > MOST_APART_NS:
             days = abs(end - usual) // MOST_APART_NS
@@ -108,16 +106,10 @@ def _of_one_job(dumps: Sequence[Dump], texts: Texts, told: list[str]) -> list[Du
             told.append(f"{dump.file!r} is of another job: its last call is {days:.0f} days {which} than those of most")
         elif size != most:
             told.append(f"{dump.file!r} is of another job: its largest group has {size} ranks, not {most}")
-        elif dump.rank in kept and (window := kineto.joined(kept[dump.rank], dump, texts)) is not None:
-            kept[dump.rank] = window
-            windows[dump.rank] += 1
         elif dump.rank in kept:
             told.append(f"{dump.file!r} is another dump of rank {dump.rank}: {kept[dump.rank].file!r} was read")
         else:
             kept[dump.rank] = dump
-    if len(set(windows.values())) > 1:
-        counts = ", ".join(f"{count} of rank {rank}" for rank, count in sorted(windows.items()))
-        told.append(f"ranks have different numbers of traces ({counts}): calls of the others are missing")
     return _of_one_time(list(kept.values()), texts, told)
 
 

@@ -3,8 +3,8 @@
 NCCL's calls are events "record_param_comms" of the host; their arguments name the collective, the group and its ranks
 (torch/csrc/profiler/util.h and util.cpp, saveNcclMeta; libkineto/src/output_json.cpp). The kernels that carried them
 out have the same "External id", and say when a call began and was complete; those of a batch have another one, as its
-end launches them. Gloo's calls are events "c10d::allreduce_" and so on, which name no group; they are read where the
-job has one group. What the arguments are, by the first release whose util.h has them:
+end launches them. Gloo's calls are events "c10d::allreduce_" and so on, which name no group, and are left out. What the
+arguments are, by the first release whose util.h has them:
 
     2.4     Collective name, dtype, In msg nelems, Group size, Process Group Name and Description, Process Group Ranks
             (the first 30, then "..."), and where ranks stand evenly, Global rank start and stride
@@ -24,7 +24,6 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -153,44 +152,6 @@ def check(path: Path, data: bytes, texts: Texts) -> Dump:
 FORM = "profiler trace"
 
 
-def joined(first: Dump, second: Dump, texts: Texts) -> Dump | None:
-    """Two windows of one rank's profile as one; None where they are none, or the second begins before the first ends.
-
-    Where Seq does not number the calls, those of the second go on where the first ended.
-    """
-    before, after = first.calls, second.calls
-    if {first.form, second.form} != {FORM}:
-        return None
-    if len(before) and len(after) and after.enqueued_ns[0] <= before.enqueued_ns[-1]:
-        return None
-    groups = [one.group for one in texts.kinds]
-    counts = Counter(groups[kind] for kind in before.kind)
-    orders = [order + counts[groups[kind]] for kind, order in zip(after.kind, after.seq, strict=True)]
-    rest = ("enqueued_ns", "started_ns", "completed_ns")
-    calls = Calls(
-        before.kind + after.kind,
-        before.stack + after.stack,
-        before.number + _continued(groups, (before.kind, before.number), (after.kind, after.number)),
-        before.paired + _continued(groups, (before.kind, before.paired), (after.kind, after.paired)),
-        before.seq + array("q", orders),
-        *(getattr(before, name) + getattr(after, name) for name in rest),
-    )
-    problems = (*first.problems, *(f"{problem} (in {second.file!r})" for problem in second.problems))
-    return replace(first, calls=calls, groups=second.groups | first.groups, problems=problems)
-
-
-_Numbered = tuple[Sequence[int], Sequence[int]]
-"""Of each call its kind and its number; 0: it has none."""
-
-
-def _continued(groups: Sequence[str], before: _Numbered, after: _Numbered) -> array[int]:
-    """Numbers of the second window: those of a group that begin anew go on where the first ended."""
-    last = {groups[kind]: number for kind, number in zip(*before, strict=True) if number}
-    first = {groups[kind]: number for kind, number in reversed(list(zip(*after, strict=True))) if number}
-    add = {group: number for group, number in last.items() if first.get(group, number) <= number}
-    return array("q", [number and number + add.get(groups[kind], 0) for kind, number in zip(*after, strict=True)])
-
-
 def _rank_in(name: str) -> int | None:
     """The rank that a trace's name tells.
 
@@ -246,7 +207,10 @@ def _calls(
     texts: Texts,
     problems: list[str],
 ) -> Calls:
-    calls = list(_nccl(events, info, problems)) or list(_gloo(events, info, groups, problems))
+    calls = list(_nccl(events, info, problems))
+    operators = sum(event["name"].startswith("c10d::") for event in events)
+    if operators and not calls:
+        problems.append(f"{operators} calls were left out: traces of gloo, and of torch before 2.4, do not name groups")
     calls.sort(key=lambda call: float(call[0]["ts"]))
     kernels = {event["args"].get("External id"): event for event in events if _is_kernel(event)}
     ids = [told.get("External id") for *_, told in calls]
@@ -309,64 +273,3 @@ def _nccl(events: Sequence[Mapping[str, Any]], info: Mapping[str, Any], problems
     problems += unknown(+others)
     if nameless:
         problems.append(f"{nameless} calls were left out: they do not say in which of the smaller groups they are")
-
-
-_DATA_SECOND = frozenset(
-    {
-        "allgather",
-        "_allgather_base",
-        "allgather_coalesced",
-        "allgather_into_tensor_coalesced",
-        "reduce_scatter",
-        "_reduce_scatter_base",
-        "reduce_scatter_tensor_coalesced",
-        "gather",
-        "alltoall",
-        "alltoall_base",
-    }
-)
-"""Operators that take their outputs before their inputs (torch/csrc/distributed/c10d/Ops.cpp, v2.13.0)."""
-
-
-def _gloo(
-    events: Sequence[Mapping[str, Any]],
-    info: Mapping[str, Any],
-    groups: Mapping[str, Group],
-    problems: list[str],
-) -> Iterator[_Call]:
-    """Gloo's calls. NCCL's have such events, too, and before 2.4 nothing else: in which group they are is not told."""
-    calls = []
-    for event in events:
-        name = event["name"].removeprefix("c10d::").rstrip("_")
-        op = op_of(name) if event["name"].startswith("c10d::") else None
-        if op is not None and event.get("cat") == "cpu_op":
-            calls.append((event, name, op))
-    backend, size = str(info.get("backend") or "gloo"), info.get("world_size")
-    if calls and "gloo" not in backend:
-        many = "" if size is None else f" of {size} ranks"
-        problems.append(
-            f"{len(calls)} calls of a job{many} on {backend} were left out: a trace of torch before 2.4 does not say "
-            "in which group they are"
-        )
-        return
-    if calls and len(groups) != 1:
-        problems.append(
-            f"{len(calls)} calls on gloo were left out: a trace does not say in which of {len(groups)} groups"
-        )
-        return
-    for event, name, op in calls:
-        group, (_, ranks) = next(iter(groups.items()))
-        yield event, "gloo", group, op, _told(event.get("args", {}), name, op, ranks)
-
-
-def _told(arguments: Mapping[str, Any], name: str, op: Op, ranks: Sequence[int]) -> dict[str, Any]:
-    """The shape and the peer of a call on gloo, where the trace has them: with record_shapes."""
-    dims, place = arguments.get("Input Dims", ()), int(name in _DATA_SECOND)
-    data = dims[place] if len(dims) > place and op is not Op.BARRIER else []
-    several = any(isinstance(one, list) for one in data)
-    found: dict[str, Any] = {"shape": data if several or not data else [data]}
-    values = arguments.get("Concrete Inputs", ())
-    if name in ("send", "recv") and len(values) > 2 and str(values[2]).isdigit():
-        place = int(values[2])
-        found["Dst Rank" if op is Op.SEND else "Src Rank"] = ranks[place] if place < len(ranks) else place
-    return found

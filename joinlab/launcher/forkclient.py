@@ -9,7 +9,6 @@ import atexit
 import json
 import os
 import select
-import signal
 import socket
 import subprocess
 import sys
@@ -17,7 +16,6 @@ import tempfile
 import threading
 import time
 import weakref
-from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -141,11 +139,6 @@ class ForkServer:
         _LINKS.add(here)
         return here
 
-    def wake(self) -> None:
-        """Let a server that someone has stopped go on."""
-        with suppress(ProcessLookupError):
-            os.kill(self.process.pid, signal.SIGCONT)
-
     def close(self, kill: bool = False) -> None:
         """End the server, and with it every run. Keepers of a killed one end by themselves."""
         if type(self)._shared is self:
@@ -157,8 +150,6 @@ class ForkServer:
             return
         if kill:
             self.process.kill()
-        else:
-            self.wake()
         try:
             self.process.wait(LEAVE_S)
         except subprocess.TimeoutExpired:

@@ -3,7 +3,7 @@
 It talks to the launcher over the run's socket, in lines. The launcher sends a request (JSON), later perhaps `kill`; the
 end of the socket means that the launcher has given the run up, or is gone. The keeper answers
 
-    {"keeper": pid, "pids": {rank: pid}}   the ranks are started
+    {"pids": {rank: pid}}                  the ranks are started
     {"trouble": text, "rank": r}           rank r could not be set up, or cannot record any more
     {"error": text}                        a rank could not be started
     {"rank": r, "status": s}               a rank's process has ended (status as of os.waitpid)
@@ -112,7 +112,7 @@ class Keeper:
             if pid == 0:
                 self._be_rank(request, rank)
             self.ranks[pid] = rank
-        self._tell({"keeper": os.getpid(), "pids": {rank: pid for pid, rank in self.ranks.items()}})
+        self._tell({"pids": {rank: pid for pid, rank in self.ranks.items()}})
 
     def _be_rank(self, request: dict[str, Any], rank: int) -> None:
         try:

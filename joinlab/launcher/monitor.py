@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import os
 import select
-import signal
 import socket
 import sys
 import time
@@ -50,8 +49,8 @@ LIMIT_NS = 5_000_000_000
 """A call whose group's timeout has passed for this long is not ended by it."""
 BEGIN_S = 30.0
 """Ranks that are not started by then never will be: someone has stopped the fork server."""
-ANSWER_S = 5.0
-"""Time for the run's keeper to end all processes, before we take it for stopped; and once more after waking it."""
+ANSWER_S = 10.0
+"""Time for the run's keeper to end all processes."""
 
 
 @dataclass
@@ -74,7 +73,6 @@ class Watch:
         self.files = RunFiles(self.folder, len(self.counts), self.origin_ns, self.listener)
         self.logs = self.files.logs
         self.pids: dict[int, int] = {}  # by rank, once they are started
-        self.keeper = 0
         self.statuses: dict[int, int] = {}  # by rank, once its process has ended
         self.verdict: dict[int, Ending] = {}
         self.cut_short = ""  # why we ended the run, if we did
@@ -155,7 +153,6 @@ class Watch:
             if "trouble" in message:
                 raise LaunchError(f"rank {message['rank']} {message['trouble']}")
             if "pids" in message:
-                self.keeper = message["keeper"]
                 self.pids = {int(rank): pid for rank, pid in message["pids"].items()}
             elif "rank" in message:
                 self.statuses[message["rank"]] = message["status"]
@@ -164,21 +161,15 @@ class Watch:
     def _end(self, link: socket.socket) -> None:
         """Have all that still lives killed, and wait until it is gone, for a bounded time."""
         link.sendall(b"kill\n")
-        for wake in (False, True):
-            if wake:  # someone has stopped them
-                self.server.wake()
-                if self.keeper:
-                    with suppress(ProcessLookupError):
-                        os.kill(self.keeper, signal.SIGCONT)
-            give_up = time.monotonic() + ANSWER_S
-            while (left := give_up - time.monotonic()) > 0:
-                self._hear(link, left)
-                if len(self.statuses) == len(self.counts):
-                    return
+        give_up = time.monotonic() + ANSWER_S
+        while (left := give_up - time.monotonic()) > 0:
+            self._hear(link, left)
+            if len(self.statuses) == len(self.counts):
+                return
         self.server.close(kill=True)
         raise LaunchError(
-            f"the process that ranks are forked from did not answer for {2 * ANSWER_S:g} s, so it was killed; call "
-            "launch again"
+            f"the process that ranks are forked from did not answer for {ANSWER_S:g} s, so it was killed; call launch "
+            "again"
         )
 
     # ---------------------------------------------------------------- verdicts
