@@ -207,6 +207,9 @@ FROM_TEXT = "text"
 FIRST_FAILED = "torchrun: the first that failed"
 """In the text of an ending: torchrun named the rank as the root cause."""
 
+STUCK = "its NCCL watchdog made no progress for"
+"""Of a rank in pasted text: a call of CUDA or NCCL did not return there."""
+
 UNTOLD = "no line says how it ended"
 """The text of an ending that pasted text leaves out."""
 

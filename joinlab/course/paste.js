@@ -9,8 +9,8 @@ function tell(text, tables) {
   const missing = range(told.size).filter((rank) => !told.ranks.has(rank));
   if (!told.ranks.size) return { headline: "", more: [] };
   const say = sayer(tables.sentences);
-  const headline = failed(told, tables, say) || parted(told, tables, say) || victims(told, tables, say)
-    || stood(told, tables, say) || alike(told, say);
+  const headline = failed(told, tables, say) || parted(told, tables, say) || still(told, tables, say)
+    || victims(told, tables, say) || stood(told, tables, say) || alike(told, say);
   const notes = told.notes.size ? ` (${[...told.notes].sort().join("; ")})` : "";
   const of = `text of ${told.sources.join(", ")}${notes}`;
   const reach = say("reach", { of }) + (missing.length ? say("missing", { who: who(missing) }) : "");
@@ -25,7 +25,7 @@ function read(text, tables) {
     .map((one) => ({ ...one.groups, at: one.index, all: one[0] }));
   const op = (name) => tables.ops[name.toLowerCase().replace(new RegExp(tables.noise, "g"), "")];
   const told = { calls: new Map(), progress: {}, sizes: {}, names: {}, raised: {}, ended: {}, stands: {},
-    late: new Set(), ranks: new Set(), sources: [], notes: new Set(), size: 0 };
+    late: new Set(), named: new Set(), ranks: new Set(), sources: [], notes: new Set(), size: 0 };
   const call = (group, rank, number, name, shape, error) => {
     const key = [group, rank, number].join();
     if (op(name) && rank < tables.most_ranks && !told.calls.has(key)) {
@@ -57,7 +57,9 @@ function read(text, tables) {
         call(group, rank, Number(one.number), one.op, one.count && [Number(one.count)]);
         told.ended[rank] = "NCCL's watchdog gave up";
       }
-      return lines.length + timeouts.length;
+      const still = all("stuck", text);
+      for (const one of still) told.ended[jobRank(one) ?? one.rank] ??= `${tables.stuck} ${one.seconds} s`;
+      return lines.length + timeouts.length + still.length;
     },
     "TORCH_DISTRIBUTED_DEBUG=DETAIL": () => all("print", text).map((one) => {
       const number = one.number ? Number(one.number) + 1 : 0;
@@ -142,6 +144,7 @@ function read(text, tables) {
       for (const line of text.split("\n")) {
         const one = all("prefix", line)[0], dumped = all("process", line)[0];
         if (dumped) process = dumped.local;
+        if (one?.rank) told.named.add(Number(one.rank));
         const rank = one?.rank || one?.local || one?.task || process;
         if (rank) (lines[rank] ??= []).push(one ? line.slice(one.all.length) : line);
         const within = (one?.local && line.includes("Traceback")) || (dumped && process);
@@ -186,6 +189,7 @@ function finish(told, tables) {
   const enqueued = Object.values(told.progress).flatMap(Object.keys);
   const all = [...told.rows.map((row) => row.rank), ...enqueued, ...told.late, ...told.ranks,
     ...Object.keys(told.raised), ...Object.keys(told.ended), ...Object.keys(told.stands)];
+  if (all.length) all.push(...told.named);
   told.ranks = new Set(all.map(Number).filter((rank) => rank < tables.most_ranks));
   told.size = Math.max(...[...told.ranks].map((rank) => rank + 1), ...Object.values(told.sizes), 0);
   told.ends = range(told.size).map((rank) => rank in told.raised
@@ -208,6 +212,8 @@ function failed(told, tables, say) {
 }
 
 const waited = (told, tables, rank) => tables.waited.some((words) => told.ends[rank].includes(words));
+const still = (told, tables, say) =>
+  errors(told, tables, say, "stuck", range(told.size).filter((rank) => told.ends[rank].includes(tables.stuck)));
 const victims = (told, tables, say) =>
   errors(told, tables, say, "victims", range(told.size).filter((rank) => waited(told, tables, rank)));
 
@@ -326,7 +332,7 @@ function enqueued(told, say) {
       found.set(count, [...(found.get(count) ?? []), Number(rank)]);
     }
     return found.size < 2 ? "" : listing([...found].map(([count, ranks]) =>
-      say("enqueued", { who: who(ranks), number: commas(count) })));
+      say("enqueued", { who: who(ranks), number: `${commas(count)} call${count === 1 ? "" : "s"}` })));
   }).filter(Boolean);
 }
 

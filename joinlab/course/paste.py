@@ -17,6 +17,7 @@ from joinlab.ops import Op
 from joinlab.program.labels import LIBRARY
 from joinlab.recorder.rank_log import MOST_RANKS
 from joinlab.story.forms import pasted
+from joinlab.timeline import STUCK
 
 
 def tables() -> dict[str, Any]:
@@ -30,6 +31,7 @@ def tables() -> dict[str, Any]:
         "waited": pasted.WAITED,
         "same_size": pasted.SAME_SIZE,
         "not_met": text.NOT_MET,
+        "stuck": STUCK,
         "library": LIBRARY,
         "most_ranks": MOST_RANKS,
     }

@@ -34,7 +34,7 @@ from joinlab.importers.job import NOTHING_RECORDED
 from joinlab.ops import POINT_TO_POINT, CallRow, Op, Stood
 from joinlab.program.labels import Frame
 from joinlab.recorder.rank_log import MOST_RANKS
-from joinlab.timeline import FIRST_FAILED, FROM_TEXT, UNTOLD, Ending, EndKind, Meta, Timeline, timeline_from_rows
+from joinlab.timeline import FIRST_FAILED, FROM_TEXT, STUCK, UNTOLD, Ending, EndKind, Meta, Timeline, timeline_from_rows
 
 MOST_BYTES = 1 << 28
 DEFAULT_GROUP = "0"
@@ -43,13 +43,14 @@ NOT_MET = "RuntimeError: Detected mismatch between collectives on ranks."
 """How DETAIL's error begins."""
 
 PATTERNS: Mapping[str, str] = {
-    "timeout": r"\[Rank (?P<rank>\d+)\] Watchdog caught collective operation timeout:\s+WorkNCCL\(SeqNum="
+    "timeout": r"\[Rank (?P<rank>\d+)\]\s+Watchdog\s+caught\s+collective\s+operation\s+timeout:\s+WorkNCCL\(SeqNum="
     r"(?P<number>\d+),\s+OpType=(?P<op>\w+)(?=[,)])(?:,\s+NumelIn=(?P<count>\d+)(?=,))?(?:[^()\[]{0,60}Timeout\(ms\)=(?P<ms>\d+)\))?",
     "progress": r"\[PG (?:ID )?(?P<id>\d+)(?: PG GUID (?P<guid>[^\s(]+))? ?(?:\((?P<words>[^)]*)\))? "
     r"Rank (?P<rank>\d+)\]"
     r"(?:(?!\[PG )[\s\S]){0,200}?(?:at(?: NCCL)? work(?: sequence id)?: (?P<work>\d+))?(?:(?!\[PG )[\s\S]){0,60}?"
-    r"last\s+enqueued\s+(?:NCCL )?work: (?P<enqueued>\d+),(?:\s+last\s+started\s+(?:NCCL )?work: -?\d+,)?"
-    r"\s+last\s+completed\s+(?:NCCL )?work: (?P<completed>\d+)",
+    r"last\s+enqueued\s+(?:NCCL\s+)?work:\s+(?P<enqueued>\d+),(?:\s+last\s+started\s+(?:NCCL\s+)?work:\s+-?\d+,)?"
+    r"\s+last\s+completed\s+(?:NCCL\s+)?work:\s+(?P<completed>\d+)",
+    "stuck": r"\[PG [^\]]*Rank (?P<rank>\d+)\][^\n]*watchdog got stuck for (?P<seconds>\d+) seconds",
     "print": r"Rank (?P<rank>\d+) is running(?: inconsistent)? collective:\s+CollectiveFingerPrint\("
     r"(?:SequenceNumber=(?P<number>\d+), ?)?OpType=(?P<op>\w+)"
     r"(?:,\s+TensorShape=\[(?P<shape>[\d, ]*)\])?(?:,\s+TensorDtypes=(?P<dtype>\w+))?",
@@ -161,6 +162,7 @@ class Told:
     ended     what ended the process
     late      it did not come to a monitored barrier
     seen      a line is of it, whatever it says
+    named     a line has torch's prefix of it, in a text that may say nothing
     stands    the frames of the main thread, innermost first
     sources   the kinds of lines that said anything
     notes     what the text leaves open about its own ranks
@@ -175,6 +177,7 @@ class Told:
     stands: dict[int, tuple[Frame, ...]] = field(default_factory=dict)
     late: set[int] = field(default_factory=set)
     seen: set[int] = field(default_factory=set)
+    named: set[int] = field(default_factory=set)
     sources: list[str] = field(default_factory=list)
     notes: set[str] = field(default_factory=set)
     backend: str = "nccl"
@@ -197,6 +200,8 @@ class Told:
 
     def _watchdog(self, text: str) -> bool:
         group_of: dict[tuple[int, int], str] = {}
+        for found in (still := list(_FIND["stuck"].finditer(text))):
+            self.ended[_whose(text, found)] = f"{STUCK} {found['seconds']} s"
         for found in _FIND["progress"].finditer(text):
             own, rank = int(found["rank"]), _whose(text, found)
             group = found["guid"] or found["id"]
@@ -208,7 +213,7 @@ class Told:
             if enqueued >= completed:  # else sends were counted, too
                 self.progress[group][rank] = enqueued, completed
             group_of[rank, int(found["work"] or completed + 1)] = group
-        some = bool(group_of)
+        some = bool(group_of or still)
         for found in _FIND["timeout"].finditer(text):
             some, rank, number = True, _whose(text, found), int(found["number"])
             group = group_of.get((rank, number), DEFAULT_GROUP)
@@ -350,6 +355,7 @@ class Told:
         for line in text.split("\n"):
             found = _FIND["prefix"].match(line)
             process = dumped["local"] if (dumped := _FIND["process"].match(line)) else process
+            self.named |= {int(found["rank"])} if found and found["rank"] else set()
             named = (found and (found["rank"] or found["local"] or found["task"])) or process
             if rank is not None or named:
                 lines[int(named or 0) if rank is None else rank].append(line[found.end() :] if found else line)
@@ -385,6 +391,7 @@ class Told:
                 f"cannot open {where}: it holds nothing that says what a rank did. Lines that do: NCCL's watchdog's, "
                 "TORCH_DISTRIBUTED_DEBUG=DETAIL's, NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=COLL, torchrun's report."
             )
+        ranks |= {rank for rank in self.named if rank < MOST_RANKS}
         notes = f" ({'; '.join(sorted(self.notes))})" * bool(self.notes)
         size = max([max(ranks) + 1, *self.sizes.values()])
         groups = self._groups(size)

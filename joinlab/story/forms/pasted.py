@@ -20,11 +20,12 @@ from joinlab.story.forms.standing import Standing
 from joinlab.story.lines import Line, LineKind, Piece, SourceLine
 from joinlab.story.scene import Scene
 from joinlab.story.words import Text, listing, noun, sides, who
-from joinlab.timeline import FIRST_FAILED, FROM_TEXT, UNTOLD, CallRow, EndKind
+from joinlab.timeline import FIRST_FAILED, FROM_TEXT, STUCK, UNTOLD, CallRow, EndKind
 
 SENTENCES: Mapping[str, str] = {
     "failed": "{who} failed first: {text}",
     "raised": "{who} raised {text}",
+    "stuck": "{who} stood still, perhaps in a call of CUDA or NCCL: {text}",
     "others": "{who} raised other errors",
     "stood": "{who} stood in {text}",
     "elsewhere": "{who} stood elsewhere",
@@ -37,7 +38,7 @@ SENTENCES: Mapping[str, str] = {
     "victims": "{who} waited for another rank, which the text does not name: {text}",
     "alike": "{who} issued the same calls, {number} of them, as far as the text reaches",
     "silent": "the text names no collective of {who}",
-    "enqueued": "{who} had enqueued {number} calls",
+    "enqueued": "{who} had enqueued {number}",
     "reach": "this was read from {of}. What it leaves out is not known",
     "missing": "; no line is of {who}",
 }
@@ -70,7 +71,8 @@ def find(scene: Scene) -> tuple[Line, ...]:
         return ()
     rows = scene.timeline.rows("calls")
     open_ = [row for row in rows if row["completed_ns"] is None]
-    headline = _failed(scene) or _parted(scene, open_) or _victims(scene)
+    still = [rank for rank, end in enumerate(scene.ends) if STUCK in end.text]
+    headline = _failed(scene) or _parted(scene, open_) or _said(scene, "stuck", still) or _victims(scene)
     headline = headline or (_stood(scene) if not rows else None) or _alike(scene, rows)
     reach = Line(LineKind.NOTE, "text_reach", _missing(scene), facts={"of": scene.meta.get("program", "text")})
     return (headline, *_beyond(scene, open_), reach)
@@ -239,7 +241,8 @@ def _each(line: Line, name: str) -> Text:
     same = len(set(numbers)) == 1 and name == "differ"
     for at, number in enumerate(numbers):
         call = _call(line, at, not same) if line.calls else ""
-        found.append(_fill(name, who=who(sides(line)[at]), call=call, number=f"{number:,}" if number else ""))
+        count = f"{number or 0:,} call{'s' * (number != 1)}"
+        found.append(_fill(name, who=who(sides(line)[at]), call=call, number=count))
     tail = f", as call {numbers[0]:,}." if same and numbers[0] else "."
     return (*listing(found), Piece(tail))
 
@@ -277,7 +280,7 @@ def _words(write: Callable[..., Text], *names: str) -> dict[str, Callable[[Line]
 
 
 WORDS: Mapping[str, Callable[[Line], Text]] = {
-    **_words(_errors, "failed", "raised", "victims", "stood"),
+    **_words(_errors, "failed", "raised", "stuck", "victims", "stood"),
     **_words(_each, "differ", "apart", "last", "enqueued"),
     **_words(_waiting, "behind", "waits"),
     **_words(_all, "alike", "silent"),
