@@ -36,13 +36,19 @@ def without_versions(timeline: Timeline) -> dict[str, object]:
     return {**timeline.meta, "versions": None}
 
 
+def unquoted(output: tuple[str, ...]) -> list[list[str]]:
+    """Without the source in tracebacks: each Python quotes more of it."""
+    return [[line for line in text.splitlines() if not line.startswith("    ")] for text in output]
+
+
 @pytest.mark.parametrize(("backend", "era"), recorded.FILES)
 @pytest.mark.parametrize("case", cases.CASES)
 def test_a_sample_of_what_ships_is_what_the_emulator_says(case, backend, era):
     for inputs in ((5, 6), (case, 8 - case), (8, 8), (0, 1)):
         fresh, found = emulated(case, inputs, backend, era), recorded.recorded(case, inputs, backend, era)
         assert found.calls.equals(fresh.calls) and found.spans.equals(fresh.spans)
-        assert (found.ends, found.output, found.returns) == (fresh.ends, fresh.output, fresh.returns)
+        assert (found.ends, found.returns) == (fresh.ends, fresh.returns)
+        assert unquoted(found.output) == unquoted(fresh.output)
         assert without_versions(found) == without_versions(fresh)
 
 
