@@ -173,26 +173,6 @@ def test_a_group_that_meta_does_not_name_is_matched_all_the_same():
     ]
 
 
-def test_no_calls_make_no_slots():
-    timeline = Writer().timeline([DONE, DONE])
-    assert match(timeline) == ()
-
-
-@given(st.lists(st.lists(st.sampled_from(["0", "a", "b"]), max_size=8), min_size=2, max_size=4))
-def test_every_call_is_in_exactly_one_slot_and_the_order_of_a_group_is_kept(lanes):
-    writer = Writer(len(lanes), groups={name: list(range(len(lanes))) for name in ("0", "a", "b")})
-    for rank, lane in enumerate(lanes):
-        for group in lane:
-            writer.call(rank, "all_reduce", group=group)
-    timeline = writer.timeline([DONE] * len(lanes))
-    slots = match(timeline)
-    placed = sorted((rank, slot.group, seq) for slot in slots for rank, seq in slot.calls.items())
-    assert placed == sorted(timeline.calls.select("rank", "group", "seq").rows())
-    for group in ("0", "a", "b"):
-        seqs = [{*slot.calls.values()} for slot in slots if slot.group == group]
-        assert seqs == [{at} for at in range(len(seqs))]
-
-
 @given(st.lists(st.sampled_from(["0", "a", "b"]), max_size=10), st.integers(2, 4))
 def test_ranks_that_agree_keep_their_order_of_issue(program, size):
     writer = Writer(size, groups={name: list(range(size)) for name in ("0", "a", "b")})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -172,12 +171,6 @@ def test_a_rank_that_ended_is_named_with_its_ending() -> None:
     assert told(found).splitlines()[0].endswith("but it has finished.")
 
 
-def test_calls_of_different_kinds_in_one_place_are_named() -> None:
-    found = who_waits(case_timeline(4, n=2))
-    assert found.ranks == ()
-    assert "the ranks issued different calls: rank 0 all_reduce; rank 1 barrier" in told(found)
-
-
 @pytest.mark.parametrize("case", [1, 6])
 def test_nobody_is_blamed_in_a_run_that_finished(case: int) -> None:
     found = who_waits(case_timeline(case, n=2))
@@ -212,8 +205,5 @@ def test_of_a_rank_that_raised_nothing_is_supposed() -> None:
 
 
 def test_a_rank_without_a_record_is_told_as_such() -> None:
-    writer = Writer(2)
-    writer.call(0, "all_reduce", done=False)
-    timeline = writer.timeline([Ending(EndKind.UNKNOWN)] * 2, backend="nccl")
-    timeline = replace(timeline, meta={**timeline.meta, "missing_ranks": [1]})
+    timeline = hand_made([[call()], []], {}, missing_ranks=[1])
     assert diagnose(timeline).sentence.startswith("There is no record of rank 1; rank 0 waits in all-reduce, call 1")

@@ -42,11 +42,6 @@ def shown_html(text: str) -> str:
     return escape(shown(text))
 
 
-def upper(text: str) -> str:
-    """The text with a capital letter in front; the rest stays as it is."""
-    return text[:1].upper() + text[1:]
-
-
 def file_name(file: str) -> str:
     """A file without its folders; the code of a notebook's cell by the cell's number, "In [2]".
 

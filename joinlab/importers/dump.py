@@ -96,7 +96,6 @@ DTYPES: Mapping[str, str] = {
 }
 """c10::ScalarType's names (torch/headeronly/core/ScalarType.h) that torch spells otherwise; the rest in lower case."""
 
-_REDUCING = frozenset({Op.ALL_REDUCE, Op.REDUCE, Op.REDUCE_SCATTER})
 _NAME = re.compile(r"(?:(?P<backend>\w+):)?(?P<op>\w+)(?: (?P<own>\d+)(?:->|<-)(?P<peer>\d+))?$")
 _LAST_NUMBER = re.compile(r"(\d+)\D*$")
 
