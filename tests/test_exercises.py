@@ -1,7 +1,7 @@
 """joinlab.check: right answers pass, and every plausible wrong one is refused, whatever the seed, and told why.
 
 The known cases of a judge are the same for every seed and run first. So an answer that they refuse is refused by every
-check: that is what is tested here. `python -m tests.answers --seeds 1000` tests the same seed by seed.
+check: that is what is tested here.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -17,9 +18,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from torch.distributed.algorithms.join import Joinable
 
-import joinlab
 from joinlab.course import exercises, judges, solutions
 from joinlab.course import judge as judging
 from joinlab.course.exercises import EXERCISES, check, solution
@@ -27,14 +26,15 @@ from joinlab.course.judge import Judge
 from joinlab.emulator import scheduler
 from joinlab.launcher import apart
 from joinlab.launcher.forkclient import ForkServer
-from tests.answers import RIGHT, SOLVED, WRONG, fails, nothing, refusal, starters
+from tests.answers import SOLVED, fails, nothing, refusal, starters
 from tests.material.course import first, second, third  # noqa: F401
 from tests.material.course.basis import ANSWERS
 from tests.material.course.house import (
+    RIGHT,
+    WRONG,
     AfterTheCall,
     Hookless,
     Zero,
-    always_by_all,
     as_they_get_ready,
     first_of_the_last,
     in_one_number,
@@ -44,7 +44,7 @@ from tests.mutants import mutants
 
 @pytest.mark.parametrize("name", EXERCISES)
 def test_the_solution_is_right(name):
-    verdict = check(name, SOLVED[name], seed=0)
+    verdict = check(name, SOLVED[name])
     assert verdict, verdict.sentence
     assert str(verdict).startswith(f"✓ Right ({name})")
     judge, rng = EXERCISES[name].judge, random.Random(1)
@@ -100,23 +100,11 @@ def source_line(mutant: str) -> str:
     return Path(solutions.__file__).read_text("utf-8").splitlines()[number - 1]
 
 
-MUTATED = ("gather_list", "accumulate", "safe_loop", "gradient", "last_joiner", "in_order", "shadows")
-MUTATED += (
-    "ring_sum",
-    "even_out",
-    "in_step",
-    "as_float",
-    "mean_loss",
-    "report",
-    "stop_early",
-    "skip_bad",
-    "save_all",
-    "every_second",
-    "unused",
-)
+PARTS = {"small_ddp", "small_join", "hand_out", "buckets_of", "notify", "main_hook", "post_hook"}
+"""Exercises whose solutions are mutated part by part."""
 
 
-@pytest.mark.parametrize("name", MUTATED)
+@pytest.mark.parametrize("name", [name for name in EXERCISES if name not in PARTS])
 def test_every_mutant_of_a_solution_is_refused(name):
     survivors = [text for text, module in mutants(Path(solutions.__file__), name) if not refusal(name, module[name])]
     assert [text for text in survivors if not is_equivalent(text)] == []
@@ -176,7 +164,6 @@ def test_the_same_seed_draws_the_same_counts():
     draw = EXERCISES["last_joiner"].judge.draw
     assert draw(random.Random(3)) == draw(random.Random(3))
     assert len({draw(random.Random(seed)) for seed in range(8)}) > 1
-    assert check("gradient", always_by_all, seed=3) == check("gradient", always_by_all, seed=3)
 
 
 def test_what_is_no_function_is_said_to_be_none():
@@ -190,7 +177,7 @@ def test_an_unknown_exercise_names_those_that_there_are(ask):
 
 
 def test_a_verdict_shows_its_words_and_not_only_a_colour():
-    html = check("gradient", lambda *args: "<b>", seed=0)._repr_html_()
+    html = check("gradient", lambda *args: "<b>")._repr_html_()
     assert "Not yet" in html
     assert "<b>" not in html
 
@@ -199,13 +186,6 @@ def test_a_verdict_shows_its_words_and_not_only_a_colour():
 def test_a_solution_is_shown_to_those_who_ask(name):
     shown = solution(name)
     assert ("def " in repr(shown)) and shown._repr_markdown_().startswith("```python\n")
-    assert "def " not in EXERCISES[name].asked
-
-
-def test_joinables_are_what_pytorch_calls_so():
-    assert issubclass(solutions.Largest, Joinable)
-    assert exercises.TRIALS >= 4
-    assert joinlab.__version__
 
 
 # ---- 367 answers by a reader who tried to get by
@@ -245,11 +225,6 @@ def test_an_answer_that_exits_or_stands_still_takes_nobody_along(ends, monkeypat
     assert not right and said.startswith("with inputs=(3, 1, 3, 2)")
 
 
-def test_an_answer_that_is_slow_in_all_its_cases_is_ended(monkeypatch):
-    monkeypatch.setattr(exercises, "SECONDS_IN_ALL", 0.0)
-    assert "too slow" in exercises.judged("gradient", solutions.gradient, 0)[1]
-
-
 def test_what_a_judge_cannot_read_is_wrong_and_no_error(monkeypatch):
     def broken(answer, case):
         raise TypeError("unorderable")
@@ -261,6 +236,11 @@ def test_what_a_judge_cannot_read_is_wrong_and_no_error(monkeypatch):
 
 
 # ---- the process that can be killed
+
+
+def test_what_never_returns_is_ended_in_time():
+    with pytest.raises(apart.Lost, match="did not return within 0 s"):
+        apart.apart(signal.pause, name="it", seconds=0.1)
 
 
 def test_one_call_of_c_without_end_is_ended_and_its_line_is_told():

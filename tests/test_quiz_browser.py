@@ -69,7 +69,7 @@ def test_a_quiz_is_answered_by_keyboard_and_shows_the_run_only_then(opened):
 
 
 def test_every_question_of_the_course_is_shown_and_answered(opened):
-    """Every second one wrong; `python -m tests.course_in_lab` answers the others wrong, in their notebooks."""
+    """Every second one wrong."""
     asked = sorted(questions().values(), key=lambda one: one.notebook)
     numbers = sorted({one.notebook for one in asked})
     forget = "from joinlab.course import progress\nprogress.forget()"

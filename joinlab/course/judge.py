@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from joinlab.emulator.emulate import emulate
-from joinlab.errors import LaunchError, LaunchInterrupted
+from joinlab.errors import LaunchError
 from joinlab.story.judge import tell
 from joinlab.timeline import EndKind, Timeline
 
@@ -26,7 +26,7 @@ SECONDS = 5.0
 """Real seconds after which a run of an answer that computes without end is ended."""
 
 SECONDS_IN_ALL = 60.0
-"""Real seconds after which a check gives up between two cases: each run was slow."""
+"""Real seconds after which a check gives up, though each run ends: all are slow."""
 
 KEPT = 64
 """How many cases a judge remembers what PyTorch made of: every check of a session runs the known ones again."""
@@ -62,8 +62,6 @@ def run(program: Callable[[int, Any], Any], counts: Sequence[int], given: str, *
     """Emulate a program in which every rank should finish; raises Wrong, with who did not and why, if one does not."""
     try:
         timeline = emulate(program, counts, timeout=SECONDS, **options)
-    except LaunchInterrupted:
-        raise  # the user stopped the check
     except LaunchError as error:
         raise Wrong(f"with {given}: {error}") from None
     for rank, end in enumerate(timeline.ends):
