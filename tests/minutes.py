@@ -62,7 +62,7 @@ def timed(path: Path) -> Iterator[Cell]:
             work = PER_CODE_LINE * lines(text) + PER_CELL * (at > 1) + PER_QUESTION * len(asked) + read / WORDS_A_MINUTE
             exercise = (re.findall(r'joinlab\.check\("(\w+)"', text) or [""])[0]
             if exercise:
-                shown = EXERCISES[exercise].shown
+                shown = EXERCISES[exercise].shown or (exercise,)
                 new = {
                     line for name in shown for line in _lines_of(inspect.getsource(getattr(solutions, name)))
                 } - given
