@@ -6,6 +6,7 @@ it. Here the process is forked from the launcher's fork server, kept from one ca
 
 from __future__ import annotations
 
+import atexit
 import base64
 import faulthandler
 import json
@@ -69,6 +70,12 @@ def apart(function: Callable[..., Any], *arguments: Any, name: str, seconds: flo
 
 
 _kept: socket.socket | None = None
+
+
+@atexit.register
+def _leave() -> None:
+    if _kept is not None:
+        _kept.close()
 
 
 def _sent(request: dict[str, Any]) -> socket.socket:
