@@ -77,7 +77,7 @@ def test_a_bench_leaves_its_picture():
     made = joinlab.bench(case=1, inputs=(1, 2))
     _, (still, view) = shown(made)
     assert stills.AGAIN in still["text/html"] and len(drawn(still)) == 1
-    assert f'data-view="{made.view._still}"' in still["text/html"] and view[WIDGET]["model_id"] == made.widget.model_id
+    assert f'data-view="{made._still}"' in still["text/html"] and view[WIDGET]["model_id"] == made.model_id
     made.close()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from joinlab.notebook.engines import ENGINES
-from joinlab.notebook.predictions import WORDS, Score, blank, score, tally, word
+from joinlab.notebook.predictions import WORDS, Score, score, tally, word
 from joinlab.timeline import Ending, timeline_from_rows
 
 
@@ -36,9 +36,3 @@ def test_a_score_counts_only_what_could_be_right():
     )
     assert found.right == (True, False, False)
     assert tally([found, found]) == (2, 4)
-
-
-def test_a_blank_tells_nothing_but_what_will_be_run():
-    made = blank("mine", {"file": "f.py", "first_line": 1, "text": "pass"}, (1, 2), ENGINES["launched gloo"])
-    assert made.calls.is_empty() and made.spans.is_empty() and made.output == ("", "")
-    assert made.meta["inputs"] == [1, 2] and made.meta["engine"] == "not run yet"

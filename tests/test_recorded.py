@@ -80,12 +80,12 @@ def test_a_fresh_kernel_draws_and_follows_its_sliders_before_torch_is_there():
     shown = in_a_fresh_kernel(
         "bench = joinlab.bench()\n"
         "print(bench.loading, [str(end) for end in bench.timeline.ends])\n"
-        "for bench.view.counts, bench.view.case, bench.view.engine in (\n"
+        "for bench.counts, bench.case, bench.engine in (\n"
         "    ([2, 3], 2, 'emulated nccl'), ([8, 0], 6, 'emulated gloo'), ([1, 1], 1, 'emulated nccl 1.9')):\n"
-        "    print(bench.loading, bench.timeline.meta['inputs'], bench.timeline.meta['backend'], bench.view.covered)\n"
+        "    print(bench.loading, bench.timeline.meta['inputs'], bench.timeline.meta['backend'], bench.covered)\n"
         "while bench.loading:\n"
         "    await asyncio.sleep(0.01)\n"
-        "print(bench.view.status['text'] == '', 'torch' in sys.modules, bench.timeline.meta['inputs'])"
+        "print(bench.status['text'] == '', 'torch' in sys.modules, bench.timeline.meta['inputs'])"
     )
     assert shown.splitlines() == [
         "True ['finished', 'hung (proven)']",
@@ -96,21 +96,18 @@ def test_a_fresh_kernel_draws_and_follows_its_sliders_before_torch_is_there():
     ]
 
 
-def test_what_needs_torch_waits_its_turn_and_so_does_a_comparison():
+def test_what_needs_torch_waits_its_turn_and_what_is_shown_stays():
     shown = in_a_fresh_kernel(
         "bench = joinlab.bench()\n"
-        "bench.view.counts = [2, 3, 3]\n"
-        "print(bench.loading, bench.view.covered, bench.view.status['text'])\n"
-        "bench.view.set_state({'comparing': True})\n"
-        "print(bench.comparison, bench.view.status['text'])\n"
+        "bench.counts = [2, 3, 3]\n"
+        "print(bench.loading, bench.covered, bench._seen.meta['inputs'], bench.status['text'])\n"
         "while bench.loading:\n"
         "    await asyncio.sleep(0.01)\n"
-        "print(bench.timeline.meta['inputs'], bench.view.covered, bench.comparison.left.timeline is bench.timeline)"
+        "print(bench.timeline.meta['inputs'], bench.covered)"
     )
     assert shown.splitlines() == [
-        "True [0, 1, 2] Loading PyTorch …; inputs (2, 3, 3) are next.",
-        "None Loading PyTorch …; inputs (2, 3, 3) are next, and kept to compare with.",
-        "[2, 3, 3] [] True",
+        "True [] [5, 6] Loading PyTorch …; inputs (2, 3, 3) are next.",
+        "[2, 3, 3] []",
     ]
 
 
@@ -135,7 +132,7 @@ def test_where_torch_is_loaded_nothing_is_recorded():
 def test_what_was_not_recorded_is_covered_until_torch_is_there(options):
     shown = in_a_fresh_kernel(
         f"bench = joinlab.bench(**{options!r})\n"
-        "print(bench.loading, len(bench.view.covered) == len(bench.counts), bench.view.timeline.calls.height)"
+        "print(bench.loading, len(bench.covered) == len(bench.counts), bench._seen.calls.height)"
     )
     assert shown == "True True 0"
 

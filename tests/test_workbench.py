@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import sys
 import threading
-import time
 import types
 from typing import Any
 
@@ -19,9 +18,8 @@ from joinlab.emulator import emulate as emulator
 from joinlab.errors import LaunchInterrupted, ProgramError
 from joinlab.launcher import launcher
 from joinlab.notebook import bench as workbench
-from joinlab.notebook import session
-from joinlab.notebook.bench import Bench, bench
-from joinlab.notebook.output import LINES, Output
+from joinlab.notebook import settings
+from joinlab.notebook.bench import LINES, Bench, bench
 from joinlab.timeline import Ending, EndKind, timeline_from_rows
 from tests.leftovers import assert_nothing_left
 
@@ -53,17 +51,17 @@ def on_the_wire(made: Bench) -> str:
         for child in getattr(widget, "children", ()):
             walk(child)
 
-    walk(made.widget)
+    walk(made)
     return "\n".join(told)
 
 
 def press(made: Bench, **message: Any) -> None:
     """What the browser sends when something is pressed."""
-    made.view._handle_custom_msg(message, [])
+    made._handle_custom_msg(message, [])
 
 
 def status(made: Bench) -> str:
-    return made.view.status["text"]
+    return made.status["text"]
 
 
 # ---- emulated runs follow
@@ -72,30 +70,30 @@ def status(made: Bench) -> str:
 def test_a_bench_opens_with_case_4_emulated():
     made = bench()
     assert (made.case, made.counts, made.engine) == (4, (5, 6), "emulated nccl")
-    assert made.timeline is not None and made.view.timeline is made.timeline
+    assert made.timeline is not None and made.timeline is made.timeline
     assert [str(end) for end in made.timeline.ends] == ["finished", "hung (proven)"]
-    assert "Rank 0 has exhausted all 5" in made._output.widget.value
-    assert (made.view.go, made.view.launches, made.view.can_compare) == ("", False, True)
+    assert "Rank 0 has exhausted all 5" in made.printed[0][1]
+    assert (made.go, made.launches, made.covered) == ("", False, [])
 
 
 def test_the_first_mismatch_is_selected():
     made = bench()
-    assert set(made.view.calls["origin"].to_list()) == {
+    assert set(made.calls["origin"].to_list()) == {
         "all-reduce (join() _get_num_nonjoined_procs())",
         "all-reduce (barrier)",
     }
     made.counts = (5, 5)
-    assert made.view.selected is None
+    assert made.selected is None
 
 
 def test_a_slider_is_followed_at_once(emulated):
     made = bench(case=1)
-    made.view.counts = [5, 7]
-    assert made.timeline.meta["inputs"] == [5, 7] and made.view.timeline is made.timeline
-    made.view.counts = [5, 7, 1]
+    made.counts = [5, 7]
+    assert made.timeline.meta["inputs"] == [5, 7] and made.timeline is made.timeline
+    made.counts = [5, 7, 1]
     assert made.timeline.world_size == 3
-    made.view.case = 2
-    made.view.engine = "emulated gloo"
+    made.case = 2
+    made.engine = "emulated gloo"
     assert [asked[:3] for asked in emulated] == [
         ("case_1", (5, 6), "nccl"),
         ("case_1", (5, 7), "nccl"),
@@ -152,7 +150,7 @@ def test_several_changes_from_python_are_one_emulation(emulated):
 )
 def test_knobs_are_shown_where_they_matter(engine, case, byte, pad):
     made = bench(case=case, engine=engine, inputs=(1, 2))
-    assert ["barrier_value" in made.view.knobs, "pad" in made.view.knobs] == [byte, pad]
+    assert ["barrier_value" in made.knobs, "pad" in made.knobs] == [byte, pad]
 
 
 def test_the_knobs_reach_the_emulation():
@@ -173,11 +171,11 @@ def test_a_program_that_raises_shows_its_ending():
 
     made = bench(broken, inputs=(1, 1))
     assert [end.kind for end in made.timeline.ends] == [EndKind.RAISED] * 2
-    assert "no &lt;b&gt;" in made._output.widget.value
+    assert "no <b>" in made.printed[0][1]
 
 
 def test_a_program_that_never_ends_is_ended(monkeypatch):
-    monkeypatch.setattr(session, "EMULATION_S", 0.05)
+    monkeypatch.setattr(settings, "EMULATION_S", 0.05)
 
     def endless(rank, inputs):
         while True:
@@ -210,7 +208,7 @@ def test_what_the_bench_cannot_show_is_refused(options, message):
 def test_what_cannot_be_set_is_refused_and_nothing_changes():
     made = bench(case=1)
     before = made.timeline
-    for name, value in (("counts", (1, -1)), ("case", 9), ("engine", None), ("said", ("hangs", "hangs"))):
+    for name, value in (("counts", (1, -1)), ("case", 9), ("engine", "mpi"), ("said", ("hangs", "hangs"))):
         with pytest.raises(ProgramError):
             setattr(made, name, value)
     assert made.timeline is before and made.counts == (5, 6)
@@ -226,7 +224,7 @@ def test_an_interrupt_reaches_the_cell_but_not_a_control(monkeypatch):
     monkeypatch.setattr(emulator, "emulate", interrupt)
     with pytest.raises(KeyboardInterrupt):
         made.counts = (1, 2)
-    made.view.counts = [1, 3]
+    made.set_state({"counts": [1, 3]})
     assert "Interrupted" in status(made)
     monkeypatch.undo()
     made.counts = (1, 4)
@@ -259,23 +257,23 @@ def test_what_is_covered_has_not_been_sent():
 
 def test_a_prediction_is_judged_and_every_change_covers_again():
     made = bench(predict=True)
-    assert not made.view.can_go and "Predict first" in status(made)
-    made.view.said = ["finishes", ""]
+    assert not made.can_go and "Predict first" in status(made)
+    made.said = ["finishes", ""]
     with pytest.raises(ProgramError, match="say of each rank"):
         made.run()
     assert made.timeline is None and made.covered
-    made.view.said = ["finishes", "raises"]
-    assert made.view.can_go and made.view.go == "Show"
+    made.said = ["finishes", "raises"]
+    assert made.can_go and made.go == "Show"
     press(made, press="go")
-    assert not made.covered and made.view.covered == [] and made.timeline is not None
+    assert not made.covered and made.covered == [] and made.timeline is not None
     (found,) = made.scores
     assert (found.said, found.ended, found.right) == (("finishes", "raises"), ("finishes", "hangs"), (True, False))
-    assert made.view.results == ["✓ it finishes", "✗ it hangs"]
+    assert made.results == ("✓ it finishes", "✗ it hangs")
     assert "1 of 2 right" in status(made)
     for name, value in (("counts", (1, 1)), ("case", 2), ("engine", "emulated gloo"), ("pad", 1)):
         setattr(made, name, value)
-        assert made.covered and made.timeline is None and made.said == ("", "") and made.view.results == []
-        assert made.view.covered == [0, 1] and made.view.timeline.calls.height == 0
+        assert made.covered and made.timeline is None and made.said == ("", "") and made.results == ()
+        assert made.covered == [0, 1] and made._seen.calls.height == 0
         made.said = ("finishes", "finishes")
         made.run()
     assert len(made.scores) == 5
@@ -285,14 +283,14 @@ def test_the_cover_holds_what_is_selected_and_compared_too():
     made = bench(predict=True, case=1, inputs=(1, 2))
     made.said = ("finishes", "finishes")
     made.run()
-    made.view.selected = 3
+    made.selected = 3
     made.keep()
-    assert made.view.comparison is not None
+    assert made.comparison is not None
     made.counts = (1, 3)
-    assert made.view.selected is None and made.view.comparison is None
+    assert made.selected is None and made.comparison is None
     made.said = ("finishes", "finishes")
     made.run()
-    assert "They part" in made.view.comparison.sentence
+    assert "They part" in made.comparison.sentence
 
 
 def test_said_can_be_only_one_of_three_words():
@@ -308,8 +306,8 @@ def test_said_can_be_only_one_of_three_words():
 
 def test_a_launched_case_4_shows_its_proven_hang():
     made = bench(engine="launched gloo", inputs=(1, 2))
-    assert made.timeline is None and made.view.timeline.calls.height == 0
-    assert (made.view.go, made.view.launches) == ("▶ Run", True)
+    assert made.timeline is None and made._seen.calls.height == 0
+    assert (made.go, made.launches) == ("▶ Run", True)
     assert "Not run yet" in status(made)
     timeline = made.run()
     assert made.timeline is timeline and [str(end) for end in timeline.ends] == ["hung (proven)"] * 2
@@ -326,18 +324,16 @@ def test_a_run_under_way_prints_and_is_stopped_midway():
 
     made = bench(patient, inputs=(1, 1), engine="launched gloo")
     heard = threading.Event()
-    made._output.widget.observe(
-        lambda change: heard.set() if "rank 1 &lt;waits&gt;" in change["new"] else None, "value"
-    )
+    made.observe(lambda change: heard.set() if (1, "rank 1 <waits>") in change["new"] else None, "printed")
     press(made, press="go")
-    assert made.running and made.view.busy and not made.view.can_go
+    assert made.running and made.running and not made.can_go
     press(made, press="go")  # a second click changes nothing
     with pytest.raises(ProgramError, match="under way"):
         made.counts = (2, 2)
     assert heard.wait(100)
     assert "Running" in status(made) and made.timeline is None
     made.stop()
-    assert not made.running and not made.view.busy
+    assert not made.running and not made.running
     assert [(end.kind, end.text) for end in made.timeline.ends] == [(EndKind.KILLED, "stopped on request")] * 2
     made.stop()
     assert_nothing_left()
@@ -367,7 +363,7 @@ def test_a_stopped_run_is_not_counted_as_a_prediction(monkeypatch):
     made = bench(predict=True, engine="launched gloo")
     made.said = ("hangs", "finishes")
     made.run()
-    assert made.view.results == ["we ended it: not counted", "✓ it finishes"]
+    assert made.results == ("we ended it: not counted", "✓ it finishes")
     assert "1 of 1 right" in status(made)
 
 
@@ -387,8 +383,8 @@ def test_a_launch_that_fails_says_why_and_the_bench_lives_on(monkeypatch):
 def test_what_a_machine_lacks_is_said_and_cannot_be_started(monkeypatch):
     monkeypatch.setattr(workbench, "missing", lambda one, ranks: "No GPU." if one.name == "launched nccl" else "")
     made = bench(engine="launched nccl")
-    assert "No GPU." in status(made) and not made.view.can_go
-    assert {"name": "launched nccl", "label": "▶ really, on NCCL", "missing": "No GPU."} in made.view.engines
+    assert "No GPU." in status(made) and not made.can_go
+    assert {"name": "launched nccl", "label": "▶ really, on NCCL", "missing": "No GPU."} in made.engines
     with pytest.raises(ProgramError, match="No GPU"):
         made.run()
 
@@ -399,12 +395,12 @@ def test_what_a_machine_lacks_is_said_and_cannot_be_started(monkeypatch):
 def test_what_is_kept_stands_below_what_comes_next():
     made = bench(case=4, inputs=(2, 3), engine="emulated nccl 1.9")
     old = made.timeline
-    made.view.comparing = True
-    assert made.view.beside is old and made.view.comparison.parting is None
+    press(made, press="compare")
+    assert made.beside is old and made.comparison.parting is None
     made.engine = "emulated nccl"
-    assert made.view.beside is old and made.view.comparison.parting is not None
+    assert made.beside is old and made.comparison.parting is not None
     made.keep()
-    assert made.view.beside is None and made.view.comparison is None
+    assert made.beside is None and made.comparison is None
 
 
 def told(made: joinlab.View) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -447,7 +443,7 @@ def waiting(monkeypatch, cell: str, run: str) -> Bench:
     in_cell(monkeypatch, cell, run)
     made = bench(patient, inputs=(1, 1), engine="launched gloo")
     heard = threading.Event()
-    made._output.widget.observe(lambda change: heard.set() if change["new"].count("here") == 2 else None, "value")
+    made.observe(lambda change: heard.set() if len(change["new"]) == 2 else None, "printed")
     made.start()
     assert heard.wait(100) and made.running  # both ranks have said so
     return made
@@ -471,12 +467,24 @@ def test_a_cell_that_runs_again_stops_what_its_old_bench_launched(monkeypatch):
     assert_nothing_left()
 
 
-@pytest.mark.parametrize("close", [Bench.close, lambda made: made.widget.close()], ids=["bench", "widget"])
-def test_a_bench_that_is_closed_stops_what_it_launched(monkeypatch, close):
+def test_a_cell_that_runs_again_begins_with_what_its_bench_was_left_with(monkeypatch):
+    in_cell(monkeypatch, "left", "first")
+    one, other = bench(case=1), bench(case=1, engine="emulated nccl 1.9")
+    one.counts, one.engine = (2, 3, 1), "emulated gloo"
+    other.counts, other.barrier_value = (1, 1), 9
+    in_cell(monkeypatch, "another", "second")
+    assert bench(case=1).counts == (5, 6)
+    in_cell(monkeypatch, "left", "third")
+    again, also = bench(case=1), bench(case=1, engine="emulated nccl 1.9")
+    assert (again.counts, again.engine) == ((2, 3, 1), "emulated gloo")
+    assert again.timeline.meta["inputs"] == [2, 3, 1] and (also.counts, also.barrier_value) == ((1, 1), 9)
+    in_cell(monkeypatch, "left", "fourth")
+    assert bench(case=1, inputs=(4, 4)).counts == (4, 4)  # the cell's text asks for something else now
+
+
+def test_a_bench_that_is_closed_stops_what_it_launched(monkeypatch):
     made = waiting(monkeypatch, "one", "first")
-    thread = made._session._thread
-    close(made)
-    thread.join(30)
+    made.close()
     assert not made.running
     assert_nothing_left()
 
@@ -493,8 +501,8 @@ def test_two_benches_do_not_meet():
 def test_a_closed_bench_has_stopped_and_answers_no_more(emulated):
     made = bench(case=1)
     made.close()
-    assert made.widget.comm is None
-    made.view.counts = [1, 1]
+    assert made.comm is None
+    made.counts = [1, 1]
     assert len(emulated) == 1
 
 
@@ -503,36 +511,31 @@ def test_a_closed_bench_leaves_no_widget():
     before = set(known)
     made = bench(case=1)
     made.keep()  # compares
-    made._output.widget.value = "shown"
     assert set(known) > before
-    made.keep()
-    made.keep()
     made.close()
     assert set(known) == before
 
 
 def test_the_first_view_is_small_on_the_wire():
     made = bench(case=4)
-    sent = made.view.get_state().values()
+    sent = made.get_state().values()
     size = sum(len(one) if isinstance(one, bytes) else len(str(one)) for one in sent)
     assert 100_000 < size < 170_000  # the names of the traits, and of the widgets around, come on top
 
 
 def test_it_shows_itself_as_a_widget():
     made = bench(case=1)
-    assert "application/vnd.jupyter.widget-view+json" in made._repr_mimebundle_()
+    assert "application/vnd.jupyter.widget-view+json" in made._repr_mimebundle_()[0]
     assert repr(made).startswith("<Bench: case_1, inputs (5, 6), emulated nccl; <Timeline of 'case_1'")
 
 
 # ---- output
 
 
-def test_the_last_lines_of_a_rank_are_shown(monkeypatch):
-    output = Output()
-    for at in range(LINES + 5):
-        output(0, f"line {at}.")
-    monkeypatch.setattr(time, "monotonic", lambda: 1e9)
-    output.flush()
-    assert "line 204." in output.widget.value and "line 4." not in output.widget.value
-    output.clear()
-    assert output.widget.value == ""
+def test_the_last_lines_of_a_rank_are_shown():
+    def talks(rank, inputs):
+        for at in range(LINES + 5):
+            print(f"line {at}.")
+
+    made = bench(talks, inputs=(1,))
+    assert "line 204." in made.printed[0][1] and "line 4." not in made.printed[0][1]

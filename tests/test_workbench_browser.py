@@ -99,13 +99,13 @@ def test_positions_that_come_while_one_is_emulated_are_left_out(notebook):
     assert notebook.ask("holds.timeline is not None")  # torch is loaded
     notebook.tell(
         """holds._map.watched = False; holds._map.stop()  # it emulates, too
-moves, emulate = [], holds._session.emulate
+moves, emulate = [], holds._emulations.emulate
 
 def counted(setting, again=False):
     moves.append(setting.counts[0])
     return emulate(setting, again)
 
-holds._session.emulate = counted"""
+holds._emulations.emulate = counted"""
     )
     where.locator(".jl-stage").evaluate(
         """(stage) => { for (let n = 2; n <= 13; n++) stage.querySelector('.jl-dotrow').dispatchEvent(
@@ -204,7 +204,7 @@ def test_a_move_is_drawn_while_python_is_busy_and_python_then_says_the_same(note
     early = drawn(where), where.locator(".jl-headline").text_content()
     expect(where.locator('.jlm-grid [aria-selected="true"]')).to_have_attribute("data-cell", "2,2")
     notebook.page.evaluate(f"() => {kernel}.interrupt()")
-    notebook.wait_for("follows.view.shown", "1,emulated nccl,7,0,2,2")
+    notebook.wait_for("follows.shown", "1,emulated nccl,7,0,2,2")
     assert (drawn(where), where.locator(".jl-headline").text_content()) == early
     assert early[0] == Counter(notebook.ask("labels(follows.timeline)"))
 
@@ -227,7 +227,7 @@ def test_a_press_is_answered_before_python_does(notebook):
 
 def test_what_is_shown_can_be_saved(notebook):
     where = cell(notebook, FOLLOWS)
-    for what, begins in (("SVG", b"<svg"), ("CSV", b"rank,group"), ("PNG", b"\x89PNG")):
+    for what, begins in (("SVG", b"<svg"), ("PNG", b"\x89PNG")):
         with notebook.page.expect_download() as waited:
             press(notebook, where.get_by_role("button", name=what, exact=True), "Enter")
         assert Path(waited.value.path()).read_bytes().startswith(begins)

@@ -3,6 +3,12 @@
 Of another number of ranks there is no map. What is computed then is where a slider may go next: one input more or less
 of any rank, and once one has moved, of that rank.
 
+The pictures of what was computed go to the page before a slider asks for them, in parcels, since pictures that travel
+together share their words: 16 take 25 to 30 kB, where each alone takes 7. The page draws a move from what it has at
+once, while it tells Python; Python's answer says the same, and is then not drawn again. A picture is known by
+everything that it depends on (`Setting.key`). A program of the learner's own stays out: any cell may redefine what it
+calls.
+
 The emulator takes over torch.distributed for the whole process while it runs, so the map is computed in the kernel's
 own thread, between the messages that it gets: a slider waits for one emulation (20 to 30 ms) at most.
 """
@@ -16,23 +22,16 @@ from dataclasses import replace
 from typing import Any
 
 from joinlab.errors import JoinlabError
-from joinlab.notebook.ahead import MOST_BYTES, Ahead
-from joinlab.notebook.board import MAX_INPUTS
-from joinlab.notebook.session import Session, Setting
+from joinlab.notebook.settings import MAX_INPUTS, Emulations, Setting
 from joinlab.notebook.sweep import COUNTS, KINDS, Overall, overall_of
 from joinlab.notebook.view import packed
+from joinlab.picture.lane_data import LaneData
 from joinlab.timeline import EndKind
 
 SLOW_S, TRIES = 0.15, 3
-"""A program is slow if TRIES emulations on end each take more CPU seconds. The cells with the fewest inputs come first
-then, and the kernel rests as long as each has taken: a slider waits for one emulation at most, and
-half the time for none.
-"""
+"""A program is slow if TRIES emulations on end each take more CPU seconds: the kernel then computes no map of it."""
 
-MOST_S = 60.0
-"""CPU seconds spent on the map of a slow program; cells not computed by then stay open."""
-
-REST = "joinlab.sweep(program) computes the rest."
+SLOW = "This program is slow: joinlab.sweep(program) computes its map."
 
 EVERY_S = 0.2
 """How often what is new goes to the browser."""
@@ -43,30 +42,43 @@ REST_S = 0.005
 PAUSE_S = 0.3
 """After a move: the next one, where several follow each other, waits for no emulation of the map."""
 
+PARCEL = 16
+"""Pictures that travel together. To pack them keeps the kernel for some 15 ms."""
+
+MOST_BYTES = 250_000
+"""Of one map, at most; the page waits for Python at the cells beyond. The cases' maps of 81 cells take less. With
+three ranks, say, there is no map, and this limits what is sent to a page that opens later."""
+
 
 class EndingMap:
     """The map of one setting after another.
 
-    session  emulates, and keeps what it emulated: what is on the map, a slider shows at once
-    show     called with what the browser is to be told of it; {} for no map
-    ahead    sends the browser the pictures of what is on the map
+    emulations  what is on the map, a slider shows at once
+    show        called with what the browser is to be told of it; {} for no map
+    send        called with a parcel: lane data, with {key: run} as "ahead"
     """
 
-    def __init__(self, session: Session, show: Callable[[dict[str, Any]], None], ahead: Ahead) -> None:
-        self._session = session
-        self._show = show
-        self._ahead = ahead
+    def __init__(
+        self, emulations: Emulations, show: Callable[[dict[str, Any]], None], send: Callable[[bytes], None]
+    ) -> None:
+        self._emulations, self._show, self._send = emulations, show, send
         self._base: Setting | None = None
         self._cell: int | None = None
         self._here: tuple[int, ...] = ()
-        self._left: list[tuple[int, ...]] = []
-        self._cells: dict[str, int] = {}  # by counts: how it ends there
         self._timer: asyncio.TimerHandle | None = None
         self._told = 0.0
-        self._long = 0  # emulations on end that took long
-        self._slow = False
-        self._spent = self._took = 0.0  # CPU seconds of all emulations, and of the last one
         self.watched = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self.left: list[tuple[int, ...]] = []
+        self.cells: dict[str, int] = {}  # by counts: how it ends there
+        self.sent: list[bytes] = []
+        self._long = 0  # emulations on end that took long
+        self._collect()
+
+    def _collect(self) -> None:
+        self._data, self._held = LaneData(), dict[str, Any]()
 
     def follow(self, setting: Setting | None) -> None:
         """Compute the map around this setting, if it is not the map there is; None: no map.
@@ -79,18 +91,17 @@ class EndingMap:
             self._show({})
             return
         base = replace(setting, counts=(0,) * len(setting.counts))
-        cell = None if setting.case else self._session.cell  # any cell may redefine what a program of one's own calls
+        cell = None if setting.case else self._emulations.cell  # any cell may redefine what one's own program calls
         if (base, cell) != (self._base, self._cell):
-            self._base, self._cell, self._cells = base, cell, {}
-            self._ahead.clear()
-            self._long, self._slow, self._spent, self._took = 0, False, 0.0, 0.0
-            self._left = _nearest_first(setting.counts) if self._is_map else _neighbours(setting.counts)
+            self._base, self._cell = base, cell
+            self._begin()
+            self.left = _nearest_first(setting.counts) if self._is_map else _neighbours(setting.counts)
             self._tell("")
-        elif not self._is_map and not self._slow:
-            if self._ahead.size > MOST_BYTES // 2:
-                self._ahead.clear()
+        elif not self._is_map and self._long < TRIES:
+            if self.size > MOST_BYTES // 2:
+                self.sent = []
             near = _neighbours(setting.counts, self._here)
-            self._left = [counts for counts in near if _key(counts) not in self._cells]
+            self.left = [counts for counts in near if _key(counts) not in self.cells]
         self._here = setting.counts
         if self.watched:
             self._pause()
@@ -100,29 +111,28 @@ class EndingMap:
     def _is_map(self) -> bool:
         return self._base is not None and len(self._base.counts) == 2
 
+    @property
+    def size(self) -> int:
+        """Bytes that were sent of this map."""
+        return sum(map(len, self.sent))
+
     def watch(self) -> None:
-        """From now on somebody sees it."""
+        """From now on somebody sees it; another page gets everything once more."""
         self.watched = True
         if self._base is not None:
             self._tell("")
-            self._ahead.repeat()
+            for parcel in self.sent:
+                self._send(parcel)
             self._schedule()
 
     def finish(self) -> None:
         """Compute what is left of it now."""
-        while self._left:
-            if not self._step():
-                return
-        self._tell("")
-
-    def give_up(self) -> None:
-        """Compute no more of it, and say so: somebody pressed Stop."""
-        if self._left:
-            self._give_up(f"Stopped at {self._progress}: {REST}")
+        while self.left:
+            self._step()
 
     def stop(self) -> None:
         """Compute no more of it."""
-        self._left = []
+        self.left = []
         self._pause()
 
     def _pause(self) -> None:
@@ -131,68 +141,62 @@ class EndingMap:
             self._timer = None
 
     def _schedule(self, rest: float = REST_S) -> None:
-        if self._timer is None and self._left:
+        if self._timer is None and self.left:
             try:
-                loop = asyncio.get_running_loop()
+                self._timer = asyncio.get_running_loop().call_later(rest, self._tick)
             except RuntimeError:  # no loop runs here: nothing goes on in the background
                 return
-            self._timer = loop.call_later(max(rest, self._took if self._slow else 0.0), self._tick)
 
     def _tick(self) -> None:
         self._timer = None
-        if self._left and self._step():
-            if time.monotonic() - self._told > EVERY_S or self._slow or not self._left:
-                self._tell("")
+        if self.left:
+            self._step()
             self._schedule()
 
-    def _step(self) -> bool:
-        """Emulate the next cell; False if there can be no map."""
+    def _step(self) -> None:
+        """Emulate the next cell; where that cannot be, or takes too long, there is no more of the map."""
         assert self._base is not None
-        setting = replace(self._base, counts=self._left.pop(0))
+        setting = replace(self._base, counts=self.left.pop(0))
         began = time.process_time()  # of all threads: what other processes do does not make a program slow
         try:
-            timeline = self._session.emulate(setting)
+            timeline = self._emulations.emulate(setting)
         except (JoinlabError, KeyboardInterrupt) as error:
             return self._give_up(f"No map: {str(error) or 'interrupted'}"[:160])
         if any(end.kind is EndKind.KILLED for end in timeline.ends):  # how it ends is not known
-            return self._give_up(f"This program is slow: {REST}")
-        self._cells[_key(setting.counts)] = list(Overall).index(overall_of(timeline))
-        self._took = time.process_time() - began
-        self._spent += self._took
-        self._long = self._long + 1 if self._took > SLOW_S else 0
-        if self._long == TRIES and not self._slow:
-            self._slow = True
-            if not self._is_map:  # the sliders need the time
-                self._left = []
-            self._left.sort(key=lambda cell: (sum(cell), cell))
-        if self._slow and self._left and self._spent > MOST_S:
-            return self._give_up(f"This program is slow, so its map ends at {self._progress}: {REST}")
+            return self._give_up(SLOW)
+        self.cells[_key(setting.counts)] = list(Overall).index(overall_of(timeline))
+        self._long = self._long + 1 if time.process_time() - began > SLOW_S else 0
+        if self._long == TRIES:
+            return self._give_up(SLOW)
         if setting.case:
-            self._ahead.add(setting, timeline)
+            self._held[setting.key] = self._data.add(timeline, ranks=False)
         else:  # what the bench shows of it: going there is the way to Python and back, and the drawing
             packed(timeline, False)
-        if not self._left or not self._is_map:
-            self._ahead.flush()
-        return True
+        if len(self._held) == PARCEL or not self.left or not self._is_map:
+            self._flush()
+        if not self.left or time.monotonic() - self._told > EVERY_S:
+            self._tell("")
 
-    def _give_up(self, note: str) -> bool:
+    def _flush(self) -> None:
+        """Send the pictures that are not sent yet, if they fit the budget."""
+        if not self._held:
+            return
+        parcel = self._data.packed(ahead=self._held)
+        self._collect()
+        if self.size + len(parcel) <= MOST_BYTES:
+            self.sent.append(parcel)
+            self._send(parcel)
+
+    def _give_up(self, note: str) -> None:
         self.stop()
-        self._ahead.flush()
+        self._flush()
         self._tell(note)
-        return False
 
     def _tell(self, note: str) -> None:
         self._told = time.monotonic()
-        if not self._is_map:
-            self._show({})
-            return
-        left = self._progress if self._left else ""
-        told: dict[str, Any] = {"most": COUNTS[-1], "kinds": KINDS, "cells": dict(self._cells), "note": note or left}
-        self._show(told | ({"stop": True} if self._slow and self._left else {}))
-
-    @property
-    def _progress(self) -> str:
-        return f"{len(self._cells)} of {len(COUNTS) ** 2}"
+        left = f"{len(self.cells)} of {len(COUNTS) ** 2}" if self.left else ""
+        told = {"most": COUNTS[-1], "kinds": KINDS, "cells": dict(self.cells), "note": note or left}
+        self._show(told if self._is_map else {})
 
 
 def _key(counts: tuple[int, ...]) -> str:

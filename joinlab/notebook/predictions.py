@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from joinlab.notebook.engines import Engine
-from joinlab.timeline import Ending, EndKind, Meta, Source, Timeline, timeline_from_rows
+from joinlab.timeline import Ending, EndKind, Timeline
 
 WORDS = ("finishes", "hangs", "raises")
 """What can be said of a rank. One that the backend aborts counts as one that raises: an error ended it."""
@@ -53,18 +53,3 @@ def tally(scores: Sequence[Score]) -> tuple[int, int]:
     """(right, all) over every rank that was judged."""
     judged = [right for one in scores for right, ended in zip(one.right, one.ended, strict=True) if ended is not None]
     return sum(judged), len(judged)
-
-
-def blank(program: str, source: Source | None, counts: Sequence[int], engine: Engine) -> Timeline:
-    """A Timeline of a run that is not to be seen yet: its program and its ranks, no call, and no ending to speak of.
-
-    A view that is given this, all ranks covered, has nothing to hide.
-    """
-    meta: Meta = {
-        "program": program,
-        "source": source,
-        "engine": "not run yet" if engine.launched else "emulated",
-        "backend": engine.backend,
-        "inputs": list(counts),
-    }
-    return timeline_from_rows([], [Ending(EndKind.KILLED, text="not shown yet")] * len(counts), meta)

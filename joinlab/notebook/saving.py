@@ -1,11 +1,9 @@
-"""What the bench's buttons save: the picture, the calls as a table, and the Python call that gives the run."""
+"""What the bench's buttons save: the picture, and the Python call that gives the run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-
-import polars as pl
 
 from joinlab.analysis.wording import measured, title
 from joinlab.errors import ProgramError
@@ -15,7 +13,7 @@ from joinlab.timeline import Timeline
 def saved(what: str, timeline: Timeline, case: int) -> dict[str, str]:
     """What the browser saves: {"save", "name", "text"}. A PNG is drawn there, from the text of the SVG.
 
-    what  "PNG", "SVG", "CSV" or "call"
+    what  "PNG", "SVG" or "call"
     case  the number of the case; 0 for a program of one's own
     """
     meta = timeline.meta
@@ -23,24 +21,9 @@ def saved(what: str, timeline: Timeline, case: int) -> dict[str, str]:
     name = f"{meta['program']}_{counts}_{meta['engine']}_{meta['backend']}.{what.lower()}"
     if what in ("PNG", "SVG"):
         return {"save": what, "name": name, "text": _picture(timeline)}
-    if what == "CSV":
-        return {"save": what, "name": name, "text": table(timeline)}
     if what == "call":
         return {"save": what, "name": "", "text": call(timeline, case)}
-    raise ProgramError(f"a PNG, SVG, CSV or call can be saved; got {what!r}")
-
-
-def table(timeline: Timeline) -> str:
-    """`timeline.calls` as CSV; shapes and stacks as text.
-
-    >>> import joinlab
-    >>> table(joinlab.emulate(joinlab.cases.case_4, (1, 1))).splitlines()[0][:16]
-    'rank,group,seq,n'
-    """
-    calls = timeline.calls
-    nested = [name for name, kind in calls.schema.items() if isinstance(kind, pl.List)]
-    texts = [pl.Series(name, [None if one is None else str(one) for one in calls[name].to_list()]) for name in nested]
-    return calls.with_columns(texts).write_csv()
+    raise ProgramError(f"a PNG, SVG or call can be saved; got {what!r}")
 
 
 def call(timeline: Timeline, case: int) -> str:

@@ -24,23 +24,23 @@ _SILENT = (  # where a widget's kernel is gone JupyterLab speaks of an error, or
 )
 
 
-def show_live(view: Any, shown: Any = None) -> None:
-    """Show a `joinlab.View`, or what it is part of, and before it a picture, which the view hides once it is drawn."""
-    plain = repr(shown) if shown else f"joinlab.View {GONE}" if view.covered else f"{view.timeline!r}. {AGAIN}"
+def show_live(view: Any) -> None:
+    """Show a `joinlab.View`, and before it a picture, which the view hides once it is drawn."""
+    plain = f"{view!r}. {AGAIN}"
     if is_terminal():
         print(plain)
         return
     view._still = view._still or uuid4().hex
     still = _picture(view) + f"<style>{_SILENT}</style>"
     put({"text/html": f'<div class="joinlab-still" data-view="{view._still}">{still}</div>', "text/plain": plain})
-    made = (shown or view)._repr_mimebundle_()
+    made = view._repr_mimebundle_()
     put(dict(made[0] if isinstance(made, tuple) else made or {}) | {"text/plain": f"The live view {GONE}"})
 
 
 def _picture(view: Any) -> str:
     """What a view shows, as an image and a sentence; where there is something to hide, or too much, as a sentence."""
     if view.covered:
-        return f"<p>joinlab.View {GONE}</p>"
+        return f"<p>The live view {GONE}</p>"
     from joinlab.analysis.wording import shown_html
 
     if view.beside is None:

@@ -60,57 +60,75 @@ class View(anywidget.AnyWidget):
     _still = traitlets.Unicode("").tag(sync=True)  # names what stands in for it where it cannot live (display.py)
     _packed = traitlets.Bytes(b"").tag(sync=True)  # the run that is shown
 
-    def __init__(self, timeline: Timeline, **options: Any) -> None:
+    def __init__(self, timeline: Timeline | None, **options: Any) -> None:
         unknown = sorted(set(options) - set(self.trait_names(sync=True)) - {"beside", "layout"})
         if unknown:
             raise TypeError(f"View has no option {', '.join(unknown)}; see help(joinlab.View)")
         self._matched: tuple[Timeline, tuple[Slot, ...]] | None = None
+        self._drawn: tuple[Timeline, Timeline | None, bool] | None = None
         super().__init__(timeline=timeline, **options)
         self.on_msg(self._asked)
 
     @property
+    def _seen(self) -> Timeline:
+        """What is drawn."""
+        found: Timeline = self.timeline
+        return found
+
+    @property
     def slots(self) -> tuple[Slot, ...]:
         """What `selected` counts: `joinlab.match` of the timeline."""
-        if self._matched is None or self._matched[0] is not self.timeline:
-            self._matched = self.timeline, match(self.timeline)
+        if self._matched is None or self._matched[0] is not self._seen:
+            self._matched = self._seen, match(self._seen)
         return self._matched[1]
 
     @property
     def calls(self) -> pl.DataFrame:
         """The calls of the selected slot: rows of `timeline.calls`; none if nothing is selected."""
-        calls = self.timeline.calls
+        calls = self._seen.calls
         if self.selected is None:
             return calls.clear()
-        return read(self.timeline).calls_of(self.selected)
+        return read(self._seen).calls_of(self.selected)
 
     @property
     def comparison(self) -> Comparison | None:
         """What differs between the two that are shown; None of one alone, and while anything is covered."""
-        return None if self.beside is None or self.covered else lay_out(self.timeline, self.beside)
+        return None if self.beside is None or self.covered else lay_out(self._seen, self.beside)
 
     @property
     def _count(self) -> int:
         """How many slots there are."""
-        return read(self.timeline).count
+        return read(self._seen).count
 
     @property
     def _folds(self) -> bool:
         """Whether ranks that did the same share a lane."""
-        return self.alike and not self.covered and self.timeline.world_size > NARROW
+        return self.alike and not self.covered and self._seen.world_size > NARROW
+
+    def __repr__(self) -> str:
+        return "<covered>" if self.covered else repr(self._seen)
 
     def _ipython_display_(self) -> None:
         # anywidget gives each widget a class of its own, so that IPython cannot be told of this one
         show_live(self)
 
+    def close(self) -> None:
+        """Take it off the page."""
+        if self.comm is None:
+            return
+        layout = self.layout
+        super().close()
+        layout.close()
+
     def _asked(self, _: object, content: Mapping[str, Any], buffers: object) -> None:
         """Of a large Timeline the browser holds no values and stacks: it asks for those of the calls of a slot."""
         slot = content.get("details")
-        if not isinstance(slot, int) or not read(self.timeline).is_part or not 0 <= slot < self._count:
+        if not isinstance(slot, int) or not read(self._seen).is_part or not 0 <= slot < self._count:
             return
-        lane_of = {ranks[0]: lane for lane, ranks in enumerate(fold(self.timeline, ranks=self._folds).classes)}
-        meta = self.timeline.meta
-        tells_start = self.timeline.calls["started_ns"].null_count() < self.timeline.calls.height
-        rows = [row for row in read(self.timeline).calls_of(slot).rows(named=True) if row["rank"] in lane_of]
+        lane_of = {ranks[0]: lane for lane, ranks in enumerate(fold(self._seen, ranks=self._folds).classes)}
+        meta = self._seen.meta
+        tells_start = self._seen.calls["started_ns"].null_count() < self._seen.calls.height
+        rows = [row for row in read(self._seen).calls_of(slot).rows(named=True) if row["rank"] in lane_of]
         told = [[lane_of[row["rank"]], call_details(row, tells_start, meta)[2:]] for row in rows]
         self.send({"details": slot, "calls": told})
 
@@ -124,6 +142,8 @@ class View(anywidget.AnyWidget):
 
     @traitlets.observe("timeline")
     def _show(self, change: Mapping[str, Any]) -> None:
+        if change["new"] is None:  # of a bench that covers its run
+            return
         with self.hold_sync():
             self._pack()
             if self.selected is not None and self.selected >= self._count:
@@ -132,18 +152,20 @@ class View(anywidget.AnyWidget):
     @traitlets.observe("alike", "covered", "beside")
     def _fold(self, change: Mapping[str, Any]) -> None:
         """What lanes there are can depend on these; a lane of several ranks would tell which of them end alike."""
-        if self._packed and (change["name"] == "beside" or self.beside or self.timeline.world_size > NARROW):
+        if self._packed:
             self._pack()
 
     def refresh(self) -> None:
         """Draw the same Timeline again: its story has become longer."""
-        self._packed = pack(self.timeline, self._folds)
+        self._packed = pack(self._seen, self._folds)
 
     def _pack(self) -> None:
-        if self.beside is None or self.covered:
-            self._packed = packed(self.timeline, self._folds)
-        else:
-            self._packed = pack(self.timeline, beside=self.beside)
+        beside = None if self.covered else self.beside
+        wanted = self._seen, beside, self._folds
+        if self._drawn is not None and all(one is other for one, other in zip(wanted, self._drawn, strict=True)):
+            return
+        self._drawn = wanted
+        self._packed = packed(self._seen, self._folds) if beside is None else pack(self._seen, beside=beside)
 
 
 def compare(one: Timeline, other: Timeline) -> View:

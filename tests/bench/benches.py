@@ -22,13 +22,12 @@ ROUNDS = 24
 
 CELLS = (
     """import anywidget, joinlab, traitlets
-from joinlab.notebook import ending_map, view
+from joinlab.notebook import ending_map
 
 ending_map.EndingMap.watch = lambda self: None  # the map is computed when it is asked for
 
 def forget(bench):
-    bench._session._kept.clear()
-    view._packed_before.cache_clear()
+    bench._emulations.kept.clear()
 
 def compute_map(bench):
     bench._map.follow(None)
@@ -52,7 +51,7 @@ class Floor(anywidget.AnyWidget):
     def _answer(self, change):
         self.answered = change["new"]""",
     "bench = joinlab.bench(case=4, inputs=(5, 6), engine='emulated nccl 1.9')\nbench",
-    "floor = Floor(layout=bench.widget.layout) if 'bench' in globals() else Floor()  # no message of its own\nfloor",
+    "floor = Floor(layout=bench.layout) if 'bench' in globals() else Floor()  # no message of its own\nfloor",
     "eight = joinlab.bench(case=4, inputs=(5,) * 7 + (6,), engine='emulated nccl 1.9')\neight",
 )
 

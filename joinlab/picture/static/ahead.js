@@ -1,4 +1,4 @@
-// Pictures that Python sent ahead of the dots (joinlab/notebook/ahead.py): a move is drawn from them at once.
+// Pictures that Python sent ahead of the dots (joinlab/notebook/ending_map.py): a move is drawn from them.
 
 import { unpack } from "./data.js";
 

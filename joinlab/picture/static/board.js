@@ -2,18 +2,21 @@
 
 import { Ahead } from "./ahead.js";
 import { CONTROLS, Controls } from "./controls.js";
+import { element } from "./dom.js";
 import { dots, wireDots } from "./dots.js";
 import { First } from "./first.js";
 import { save } from "./save.js";
 import { esc, tag } from "./text.js";
 
-const HEADS = ["counts", "said", "results", "busy", "predict"]; // those that the heads show
+const HEADS = ["counts", "said", "results", "running", "predict", "printed"]; // those that the heads show
 
 class Board extends First {
   makeElements() {
     super.makeElements();
     this.controls = new Controls(this.model, (counts) => this.count(counts));
     this.view.classList.add("jl-board");
+    this.printed = element("div", { class: "jlb-printed" });
+    this.view.append(this.printed);
     this.tools.querySelector(".jl-own").append(...this.controls.above);
     this.story.before(...this.controls.below);
     wireDots(this.stage, (rank) => this.counts[rank], this.get("most"),
@@ -32,9 +35,16 @@ class Board extends First {
     super.listen();
     let due = false;
     this.redraw = () => { // once for all that a message changes
-      if (!due) queueMicrotask(() => { due = false; if (this.alive) { this.controls.draw(); this.draw(); } });
+      if (!due) queueMicrotask(() => {
+        due = false;
+        if (!this.alive) return;
+        this.controls.draw();
+        this.draw();
+        this.tellPrinted();
+      });
       due = true;
     };
+    this.tellPrinted();
     for (const trait of new Set([...CONTROLS, ...HEADS])) this.model.on(`change:${trait}`, this.redraw);
     this.saved = (/** @type {any} */ message) => { if (message?.save) save(message,
       (said) => this.announce(said)); };
@@ -52,6 +62,14 @@ class Board extends First {
     this.ahead.close();
   }
 
+  /** The last lines that each rank printed. */
+  tellPrinted() {
+    const html = this.get("printed").map((/** @type {[number, string]} */ [rank, text]) =>
+      tag("section", { "aria-label": `Output of rank ${rank}` },
+        `<b>rank ${rank} printed</b>${tag("pre", { tabindex: 0 }, esc(text))}`)).join("");
+    if (this.printed.innerHTML !== html) this.printed.innerHTML = html;
+  }
+
   /** @returns {number[]} */
   get counts() { return this.get("counts"); }
 
@@ -65,7 +83,7 @@ class Board extends First {
 
   /** Draw what the dots ask for, if Python has sent it ahead. */
   drawEarly() {
-    const able = this.alive && this.run && !this.covered.length && !this.get("busy") &&
+    const able = this.alive && this.run && !this.covered.length && !this.get("running") &&
       !this.get("comparing"), { key } = this.ahead;
     const found = able ? this.ahead.known.get(key) : null;
     if (!found || key === this.early || (!this.early && key === this.get("shown"))) return;
@@ -97,13 +115,13 @@ class Board extends First {
     if (run !== this.run) return super.head(lane, run);
     const { counts } = this, n = counts[lane];
     if (n === undefined) return ""; // the picture is of before: the next one is on its way
-    const row = dots(lane, n, this.get("most"), this.get("busy"), (at) => this.ending(lane, at));
+    const row = dots(lane, n, this.get("most"), this.get("running"), (at) => this.ending(lane, at));
     if (!this.get("predict")) return row;
     const said = this.get("said")[lane] ?? "";
     const words = this.get("words").map((/** @type {string} */ word) =>
       `<option value="${word}"${word === said ? " selected" : ""}>` +
       `${word === "raises" ? "raises or crashes" : word || "…"}</option>`).join("");
-    const result = this.get("results")[lane] ?? "", able = this.covered.length && !this.get("busy");
+    const result = this.get("results")[lane] ?? "", able = this.covered.length && !this.get("running");
     const look = { "data-key": `say-${lane}`, "data-rank": lane, "aria-label": `I say that rank ${lane}` };
     const select = tag("select", { ...look, disabled: !able && "disabled" }, words);
     return row + `<span class="jl-say">will ${select} ` +

@@ -4,8 +4,7 @@ import { button, element } from "./dom.js";
 import { EndingMap } from "./map.js";
 
 export const CONTROLS = ["programs", "case", "engines", "engine", "knobs", "barrier_value", "pad", "status",
-  "go", "can_go", "launches", "busy",
-  "comparing", "can_compare", "map", "counts"];
+  "go", "can_go", "launches", "running", "comparing", "covered", "map", "counts"];
 
 export class Controls {
   /** @param {Model} model @param {(counts: number[]) => void} count called with other inputs */
@@ -18,11 +17,9 @@ export class Controls {
     this.stop = button("■ Stop", "End the run", () => this.ask("stop", "Stopping …"), { class: "jlb-stop" });
     this.status = element("p", { class: "jlb-status", role: "status" });
     this.above = [this.program, this.engine, this.run, this.stop, this.status];
-    this.compare = button("⇄ compare", "Keep this picture, and show what comes next beside it",
-      () => this.set("comparing", !model.get("comparing")), { "aria-label": "Compare with this" });
-    this.eras = button("compare today with 1.9", "Show both eras of NCCL",
-      () => this.ask("eras", "Asking Python …"));
-    this.saves = ["PNG", "SVG", "CSV"]
+    this.compare = button("⇄ compare", "Keep this picture, and show what comes next above it",
+      () => this.ask("compare", "Asking Python …"), { "aria-label": "Compare with this" });
+    this.saves = ["PNG", "SVG"]
       .map((what) => button(what, `Save as ${what}`, () => this.model.send?.({ save: what })));
     this.saves.push(button("copy call", "Copy the Python call that gives this run",
       () => this.model.send?.({ save: "call" })));
@@ -32,10 +29,9 @@ export class Controls {
       { "aria-label": "+ add a rank" });
     this.knobs = element("span", { class: "jlb-knobs" });
     this.inputs = Object.fromEntries(["barrier_value", "pad"].map((name) => [name, this.knob(name)]));
-    this.map = new EndingMap((counts) => { this.say("Asking Python …"); this.model.send({ counts }); },
-      () => this.model.send({ press: "end map" }));
-    this.below = [element("div", { class: "jl-bar" }, this.fewer, this.more, this.compare, this.eras,
-      ...this.saves, this.knobs), this.map.whole];
+    this.map = new EndingMap((counts) => { this.say("Asking Python …"); this.model.send({ counts }); });
+    this.below = [element("div", { class: "jl-bar" }, this.fewer, this.more, this.compare, ...this.saves,
+      this.knobs), this.map.whole];
     this.draw();
   }
 
@@ -84,7 +80,7 @@ export class Controls {
   }
 
   draw() {
-    const get = (/** @type {string} */ name) => this.model.get(name), busy = get("busy");
+    const get = (/** @type {string} */ name) => this.model.get(name), busy = get("running");
     this.options(this.program, get("programs"), String(get("case")), busy);
     this.options(this.engine, get("engines")
       .map((/** @type {any} */ one) => [one.name, one.label, one.missing]), get("engine"), busy);
@@ -94,9 +90,8 @@ export class Controls {
     this.stop.hidden = !get("launches");
     this.stop.disabled = !busy;
     this.compare.setAttribute("aria-pressed", String(get("comparing")));
-    this.compare.disabled = busy || !(get("can_compare") || get("comparing"));
-    this.eras.hidden = get("comparing") || !get("engine").startsWith("emulated nccl");
-    for (const one of this.saves) one.disabled = busy || !get("can_compare");
+    const nothing = busy || get("covered").length > 0;
+    for (const one of [this.compare, ...this.saves]) one.disabled = nothing;
     this.fewer.disabled = busy || this.counts.length <= 1;
     this.more.disabled = busy || this.counts.length >= get("ranks");
     for (const [name, { input, whole }] of Object.entries(this.inputs)) {

@@ -1,17 +1,15 @@
 // The map of endings: a grid over the inputs of two ranks, each cell coloured by how the program ends there.
 
-import { button, element } from "./dom.js";
+import { element } from "./dom.js";
 import { clamp, esc, tag } from "./text.js";
 
 /** @typedef {{ most?: number, kinds?: { name: string, sign: string, color: string }[], cells?:
- * Record<string, number>, note?: string, stop?: boolean }} MapData */
+ * Record<string, number>, note?: string }} MapData */
 
 export class EndingMap {
-  /** @param {(counts: [number, number]) => void} choose called with the inputs of a cell that was chosen
-   * @param {() => void} stop called when no more of it is wanted */
-  constructor(choose, stop) {
+  /** @param {(counts: [number, number]) => void} choose called with the inputs of a cell that was chosen */
+  constructor(choose) {
     this.choose = choose;
-    this.stop = button("■ Stop", "Compute no more of the map", stop, { hidden: true });
     this.name = `jlm${(globalThis.joinlabRanks = (globalThis.joinlabRanks ?? 0) + 1)}`;
     /** @type {number[]} */
     this.counts = [0, 0];
@@ -20,7 +18,7 @@ export class EndingMap {
       "aria-label": "Map of endings: inputs of rank 0 across, of rank 1 upward. Arrow keys move." });
     this.legend = element("p", { class: "jlm-legend" });
     this.whole = element("section", { class: "jlm", "aria-label": "Map of endings" }, this.grid,
-      element("div", {}, this.legend, this.stop));
+      this.legend);
     this.shown = "";
     this.grid.addEventListener("click", (event) => {
       const cell = /** @type {HTMLElement | null} */ (
@@ -44,9 +42,8 @@ export class EndingMap {
   }
 
   /** @param {MapData} data @param {number[]} counts those that the sliders show */
-  draw({ most = 0, kinds = [], cells = {}, note = "", stop = false }, counts) {
+  draw({ most = 0, kinds = [], cells = {}, note = "" }, counts) {
     this.whole.hidden = !kinds.length;
-    this.stop.hidden = !stop;
     this.counts = counts;
     this.most = most;
     const made = [];

@@ -54,7 +54,7 @@ class Positions extends First {
   constructor(root, place, { runs, map }) {
     super(root, new Store({}));
     this.endings = map;
-    this.map = map && new EndingMap((counts) => this.go(counts), () => {});
+    this.map = map && new EndingMap((counts) => this.go(counts));
     if (this.map) {
       place.prepend(this.map.whole);
       place.classList.add("mapped");

@@ -7,8 +7,7 @@ export async function save({ save: what, name, text }, announce) {
     announce(`Copied: ${text}`);
     return;
   }
-  const type = what === "CSV" ? "text/csv" : "image/svg+xml";
-  const file = what === "PNG" ? await painted(text) : new Blob([text], { type });
+  const file = what === "PNG" ? await painted(text) : new Blob([text], { type: "image/svg+xml" });
   const link = document.createElement("a");
   link.href = URL.createObjectURL(file);
   link.download = name;
