@@ -157,15 +157,14 @@ class View(anywidget.AnyWidget):
 
     def refresh(self) -> None:
         """Draw the same Timeline again: its story has become longer."""
-        self._packed = pack(self._seen, self._folds)
+        self._packed = pack(self._seen, self._folds, None if self.covered else self.beside)
 
     def _pack(self) -> None:
         beside = None if self.covered else self.beside
         wanted = self._seen, beside, self._folds
-        if self._drawn is not None and all(one is other for one, other in zip(wanted, self._drawn, strict=True)):
-            return
-        self._drawn = wanted
-        self._packed = packed(self._seen, self._folds) if beside is None else pack(self._seen, beside=beside)
+        if self._drawn is None or any(one is not other for one, other in zip(wanted, self._drawn, strict=True)):
+            self._drawn = wanted
+            self._packed = packed(self._seen, self._folds) if beside is None else pack(self._seen, beside=beside)
 
 
 def compare(one: Timeline, other: Timeline) -> View:
