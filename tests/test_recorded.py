@@ -17,6 +17,7 @@ import pytest
 import joinlab
 from joinlab import cases
 from joinlab.emulator import recorded
+from joinlab.emulator.warm_up import warm_up
 from joinlab.notebook import bench as workbench
 from joinlab.timeline import Timeline
 
@@ -125,6 +126,7 @@ def test_where_torch_is_loaded_nothing_is_recorded():
     async def cell() -> bool:
         return workbench.bench().loading
 
+    warm_up()
     assert asyncio.run(cell()) is False
 
 
