@@ -146,7 +146,8 @@ class _Picture:
         for by in (8, 4, 0):
             yield self._rect(rect.x + by, rect.y - by, rect.w - 8, rect.h, LIGHT["faint"], 8, LIGHT["line"], 1, "fill")
         color = LIGHT["bad" if one.flag == "wrong" else "soft"]
-        yield from self._words(rect.x + 5, rect.y, rect.w - 18, rect.h, one.stack, color, 14)
+        if len(one.boxes) < 5 or not any(one.boxes[: rect.lane]):  # of many lanes, the first tells
+            yield from self._words(rect.x + 5, rect.y, rect.w - 18, rect.h, one.stack, color, 14)
 
     def _call(self, rect: Rect, one: Column) -> Iterator[str]:
         box, big, extra = rect.box, one.size == "big", one.extra == rect.lane

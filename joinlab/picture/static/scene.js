@@ -54,7 +54,7 @@ export class Scene {
     this.columns = covered.length ? [] : columnsOf(run);
     this.n = run.scene.names.length;
     const few = this.n < 3, apart = this.n < 5 ? 44 : this.n < 7 ? 30 : 20;
-    const between = turned ? (phone ? 36 : few ? 72 : 28) : few ? 68 : apart;
+    const between = !turned ? (few ? 68 : apart) : this.n > 4 ? 10 : phone ? 36 : few ? 72 : 28;
     if (turned) {
       this.t0 = phone ? 78 : 88;
       this.side = 64;
@@ -234,7 +234,8 @@ export class Scene {
       const q = this.box(one, lane), w = q.w - 8;
       const sheets = [8, 4, 0].map((by) =>
         rect({ x: q.x + by, y: q.y - by, w, h: q.h }, { class: "jl-fill jl-pile", rx: 8 }));
-      return sheets.join("") + this.words({ ...q, w, cx: q.cx - 4 }, one.stack, colour, { sub });
+      const told = this.n < 5 || !one.boxes.slice(0, lane).some(Boolean); // of many lanes, the first tells
+      return sheets.join("") + (told ? this.words({ ...q, w, cx: q.cx - 4 }, one.stack, colour, { sub }) : "");
     }).join("");
   }
 
