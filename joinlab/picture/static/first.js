@@ -249,7 +249,9 @@ export class First {
         ? `left:${scene.lane(i)}px;top:0;max-width:${scene.thick}px`
         : `left:0;top:${Math.round(scene.lane(i) + scene.thick / 2 - tall / 2)}px`;
       const odd = run.scene.odd === i ? ' class="jl-tone-bad"' : "";
-      const said = `<b${odd}>${esc(this.laneName(i, name, run))}</b>`;
+      const whole = this.laneName(i, name, run), narrow = scene.turned && scene.thick < 60;
+      const short = narrow ? whole.replace(/^ranks? /, "") : whole;
+      const said = `<b${odd} title="${esc(whole)}">${esc(short)}</b>`;
       return `<div class="jl-rank" style="${style}">${said}${this.head(i, run)}</div>`;
     }).join("");
   }

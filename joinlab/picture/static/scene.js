@@ -234,8 +234,8 @@ export class Scene {
       const q = this.box(one, lane), w = q.w - 8;
       const sheets = [8, 4, 0].map((by) =>
         rect({ x: q.x + by, y: q.y - by, w, h: q.h }, { class: "jl-fill jl-pile", rx: 8 }));
-      const told = this.n < 5 || !one.boxes.slice(0, lane).some(Boolean); // of many lanes, the first tells
-      return sheets.join("") + (told ? this.words({ ...q, w, cx: q.cx - 4 }, one.stack, colour, { sub }) : "");
+      if (this.n > 4 && one.boxes.slice(0, lane).some(Boolean)) return sheets.join(""); // the first tells
+      return sheets.join("") + this.words({ ...q, w, cx: q.cx - 4 }, one.stack, colour, { sub });
     }).join("");
   }
 
