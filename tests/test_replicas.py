@@ -110,8 +110,8 @@ def in_another_order(rank, inputs):
         model(inputs[0]).sum().backward()
 
 
-@pytest.mark.parametrize("backend", ["nccl", "gloo"])
-def test_gradients_of_two_models_of_one_size_that_met_are_kept(backend):
-    found = joinlab.emulate(in_another_order, (1, 1, 1), backend).meta["mixed"]
+@pytest.mark.parametrize("run", [joinlab.emulate, joinlab.launch])
+def test_gradients_of_two_models_of_one_size_that_met_are_kept(run):
+    found = run(in_another_order, (1, 1, 1), "gloo").meta["mixed"]
     assert [(one["rank"], one["group"], one["model"]) for one in found] == [(0, "0", 0), (1, "0", 1)]
     assert found[0]["seq"] == found[1]["seq"]

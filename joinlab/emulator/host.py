@@ -193,7 +193,7 @@ class Host:
         waits.work_for(ISSUE_NS)
         call.ready_ns = max(waits.now, waits.stream_ns) if streams else waits.now
         if kind.in_backward:
-            self.replicas.averages(row, torch._C._current_autograd_node())
+            self.replicas.averages(row)
             self.reducer.issued_in_backward(call)
         return call
 

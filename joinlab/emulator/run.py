@@ -412,7 +412,7 @@ class Emulation:
             "eager_groups": sorted(self._eager),
             "nccl": coalesced and {"coalesced": coalesced},
             "replicas": differing_replicas(marks, rows, self._ranks_of),
-            "mixed": mixed_gradients(host.replicas for host in self.hosts),
+            "mixed": mixed_gradients(host.replicas.gradients for host in self.hosts),
             "group_names": group_names(self._ranks_of, self._said),
             "group_backends": {name: own for name, own in self._backend_of.items() if own != knobs.backend},
             "stream_waits": [

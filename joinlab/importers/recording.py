@@ -17,6 +17,7 @@ from joinlab.backend.calls import Setting, setting_of
 from joinlab.errors import TimelineFileError
 from joinlab.importers.clocks import Offset, offsets
 from joinlab.ops import POINT_TO_POINT, CallRow, SpanRow
+from joinlab.program.replicas import mixed_gradients
 from joinlab.program.steps import BY_BACKWARD, settle_steps
 from joinlab.proof import Wait, prove
 from joinlab.recorder.bounded_log import parse_segment_name
@@ -232,6 +233,8 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
         meta["functions"] = functions
     if by_step:
         meta["input_column"] = BY_BACKWARD
+    if mixed := mixed_gradients(log.gradients for log in logs.values()):
+        meta["mixed"] = mixed
     ends = _ends(logs, size, calls, groups, backend, setting_of(meta))
     printed = [str((logs[rank].raised or {}).get("tb") or "") if rank in logs else "" for rank in range(size)]
     timeline = timeline_from_rows(

@@ -33,6 +33,7 @@ from joinlab.launcher.forkclient import ForkServer
 from joinlab.launcher.rank_ends import ended
 from joinlab.launcher.run_files import RunFiles
 from joinlab.launcher.terminal import Bar, Listener, Told
+from joinlab.program.replicas import mixed_gradients
 from joinlab.program.steps import BY_BACKWARD, settle_steps
 from joinlab.proof import Wait, prove
 from joinlab.recorder.events import now
@@ -264,6 +265,8 @@ class Watch:
             meta["functions"] = functions
         if settle_steps(self.logs):
             meta["input_column"] = BY_BACKWARD
+        if mixed := mixed_gradients(log.gradients for log in self.logs):
+            meta["mixed"] = mixed
         timeline = timeline_from_rows(
             calls=[call for log in self.logs for call in log.calls.values()],
             spans=[span for log in self.logs for span in log.spans.values()],

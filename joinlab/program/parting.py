@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple, NotRequired, TypedDict
 
-from joinlab.ops import CallRow, Op
+from joinlab.ops import CallRow
 from joinlab.program.branches import Statement, outcome, statement_at
 from joinlab.program.ways import Plain, Step, Way, Window
 
@@ -106,11 +106,6 @@ class Apart:
 def are_gradients(rows: Iterable[CallRow]) -> bool:
     """Whether these calls average gradients, by DDP."""
     return all("(DDP backward())" in (row["origin"] or "") for row in rows)
-
-
-def makes_a_model(row: CallRow) -> bool:
-    """Whether DDP's constructor begins with this call: there is one for each model."""
-    return row["op"] == Op.ALL_GATHER and "(DDP construction)" in (row["origin"] or "")
 
 
 # ---------------------------------------------------------------------------------------- which lines

@@ -10,10 +10,12 @@ many collectives of the model's group: 1 with 1, 2 with 2, 3 with 5. A step of a
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from ctypes import string_at
+from itertools import chain
 from typing import Any, NamedTuple, TypedDict
 from zlib import crc32
 
@@ -57,36 +59,56 @@ class Mark(NamedTuple):
     held: Mapping[tuple[str, int, str, str], int]
 
 
+class Models:
+    """Which of the models that DDP has made in a group a gradient is of; one model alone has no number."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, tuple[str, int]] = {}  # by id of the parameter
+        self._made: dict[str, int] = {}
+
+    def made(self, model: Any, group: str) -> int:
+        """DDP wraps a model, in this group: its number there, from 0."""
+        number = self._made[group] = self._made.get(group, -1) + 1
+        self._of.update((id(parameter), (group, number)) for parameter in model.module.parameters())
+        return number
+
+    def of(self, group: str) -> int | None:
+        """The model of the parameter that the autograd engine is just adding a gradient to."""
+        if not self._made.get(group):
+            return None
+        node = sys.modules["torch"]._C._current_autograd_node()
+        owner, number = self._of.get(id(getattr(node, "variable", None)), ("", 0))
+        return number if owner == group else None
+
+
 class Replicas:
     """The replicas of one rank; `issued()` says how many calls it has issued."""
 
     def __init__(self, issued: Callable[[], int]) -> None:
         self.marks: list[Mark] = []
-        self.gradients: dict[tuple[str, int], Gradient] = {}  # by group and number, where a group has several models
+        self.gradients: list[tuple[CallRow, int]] = []  # with the model's number, where a group has several
+        self.models = Models()
         self._issued = issued
         self._named: dict[int, tuple[str, int, str]] = {}  # by id of the parameter: its group, model and name
         self._parameters: dict[int, Any] = {}
         self._optimizers: list[Any] = []
-        self._made: dict[str, int] = {}
         self._bytes = 0
         self._steps = 0
 
     def made(self, model: Any, group: str) -> None:
         """DDP wraps a model, in this group."""
-        number = self._made[group] = self._made.get(group, -1) + 1
+        number = self.models.made(model, group)
         for name, parameter in model.module.named_parameters():
             if name not in model.parameters_to_ignore and parameter.device.type == "cpu":
                 self._named[id(parameter)] = group, number, name
                 self._parameters[id(parameter)] = parameter
                 self._bytes += parameter.numel() * parameter.element_size()
 
-    def averages(self, row: CallRow, node: Any) -> None:
-        """DDP issues this call for a bucket; the autograd engine is at the node that adds its last gradient."""
-        if self._made.get(row["group"]) and row["number"] is not None:
-            group, model, _ = self._named.get(id(getattr(node, "variable", None)), ("", 0, ""))
-            if group == row["group"]:
-                found: Gradient = {"rank": row["rank"], "group": group, "seq": row["seq"], "model": model}
-                self.gradients[group, row["number"]] = found
+    def averages(self, row: CallRow) -> None:
+        """DDP issues this call for a bucket, whose last gradient is just being added."""
+        model = self.models.of(row["group"])
+        if model is not None:
+            self.gradients.append((row, model))
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""
@@ -159,15 +181,15 @@ def differing_replicas(
     return min(found, key=lambda one: one[:2])[2] if found else None
 
 
-def mixed_gradients(ranks: Iterable[Replicas]) -> list[Gradient]:
+def mixed_gradients(ranks: Iterable[Iterable[tuple[CallRow, int]]]) -> list[Gradient]:
     """The first two calls that met and averaged gradients of two models; [] if there are none."""
     first: dict[tuple[str, int], Gradient] = {}
     found: list[tuple[int, list[Gradient]]] = []
-    for rank in ranks:
-        for (group, number), one in rank.gradients.items():
-            other = first.setdefault((group, number), one)
-            if other["model"] != one["model"]:
-                found.append((number, [other, one]))
+    for row, model in chain(*ranks):
+        one: Gradient = {"rank": row["rank"], "group": row["group"], "seq": row["seq"], "model": model}
+        other = first.setdefault((row["group"], row["number"] or 0), one)
+        if other["model"] != model:
+            found.append((row["number"] or 0, [other, one]))
     return min(found, key=lambda one: one[0])[1] if found else []
 
 

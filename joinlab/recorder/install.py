@@ -205,6 +205,13 @@ def _patch_spans(recorder: Recorder) -> None:
     def named_logging_data(self: Any) -> Any:
         return name_backend(logged(self), str(c10d.get_backend(self.process_group)))
 
+    begin: Any = DistributedDataParallel._ddp_init_helper
+
+    def noted_model(self: Any, *args: Any, **kwargs: Any) -> Any:
+        recorder.models.made(self, str(self.process_group.group_name))
+        return begin(self, *args, **kwargs)
+
+    DistributedDataParallel._ddp_init_helper = noted_model  # type: ignore[method-assign]
     _uncompiled(recorded_forward, within=False)
     _uncompiled(recorded_backward, within=False)
     DistributedDataParallel._get_ddp_logging_data = named_logging_data  # type: ignore[method-assign]

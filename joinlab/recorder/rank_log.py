@@ -69,6 +69,8 @@ class RankLog:
     """Where its threads stand, while the rank writes nothing else."""
     moves: int = 0
     """How many events it wrote; to say where it stands is no move."""
+    gradients: list[tuple[CallRow, int]] = field(default_factory=list)
+    """Calls that averaged gradients, with the number of the model, where a group has several."""
     way: deque[Step] = field(default_factory=lambda: deque(maxlen=MOST_KEPT))
     """The program's lines that it ran, where they were followed."""
     _stacks: dict[int, tuple[list[str], str | None, bool]] = field(default_factory=dict)
@@ -137,6 +139,8 @@ class RankLog:
                     "enqueued_ns": at,
                 }
                 self.calls[event["id"]] = call
+                if event.get("m") is not None:
+                    self.gradients.append((call, event["m"]))
                 if not joined:
                     self._number(call, event)
                 before = event.get("k")  # a collective's number tells it
@@ -358,7 +362,7 @@ _FORMS: Mapping[str, Mapping[str, Callable[[object], bool]]] = {
              "i": _or_none(_number), "d": _or_none(_text), "sh": _list(_list(_count)), "st": _number,
              "reduce_op": _or_none(_text), "root": _or_none(_number), "peer": _or_none(_number),
              "tag": _or_none(_number), "v": _or_none(_list(_flat)), "site": _or_none(_text), "k": _or_none(_count),
-             "n": _or_none(_positive), "w": _or_none(_list(_number)), "b": _or_none(_number)},
+             "n": _or_none(_positive), "w": _or_none(_list(_number)), "b": _or_none(_number), "m": _or_none(_count)},
     "ring": {"g": _text, "r": is_ranks},
     "coalesced": {"g": _text},
     "done": {"t": _number, "id": _number, "v": _or_none(_list(_flat))},

@@ -27,6 +27,7 @@ from joinlab.program.kinds import ALL_REDUCE, CallKind, kind_of
 from joinlab.program.labels import Stacks, call_site
 from joinlab.program.outcome import text_of
 from joinlab.program.process_group import Method, Numbering
+from joinlab.program.replicas import Models
 from joinlab.program.sources import MAX_TEXTS
 from joinlab.program.steps import Steps
 from joinlab.recorder.bounded_log import BoundedLog, last_calls
@@ -71,6 +72,7 @@ class Recorder:
         self.waits = Waits(log, self.completions)
         self.reducer = ReducerWaits(self.completions, self.waits)
         self.spans = Spans(log, self._note_sources)
+        self.models = Models()
         self.join_hook: deque[RecordedCall] = deque()
         """Calls of the join hook whose futures the program has not waited on yet, in the order of issue."""
         self._ids = itertools.count()
@@ -201,6 +203,8 @@ class Recorder:
         if not group.host_waits and self.waits.newly_streamed:
             more += f',"w":{self.waits.newly_streamed}'
             self.waits.newly_streamed.clear()
+        if kind.by_reducer and (model := self.models.of(group.label)) is not None:
+            more += f',"m":{model}'
         line = f'{{"e":"call","id":{id_},{kind.text},"s":{seq},{self.place}{more},"t":{now()}}}\n'
         if kind.segment == self.log.segment:
             self.completions.issue(call, line)

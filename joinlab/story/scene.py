@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -15,7 +14,6 @@ from joinlab.analysis.source import SourceTexts
 from joinlab.analysis.waiting import WaitGraph, who_waits
 from joinlab.analysis.wording import group_text
 from joinlab.backend.calls import Blocked, Blocker, Key, setting_of
-from joinlab.program.parting import are_gradients, makes_a_model
 from joinlab.proof import Proof, Wait, blocked_calls, prove
 from joinlab.story.lines import Call, Line, LineKind, SourceLine
 from joinlab.timeline import CallRow, EndKind, Timeline
@@ -91,19 +89,6 @@ class Scene:
         return int(
             ((calls["rank"] == rank) & (calls["group"] == row["group"]) & (calls["op"] == row["op"]) & named).sum()
         )
-
-    def of_known_model(self, row: CallRow) -> bool:
-        """Whether a call averages gradients of which is known that no other model's met them: lines tell nothing then.
-
-        One model has as many lines as its losses; where there are several, an emulation has seen whose gradients met.
-        """
-        emulated = self.meta.get("engine") == "emulated" and "mixed" not in self.meta
-        return are_gradients([row]) and (emulated or self._models[row["group"], row["rank"]] < 2)
-
-    @cached_property
-    def _models(self) -> Counter[tuple[str, int]]:
-        """By group and rank, how many models DDP has made."""
-        return Counter((row["group"], row["rank"]) for row in self.folding.matched.rows if makes_a_model(row))
 
     # ---------------------------------------------------------------- why calls do not complete
 

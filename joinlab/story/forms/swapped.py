@@ -10,7 +10,7 @@ from joinlab.analysis.matching import Slot
 from joinlab.analysis.wording import tensor
 from joinlab.backend.calls import elements_of
 from joinlab.ops import POINT_TO_POINT
-from joinlab.program.parting import Key
+from joinlab.program.parting import Key, are_gradients
 from joinlab.story.forms import meeting
 from joinlab.story.lines import Line, LineKind, Value
 from joinlab.story.scene import Scene
@@ -45,7 +45,7 @@ def _alike(scene: Scene, slot: Slot) -> bool:
         return False
     rows = [scene.parting.call(slot, rank) for rank in slot.calls]
     first = rows[0]
-    names = ("shape",) if all(map(scene.of_known_model, rows)) else ("call_site", "shape", "stack")
+    names = ("shape",) if are_gradients(rows) else ("call_site", "shape", "stack")
     one_line = all(row[name] == first[name] for row in rows for name in names)  # type: ignore[literal-required]
     return one_line or len({row["origin"] for row in rows}) > 1
 
@@ -65,14 +65,14 @@ What = Callable[[CallRow], Place]
 
 def _by_callers(scene: Scene, row: CallRow) -> Place:
     where = place_of(row, scene.parting.joins)
-    lines = () if scene.of_known_model(row) else where[4:]
+    lines = () if are_gradients([row]) else where[4:]
     return (*_by_line(scene, row), *lines)
 
 
 def _by_line(scene: Scene, row: CallRow) -> Place:
     """The same without the lines that led to the call: two branches may issue it from one function."""
     label, site, op, root, *_ = place_of(row, scene.parting.joins)
-    return label, "" if scene.of_known_model(row) else site, op, root, row["dtype"], elements_of(row["shape"])
+    return label, "" if are_gradients([row]) else site, op, root, row["dtype"], elements_of(row["shape"])
 
 
 _WHAT = (_by_callers, _by_line)
