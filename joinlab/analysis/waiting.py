@@ -15,7 +15,7 @@ Ranks that stand in one collective with calls that cannot meet, because most of 
 there, keep it from completing, whatever they wait for themselves.
 
 Where ranks wait for each other in a circle, and where no call is that of most, `strays` tells which of them left the
-path of its peers, or its own. Where that decides nothing, too, one of them is to blame, and `either` holds them.
+path of its peers. Where that decides nothing, too, one of them is to blame, and `either` holds them.
 
 A call that may wait for a rank without a record blames no one: that rank may be the culprit.
 
