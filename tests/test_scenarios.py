@@ -75,7 +75,6 @@ ENDINGS: list[tuple[str, tuple[int, ...], list[str], list[str], list[Any] | None
     ("linear", (1, 3, 5), [FINISH] * 3, [FINISH] * 3, None),
     ("convolutional", (1, 3), [FINISH] * 2, [FINISH] * 2, None),
     ("batch_norm", (2, 4, 3), [FINISH] * 3, [FINISH] * 3, None),
-    ("unused_parameters", (2, 3), [FINISH] * 2, [FINISH] * 2, None),
     ("gradients", (1, 2, 4), [FINISH] * 3, [FINISH] * 3, [[2.0, 1.66667, 1.0, 1.0][:n] for n in (1, 2, 4)]),
     ("gradients_of_those_left", (1, 2, 4), [FINISH] * 3, [FINISH] * 3, [[2.0, 2.5, 3.0, 3.0][:n] for n in (1, 2, 4)]),
     ("own_parameters_at_the_end", (4, 2, 4), [FINISH] * 3, [FINISH] * 3, [2.0] * 3),
@@ -86,7 +85,6 @@ ENDINGS: list[tuple[str, tuple[int, ...], list[str], list[str], list[Any] | None
     ("throw_early", (2, 2), [FINISH] * 2, [FINISH] * 2, None),
     ("own_collective_in_forward", (2, 2), [FINISH] * 2, [FINISH] * 2, None),
     ("own_collective_in_forward", (2, 3), [HANG, FINISH], [HANG, HANG], None),
-    ("sync_batch_norm", (1, 2), [HANG] * 2, [RAISE] * 2, [None, None]),
     ("count_inputs", (1, 3, 2), [FINISH] * 3, [FINISH] * 3, [6.0] * 3),
     ("count_inputs", (0, 0), [FINISH] * 2, [FINISH] * 2, [0.0] * 2),
     ("count_inputs_for_oneself", (1, 3, 2), [FINISH] * 3, [FINISH] * 3, [3.0, 6.0, 5.0]),
@@ -213,12 +211,6 @@ def test_a_large_model_is_shadowed_bucket_by_bucket():
         assert plain(timeline.returns[0]) == plain(timeline.returns[1])
 
 
-def test_the_map_of_unused_parameters_is_shadowed_too():
-    for timeline in everywhere("unused_parameters", (2, 3)):
-        assert len(calls(timeline, 1, "unused parameters")) == 3
-        assert len(calls(timeline, 0, "join() hook, unused parameters")) == 1
-
-
 def test_an_exception_goes_through_join_unchanged():
     for timeline in everywhere("exception", (2, 3)):
         assert timeline.ends[1].text == "ValueError: a bad input"
@@ -239,13 +231,6 @@ def test_a_thousand_are_not():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert [str(end) for end in joinlab.emulate(scenarios.linear, (0, 1000)).ends] == [FINISH] * 2
-
-
-def test_sync_batch_norm_needs_a_gpu_which_the_emulated_nccl_has():
-    on_nccl, *others = everywhere("sync_batch_norm", (1, 2))
-    assert any(slot.met and not slot.expected for slot in match(on_nccl))  # join() does not shadow its collectives
-    for timeline in others:
-        assert "SyncBatchNorm layers only work with GPU modules" in timeline.ends[0].text
 
 
 # ---- the generic Join, pull request 61555

@@ -11,9 +11,8 @@ import inspect
 import linecache
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -29,9 +28,9 @@ class Symptom:
     inputs: tuple[int, ...]
     cause: str
     cure: str
-    edits: tuple[tuple[str, str], ...]
-    reports: tuple[str, ...]
-    backends: tuple[str, ...] = ("nccl", "gloo")
+    edits: Sequence[tuple[str, str]]
+    reports: Sequence[str]
+    backends: Sequence[str] = ("nccl", "gloo")
     silent: bool = False
 
     def __str__(self) -> str:
@@ -69,24 +68,9 @@ class Symptom:
         return found
 
 
-@cache
-def _read() -> Mapping[str, Symptom]:
-    table = tomllib.loads((files("joinlab.course") / "symptoms.toml").read_text("utf-8"))
-    return {
-        name: Symptom(
-            name,
-            entry["title"],
-            tuple(entry["inputs"]),
-            entry["cause"],
-            entry["cure"],
-            tuple((old, new) for old, new in entry["edits"]),
-            tuple(entry["reports"]),
-            tuple(entry.get("backends", ("nccl", "gloo"))),
-            entry.get("silent", False),
-        )
-        for name, entry in table.items()
-    }
+_table = tomllib.loads((files("joinlab.course") / "symptoms.toml").read_text("utf-8"))
 
-
-SYMPTOMS: Mapping[str, Symptom] = _read()
+SYMPTOMS: Mapping[str, Symptom] = {
+    name: Symptom(name, **(entry | {"inputs": tuple(entry["inputs"])})) for name, entry in _table.items()
+}
 """By name of the function in joinlab.scenarios.symptoms."""

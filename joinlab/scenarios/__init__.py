@@ -270,20 +270,6 @@ def batch_norm(rank: int, inputs: Inputs) -> list[torch.Tensor]:
     return _parameters(model)
 
 
-class _OneOfTwo(torch.nn.Module):
-    def __init__(self, rank: int) -> None:
-        super().__init__()
-        self.rank, self.even, self.odd = rank, torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.odd(x) if self.rank % 2 else self.even(x)  # type: ignore[no-any-return]
-
-
-def unused_parameters(rank: int, inputs: Inputs) -> list[torch.Tensor]:
-    """Each rank uses half of the parameters, with find_unused_parameters=True. Pull request 42577."""
-    return _train(DDP(_OneOfTwo(rank), find_unused_parameters=True), inputs)
-
-
 def gradients(rank: int, inputs: Inputs, divide_by_initial_world_size: bool = True) -> list[float]:
     """The gradient of each input, where rank r's own is r + 1: what it was divided by. Pull request 42577."""
     model = DDP(torch.nn.Linear(1, 1, bias=False))
@@ -365,11 +351,6 @@ class _OwnCollective(torch.nn.Module):
 def own_collective_in_forward(rank: int, inputs: Inputs) -> list[torch.Tensor]:
     """A collective that the model calls in forward, which join() does not shadow: a limit. Pull request 42577."""
     return _train(DDP(_OwnCollective()), inputs)
-
-
-def sync_batch_norm(rank: int, inputs: Inputs) -> list[torch.Tensor]:
-    """SyncBatchNorm, whose collectives in forward join() does not shadow: a limit. Needs GPUs. Pull request 42577."""
-    return _train(DDP(torch.nn.SyncBatchNorm(2)), [input.expand(3, 2) for input in inputs])
 
 
 # ---- the generic Join: every behaviour of pull request 61555
