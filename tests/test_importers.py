@@ -310,6 +310,12 @@ def test_the_dumps_of_several_hosts_are_one_job(tmp_path: Path) -> None:
         (folder / f"nccl_trace_rank_{rank}").rename(folder / f"nccl_trace_rank_container-node0{rank // 2}_{rank}")
     timeline, told = quietly(folder)
     assert told == [] and timeline.equals(plain)
+    for rank in range(4):
+        (folder / f"node{rank // 2}").mkdir(exist_ok=True)
+        (folder / f"nccl_trace_rank_container-node0{rank // 2}_{rank}").rename(
+            folder / f"node{rank // 2}" / f"fr_{rank}"
+        )
+    assert quietly(folder)[0].equals(plain)
 
 
 def test_two_dumps_of_one_rank_are_two_series(tmp_path: Path) -> None:

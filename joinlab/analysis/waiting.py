@@ -454,7 +454,7 @@ class _Finding:
             yield Why("all_reached", {"ranks": sorted(standing)})
         elif standing and either:
             yield Why("one_of", {"ranks": [*either[0]]})
-        elif standing:
+        elif standing and not job.unknown:
             yield Why("none_apart", {})
 
 

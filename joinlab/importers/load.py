@@ -89,14 +89,18 @@ def _folder(folder: Path, problems: list[str]) -> Timeline:
         others = [one for one in files if os.path.isfile(one) and parse_segment_name(one.name) is None]
         return text.beside(load_recording(folder), others)
     found: dict[str, list[Path]] = {}
-    for file in files:
+    if not files:  # a folder for each host
+        files = [one for one in sorted(folder.glob("*/*")) if not one.name.startswith(".") and not os.path.isdir(one)]
+    for file in files[:MAX_FILES]:
         try:
             head = _head(file)
         except (TimelineFileError, OSError) as error:
             problems.append(_sentence(file, error))
             continue
         reader = next((one for one in READERS if one.looks_like(file, head)), None)
-        if reader is None:
+        if not head:
+            problems.append(f"{str(file)!r} is empty")
+        elif reader is None:
             problems.append(f"{str(file)!r} is neither {' nor '.join(one.what for one in READERS)}")
         else:
             found.setdefault(reader.what, []).append(file)
