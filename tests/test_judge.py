@@ -376,26 +376,6 @@ def test_a_call_too_many_is_named_with_its_line_and_not_the_next() -> None:
     assert "if rank == 5 and i == 3:" in story.texts(LineKind.PARTING)[0]
 
 
-def other_order(rank: int, inputs: Any) -> None:
-    t = torch.zeros(1)
-    if rank:
-        dist.barrier()
-        dist.all_reduce(t)
-    else:
-        log(t)
-        dist.barrier()
-
-
-def log(t: torch.Tensor) -> None:
-    dist.all_reduce(t)
-
-
-def swapped_models(rank: int, inputs: Any) -> None:
-    models = [torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(n, 1)) for n in (2, 3)]
-    for n in (0, 1) if rank else (1, 0):
-        models[n](torch.ones(1, 2 + n)).sum().backward()
-
-
 def test_a_fix_is_shown_with_how_often_it_was_tried() -> None:
     story = diagnose(joinlab.emulate(case_4, (2, 3), "nccl"))
     (line,) = story.of(LineKind.FIX)
@@ -403,6 +383,12 @@ def test_a_fix_is_shown_with_how_often_it_was_tried() -> None:
     assert tried is not None and tried.finished == tried.counts > 1
     assert f"Tried: every rank finishes, for {tried.finished} of {tried.counts} counts" in str(story)
     assert "-             dist.barrier()" in str(story) and "+     dist.barrier()" in str(story)
+
+
+def swapped_models(rank: int, inputs: Any) -> None:
+    models = [torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(n, 1)) for n in (2, 3)]
+    for n in (0, 1) if rank else (1, 0):
+        models[n](torch.ones(1, 2 + n)).sum().backward()
 
 
 def test_calls_in_another_order_are_told_though_nothing_hangs() -> None:
@@ -426,23 +412,6 @@ def test_a_send_that_nobody_received_is_told_though_nothing_hangs() -> None:
     assert story.sentence.startswith("Rank 0 sent 4 times to rank 1, which received 3 times")
 
 
-def out_of_phase(rank: int, inputs: Any) -> None:
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
-    for i, x in enumerate(inputs):
-        if (i + rank) % 2:
-            with model.no_sync():
-                model(x).backward()
-        else:
-            model(x).backward()
-
-
-def test_gradients_of_different_inputs_that_met_are_told() -> None:
-    story = diagnose(joinlab.emulate(out_of_phase, (4, 4), "nccl"))
-    assert story.sentence.startswith(
-        "Gradients of different inputs were averaged: rank 0's of inputs[0] and rank 1's of inputs[1]."
-    )
-
-
 def other_splits(rank: int, inputs: Any) -> None:
     sent = [1, 2] if rank == 0 else [1, 1]
     dist.all_to_all_single(torch.zeros(2), torch.arange(float(sum(sent))), [1, 1], sent)
@@ -460,36 +429,3 @@ def left(rank: int, inputs: Any) -> None:
 
 def test_the_rank_missing_from_monitored_barrier_is_named() -> None:
     assert diagnose(joinlab.emulate(left, (1, 1, 1), "gloo")).headline.ranks == (2,)
-
-
-def own_branch_of_the_root(rank: int, inputs: Any) -> None:
-    for root in (0, 1):
-        if rank == root:
-            dist.broadcast(torch.ones(2), root)
-        else:
-            dist.broadcast(torch.zeros(2), root)
-
-
-@pytest.mark.parametrize("backend", ["gloo", "nccl"])
-def test_a_branch_of_the_root_s_own_is_no_fault(backend: str) -> None:
-    story = diagnose(joinlab.emulate(own_branch_of_the_root, (1, 1), backend))
-    assert [line.kind for line in story.lines] == [LineKind.HEADLINE, LineKind.FATE]
-    assert story.sentence == "Both ranks finished; every call met a call of its kind."
-
-
-def momentum_after_uneven_inputs(rank: int, inputs: Any) -> None:
-    torch.manual_seed(0)
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    for _epoch in range(2):
-        with model.join():
-            for x in inputs:
-                optimizer.zero_grad()
-                model(x).sum().backward()
-                optimizer.step()
-
-
-def test_replicas_that_differ_are_told_though_every_call_met_its_own_kind() -> None:
-    story = diagnose(joinlab.emulate(momentum_after_uneven_inputs, (2, 3), "nccl"))
-    assert story.sentence.startswith("Ranks 0, 1 finished, but their replicas differ ")
-    assert "Both ranks finished" not in str(story)
