@@ -58,9 +58,11 @@ def follow(make, low, high, what):
 """
 WATCH = """() => { window.moved = new Promise((done) => {
     let start = 0;
+    const drawn = () => [...document.querySelectorAll(".jl-scene, p.jl-stage, .js-plotly-plot")]
+        .map((one) => one.outerHTML).join(), before = drawn();  // the dots are drawn before Python answers
     document.addEventListener("keydown", () => { start = performance.now(); }, { capture: true, once: true });
     const seen = new MutationObserver(() => {
-        if (!start) return;
+        if (!start || drawn() === before) return;
         seen.disconnect();
         requestAnimationFrame(() => setTimeout(() => done((performance.now() - start) / 1000)));
     });
