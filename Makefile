@@ -47,12 +47,11 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Two tests at a time, file by file (tests/conftest.py), but for those that start Jupyter's kernels: beside others a kernel
-# sometimes never answers. All notebooks run in tests/test_pages.py, without kernels.
+# Two tests at a time, file by file (tests/conftest.py), but for those that start Jupyter's kernels, in a browser: beside
+# others a kernel sometimes never answers. All notebooks run in tests/test_pages.py, without kernels.
 test: lint
 	$(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup --no-loadscope-reorder -m "not browser" \
 	  --doctest-modules tests joinlab
-	JOINLAB_PROGRESS=off $(BIN)/python -m pytest --nbmake --nbmake-timeout=300 notebooks/02_collectives.ipynb
 	$(BIN)/python -m pytest -m browser tests
 
 # What a new PyTorch breaks first: the seam's methods, the six cases and the emulator on one side, launched ranks and a
