@@ -241,6 +241,7 @@ def test_what_a_judge_cannot_read_is_wrong_and_no_error(monkeypatch):
 def test_what_never_returns_is_ended_in_time():
     with pytest.raises(apart.Lost, match="did not return within 0 s"):
         apart.apart(signal.pause, name="it", seconds=0.1)
+    assert psutil.wait_procs(psutil.Process(ForkServer.get().process.pid).children(), timeout=60)[1] == []
 
 
 def test_one_call_of_c_without_end_is_ended_and_its_line_is_told():
@@ -287,6 +288,6 @@ def test_nothing_is_left_of_a_process_that_was_killed_in_a_check():
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     pids = [int(pid) for pid in found.stdout.split()]
-    assert found.returncode == -9 and len(pids) == 2, found.stderr
+    assert found.returncode == -9 and pids, found.stderr
     left = psutil.wait_procs([one for one in psutil.process_iter() if one.pid in pids], timeout=60)[1]
     assert [one for one in left if one.status() != psutil.STATUS_ZOMBIE] == []

@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ import cloudpickle
 
 from joinlab.interrupts import LOOK_S, HeldInterrupts, take_interrupt
 from joinlab.launcher import descendants
-from joinlab.launcher.forkclient import CALLS, ForkServer, pickled
+from joinlab.launcher.forkclient import CALLS, TAKE_S, ForkServer, pickled
 from joinlab.program.program import current_folder
 from joinlab.program.sources import know_cells, texts_of_cells
 
@@ -100,6 +101,11 @@ def _hear(link: socket.socket, seconds: float) -> str:
                 said += more
             take_interrupt()
     finally:
+        link.settimeout(TAKE_S)
+        with suppress(OSError):
+            while b"\n" not in said and (more := link.recv(64)):  # its pid, which it says first
+                said += more
+        link.settimeout(None)
         pid, _, rest = said.partition(b"\n")
         if said.endswith(END) and time.monotonic() < begun + KEPT_S:
             _kept = link
