@@ -105,6 +105,8 @@ def lab(folder: Path, settings: Path) -> Iterator[tuple[str, str]]:
         "ServerApp.root_dir": folder,
         "IdentityProvider.token": token,
         "LabApp.workspaces_dir": settings / "workspaces",
+        # A port that was free when the kernel's was chosen may be another's once the kernel has begun.
+        "KernelManager.transport": "ipc",
     }
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--expose-app-in-browser"]
     with (settings / "lab.log").open("w") as log:
