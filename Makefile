@@ -47,12 +47,15 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Two tests at a time, file by file (tests/conftest.py), but for those that start Jupyter's kernels, in a browser: beside
-# others a kernel sometimes never answers. All notebooks run in tests/test_pages.py, without kernels.
+# Two tests at a time, file by file (tests/conftest.py). Beside them, those with a browser, which wait for most of their
+# time, and then each notebook in a kernel of its own; what these say comes at the end.
 test: lint
+	@mkdir -p out
+	{ $(BIN)/python -m pytest -m browser tests && JOINLAB_PROGRESS=off $(BIN)/python -m pytest --nbmake --nbmake-timeout=300 \
+	  notebooks; } > out/kernels.txt 2>&1 & kernels=$$!; \
 	$(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup --no-loadscope-reorder -m "not browser" \
-	  --doctest-modules tests joinlab
-	$(BIN)/python -m pytest -m browser tests
+	  --doctest-modules tests joinlab; suite=$$?; \
+	wait $$kernels; kernels=$$?; cat out/kernels.txt; exit $$((suite || kernels))
 
 # What a new PyTorch breaks first: the seam's methods, the six cases and the emulator on one side, launched ranks and a
 # recorded job on the other. -rs names what is skipped, and the last line what is not asked.
