@@ -36,7 +36,7 @@ import joinlab
 from joinlab import cases
 from joinlab.emulator.warm_up import warm_up
 from joinlab.errors import LaunchError, LaunchInterrupted
-from joinlab.launcher import descendants
+from joinlab.launcher import apart, descendants
 from joinlab.launcher.forkclient import ForkServer
 from joinlab.timeline import EndKind, Timeline
 from tests import drill_surroundings
@@ -306,6 +306,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--surroundings", nargs="*", choices=list(drill_surroundings.SURROUNDINGS), metavar="NAME")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(argv)
+    apart.leave()  # a process that the course keeps is no drill's
     launches, files, programs = (
         default if given is None else given
         for given, default in (

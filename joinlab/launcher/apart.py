@@ -74,7 +74,8 @@ _kept: socket.socket | None = None
 
 
 @atexit.register
-def _leave() -> None:
+def leave() -> None:
+    """End the process that is kept, if there is one."""
     if _kept is not None:
         _kept.close()
 
