@@ -46,6 +46,11 @@ def yields():
     yield from (1, 2)
 
 
+def turns(values):
+    for value in values: abs(value)  # fmt: skip  # noqa: E701
+    return [abs(value) for value in values]
+
+
 def steps_of(run, window=None):
     way = Way(int, window or Window(0, None))
     way.follow(run)
@@ -70,6 +75,16 @@ def test_a_way_has_the_lines_of_the_program_and_what_its_tests_read():
     header = [dict(step.values) for step in inside if step.line == test - 1]
     assert header[0] == {"len(counter.seen)": 1} and header[-1] == {"len(counter.seen)": 2}
     assert all(step.file == HERE for step in found)
+
+
+@pytest.mark.parametrize("text", ["for value", "return ["])
+def test_a_loop_on_one_line_is_at_that_line_once_more_in_each_turn(text):
+    line = line_of(turns, text)
+    short, long = (
+        sum(step.line == line and step.event == "line" for step in steps_of(lambda values=values: turns(values)))
+        for values in ([1], [1, 2, 3])
+    )
+    assert long - short == 2
 
 
 def test_a_function_of_the_program_that_a_library_calls_is_followed():

@@ -266,13 +266,14 @@ def _monitor(way: Way) -> None:
     if not _following:
         monitoring.use_tool_id(TOOL, "joinlab")
         events = monitoring.events
-        told = {
+        told: dict[int, Callable[..., Any]] = {
             events.PY_START: _told("call"),
             events.PY_RESUME: _told("call"),
             events.PY_RETURN: _told("return"),
             events.PY_YIELD: _told("return"),
             events.LINE: _told("line"),
         }
+        told[events.JUMP] = _told_jump
         for event, callback in told.items():
             monitoring.register_callback(TOOL, event, callback)
         for event in (events.RAISE, events.RERAISE, events.PY_UNWIND, events.PY_THROW):  # these cannot be disabled
@@ -302,6 +303,20 @@ def _told(event: str) -> Callable[..., Any]:
         return None
 
     return told
+
+
+def _told_jump(code: CodeType, at: int, to: int) -> Any:
+    """A loop that goes on in the line where it stands is there once more: no other event says so."""
+    if to > at or not followed(code.co_filename) or _line(code, at) != _line(code, to):
+        return sys.monitoring.DISABLE  # type: ignore[attr-defined]
+    way = _following.get(threading.get_ident())
+    if way is not None:
+        way.note("line", sys._getframe(1))
+    return None
+
+
+def _line(code: CodeType, offset: int) -> int | None:
+    return next((line for first, end, line in code.co_lines() if first <= offset < end), None)
 
 
 def _told_error(unwinds: bool, throws: bool) -> Callable[..., None]:
