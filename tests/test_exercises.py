@@ -193,14 +193,13 @@ def test_a_solution_is_shown_to_those_who_ask(name):
 
 def told(exercise, kinds, monkeypatch):
     """What is said of the reader's answers of these kinds: (name, kind, whether it is right and a sentence)."""
-    monkeypatch.setattr(judging, "SECONDS", 1.0)
     monkeypatch.setattr(exercises, "TRIALS", 1)
     monkeypatch.setattr(judges, "compare", judges.compare)  # one of those that cheat replaces it
-    return [
-        (name, kind, exercises.judged(exercise, one, 0))
-        for ex, name, kind, one in ANSWERS
-        if ex == exercise and kind in kinds
-    ]
+    found = []
+    for name, kind, one in ((name, kind, one) for ex, name, kind, one in ANSWERS if ex == exercise and kind in kinds):
+        monkeypatch.setattr(judging, "SECONDS", 30.0 if kind == "right" else 1.0)  # some wrong ones go on for ever
+        found.append((name, kind, exercises.judged(exercise, one, 0)))
+    return found
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # one starts threads
