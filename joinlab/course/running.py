@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -29,7 +30,12 @@ def run(path: Path) -> Any:
     Nobody answers: no progress is read or kept.
     """
     notebook: Any = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
-    with _shell() as shell, chdir(path.parent), patch.object(progress, "_state", None):
+    with (
+        warnings.catch_warnings(action="default"),
+        _shell() as shell,
+        chdir(path.parent),
+        patch.object(progress, "_state", None),
+    ):
         for cell in notebook.cells:
             if cell.cell_type == "code":
                 cell.execution_count = shell.execution_count
