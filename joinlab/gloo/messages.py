@@ -175,25 +175,19 @@ def all_reduce(me: int, size: int, nbytes: int, item: int) -> Steps:
     After the first trip rank r holds the sum of chunk r. On the second it sends that on to rank - 1, then what it has
     received itself. The sums arrive in place, in WORK, so this trip needs no scratch memory.
     """
-    number, each = segments(nbytes, item, size)
-    per_rank = number // size
-    turns = number - per_rank
-    yield from _ring(me, size, nbytes, (number, each), turns)
-
-    def spans(turn: int) -> tuple[int, int, int, int]:
-        out = (me * per_rank + turn) * each % (number * each)
-        into = ((me + 1) * per_rank + turn) * each % (number * each)
-        return out, min(each, nbytes - out), into, min(each, nbytes - into)
+    plan = segments(nbytes, item, size)
+    turns = plan[0] - plan[0] // size
+    yield from _ring(me, size, nbytes, plan, turns)
 
     for turn in range(turns + 2):
         if turn >= 2:
-            _, sent, _, came = spans(turn - 2)
+            _, sent, _, came = _spans(me, turn - 2, size, nbytes, plan)
             if came > 0:
                 yield Wait("recv", WORK)
             if sent > 0:
                 yield Wait("send", WORK)
         if turn < turns:
-            out, sent, into, came = spans(turn)
+            out, sent, into, came = _spans(me, turn, size, nbytes, plan)
             if came > 0:
                 yield Post("recv", (me + 1) % size, WORK, into, came)
             if sent > 0:
@@ -246,31 +240,33 @@ def _ring(me: int, size: int, nbytes: int, plan: tuple[int, int], turns: int) ->
     that lies behind the end of the data is neither sent nor waited for: both sides leave it out if their sizes agree,
     and where they differ one side may wait for a segment that the other one never sends.
     """
-    number, each = plan
-    per_rank = number // size
+    each = plan[1]
     if not each:
         return  # nothing to sum
-
-    def spans(turn: int) -> tuple[int, int, int, int]:  # where from, how many bytes, where to, how many bytes
-        out = ((me + 1) * per_rank + turn) * each % (number * each)
-        into = ((me + 2) * per_rank + turn) * each % (number * each)
-        return out, min(each, nbytes - out), into, min(each, nbytes - into)
 
     for turn in range(turns + 2):
         at = turn % 2 * each
         if turn >= 2:
-            _, sent, into, came = spans(turn - 2)
+            _, sent, into, came = _spans(me + 1, turn - 2, size, nbytes, plan)
             if came > 0:
                 yield Wait("recv", ARRIVED)
                 yield Sum(at, into, came)
             if sent > 0:
                 yield Wait("send", WORK)
         if turn < turns:
-            out, sent, _, came = spans(turn)
+            out, sent, _, came = _spans(me + 1, turn, size, nbytes, plan)
             if came > 0:
                 yield Post("recv", (me + 1) % size, ARRIVED, at, came)
             if sent > 0:
                 yield Post("send", (me - 1) % size, WORK, out, sent)
+
+
+def _spans(chunk: int, turn: int, size: int, nbytes: int, plan: tuple[int, int]) -> tuple[int, int, int, int]:
+    """What moves in a turn, of this chunk and of the next: where from, how many bytes, where to, how many bytes."""
+    number, each = plan
+    out = (chunk * (number // size) + turn) * each % (number * each)
+    into = ((chunk + 1) * (number // size) + turn) * each % (number * each)
+    return out, min(each, nbytes - out), into, min(each, nbytes - into)
 
 
 def all_gather(me: int, size: int, each: int) -> Steps:
