@@ -111,6 +111,19 @@ JOBS = {  # by name: each rank's calls, the groups, the ranks that are named, on
     "GPU?": ([[call()]] * 3, {}, (), (), "does not tell the ranks apart"),
     "level": ([[*OVER[0], call("a")], *OVER[1:]], MESH, (), ((0, 1),), "Either rank 1 stands still, or rank 0 made a"),
     "more": ([[call("1")], [], []], {"1": [0, 1]}, (), ((0, 1),), "Rank 0 alone waits, in collective 1 (all_re"),
+    "fewer": (
+        [[call("1")], [], *([[call("2", True)]] * 2)],
+        {"1": [0, 1], "2": [2, 3]}, (1,), (), "It stopped after 0, and it waits for no other rank",
+    ),
+    "left out": (
+        [
+            [call("1", True, op="send", peer=1), call()],
+            [call("1", True, op="recv", peer=0), call("1", op="recv", peer=0)],
+            [*[call("2", True, op="send", peer=3)] * 2, call()],
+            [*[call("2", True, op="recv", peer=2)] * 2, call()],
+        ],
+        {"1": [0, 1], "2": [2, 3]}, (0,), (), "Rank 0 went another way than rank 2, which has the same part in the job",
+    ),
     "size": (
         [[call(shape=[[4]])], [call(shape=[[9]])], [call(shape=[[4]])]],
         {}, (1,), (), "Rank 1 issued all_reduce of 9 elements (float32) as collective 1 of group 0, where ranks 0, 2 i",

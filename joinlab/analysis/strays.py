@@ -61,6 +61,10 @@ class _Path(NamedTuple):
     calls: dict[Place, _Call]
     reach: dict[tuple[Role, bool], int]
 
+    def lacks(self, place: Place) -> bool:
+        """Whether the rank has not come to a call."""
+        return place[2] >= self.reach.get(place[:2], 1 << 60)
+
 
 class Paths:
     """The paths of a Timeline's ranks, read as they are asked for.
@@ -89,10 +93,14 @@ class Paths:
         peers = {rank: self._peers(rank, known) for rank in known}
         self._read({*known, *(peer for those in peers.values() for peer in those)})
         found = {rank: why for rank in known if (why := self._apart(rank, peers[rank]))}
-        return found if len(found) == 1 else {}
+        # Of a rank and its only peer either may be wrong: this one, where the other suspects do as their peers do.
+        lone = [rank for rank in found if len(peers[rank]) == 1]
+        if len(found) != 1 or (lone and (not all(peers.values()) or {*known} & {*peers[lone[0]]})):
+            return {}
+        return found
 
     def behind(self, rank: int, other: int) -> bool:
-        """Whether a peer of `rank`, not `other`, has issued more calls in some role."""
+        """Whether a peer of `rank`, not `other`, has issued a call in some role that `rank` has not come to."""
         peers = [peer for peer in self._peers(rank, ()) if peer != other]
         self._read({rank, *peers})
         mine = self._known[rank].reach
@@ -176,7 +184,7 @@ class Paths:
         against = [peer for peer in peers if not self._fits(rank, peer)]
         model = max(against, key=lambda peer: sum(self._fits(peer, other) for other in against), default=rank)
         against = [peer for peer in against if self._fits(peer, model)]
-        if 2 * len(against) <= len(peers) or len(against) < 2:
+        if 2 * len(against) <= len(peers):
             return None
         call = _difference(self._known[rank], self._known[model])
         assert call is not None
@@ -201,14 +209,17 @@ def _difference(mine: _Path, theirs: _Path) -> _Call | None:
 
     Compared in roles that both have. A call older than the other's record counts as issued there, without its place.
     """
-    order = -1
+    left_out = min((call.at for place, call in theirs.calls.items() if mine.lacks(place)), default=1 << 60)
+    order, more = -1, None
     for place, call in mine.calls.items():
-        if (other := theirs.calls.get(place)) is not None:
-            if other.form != call.form or other.at < order:
-                return call
+        other = theirs.calls.get(place)
+        if other is None:
+            more = more or (call if theirs.lacks(place) else None)
+        elif more or other.form != call.form or not order <= other.at < left_out:
+            return more or call
+        else:
             order = other.at
     ahead = [mine.reach[one] - theirs.reach[one] for one in mine.reach.keys() & theirs.reach.keys()]
     if not mine.calls or max(ahead, default=0) <= 0 or min(ahead) >= 0:
         return None
-    beyond = (call for place, call in mine.calls.items() if place[2] >= theirs.reach.get(place[:2], 1 << 60))
-    return next(beyond, [*mine.calls.values()][-1])
+    return more or [*mine.calls.values()][-1]

@@ -395,7 +395,11 @@ class _Finding:
             self.culprits = []
             for rank, why in strays.items():
                 self._name((rank,), why)
-        elif job.timeline.world_size - len(job.unknown) > 2 and not job.has_ended(sinks[0]):
+        elif (
+            job.timeline.world_size - len(job.unknown) > 2
+            and not job.has_ended(sinks[0])
+            and (len(sinks) > 1 or not self.paths.behind(sinks[0], waiter))
+        ):
             call = job.call(first.group, first.number, first.op)
             self.doubts.append(Why("one_waits", {"rank": waiter, "call": call, "on": sinks}))
             self.either.append((waiter, *sinks))

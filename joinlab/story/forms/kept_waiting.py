@@ -144,7 +144,8 @@ def _parted(line: Line) -> Text:
 
 def _another_way(line: Line) -> Text:
     rank, against = who((line.facts["rank"],)), who(line.facts["against"])
-    said = "{} went another way than {}, which have the same part in the job, at {}: {}"
+    has = "have" if len(line.facts["against"]) > 1 else "has"
+    said = "{} went another way than {}, which " + has + " the same part in the job, at {}: {}"
     return say(said, rank, against, line.facts["where"], _LEFT)
 
 
