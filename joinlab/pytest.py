@@ -27,6 +27,7 @@ import functools
 import inspect
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -84,7 +85,11 @@ def on_ranks(
         else:
             timeline = emulate(program, counts, backend, **options)
         if any(end.kind != "finished" or end.pending for end in timeline.ends):
-            pytest.fail(str(diagnose(timeline)), pytrace=False)
+            story = diagnose(timeline)
+            given = f"{size}" if inputs is None else f"inputs={counts}"
+            how = f'ranks({given}, "{backend}")({function.__name__}{", ..." * bool(arguments)})'
+            lines = [replace(line, facts={"how": how}) if line.form == "untried" else line for line in story.lines]
+            pytest.fail(str(replace(story, lines=tuple(lines))), pytrace=False)
         return timeline
 
     return run

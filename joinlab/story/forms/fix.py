@@ -61,8 +61,8 @@ def _untried(scene: Scene) -> tuple[Line, ...]:
     over = not any(end.runs for end in scene.ends)
     if not over or meta.get("engine") not in ("launched", "recorded"):
         return ()
-    counts = tuple(meta.get("inputs") or ())
-    how = f"joinlab.emulate({meta.get('program', 'program')}, {counts})" if meta["engine"] == "launched" else ""
+    given = f'{meta.get("program", "program")}, {tuple(meta.get("inputs") or ())}, "{meta.get("backend")}"'
+    how = f"joinlab.emulate({given})" if meta["engine"] == "launched" else ""
     return (Line(LineKind.FIX, "untried", facts={"how": how}),)
 
 
