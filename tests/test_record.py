@@ -157,7 +157,9 @@ def test_a_job_of_8_is_read_while_one_rank_sleeps_and_when_all_have_finished(tmp
     assert all(any(line.source.lines for line in texts.lines_of(row)) for row in timeline.rows("calls"))
 
 
-def test_a_hung_job_is_proven_hung_while_it_stands_and_after_it_was_killed(tmp_path: Path) -> None:
+def test_a_hung_job_is_proven_hung_while_it_stands_and_after_it_was_killed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with torchrun(tmp_path, "case 4", 2) as job:
         timeline = until(tmp_path, lambda timeline: timeline.ends[0].kind is EndKind.HUNG)
         assert ends(timeline) == ["hung (proven)"] * 2
@@ -169,6 +171,8 @@ def test_a_hung_job_is_proven_hung_while_it_stands_and_after_it_was_killed(tmp_p
         assert seen.returncode == 1
         assert "The job stands still." in seen.stdout
         assert "BOTH HANG" in seen.stdout
+        assert main(["watch", str(tmp_path / "runs"), "--once", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["state"] == "stuck"
         assert job.poll() is None
     after = loaded(tmp_path)
     assert ends(after) == ["hung (proven)"] * 2

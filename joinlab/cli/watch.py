@@ -57,7 +57,7 @@ def _run(options: argparse.Namespace) -> int:
     from rich.live import Live
 
     from joinlab.cli import report
-    from joinlab.importers.recording import RecordedFolder, has_open_call, is_over
+    from joinlab.importers.recording import RecordedFolder, has_open_call
     from joinlab.story.judge import diagnose
 
     recorded = RecordedFolder(options.folder)
@@ -75,7 +75,7 @@ def _run(options: argparse.Namespace) -> int:
     recorded.refresh()
     if options.once:
         timeline = recorded.timeline()
-        tell("over" if is_over(timeline) else "running", timeline, "\n".join(_lines(recorded, timeline)))
+        tell(_state(timeline, False), timeline, "\n".join(_lines(recorded, timeline)))
         return _code(timeline, False) if options.exit_code else 0
     shows = screen.is_terminal and not options.json
     with Live(console=screen, auto_refresh=False, transient=True) if shows else nullcontext() as live:
@@ -87,14 +87,13 @@ def _run(options: argparse.Namespace) -> int:
             still = at - moved >= options.still and has_open_call(timeline)
             if live is not None:
                 live.update("\n".join(_lines(recorded, timeline, at - moved)), refresh=True)
-            stuck = any(end.kind == "hung" for end in timeline.ends)
-            over = is_over(timeline)
-            if over:
-                tell("over", timeline)
-            elif (stuck or still) and said != (said := str(timeline.ends)):
-                what = "The job stands still." if stuck else f"Nothing has moved for {options.still:g} s."
-                tell("stuck" if stuck else "still", timeline, what)
-            if over or (options.exit_code and _code(timeline, still)):
+            state = _state(timeline, still)
+            if state == "over":
+                tell(state, timeline)
+            elif state != "running" and said != (said := str(timeline.ends)):
+                what = "The job stands still." if state == "stuck" else f"Nothing has moved for {options.still:g} s."
+                tell(state, timeline, what)
+            if state == "over" or (options.exit_code and _code(timeline, still)):
                 return _code(timeline, still) if options.exit_code else 0
             time.sleep(EVERY_S)
 
@@ -112,6 +111,14 @@ def _wait_for_record(options: argparse.Namespace) -> None:
             told = True
             print(f"joinlab: no rank was recorded into {str(options.folder)!r} yet; waiting for one", file=sys.stderr)
         time.sleep(EVERY_S)
+
+
+def _state(timeline: Timeline, still: bool) -> str:
+    from joinlab.importers.recording import is_over
+
+    if is_over(timeline):
+        return "over"
+    return "stuck" if any(end.kind == "hung" for end in timeline.ends) else "still" if still else "running"
 
 
 def _code(timeline: Timeline, still: bool) -> int:
