@@ -196,7 +196,13 @@ def test_the_verdict_and_the_diagnosis_name_the_culprit_of_a_record_without_endi
     story = diagnose(found)
     assert story.headline.ranks == (job.culprit,)
     assert story.sentence.startswith(f"Rank {job.culprit} keeps")
-    assert f"for rank {job.culprit} in" in story.steps[0]
+    assert f"for rank {job.culprit} in" in story.texts(LineKind.CAUSE)[0]
+
+
+def test_of_a_rank_that_alone_waits_it_is_not_said_that_it_keeps_others_waiting() -> None:
+    facts = {"sides": [[3], []], "circle": False, "waits": True}
+    line = Line(LineKind.HEADLINE, "keeps_waiting", (3,), facts=facts)
+    assert said(line) == "Rank 3 waits, and no other rank does."
 
 
 def test_ranks_that_wait_elsewhere_are_not_put_into_the_group() -> None:

@@ -10,15 +10,12 @@ print(story)                      in sentences
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from joinlab.story.forms import pieces_of, said
 from joinlab.story.lines import Line, LineKind, RankEnd
-from joinlab.story.words import ends
-from joinlab.story.writers import html_of, markdown_of, text_of
-from joinlab.timeline import Ending
+from joinlab.story.writers import html_of, text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,27 +53,6 @@ class Story:
         """The lines of one kind in words."""
         return tuple(map(said, self.of(kind)))
 
-    @property
-    def steps(self) -> tuple[str, ...]:
-        """What met, and how the ranks ended that did not end well: at most three sentences."""
-        good = {rank for one in self.headline.facts.get("ends", ()) if one["good"] for rank in one["ranks"]}
-        bad = [said(line) for line in self.of(LineKind.FATE) if not good.issuperset(line.ranks)]
-        return (*self.texts(LineKind.CAUSE), *bad)[:3]
-
-    @property
-    def documented(self) -> str:
-        """How the forum thread documents the end of this run; "" for what it does not have."""
-        return next((said(line) for line in self.of(LineKind.NOTE) if line.form == "documented"), "")
-
-    def chips(self, endings: Sequence[Ending]) -> list[tuple[str, Ending]]:
-        """The ranks that ended alike, each with its ending: "rank 1 hangs"."""
-        groups = self.headline.facts["ends"]
-        texts = (ends(one["ranks"], one["kind"], one["pending"], one["runs"]) for one in groups)
-        return [
-            ("".join(piece.text for piece in text), endings[one["ranks"][0]])
-            for text, one in zip(texts, groups, strict=True)
-        ]
-
     def told(self, rank: int) -> str:
         """How one rank ended, and why, in a sentence or two."""
         return next((said(line) for line in self.of(LineKind.FATE) if rank in line.ranks), "")
@@ -98,6 +74,3 @@ class Story:
 
     def _repr_html_(self) -> str:
         return html_of(self.lines)
-
-    def _repr_markdown_(self) -> str:
-        return markdown_of(self.lines)

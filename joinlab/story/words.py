@@ -1,10 +1,11 @@
 """Words: how a line's nouns become marked pieces, and how an ending reads. Every form says its sentences with these.
 
-say("{} asked: {}", who((0,)), noun(line, 0))       # pieces: "rank 0", " asked: ", "anyone left?"
+say("{} wait[s|] in {}", (0,), noun(line, 0))       # pieces: "rank 0", " waits in ", "barrier"
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -14,6 +15,10 @@ from joinlab.story.lines import Call, Line, Piece
 from joinlab.timeline import EndKind
 
 Text = tuple[Piece, ...]
+Part = str | Piece | Text | Sequence[int]
+"""What a sentence is made of: words, a piece, a text, or ranks."""
+
+_SLOTS = re.compile(r"(\{\w*\}|\[[^][|]*\|[^][|]*\])")
 
 
 class EndWords(NamedTuple):
@@ -38,20 +43,35 @@ ENDINGS: Mapping[EndKind, EndWords] = {
 def ends(ranks: Sequence[int], kind: str, pending: bool = False, runs: bool = False) -> Text:
     """How ranks ended: "rank 1 hangs"."""
     words = ENDINGS[EndKind(kind)]
-    verb = words.many if len(ranks) > 1 else words.one
-    verb = ("are still running" if len(ranks) > 1 else "is still running") if runs else verb
-    return say("{} " + verb + ", a call still pending" * pending, who(ranks))
+    verb = "[is|are] still running" if runs else f"[{words.one}|{words.many}]"
+    return say("{} " + verb + ", a call still pending" * pending, ranks)
 
 
-def say(template: str, *parts: str | Piece | Text) -> Text:
-    """The template with each {} replaced by a part."""
-    between = template.split("{}")
-    assert len(between) == len(parts) + 1, template
-    found: list[Piece] = [Piece(between[0])]
-    for part, rest in zip(parts, between[1:], strict=True):
-        found += part if not isinstance(part, str | Piece) else [Piece(part) if isinstance(part, str) else part]
-        found.append(Piece(rest))
+def say(template: str, *parts: Part, **named: Part) -> Text:
+    """The template with each {}, or {name}, replaced by a part, and each [one|many] by what its ranks ask for.
+
+    >>> "".join(piece.text for piece in say("{} wait[s|] for {on}", (0,), on=(1, 2)))
+    'rank 0 waits for ranks 1, 2'
+    """
+    found, rest, many = list[Piece](), iter(parts), False
+    for at, token in enumerate(_SLOTS.split(template)):
+        if at % 2 == 0:
+            found.append(Piece(token))
+        elif token[0] == "[":
+            found.append(Piece(token[1:-1].split("|")[many]))
+        else:
+            new = _pieces(named[token[1:-1]] if token[1:-1] else next(rest))
+            many = len(new[0].ranks) > 1 if len(new) == 1 and new[0].ranks and new[0].call is None else many
+            found += new
+    assert next(rest, None) is None, template
     return tuple(piece for piece in found if piece.text)
+
+
+def _pieces(part: Part) -> Sequence[Piece]:
+    if isinstance(part, str | Piece):
+        return [Piece(part) if isinstance(part, str) else part]
+    ranks = [one for one in part if isinstance(one, int)]
+    return [who(ranks)] if ranks else [one for one in part if isinstance(one, Piece)]
 
 
 def listing(parts: Sequence[Text], last: str = " and ") -> Text:
@@ -82,16 +102,6 @@ def who(ranks: Sequence[int]) -> Piece:
     return Piece(ranks_text(ranks), ranks=tuple(ranks))
 
 
-def is_or_are(ranks: Sequence[int]) -> str:
-    """The verb that goes with so many."""
-    return "are" if len(ranks) > 1 else "is"
-
-
-def s(ranks: Sequence[int]) -> str:
-    """The ending of a verb of one rank: "waits", "wait"."""
-    return "" if len(ranks) > 1 else "s"
-
-
 def sides(line: Line) -> list[tuple[int, ...]]:
     """The ranks that each of a line's calls stands for."""
     return [tuple(ranks) for ranks in line.facts.get("sides") or [[call.rank] for call in line.calls]]
@@ -111,15 +121,15 @@ def place(call: Call) -> str:
 
 def at_place(line: Line, at: int) -> Text:
     """A call with its line: "barrier (train.py:12)"."""
-    return say("{}" + place(line.calls[at]), noun(line, at))
+    return say("{}{}", noun(line, at), place(line.calls[at]))
 
 
 def full(line: Line, at: int) -> Text:
     """A call with number and line: "barrier, call 7 of group 1 (mesh_dp) (train.py:12)"."""
     call = line.calls[at]
-    number = f", call {call.number}" if call.number is not None else ""
     peer = "" if call.peer is None else f" {'to' if call.op == Op.SEND else 'from'} rank {call.peer}"
-    return say("{}" + peer + number + (f" of group {call.within}" if call.within else "") + place(call), noun(line, at))
+    number = f", call {call.number}" if call.number is not None else ""
+    return (noun(line, at), Piece(peer + number + (f" of group {call.within}" if call.within else "") + place(call)))
 
 
 def code(text: str) -> Piece:

@@ -1,14 +1,15 @@
-"""The writers of a story as text, HTML and Markdown; `Story.json` is the third form. Nothing else lays one out."""
+"""The writers of a story as text and HTML; `Story.json` is the third form. Nothing else lays one out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from html import escape
+from itertools import groupby
 from textwrap import wrap
 
 from joinlab.analysis.wording import ranks_text, short_site, shown, sign_of
 from joinlab.story.forms import pieces_of, said
-from joinlab.story.lines import Edit, Line, LineKind, Piece, SourceLine
+from joinlab.story.lines import Edit, Line, LineKind, SourceLine
 from joinlab.story.words import ENDINGS, ends
 from joinlab.timeline import EndKind
 
@@ -25,21 +26,28 @@ CALLERS = 2
 """How many of the lines that led to a call are printed, the nearest first."""
 
 _INDENT = 7
-_ORDER = (LineKind.CAUSE, LineKind.PARTING, LineKind.FIX, LineKind.FATE, LineKind.NOTE)
+_ORDER = (LineKind.HEADLINE, LineKind.CAUSE, LineKind.PARTING, LineKind.FIX, LineKind.FATE, LineKind.NOTE)
 
 
 def text_of(lines: Sequence[Line], width: int | None = None) -> str:
     """The story as text; broken at `width` characters, if that is given."""
-    found = _broken(said(lines[0]), "", width)
-    for text in _under_headline(lines):
-        found += _broken(f"{' ' * _INDENT}{text}", " " * _INDENT, width)
-    for kind in _ORDER:
-        tag = TAGS[kind]
-        for line in _of(lines, kind):
-            for text in (said(line), *_beside(line)):
-                found += _broken(f"{tag:{_INDENT}}{text}", " " * _INDENT, width)
-                tag = ""
+    found, last = list[str](), LineKind.HEADLINE
+    for line, under in _outline(lines):
+        tag = TAGS[line.kind] if line.kind is not last else ""
+        last = line.kind
+        for text in (said(line), *under):
+            begin = "" if line.kind is LineKind.HEADLINE and not found else f"{tag:{_INDENT}}"
+            found += _broken(f"{begin}{text}", " " * len(begin), width)
+            tag = ""
     return shown("\n".join(found))
+
+
+def _outline(lines: Sequence[Line]) -> Iterator[tuple[Line, list[str]]]:
+    """The lines in the order in which they are read, each with what stands under it: the program's lines, a diff."""
+    causes = any(line.kind is LineKind.CAUSE for line in lines)
+    for line in sorted(lines, key=lambda line: _ORDER.index(line.kind)):
+        cited = line.kind is LineKind.CAUSE or (line.kind is LineKind.HEADLINE and not causes)
+        yield line, [*(_sources(line) if cited else ()), *(text for edit in line.edits for text in diff_of(edit))]
 
 
 def ended_in_short(headline: Line) -> str:
@@ -59,22 +67,10 @@ def ended_in_short(headline: Line) -> str:
     )
 
 
-def _of(lines: Sequence[Line], kind: LineKind) -> list[Line]:
-    return [line for line in lines if line.kind is kind]
-
-
 def _broken(text: str, indent: str, width: int | None) -> list[str]:
     if width is None:
         return [text.rstrip()]
     return wrap(text, width, subsequent_indent=indent, break_on_hyphens=False, drop_whitespace=True) or [""]
-
-
-def _beside(line: Line) -> Iterator[str]:
-    """The program's lines under a line of the story, and what a fix changes."""
-    if line.kind is LineKind.CAUSE:
-        yield from _sources(line)
-    for edit in line.edits:
-        yield from diff_of(edit)
 
 
 def _sources(line: Line) -> Iterator[str]:
@@ -82,11 +78,6 @@ def _sources(line: Line) -> Iterator[str]:
         if one.text:
             yield _cited(one)
             yield from (f"  called from {_cited(via)}" for via in one.via[:CALLERS])
-
-
-def _under_headline(lines: Sequence[Line]) -> list[str]:
-    """The program's lines that the headline rests on, where no cause tells them."""
-    return [] if _of(lines, LineKind.CAUSE) else list(_sources(lines[0]))
 
 
 def _cited(line: SourceLine) -> str:
@@ -102,32 +93,20 @@ def diff_of(edit: Edit) -> Iterator[str]:
 
 def html_of(lines: Sequence[Line]) -> str:
     """The story as HTML, without any style of its own but the weight of the headline."""
-    under = "\n".join(_under_headline(lines))
-    found = [f"<p><strong>{_html(pieces_of(lines[0]))}</strong></p>" + (f"<pre>{escape(under)}</pre>" if under else "")]
-    for kind in _ORDER:
-        rows = [_html_line(line) for line in _of(lines, kind)]
-        if rows:
-            items = "".join(f"<li>{row}</li>" for row in rows)
-            found.append(f'<p>{TAGS[kind].lower()}</p><ul class="{kind.value}">{items}</ul>')
+    found = list[str]()
+    for kind, those in groupby(_outline(lines), key=lambda one: one[0].kind):
+        head = kind is LineKind.HEADLINE
+        each = "<p><strong>{}</strong></p>{}" if head else "<li>{}{}</li>"
+        rows = "".join(each.format(_html(line), _pre(under)) for line, under in those)
+        found.append(rows if head else f'<p>{TAGS[kind].lower()}</p><ul class="{kind.value}">{rows}</ul>')
     return shown("".join(found))
 
 
-def _html_line(line: Line) -> str:
-    under = "\n".join(_beside(line))
+def _pre(under: Sequence[str]) -> str:
+    return f"<pre>{escape(chr(10).join(under))}</pre>" if under else ""
+
+
+def _html(line: Line) -> str:
     mark = f"{sign_of(line.form, bool(line.facts.get('pending')))} " if line.kind is LineKind.FATE else ""
-    return mark + _html(pieces_of(line)) + (f"<pre>{escape(under)}</pre>" if under else "")
-
-
-def _html(pieces: tuple[Piece, ...]) -> str:
-    return "".join(f"<code>{escape(one.text)}</code>" if one.code else escape(one.text) for one in pieces)
-
-
-def markdown_of(lines: Sequence[Line]) -> str:
-    """The story as Markdown: its text, the headline in bold."""
-    found = [f"**{_html(pieces_of(lines[0]))}**", ""]
-    found += [f"  `{text}`" for text in _under_headline(lines) if "`" not in text]
-    for kind in _ORDER:
-        for line in _of(lines, kind):
-            found.append(f"- {TAGS[kind].lower()}: {_html(pieces_of(line))}")
-            found += [f"  `{text}`" for text in _beside(line) if "`" not in text]
-    return shown("\n".join(found))
+    pieces = pieces_of(line)
+    return mark + "".join(f"<code>{escape(one.text)}</code>" if one.code else escape(one.text) for one in pieces)

@@ -6,16 +6,15 @@ different calls in one place, and a call that nothing meets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from joinlab.analysis.parting import Shift
-from joinlab.analysis.wording import at_input, differing_text
+from joinlab.analysis.wording import differing_text
 from joinlab.ops import POINT_TO_POINT
 from joinlab.story.forms import meeting
-from joinlab.story.lines import Line, LineKind
+from joinlab.story.lines import Line
 from joinlab.story.scene import Scene
-from joinlab.story.words import ENDINGS, Text, full, is_or_are, listing, noun, place, s, say, sides, told, who
+from joinlab.story.words import Part, Text, ends, full, listing, noun, place, say, sides, told, who
 from joinlab.timeline import CallRow, Ending, EndKind
 
 FEW = 3
@@ -82,28 +81,9 @@ def extra(scene: Scene) -> tuple[Line, ...]:
     fewer = parting.odd == parting.ranks(shift.behind)
     both = scene.sides([shift.behind, shift.ahead] if fewer else [shift.ahead, shift.behind])
     facts = {"by": shift.by, "counts": counts[::-1] if fewer else counts}
-    headline = scene.headline("fewer" if fewer else "more", both, [scene.call(more[0])], **facts)
-    return (headline, *_since(scene, shift), *meeting.causes(scene))
-
-
-def _since(scene: Scene, shift: Shift) -> Iterator[Line]:
-    parting = scene.parting
-    if parting.first == parting.clash:
-        return
-    row, other = parting.extra[0], parting.collectives(shift.behind[0])[shift.at]
-    same_line = row["call_site"] == other["call_site"]
-    yield Line(
-        LineKind.CAUSE,
-        "ahead_since",
-        (*scene.ranks(shift.ahead), *scene.ranks(shift.behind)),
-        (scene.call(row), scene.call(other)),
-        lines=scene.lines_at(parting.slots[parting.first or 0]),
-        facts={
-            "sides": scene.sides((shift.ahead, shift.behind)),
-            "by": shift.by,
-            "input": at_input(other["input"] or 0, scene.meta) if same_line else "",
-        },
-    )
+    lines = {row["call_site"]: scene.call(row) for row in more[::-1]}
+    headline = scene.headline("fewer" if fewer else "more", both, [*lines.values()][::-1], **facts)
+    return (headline, *meeting.causes(scene))
 
 
 def different(scene: Scene) -> tuple[Line, ...]:
@@ -152,76 +132,55 @@ FINDERS = (wrong_answer, extra, circle, different, alone)
 
 
 def _circle(line: Line) -> Text:
-    each = [say("{} in {}", who(ranks), full(line, at)) for at, ranks in enumerate(sides(line))]
+    each = [say("{} in {}", ranks, full(line, at)) for at, ranks in enumerate(sides(line))]
     if len(each) == 1:
-        return say("{} wait for each other, each in {}.", who(line.ranks), full(line, 0))
-    return say("{} wait for each other: {}.", who(line.ranks), listing(each))
+        return say("{} wait for each other, each in {}.", line.ranks, full(line, 0))
+    return say("{} wait for each other: {}.", line.ranks, listing(each))
 
 
 def _wrong_answer(line: Line) -> Text:
     asker, answer = sides(line)[:2]
-    return say(
-        "{} asked: {} {}'s {} answered.", who(asker), noun(line, 0, quote=False), told((who(answer),)), noun(line, 1)
-    )
+    return say("{} asked: {} {}'s {} answered.", asker, noun(line, 0, quote=False), told((who(answer),)), noun(line, 1))
 
 
 def _extra(line: Line) -> Text:
-    who_has, other = sides(line) if len(sides(line)) == 2 else (line.ranks, line.ranks)
+    who_has, other = sides(line)
     by, counts = line.facts["by"], line.facts["counts"]
-    count = "one" if by == 1 else str(by)
-    return say(
-        "{} issued " + count + " {} " + f"{line.form} than " + "{}" + f" ({counts[0]} and {counts[1]}).",
-        who(who_has), noun(line, 0, quote=False), who(other),
-    )  # fmt: skip
-
-
-def _ahead(line: Line) -> Text:
-    ahead, behind = sides(line)
-    by, number = line.facts["by"], line.calls[0].number
-    count = "one call" if by == 1 else f"{by} calls"
-    same = f"the same for {line.facts['input']}" if line.facts["input"] else "the same from another line"
-    return say(
-        "{} " + f"{is_or_are(ahead)} {count} ahead since call {number}{place(line.calls[0])}, where " + "{} called "
-        + f"{same}{place(line.calls[1])}.", who(ahead), who(behind),
-    )  # fmt: skip
+    call = say("{} {}{}", "one" if by == 1 else str(by), noun(line, 0, quote=False), "".join(map(place, line.calls)))
+    return say("{} issued {} {} than {} ({} and {}).", who_has, call, line.form, other, *map(str, counts))
 
 
 def _other_call(line: Line) -> Text:
-    each = [say("{} called {}", who(ranks), noun(line, at)) for at, ranks in enumerate(sides(line))]
+    each = [say("{} called {}", ranks, noun(line, at)) for at, ranks in enumerate(sides(line))]
     return say("{}, where {}.", each[0], listing(each[1:]))
 
 
 def _other_data(line: Line) -> Text:
     if len(line.calls) > FEW:
-        return say(
-            "{} called {}, but differ in {}.", who(line.ranks), noun(line, 0), differing_text(line.facts["differs"])
-        )
+        return say("{} called {}, but differ in {}.", line.ranks, noun(line, 0), differing_text(line.facts["differs"]))
     given = line.facts["given"]
-    rest = [say("{} with {}", who(ranks), given[at]) for at, ranks in enumerate(sides(line)) if at]
-    return say("{} called {} with {}, {}.", who(sides(line)[0]), noun(line, 0), given[0], listing(rest))
+    rest = [say("{} with {}", ranks, given[at]) for at, ranks in enumerate(sides(line)) if at]
+    return say("{} called {} with {}, {}.", sides(line)[0], noun(line, 0), given[0], listing(rest))
+
+
+_ALONE = {
+    "nothing": "No call meets {mine}'s {call}.",
+    "all_killed": "{ranks} were killed; {absent} had not come to {mine}'s {call}.",
+    "no_record": "There is no record of {absent}; {mine} wait[s|] in {call}.",
+    "out_of_time": "{absent} [was|were] still running when the time was over; nothing meets {mine}'s {call}.",
+    "runs": "{absent} [is|are] still running; nothing meets {mine}'s {call}.",
+    EndKind.HUNG: "{absent} wait[s|] elsewhere; nothing meets {mine}'s {call}.",
+    EndKind.UNKNOWN: "{absent} [has|have] no more calls on record; nothing meets {mine}'s {call}.",
+}
+"""By what keeps the other ranks from a call; else they have ended."""
 
 
 def _alone(line: Line) -> Text:
-    absent, how, mine = line.facts["absent"], line.facts["how"], sides(line)[0]
-    call = full(line, 0)
-    if how == "nothing":
-        return say("No call meets {}'s {}.", who(mine), call)
-    if how == "all_killed":
-        return say("{} were killed; {} had not come to {}'s {}.", who(line.ranks), who(absent), who(mine), call)
-    if how == "no_record":
-        wait = f"wait{s(mine)}"
-        return say("There is no record of {}; {} " + wait + " in {}.", who(absent), who(mine), call)
-    several = len(absent) > 1
-    are = "are" if several else "is"
-    verb = {
-        "out_of_time": f"{'were' if several else 'was'} still running when the time was over",
-        "runs": f"{are} still running",
-        EndKind.HUNG: f"wait{s(absent)} elsewhere",
-        EndKind.UNKNOWN: f"{'have' if several else 'has'} no more calls on record",
-    }.get(how)
-    if verb is None:
-        verb = ENDINGS[EndKind(how)].many if several else ENDINGS[EndKind(how)].one
-    return say("{} " + verb + "; nothing meets {}'s {}.", who(absent), who(mine), call)
+    absent, how = line.facts["absent"], line.facts["how"]
+    parts: dict[str, Part] = {"ranks": line.ranks, "absent": absent, "mine": sides(line)[0], "call": full(line, 0)}
+    if how in _ALONE:
+        return say(_ALONE[how], **parts)
+    return say("{ends}; nothing meets {mine}'s {call}.", ends=ends(absent, how), **parts)
 
 
 WORDS: Mapping[str, Callable[[Line], Text]] = {
@@ -229,7 +188,6 @@ WORDS: Mapping[str, Callable[[Line], Text]] = {
     "wrong_answer": _wrong_answer,
     "more": _extra,
     "fewer": _extra,
-    "ahead_since": _ahead,
     "other_call": _other_call,
     "other_data": _other_data,
     "alone": _alone,

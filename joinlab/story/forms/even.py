@@ -8,7 +8,7 @@ from joinlab.analysis.wording import good
 from joinlab.story.forms.clash import out_of_time
 from joinlab.story.lines import Line, LineKind
 from joinlab.story.scene import Scene
-from joinlab.story.words import Text, ends, listing, say, who
+from joinlab.story.words import Text, ends, listing, say
 from joinlab.timeline import EndKind
 
 _BROKEN = (EndKind.RAISED, EndKind.KILLED)
@@ -40,7 +40,7 @@ def every_rank(count: int) -> str:
 def _all_finished(line: Line) -> Text:
     pending = line.facts["pending"]
     if pending:
-        return say("{} finished, but {} left a call pending.", every_rank(line.facts["world"]), who(pending))
+        return say("{} finished, but {} left a call pending.", every_rank(line.facts["world"]), pending)
     return say("{} finished; every call met a call of its kind.", every_rank(line.facts["world"]))
 
 
@@ -51,8 +51,7 @@ def _so_far(line: Line) -> Text:
 def _same_calls(line: Line) -> Text:
     fits = "; every call fits" * bool(line.facts["fits"])
     if line.facts["out_of_time"]:
-        was = "were" if len(line.ranks) > 1 else "was"
-        return say("{} {} still running when the time was over{}.", who(line.ranks), was, fits)
+        return say("{} [was|were] still running when the time was over{}.", line.ranks, fits)
     if not line.facts["kind"]:
         each = [ends(one["ranks"], one["kind"], one["pending"]) for one in line.facts["ends"] if not one["good"]]
         return say("{}{}.", listing(each, "; "), fits)

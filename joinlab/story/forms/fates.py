@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from joinlab.analysis.matching import Slot
@@ -18,7 +19,7 @@ from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.program.labels import kind_of
 from joinlab.story.lines import Call, Line, LineKind, SourceLine
 from joinlab.story.scene import Scene
-from joinlab.story.words import ENDINGS, Text, full, is_or_are, listing, s, say, who
+from joinlab.story.words import ENDINGS, Part, Text, full, listing, say
 from joinlab.timeline import CallRow, EndKind, backend_of
 
 CALLERS = 2
@@ -230,18 +231,27 @@ def _cut(text: str) -> str:
 
 # ---------------------------------------------------------------- words
 
+_LACKS = {
+    "ended": "{them} {end}{pair}",
+    "no record": "there is no record of {them}",
+    "outside": "{them} [is|are] outside any recorded call",
+    "elsewhere": "{them} wait[s|] in {theirs}",
+    "before": "{them} wait[s|] in {theirs} before it",
+    "kinds": "{them} issued {theirs}, and on gloo calls of different kinds never meet",
+    "values": "{them} issued it with {given}",
+    "instead": "{them} issued {theirs}{differs}",
+    "same": "{them} issued {theirs}, too",
+}
+"""By `how` of a Why."""
+
 
 def _in(line: Line) -> Text:
     """The call a rank ended in, and why it does not complete: " in barrier, call 7: rank 0 has finished"."""
     if "in" not in line.facts:
         return ()
-    behind = [say(", behind {} own {}", "their" if len(line.ranks) > 1 else "its", full(line, at))
-              for at in line.facts.get("behind", ())]  # fmt: skip
-    return say(" in {}{}{}", full(line, line.facts["in"]), *_flat(behind), _why(line))
-
-
-def _flat(parts: Sequence[Text]) -> tuple[Text]:
-    return (tuple(piece for part in parts for piece in part),)
+    its = "their" if len(line.ranks) > 1 else "its"
+    behind = [say(", behind {} own {}", its, full(line, at)) for at in line.facts.get("behind", ())]
+    return say(" in {}{}{}", full(line, line.facts["in"]), tuple(chain(*behind)), _why(line))
 
 
 def _why(line: Line) -> Text:
@@ -250,33 +260,17 @@ def _why(line: Line) -> Text:
 
 
 def _lack(line: Line, why: Why) -> Text:
-    ranks, call = why["ranks"], why.get("call")
-    them, have = who(ranks), "have" if len(ranks) > 1 else "has"
-    theirs: Text = () if call is None else full(line, call)
-    pair = f" without a {why['pair']}" if why.get("pair") else ""
-    match why["how"]:
-        case "ended":
-            kind = EndKind(why["end"])
-            verb = "was" if kind is EndKind.KILLED and len(ranks) == 1 else "were" if kind is EndKind.KILLED else have
-            past = "killed" if kind is EndKind.KILLED else ENDINGS[kind].past
-            return say("{} " + f"{verb} {past}{pair}", them)
-        case "no record":
-            return say("there is no record of {}", them)
-        case "outside":
-            return say("{} " + f"{is_or_are(ranks)} outside any recorded call", them)
-        case "elsewhere":
-            return say("{} " + f"wait{s(ranks)}" + " in {}", them, theirs)
-        case "before":
-            return say("{} " + f"wait{s(ranks)}" + " in {} before it", them, theirs)
-        case "kinds":
-            return say("{} issued {}, and on gloo calls of different kinds never meet", them, theirs)
-        case "values":
-            return say("{} issued it with " + f"{why['theirs']}, not {why['mine']}", them)
-        case "instead":
-            differs = f", which differs in {why['differs']}" if why.get("differs") else ""
-            return say("{} issued {}" + differs, them, theirs)
-        case _:
-            return say("{} issued {}, too", them, theirs)
+    kind, call = EndKind(why.get("end", EndKind.UNKNOWN)), why.get("call")
+    has, was = ("has", "was") if len(why["ranks"]) == 1 else ("have", "were")
+    parts: dict[str, Part] = {
+        "them": why["ranks"],
+        "theirs": () if call is None else full(line, call),
+        "pair": f" without a {why['pair']}" if why.get("pair") else "",
+        "differs": f", which differs in {why['differs']}" if why.get("differs") else "",
+        "given": f"{why.get('theirs')}, not {why.get('mine')}",
+        "end": f"{was} killed" if kind is EndKind.KILLED else f"{has} {ENDINGS[kind].past}",
+    }
+    return say(_LACKS[why["how"]], **parts)
 
 
 def _after(line: Line) -> Text:
@@ -285,62 +279,53 @@ def _after(line: Line) -> Text:
 
 def _finished(line: Line) -> Text:
     if not line.facts.get("pending"):
-        return say("{} finished.", who(line.ranks))
+        return say("{} finished.", line.ranks)
     if "in" not in line.facts:
-        return say("{} finished, but left a call behind that was still pending.", who(line.ranks))
-    return say("{} finished, but left {} pending{}.", who(line.ranks), full(line, line.facts["in"]), _why(line))
+        return say("{} finished, but left a call behind that was still pending.", line.ranks)
+    return say("{} finished, but left {} pending{}.", line.ranks, full(line, line.facts["in"]), _why(line))
 
 
 def _hung(line: Line) -> Text:
-    ranks, proven, text = line.ranks, line.facts.get("proven"), str(line.facts.get("text", ""))
-    inside = "in" in line.facts
+    proven, text, inside = line.facts.get("proven"), str(line.facts.get("text", "")), "in" in line.facts
     if not proven:
-        verb = f"wait{s(ranks)}" if inside else f"make{s(ranks)} no progress outside any recorded call"
-        return say("{} {}{}. A hang is only suspected: {}.", who(ranks), verb, _in(line) or _after(line), text)
+        verb = "wait[s|]" if inside else "make[s|] no progress outside any recorded call"
+        said = "{} " + verb + "{}. A hang is only suspected: {}."
+        return say(said, line.ranks, _in(line) or _after(line), text)
     modelled = "no issued call can end this wait" if inside else "in the model no rank can go on"
     how = f"Proven: {modelled}." if proven == "again" else "Proven when it was recorded."
-    said = "" if text.startswith(("no rank can go on", "it made no progress")) else f" {text[:1].upper()}{text[1:]}."
+    more = "" if text.startswith(("no rank can go on", "it made no progress")) else f" {text[:1].upper()}{text[1:]}."
     where = _in(line) if inside else say(" outside any recorded call{}", _after(line))
-    return say("{} {}{}.{} {}", who(ranks), f"hang{s(ranks)}", where, said, how)
+    return say("{} hang[s|]{}.{} {}", line.ranks, where, more, how)
 
 
 def _raised(line: Line) -> Text:
-    text = str(line.facts.get("text") or "an error")
+    if line.facts.get("peer_gone"):
+        return say("{} raised an error{}: on gloo a process that ends closes its connections.", line.ranks, _in(line))
     sites = [short_site(one.site) for line in line.lines for one in (line, *line.via[:CALLERS])]
     at = f" ({', called from '.join(sites)})" if sites else ""
-    if line.facts.get("peer_gone"):
-        return say(
-            "{} raised an error{}: on gloo a process that ends closes its connections.", who(line.ranks), _in(line)
-        )
-    return say("{} raised {}{}{}.", who(line.ranks), text, at, say(",{}", _in(line)) if "in" in line.facts else "")
+    where = say(",{}", _in(line)) if "in" in line.facts else ()
+    return say("{} raised {}{}{}.", line.ranks, str(line.facts.get("text") or "an error"), at, where)
 
 
 def _killed(line: Line) -> Text:
-    text, were = str(line.facts.get("text", "")), "were" if len(line.ranks) > 1 else "was"
+    text = str(line.facts.get("text", ""))
     how = text if text.startswith("ended by") else f"ended: {text}" if text else "ended before its program returned"
-    more = " Gloo aborts a process that is sent more bytes than its call has room for." * bool(
-        line.facts.get("overrun")
-    )
+    more = " Gloo aborts a process that is sent more bytes than its call has room for."
     where = say(",{}", _in(line)) if "in" in line.facts else _after(line)
-    return say("{} {} {}{}.{}", who(line.ranks), were, how, where, more)
+    return say("{} [was|were] {}{}.{}", line.ranks, how, where, more * bool(line.facts.get("overrun")))
 
 
 def _unknown(line: Line) -> Text:
-    ranks, text = line.ranks, str(line.facts.get("text") or "the record ends before the rank did")
+    text = str(line.facts.get("text") or "the record ends before the rank did")
     if "in" in line.facts:
-        was = "were" if len(ranks) > 1 else "was"
-        return say("{} {} last seen{}. How it ended is not known: {}.", who(ranks), was, _in(line), text)
+        return say("{} [was|were] last seen{}. How it ended is not known: {}.", line.ranks, _in(line), text)
     if "after" not in line.facts:
-        return say("There is no record of a call of {}: {}.", who(ranks), text)
-    have = "have" if len(ranks) > 1 else "has"
-    return say("{} {} no known ending{}: {}.", who(ranks), have, _after(line), text)
+        return say("There is no record of a call of {}: {}.", line.ranks, text)
+    return say("{} [has|have] no known ending{}: {}.", line.ranks, _after(line), text)
 
 
 def _running(line: Line) -> Text:
-    are = is_or_are(line.ranks)
-    if "in" in line.facts:
-        return say("{} {}{}.", who(line.ranks), are, _in(line))
-    return say("{} {} still running{}.", who(line.ranks), are, _after(line))
+    return say("{} [is|are]{}.", line.ranks, _in(line) or say(" still running{}", _after(line)))
 
 
 WORDS: Mapping[str, Callable[[Line], Text]] = {

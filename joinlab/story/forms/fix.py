@@ -12,7 +12,7 @@ from joinlab.analysis.wording import good, short_site
 from joinlab.story.forms.fates import is_peer_gone, raised_at
 from joinlab.story.lines import Edit, Line, LineKind, SourceLine
 from joinlab.story.scene import Scene
-from joinlab.story.words import Text, code, say, who
+from joinlab.story.words import Text, code, say
 from joinlab.timeline import EndKind
 
 DOES = {
@@ -73,24 +73,20 @@ def _edit(line: Line) -> Text:
     tried, fewer = line.edits[0].tried, " Some inputs are then left out." * bool(line.facts["fewer"])
     does = DOES.get(line.facts["kind"], "Change these lines.")
     if tried is None:
-        return say(f"{does}{fewer} Not tried; " + "{} tries it.", code(line.edits[0].how))
-    counts = f"{tried.finished} of {tried.counts} counts of inputs" + ", equal on all ranks" * bool(
-        line.facts.get("equal")
-    )
-    return say(f"{does}{fewer} Tried: every rank finishes, for {counts}.")
+        return say("{}{} Not tried; {} tries it.", does, fewer, code(line.edits[0].how))
+    equal = ", equal on all ranks" * bool(line.facts.get("equal"))
+    counts = f"{tried.finished} of {tried.counts} counts of inputs{equal}"
+    return say("{}{} Tried: every rank finishes, for {}.", does, fewer, counts)
 
 
 def _untried_words(line: Line) -> Text:
     how = line.facts["how"]
-    return (
-        say("None was tried: {} looks for one.", code(how))
-        if how
-        else say("None was tried: a recorded job is not run again.")
-    )
+    again = say("{} looks for one", code(how)) if how else "a recorded job is not run again"
+    return say("None was tried: {}.", again)
 
 
 def _raised_words(line: Line) -> Text:
-    return say("Look at {}, where {} raised.", code(short_site(line.lines[0].site)), who(line.ranks))
+    return say("Look at {}, where {} raised.", code(short_site(line.lines[0].site)), line.ranks)
 
 
 WORDS: Mapping[str, Callable[[Line], Text]] = {"edit": _edit, "untried": _untried_words, "raised_here": _raised_words}

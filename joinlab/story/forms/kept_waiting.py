@@ -9,7 +9,7 @@ from joinlab.analysis.strays import Why
 from joinlab.analysis.waiting import WaitGraph
 from joinlab.story.lines import Line, LineKind
 from joinlab.story.scene import Scene
-from joinlab.story.words import ENDINGS, Text, listing, s, say, sides, told, who
+from joinlab.story.words import ENDINGS, Part, Text, listing, say, sides, told, who
 from joinlab.timeline import FROM_TEXT, EndKind
 
 
@@ -54,14 +54,78 @@ def _shows(scene: Scene, graph: WaitGraph) -> bool:
 
 # ---------------------------------------------------------------- words
 
+_UNTOLD = "the record does not tell which."
 
-def _words(line: Line) -> Text:
+SENTENCES: Mapping[str, str] = {
+    "odd_one": "{rank} issued {issued} as {call}, where {most} issued {usual}. Look at what it did before: it skipped "
+    "a call, made one more, or has other data.",
+    "circle_of": "{ranks} wait for each other, first in {call}. {Which} went another way than the rest of the job: "
+    + _UNTOLD,
+    "ended": "{waits}, but it has {past}.",
+    "parted_from": "{waits}, and it waits for them elsewhere. It went another way than they: it skipped a call, or "
+    "made one more.",
+    "stream_stands": "{waits}. {stuck} {in}, which {passed} completed, and it waits for no other rank. Look at its "
+    "{device}.",
+    "not_begun": "{waits}. It {enqueued}, but its {device} has not begun it. Look at its {device}.",
+    "stream_behind": "{waits}. It enqueued that call, but it has completed only {reached}, and it waits for no other "
+    "rank. Look at its {device}.",
+    "stopped": "{waits}. It stopped after {reached}, and it waits for no other rank. Look at its host.",
+    "no_counterpart": "{waits}, to which it issued no counterpart, and it waits for no other rank. Look at its host.",
+    "another_way": "{rank} went another way than {against}, which [has|have] the same part in the job, at {where}: it "
+    "skipped a call, made one more, changed their order, or has other data.",
+    "one_stands": "{waiter} waits for {rank} in {call}. {Rank} stands in a call with {level}. {Which} stands still: "
+    + _UNTOLD,
+    "one_waits": "{rank} alone waits, in {call}, for {on}. Either {on} stand[s|] still, or {rank} made a call that "
+    "{on} [does|do] not make: " + _UNTOLD,
+    "may_wait": "{ranks} may wait for {absent} in {group}: there is no record of {absent}.",
+    "other_calls": "In {call} the ranks issued different calls: {each}.{wrong}",
+    "not_complete": "{call} is not complete on {rank} although {others} completed it: it stands still, or its record "
+    "is older than theirs.",
+    "all_reached": "{ranks} wait[s|] in calls that all peers have reached.",
+    "one_of": "{Which} stands still in a call that all its ranks have reached: " + _UNTOLD,
+    "none_apart": "Every rank got to the same calls, and none completes: the record does not tell the ranks apart.",
+}
+"""By form, what the record shows, and what it does not tell apart."""
+
+
+def _keeps(line: Line) -> Text:
     ranks, behind = sides(line)
     if line.facts["circle"]:
-        rest = say(", {} for them", who(behind)) if behind else ""
-        return say("{} wait for each other{}.", who(ranks), rest)
-    alone = f", and wait{s(ranks)} for no other rank" * (not line.facts["waits"])
-    return say("{} " + f"keep{s(ranks)}" + " {} waiting" + alone + ".", who(ranks), who(behind))
+        return say("{} wait for each other{}.", ranks, say(", {} for them", behind) if behind else "")
+    if not behind:
+        return say("{} wait[s|], and no other rank does.", ranks)
+    alone = f", and wait{'s' * (len(ranks) == 1)} for no other rank" * (not line.facts["waits"])
+    return say("{} keep[s|] {} waiting{}.", ranks, behind, alone)
+
+
+def _words(line: Line) -> Text:
+    facts: Mapping[str, Any] = line.facts
+    parts: dict[str, Part] = {
+        name: _call(fact) if name in ("call", "in") else (fact,) if type(fact) is int else fact
+        for name, fact in facts.items()
+        if name not in ("gpu", "group", "wrong")
+    }
+    parts |= {"device": "GPU" if facts.get("gpu") else "process", "reached": str(facts.get("reached"))}
+    match line.form:
+        case "circle_of" | "one_of":
+            parts["Which"] = told(_which(facts["ranks"]))
+        case "one_stands":
+            parts["Rank"] = told((who((facts["rank"],)),))
+            parts["Which"] = told(_which(sorted({facts["rank"], *facts["level"]})))
+        case "ended":
+            parts["past"] = ENDINGS[EndKind(facts["kind"])].past
+        case "stream_stands":
+            parts["stuck"] = "Its stream stands still in" if facts["gpu"] else "It has not completed"
+        case "not_begun":
+            parts["enqueued"] = "issued the counterpart" if facts["call"]["number"] is None else "enqueued that call"
+        case "may_wait":
+            parts["group"] = f"group {facts['group']}" if facts["group"] else "a send or recv"
+        case "other_calls":
+            parts["each"] = listing([say("{} {}", ranks, op) for ranks, op in facts["issued"]], "; ")
+            parts["wrong"] = say(" {} is wrong: " + _UNTOLD, told(_which(facts["wrong"]))) if facts["wrong"] else ""
+    if "waiting" in facts:
+        parts["waits"] = _waits(facts)
+    return say(SENTENCES[line.form], **parts)
 
 
 def _call(call: Mapping[str, Any]) -> str:
@@ -72,153 +136,15 @@ def _call(call: Mapping[str, Any]) -> str:
     return f"collective {call['number']}{op} of group {call['group']}"
 
 
-def _waits(line: Line) -> Text:
+def _waits(facts: Mapping[str, Any]) -> Text:
     """Who waits for a rank, and in which call; a rank that waits for it in another call may not be in that group."""
-    facts = line.facts
-    waiting, elsewhere = facts["waiting"], facts["elsewhere"]
-    more = say(", and {} elsewhere", who(elsewhere)) if elsewhere else ""
-    verb = f" wait{s(waiting)} for "
-    return say("{}" + verb + "{} in {}{}", who(waiting), who((facts["rank"],)), _call(facts["call"]), more)
+    more = say(", and {} elsewhere", facts["elsewhere"]) if facts["elsewhere"] else ""
+    return say("{} wait[s|] for {} in {}{}", facts["waiting"], (facts["rank"],), _call(facts["call"]), more)
 
 
 def _which(ranks: Sequence[int]) -> Text:
     """One of some ranks: "rank 1 or rank 2"."""
-    if len(ranks) == 2:
-        return say("{} or {}", who(ranks[:1]), who(ranks[1:]))
-    return say("one of {}", who(ranks))
+    return say("{} or {}", ranks[:1], ranks[1:]) if len(ranks) == 2 else say("one of {}", ranks)
 
 
-_LOOK = "Look at what it did before: it skipped a call, made one more, or has other data."
-_LEFT = "it skipped a call, made one more, changed their order, or has other data."
-_UNTOLD = "the record does not tell which."
-
-
-def _odd(line: Line) -> Text:
-    facts, rank = line.facts, who((line.facts["rank"],))
-    call, most = _call(facts["call"]), who(facts["most"])
-    return say("{} issued {} as {}, where {} issued {}. {}", rank, facts["issued"], call, most, facts["usual"], _LOOK)
-
-
-def _circle(line: Line) -> Text:
-    ranks, call = line.facts["ranks"], _call(line.facts["call"])
-    first = say("{} wait for each other, first in {}. ", who(ranks), call)
-    return (*first, *say("{} went another way than the rest of the job: {}", told(_which(ranks)), _UNTOLD))
-
-
-def _ended(line: Line) -> Text:
-    return say("{}, but it has {}.", _waits(line), ENDINGS[EndKind(line.facts["kind"])].past)
-
-
-def _stream_stands(line: Line) -> Text:
-    stuck, device = ("Its stream stands still in", "GPU") if line.facts["gpu"] else ("It has not completed", "process")
-    inside, passed = _call(line.facts["in"]), who(line.facts["passed"])
-    said = "{}. {} {}, which {} completed, and it waits for no other rank. Look at its {}."
-    return say(said, _waits(line), stuck, inside, passed, device)
-
-
-def _not_begun(line: Line) -> Text:
-    what = "issued the counterpart" if line.facts["call"]["number"] is None else "enqueued that call"
-    device = "GPU" if line.facts["gpu"] else "process"
-    return say("{}. It {}, but its {} has not begun it. Look at its {}.", _waits(line), what, device, device)
-
-
-def _behind(line: Line) -> Text:
-    reached, device = str(line.facts["reached"]), "GPU" if line.facts["gpu"] else "process"
-    said = "{}. It enqueued that call, but it has completed only {}, and it waits for no other rank. Look at its {}."
-    return say(said, _waits(line), reached, device)
-
-
-def _stopped(line: Line) -> Text:
-    reached = str(line.facts["reached"])
-    return say("{}. It stopped after {}, and it waits for no other rank. Look at its host.", _waits(line), reached)
-
-
-def _no_counterpart(line: Line) -> Text:
-    return say("{}, to which it issued no counterpart, and it waits for no other rank. Look at its host.", _waits(line))
-
-
-def _parted(line: Line) -> Text:
-    said = "{}, and it waits for them elsewhere. It went another way than they: it skipped a call, or made one more."
-    return say(said, _waits(line))
-
-
-def _another_way(line: Line) -> Text:
-    rank, against = who((line.facts["rank"],)), who(line.facts["against"])
-    has = "have" if len(line.facts["against"]) > 1 else "has"
-    said = "{} went another way than {}, which " + has + " the same part in the job, at {}: {}"
-    return say(said, rank, against, line.facts["where"], _LEFT)
-
-
-# ---------------------------------------------------------------- what cannot be told apart
-
-
-def _one_stands(line: Line) -> Text:
-    facts = line.facts
-    rank, call, level = facts["rank"], _call(facts["call"]), facts["level"]
-    first = say("{} waits for {} in {}. ", who((facts["waiter"],)), who((rank,)), call)
-    second = say("{} stands in a call with {}. ", told((who((rank,)),)), who(level))
-    return (*first, *second, *say("{} stands still: {}", told(_which(sorted({rank, *level}))), _UNTOLD))
-
-
-def _one_waits(line: Line) -> Text:
-    rank, on = who((line.facts["rank"],)), who(line.facts["on"])
-    said = "{} alone waits, in {}, for {}. Either {} stand" + s(line.facts["on"]) + " still, or {} made a call that {} "
-    does = "do" if len(line.facts["on"]) > 1 else "does"
-    return say(said + does + " not make: {}", rank, _call(line.facts["call"]), on, on, rank, on, _UNTOLD)
-
-
-def _may_wait(line: Line) -> Text:
-    facts = line.facts
-    where = f"group {facts['group']}" if facts["group"] else "a send or recv"
-    ranks, absent = who(facts["ranks"]), who(facts["absent"])
-    return say("{} may wait for {} in {}: there is no record of {}.", ranks, absent, where, absent)
-
-
-def _other_calls(line: Line) -> Text:
-    each = [say("{} {}", who(ranks), op) for ranks, op in line.facts["issued"]]
-    wrong = line.facts["wrong"]
-    which = say(" {} is wrong: {}", told(_which(wrong)), _UNTOLD) if wrong else ""
-    return say("In {} the ranks issued different calls: {}.{}", _call(line.facts["call"]), listing(each, "; "), which)
-
-
-def _not_complete(line: Line) -> Text:
-    call, rank, others = _call(line.facts["call"]), who((line.facts["rank"],)), who(line.facts["others"])
-    why = "it stands still, or its record is older than theirs."
-    return say("{} is not complete on {} although {} completed it: {}", call, rank, others, why)
-
-
-def _all_reached(line: Line) -> Text:
-    ranks = line.facts["ranks"]
-    return say("{} wait{} in calls that all peers have reached.", who(ranks), s(ranks))
-
-
-def _one_of(line: Line) -> Text:
-    which = _which(line.facts["ranks"])
-    return say("{} stands still in a call that all its ranks have reached: {}", which, _UNTOLD)
-
-
-def _none_apart(line: Line) -> Text:
-    return say("Every rank got to the same calls, and none completes: the record does not tell the ranks apart.")
-
-
-WORDS: Mapping[str, Callable[[Line], Text]] = {
-    "keeps_waiting": _words,
-    "odd_one": _odd,
-    "circle_of": _circle,
-    "ended": _ended,
-    "parted_from": _parted,
-    "stream_stands": _stream_stands,
-    "not_begun": _not_begun,
-    "stream_behind": _behind,
-    "stopped": _stopped,
-    "no_counterpart": _no_counterpart,
-    "another_way": _another_way,
-    "one_waits": _one_waits,
-    "one_stands": _one_stands,
-    "may_wait": _may_wait,
-    "other_calls": _other_calls,
-    "not_complete": _not_complete,
-    "all_reached": _all_reached,
-    "one_of": _one_of,
-    "none_apart": _none_apart,
-}
+WORDS: Mapping[str, Callable[[Line], Text]] = {"keeps_waiting": _keeps, **dict.fromkeys(SENTENCES, _words)}

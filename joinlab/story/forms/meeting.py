@@ -11,7 +11,7 @@ from joinlab.analysis.wording import at_input, tensor
 from joinlab.ops import decode_values
 from joinlab.story.lines import Line, LineKind, Value
 from joinlab.story.scene import Scene
-from joinlab.story.words import Text, at_place, is_or_are, listing, place, say, sides, who
+from joinlab.story.words import Text, at_place, listing, place, say, sides
 from joinlab.timeline import CallRow, backend_of
 
 
@@ -101,31 +101,26 @@ def value_of(scene: Scene, side: Side, row: CallRow) -> Value:
 def _met_words(line: Line) -> Text:
     gave = line.facts.get("given") or [""] * len(line.calls)
     told = [
-        say("{}'s {}" + f" with {what}" * bool(what), who(ranks), at_place(line, at))
+        say("{}'s {}{}", ranks, at_place(line, at), f" with {what}" * bool(what))
         for at, (ranks, what) in enumerate(zip(sides(line), gave, strict=True))
     ]
-    verb = " met " if line.facts["met"] else " can never meet "
-    number = line.calls[0].number
+    number, verb = line.calls[0].number, "met" if line.facts["met"] else "can never meet"
     why = ": on gloo calls of different kinds never meet" * bool(line.facts.get("gloo_kinds"))
-    call = "" if number is None else f"Call {number}: "
-    return say(call + "{}" + verb + "{}" + why + ".", told[0], listing(told[1:]))
+    return say("{}{} {} {}{}.", "" if number is None else f"Call {number}: ", told[0], verb, listing(told[1:]), why)
 
 
 def _inputs_words(line: Line) -> Text:
     each = [
-        say("{} " + f"{is_or_are(ranks)} in {number}" + "{}", who(ranks), place(line.calls[at]))
+        say("{} [is|are] in {}{}", ranks, number, place(line.calls[at]))
         for at, (ranks, number) in enumerate(zip(sides(line), line.facts["inputs"], strict=True))
     ]
-    return say(
-        f"Since call {line.calls[0].number} " + "the ranks' calls are for different inputs: there {}.", listing(each)
-    )
+    number = str(line.calls[0].number)
+    return say("Since call {} the ranks' calls are for different inputs: there {}.", number, listing(each))
 
 
 def _made_words(line: Line) -> Text:
-    told = [
-        say("{} {}", who(ranks), conclusion(*got) or "")
-        for ranks, got in zip(sides(line), line.facts["got"], strict=True)
-    ]
+    got = line.facts["got"]
+    told = [say("{} {}", ranks, conclusion(*got[at]) or "") for at, ranks in enumerate(sides(line))]
     return say("{}.", listing(told, "; ") if len(told) < 3 else listing(told))
 
 

@@ -10,7 +10,7 @@ from joinlab.documentation import DOCUMENTED
 from joinlab.story.forms.kept_waiting import unclear_first
 from joinlab.story.lines import Line, LineKind
 from joinlab.story.scene import Scene
-from joinlab.story.words import ENDINGS, Text, say, who
+from joinlab.story.words import ENDINGS, Text, say
 from joinlab.timeline import FROM_TEXT, EndKind, Timeline
 
 
@@ -86,7 +86,7 @@ def _then(line: Line) -> Text:
 
 def _watchdog_words(line: Line) -> Text:
     seconds = f"{line.facts['seconds']:g}"
-    return say(f"On GPUs NCCL's watchdog, after the group's timeout of {seconds} s, aborts " + "{}.", who(line.ranks))
+    return say("On GPUs NCCL's watchdog, after the group's timeout of {} s, aborts {}.", seconds, line.ranks)
 
 
 WORDS: Mapping[str, Callable[[Line], Text]] = {

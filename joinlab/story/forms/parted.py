@@ -8,7 +8,7 @@ from typing import Any
 from joinlab.analysis.wording import short_site
 from joinlab.story.lines import Line, LineKind, SourceLine, Value
 from joinlab.story.scene import Scene
-from joinlab.story.words import Text, code, listing, say, who
+from joinlab.story.words import Text, code, listing, say
 
 LONGEST = 80
 """Characters of a test that are quoted."""
@@ -55,7 +55,7 @@ def _words(line: Line) -> Text:
     test, each = line.lines[0], [_side(line, one) for one in line.facts["went"]]
     before = "Before, " * (line.form == "parted_before")
     text = test.text if len(test.text) <= LONGEST else f"{test.text[:LONGEST]}…"
-    return say(before + "{} ({}): {}.", code(text), short_site(test.site), listing(each, "; "))
+    return say("{}{} ({}): {}.", before, code(text), short_site(test.site), listing(each, "; "))
 
 
 def _side(line: Line, side: Mapping[str, Any]) -> Text:
@@ -69,7 +69,7 @@ def _side(line: Line, side: Mapping[str, Any]) -> Text:
     went = _WENT[side["how"]].format(**side)
     if side["how"] == "line" and side["line"] == line.facts["line"]:
         went = "went on in it"
-    return say("{} had {} and " + went, who(ranks), values) if had else say("{} " + went, who(ranks))
+    return say("{} {}{}", ranks, say("had {} and ", values) if had else "", went)
 
 
 _WENT = {
@@ -93,6 +93,6 @@ def _shown(name: str, value: object) -> str:
 WORDS: Mapping[str, Callable[[Line], Text]] = {
     "parted": _words,
     "parted_before": _words,
-    "left_out": lambda line: say(f"The ways of {line.facts['count']} more ranks were not compared."),
+    "left_out": lambda line: say("The ways of {} more ranks were not compared.", str(line.facts["count"])),
     "not_followed": lambda line: say("Where the ways part is not known: {}.", line.facts["why"]),
 }

@@ -6,7 +6,6 @@ in which others wait have not come to it. Of every other rank it is only known i
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -17,9 +16,9 @@ from joinlab.ops import Op
 from joinlab.program.labels import kind_of
 from joinlab.story.forms.fates import PEER_GONE
 from joinlab.story.forms.standing import Standing
-from joinlab.story.lines import Line, LineKind, Piece, SourceLine
+from joinlab.story.lines import Line, LineKind, SourceLine
 from joinlab.story.scene import Scene
-from joinlab.story.words import Text, listing, noun, sides, who
+from joinlab.story.words import Text, listing, noun, say, sides
 from joinlab.timeline import FIRST_FAILED, FROM_TEXT, STUCK, UNTOLD, CallRow, EndKind
 
 SENTENCES: Mapping[str, str] = {
@@ -226,53 +225,43 @@ def _place(scene: Scene, rank: int) -> str:
 # ---- words
 
 
-def _fill(name: str, **parts: str | Piece | Text) -> Text:
-    """The sentence of that name with its parts."""
-    found: list[Piece] = []
-    for at, piece in enumerate(re.split(r"\{(\w+)\}", SENTENCES[name])):
-        part = parts[piece] if at % 2 else piece
-        found += [Piece(part)] if isinstance(part, str) else [part] if isinstance(part, Piece) else part
-    return tuple(piece for piece in found if piece.text)
-
-
 def _each(line: Line, name: str) -> Text:
     """Each side with its call and number, or with its number alone."""
     numbers, found = line.facts["numbers"], []
     same = len(set(numbers)) == 1 and name == "differ"
-    for at, number in enumerate(numbers):
+    for ranks, number, at in zip(sides(line), numbers, range(len(numbers)), strict=True):
         call = _call(line, at, not same) if line.calls else ""
         count = f"{number or 0:,} call{'s' * (number != 1)}"
-        found.append(_fill(name, who=who(sides(line)[at]), call=call, number=count))
-    tail = f", as call {numbers[0]:,}." if same and numbers[0] else "."
-    return (*listing(found), Piece(tail))
+        found.append(say(SENTENCES[name], who=ranks, call=call, number=count))
+    return say("{}{}.", listing(found), f", as call {numbers[0]:,}" if same and numbers[0] else "")
 
 
 def _call(line: Line, at: int, numbered: bool = True) -> Text:
     number = f" {number:,}" if numbered and (number := line.facts["numbers"][at]) else ""
-    return (noun(line, at), Piece(number + line.facts["sizes"][at]))
+    return say("{}{}{}", noun(line, at), number, line.facts["sizes"][at])
 
 
 def _waiting(line: Line, name: str) -> Text:
     ranks = sides(line)
-    return (*_fill(name, who=who(ranks[-1]), here=who(ranks[0]), call=_call(line, 0)), Piece("."))
+    return say(SENTENCES[name] + ".", who=ranks[-1], here=ranks[0], call=_call(line, 0))
 
 
 def _errors(line: Line, name: str) -> Text:
-    found = [
-        _fill(name, who=who(ranks), text=text) for ranks, text in zip(sides(line), line.facts["texts"], strict=True)
-    ]
+    texts = line.facts["texts"]
+    found = [say(SENTENCES[name], who=ranks, text=text) for ranks, text in zip(sides(line), texts, strict=True)]
     if len(found) > 2:
-        found[2:] = [_fill("elsewhere" if name == "stood" else "others", who=who(sorted(chain(*sides(line)[2:]))))]
-    return (*listing(found), Piece("."))
+        others = sorted(chain(*sides(line)[2:]))
+        found[2:] = [say(SENTENCES["elsewhere" if name == "stood" else "others"], who=others)]
+    return say("{}.", listing(found))
 
 
 def _reached(line: Line) -> Text:
-    rest = _fill("missing", who=who(line.ranks)) if line.ranks else ()
-    return (*_fill("reach", of=line.facts["of"]), *rest, Piece("."))
+    rest = say(SENTENCES["missing"], who=line.ranks) if line.ranks else ""
+    return say(SENTENCES["reach"] + "{}.", rest, of=line.facts["of"])
 
 
 def _all(line: Line, name: str) -> Text:
-    return (*_fill(name, who=who(line.ranks), number=f"{line.facts['numbers'][0]:,}"), Piece("."))
+    return say(SENTENCES[name] + ".", who=line.ranks, number=f"{line.facts['numbers'][0]:,}")
 
 
 def _words(write: Callable[..., Text], *names: str) -> dict[str, Callable[[Line], Text]]:

@@ -18,7 +18,7 @@ from joinlab.program.parting import are_gradients
 from joinlab.story.forms import meeting
 from joinlab.story.lines import Line
 from joinlab.story.scene import Scene
-from joinlab.story.words import Text, at_place, code, listing, say, sides, who
+from joinlab.story.words import Text, at_place, code, listing, say, sides
 from joinlab.timeline import CallRow, EndKind
 
 _MISSING = re.compile(
@@ -143,53 +143,47 @@ FINDERS = (left_over, out_of_phase, two_models, splits, replicas)
 
 
 def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
+    return {0: "nothing", 1: "once"}.get(count, f"{count} times")
 
 
 def _left_over(line: Line) -> Text:
-    rank, peer = line.ranks
-    sent, received = _times(line.facts["sent"]), line.facts["received"]
-    where = at_place(line, 0)
-    if not received:
-        return say(
-            "{} sent " + sent + " to {}, which received nothing: {} is left over.", who((rank,)), who((peer,)), where
-        )
-    return say(
-        "{} sent " + sent + " to {}, which received " + _times(received) + ": a {} is left over, beside {}.",
-        who((rank,)), who((peer,)), where, at_place(line, 1),
-    )  # fmt: skip
+    sent, received = (_times(line.facts[name]) for name in ("sent", "received"))
+    beside = say(", beside {}", at_place(line, 1)) if line.calls[1:] else ""
+    said = "{} sent {} to {}, which received {}: a {} is left over{}."
+    return say(said, line.ranks[:1], sent, line.ranks[1:], received, at_place(line, 0), beside)
 
 
 def _out_of_phase(line: Line) -> Text:
-    each = [say("{}'s of {}", who(ranks), of) for ranks, of in zip(sides(line), line.facts["inputs"], strict=True)]
+    each = [say("{}'s of {}", ranks, of) for ranks, of in zip(sides(line), line.facts["inputs"], strict=True)]
     return say("Gradients of different inputs were averaged: {}.", listing(each))
 
 
 def _two_models(line: Line) -> Text:
-    each = [say("{}'s {}", who(ranks), at_place(line, at)) for at, ranks in enumerate(sides(line))]
+    each = [say("{}'s {}", ranks, at_place(line, at)) for at, ranks in enumerate(sides(line))]
     return say("Gradients of two models were averaged: {}.", listing(each))
 
 
 def _splits(line: Line) -> Text:
-    facts, where = line.facts, at_place(line, 0)
+    facts = line.facts
     if facts["over"]:
-        each = [say("{}: " + str(sent), who(ranks)) for ranks, sent in zip(sides(line), facts["sent"], strict=True)]
-        return say("The splits of {} do not fit: {} got more than it has room for. Elements sent: {}.",
-                   where, who(facts["over"]), listing(each))  # fmt: skip
-    count = f"{sum(facts['sent'])} elements in all, and received {facts['received']}."
-    return say("The splits of {} do not fit: {} sent " + count, where, who(line.ranks))
+        each = [say("{}: {}", ranks, str(sent)) for ranks, sent in zip(sides(line), facts["sent"], strict=True)]
+        more = say("{} got more than it has room for. Elements sent: {}", facts["over"], listing(each))
+    else:
+        counts = f"{sum(facts['sent'])} elements in all, and received {facts['received']}"
+        more = say("{} sent {}", line.ranks, counts)
+    return say("The splits of {} do not fit: {}.", at_place(line, 0), more)
 
 
 def _replicas(line: Line) -> Text:
     facts, steps = line.facts, sorted(set(line.facts["steps"].values()))
-    since = "since step" if len(steps) == 1 else "since steps"
-    when = f"{since} {' to '.join(dict.fromkeys(map(str, (steps[0], steps[-1]))))}" if steps else "at the end"
+    since = f"since step{'s' * (len(steps) > 1)} {' to '.join(dict.fromkeys(map(str, (*steps[:1], *steps[-1:]))))}"
     what = "the optimizer's state of " * (facts["what"] == "state")
-    return say("{} finished, but their replicas differ " + when + ": {}{}.", who(line.ranks), what, code(facts["name"]))
+    said = "{} finished, but their replicas differ {}: {}{}."
+    return say(said, line.ranks, since if steps else "at the end", what, code(facts["name"]))
 
 
 WORDS: Mapping[str, Callable[[Line], Text]] = {
-    "not_come": lambda line: say("{} did not come to monitored_barrier.", who(line.ranks)),
+    "not_come": lambda line: say("{} did not come to monitored_barrier.", line.ranks),
     "left_over": _left_over,
     "out_of_phase": _out_of_phase,
     "two_models": _two_models,

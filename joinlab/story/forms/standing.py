@@ -13,7 +13,7 @@ from joinlab.ops import Stood
 from joinlab.program.labels import kind_of
 from joinlab.story.lines import Line, LineKind, SourceLine
 from joinlab.story.scene import Scene
-from joinlab.story.words import Text, listing, say, who
+from joinlab.story.words import Text, listing, say
 from joinlab.timeline import EndKind
 
 MOST_RANKS, MOST_THREADS = 4, 3
@@ -64,19 +64,15 @@ class Standing:
 
 
 def _stands(line: Line) -> Text:
-    told = [
-        say(f"its thread {name} in {text}" if at else f"in {text}")
-        for at, (name, text) in enumerate(line.facts["threads"])
-    ]
+    threads = [("" if not at else f"its thread {name} ", text) for at, (name, text) in enumerate(line.facts["threads"])]
+    told = [say("{}in {}", name, text) for name, text in threads]
     verb = "stood" if line.facts["past"] else "stands"
-    outside = " outside any call:" * line.facts["outside"]
-    return say("{} " + verb + outside + " {}.", who(line.ranks), listing(told))
+    return say("{} {}{} {}.", line.ranks, verb, " outside any call:" * line.facts["outside"], listing(told))
 
 
 def _look(line: Line) -> Text:
-    pid, host = line.facts["pid"], line.facts["host"]
-    return say("{} runs outside any recorded call. To see where: " + f"py-spy dump --pid {pid} (on {host}).",
-               who(line.ranks))  # fmt: skip
+    command, host = f"py-spy dump --pid {line.facts['pid']}", str(line.facts["host"])
+    return say("{} runs outside any recorded call. To see where: {} (on {}).", line.ranks, command, host)
 
 
 WORDS: Mapping[str, Callable[[Line], Text]] = {"stands": _stands, "look": _look}

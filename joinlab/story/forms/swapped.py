@@ -14,7 +14,7 @@ from joinlab.program.parting import Key, are_gradients
 from joinlab.story.forms import meeting
 from joinlab.story.lines import Line, LineKind, Value
 from joinlab.story.scene import Scene
-from joinlab.story.words import Text, at_place, code, noun, place, say, sides, who
+from joinlab.story.words import Text, at_place, code, noun, place, say, sides
 from joinlab.timeline import CallRow
 
 
@@ -124,7 +124,7 @@ def _other_keys(scene: Scene, keys: Sequence[Key]) -> tuple[Line, ...]:
 
 def _key_words(line: Line) -> Text:
     one, other = (
-        say("{}'s {} of {}", who(ranks), noun(line, at), code(f"{value.name} = {value.value!r}"))
+        say("{}'s {} of {}", ranks, noun(line, at), code(f"{value.name} = {value.value!r}"))
         for at, (ranks, value) in enumerate(zip(sides(line), line.values, strict=True))
     )
     return say("{} met {}" + place(line.calls[0]) + ": both ranks have both, in another order.", one, other)
@@ -133,7 +133,7 @@ def _key_words(line: Line) -> Text:
 def _words(line: Line) -> Text:
     tensors = line.facts.get("tensors")
     one, two = (say("{} of {}", noun(line, at), tensors[at]) if tensors else at_place(line, at) for at in (0, 1))
-    return say("{} issued {} before {}, {} in the other order.", who(sides(line)[0]), one, two, who(sides(line)[2]))
+    return say("{} issued {} before {}, {} in the other order.", sides(line)[0], one, two, sides(line)[2])
 
 
 WORDS: Mapping[str, Callable[[Line], Text]] = {"other_order": _words, "other_key": _key_words}
