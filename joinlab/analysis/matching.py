@@ -21,7 +21,7 @@ from joinlab.analysis.meanings import shadows
 from joinlab.analysis.reading import Flags, Numbers, Reading, read
 from joinlab.backend.calls import IssuedCall, call_of, elements_of
 from joinlab.gloo.messages import kind as gloo_kind
-from joinlab.ops import FACTS, POINT_TO_POINT, Op
+from joinlab.ops import FACTS, POINT_TO_POINT, Op, decode_values
 from joinlab.timeline import CallRow, Timeline, backend_of, derived
 
 
@@ -176,9 +176,13 @@ def _differences(members: Sequence[CallRow]) -> tuple[str, ...]:
     }
     if len(carried) == 1:
         return ()
-    # Ranks may give an all-gather different sizes, if all expect them. Where one is not complete, they did not.
-    stuck = any(row["op"] == Op.ALL_GATHER and row["completed_ns"] is None for row in members)
-    unequal = stuck and len({elements_of(row["shape"]) for row in members}) > 1
+    # Ranks may give an all-gather different sizes, if all expect them. Where one is not complete, or got more or less
+    # than was given in all, they did not.
+    sizes = [elements_of(row["shape"]) or 0 for row in members if row["op"] == Op.ALL_GATHER]
+    unequal = len(set(sizes)) > 1 and any(
+        row["completed_ns"] is None or ((got := decode_values(row["value_out"])) and sum(map(len, got)) != sum(sizes))
+        for row in members
+    )
     return _differing(frozenset(carried)) or ("shape",) * unequal
 
 

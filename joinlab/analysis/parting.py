@@ -19,6 +19,7 @@ from joinlab.analysis.folding import Folding
 from joinlab.analysis.matching import Slot
 from joinlab.analysis.meanings import shadows
 from joinlab.analysis.wording import counts_steps
+from joinlab.program.parting import are_gradients
 from joinlab.timeline import CallRow, EndKind, Timeline
 
 
@@ -184,6 +185,9 @@ class Parting:
         if found is None or not found.more or found.at > self.place:
             return None
         ahead, behind = self.sides if found.more > 0 else self.sides[::-1]
+        hangs = any(self.ends[rank].kind is EndKind.HUNG for rank in self.ranks(behind))
+        if hangs and len(self.collectives(behind[0])) == found.at + 1:  # it may be that call which is one too many
+            return None
         return Shift(found.at, abs(found.more), ahead, behind)
 
     @cached_property
@@ -209,11 +213,18 @@ class Parting:
         """Their place among the collectives of the clash's group."""
         if len(self.sides) != 2 or self.slot.pair or counts_steps(self.meta):
             return None
-        given = [{one["input"], other["input"]} - {None} for one, other in zip(*self._paths, strict=False)]
-        at = self.place
-        while 0 < at <= len(given) and len(given[at - 1]) > 1:
+        at, pairs = self.place, list(zip(*self._paths, strict=False))
+        while 0 < at <= len(pairs) and _strays(*pairs[at - 1]):
             at -= 1
         return at if at < self.place else None
+
+
+def _strays(one: CallRow, other: CallRow) -> bool:
+    """Whether two calls are of different inputs, or gradients from two places, of which one is of no input."""
+    if one["input"] is None or other["input"] is None:
+        apart = one["call_site"] != other["call_site"] and one["input"] != other["input"]
+        return apart and are_gradients((one, other))
+    return one["input"] != other["input"]
 
 
 def _alike(one: CallRow, other: CallRow) -> bool:

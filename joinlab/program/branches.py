@@ -18,7 +18,7 @@ class Statement:
     text         its head without indentation: "if v < self.best:"
     decides      it is a loop, an `if`, or holds a condition, a comprehension or an assert
     branches     other statements may follow it: it is no conditional expression
-    names        what its test reads: "v", "self.best"
+    names        what its test reads, but what its comprehensions set: "v", "self.best"
     keys         names that choose what a call in it works on: "k" of `dist.all_reduce(m[k])`
     one_line     the test of an `if` whose block stands on its line, or of its one conditional expression
     reads        what it reads without the statements in it: "loss"
@@ -73,7 +73,10 @@ def _made(node: ast.stmt, lines: list[str]) -> Statement:
     tests = list(_tests(node))
     last = _test_end(node)
     text = " ".join(line.strip() for line in lines[node.lineno - 1 : last])
-    names = tuple(dict.fromkeys(name for test in tests or _reads(node) for name in names_in(test)))
+    loops = [one.target for one in _expressions(node) if isinstance(one, ast.comprehension)]
+    inner = {dotted(one) for target in loops for one in ast.walk(target)}
+    every = (name for test in tests or _reads(node) for name in names_in(test))
+    names = tuple(name for name in dict.fromkeys(every) if name.partition(".")[0] not in inner)
     own = (name for child in ast.iter_child_nodes(node) if not isinstance(child, ast.stmt) for name in names_in(child))
     return Statement(
         node.lineno,

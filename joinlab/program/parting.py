@@ -14,6 +14,7 @@ import linecache
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple, NotRequired, TypedDict
 
 from joinlab.ops import CallRow
@@ -244,6 +245,8 @@ def tests_of(apart: Apart, ways: Mapping[int, Way]) -> list[Test]:
         if len(apart.turns) > 1 and _each_has_a_branch(chains[one][-1], ways[other].steps, apart.turns):
             chains = {other: [at for at in [_of_its_own(ways[other], *apart.turns)] if at]}
             return [_test(_line_of(at), chains) for at in chains[other]]
+        if _goes_ever(chains[one][-1], ways[one].steps, ways[other].steps):
+            return []
         chains[other] = [at.turned() for at in chains[one]]
     first = chains.get(sides[0][0], []) if sides else []
     return [_test(_line_of(at), chains) for at in first]
@@ -254,6 +257,20 @@ def _each_has_a_branch(parts: _At, steps: Sequence[Step], turns: Sequence[int]) 
     before = {step.issued: step for step in steps if step.depth == parts.depth}
     inside = range(parts.statement.first, parts.statement.last + 1)
     return all(at in before and before[at].line in inside for at in turns)
+
+
+def _goes_ever(at: _At, *ways: Sequence[Step]) -> bool:
+    """Whether each rank went here as it did each time before: as its part in the program is, `if rank > 0: recv()`."""
+    for steps, now in zip(ways, at.tests, strict=True):
+        went = [_turn(step, after) for step, after in pairwise((*steps, None)) if step and step.key == now.key]
+        if len(went) < 2 or len({*went[:-1], _turn(now, at.nexts[at.tests.index(now)])}) > 1:
+            return False
+    return True
+
+
+def _turn(step: Step, after: Step | None) -> object:
+    """Where a rank went from a test."""
+    return (after and after.key) if (block := taken(step)) is None else block
 
 
 def _of_its_own(way: Way, first: int, last: int) -> _At | None:

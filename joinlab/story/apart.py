@@ -126,7 +126,8 @@ def _unpaired(timeline: Timeline) -> Apart | None:
             short.append((path[fewer][1]["enqueued_ns"] or 0, rank, peer, path, fewer))
     if not short:
         return None
-    _, rank, peer, path, fewer = min(short)
+    waiting = {one[1] for one in short}
+    _, rank, peer, path, fewer = min([one for one in short if one[2] not in waiting] or short)
     assert peer is not None
     sites: dict[object, list[int]] = {}
     for at, row in path:

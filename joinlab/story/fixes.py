@@ -173,6 +173,7 @@ def _try(timeline: Timeline, again: Again, edited: Edited) -> PlainFix | None:
         return None
     trained = _trained(first)
     fewer = any(now < before for now, before in zip(trained, _trained(timeline), strict=True))
+    fewer = fewer or (edited.kind == "same" and not any(trained))  # what nobody trains on is not counted
     even = (max(again.counts),) * len(again.counts)
     most, tried = max(MIN_COUNTS, min(MAX_COUNTS, MAX_CALLS // (first.calls.height + 30))), 1
     for counts in itertools.islice(dict.fromkeys([even, *_around(again.counts)]), most):

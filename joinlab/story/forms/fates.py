@@ -88,7 +88,7 @@ class _Fate:
             why = self.why(awaited, end.kind, facts)
             if why:
                 facts["why"] = why
-        lines = (SourceLine(sites[0], "", (self.rank,), tuple(map(SourceLine, sites[1:]))),) if sites else ()
+        lines = (SourceLine(sites[0], "", (), tuple(map(SourceLine, sites[1:]))),) if sites else ()
         return Line(LineKind.FATE, form, (self.rank,), tuple(self.calls), lines=lines, facts=facts)
 
     def cite(self, key: Key) -> int:

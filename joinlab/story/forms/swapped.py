@@ -7,7 +7,7 @@ from functools import partial
 
 from joinlab.analysis.alignment import Place, departure, place_of
 from joinlab.analysis.matching import Slot
-from joinlab.analysis.wording import tensor
+from joinlab.analysis.wording import counts_steps, tensor
 from joinlab.backend.calls import elements_of
 from joinlab.ops import POINT_TO_POINT
 from joinlab.program.parting import Key, are_gradients
@@ -72,7 +72,9 @@ def _by_callers(scene: Scene, row: CallRow) -> Place:
 def _by_line(scene: Scene, row: CallRow) -> Place:
     """The same without the lines that led to the call: two branches may issue it from one function."""
     label, site, op, root, *_ = place_of(row, scene.parting.joins)
-    return label, "" if are_gradients([row]) else site, op, root, row["dtype"], elements_of(row["shape"])
+    mean = are_gradients([row])  # those of another epoch are no step that was taken in another order
+    of = row["input"] if mean and not counts_steps(scene.meta) else None
+    return label, "" if mean else site, op, root, row["dtype"], elements_of(row["shape"]), of
 
 
 _WHAT = (_by_callers, _by_line)
