@@ -32,7 +32,7 @@ from joinlab.importers.clocks import offsets
 from joinlab.importers.recording import LOST, RecordedFolder, is_over, load_recording
 from joinlab.ops import CallRow
 from joinlab.recorder import bounded_log, events, record, standstill
-from joinlab.recorder.bounded_log import MOST_BYTES, BoundedLog, last_calls, parse_segment_name
+from joinlab.recorder.bounded_log import MOST_BYTES, BoundedLog, parse_segment_name
 from joinlab.timeline import EndKind, Timeline
 
 ROOT = Path(__file__).parent.parent
@@ -283,18 +283,17 @@ def test_a_module_is_recorded_and_wrong_usage_is_one_sentence(
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.setattr(sys, "path", ["", *sys.path])
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
-    given: list[tuple[Path, int | None]] = []
-    monkeypatch.setattr("joinlab.recorder.record.record", lambda folder, *, keep, **_: given.append((folder, keep)))
+    given: list[tuple[Path, bool]] = []
+    monkeypatch.setattr(
+        "joinlab.recorder.record.record", lambda folder, *, everything, **_: given.append((folder, everything))
+    )
     (tmp_path / "a_module_to_record.py").write_text("import sys; print(__name__, sys.argv[1:])")
-    assert main(["record", "--quiet", "--keep", "all", "-m", "a_module_to_record", "--lr", "1"]) == 0
-    assert (capsys.readouterr().out, given) == ("__main__ ['--lr', '1']\n", [(Path("runs/today"), None)])
+    assert main(["record", "--quiet", "--everything", "-m", "a_module_to_record", "--lr", "1"]) == 0
+    assert (capsys.readouterr().out, given) == ("__main__ ['--lr', '1']\n", [(Path("runs/today"), True)])
     assert main(["record", "nofile.py"]) == 2
     assert capsys.readouterr().err.startswith("joinlab: nofile.py: there is no such script.")
     assert main(["watch", "nofolder", "--exit-code", "--still", "0"]) == 2
     assert "nofolder: No such file" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main(["record", "--keep", "nix", "train.py"])
-    assert "'nix' is neither a number of calls" in capsys.readouterr().err
 
 
 def test_rank_0_says_where_it_records_and_at_the_end_how_to_see_it(tmp_path: Path) -> None:
@@ -473,12 +472,6 @@ def test_a_rank_whose_record_was_lost_is_not_said_to_be_killed(tmp_path: Path) -
     assert "the record of rank 0 ends early: OSError" in "\n".join(timeline.meta["problems"])
 
 
-@pytest.mark.parametrize("keep", [0, -1, True, "all"])
-def test_keep_is_a_number_of_calls_or_none(keep: Any) -> None:
-    with pytest.raises(ValueError, match="keep="):
-        joinlab.record("runs", keep=keep)
-
-
 @pytest.mark.parametrize(
     ("environ", "rank"),
     [({"RANK": "3"}, 3), ({"OMPI_COMM_WORLD_RANK": "2"}, 2), ({"SLURM_PROCID": "5"}, 5), ({}, None)],
@@ -502,7 +495,7 @@ import joinlab, torch, torch.distributed as dist
 from joinlab.recorder import bounded_log
 
 bounded_log.SEGMENT_BYTES = 20_000
-joinlab.record(sys.argv[1], keep=50)
+joinlab.record(sys.argv[1])
 dist.init_process_group("gloo", init_method=f"file://{{sys.argv[2]}}", rank=rank, world_size=2)
 x = torch.ones(1)
 seldom = dist.new_group([0, 1])
@@ -516,7 +509,7 @@ for i in range(60):
 weight = torch.ones((), requires_grad=True)
 for i in range(1000):
     weight.backward()
-    dist.broadcast(x, 0)
+    dist.all_reduce(x)
 """
 
 
@@ -540,49 +533,31 @@ def test_clocks_of_a_real_job_are_set_right_within_the_stated_bound(busy: Path) 
     assert abs(clock["hosts"]["host1"] + AHEAD_NS) <= bound < AHEAD_NS / 10
 
 
-def test_a_long_job_keeps_the_last_calls_of_each_group_and_counts_the_others(busy: Path) -> None:
+def test_a_long_job_keeps_the_last_calls_and_counts_the_others(busy: Path) -> None:
     timeline = loaded(busy).raise_for_ending()
+    default, seldom = timeline.meta["groups"]
+    # None of its calls is kept, and those that were refused do not count.
+    assert timeline.meta["skipped"][seldom] == {0: 60, 1: 60}
     for rank in (0, 1):
         mine = timeline.calls.filter(pl.col("rank") == rank)
-        broadcasts = mine.filter(pl.col("op") == "broadcast")
-        assert broadcasts["seq"].to_list() == broadcasts["input"].to_list() == list(range(950, 1000))  # a step each
-        refused = 5 * rank
-        last = range(10 + refused, 60 + refused)
-        assert mine.filter(pl.col("op") == "all_reduce")["seq"].to_list() == list(last)
+        assert set(mine["group"]) == {default} and mine.height > 10
+        before = timeline.meta["skipped"][default][rank]
+        assert mine["seq"].to_list() == mine["input"].to_list() == list(range(before, 1000))  # a step each
         assert mine["stack"].list.len().min() > 0  # type: ignore[operator]
         assert mine["completed_ns"].null_count() == 0
-    default, seldom = timeline.meta["groups"]
-    assert timeline.meta["skipped"] == {default: {0: 950, 1: 950}, seldom: {0: 10, 1: 10}}
-    assert any("keep=50" in problem for problem in timeline.meta["problems"])
+    assert any("only the last calls" in problem for problem in timeline.meta["problems"])
     written = [path for path in (busy / "runs").iterdir() if (parse_segment_name(path.name) or (1,))[0] == 0]
     assert len(written) == 2
     assert all(slot.expected for slot in joinlab.match(timeline))
 
 
-def test_the_last_calls_of_a_dropped_segment_are_read_back_with_their_ends(tmp_path: Path, monkeypatch: Any) -> None:
-    def line(id: int, group: str) -> str:
-        return f'{{"e":"call","id":{id},"st":{id},"g":{json.dumps(group)},"t":{id}}}\n'
-
-    calls = [line(id, group) for id, group in enumerate(['a"b', "0", "0", 'a"b', "0", 'a"b', "0"])]
-    ends = [f'{{"e":"done","id":{id},"t":90}}\n' for id in (0, 1, 2)]
-    value = '{"e":"value","id":2,"c":"value_out","v":[[1]]}\n'
-    wake = '{"e":"wake","id":[2,3,4],"v":[null,[[5]],null],"t":99,"th":1}\n'  # calls 5 and 6 are open
-    (tmp_path / "full").write_text("".join([*calls, *ends, value, wake]))
-
-    def found(**wanted: int) -> list[tuple[int, list[str]]]:
-        ids = {"seldom": 'a"b', "often": "0"}
-        return [
-            (one.stack, one.ends) for one in last_calls(tmp_path / "full", {ids[key]: n for key, n in wanted.items()})
-        ]
-
-    third = (3, ['{"e":"done","id":3,"t":99,"v":[[5]]}\n'])
-    assert found(seldom=1) == [third]
-    assert found(seldom=3) == [(0, ends[:1]), third]
-    assert found(often=2) == [(2, [ends[2], value]), (4, ['{"e":"done","id":4,"t":99}\n'])]
-    assert [stack for stack, _ in found(seldom=9, often=9)] == [1, 2, 0, 4, 3]
-    assert last_calls(tmp_path / "none", {"0": 5}) == found() == []
-    monkeypatch.setattr(bounded_log, "CARRIED_BYTES", 100)  # the newest of each group
-    assert [stack for stack, _ in found(seldom=9, often=9)] == [4, 3]
+def test_of_a_long_job_no_call_before_a_gap_is_read(tmp_path: Path) -> None:
+    issued = '{"e":"issued","g":"0","k":900}\n'
+    text = begin(0, 1) + issued + call(3, 1500, None) + call(900, 1600, 1700) + call(901, 1800, 1900)
+    write(tmp_path, 0, text, "rank-0.7.jsonl")
+    timeline = load_recording(tmp_path)
+    assert timeline.calls["seq"].to_list() == [900, 901]
+    assert timeline.meta["skipped"] == {"0": {0: 900}}
 
 
 def test_a_link_that_someone_puts_in_a_segment_s_place_is_not_written_through(
@@ -634,7 +609,7 @@ def test_threads_lose_no_line_while_segments_are_replaced(tmp_path: Path, monkey
 def test_a_rank_never_takes_more_disk_than_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert MOST_BYTES <= 15e6  # what the docstring of record says
     log = BoundedLog(tmp_path, 0, lambda error: pytest.fail(str(error)))
-    log.preamble = lambda: ["p" * bounded_log.CARRIED_BYTES + "\n"]
+    log.preamble = lambda: ["p" * bounded_log.PREAMBLE_BYTES + "\n"]
     most = 0
     for _ in range(30_000):
         log.write_text("x" * 999 + "\n")

@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 import joinlab
 from joinlab.recorder import reducer
+from joinlab.recorder.bounded_log import BoundedLog, segment_name
 from joinlab.recorder.call import Reader, RecordedCall
 from joinlab.recorder.completions import Completions
 from joinlab.recorder.cuda_reader import CudaReader
@@ -416,8 +417,10 @@ def buckets(tmp_path, monkeypatch):
     listeners: dict[int, Any] = {}
     completed: set[int] = set()
 
-    def make(keep: int | None) -> tuple[Recorder, Any]:
-        recorder = Recorder(EventLog(tmp_path / "log", print), 0, keep)
+    path = tmp_path / segment_name(0, 0)
+
+    def make(bounded: bool) -> tuple[Recorder, Any]:
+        recorder = Recorder(BoundedLog(tmp_path, 0, print) if bounded else EventLog(path, print), 0)
         turn = recorder.own.turn
 
         def issue(id: int) -> None:
@@ -434,12 +437,12 @@ def buckets(tmp_path, monkeypatch):
 
         return recorder, issue
 
-    return make, listeners, completed, lambda: (tmp_path / "log").read_text()
+    return make, listeners, completed, lambda: path.read_bytes().partition(b"\0")[0].decode()
 
 
 def test_a_later_bucket_is_told_complete_while_the_first_stands_still(buckets) -> None:
     make, listeners, _, log = buckets
-    recorder, issue = make(None)
+    recorder, issue = make(False)
     for first in (1, 3):  # two passes of two buckets; the first pass tells how many there are
         issue(first)
         issue(first + 1)
@@ -456,7 +459,7 @@ def test_a_later_bucket_is_told_complete_while_the_first_stands_still(buckets) -
 
 def test_a_bounded_log_learns_of_a_bucket_when_the_next_is_issued(buckets) -> None:
     make, listeners, completed, log = buckets
-    recorder, issue = make(2000)
+    recorder, issue = make(True)
     issue(1)
     completed.add(1)
     assert '"done"' not in log()
@@ -471,7 +474,7 @@ def test_a_bounded_log_learns_of_a_bucket_when_the_next_is_issued(buckets) -> No
 
 def test_a_bucket_that_is_in_flight_when_the_pass_raises_is_told_complete(buckets) -> None:
     make, listeners, _, _ = buckets
-    recorder, issue = make(2000)
+    recorder, issue = make(True)
     issue(1)
     recorder.reducer.gave_up(RuntimeError("a hook failed"))
     assert set(listeners) == {1}

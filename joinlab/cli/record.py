@@ -34,7 +34,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
         "--into", type=Path, default=Path(FOLDER), metavar="FOLDER", help=f"where the ranks write (default: {FOLDER})"
     )
     parser.add_argument(
-        "--keep", metavar="N", type=_kept, default="2000", help='calls kept per group and rank, or "all"'
+        "--everything", action="store_true", help="keep all calls, without a bound, not the last 2,000 of each group"
     )
     parser.add_argument(
         "--still",
@@ -56,12 +56,6 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help=argparse.SUPPRESS)
 
 
-def _kept(text: str) -> int | None:
-    if text != "all" and not (text.isdecimal() and int(text)):
-        raise argparse.ArgumentTypeError(f'{text!r} is neither a number of calls of at least 1 nor "all"')
-    return None if text == "all" else int(text)
-
-
 def _run(options: argparse.Namespace) -> int:
     from joinlab.program.outcome import text_of
     from joinlab.recorder.record import RANK_NAMES, Recording, record
@@ -73,7 +67,7 @@ def _run(options: argparse.Namespace) -> int:
     sys.argv = [options.script, *options.arguments]
     rank = next((os.environ[name] for name in RANK_NAMES if name in os.environ), "0")
     voice = None if options.quiet or rank != "0" else _Voice(options.into)
-    record(options.into, keep=options.keep, still_s=options.still, ways=options.ways)
+    record(options.into, everything=options.everything, still_s=options.still, ways=options.ways)
     try:
         _run_as_main(options.script, options.module)
     except SystemExit as error:

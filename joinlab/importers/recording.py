@@ -32,6 +32,9 @@ MOST_FILE_BYTES = 4 << 30
 FIRST_BYTES = 1 << 20
 """The first event of a record, which has the command, is no longer than this."""
 
+MOST_CALLS = 2000
+"""Calls of each group and rank that are read of a bounded log with segments dropped: the last ones."""
+
 NO_END = "the process is gone, and the record has no end: killed, or ended by os._exit"
 LOST = "its record ends early, so that its ending is not known"
 NO_BEGINNING = "its record has no beginning yet"
@@ -192,8 +195,9 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
         _shift(row, shifts[host_of[row["rank"]]].offset_ns - origin)
     transport = "sockets" if backend == "gloo" else None
     if any(skips for by_rank in skipped.values() for skips in by_rank.values()):
-        keep = first.begin.get("keep")
-        problems.append(f"only the last {keep} calls of each group and rank were kept (keep={keep}); older are counted")
+        problems.append(
+            "only the last calls of each group and rank are kept; older ones are counted (--everything keeps all)"
+        )
     clock: Clock = {
         "domain": "monotonic",
         "origin_ns": origin,
@@ -326,22 +330,26 @@ def _groups(logs: dict[int, RankLog]) -> dict[str, list[int]]:
 
 
 def _kept_calls(logs: dict[int, RankLog], problems: list[str]) -> tuple[list[CallRow], dict[str, dict[int, int]]]:
-    """The last `keep` calls of each group and rank, and how many collectives came before them."""
+    """The last calls of each group and rank, and how many collectives came before them."""
     calls: list[CallRow] = []
     skipped: dict[str, dict[int, int]] = {}
     for rank, log in logs.items():
         by_group: dict[str, list[int]] = {}
         for id in sorted(log.calls):
             by_group.setdefault(log.calls[id]["group"], []).append(id)
-        keep = log.begin.get("keep")
+        before = {group: number for group, number in log.issued.items() if group in log.groups}
         for group, ids in by_group.items():
-            kept = ids[-keep:] if keep else ids
-            before = log.before.get(kept[0], 0)
-            if before:
-                skipped.setdefault(group, {})[rank] = before
-        wanted = {id for ids in by_group.values() for id in (ids[-keep:] if keep else ids)}
+            if log.issued:  # a preamble repeats an open call, but not the later ones that had ended
+                del ids[:-MOST_CALLS]
+                seqs = [log.calls[id]["seq"] for id in ids]
+                del ids[: max((at for at in range(1, len(ids)) if seqs[at] > seqs[at - 1] + 1), default=0)]
+            before[group] = log.before.get(ids[0], 0)
+        for group, lost in before.items():
+            if lost:
+                skipped.setdefault(group, {})[rank] = lost
+        wanted = sorted(id for ids in by_group.values() for id in ids)
         count = len(calls)
-        mine = [CallRow(**log.calls[id]) for id in sorted(wanted)]  # a copy: its times will be shifted
+        mine = [CallRow(**log.calls[id]) for id in wanted]  # a copy: its times will be shifted
         taken: set[tuple[str, bool | None, int | None]] = set()
         for call in mine:
             pair, number = call["op"] in POINT_TO_POINT, call.get("number")

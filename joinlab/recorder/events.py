@@ -7,6 +7,7 @@ file is longer than its text; for a reader it ends at its first zero byte. Times
 clock; the reader subtracts the moment the run began.
 
     begin   rank, pid, host, versions              group   name, ranks, backend
+    issued  group, collectives issued in it so far  (a bounded log's preamble)
     gpu     device, its name and its compute capability's first number
     ring    group, its ranks in NCCL's order        coalesced   group in which calls were issued as one
     stack   id, frames                             input   i (null: exhausted)

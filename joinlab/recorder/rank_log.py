@@ -48,6 +48,8 @@ class RankLog:
     refused: str | None = None
     before: dict[int, int] = field(default_factory=dict)
     """By id of a call: how many collectives the rank had issued before it in its group."""
+    issued: dict[str, int] = field(default_factory=dict)
+    """By group: collectives that the rank had issued when the newest segment of a bounded log began; see there."""
     gpu: str | None = None
     gpu_major: int | None = None
     """The first number of the GPU's compute capability."""
@@ -233,6 +235,8 @@ class RankLog:
                 self.lost = event["x"]
             case "gpu":
                 self.gpu, self.gpu_major = event["x"], event.get("cc")
+            case "issued":
+                self.issued[event["g"]] = event["k"]
             case "ring":
                 self.rings[event["g"]] = event["r"]
             case "coalesced":
@@ -352,7 +356,7 @@ def _flat(value: object) -> bool:
 
 _FORMS: Mapping[str, Mapping[str, Callable[[object], bool]]] = {
     "begin": {"t": _number, "rank": _rank, "host": _or_none(_text), "pid": _or_none(_number), "world": _or_none(_rank),
-              "wall": _or_none(_number), "keep": _or_none(_positive), "command": _or_none(_list(_text)),
+              "wall": _or_none(_number), "command": _or_none(_list(_text)),
               **dict.fromkeys(("joinlab", "python", "torch", "nccl"), _or_none(_text))},
     "group": {"name": _text, "ranks": is_ranks, "backend": _text, "desc": _or_none(_text),
               "limit": _or_none(_number)},
@@ -363,6 +367,7 @@ _FORMS: Mapping[str, Mapping[str, Callable[[object], bool]]] = {
              "reduce_op": _or_none(_text), "root": _or_none(_number), "peer": _or_none(_number),
              "tag": _or_none(_number), "v": _or_none(_list(_flat)), "site": _or_none(_text), "k": _or_none(_count),
              "n": _or_none(_positive), "w": _or_none(_list(_number)), "b": _or_none(_number), "m": _or_none(_count)},
+    "issued": {"g": _text, "k": _count},
     "ring": {"g": _text, "r": is_ranks},
     "coalesced": {"g": _text},
     "done": {"t": _number, "id": _number, "v": _or_none(_list(_flat))},

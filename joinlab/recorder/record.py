@@ -20,11 +20,10 @@ from types import TracebackType
 from typing import Any
 
 from joinlab._version import __version__
-from joinlab.recorder.bounded_log import MOST_BYTES, BoundedLog, segment_name
+from joinlab.recorder.bounded_log import BoundedLog, segment_name
 from joinlab.recorder.events import EventLog
 from joinlab.recorder.standstill import STILL_S
 
-KEEP = 2000
 RANK_NAMES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 """Environment variables in which a launcher tells a process its rank: torchrun, Open MPI, PMIx, MPICH, Slurm."""
 SIZE_NAMES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
@@ -39,7 +38,7 @@ class Recording:
 
     current: Recording | None = None
 
-    def __init__(self, folder: Path, rank: int, keep: int | None, still_s: float, ways: bool) -> None:
+    def __init__(self, folder: Path, rank: int, everything: bool, still_s: float, ways: bool) -> None:
         import torch
 
         from joinlab.recorder import standstill
@@ -50,19 +49,17 @@ class Recording:
         self.rank = rank
         self.pid = os.getpid()
         folder = _unused(folder, rank)
-        log: EventLog
-        if keep is None:
-            log = EventLog(folder / segment_name(rank, 0), self._failed)
-            self.recorder = Recorder(log, rank)
-        else:
-            log = BoundedLog(folder, rank, self._failed)
-            self.recorder = Recorder(log, rank, keep)
-            log.preamble = self.recorder.preamble
+        log = (
+            EventLog(folder / segment_name(rank, 0), self._failed)
+            if everything
+            else BoundedLog(folder, rank, self._failed)
+        )
+        self.recorder = Recorder(log, rank)
         if torch.distributed.is_nccl_available():
             self.recorder.nccl_log = NcclLog(folder, rank)
         self.log = log
         self.over = False
-        install(self.recorder, {**_about(), "keep": keep, "most_bytes": None if keep is None else MOST_BYTES})
+        install(self.recorder, _about())
         self._excepthook = sys.excepthook
         sys.excepthook = self._raised
         atexit.register(self._exits)
@@ -96,16 +93,18 @@ class Recording:
 
 
 def record(
-    folder: str | os.PathLike[str], *, keep: int | None = KEEP, still_s: float = STILL_S, ways: bool = False
+    folder: str | os.PathLike[str], *, everything: bool = False, still_s: float = STILL_S, ways: bool = False
 ) -> None:
     """Record this rank into `folder` from now on. Call it once in each rank, before init_process_group.
 
-    folder  shared by all ranks or not: files gathered from many hosts in one folder are as good. Where it has a record
-            of this rank already, this one goes into job-2 in it, and so on
-    keep    calls kept per group and rank, the last ones, with their stacks; older ones are counted. A rank takes at
-            most 14 MB of disk (MOST_BYTES). None keeps all calls, without a bound, and sees each completion at once
-    still_s without an event for so long, the rank writes down where each of its threads stands
-    ways    write down which of the program's lines the rank runs, and the numbers and short texts that its tests read
+    folder      shared by all ranks or not: files gathered from many hosts in one folder are as good. Where it has a
+                record of this rank already, this one goes into job-2 in it, and so on
+    everything  keep all calls, without a bound, and see each completion at once. Otherwise a rank takes at most 14 MB
+                of disk, and of a long job the last 2,000 calls of each group are read, fewer of one that is seldom
+                used; older ones are counted
+    still_s     without an event for so long, the rank writes down where each of its threads stands
+    ways        write down which of the program's lines the rank runs, and the numbers and short texts that its tests
+                read
 
     A bucket of DDP that completes while the backward pass goes on is seen to be complete when the pass issues the next
     bucket or waits: its bar may be too long by that much.
@@ -120,17 +119,15 @@ def record(
         ...
         joinlab.load("runs/today")          # on any machine, also while the job runs
     """
-    if keep is not None and (not isinstance(keep, int) or isinstance(keep, bool) or keep < 1):
-        raise ValueError(f"keep= is a number of calls of at least 1, or None for all; got {keep!r}")
     rank = _number(RANK_NAMES)
     with _begun:
         try:
             if Recording.current is not None:
                 warnings.warn(f"joinlab already records rank {Recording.current.rank}", stacklevel=2)
             elif rank is not None:
-                Recording.current = Recording(Path(folder), rank, keep, still_s, ways)
+                Recording.current = Recording(Path(folder), rank, everything, still_s, ways)
             else:
-                _wait_for_rank(Path(folder), keep, still_s, ways)
+                _wait_for_rank(Path(folder), everything, still_s, ways)
         except Exception as error:
             warn(rank, error)
 
@@ -161,7 +158,7 @@ def warn(rank: int | None, error: BaseException) -> None:
         print(text, file=sys.stderr)
 
 
-def _wait_for_rank(folder: Path, keep: int | None, still_s: float, ways: bool) -> None:
+def _wait_for_rank(folder: Path, everything: bool, still_s: float, ways: bool) -> None:
     """No launcher has told the rank, as under torch.multiprocessing.spawn: the first process group will."""
     from torch.distributed import distributed_c10d as c10d
 
@@ -172,7 +169,7 @@ def _wait_for_rank(folder: Path, keep: int | None, still_s: float, ways: bool) -
         atexit.unregister(say_if_nothing)
         rank = int(kwargs["group_rank"] if "group_rank" in kwargs else args[1])
         try:
-            Recording.current = Recording(folder, rank, keep, still_s, ways)
+            Recording.current = Recording(folder, rank, everything, still_s, ways)
         except Exception as error:
             warn(rank, error)
         return c10d._new_process_group_helper(*args, **kwargs)

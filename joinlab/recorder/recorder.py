@@ -30,7 +30,7 @@ from joinlab.program.process_group import Method, Numbering
 from joinlab.program.replicas import Models
 from joinlab.program.sources import MAX_TEXTS
 from joinlab.program.steps import Steps
-from joinlab.recorder.bounded_log import BoundedLog, last_calls
+from joinlab.recorder.bounded_log import BoundedLog
 from joinlab.recorder.call import Reader, RecordedCall, RecordedGroup
 from joinlab.recorder.completions import Completions, Turn
 from joinlab.recorder.events import EventLog, now, to_json, values_text
@@ -55,19 +55,17 @@ the backward pass ends. 65,536 of them took a page of new memory each step, and 
 class Recorder:
     """Writes the events of one rank. One per process; the groups, works and patches of `install` share it."""
 
-    def __init__(self, log: EventLog, rank: int, keep: int | None = None) -> None:
-        """`keep` belongs to a log of bounded size: how many of the last calls of each group its segments keep.
-
-        Without it every completion is written down when it happens; with it a bucket's may be seen later (Completions).
-        """
+    def __init__(self, log: EventLog, rank: int) -> None:
+        """Completions are written down when they happen; a bucket's, in a bounded log, may be seen later."""
+        if isinstance(log, BoundedLog):
+            log.preamble = self._preamble
         self.log = log
-        self.keep = keep
         self.rank = rank
         self.input: int | None = None
         self.steps = Steps()
         self.place = '"i":null'
         """Fields of an event: the input that the rank processes, or the step, where it has marked none."""
-        self.completions = Completions(log, prompt=keep is None)
+        self.completions = Completions(log, prompt=not isinstance(log, BoundedLog))
         self.own = self.completions.own
         self.waits = Waits(log, self.completions)
         self.reducer = ReducerWaits(self.completions, self.waits)
@@ -77,7 +75,7 @@ class Recorder:
         """Calls of the join hook whose futures the program has not waited on yet, in the order of issue."""
         self._ids = itertools.count()
         self._stacks = Stacks()
-        self._numberings: dict[str, dict[Numbering, int]] = {}  # by group: calls issued when the segment began
+        self._numberings: dict[str, Numbering] = {}  # by group
         self._texts: dict[tuple[str, int], Source] = {}  # of functions, by file and first line
         self._beginnings: list[str] = []  # the events of the rank, its groups, its GPU and its program's texts
         self._gpu: torch.device | None = None
@@ -106,7 +104,7 @@ class Recorder:
         """Record that this rank is in a new process group, or that the timeout of one has changed."""
         place = {"e": "group", "name": group.label, "ranks": group.ranks}
         event = {**place, "backend": group.backend, "limit": group.limit_ns}
-        self._numberings.setdefault(group.label, {}).setdefault(group.numbering, 0)
+        self._numberings[group.label] = group.numbering
         self._begin({**event, **({"desc": desc} if desc else {}), **({"eager": True} if eager else {})})
 
     def _begin(self, event: dict[str, Any]) -> None:
@@ -126,24 +124,16 @@ class Recorder:
         """The rank begins the step that `steps` says."""
         self.place = f'"i":null,"b":{self.steps.now}'
 
-    def preamble(self) -> Iterator[str]:
+    def _preamble(self) -> Iterator[str]:
         """What the next segment of a bounded log begins with, see bounded_log.py."""
-        assert isinstance(self.log, BoundedLog) and self.keep is not None
         yield from self._beginnings
         if self._input_event:
             yield self._input_event
-        wanted = {}
-        for group, began in self._numberings.items():  # the segment that is full now is kept, and has these
-            wanted[group] = self.keep - sum(numbering.issued - at for numbering, at in began.items())
-            began.update({numbering: numbering.issued for numbering in began})
-        wanted = {group: number for group, number in wanted.items() if number > 0}
-        carried = last_calls(self.log.dropped, wanted, sum(map(len, self._beginnings)))
+        for group, numbering in self._numberings.items():
+            yield to_json({"e": "issued", "g": group, "k": numbering.collectives}) + "\n"
         still_open = [call for call in self.completions.open_calls() if call.line]
-        for stack in {one.stack for one in carried} | {call.kind.stack for call in still_open}:
+        for stack in {call.kind.stack for call in still_open}:
             yield self._stack_event(stack)
-        for one in carried:
-            yield one.call
-            yield from one.ends
         for call in still_open:
             yield call.line
         yield from list(self.waits.open.values())

@@ -103,7 +103,6 @@ def _blocks(
 
     from joinlab.recorder.bounded_log import BoundedLog
     from joinlab.recorder.install import install
-    from joinlab.recorder.record import KEEP
     from joinlab.recorder.recorder import Recorder
 
     torch.set_num_threads(1)
@@ -113,8 +112,7 @@ def _blocks(
     bare_group = dist.group.WORLD
     helper = c10d._new_process_group_helper
     log = BoundedLog(folder, rank, print)  # as joinlab.record writes
-    recorder = Recorder(log, rank, KEEP)
-    log.preamble = recorder.preamble
+    recorder = Recorder(log, rank)
     install(recorder, {})
     recorded_group = dist.new_group([0, 1])
     c10d._new_process_group_helper = helper
