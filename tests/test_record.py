@@ -12,13 +12,12 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-import psutil
 import pytest
 import torch
 from segments import begin, call, write
@@ -34,6 +33,7 @@ from joinlab.ops import CallRow
 from joinlab.recorder import bounded_log, events, record, standstill
 from joinlab.recorder.bounded_log import MOST_BYTES, BoundedLog, parse_segment_name
 from joinlab.timeline import EndKind, Timeline
+from tests.forked import Job, forked, starter
 
 ROOT = Path(__file__).parent.parent
 ENV = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -65,21 +65,23 @@ with model.join(enable=how == "case 4"):
 """
 
 
-@contextmanager
-def torchrun(folder: Path, how: str, ranks: int, script: str = TRAIN, *more: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A job of `ranks` that records itself into folder/runs; killed in the end."""
-    (folder / "train.py").write_text(script)
-    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    command = [*run, "-m", "joinlab", "record", "--into", "runs", *more, "train.py", how]
-    with subprocess.Popen(command, cwd=folder, env=ENV, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as job:
-        try:
-            yield job
-        finally:
-            ranks = psutil.Process(job.pid).children(recursive=True) if job.poll() is None else []
-            for process in (*ranks, job):
-                with suppress(psutil.NoSuchProcess):
-                    process.kill()
-            psutil.wait_procs(ranks, timeout=60)  # a killed process takes a moment to go
+@pytest.fixture(scope="module")
+def ranks_from() -> Iterator[subprocess.Popen[bytes]]:
+    """What starts ranks: see forked.py."""
+    with starter() as process:
+        yield process
+        process.kill()
+
+
+@pytest.fixture
+def job_of(ranks_from: subprocess.Popen[bytes], tmp_path: Path) -> Callable[..., AbstractContextManager[Job]]:
+    """A job of `ranks` that records itself into tmp_path/runs; killed in the end."""
+
+    def start(how: str, ranks: int, script: str = TRAIN, *more: str) -> AbstractContextManager[Job]:
+        (tmp_path / "train.py").write_text(script)
+        return forked(ranks_from, tmp_path, ranks, ["record", "--into", "runs", *more, "train.py", how])
+
+    return start
 
 
 def loaded(folder: Path, name: str = "runs") -> Timeline:
@@ -123,12 +125,12 @@ dist.all_reduce(x)
 """
 
 
-# ------------------------------------------------------------------------------------------ torchrun
+# ------------------------------------------------------------------------------------------ as under torchrun
 
 
-def test_a_job_of_8_is_read_while_one_rank_sleeps_and_when_all_have_finished(tmp_path: Path) -> None:
+def test_a_job_of_8_is_read_while_one_rank_sleeps_and_when_all_have_finished(tmp_path: Path, job_of: Any) -> None:
     ranks = 8
-    with torchrun(tmp_path, "sleeping", ranks) as job:
+    with job_of("sleeping", ranks) as job:
         others_wait = [False, True, *[False] * 6]
         timeline = until(tmp_path, lambda timeline: [end.call is None for end in timeline.ends] == others_wait)
         assert {end.kind for end in timeline.ends} == {EndKind.UNKNOWN}
@@ -158,9 +160,9 @@ def test_a_job_of_8_is_read_while_one_rank_sleeps_and_when_all_have_finished(tmp
 
 
 def test_a_hung_job_is_proven_hung_while_it_stands_and_after_it_was_killed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, job_of: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with torchrun(tmp_path, "case 4", 2) as job:
+    with job_of("case 4", 2) as job:
         timeline = until(tmp_path, lambda timeline: timeline.ends[0].kind is EndKind.HUNG)
         assert ends(timeline) == ["hung (proven)"] * 2
         assert "barrier" in joinlab.diagnose(timeline).told(0)
@@ -180,8 +182,8 @@ def test_a_hung_job_is_proven_hung_while_it_stands_and_after_it_was_killed(
     assert is_over(after) and not is_over(timeline)
 
 
-def test_a_rank_that_stands_outside_any_call_says_where(tmp_path: Path) -> None:
-    with torchrun(tmp_path, "", 2, STANDING, "--still", "0.5") as job:
+def test_a_rank_that_stands_outside_any_call_says_where(tmp_path: Path, job_of: Any) -> None:
+    with job_of("", 2, STANDING, "--still", "0.5") as job:
         timeline = until(tmp_path, lambda timeline: "load_shard" in str(timeline.meta.get("stood", {}).get(1)))
         seen = subprocess.run(
             [sys.executable, "-m", "joinlab", "watch", "runs", "--exit-code", "--still", "1"],
@@ -222,8 +224,8 @@ def test_a_rank_says_once_per_standstill_where_it_stands(tmp_path: Path) -> None
     log.close()
 
 
-def test_a_killed_rank_and_those_whom_it_leaves(tmp_path: Path) -> None:
-    with torchrun(tmp_path, "killed", 2) as job:
+def test_a_killed_rank_and_those_whom_it_leaves(tmp_path: Path, job_of: Any) -> None:
+    with job_of("killed", 2) as job:
         assert job.wait(200) != 0
     timeline = loaded(tmp_path)
     assert timeline.ends[1].kind is EndKind.KILLED
@@ -232,8 +234,10 @@ def test_a_killed_rank_and_those_whom_it_leaves(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_raises_is_named_with_its_error_and_torchrun_fails(tmp_path: Path) -> None:
-    with torchrun(tmp_path, "raising", 2) as job:
-        assert job.wait(200) != 0
+    (tmp_path / "train.py").write_text(TRAIN)
+    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [*run, "-m", "joinlab", "record", "--into", "runs", "train.py", "raising"]
+    assert subprocess.run(command, cwd=tmp_path, env=ENV, capture_output=True).returncode != 0
     timeline = loaded(tmp_path)
     assert str(timeline.ends[1]) == "raised"
     assert timeline.ends[1].text == "ValueError: a bad batch"
@@ -262,8 +266,8 @@ dist.destroy_process_group()
 """
 
 
-def test_fsdp2_a_device_mesh_and_send_and_recv_are_matched_by_group(tmp_path: Path) -> None:
-    with torchrun(tmp_path, "", 4, script=MANY_GROUPS) as job:
+def test_fsdp2_a_device_mesh_and_send_and_recv_are_matched_by_group(tmp_path: Path, job_of: Any) -> None:
+    with job_of("", 4, script=MANY_GROUPS) as job:
         assert job.wait(200) == 0
     timeline = loaded(tmp_path).raise_for_ending()
     groups = {tuple(ranks): name for name, ranks in timeline.meta["groups"].items()}
