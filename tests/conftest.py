@@ -29,8 +29,8 @@ AXE = "axe-core@4"
 collect_ignore = ["material"]  # programs that tests run: no tests of their own
 
 
-ONE_BY_ONE = {"test_claims.py", "test_exercises.py", "test_record.py"}
-"""Long files whose tests share nothing that is dear to make: two workers take turns at them."""
+ONE_BY_ONE = {"test_claims.py", "test_exercises.py", "test_pages.py", "test_record.py"}
+"""Long files: two workers take turns at their tests, those of one notebook together."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

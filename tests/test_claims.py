@@ -1,24 +1,23 @@
 """What the notebooks claim holds for what they ran: each claim is a function of the notebook's own variables.
 
-The code cells of each notebook run here, in one IPython shell without a browser. That they run in a kernel of their
-own, as a learner runs them, is nbmake's test.
+The notebooks have run for test_pages.py, in this process. That they run in a kernel of their own, as learners do,
+is nbmake's test.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
-from IPython.core.interactiveshell import InteractiveShell
 
 import joinlab
 from joinlab.analysis.waiting import who_waits
 from joinlab.cases import CASES
-from tests.test_notebooks import NOTEBOOKS, cells
+from tests.test_notebooks import NOTEBOOKS
+from tests.test_pages import every_page, ran
 
 
 def first_look(even, real, without_barrier, without_both):
@@ -183,12 +182,9 @@ def test_each_notebook_makes_claims():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", [path for path in NOTEBOOKS if path.stem[3:] in CLAIMS], ids=lambda path: path.stem)
+@every_page
 @pytest.mark.filterwarnings("ignore")
 def test_its_claims_hold(path):
-    shell = InteractiveShell()
-    for code in cells(path, "code"):
-        shell.run_cell(code, silent=True).raise_error()
+    _, names = ran(path)
     claims = CLAIMS[path.stem[3:]]
-    names: dict[str, Any] = shell.user_ns
     claims(**{name: names[name] for name in inspect.signature(claims).parameters})

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import re
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from IPython import get_ipython
 
+from joinlab.course import running
 from joinlab.course.questions import Question, questions
-from joinlab.course.running import run
 from tests.test_notebooks import COURSE, FOLDER, NOTEBOOKS
 
 TELLS = {
@@ -125,11 +126,24 @@ def front() -> str:
     return readme[readme.index("## The course") : readme.index("## ", readme.index("## The course") + 5)]
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_it_runs_and_tells_nothing_before_it_is_asked(path: Path) -> None:
+every_page = pytest.mark.parametrize(
+    "path", [pytest.param(path, marks=pytest.mark.xdist_group(path.stem), id=path.stem) for path in NOTEBOOKS]
+)
+"""What is asked of one notebook is asked by one worker, so that it is run once."""
+
+
+@cache
+def ran(path: Path) -> tuple[Any, dict[str, Any]]:
+    """A notebook and its variables, with a shell that leaves nothing."""
     main = sys.modules["__main__"]
-    notebook = run(path)
-    assert sys.modules["__main__"] is main and get_ipython() is None  # it leaves nothing of its shell
+    found = running.run(path)
+    assert sys.modules["__main__"] is main and get_ipython() is None
+    return found
+
+
+@every_page
+def test_it_runs_and_tells_nothing_before_it_is_asked(path: Path) -> None:
+    notebook, _ = ran(path)
     for cell in notebook.cells:
         if re.search(r"\b(hangs|hung|raised)\b", shown(cell)):
             assert any(word in cell.source for word in ENDINGS), f"{cell.id} shows an ending: {shown(cell)[:300]}"

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import nbformat
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
@@ -24,12 +23,14 @@ from traitlets.config import Config
 from joinlab.course import progress
 
 
-def run(path: Path) -> Any:
-    """The notebook with what its cells show, as nbformat has it. Raises what a cell raises.
+def run(path: Path) -> tuple[Any, dict[str, Any]]:
+    """The notebook with what its cells show, as nbformat has it, and its variables. Raises what a cell raises.
 
     Nobody answers: no progress is read or kept.
     """
-    notebook: Any = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+    from nbformat import read  # it takes a second
+
+    notebook: Any = read(path, as_version=4)  # type: ignore[no-untyped-call]
     with (
         warnings.catch_warnings(action="default"),
         _shell() as shell,
@@ -42,7 +43,8 @@ def run(path: Path) -> Any:
                 cell.outputs = shell.display_pub.shown = []
                 with redirect_stdout(_Stream("stdout", cell.outputs)), redirect_stderr(_Stream("stderr", cell.outputs)):
                     shell.run_cell(cell.source, store_history=True).raise_error()
-    return notebook
+        names = dict(shell.user_ns)
+    return notebook, names
 
 
 @contextmanager
@@ -57,13 +59,19 @@ def _shell() -> Iterator[Any]:
             _Shell.clear_instance()
 
 
+def _output(kind: str, data: Any = None, **fields: Any) -> Any:
+    from nbformat.v4 import new_output
+
+    return new_output(kind, data, **fields)  # type: ignore[no-untyped-call]
+
+
 class _Stream(io.TextIOBase):
     def __init__(self, name: str, shown: list[Any]) -> None:
         self._name, self._shown = name, shown
 
     def write(self, text: str) -> int:
         if not self._shown or self._shown[-1].get("name") != self._name:
-            self._shown.append(nbformat.v4.new_output("stream", name=self._name))  # type: ignore[no-untyped-call]
+            self._shown.append(_output("stream", name=self._name))
         self._shown[-1]["text"] += text
         return len(text)
 
@@ -72,8 +80,7 @@ class _Publisher(DisplayPublisher):
     shown: list[Any]
 
     def publish(self, data: Any, metadata: Any = None, **_: Any) -> None:  # type: ignore[override]
-        shown = nbformat.v4.new_output("display_data", data, metadata=metadata or {})  # type: ignore[no-untyped-call]
-        self.shown.append(shown)
+        self.shown.append(_output("display_data", data, metadata=metadata or {}))
 
 
 class _Hook(DisplayHook):

@@ -267,7 +267,7 @@ def rendered(path: Path) -> str:
 
     still = Config(NbConvertBase={"display_data_priority": ["text/html", "image/svg+xml", "image/png", "text/plain"]})
     page = HTMLExporter(config=still, template_name="basic")  # type: ignore[no-untyped-call]
-    body, _ = page.from_notebook_node(run(path))
+    body, _ = page.from_notebook_node(run(path)[0])
     return _page(_title(path), body)
 
 
