@@ -47,15 +47,19 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Two tests at a time, file by file (tests/conftest.py). Beside them, those with a browser, which wait for most of their
-# time, and then each notebook in a kernel of its own; what these say comes at the end.
-test: lint
+# Two tests at a time, file by file (tests/conftest.py). Beside them, the types, the tests with a browser, which wait for
+# most of their time, and then each notebook in a kernel of its own; what these say comes at the end. Only the last
+# needs nbmake, whose import takes 2 s.
+test: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	@mkdir -p out
-	{ $(BIN)/python -m pytest -m browser tests && JOINLAB_PROGRESS=off $(BIN)/python -m pytest --nbmake --nbmake-timeout=300 \
-	  notebooks; } > out/kernels.txt 2>&1 & kernels=$$!; \
-	$(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup --no-loadscope-reorder -m "not browser" \
+	{ $(BIN)/mypy && $(BIN)/python -m pytest -p no:nbmake -m browser $$(grep -l browser tests/test_*.py) && \
+	  JOINLAB_PROGRESS=off $(BIN)/python -m pytest --nbmake --nbmake-timeout=300 notebooks; } \
+	  > out/beside.txt 2>&1 & beside=$$!; \
+	$(BIN)/python -m pytest -p no:nbmake --numprocesses=2 --dist=loadgroup --no-loadscope-reorder -m "not browser" \
 	  --doctest-modules tests joinlab; suite=$$?; \
-	wait $$kernels; kernels=$$?; cat out/kernels.txt; exit $$((suite || kernels))
+	wait $$beside; beside=$$?; cat out/beside.txt; exit $$((suite || beside))
 
 # What a new PyTorch breaks first: the seam's methods, the six cases and the emulator on one side, launched ranks and a
 # recorded job on the other. -rs names what is skipped, and the last line what is not asked.
