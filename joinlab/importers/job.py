@@ -318,7 +318,7 @@ def _progress(dumps: Sequence[Dump], texts: Texts) -> dict[str, dict[int, Progre
     as op_id does; they have no entries.
     """
     found: dict[str, dict[int, Progress]] = {}
-    reached = _reached(dumps, texts)
+    reached, on_gloo = _reached(dumps, texts), {one.group for one in texts.kinds if one.backend == "gloo"}
     for dump in dumps:
         names = _status_names(dump)
         for number, status in dump.status.items():
@@ -327,7 +327,7 @@ def _progress(dumps: Sequence[Dump], texts: Texts) -> dict[str, dict[int, Progre
                 enqueued, completed = (status.get(f"last_{what}_collective", 0) for what in ("enqueued", "completed"))
                 if group in reached:
                     enqueued = completed = reached[group].get(dump.rank, max(reached[group].values()))
-                elif (calls := _calls_on_gloo(dump, group, texts)) is not None:
+                elif group in on_gloo and (calls := _calls_on_gloo(dump, group, texts)) is not None:
                     enqueued, completed = (_collectives_among(calls, last) for last in (enqueued, completed))
                 found.setdefault(group, {})[dump.rank] = {
                     "enqueued": max(enqueued, 0),
@@ -338,15 +338,14 @@ def _progress(dumps: Sequence[Dump], texts: Texts) -> dict[str, dict[int, Progre
 
 def _reached(dumps: Sequence[Dump], texts: Texts) -> dict[str, dict[int, int]]:
     """Per group of NCCL with sends or recvs and rank: the largest number of a collective that an entry has."""
-    kinds = list(texts.kinds)
-    groups = {one.group for one in kinds if one.op in POINT_TO_POINT and one.backend == "nccl"}
+    names = sorted({one.group for one in texts.kinds if one.op in POINT_TO_POINT and one.backend == "nccl"})
+    place = {name: at for at, name in enumerate(names)}
+    group_of = np.array([place.get(one.group, -1) for one in texts.kinds])
     found: dict[str, dict[int, int]] = {}
-    for dump in dumps if groups else ():
-        kind, number = np.asarray(dump.calls.kind), np.asarray(dump.calls.number)
-        for group in groups:
-            mine = np.isin(kind, [at for at, one in enumerate(kinds) if one.group == group])
-            if mine.any():
-                found.setdefault(group, {})[dump.rank] = int(number[mine].max())
+    for dump in dumps if names else ():
+        group, number = group_of[np.asarray(dump.calls.kind)], np.asarray(dump.calls.number)
+        for at in {*group.tolist()} - {-1}:
+            found.setdefault(names[at], {})[dump.rank] = int(number[group == at].max())
     return found
 
 
