@@ -131,7 +131,7 @@ def _let_timelines_show_themselves() -> None:
         return str(diagnose(timeline))
 
     def judged(timeline: Timeline) -> None:
-        if timeline.unasked:
+        if timeline.again:
             said(timeline)
 
     kind = sys.modules["joinlab.timeline"].Timeline

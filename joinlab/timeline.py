@@ -292,6 +292,7 @@ class Timeline:
     returns  what the program returned on each rank, as plain data (tensors become numpy arrays); None if it
              did not return
     output   what each rank printed, stdout and stderr in the order written
+    again    what can tell the ways of its ranks, in the process that made it, until its first story has asked
     meta     program, source, functions (the texts of the learner's other functions that calls came from), engine
              ("launched", "emulated", "recorded" or "imported"), backend, world_size, inputs, groups
              {name: [global ranks]}, versions, clock {"domain", ...}; for records that lost their beginning also
@@ -315,7 +316,7 @@ class Timeline:
     returns: tuple[Any, ...] = field(default=())
     output: tuple[str, ...] = field(default=())
     _unread: dict[str, list[CallRow] | list[SpanRow]] = field(default_factory=dict, init=False, repr=False)
-    _again: list[Again] = field(default_factory=list, init=False, repr=False)
+    again: list[Again] = field(default_factory=list, init=False, repr=False)
     _derived: _Derived = field(default_factory=lambda: _Derived(), init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -379,19 +380,6 @@ class Timeline:
     def default_group(self) -> str:
         """Name of the group that all ranks are in: the first of meta["groups"]."""
         return str(next(iter(self.meta["groups"])))
-
-    def keep(self, again: Again) -> None:
-        """Keep what knows the ways of the ranks, in this process alone: the first story of the run asks it."""
-        self._again.append(again)
-
-    def ask(self) -> Again | None:
-        """What `keep` was given, the first time."""
-        return self._again.pop() if self._again else None
-
-    @property
-    def unasked(self) -> bool:
-        """Whether a story may find out more of this run than it holds."""
-        return bool(self._again)
 
     def equals(self, other: Timeline) -> bool:
         """True if both hold the same calls, spans, endings, output and meta (returns are compared by repr)."""

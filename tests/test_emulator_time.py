@@ -11,8 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from joinlab import cases, emulate, launch
-from joinlab.analysis.wording import assumed
+from joinlab import cases, diagnose, emulate, launch
 from joinlab.backend.clock import ISSUE_NS
 
 SECOND = 1_000_000_000
@@ -285,6 +284,6 @@ def test_a_hang_on_nccl_says_how_the_watchdog_would_end_it():
         "milliseconds before timing out.",
     }
     assert second["after_s"] == 600.0 and f"{begin}REDUCE_SCATTER, NumelIn=4, NumelOut=2," in second["text"]
-    assert "NCCL's watchdog, after the group's timeout of 90 s, aborts rank 0" in assumed(hung)
+    assert "NCCL's watchdog, after the group's timeout of 90 s, aborts rank 0" in str(diagnose(hung))
     for other in (emulate(program, (0, 0), era="1.9"), emulate(program, (0, 0), "gloo"), emulate(cases.case_1, (1, 1))):
         assert "watchdog" not in other.meta["emulation"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
 
 from joinlab.program.steps import BY_BACKWARD
@@ -35,11 +34,6 @@ def shown(text: str) -> str:
     two lines
     """
     return _UNSHOWABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
-
-
-def shown_html(text: str) -> str:
-    """The same, for a place in HTML."""
-    return escape(shown(text))
 
 
 def file_name(file: str) -> str:
@@ -171,24 +165,10 @@ def measured(timeline: Timeline) -> str:
         case "emulated":
             return (
                 f"Modelled: PyTorch's own code on a modelled {backend}{torch}{_barrier(timeline)}. "
-                f"Times are of a virtual clock.{assumed(timeline, ' ')}"
+                f"Times are of a virtual clock."
             )
         case engine:
             return f"{str(engine or 'recorded').capitalize()}: {timeline.world_size} ranks on {backend}{torch}."
-
-
-def assumed(timeline: Timeline, before: str = "") -> str:
-    """What else to know of a model of NCCL, after `before`; "" if nothing.
-
-    What it takes for granted where NCCL might choose otherwise, and when the watchdog would end ranks that hang.
-    """
-    knobs = timeline.meta.get("emulation") or {}
-    said = [knobs.get("assumes") or ""]
-    for seconds in sorted({one["after_s"] for one in knobs.get("watchdog") or ()}):
-        ranks = ranks_text([one["rank"] for one in knobs["watchdog"] if one["after_s"] == seconds])
-        said.append(f"On GPUs NCCL's watchdog, after the group's timeout of {seconds:g} s, aborts {ranks}.")
-    told = " ".join(filter(None, said))
-    return f"{before}{told}" if told else ""
 
 
 def _barrier(timeline: Timeline) -> str:
@@ -227,27 +207,18 @@ def group_text(meta: Mapping[str, Any], group: str) -> str:
     return f"{short} ({words})" if words else group
 
 
-def span_text(numbers: Sequence[int]) -> str:
-    """Numbers as short as they can be written.
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Ranks as every room writes them, as short as they can be.
 
-    >>> span_text([0, 1, 2, 3, 4, 6, 7]), span_text([5]), span_text([0, 1])
-    ('0-4, 6, 7', '5', '0, 1')
+    >>> ranks_text([3]), ranks_text([2, 0]), ranks_text([0, 1, 2, 3, 4, 6, 7])
+    ('rank 3', 'ranks 0, 2', 'ranks 0-4, 6, 7')
     """
     found: list[str] = []
     run: list[int] = []
-    for number in [*sorted(numbers), None]:
-        if run and (number is None or number != run[-1] + 1):
+    for rank in [*sorted(ranks), None]:
+        if run and (rank is None or rank != run[-1] + 1):
             found += [f"{run[0]}-{run[-1]}"] if len(run) > 2 else map(str, run)
             run = []
-        if number is not None:
-            run.append(number)
-    return ", ".join(found)
-
-
-def ranks_text(ranks: Sequence[int]) -> str:
-    """Ranks as every room writes them.
-
-    >>> ranks_text([3]), ranks_text([2, 0]), ranks_text([0, 1, 2, 4])
-    ('rank 3', 'ranks 0, 2', 'ranks 0-2, 4')
-    """
-    return f"rank{'s' * (len(ranks) > 1)} {span_text(ranks)}"
+        if rank is not None:
+            run.append(rank)
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(found)}"

@@ -135,8 +135,7 @@ def beside(timeline: Timeline, files: Sequence[Path]) -> Timeline:
     if stood := {rank: told.stood(rank) for rank in sorted(told.stands) if rank < len(ends)}:
         timeline.meta["stood"] = timeline.meta.get("stood", {}) | stood
     found = replace(timeline, ends=tuple(ends))
-    if (again := timeline.ask()) is not None:
-        found.keep(again)
+    found.again.extend(timeline.again)
     return found
 
 

@@ -8,6 +8,7 @@ an output of its own stands before each: the picture, or a sentence. The live vi
 from __future__ import annotations
 
 from base64 import b64encode
+from html import escape
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -41,7 +42,7 @@ def _picture(view: Any) -> str:
     """What a view shows, as an image and a sentence; where there is something to hide, or too much, as a sentence."""
     if view.covered:
         return f"<p>The live view {GONE}</p>"
-    from joinlab.analysis.wording import shown_html
+    from joinlab.analysis.wording import shown
 
     if view.beside is None:
         said = said_of(view.timeline)
@@ -52,11 +53,9 @@ def _picture(view: Any) -> str:
 
         both = compared(view.timeline, view.beside)
         told, pictures = both.sentence, [svg(one, behind=both.behind) for one in both.scenes]
-        above = f"<p><b>{shown_html(told)}</b></p>"
-    images = (
-        f'<img alt="Swimlanes. {shown_html(told)}" src="data:image/svg+xml;base64,{b64encode(one.encode()).decode()}">'
-        for one in pictures
-    )
+        above = f"<p><b>{escape(shown(told))}</b></p>"
+    encoded = (b64encode(one.encode()).decode() for one in pictures)
+    images = (f'<img alt="Swimlanes. {escape(shown(told))}" src="data:image/svg+xml;base64,{one}">' for one in encoded)
     return f"{above}{''.join(images)}<p>{AGAIN}</p>"
 
 

@@ -83,5 +83,5 @@ class KeptWays:
 def keep_ways(timeline: Timeline, ways: Mapping[int, deque[Step]]) -> Timeline:
     """Let a Timeline find where these ways part, when its story is first read; the same Timeline."""
     if any(ways.values()):
-        timeline.keep(KeptWays(ways))
+        timeline.again.append(KeptWays(ways))
     return timeline

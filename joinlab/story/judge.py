@@ -40,9 +40,9 @@ def diagnose(timeline: Timeline, folding: Folding | None = None) -> Story:
 def look(scene: Scene) -> None:
     """Find where the ways part, and what fixes it, the first time; both are kept in the Timeline's meta."""
     timeline = scene.timeline
-    again = timeline.ask()
-    if again is None:
+    if not timeline.again:
         return
+    again = timeline.again.pop()
     found = parting(scene, cause_of(scene)[0], again)
     if found is not None:
         timeline.meta["parting"] = found
