@@ -12,6 +12,7 @@ import lzma
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
+from importlib.metadata import version
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,6 +33,12 @@ PLACES = {"{joinlab}": "joinlab", "{torch}": "torch"}
 def torch_is_loaded() -> bool:
     """Whether an emulation could begin at once."""
     return "joinlab.emulator.emulate" in sys.modules and "torch._dynamo" in sys.modules
+
+
+def is_of_this_torch(timeline: Timeline) -> bool:
+    """Whether the torch that is installed would say the same; what it was built for does not matter."""
+    known = (timeline.meta.get("versions") or {}).get("torch") or ""
+    return known.partition("+")[0] == version("torch").partition("+")[0]
 
 
 @cache

@@ -2,9 +2,9 @@
 
 It is one widget: a view whose lanes have a row of dots for their inputs, and what is run on what. Emulated runs follow
 every move at once; the browser holds back the positions that come while one is emulated, and then sends the newest
-alone. What the map has computed lies on the page already, and is drawn at once. A launched run goes on in a thread of
-its own, which is the only one besides the kernel's that touches the widget, and holds the lock while it does. While
-torch is loaded in a fresh kernel the emulations that ship are shown. A cell that is run again begins with what its
+alone. Of the cases the emulations that ship with the package are shown, so that nothing waits for torch; what the map
+has drawn of them lies on the page already. A launched run goes on in a thread of its own, which is the only one besides
+the kernel's that touches the widget, and holds the lock while it does. A cell that is run again begins with what its
 bench was left with, and ends what that one launched.
 
 Everything that can be done with the mouse can be done from Python too, so that a notebook can be checked without a
@@ -26,17 +26,15 @@ import asyncio
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.metadata import version
 from typing import Any
 
 import traitlets
 
 from joinlab.analysis.folding import fold
 from joinlab.analysis.wording import good, shown
-from joinlab.emulator.recorded import recorded, titles, torch_is_loaded
+from joinlab.emulator.recorded import is_of_this_torch, recorded, titles, torch_is_loaded
 from joinlab.emulator.warm_up import warm_up
 from joinlab.errors import JoinlabError, LaunchInterrupted, ProgramError
 from joinlab.notebook.ending_map import EndingMap
@@ -55,8 +53,8 @@ from joinlab.timeline import Ending, EndKind, Meta, Timeline, timeline_from_rows
 REST_S = 1.5
 """Seconds without a move after which fixes of what is shown are tried: that takes the kernel a second or two."""
 
-LINES, EVERY_S = 200, 0.1
-"""So many of the lines that a rank printed are shown, the last ones; and how often those of a run go to the browser."""
+LINES = 200
+"""So many of the lines that a rank printed are shown, the last ones."""
 
 CHOSEN = ("counts", "case", "engine", "barrier_value", "pad")
 """The traits that say what is run."""
@@ -149,15 +147,13 @@ class Bench(View):
         self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
         self._asked_to_stop = threading.Event()
-        self._lines: dict[int, deque[str]] = {}
-        self._told = 0.0
         self._fixing: asyncio.TimerHandle | None = None
         self._loop = None if torch_is_loaded() else _event_loop()  # while torch is loaded: where its end is told
         self._emulations = Emulations()
         self._map = EndingMap(self._emulations, self._show_map, lambda parcel: self.send({"ahead": True}, [parcel]))
 
         programs = [] if program is None else [(0, program_name(program))]
-        programs += sorted((titles() if self.loading else _titles()).items())
+        programs += sorted(titles().items())
         chosen = {
             "counts": check_counts(inputs),
             "case": 0 if program is not None and case == 4 else case,
@@ -178,8 +174,13 @@ class Bench(View):
 
     @property
     def loading(self) -> bool:
-        """Whether torch is still being loaded; meanwhile the emulations that ship are shown."""
+        """Whether torch is still being loaded."""
         return self._loop is not None
+
+    @property
+    def _must_wait(self) -> bool:
+        """Whether what is chosen needs torch, which is still being loaded."""
+        return self.loading and self._setting().recorded is None
 
     @property
     def program(self) -> Program:
@@ -251,27 +252,22 @@ class Bench(View):
     def _refresh(self) -> None:
         """React to a choice: cover or drop the run shown before, and emulate the new one at once if possible."""
         with self._lock:
-            self._failed, self.waits = None, False
+            self._failed, self.waits = None, self._must_wait
             self.said, self.results = ("",) * len(self.counts), ()
-            shipped = self._setting().recorded if self.loading and not self.predict else None
-            if shipped is not None:
-                self._show_run(shipped, self._setting().key)
-                self._tell("Loading PyTorch …")
-            elif self.predict or self._now.launched:
+            if self.predict or self._now.launched:
                 self._cover()
-                self._tell("Loading PyTorch …" if self.loading else self._next_step())
-            elif self.loading:  # what is shown stays meanwhile
+                self._tell("Loading PyTorch …" if self.waits else self._next_step())
+            elif self.waits:  # what is shown stays meanwhile
                 if not self._packed:
                     self._cover()
                 self._tell(f"Loading PyTorch …; inputs {self.counts} are next.")
-                self.waits = True
             else:
                 self._emulate()
             self._arrange()
             self._follow_map()
 
     def _follow_map(self) -> None:
-        hidden = self.loading or self.predict or self._now.launched or self._failed is not None
+        hidden = self.waits or self.predict or self._now.launched or not self.case or len(self.counts) != 2
         self._map.follow(None if hidden else self._setting())
 
     def _show_map(self, told: dict[str, Any]) -> None:
@@ -287,10 +283,10 @@ class Bench(View):
             return "Everything is said. Press Show."
         return "Not run yet. Press Run: each rank becomes a process of its own."
 
-    def _emulate(self, again: bool = False) -> None:
-        """Emulate what is chosen, or take it from what is kept, and show it."""
+    def _emulate(self) -> None:
+        """Show what is chosen."""
         try:
-            timeline = self._emulations.emulate(self._setting(), again)
+            timeline = self._emulations.emulate(self._setting())
         except LaunchInterrupted as interrupted:
             self._show_run(interrupted.timeline)
             raise
@@ -309,7 +305,7 @@ class Bench(View):
             self.engines = self._engines()
             self.knobs = () if self.loading else knobs(self._now, self.case or None)
             self.go = "▶ Run" if launched else "Show" if asks else ""
-            self.can_go = not (self.running or self.loading or reason or (asks and "" in self.said))
+            self.can_go = not (self.running or self.waits or reason or (asks and "" in self.said))
             self.launches, self.comparing = launched, self.beside is not None
 
     def _engines(self) -> tuple[dict[str, str], ...]:
@@ -337,7 +333,7 @@ class Bench(View):
             "backend": self._now.backend,
             "inputs": list(self.counts),
         }
-        if self.loading and self.case and (known := recorded(self.case, (0, 0))) is not None:
+        if self.case and (known := recorded(self.case, (0, 0))) is not None:
             meta["program"], meta["source"] = known.meta["program"], known.meta["source"]
         else:
             meta["program"], meta["source"] = program_name(self.program), source_of(self.program)
@@ -347,8 +343,9 @@ class Bench(View):
     def _show_run(self, timeline: Timeline, key: str = "") -> None:
         """Show a run; `key` is that of its setting, where it would come out the same again."""
         asked = self.predict and bool(self.covered)
-        printed = [(rank, text.splitlines()[-LINES:]) for rank, text in enumerate(timeline.output) if text]
-        self._draw(timeline, None, selected=_first(timeline), shown=key, printed=_told(printed))
+        last = ((rank, "\n".join(text.splitlines()[-LINES:])) for rank, text in enumerate(timeline.output) if text)
+        printed = tuple((rank, shown(text)) for rank, text in last)
+        self._draw(timeline, None, selected=_first(timeline), shown=key, printed=printed)
         self._tell("")
         self._fix_later(timeline)
         if asked:
@@ -430,17 +427,17 @@ class Bench(View):
         with self._lock:
             if self.running:
                 return
-            if self.loading:
+            if self._must_wait:
                 self._wait_until_loaded()
             if self.predict and self.covered and "" in self.said:
                 raise ProgramError("say of each rank first whether it finishes, hangs or raises: bench.said = (...)")
             self._failed = None
             if not self._now.launched:
-                self._emulate(again=True)
+                self._emulate()
                 return
             if reason := missing(self._now, len(self.counts)):
                 raise ProgramError(reason)
-            self._lines, self.printed = {}, ()
+            self.printed = ()
             self._tell(f"Starting {len(self.counts)} processes …")
             self._asked_to_stop.clear()
             self.running = True
@@ -481,35 +478,23 @@ class Bench(View):
         loop = self._loop
         if loop is None:  # Python was faster
             return
-
-        def say(line: str) -> None:
-            loop.call_soon_threadsafe(self._tell_while_loading, f"{line[:1].upper()}{line[1:]} …")
-
         try:
-            warm_up(say)
+            warm_up()
         except BaseException as error:  # what is missing, the first emulation says
             loop.call_soon_threadsafe(self._tell, f"{error}", True)
         loop.call_soon_threadsafe(self._loaded)
 
-    def _tell_while_loading(self, text: str) -> None:
-        if self.loading and not self.waits:  # else what is said is of a run, or of what comes next
-            self._tell(text)
-
     def _loaded(self) -> None:
-        """torch is there: show what was asked for meanwhile."""
+        """torch is there: show what waited for it."""
         if not self.loading:
             return
         self._loop = None
         if self.comm is None:
             return
-        timeline = None if self._blank else self._seen
-        same = timeline is not None and (timeline.meta.get("versions") or {}).get("torch") == version("torch")
-        if same and not self.waits:
-            self._tell("")
-            self._arrange()
-            self._follow_map()
-        else:
+        if self.waits or not (self._blank or is_of_this_torch(self._seen)):
             self._refresh()
+        else:
+            self._arrange()
 
     # ---------------------------------------------------------------- what the browser sends
 
@@ -558,7 +543,7 @@ class Bench(View):
                 setting.counts,
                 setting.engine.backend,
                 timeout=self.timeout,
-                on_output=self._print,
+                on_output=None,
                 progress=progress,
                 stop=asked_to_stop,
             )
@@ -575,20 +560,12 @@ class Bench(View):
             else:
                 self._fail(found)
 
-    def _print(self, rank: int, line: str) -> None:
-        with self._lock:
-            self._lines.setdefault(rank, deque(maxlen=LINES)).append(line)
-
     def _goes_on(self, seconds: int, done: int) -> None:
-        """Say how far the run is, and what its ranks have printed."""
+        """Say how far the run is."""
         told: dict[str, Any] = {"text": f"Running for {seconds} s; {done} of {sum(self.counts)} inputs done."}
         told |= {"done": done, "of": sum(self.counts)}
         if self.status != told and not self._asked_to_stop.is_set():
             self.status = told
-        if time.monotonic() - self._told > EVERY_S:
-            self._told = time.monotonic()
-            with self._lock:
-                self.printed = _told(sorted(self._lines.items()))
 
 
 def bench(
@@ -637,17 +614,6 @@ def _first(timeline: Timeline) -> int | None:
     """The slot in which the ranks part."""
     first = Scene(timeline).parting.first
     return None if first is None else fold(timeline).numbers[first]
-
-
-def _told(lines: Collection[tuple[int, Collection[str]]]) -> tuple[tuple[int, str], ...]:
-    return tuple((rank, shown("\n".join(some))) for rank, some in lines)
-
-
-def _titles() -> dict[int, str]:
-    """What each case is called, by number."""
-    from joinlab.cases import CASES  # it takes torch with it
-
-    return {number: one.title for number, one in CASES.items()}
 
 
 def _event_loop() -> asyncio.AbstractEventLoop | None:

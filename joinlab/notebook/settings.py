@@ -6,7 +6,7 @@ import sys
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from joinlab.emulator.recorded import recorded
+from joinlab.emulator.recorded import is_of_this_torch, recorded, torch_is_loaded
 from joinlab.errors import ProgramError
 from joinlab.notebook.engines import Engine
 from joinlab.program.program import Program, check_inputs
@@ -43,11 +43,15 @@ class Setting:
 
     @property
     def recorded(self) -> Timeline | None:
-        """The emulation that ships with the package, if there is one of this setting. Imports no torch."""
+        """The emulation that ships, if there is one of this setting and of the installed PyTorch. Imports no torch.
+
+        While torch is being loaded, that of another version is better than none.
+        """
         engine = self.engine
         if self.own is not None or engine.launched or (self.barrier_value, self.pad) != (7, 0):
             return None
-        return recorded(self.case, self.counts, engine.backend, engine.era)
+        found = recorded(self.case, self.counts, engine.backend, engine.era)
+        return found if found is None or not torch_is_loaded() or is_of_this_torch(found) else None
 
     @property
     def key(self) -> str:
@@ -78,7 +82,7 @@ def check_counts(counts: object) -> tuple[int, ...]:
 
 
 class Emulations:
-    """Emulates settings, and keeps what came out.
+    """What came out of settings, kept: what ships with the package, or an emulation.
 
     cell  how many cells of the notebook had run when it last looked
     """
@@ -87,20 +91,29 @@ class Emulations:
         self.kept: OrderedDict[Setting, Timeline] = OrderedDict()
         self.cell = _cells_run()
 
-    def emulate(self, setting: Setting, again: bool = False) -> Timeline:
-        """Emulate this, or take it from what is kept, unless it is to be done `again`.
+    def emulate(self, setting: Setting) -> Timeline:
+        """Emulate this, or take it from what ships or is kept.
 
         What a program of one's own calls may be redefined by any cell, so its Timelines hold until the next one runs.
         Where no notebook says which cell that is, they are not kept.
         """
-        from joinlab.emulator.emulate import emulate  # it takes torch with it
-
         if (now := _cells_run()) != self.cell:
             self.cell = now
             self.kept = OrderedDict((one, timeline) for one, timeline in self.kept.items() if one.case)
-        if not again and (found := self.kept.get(setting)) is not None:
+        if (found := self.kept.get(setting)) is not None:
             return found
-        found = emulate(
+        found = setting.recorded or self._emulated(setting)
+        cut_off = any(end.kind is EndKind.KILLED for end in found.ends)  # a busy machine does that, too
+        if not cut_off and (setting.case or self.cell is not None):
+            self.kept[setting] = found
+            if len(self.kept) > KEPT:
+                self.kept.popitem(last=False)
+        return found
+
+    def _emulated(self, setting: Setting) -> Timeline:
+        from joinlab.emulator.emulate import emulate  # it takes torch with it
+
+        return emulate(
             setting.program,
             setting.counts,
             setting.engine.backend,
@@ -109,12 +122,6 @@ class Emulations:
             pad=setting.pad,
             timeout=EMULATION_S,
         )
-        cut_off = any(end.kind is EndKind.KILLED for end in found.ends)  # a busy machine does that, too
-        if not cut_off and (setting.case or self.cell is not None):
-            self.kept[setting] = found
-            if len(self.kept) > KEPT:
-                self.kept.popitem(last=False)
-        return found
 
 
 def _cells_run() -> int | None:
