@@ -6,7 +6,6 @@ import json
 import math
 
 import plotly.io as pio
-import pytest
 from drawn import timelines
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -41,9 +40,9 @@ def leaves(value):
 
 
 @settings(max_examples=25)
-@given(timelines(), st.sampled_from(["logical", "time"]))
-def test_any_timeline_makes_a_figure_of_plain_finite_numbers(timeline, axis):
-    made = json.loads(pio.to_json(figure(timeline, axis), engine="json"))
+@given(timelines(), st.booleans())
+def test_any_timeline_makes_a_figure_of_plain_finite_numbers(timeline, setup):
+    made = json.loads(pio.to_json(figure(timeline, setup), engine="json"))
     assert all(math.isfinite(leaf) for leaf in leaves(made) if isinstance(leaf, float))
     for trace in made["data"]:
         if trace["type"] == "bar":
@@ -103,8 +102,7 @@ def test_nothing_from_a_program_is_taken_for_markup():
     writer.call(0, "all_reduce", evil, done=False)
     writer.call(1, "barrier", evil, done=False)
     timeline = writer.timeline([Ending("raised", text=evil), Ending("killed", text=evil)], program=evil)
-    for axis in ("logical", "time"):
-        assert "<script" not in pio.to_json(figure(timeline, axis), engine="json").replace("\\u003c", "<")
+    assert "<script" not in pio.to_json(figure(timeline), engine="json").replace("\\u003c", "<")
 
 
 def test_endings_stand_at_the_lanes():
@@ -115,29 +113,12 @@ def test_endings_stand_at_the_lanes():
     )
 
 
-def test_time_is_the_recorded_clock_and_a_wait_stands_beside_its_call():
-    assert figure(case_timeline(1, 2), axis="time").layout.yaxis.title.text == "recorded time, ms"
-    writer = Writer(world_size=1)
-    times = {"enqueued_ns": 1_000_000, "completed_ns": 50_000_000}
-    writer.call(0, "all_reduce", **times, host_wait_begin_ns=2_000_000, host_wait_end_ns=4_000_000)
-    made = figure(writer.timeline([DONE], engine="emulated"), axis="time")
-    assert made.layout.yaxis.title.text == "modelled time, ms"
-    call, wait = bars(made, RowKind.REDUCE.value), bars(made, RowKind.WAIT.value)
-    assert (call.base, call.y, wait.base, wait.y) == ((1.0,), (49.0,), (2.0,), (2.0,)) and call.x < wait.x
-
-
 def test_a_timeline_without_calls_is_drawn():
     timeline = timeline_from_rows([], [DONE], {"program": "p", "backend": "gloo"})
-    for axis in ("logical", "time"):
-        assert "✓ finished" in figure(timeline, axis).layout.xaxis.ticktext[0]
+    assert "✓ finished" in figure(timeline).layout.xaxis.ticktext[0]
 
 
 def test_background_is_transparent_and_nothing_offers_a_cloud():
     layout = figure(case_timeline(1, 1)).layout
     assert layout.paper_bgcolor == layout.plot_bgcolor == "rgba(0,0,0,0)"
     assert CONFIG["showSendToCloud"] is False
-
-
-def test_another_axis_is_refused():
-    with pytest.raises(ValueError, match="'logical' or 'time'"):
-        figure(case_timeline(1, 1), axis="clock")

@@ -161,27 +161,16 @@ def test_every_call_comes_back_from_its_columns(timeline, packed):
     assert ((columns["flags"] & 1) > 0).tolist() == calls["completed_ns"].is_null().to_list()
 
 
-def test_a_view_finds_the_calls_of_a_slot_and_tells_what_the_browser_does_not_hold(timeline):
-    view, sent = View(timeline), []
-    view.send = sent.append
+def test_a_view_finds_the_calls_of_a_slot(timeline):
+    view = View(timeline)
     view.selected = 1500
     assert view.calls.select("rank", "seq").rows() == [(0, 1500), (1, 1500), (2, 1500)]
     with pytest.raises(Exception, match="from 0 to 1999"):
         view.selected = 2000
-    view._asked(view, {"details": 1500}, [])
-    (answer,) = sent
-    facts = dict(answer["calls"][1][1])
-    assert answer["details"] == 1500 and answer["calls"][1][0] == 1
-    assert facts["group, number"] == "default, 1501 (seq 1500)" and "train.py:9 main" in facts["stack"]
-    view._asked(view, {"details": 2000}, [])
-    view._asked(view, {"save": "call"}, [])
-    assert len(sent) == 1
 
 
-def test_a_page_says_how_large_it_will_be_and_its_table_holds_what_tells(timeline, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("joinlab.picture.page.LARGE", 100_000)
+def test_the_table_of_a_page_holds_what_tells(timeline, tmp_path):
     text = write_html(timeline, tmp_path / "run.html").read_text()
-    assert capsys.readouterr().err == f"run.html will be {len(text.encode()) / 1e6:.1f} MB\n"
     assert "of 2,000 rows those where ranks part, begin or end" in text
     assert 20 < text.count('<tr><th scope="row">') + text.count("<tr class=wrong") < 200
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from joinlab.notebook.engines import ENGINES
-from joinlab.notebook.predictions import WORDS, Score, score, tally, word
+from joinlab.notebook.predictions import WORDS, Score, score, word
 from joinlab.timeline import Ending, timeline_from_rows
 
 
@@ -35,4 +35,3 @@ def test_a_score_counts_only_what_could_be_right():
         "mine", (1, 2, 3), "launched gloo", ("finishes", "hangs", "raises"), ("finishes", None, "hangs")
     )
     assert found.right == (True, False, False)
-    assert tally([found, found]) == (2, 4)

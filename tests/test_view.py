@@ -7,6 +7,7 @@ import traitlets
 from drawn import lane_data
 from timelines import case_timeline
 
+from joinlab.analysis.matching import match
 from joinlab.notebook.view import View
 
 
@@ -31,8 +32,8 @@ def test_another_timeline_is_sent_alone_and_is_small(view):
 
 def test_the_selection_names_calls(view):
     assert view.calls.is_empty()
-    view.selected = len(view.slots) - 1
-    slot = view.slots[view.selected]
+    view.selected = len(match(view.timeline)) - 1
+    slot = match(view.timeline)[view.selected]
     assert dict(view.calls.select("rank", "seq").rows()) == slot.calls
     seen = []
     view.observe(lambda change: seen.append(change.new), "selected")
@@ -41,7 +42,7 @@ def test_the_selection_names_calls(view):
 
 
 def test_a_selection_that_the_next_timeline_has_not_is_dropped(view):
-    view.selected = len(view.slots) - 1
+    view.selected = len(match(view.timeline)) - 1
     view.timeline = case_timeline(4, 1, "nccl", "1.9")
     assert view.selected is None
     view.selected = 3

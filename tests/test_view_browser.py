@@ -72,7 +72,7 @@ def test_python_hears_of_the_selection_and_can_set_it(notebook):
     for _ in range(3):
         notebook.page.keyboard.press("ArrowRight")
     notebook.wait_for("view.calls['origin'].to_list()", ["all-reduce (DDP forward() 2)"] * 2)
-    notebook.tell("view.selected = len(view.slots) - 1")
+    notebook.tell("view.selected = len(joinlab.match(view.timeline)) - 1")
     expect(first(notebook, ".jl-every .jl-told")).to_contain_text("It never ends.")
     notebook.tell("view.selected = None")
     expect(chart).to_have_attribute("aria-valuetext", "nothing selected")

@@ -96,14 +96,14 @@ def test_ranks_are_added_and_removed(notebook):
 
 def test_positions_that_come_while_one_is_emulated_are_left_out(notebook):
     where = cell(notebook, HOLDS)
-    assert notebook.ask("holds.timeline is not None")  # torch is loaded
+    notebook.wait_for("holds.loading", False)
     notebook.tell(
-        """holds._map.watched = False; holds._map.stop()  # it emulates, too
+        """holds._map.watched = False; holds._map.stop()  # it asks for runs, too
 moves, emulate = [], holds._emulations.emulate
 
-def counted(setting, again=False):
+def counted(setting):
     moves.append(setting.counts[0])
-    return emulate(setting, again)
+    return emulate(setting)
 
 holds._emulations.emulate = counted"""
     )
@@ -144,7 +144,7 @@ def test_predict_covers_until_all_is_said_and_again_after_a_change(notebook):
 def test_a_run_is_stopped_midway_and_a_launched_case_4_shows_its_proven_hang(notebook):
     where = cell(notebook, RUNS)
     press(notebook, where.get_by_role("button", name="▶ Run"), "Enter")
-    where.get_by_label("Output of rank 1").get_by_text("rank 1 waits").wait_for()
+    where.get_by_text("Running for").wait_for()
     assert notebook.ask("runs.running") is True  # and the kernel answers meanwhile
     expect(where.get_by_label("rank 0: inputs")).to_have_attribute("aria-disabled", "true")
     press(notebook, where.get_by_role("button", name="Stop"), "Enter")

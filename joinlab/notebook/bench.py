@@ -39,7 +39,7 @@ from joinlab.emulator.warm_up import warm_up
 from joinlab.errors import JoinlabError, LaunchInterrupted, ProgramError
 from joinlab.notebook.ending_map import EndingMap
 from joinlab.notebook.engines import ENGINES, Engine, knobs, missing
-from joinlab.notebook.predictions import WORDS, Score, score, tally
+from joinlab.notebook.predictions import WORDS, Score, score
 from joinlab.notebook.saving import saved
 from joinlab.notebook.settings import MAX_INPUTS, MAX_RANKS, Emulations, Setting, check_counts, program_of
 from joinlab.notebook.view import View
@@ -375,8 +375,7 @@ class Bench(View):
             "we ended it: not counted" if ended is None else f"✓ it {ended}" if right else f"✗ it {ended}"
             for ended, right in zip(found.ended, found.right, strict=True)
         ]
-        (right, judged), (all_right, all_judged) = tally([found]), tally(self.scores)
-        self._tell(f"{right} of {judged} right; {all_right} of {all_judged} since the bench was opened.")
+        self._tell(f"{sum(found.right)} of {len(self.said) - found.ended.count(None)} right.")
 
     def _fail(self, error: BaseException) -> None:
         self._failed = error

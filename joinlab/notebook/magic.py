@@ -19,7 +19,7 @@ import ast
 import shlex
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from IPython.core.error import UsageError
 
@@ -28,17 +28,6 @@ from joinlab.timeline import Timeline
 
 NAME = "cell"
 """What tracebacks and Timelines call the program."""
-
-
-class Shell(Protocol):
-    """What is used of IPython's shell."""
-
-    user_ns: dict[str, Any]
-    execution_count: int
-    compile: Any
-
-    def transform_cell(self, raw: str) -> str: ...
-    def register_magic_function(self, func: Callable[..., Any], magic_kind: str, magic_name: str) -> None: ...
 
 
 class _Parser(ArgumentParser):
@@ -56,7 +45,7 @@ def _parser() -> _Parser:
     return parser
 
 
-def load_magic(shell: Shell) -> None:
+def load_magic(shell: Any) -> None:
     """Make %%ranks known to a shell."""
 
     def ranks(line: str, cell: str) -> Timeline:
@@ -82,7 +71,7 @@ def load_magic(shell: Shell) -> None:
     shell.register_magic_function(ranks, "cell", "ranks")
 
 
-def _give(shell: Shell, timeline: Timeline) -> None:
+def _give(shell: Any, timeline: Timeline) -> None:
     shell.user_ns.update(_timeline=timeline, _ranks=list(timeline.returns))
 
 
@@ -100,7 +89,7 @@ def _run(program: Callable[..., Any], options: Namespace) -> Timeline:
     return emulate(program, options.counts, options.emulate or "nccl", **knobs)
 
 
-def program_of(shell: Shell, cell: str) -> Callable[..., Any]:
+def program_of(shell: Any, cell: str) -> Callable[..., Any]:
     """The body of a cell as a function of rank and inputs. Raises SyntaxError, as the cell itself would.
 
     Its lines keep their numbers in the cell, whose first line is %%ranks, so that a traceback and a call's line name

@@ -47,9 +47,3 @@ def score(timeline: Timeline, engine: Engine, said: Sequence[str]) -> Score:
     meta = timeline.meta
     ended = tuple(map(word, timeline.ends))
     return Score(str(meta["program"]), tuple(meta["inputs"]), engine.name, tuple(said), ended)
-
-
-def tally(scores: Sequence[Score]) -> tuple[int, int]:
-    """(right, all) over every rank that was judged."""
-    judged = [right for one in scores for right, ended in zip(one.right, one.ended, strict=True) if ended is not None]
-    return sum(judged), len(judged)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from joinlab.analysis.wording import measured, title
 from joinlab.errors import ProgramError
+from joinlab.notebook.stills import drawn
 from joinlab.timeline import Timeline
 
 
@@ -20,7 +20,7 @@ def saved(what: str, timeline: Timeline, case: int) -> dict[str, str]:
     counts = "-".join(map(str, meta["inputs"]))
     name = f"{meta['program']}_{counts}_{meta['engine']}_{meta['backend']}.{what.lower()}"
     if what in ("PNG", "SVG"):
-        return {"save": what, "name": name, "text": _picture(timeline)}
+        return {"save": what, "name": name, "text": drawn(timeline)}
     if what == "call":
         return {"save": what, "name": "", "text": call(timeline, case)}
     raise ProgramError(f"a PNG, SVG or call can be saved; got {what!r}")
@@ -45,10 +45,3 @@ def call(timeline: Timeline, case: int) -> str:
     )
     verb = "launch" if meta["engine"] == "launched" else "emulate"
     return f'joinlab.{verb}({program}, inputs={counts}, backend="{meta["backend"]}"{options})'
-
-
-def _picture(timeline: Timeline) -> str:
-    from joinlab.picture.scene import scene
-    from joinlab.picture.svg import svg
-
-    return svg(scene(timeline), heading=f"{title(timeline)}. {measured(timeline)}")

@@ -2,18 +2,16 @@
 
 found = joinlab.sweep(joinlab.cases.case_4)         # rank 0 x rank 1, 0 to 8 inputs each
 found.hangs[0]                                      # the smallest inputs with which a rank hangs: (0, 1)
-found.table                                         # polars: one row per emulation
+found.overall                                       # how each ended
 found                                               # in a notebook: the map, and the run of the cell one clicks
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, assert_never
-
-import polars as pl
 
 from joinlab.analysis.matching import match as match_slots
 from joinlab.errors import ProgramError
@@ -34,24 +32,15 @@ class Overall(StrEnum):
     RAISES = "a rank raises or crashes"
 
 
-SIGNS: Mapping[Overall, str] = {
-    Overall.FINISHES: "·",
-    Overall.LUCK: "≠",
-    Overall.HANGS: "✕",
-    Overall.RAISES: "!",
+LOOKS: Mapping[Overall, tuple[str, str]] = {
+    Overall.FINISHES: ("·", FINE),
+    Overall.LUCK: ("≠", CHIPS[4]),
+    Overall.HANGS: ("✕", WRONG),
+    Overall.RAISES: ("!", CHIPS[3]),
 }
-"""Stands in a cell, so that colour never speaks alone."""
+"""The sign in a cell and its colour, of the palette that the pictures have: colour never speaks alone."""
 
-COLORS: Mapping[Overall, str] = {
-    Overall.FINISHES: FINE,
-    Overall.LUCK: CHIPS[4],
-    Overall.HANGS: WRONG,
-    Overall.RAISES: CHIPS[3],
-}
-"""Of the palette that the pictures have: every common colour blindness tells them apart."""
-
-
-KINDS = [{"name": str(how), "sign": SIGNS[how], "color": COLORS[how]} for how in Overall]
+KINDS = [{"name": str(how), "sign": sign, "color": color} for how, (sign, color) in LOOKS.items()]
 """As static/map.js draws them: the first is quiet."""
 
 MOST_CELLS = 289
@@ -101,16 +90,6 @@ class Sweep:
         found = [counts for counts, how in self.overall.items() if how is Overall.HANGS]
         return sorted(found, key=lambda counts: (sum(counts), counts))
 
-    @property
-    def table(self) -> pl.DataFrame:
-        """One row per run: inputs (a list), overall (the worst that holds), and the ending of each rank (a list)."""
-        rows = [
-            {"inputs": list(counts), "overall": str(how), "endings": [str(end) for end in self.timelines[counts].ends]}
-            for counts, how in self.overall.items()
-        ]
-        schema: Any = {"inputs": pl.List(pl.Int64), "overall": pl.String, "endings": pl.List(pl.String)}
-        return pl.DataFrame(rows, schema=schema)
-
     def _repr_html_(self) -> str | None:
         """The map of two ranks: what goes wrong stands out, and a click on a cell shows its run."""
         if not self._is_map or len(self.timelines) > MOST_CELLS:
@@ -133,7 +112,7 @@ class Sweep:
         lines = [f"<Sweep of {self.program!r}: {told or 'nothing was asked'}>"]
         if self._is_map:
             every = range(max(map(max, found)) + 1)
-            signs = {counts: SIGNS[how] for counts, how in found.items()}
+            signs = {counts: LOOKS[how][0] for counts, how in found.items()}
             lines += [f"{y:>3} {' '.join(f'{signs.get((x, y), chr(32)):>2}' for x in every)}" for y in reversed(every)]
             lines.append(f"    {' '.join(f'{x:>2}' for x in every)}   inputs: rank 0 across, rank 1 upward")
         return "\n".join(lines)
@@ -159,15 +138,12 @@ def pairs(counts: Iterable[Any], ranks: int = 2) -> list[tuple[int, ...]]:
 def sweep(
     program: Program,
     counts: Iterable[int] | Iterable[tuple[int, ...]] = COUNTS,
-    *,
-    progress: Callable[[int, int], None] | None = None,
     **options: Any,
 ) -> Sweep:
     """Emulate `program` for many input counts; return how each run ended.
 
     counts    numbers, for every pair of them on two ranks (81 runs of 20 to 30 ms each without more), or tuples with
               one number per rank
-    progress  called with (runs done, runs in all) after each
     options   those of `emulate`: backend, era, timeout, ...
 
     `sweep(program).hangs[0]` are the smallest inputs that hang. Raises ProgramError for what is no program or count.
@@ -179,10 +155,5 @@ def sweep(
     from joinlab.emulator.emulate import emulate  # it takes torch with it
 
     check_program(program)
-    asked = pairs(counts)
-    found: dict[tuple[int, ...], Timeline] = {}
-    for inputs in asked:
-        found[inputs] = emulate(program, inputs, **options)
-        if progress is not None:
-            progress(len(found), len(asked))
+    found = {inputs: emulate(program, inputs, **options) for inputs in pairs(counts)}
     return Sweep(program_name(program), found)

@@ -14,15 +14,10 @@ import anywidget
 import polars as pl
 import traitlets
 
-from joinlab.analysis.comparison import Comparison
-from joinlab.analysis.comparison import compare as lay_out
-from joinlab.analysis.folding import fold
-from joinlab.analysis.matching import Slot, match
 from joinlab.analysis.reading import read
 from joinlab.errors import ProgramError
 from joinlab.notebook.stills import show_live
 from joinlab.picture.assets import script, style
-from joinlab.picture.details import call_details
 from joinlab.picture.lane_data import pack
 from joinlab.picture.scene import NARROW
 from joinlab.timeline import Timeline, derived
@@ -64,10 +59,8 @@ class View(anywidget.AnyWidget):
         unknown = sorted(set(options) - set(self.trait_names(sync=True)) - {"beside", "layout"})
         if unknown:
             raise TypeError(f"View has no option {', '.join(unknown)}; see help(joinlab.View)")
-        self._matched: tuple[Timeline, tuple[Slot, ...]] | None = None
         self._drawn: tuple[Timeline, Timeline | None, bool] | None = None
         super().__init__(timeline=timeline, **options)
-        self.on_msg(self._asked)
 
     @property
     def _seen(self) -> Timeline:
@@ -76,24 +69,12 @@ class View(anywidget.AnyWidget):
         return found
 
     @property
-    def slots(self) -> tuple[Slot, ...]:
-        """What `selected` counts: `joinlab.match` of the timeline."""
-        if self._matched is None or self._matched[0] is not self._seen:
-            self._matched = self._seen, match(self._seen)
-        return self._matched[1]
-
-    @property
     def calls(self) -> pl.DataFrame:
         """The calls of the selected slot: rows of `timeline.calls`; none if nothing is selected."""
         calls = self._seen.calls
         if self.selected is None:
             return calls.clear()
         return read(self._seen).calls_of(self.selected)
-
-    @property
-    def comparison(self) -> Comparison | None:
-        """What differs between the two that are shown; None of one alone, and while anything is covered."""
-        return None if self.beside is None or self.covered else lay_out(self._seen, self.beside)
 
     @property
     def _count(self) -> int:
@@ -119,18 +100,6 @@ class View(anywidget.AnyWidget):
         layout = self.layout
         super().close()
         layout.close()
-
-    def _asked(self, _: object, content: Mapping[str, Any], buffers: object) -> None:
-        """Of a large Timeline the browser holds no values and stacks: it asks for those of the calls of a slot."""
-        slot = content.get("details")
-        if not isinstance(slot, int) or not read(self._seen).is_part or not 0 <= slot < self._count:
-            return
-        lane_of = {ranks[0]: lane for lane, ranks in enumerate(fold(self._seen, ranks=self._folds).classes)}
-        meta = self._seen.meta
-        tells_start = self._seen.calls["started_ns"].null_count() < self._seen.calls.height
-        rows = [row for row in read(self._seen).calls_of(slot).rows(named=True) if row["rank"] in lane_of]
-        told = [[lane_of[row["rank"]], call_details(row, tells_start, meta)[2:]] for row in rows]
-        self.send({"details": slot, "calls": told})
 
     @traitlets.validate("selected")
     def _check_selected(self, proposal: Mapping[str, Any]) -> int | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -31,9 +30,6 @@ from joinlab.timeline import Timeline
 
 MAX_OUTPUT = 20_000
 """A page shows at most this many characters of what a rank printed, the last ones."""
-
-LARGE = 2_000_000
-"""Of a page with more bytes than this, the size is said before it is written."""
 
 SHEETS = ("view.css", "first.css", "map.css", "page.css")
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
@@ -91,8 +87,6 @@ def write(path: Path, text: Callable[[], str]) -> Path:
     if path.is_dir():
         raise IsADirectoryError(f"cannot write {path}: it is a folder. Name a file, such as {path / 'cases.html'}.")
     page = text().encode()
-    if len(page) > LARGE:
-        print(f"{path.name} will be {len(page) / 1e6:.1f} MB", file=sys.stderr)
     draft = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         draft.write_bytes(page)

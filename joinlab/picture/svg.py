@@ -7,6 +7,7 @@ ground of its own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from html import escape
 from itertools import pairwise
 
@@ -67,11 +68,8 @@ class _Picture:
             yield from self._column(at, one)
             yield "</g>"
         for at, lane, other_at, other in self.scene.meant:
-            fore = self.across.places[at] < self.across.places[other_at]
-            p, q = (
-                self._edge(at, lane, other, 0.82 if fore else 0.18),
-                self._edge(other_at, other, lane, 0.18 if fore else 0.82),
-            )
+            near, far = (0.82, 0.18) if at < other_at else (0.18, 0.82)
+            p, q = self._edge(at, lane, other, near), self._edge(other_at, other, lane, far)
             yield self._line(p, q, LIGHT["soft"], 1.8, "1 5")
         yield "</g></g></svg>"
 
@@ -103,29 +101,23 @@ class _Picture:
 
     def _end(self, lane: int) -> Iterator[str]:
         sign, word, tone, more = self.scene.ends[lane]
-        x, y = (
-            self.across.t0 + self.across.length + 22,
-            self.across.lane(lane) + self.across.thick / 2 + 5 - 8 * bool(more),
-        )
+        t0, length, middle = self.across.t0, self.across.length, self.across.lane(lane) + self.across.thick / 2
+        x, y = t0 + length + 22, middle + 5 - 8 * bool(more)
         dots = "…" if "wait" in word else ""
         yield self._text(x, y, f"{sign} {word}{dots}", 15, LIGHT[TONES[tone]], bold=True)
         yield self._text(x, y + 19, more, 12.5, LIGHT[TONES[tone]])
         drawn = [(at, one.boxes[lane]) for at, one in enumerate(self.scene.columns) if one.boxes[lane] is not None]
         if drawn and (box := drawn[-1][1]) is not None:
-            end = self.across.places[drawn[-1][0]][0] if box.open else self.across.length + 6
-            middle = self.across.lane(lane) + self.across.thick / 2
-            yield self._line((self.across.t0 + 20, middle), (self.across.t0 + end, middle), LIGHT["line"], 2)
+            end = self.across.places[drawn[-1][0]][0] if box.open else length + 6
+            yield self._line((t0 + 20, middle), (t0 + end, middle), LIGHT["line"], 2)
 
     def _column(self, at: int, one: Column) -> Iterator[str]:
         here = [lane for lane, box in enumerate(one.boxes) if box is not None]
         if one.flag == "met" or one.extra is not None:
             t = self.across.centre(at)
             for a, b in pairwise(here):
-                p, q = (
-                    (t, self.across.lane(a) + self.across.thick + 9),
-                    (t, self.across.lane(b) - (17 if one.stack else 9)),
-                )
-                yield self._line(p, q, LIGHT["faint"], 6)
+                begin, end = self.across.lane(a) + self.across.thick + 9, self.across.lane(b) - (17 if one.stack else 9)
+                yield self._line((t, begin), (t, end), LIGHT["faint"], 6)
         for lane in range(len(one.boxes)):
             rect = self.across.box(at, lane)
             if one.missing and one.missing[0] == lane:
@@ -147,7 +139,7 @@ class _Picture:
             yield self._rect(rect.x + by, rect.y - by, rect.w - 8, rect.h, LIGHT["faint"], 8, LIGHT["line"], 1, "fill")
         color = LIGHT["bad" if one.flag == "wrong" else "soft"]
         if len(one.boxes) < 5 or not any(one.boxes[: rect.lane]):  # of many lanes, the first tells
-            yield from self._words(rect.x + 5, rect.y, rect.w - 18, rect.h, one.stack, color, 14)
+            yield from self._words(replace(rect, w=rect.w - 8), one.stack, color, 14)
 
     def _call(self, rect: Rect, one: Column) -> Iterator[str]:
         box, big, extra = rect.box, one.size == "big", one.extra == rect.lane
@@ -173,15 +165,12 @@ class _Picture:
             sub = f"sends {reading.sent}"
         elif big and (box.open or box.failed):
             sub = "never ends" if box.open else "fails"
-        ink = ink_of(box.kind)
-        size, bold = 17 if big else 14, loud or extra
-        yield from self._words(rect.x + 5, rect.y, rect.w - 10, rect.h, box.label, ink, size, bold, sub)
+        yield from self._words(rect, box.label, ink_of(box.kind), 17 if big else 14, loud or extra, sub)
 
     def _ghost(self, rect: Rect, label: str) -> str:
-        dashed = self._rect(
-            rect.x, rect.y, rect.w, rect.h, LIGHT["ground"], 8, LIGHT["bad"], 2.4, "", ' stroke-dasharray="6 5"'
-        )
-        return dashed + "".join(self._words(rect.x + 5, rect.y, rect.w - 10, rect.h, label, LIGHT["bad"], 14, True))
+        bad, place = LIGHT["bad"], (rect.x, rect.y, rect.w, rect.h)
+        dashed = self._rect(*place, LIGHT["ground"], 8, bad, 2.4, "", ' stroke-dasharray="6 5"')
+        return dashed + "".join(self._words(rect, label, bad, 14, True))
 
     def _between(self, at: int, one: Column) -> Iterator[str]:
         """≠, and the value that goes wrong."""
@@ -212,30 +201,24 @@ class _Picture:
     # ---- marks
 
     def _words(
-        self,
-        x: float,
-        y: float,
-        w: float,
-        h: float,
-        text: str,
-        color: str,
-        size: float,
-        bold: bool = False,
-        sub: str = "",
+        self, rect: Rect, text: str, color: str, size: float, bold: bool = False, sub: str = ""
     ) -> Iterator[str]:
         """A label in a box, in one or two lines; nothing where it would have to be cut or too small."""
-        lines = [text]
-        if width_of(text, size * (BOLD if bold else 1)) > w and " " in text and h > 36:
+        lines, room, wide = [text], rect.w - 10, BOLD if bold else 1
+        if width_of(text, size * wide) > room and " " in text and rect.h > 36:
             words = text.split(" ")
-            cut = 2 if len(words) > 2 and width_of(" ".join(words[:2]), size) < w else 1
+            cut = 2 if len(words) > 2 and width_of(" ".join(words[:2]), size) < room else 1
             lines = [" ".join(words[:cut]), " ".join(words[cut:])]
-        fits = min(size, size * w / max(*(width_of(line, size * (BOLD if bold else 1)) for line in lines), 1))
+        fits = min(size, size * room / max(*(width_of(line, size * wide) for line in lines), 1))
         if fits < 11:
             return
-        top = y + h / 2 + fits * 0.35 - (len(lines) - 1) * fits * 0.59 - (9 if sub else 0)
+        x, top = (
+            rect.x + rect.w / 2,
+            rect.y + rect.h / 2 + fits * 0.35 - (len(lines) - 1) * fits * 0.59 - (9 if sub else 0),
+        )
         for i, line in enumerate(lines):
-            yield self._text(x + w / 2, top + i * fits * 1.18, line, fits, color, bold=bold, anchor="middle")
-        yield self._text(x + w / 2, top + (len(lines) - 1) * fits * 1.18 + 20, sub, 13, color, anchor="middle")
+            yield self._text(x, top + i * fits * 1.18, line, fits, color, bold=bold, anchor="middle")
+        yield self._text(x, top + (len(lines) - 1) * fits * 1.18 + 20, sub, 13, color, anchor="middle")
 
     def _text(
         self, x: float, y: float, text: str, size: float, color: str, *, bold: bool = False, anchor: str = "start"

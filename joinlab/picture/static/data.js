@@ -66,8 +66,6 @@ function resolve(run, text) {
  * @param {LaneData} data @param {RawRun} run @param {number} slot @param {number} lane @param {number} code
  * @returns {Fact[]} */
 export function factsIn(data, run, slot, lane, code) {
-  const known = run.asked?.get(`${slot},${lane}`);
-  if (known) return known;
   const told = data.told[run.told.get(`${slot},${lane}`) ?? run.columns.codes[code].facts];
   return told.map((fact) => /** @type {Fact} */ (data.facts[fact].map((n) => data.texts[n])));
 }

@@ -383,7 +383,6 @@ export class Every {
     const { selected, run, view } = this, wrong = this.calls.wrong[selected];
     const known = run.scene.columns.find((one) => !one.stack && !one.missing && one.slot === selected);
     const how = known?.said || (wrong ? "It did not go as meant." : "All went as meant.");
-    view.ask(selected);
     tellSlot(this.told, view.data, run, selected,
       `Row ${selected + 1} of ${run.columns.rows.toLocaleString("en")}`, how);
   }

@@ -127,7 +127,7 @@ export class First {
       "change:_packed": () => this.load(), "change:covered": () => this.draw(),
         "change:heading": () => this.draw(),
       "change:_still": () => this.hideStill(), "change:axis": () => this.every?.show(),
-      "change:selected": () => this.every?.changed(), "msg:custom": (message) => this.answered(message),
+      "change:selected": () => this.every?.changed(),
     };
     for (const [event, listener] of Object.entries(this.listeners)) this.model.on(event, listener);
     this.observer = new ResizeObserver(() => {
@@ -448,26 +448,8 @@ export class First {
     const how = one.said || { met: "They met, as they should.", wrong: "They met, but should not have.",
       apart: "They face each other, and can never meet.", open: "A rank never came, or it never ended." }
         [one.flag];
-    if (run === this.run) this.ask(one.slot);
     tellSlot(this.details, data, run, one.slot, `Call ${one.n}`, how);
     if (run === this.run && this.get("selected") !== one.slot) this.set("selected", one.slot);
-  }
-
-  /** Of a large run Python holds the values and stacks: ask for those of a slot, once.
-   * @param {number} slot */
-  ask(slot) {
-    const { run } = this;
-    if (!this.model.send || run.told.size >= run.columns.read.slot.length) return;
-    run.asked ??= new Map();
-    if (!run.asked.has(`${slot}`)) this.model.send({ details: slot });
-    run.asked.set(`${slot}`, []);
-  }
-
-  /** @param {any} message */
-  answered(message) {
-    if (!Array.isArray(message?.calls) || !this.run?.asked) return;
-    for (const [lane, facts] of message.calls) this.run.asked.set(`${message.details},${lane}`, facts);
-    if (message.details === this.get("selected")) this.every?.tell();
   }
 
   // -- the program

@@ -13,8 +13,6 @@ interface RawRun {
   columns: RawColumns;
   /** Of the calls that are told one by one, by slot and lane: a number into LaneData.told. */
   told: Map<string, number>;
-  /** What Python was asked for, or has told, of a large run. */
-  asked?: Map<string, Fact[]>;
   calls?: Calls;
   /** The number of the run that is drawn below it on the same axis, and what differs. */
   beside?: number; apart?: string;
