@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from joinlab import emulate
+from joinlab import diagnose, emulate
 from joinlab.errors import LaunchError
 from joinlab.gloo.fabric import GlooFabric
 from joinlab.nccl.fabric import NcclFabric
@@ -186,28 +186,65 @@ def test_the_first_call_waits_for_the_communicator():
     assert "communicator" in zero.text
 
 
-def test_sends_are_buffered_and_a_batch_waits_for_none_of_its_own():
+@pytest.mark.parametrize(("count", "kind"), [(1, "finished"), (2**18, "finished"), (2**18 + 1, "hung")])
+def test_a_send_that_every_machine_buffers_does_not_wait_for_its_recv(count, kind):
+    def program(rank, inputs):
+        first, x = torch.ones(1), torch.ones(count)
+        if rank == 0:
+            dist.send(first, 1)  # makes the communicator of the two
+            dist.send(x, 1)
+            dist.all_reduce(first)
+        else:
+            dist.recv(first, 0)
+            dist.all_reduce(first)
+            dist.recv(x, 0)
+        return first.item()
+
+    timeline = emulate(program, (0, 0))
+    assert [end.kind for end in timeline.ends] == [kind] * 2
+    assert ("more than 1 MiB" in timeline.meta["emulation"].get("assumes", "")) == (kind == "hung")
+
+
+@pytest.mark.parametrize("count", [1, 2_500_000])
+@pytest.mark.parametrize("first", [dist.isend, dist.irecv])
+def test_two_ranks_that_both_send_or_receive_first_connect_the_wrong_ends(first, count):
+    order = dist.isend, dist.irecv
+
+    def program(rank, inputs):
+        mine, theirs = torch.full((count,), float(rank)), torch.zeros(count)
+        sends_first = (first is dist.isend) != bool(len(inputs))
+        works = [do(mine if do is dist.isend else theirs, 1 - rank) for do in order[:: 1 if sends_first else -1]]
+        for work in works:
+            work.wait()
+        return theirs.sum().item()
+
+    apart = emulate(program, (0, 0))
+    assert [end.kind for end in apart.ends] == ["hung", "hung"] and all(end.proven for end in apart.ends)
+    assert "both send first" in apart.meta["emulation"]["assumes"]
+    assert "wait for each other" in str(diagnose(apart))
+    assert emulate(program, (0, 1)).returns == (count, 0.0)  # rank 1 does it the other way round
+
+
+def test_a_batch_waits_for_none_of_its_own():
     def around(rank, inputs):
-        x, y = torch.full((1,), float(rank)), torch.zeros(1)
-        other = 1 - rank
-        ops = [dist.P2POp(dist.irecv, y, other), dist.P2POp(dist.isend, x, other)]
+        mine, theirs = torch.full((2_500_000,), float(rank)), torch.zeros(2_500_000)
+        ops = [dist.P2POp(dist.irecv, theirs, 1 - rank), dist.P2POp(dist.isend, mine, 1 - rank)]
         for work in dist.batch_isend_irecv(ops):
             work.wait()
-        dist.send(x + 10, other)
-        z = torch.zeros(1)
-        dist.recv(z, other)
-        return y.item(), z.item()
+        return theirs.sum().item()
 
-    timeline = emulate(around, (0, 0))
-    assert timeline.returns == ((1.0, 11.0), (0.0, 10.0))
+    assert emulate(around, (0, 0)).returns == (2_500_000, 0.0)
 
-    def crossed(rank, inputs):
-        x = torch.zeros(1)
-        dist.recv(x, 1 - rank)
-        dist.send(x, 1 - rank)
-        x.item()
 
-    assert [end.kind for end in emulate(crossed, (0, 0)).ends] == ["hung", "hung"]
+def test_batches_that_tell_each_other_of_different_connections_are_not_modelled():
+    def program(rank, inputs):
+        ops = [dist.P2POp(dist.isend if rank else dist.irecv, torch.ones(1), 1 - rank)]
+        if rank:
+            ops.append(dist.P2POp(dist.irecv, torch.ones(1), 0))
+        dist.batch_isend_irecv(ops)
+
+    with pytest.raises(LaunchError, match="Message truncated"):
+        emulate(program, (0, 0))
 
 
 @pytest.mark.parametrize("batch", [True, False])

@@ -143,6 +143,22 @@ def test_sends_that_were_in_no_batch_have_a_communicator_for_each_two_ranks():
     assert pairs([send] * 10, [recv]) == {(0, 9)}  # a FIFO holds eight
 
 
+@pytest.mark.parametrize("count", [1, 10**7])
+def test_two_ranks_that_both_begin_with_a_send_never_receive(count):
+    both = [("send", count), ("recv", count)]
+    assert pairs(both, both) == {(0, 1), (1, 1)}
+    assert pairs(both[::-1], both[::-1]) == {(0, 0), (0, 1), (1, 0), (1, 1)}
+    assert pairs(both, both[::-1]) == set()
+    assert pairs([("send", 0), *both], both) == set()  # of an empty send it is not known
+
+
+def test_a_send_that_only_some_machines_buffer_is_known_to_wait_in_the_emulator_alone():
+    lanes = [("send", 1), ("send", 10**6)], [("recv", 1)]
+    assert pairs(*lanes) == set()
+    assert pairs(*lanes, sends_wait=True) == {(0, 1)}
+    assert pairs([("send", 1), ("send", 10**4)], [("recv", 1)], sends_wait=True) == set()
+
+
 def test_a_send_in_a_batch_may_be_what_a_gather_waits_for():
     same = call(0, 0, AR), call(1, 0, AR)
     gather, send = call(0, 1, "gather", root=0), IssuedCall(1, "0", 1, "send", "float32", [[1]], peer=0)

@@ -199,6 +199,7 @@ class Setting:
     coalesced  groups in which calls were issued as one; None: not known
     warps_apart  False: on the GPUs the threads of a warp wait for each other, as before Volta
     threads    of each rank and group on gloo
+    sends_wait on NCCL, sends that only some machines buffer wait for their recvs, as the emulator's do
     """
 
     transport: str | None = None
@@ -211,6 +212,7 @@ class Setting:
     coalesced: Collection[str] | None = None
     warps_apart: bool = True
     threads: int | None = None
+    sends_wait: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +288,7 @@ def setting_of(meta: Mapping[str, Any]) -> Setting:
     for rank, group, seq, first_group, first in meta.get("stream_waits") or ():
         streamed.setdefault((rank, first_group, first), []).append((rank, group, seq))
     nccl, versions = meta.get("nccl") or {}, meta.get("versions") or {}
+    emulated = meta.get("engine") == "emulated"
     return Setting(
         meta.get("transport"),
         backends,
@@ -295,9 +298,10 @@ def setting_of(meta: Mapping[str, Any]) -> Setting:
         streamed,
         nccl.get("rings") or {},
         versions.get("nccl"),
-        nccl.get("coalesced"),
+        nccl.get("coalesced", () if emulated else None),
         nccl.get("warps_apart", True),
         GLOO_THREADS if meta.get("engine") in ("emulated", "launched", "recorded") else None,
+        emulated,
     )
 
 

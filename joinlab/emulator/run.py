@@ -24,7 +24,6 @@ from joinlab.emulator.store import SharedStore
 from joinlab.errors import LaunchError, LaunchInterrupted
 from joinlab.gloo.fabric import GlooFabric
 from joinlab.nccl.fabric import NcclFabric, watchdog_text
-from joinlab.nccl.ring import TUNED_RANKS
 from joinlab.ops import CallRow, group_names
 from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text
 from joinlab.program.program import Inputs, Program, call_program, program_name
@@ -37,13 +36,6 @@ from joinlab.timeline import Ending, EndKind, Meta, Timeline, Watched, timeline_
 
 DEFAULT_GROUP = "0"
 """Name that torch.distributed gives to the group of all ranks."""
-
-
-ASSUMES = (
-    f"Assumed: one node, a ring in the order of the ranks, the LL protocol. With more than {TUNED_RANKS} ranks NCCL "
-    "may choose otherwise; calls that do not fit may then end otherwise."
-)
-"""Every view shows it beside what was modelled. Calls that fit are not affected."""
 
 
 _NO_GPU = ("accelerator device", "required CUDA 11+ and NCCL")
@@ -377,8 +369,9 @@ class Emulation:
             emulation = {"era": knobs.era, "barrier_value": knobs.barrier_value, "pad": knobs.pad, **emulation}
             if knobs.gpu != "A100":
                 emulation["gpu"] = knobs.gpu
-            if len(self.hosts) > TUNED_RANKS:
-                emulation["assumes"] = ASSUMES
+            nccl = [fabric for fabric in self._fabrics.values() if isinstance(fabric, NcclFabric)]
+            if said := dict.fromkeys(text for fabric in nccl for text in fabric.assumes()):
+                emulation["assumes"] = " ".join(said)
             if watched := self._watched():
                 emulation["watchdog"] = watched
         meta: Meta = {

@@ -33,8 +33,24 @@ from joinlab.nccl.checks import check
 from joinlab.nccl.connections import Connections
 from joinlab.nccl.kernels import Kernels
 from joinlab.nccl.motion import Motion, Wiring, factor_of, reducing, steps_to_peers
-from joinlab.nccl.ring import ALIGNS, GPUS, Ring, chunk_bytes
+from joinlab.nccl.ring import ALIGNS, BUFFERED_BYTES, GPUS, TUNED_RANKS, Ring, chunk_bytes
 from joinlab.ops import FACTS, POINT_TO_POINT, Needs, Op, waits_for
+
+ASSUMES = (
+    f"Assumed: one node, a ring in the order of the ranks, the LL protocol. With more than {TUNED_RANKS} ranks NCCL "
+    "may choose otherwise; calls that do not fit may then end otherwise."
+)
+"""Every view shows it beside what was modelled. Calls that fit are not affected."""
+
+CROSSED = (
+    "Two ranks that both send first, or both receive first, never get data from each other on NCCL, whatever its size: "
+    "one of them has to do it the other way round, or dist.batch_isend_irecv issues both as one."
+)
+
+SENDS_WAIT = (
+    f"Assumed: a send of more than {BUFFERED_BYTES >> 20} MiB waits for its recv. Some machines buffer it: that "
+    "depends on how their GPUs are connected."
+)
 
 
 class Communicator:
@@ -56,7 +72,13 @@ class Communicator:
         self._ring_done = [0] * self.size  # of them, how many are popped
         knobs = run.knobs
         kernels = Kernels(knobs.era == "1.9", knobs.pad)
-        self._wiring = Wiring(self.size, ALIGNS[knobs.era], kernels, knobs.gpu, run.costs, self._free_ns)
+        crossed = self._connections.crossed
+        self._wiring = Wiring(self.size, ALIGNS[knobs.era], kernels, knobs.gpu, run.costs, self._free_ns, crossed)
+
+    @property
+    def crossed(self) -> bool:
+        """Whether two of its ranks have connected the wrong ends."""
+        return bool(self._connections.crossed)
 
     def join(
         self, place: int, host: Rank, calls: Sequence[EmulatedCall], now: int, without: str = "it is not made"
@@ -261,6 +283,7 @@ class NcclFabric:
         self._eager = False
         self._rings = Communicator(run, self._ranks)  # of an eager group: its first collective connects them
         self._timed_out = False  # some rank has given a communicator up
+        self._large: list[EmulatedCall] = []  # sends that not every machine buffers
 
     def check(self, call: EmulatedCall) -> None:
         """Raise what PyTorch's NCCL backend refuses at once."""
@@ -290,13 +313,20 @@ class NcclFabric:
         communicator, place = self._where(calls)
         if place not in communicator.joined:
             communicator.join(place, call.host, calls, max(one.ready_ns for one in calls))
-        if communicator is self._main and FACTS[call.op].pairwise:
+        if FACTS[call.op].pairwise:
             communicator.connect(place, calls)
         elif self._eager and place not in self._rings.joined:  # comm->runtimeConn, src/init.cc:1362, NCCL v2.29.7-1
             now = max(one.ready_ns for one in calls)
             self._rings.join(place, call.host, calls, now, "its rings are not connected")
         if not call.host.stuck:
+            self._large += [one for one in calls if one.op is Op.SEND and one.nbytes() > BUFFERED_BYTES]
             communicator.submit(place, calls)
+
+    def assumes(self) -> list[str]:
+        """What the model took for granted, and how NCCL differs from what programs expect: notes beside a Timeline."""
+        crossed = any(one.crossed for one in (self._main, *self._pairs.values()))
+        large = any(not call.done for call in self._large)
+        return [*[ASSUMES] * (len(self._ranks) > TUNED_RANKS), *[CROSSED] * crossed, *[SENDS_WAIT] * large]
 
     def _where(self, calls: Sequence[EmulatedCall]) -> tuple[Communicator, int]:
         """The communicator that calls issued as one run on, and the place of their rank in it.

@@ -10,12 +10,12 @@ one: it takes what the ring lets go on, reduces or copies it, and holds what it 
             motion._out[step 1], from which the next rank's motion takes them
 
 Above the LL protocol's range the lines of a step stand for the whole message. Calls that fit, and large messages that
-meet small ones, are modelled so; a send of that size is taken for buffered even where no rank receives it.
+meet small ones, are modelled so. A send that not every machine buffers (BUFFERED_BYTES) waits for its recv.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -26,7 +26,7 @@ from joinlab.backend.clock import Costs
 from joinlab.backend.model import EmulatedCall
 from joinlab.backend.payload import Bytes, Part, len_of, read, write
 from joinlab.nccl.kernels import Kernels, Memory
-from joinlab.nccl.ring import GPUS, LINE_BYTES, Step, Transfer, chunk_bytes, lines_of, peer_steps, steps
+from joinlab.nccl.ring import BUFFERED_BYTES, GPUS, LINE_BYTES, Step, Transfer, chunk_bytes, lines_of, peer_steps, steps
 from joinlab.ops import POINT_TO_POINT, Op
 
 
@@ -37,6 +37,7 @@ class Wiring:
     align    a rank's part of an all_reduce is a multiple of this many bytes
     gpu      the kind of GPU, which decides up to which size messages use the LL protocol
     free_ns  by place: when its stream is done with what it has completed
+    crossed  connections that bring nothing: see `Connections`
     """
 
     size: int
@@ -45,6 +46,7 @@ class Wiring:
     gpu: str
     costs: Costs
     free_ns: list[int]
+    crossed: Collection[tuple[int, int, bool]]
 
 
 def reducing(call: EmulatedCall) -> str:
@@ -80,6 +82,11 @@ class Motion:
             pieces.sort(key=lambda piece: piece.call.op is Op.RECV)
         self._where = [(piece, index) for piece in pieces for index in range(len(piece.steps))]
         self.steps = [step for piece in pieces for step in piece.steps]
+        large = [
+            step for step in self.steps if step.peer is not None and (step.send or 0) * LINE_BYTES > BUFFERED_BYTES
+        ]
+        self._is_waited_for = bool(large)  # sends that may have to wait for their recvs do so, behind its own recvs
+        self.steps += [step._replace(send=None, drained=True) for step in large]
         self._out: dict[int, tuple[Bytes, int]] = {}  # per step: its lines, and when they were sent
 
     def begin(self) -> None:
@@ -111,6 +118,8 @@ class Motion:
             data, sent_ns = source._out[source_step]
             incoming = data[first * LINE_BYTES : last * LINE_BYTES]
             self.at_ns = max(self.at_ns, sent_ns)
+            if source._is_waited_for:
+                source.at_ns = max(source.at_ns, self.at_ns)
         if source is not None and not piece.steps[index].flags and source.calls[0].look != self.calls[0].look:
             raise NotImplementedError(
                 f"{self.calls[0]!r} meets {source.calls[0]!r}, which does not fit, with messages too large for the LL "
@@ -151,9 +160,12 @@ class _Piece:
         self._memory: Memory | None = None
         self._lines: dict[int, Bytes] = {}  # by chunk: this rank's own
         self._result: Bytes | None = None
+        self.steps: Sequence[Step]
         match call.op:
             case Op.SEND | Op.RECV | Op.GATHER | Op.SCATTER | Op.ALL_TO_ALL:
-                self.steps: Sequence[Step] = steps_to_peers(call, part, place, self._size)
+                to_peers = steps_to_peers(call, part, place, self._size)
+                crossed = [(place, step.peer, step.send is not None) in wiring.crossed for step in to_peers]
+                self.steps = [step._replace(crossed=one) for step, one in zip(to_peers, crossed, strict=True)]
                 if self._size == 1:
                     self._copy_own()
                 return

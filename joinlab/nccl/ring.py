@@ -101,6 +101,14 @@ def aligns(version: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(ALIGNS[era] for era in eras)
 
 
+BUFFERED_BYTES = NCCL_STEPS * 128 * 1024
+"""Up to this size every machine buffers what one rank sends another, so that the sender needs no recv to go on.
+
+That is one channel of chunks of NCCL_P2P_PCI_CHUNKSIZE; NVLink has chunks four times as long, and a machine has up to
+64 channels for two ranks (computeBuffSizes in src/init.cc, addP2pToPlan in src/enqueue.cc, v2.29.7-1). So whether a
+larger send waits for its recv depends on the machine. NCCL allows it to, and the emulator lets it.
+"""
+
 TUNED_RANKS = 16
 """Up to this many ranks of one node, NCCL's tuner takes a ring and LL for small messages.
 
@@ -117,12 +125,18 @@ class Step(NamedTuple):
 
     `peer` is None on the ring: the step receives from the rank before it and sends to the one after it. A place there
     is the other side of a connection between the two alone, as gather, scatter and all_to_all use them.
+
+    flags    the LL protocol: the receiver waits for its lines' flags; else for the sender's counter
+    drained  it only waits until all that was sent to the peer is received
+    crossed  the connection was made with the wrong end (see `mirrors`): what is sent goes nowhere, and nothing comes
     """
 
     recv: int | None
     send: int | None
     peer: int | None = None
-    flags: bool = True  # the LL protocol: the receiver waits for its lines' flags; else for the sender's counter
+    flags: bool = True
+    drained: bool = False
+    crossed: bool = False
 
 
 def lines_of(nbytes: int) -> int:
@@ -233,6 +247,25 @@ def words(place: int, size: int, sends: Collection[int], recvs: Collection[int])
                 yield [((place, peer, distance, turn), (peer, place, distance, turn)) for peer in peers]
 
 
+def mirrors(size: int, place: int, peer: int, mine: Collection[bool], theirs: Collection[bool]) -> bool:
+    """Whether two ranks that meet to connect tell each other of the two ends of the same connections.
+
+    mine, theirs  of the connections that each sets up in this meeting with the other, whether it sends on it
+
+    Two ranks that are half the ring apart tell all in one message, and neither looks whether it is about the same:
+
+        rank 0 sends, then receives     tells where it sends from      takes what it hears for where rank 1 receives
+        rank 1 sends, then receives     tells where it sends from      takes what it hears for where rank 0 receives
+
+    No data comes, whatever its size. So two ranks which both send first, or both receive, hang (or NCCL fails) though
+    small messages are buffered, unless a batch issues the two as one.
+
+    Source: `sendPeer == recvPeer` in ncclTransportP2pSetup, src/transport.cc, v2.29.7-1; v2.7.8-1 does so as well. Seen
+    by others: NVIDIA/nccl#479 (both ranks stand still), #2057 (an error over sockets), #2407 (why).
+    """
+    return 2 * ((peer - place) % size) != size or {not sends for sends in mine} == set(theirs)
+
+
 class Transfer(Protocol):
     """Callbacks for the lines that a call's steps move. The rule itself needs none; an emulation does."""
 
@@ -281,7 +314,7 @@ class Ring:
     def __init__(self, size: int, warps_apart: bool = True) -> None:
         self._together = 1 if warps_apart else WARP_LINES
         self._places = [_Place() for _ in range(size)]
-        self._edges: dict[tuple[int, int, bool], _Edge] = {}
+        self._edges: dict[tuple[int, int, bool, str], _Edge] = {}
         self.unsure = False
         """Large messages of calls that do not fit have met: how far they get depends on chunks."""
 
@@ -315,8 +348,8 @@ class Ring:
         while awake:
             awake.extend(self._advance(awake.popleft()))
 
-    def _edge(self, source: int, target: int, on_ring: bool) -> _Edge:
-        key = (source, target, on_ring)
+    def _edge(self, source: int, target: int, on_ring: bool, end: str) -> _Edge:
+        key = (source, target, on_ring, end)
         edge = self._edges.get(key)
         if edge is None:
             edge = self._edges[key] = _Edge()
@@ -333,11 +366,17 @@ class Ring:
                 here.calls_done += 1
             if not here.todo:
                 return awake
-            (recv, send, peer, flags), transfer, number = here.todo[0]
-            on_ring = peer is None
+            step, transfer, number = here.todo[0]
+            recv, send, peer, flags = step[:4]
             source = (index - 1) % size if peer is None else peer
             target = (index + 1) % size if peer is None else peer
-            into, out = self._edge(source, index, on_ring), self._edge(index, target, on_ring)
+            ends = ("to", "from") if step.crossed else ("", "")  # what is sent on one is not what the other receives
+            into, out = (
+                self._edge(source, index, peer is None, ends[0]),
+                self._edge(index, target, peer is None, ends[1]),
+            )
+            if step.drained and len(out.sent) > out.received:
+                return awake
             if send is not None and not here.begun:
                 if len(out.sent) - out.received >= NCCL_STEPS:
                     return awake  # the FIFO is full

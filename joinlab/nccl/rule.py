@@ -17,8 +17,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
 from math import factorial, prod
 
-from joinlab.backend.calls import Blocked, Blocker, GroupCalls, IssuedCall, is_list
+from joinlab.backend.calls import Blocked, Blocker, GroupCalls, IssuedCall, Setting, is_list
 from joinlab.nccl.ring import (
+    BUFFERED_BYTES,
     MOST_ORDERS,
     SMALL_BYTES,
     TUNED_RANKS,
@@ -27,6 +28,7 @@ from joinlab.nccl.ring import (
     Word,
     aligns,
     lines_of,
+    mirrors,
     most_ll_bytes,
     peer_steps,
     steps,
@@ -436,7 +438,7 @@ def _own_pairs(group: GroupCalls) -> Blocked:
         lane.sort(key=lambda call: call.seq)
         theirs = sorted(lanes.get((peer, rank), ()), key=lambda call: call.seq)
         begun, met = ([call for call in one if (call.rank, call.seq) not in group.held] for one in (lane, theirs))
-        at = _done_with(begun, met, group.setting.warps_apart) if theirs else 0
+        at = _done_with(begun, met, group.setting) if theirs else 0
         if at == len(begun) or any(call.completed for call in begun[at:]):
             continue
         first = begun[at]
@@ -447,19 +449,28 @@ def _own_pairs(group: GroupCalls) -> Blocked:
     return found
 
 
-def _done_with(mine: Sequence[IssuedCall], theirs: Sequence[IssuedCall], warps_apart: bool) -> int:
+def _crossed(mine: Sequence[IssuedCall], theirs: Sequence[IssuedCall]) -> bool:
+    """Whether two ranks alone have connected the wrong ends, since both began with a send, or both with a recv."""
+    firsts = [lane[0] for lane in (mine, theirs) if lane]
+    ways = [{call.op == Op.SEND} for call in firsts]
+    return len(ways) == 2 and all(call.elements for call in firsts) and not mirrors(2, 0, 1, *ways)
+
+
+def _done_with(mine: Sequence[IssuedCall], theirs: Sequence[IssuedCall], setting: Setting) -> int:
     """How many of a rank's sends and recvs complete, at most, given those of the one peer that they are for.
 
     Of a message whose size or protocol is not known, a send counts as long enough for every recv, and a recv as short.
     """
-    ring = Ring(2, warps_apart)
+    ring, crossed = Ring(2, setting.warps_apart), _crossed(mine, theirs)
     for place, lane in enumerate((mine, theirs)):
         for call in lane:
-            nbytes = call.nbytes
+            nbytes, sends = call.nbytes, call.op == Op.SEND
             small = nbytes is not None and nbytes <= P2P_LL_BYTES
-            lines = lines_of(nbytes) if nbytes is not None and small else _MOST_LINES if call.op == Op.SEND else 1
-            step = Step(None, lines, 1 - place) if call.op == Op.SEND else Step(lines, None, 1 - place)
-            ring.issue(place, () if nbytes == 0 else (step,))
+            lines = lines_of(nbytes) if nbytes is not None and small else _MOST_LINES if sends else 1
+            step = Step(None, lines, 1 - place) if sends else Step(lines, None, 1 - place)
+            waits = setting.sends_wait and sends and (nbytes or 0) > BUFFERED_BYTES
+            steps = (step, step._replace(send=None, drained=True)) if waits else (step,)
+            ring.issue(place, () if nbytes == 0 else [one._replace(crossed=crossed) for one in steps])
     return ring.done[0]
 
 

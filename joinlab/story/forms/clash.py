@@ -37,13 +37,16 @@ def circle(scene: Scene) -> tuple[Line, ...]:
 
 
 def _crossed(scene: Scene) -> tuple[CallRow, ...]:
-    """Sends and recvs that ranks left pending: each stands before the one that the next rank waits for."""
+    """Sends and recvs that ranks stand in: each stands before the one that the next rank waits for."""
     waits: dict[int, CallRow] = {}
     for rank, end in enumerate(scene.ends):
-        key = scene.awaited(rank) if end.pending and scene.parting.clash is None else None
+        stands = end.pending or end.kind is EndKind.HUNG
+        key = scene.awaited(rank) if stands and scene.parting.clash is None else None
         if key is not None and (row := scene.matched.row_of[key])["op"] in POINT_TO_POINT:
             slot, peer = scene.slot_of[key], row["peer"]
-            if peer in slot.calls and scene.parting.call(slot, peer)["started_ns"] is None:
+            if peer in slot.calls and (
+                end.kind is EndKind.HUNG or scene.parting.call(slot, peer)["started_ns"] is None
+            ):
                 waits[rank] = row
     path: list[int] = []
     at = next(iter(waits), None)
