@@ -47,7 +47,7 @@ def save(rank: int, world_size: int, everyone: bool) -> float:
 
 @pytest.mark.parametrize("empty", range(2))
 def test_a_branch_on_local_state_fails_whichever_rank_takes_it(empty: int) -> None:
-    with pytest.raises(fails, match=rf"Rank {1 - empty} issued one all-reduce more than rank {empty}"):
+    with pytest.raises(fails, match=rf"Rank {1 - empty} issued one all-reduce .* more than rank {empty}"):
         on_ranks(2)(compute_if_any, empty, False)
     on_ranks(2)(compute_if_any, empty, True)
 

@@ -20,8 +20,10 @@ import inspect
 import itertools
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from copy import copy
+from dataclasses import asdict, dataclass
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
@@ -74,60 +76,120 @@ def find_fixes(scene: Scene, again: Any) -> None:
 # ---------------------------------------------------------------------------------------- trying an edit
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
-    """The text of one function: its lines without indentation, and where they stand."""
+class Place:
+    """The text of one function, without indentation, with the tests where ways part in it and calls that did not fit.
 
-    function: FunctionType
-    lines: tuple[str, ...]
-    first: int
-    indent: str
+    Raises OSError, TypeError, SyntaxError or ValueError where there is no text that can be edited.
+    """
 
-    @classmethod
-    def of(cls, function: FunctionType) -> Text | None:
-        try:
-            lines, first = inspect.getsourcelines(function)
-            text = textwrap.dedent("".join(lines)).rstrip("\n")
-            tree = ast.parse(text).body
-        except (OSError, TypeError, SyntaxError, IndentationError):
-            return None
-        if len(tree) != 1 or not isinstance(tree[0], ast.FunctionDef) or tree[0].decorator_list:
-            return None
-        indent = lines[0][: len(lines[0]) - len(lines[0].lstrip())]
-        return cls(function, tuple(text.split("\n")), first, indent)
+    def __init__(self, function: FunctionType, tests: Sequence[Test] = (), sites: Collection[str] = ()) -> None:
+        lines, self.first = inspect.getsourcelines(function)
+        self.function, self.names = function, function.__globals__
+        self.indent = lines[0][: len(lines[0]) - len(lines[0].lstrip())]
+        self.read(textwrap.dedent("".join(lines)).rstrip("\n") + "\n")
+        file, here = function.__code__.co_filename, range(self.first, self.first + len(lines))
+        self.tests = [test for test in tests if test["file"] == file and test["line"] in here]
+        places = (site.rpartition(":") for site in sites)
+        self.sites = {int(n) - self.first + 1 for name, _, n in places if name == file and n.isdecimal()}
 
-    @property
-    def tree(self) -> ast.FunctionDef:
-        found = ast.parse("\n".join(self.lines)).body[0]
-        assert isinstance(found, ast.FunctionDef)
+    def read(self, text: str) -> None:
+        """Take a text as the function's."""
+        self.text, self.bytes = text, text.encode()
+        self.starts = [0, *itertools.accumulate(map(len, self.bytes.splitlines(keepends=True)))]
+        (tree,) = ast.parse(text).body
+        if not isinstance(tree, ast.FunctionDef) or tree.decorator_list or self.function.__code__.co_freevars:
+            raise ValueError("no function of its own")
+        self.tree = tree
+        self.parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+        self.models = list(dict.fromkeys(self._models()))
+
+    # ---------------------------------------------------------------- what is there
+
+    def last(self, *kinds: type) -> Any:
+        """The statement where the ways part for good, if it is of these kinds and in this text."""
+        line = self.tests[-1]["line"] - self.first + 1 if self.tests else None
+        return next((one for one in ast.walk(self.tree) if isinstance(one, kinds) and one.lineno == line), None)  # type: ignore[attr-defined]
+
+    def _models(self) -> Iterator[str]:
+        for one in ast.walk(self.tree):
+            for target in one.targets if isinstance(one, ast.Assign) else ():
+                pairs = [(target, one.value)]  # type: ignore[attr-defined]
+                if isinstance(target, ast.Tuple) and isinstance(pairs[0][1], ast.Tuple):
+                    pairs = list(zip(target.elts, pairs[0][1].elts, strict=False))
+                for name, value in pairs:
+                    if isinstance(value, ast.Call) and self.value_of(value.func) is DistributedDataParallel:
+                        yield dotted(name)
+
+    def value_of(self, node: ast.AST) -> Any:
+        """What a dotted name of the module stands for."""
+        first, *rest = dotted(node).split(".")
+        value = self.names.get(first)
+        for name in rest:
+            value = getattr(value, name, None) if inspect.ismodule(value) else None
+        return value
+
+    def runs(self, node: ast.AST) -> list[str]:
+        """The models that are called in a node."""
+        called = {dotted(one.func) for one in ast.walk(node) if isinstance(one, ast.Call)}
+        return [model for model in self.models if model in called]
+
+    def own_calls(self, node: ast.AST) -> list[ast.Expr]:
+        """Statements in a node that are one call of torch.distributed, nothing else."""
+        found = [one for one in ast.walk(node) if isinstance(one, ast.Expr) and isinstance(one.value, ast.Call)]
+        return [one for one in found if inspect.getmodule(self.value_of(one.value.func)) is dist.distributed_c10d]  # type: ignore[attr-defined]
+
+    def joins(self, node: ast.AST) -> list[ast.With]:
+        """The blocks of join() around a node, the innermost first."""
+        found = []
+        while (node := self.parents.get(node)) is not None:  # type: ignore[assignment]
+            if isinstance(node, ast.With) and ".join(" in ast.unparse(node.items[0]):
+                found.append(node)
         return found
 
-    def compiled(self, names: dict[str, Any]) -> FunctionType:
-        """The function that this text makes, with `names` as its module."""
-        free = self.function.__code__.co_freevars
-        text = "\n".join(self.lines)
-        if free:
-            text = f"def make({', '.join(free)}):\n{textwrap.indent(text, '    ')}\n    return {self.tree.name}"
-        code = _inner(compile(text, f"{self.function.__code__.co_filename} (edited)", "exec"), self.tree.name)
-        cells = dict(zip(free, self.function.__closure__ or (), strict=True))
-        closure = tuple(cells[name] for name in code.co_freevars)
-        made = FunctionType(code, names, self.function.__name__, self.function.__defaults__, closure)
-        made.__kwdefaults__ = self.function.__kwdefaults__
-        return made
+    # ---------------------------------------------------------------- the one edit
+
+    def changed(self, *changes: Change) -> str:
+        """The text with these bytes replaced."""
+        found, at = b"", 0
+        for begin, end, new in sorted(changes, key=lambda one: one[0]):
+            found, at = found + self.bytes[at:begin] + new.encode(), end
+        return (found + self.bytes[at:]).decode()
+
+    def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
+        """Where a node begins and ends."""
+        begin, end = node.lineno - 1, (node.end_lineno or node.lineno) - 1
+        return self.starts[begin] + node.col_offset, self.starts[end] + (node.end_col_offset or 0)
+
+    def lines(self, node: ast.stmt) -> tuple[int, int]:
+        """Where the lines of a statement begin and end."""
+        return self.starts[node.lineno - 1], self.starts[node.end_lineno or node.lineno]
+
+    def source(self, begin: int, end: int) -> str:
+        return self.bytes[begin:end].decode()
+
+    def put(self, node: ast.stmt, *new: str, behind: bool = False) -> Change:
+        """These lines, at a statement's indentation, in front of it or behind it."""
+        at = self.lines(node)[behind]
+        return at, at, "".join(f"{' ' * node.col_offset}{line}\n" for line in new)
+
+    def agree(self, name: str, value: str, op: str) -> tuple[str, ...]:
+        """The lines that make `name` the `op` of all ranks' `value`; none where the module lacks torch or dist."""
+        called = [next((key for key, known in self.names.items() if known is one), "") for one in (torch, dist)]
+        reduced = f"{called[1]}.all_reduce({name}, op={called[1]}.ReduceOp.{op})"
+        return (f"{name} = {called[0]}.tensor({value})", reduced) if all(called) else ()
 
 
-def _inner(code: CodeType, name: str) -> CodeType:
-    inner = [one for one in code.co_consts if isinstance(one, CodeType)]
-    return next((one for one in inner if one.co_name == name), None) or _inner(inner[0], name)
+Change = tuple[int, int, str]
+"""Bytes of a text, from and to, and what replaces them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edited:
-    """A candidate: the text before and after, of the program or of a function that it calls."""
+    """A candidate: what it does, and the text before and after, of the program or of a function that it calls."""
 
     kind: str
-    before: Text
-    after: Text
+    before: Place
+    after: str
 
     def program(self, program: Any) -> Any:
         """The program with the edit."""
@@ -136,23 +198,23 @@ class Edited:
         for name, value in function.__globals__.items():
             if isinstance(value, FunctionType) and value.__globals__ is function.__globals__:
                 names[name] = self._made(value, names)
-        made = self._made(function, names)  # type: ignore[arg-type]
+        made = self._made(function, names)
         return MethodType(made, program.__self__) if isinstance(program, MethodType) else made
 
-    def _made(self, function: FunctionType, names: dict[str, Any]) -> FunctionType:
+    def _made(self, function: Any, names: dict[str, Any]) -> FunctionType:
+        code = function.__code__
         if function is self.before.function:
-            return self.after.compiled(names)
-        made = FunctionType(
-            function.__code__, names, function.__name__, function.__defaults__, function.__closure__ or ()
-        )
+            whole = compile(self.after, f"{code.co_filename} (edited)", "exec")
+            inner = (one for one in whole.co_consts if isinstance(one, CodeType))
+            code = next(one for one in inner if one.co_name == self.before.tree.name)
+        made = FunctionType(code, names, function.__name__, function.__defaults__, function.__closure__)
         made.__kwdefaults__ = function.__kwdefaults__
         return made
 
     def edits(self, tried: Tried) -> tuple[Edit, ...]:
         """The lines that it changes."""
-        old, new = (
-            [self.before.indent + one if one else one for one in text.lines] for text in (self.before, self.after)
-        )
+        texts = (self.before.text, self.after)
+        old, new = ([self.before.indent + one if one else one for one in text.splitlines()] for text in texts)
         file = self.before.function.__code__.co_filename
         blocks = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
         return tuple(
@@ -230,23 +292,22 @@ def _around(counts: Sequence[int]) -> Iterator[tuple[int, ...]]:
 # ---------------------------------------------------------------------------------------- which edits apply
 
 
-def _edited(program: Any, tests: Sequence[Test], sites: set[str]) -> Iterator[Edited]:
+def _edited(program: Any, tests: Sequence[Test], sites: Collection[str]) -> Iterator[Edited]:
     """The candidates, the best first, each text once."""
     function = program.__func__ if isinstance(program, MethodType) else program
     if not isinstance(function, FunctionType):
         return
-    texts = []
+    places = []
     for one in dict.fromkeys([function, *_called(function)]):
-        if (text := Text.of(one)) is not None:
-            texts.append(text)
-    seen = set()
+        with suppress(OSError, TypeError, SyntaxError, ValueError):
+            places.append(Place(one, tests, sites))
+    seen = {place.text for place in places}
     for make in (_agree, _behind, _module, _out, _both, _join, _root, _flag, _same):
-        for text in texts:
-            for kind, lines in make(Place(text, tests, sites)):
-                after = replace(text, lines=tuple(lines))
-                if after.lines not in seen and after.lines != text.lines:
-                    seen.add(after.lines)
-                    yield Edited(kind, text, after)
+        for place in places:
+            for kind, text in make(place):
+                if text not in seen:
+                    seen.add(text)
+                    yield Edited(kind, place, text)
 
 
 def _called(function: FunctionType) -> Iterator[FunctionType]:
@@ -257,123 +318,20 @@ def _called(function: FunctionType) -> Iterator[FunctionType]:
             yield value
 
 
-Candidate = tuple[str, list[str]]
+Candidate = tuple[str, str]
+"""What an edit does, and the text after it."""
 
 
-class Place:
-    """The text of a function, with the tests where ways part in it and the calls that did not fit."""
-
-    def __init__(self, text: Text, tests: Sequence[Test], sites: set[str]) -> None:
-        self.text, self.lines, self.tree = text, list(text.lines), text.tree
-        self.names = text.function.__globals__
-        file = text.function.__code__.co_filename
-        here = range(text.first, text.first + len(text.lines))
-        self.tests = [
-            (test, test["line"] - text.first + 1) for test in tests if test["file"] == file and test["line"] in here
-        ]
-        split = (site.rpartition(":") for site in sites)
-        self.sites = {
-            int(n) - text.first + 1 for name, _, n in split if name == file and n.isdecimal() and int(n) in here
-        }
-        self.parents = {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
-        self.models = list(dict.fromkeys(self._models()))
-
-    def last(self, kind: type | tuple[type, ...]) -> Any:
-        """The statement where the ways part for good, if it is of this kind and in this text."""
-        if not self.tests:
-            return None
-        line = self.tests[-1][1]
-        return next((one for one in ast.walk(self.tree) if isinstance(one, kind) and one.lineno == line), None)  # type: ignore[attr-defined]
-
-    def _models(self) -> Iterator[str]:
-        for one in ast.walk(self.tree):
-            if isinstance(one, ast.Assign):
-                for target in one.targets:
-                    pairs = [(target, one.value)]
-                    if isinstance(target, ast.Tuple) and isinstance(one.value, ast.Tuple):
-                        pairs = list(zip(target.elts, one.value.elts, strict=False))
-                    for name, value in pairs:
-                        if isinstance(value, ast.Call) and self.value_of(value.func) is DistributedDataParallel:
-                            yield dotted(name)
-
-    def value_of(self, node: ast.AST) -> Any:
-        """What a dotted name of the module stands for."""
-        first, *rest = dotted(node).split(".")
-        value = self.names.get(first)
-        for name in rest:
-            value = getattr(value, name, None) if inspect.ismodule(value) else None
-        return value
-
-    def runs(self, node: ast.AST) -> list[str]:
-        """The models that are called in a node."""
-        called = {dotted(one.func) for one in ast.walk(node) if isinstance(one, ast.Call)}
-        return [model for model in self.models if model in called]
-
-    def own_calls(self, node: ast.AST) -> list[ast.Expr]:
-        """Statements in a node that are one call of torch.distributed, nothing else."""
-        found = [one for one in ast.walk(node) if isinstance(one, ast.Expr) and isinstance(one.value, ast.Call)]
-        return [one for one in found if inspect.getmodule(self.value_of(one.value.func)) is dist.distributed_c10d]  # type: ignore[attr-defined]
-
-    def around(self, node: ast.AST, kind: type) -> list[Any]:
-        """The statements of a kind around a node, the outermost first."""
-        found = []
-        while (parent := self.parents.get(node)) is not None:
-            node = parent
-            if isinstance(node, kind):
-                found.append(node)
-        return found[::-1]
-
-    def put(self, node: ast.stmt, *new: str, until: int | None = None) -> list[str]:
-        """The lines with these, at the statement's indentation, in front of it; in place of those to line `until`."""
-        first = node.lineno - 1
-        rest = self.lines[first if until is None else until :]
-        return [*self.lines[:first], *(" " * node.col_offset + line for line in new), *rest]
-
-    def agree(self, name: str, value: str, op: str) -> tuple[str, str] | None:
-        """The lines that make `name` the `op` of all ranks' `value`; None where the module lacks torch or dist."""
-        torch_name, dist_name = self.module(torch), self.module(dist)
-        if not torch_name or not dist_name:
-            return None
-        return f"{name} = {torch_name}.tensor({value})", f"{dist_name}.all_reduce({name}, op={dist_name}.ReduceOp.{op})"
-
-    def module(self, value: Any) -> str | None:
-        """What a module is called here: "dist"."""
-        return next((key for key, known in self.names.items() if known is value), None)
-
-
-def _cut(lines: Sequence[str], node: ast.stmt) -> tuple[list[str], str]:
-    """The lines without a statement, and its text. A block that would be empty gets a `pass`."""
-    found, last = list(lines), node.end_lineno or node.lineno
-    head, tail = found[node.lineno - 1][: node.col_offset], found[last - 1][node.end_col_offset :]
-    text = ast.get_source_segment("\n".join(lines), node) or ast.unparse(node)
-    rest = tail.strip().removeprefix(";").strip()
-    if rest.startswith("#"):
-        rest = ""
-    if head.strip():
-        kept = (head + rest) if rest else head.rstrip().removesuffix(";").rstrip()
-        found[node.lineno - 1 : last] = [kept + " pass" if kept.endswith(":") else kept]
-    else:
-        found[node.lineno - 1 : last] = [head + rest] if rest else []
-    return found, text
-
-
-def _parsed(lines: Sequence[str]) -> bool:
-    try:
-        ast.parse("\n".join(lines))
-    except SyntaxError:
-        return False
-    return True
-
-
-def _moved(place: Place, call: ast.Expr, block: ast.stmt, in_front: bool = False) -> list[str] | None:
+def _moved(place: Place, call: ast.Expr, block: ast.stmt, behind: bool = True) -> str | None:
     """A call of its own put behind a block that holds it, or in front of it."""
-    lines, text = _cut(place.lines, call)
-    with_pass = [*lines[: call.lineno - 1], " " * call.col_offset + "pass", *lines[call.lineno - 1 :]]
-    for some in (lines, with_pass):
-        at = block.lineno - 1 if in_front else (block.end_lineno or block.lineno) - len(place.lines) + len(some)
-        new = [*some[:at], " " * block.col_offset + text, *some[at:]]
-        if _parsed(new):
-            return new
+    put = place.put(block, place.source(*place.span(call)), behind=behind)
+    (begin, end), (first, last) = place.span(call), place.lines(call)
+    alone = not f"{place.source(first, begin)}{place.source(end, last).partition('#')[0]}".strip()
+    cuts = ((first, last, ""), (begin, end, "pass")) if alone else ((begin, end, "pass"),)
+    for text in (place.changed(cut, put) for cut in cuts):  # a block must not be left empty
+        with suppress(SyntaxError):
+            ast.parse(text)
+            return text
     return None
 
 
@@ -388,10 +346,9 @@ def _free(place: Place, call: ast.Expr, block: ast.AST) -> bool:
 def _behind(place: Place) -> Iterator[Candidate]:
     """A call of the program's own that stands in a block of join(), behind the block."""
     for call in place.own_calls(place.tree):
-        for block in place.around(call, ast.With)[::-1]:
-            joins = ".join(" in ast.unparse(block.items[0])
-            if joins and _free(place, call, block) and (lines := _moved(place, call, block)):
-                yield "behind", lines
+        for block in place.joins(call):
+            if _free(place, call, block) and (text := _moved(place, call, block)):
+                yield "behind", text
 
 
 def _out(place: Place) -> Iterator[Candidate]:
@@ -401,10 +358,9 @@ def _out(place: Place) -> Iterator[Candidate]:
         assert branch is not None
         if place.parents[call] is branch and call.lineno in place.sites:
             if len(branch.body) == 1 and not branch.orelse:
-                text = ast.get_source_segment("\n".join(place.lines), call) or ""
-                yield "out", place.put(branch, text, until=branch.end_lineno)
-            elif lines := _moved(place, call, branch, in_front=not _free(place, call, branch)):
-                yield "out", lines
+                yield "out", place.changed((*place.span(branch), place.source(*place.span(call))))
+            elif text := _moved(place, call, branch, behind=_free(place, call, branch)):
+                yield "out", text
 
 
 def _both(place: Place) -> Iterator[Candidate]:
@@ -412,41 +368,32 @@ def _both(place: Place) -> Iterator[Candidate]:
     branch: ast.If | None = place.last(ast.If)
     if branch is None or branch.body[0].lineno == branch.lineno:
         return
-    calls = [[dotted(call.value.func) for one in block for call in place.own_calls(one)]  # type: ignore[attr-defined]
-             for block in (branch.body, branch.orelse)]  # fmt: skip
-    if all(calls) and not {*calls[0]} & {*calls[1]}:
-        body = place.lines[branch.lineno : branch.body[-1].end_lineno]
-        other = place.lines[branch.orelse[0].lineno - 1 : branch.end_lineno]
-        lines = textwrap.dedent("\n".join(body)).split("\n") + textwrap.dedent("\n".join(other)).split("\n")
-        yield "both", place.put(branch, *lines, until=branch.end_lineno)
+    blocks = (branch.body, branch.orelse)
+    calls = [{dotted(call.value.func) for one in block for call in place.own_calls(one)} for block in blocks]  # type: ignore[attr-defined]
+    if all(calls) and not calls[0] & calls[1]:
+        texts = [place.source(place.lines(block[0])[0], place.lines(block[-1])[1]) for block in blocks]
+        lines = [line for text in texts for line in textwrap.dedent(text).splitlines()]
+        yield "both", place.changed((*place.lines(branch), place.put(branch, *lines)[2]))
 
 
 def _join(place: Place) -> Iterator[Candidate]:
     """A loop that trains, in join(); a call of its own in it comes behind it."""
-    parts = place.last((ast.For, ast.While)) or place.last(ast.If)
-    leaves = isinstance(parts, ast.If) and any(isinstance(one, (ast.Break, ast.Return)) for one in ast.walk(parts))
+    parts = place.last(ast.For, ast.While, ast.If)
+    leaves = any(isinstance(one, (ast.Break, ast.Return)) for one in ast.walk(parts)) if parts is not None else False
     if parts is None or (isinstance(parts, ast.If) and not leaves):
         return
     loops = [one for one in ast.walk(place.tree) if isinstance(one, (ast.For, ast.While)) and place.runs(one)]
     for loop in sorted(loops, key=lambda one: one.col_offset):
-        for model in place.runs(loop)[:1]:
-            if any(".join(" in ast.unparse(block.items[0]) for block in place.around(loop, ast.With)):
-                continue
-            lines = _wrapped(place.lines, loop, f"with {model}.join():")
-            yield "join", lines
-            new = Place(replace(place.text, lines=tuple(lines)), [], set())
-            calls = new.own_calls(new.tree)
-            inside = [
-                call for call in calls if any(".join(" in ast.unparse(b.items[0]) for b in new.around(call, ast.With))
-            ]
-            if len(inside) == 1:
-                yield from (("join, behind", found) for _, found in _behind(new))
-
-
-def _wrapped(lines: Sequence[str], node: ast.stmt, head: str) -> list[str]:
-    last = node.end_lineno or node.lineno
-    body = [f"    {line}" if line else line for line in lines[node.lineno - 1 : last]]
-    return [*lines[: node.lineno - 1], " " * node.col_offset + head, *body, *lines[last:]]
+        if place.joins(loop):
+            continue
+        starts = place.starts[loop.lineno - 1 : loop.end_lineno]
+        deeper = ((at, at, "    ") for at in starts if place.bytes[at : at + 1] != b"\n")
+        text = place.changed(place.put(loop, f"with {place.runs(loop)[0]}.join():"), *deeper)
+        yield "join", text
+        after = copy(place)
+        after.read(text)
+        if len([call for call in after.own_calls(after.tree) if after.joins(call)]) == 1:
+            yield from (("join, behind", found) for _, found in _behind(after))
 
 
 def _agree(place: Place) -> Iterator[Candidate]:
@@ -454,13 +401,13 @@ def _agree(place: Place) -> Iterator[Candidate]:
     loop = place.last(ast.For)
     if loop is None or not isinstance(loop.iter, ast.Call):
         return
-    test = place.tests[-1][0]
+    test = place.tests[-1]
     for name in dict.fromkeys(names_in(loop.iter)):
         values = [read["value"] for read in test["values"] if read["name"] == name]
         if "." in name or name == "rank" or len(set(values)) < 2 or any(type(value) is not int for value in values):
             continue
         if made := place.agree("least", name, "MIN"):
-            yield "agree", place.put(loop, *made, f"{name} = int(least)")
+            yield "agree", place.changed(place.put(loop, *made, f"{name} = int(least)"))
 
 
 def _flag(place: Place) -> Iterator[Candidate]:
@@ -468,9 +415,8 @@ def _flag(place: Place) -> Iterator[Candidate]:
     branch = place.last(ast.If)
     if branch is None or not isinstance(branch.body[-1], (ast.Break, ast.Return, ast.Continue)):
         return
-    tail = place.lines[branch.test.end_lineno - 1][branch.test.end_col_offset :]
     if made := place.agree("flag", f"float({ast.unparse(branch.test)})", "MAX"):
-        yield "flag", place.put(branch, *made, f"if flag.item(){tail}", until=branch.test.end_lineno)
+        yield "flag", place.changed(place.put(branch, *made), (*place.span(branch.test), "flag.item()"))
 
 
 def _same(place: Place) -> Iterator[Candidate]:
@@ -478,39 +424,25 @@ def _same(place: Place) -> Iterator[Candidate]:
     loop = place.last(ast.For)
     if loop is None or not isinstance(loop.iter, ast.Name):
         return
-    line, end = place.lines[loop.lineno - 1], loop.iter.end_col_offset
-    changed = (line[:end] + "[: int(count)]" + line[end:]).strip()
     if made := place.agree("count", f"len({loop.iter.id})", "MIN"):
-        yield "same", place.put(loop, *made, changed, until=loop.lineno)
+        end = place.span(loop.iter)[1]
+        yield "same", place.changed(place.put(loop, *made), (end, end, "[: int(count)]"))
 
 
 def _module(place: Place) -> Iterator[Candidate]:
     """`model.module(...)` where one rank alone evaluates."""
     branch: ast.If | None = place.last(ast.If)
-    if branch is None:
+    if branch is None or any("backward" in ast.unparse(one) for one in branch.body):
         return
-    calls = [
-        one.func
-        for one in ast.walk(branch)
-        if isinstance(one, ast.Call) and dotted(one.func) in place.models and one.lineno in place.sites
-    ]
-    if not calls or any("backward" in ast.unparse(one) for one in branch.body):
-        return
-    lines = list(place.lines)
-    for node in sorted(calls, key=lambda one: (one.lineno, one.col_offset), reverse=True):
-        line = lines[node.lineno - 1]
-        lines[node.lineno - 1] = line[: node.end_col_offset] + ".module" + line[node.end_col_offset :]
-    yield "module", lines
+    calls = [one for one in ast.walk(branch) if isinstance(one, ast.Call) and dotted(one.func) in place.models]
+    ends = [place.span(one.func)[1] for one in calls if one.lineno in place.sites]
+    if ends:
+        yield "module", place.changed(*((end, end, ".module") for end in ends))
 
 
 def _root(place: Place) -> Iterator[Candidate]:
     """Rank 0 as the root for all, where ranks name different ones."""
     for call in ast.walk(place.tree):
-        if not isinstance(call, ast.Call) or call.lineno not in place.sites:
-            continue
-        for keyword in call.keywords:
+        for keyword in call.keywords if isinstance(call, ast.Call) and call.lineno in place.sites else ():
             if keyword.arg in ("src", "dst") and not isinstance(keyword.value, ast.Constant):
-                node = keyword.value
-                line = place.lines[node.lineno - 1]
-                changed = line[: node.col_offset] + "0" + line[node.end_col_offset :]
-                yield "root", [*place.lines[: node.lineno - 1], changed, *place.lines[node.end_lineno :]]
+                yield "root", place.changed((*place.span(keyword.value), "0"))

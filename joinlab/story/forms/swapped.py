@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from typing import NamedTuple
 
 from joinlab.analysis.alignment import Place, departure, place_of
 from joinlab.analysis.matching import Slot
@@ -30,12 +30,11 @@ def find(scene: Scene) -> tuple[Line, ...]:
     most = lanes[-1]
     for group, paths in _paths(scene).items():
         for lane in lanes[:-1]:
-            for what in _WHAT if lane in paths and most in paths else ():
-                place = partial(what, scene)
-                found = departure(*([place(row) for row in paths[rank]] for rank in (lane, most)))
+            for where in (_CALLERS, _LINE) if lane in paths and most in paths else ():
+                mine, theirs = ([step.place[where] for step in paths[rank]] for rank in (lane, most))
+                found = departure(mine, theirs)
                 if found and found.turned and not _comes_too_late(scene, group, found.at):
-                    here = slice(found.at, found.at + found.turned)
-                    return _told(scene, place, paths[lane][here], paths[most][here])
+                    return _told(scene, paths[lane][found.at :], paths[most][found.at :], where)
     return ()
 
 
@@ -50,34 +49,29 @@ def _alike(scene: Scene, slot: Slot) -> bool:
     return one_line or len({row["origin"] for row in rows}) > 1
 
 
-def _paths(scene: Scene) -> dict[str, dict[int, list[CallRow]]]:
-    """The collectives of each lane, by group."""
-    found: dict[str, dict[int, list[CallRow]]] = {}
+class Step(NamedTuple):
+    """A call, and what must be the same of two calls that are one step of the program."""
+
+    row: CallRow
+    place: Place
+
+
+_LINE, _CALLERS = slice(7), slice(None)
+"""A place up to the call's own line, and with the lines that led to it: two branches may call one function."""
+
+
+def _paths(scene: Scene) -> dict[str, dict[int, list[Step]]]:
+    """The collectives of each lane, by group. Gradients have no lines: a backward pass issues them."""
+    found: dict[str, dict[int, list[Step]]] = {}
     for row in scene.folding.matched.rows:
         if row["op"] not in POINT_TO_POINT and row["rank"] in scene.parting.lanes:
-            found.setdefault(row["group"], {}).setdefault(row["rank"], []).append(row)
+            label, site, op, root, *callers = place_of(row, scene.parting.joins)
+            of = None  # gradients of another epoch are no step that was taken in another order
+            if are_gradients([row]):
+                site, callers, of = "", [], None if counts_steps(scene.meta) else row["input"]
+            place = (label, site, op, root, row["dtype"], elements_of(row["shape"]), of, *callers)
+            found.setdefault(row["group"], {}).setdefault(row["rank"], []).append(Step(row, place))
     return found
-
-
-What = Callable[[CallRow], Place]
-"""What must be the same of two calls that are one step of the program."""
-
-
-def _by_callers(scene: Scene, row: CallRow) -> Place:
-    where = place_of(row, scene.parting.joins)
-    lines = () if are_gradients([row]) else where[4:]
-    return (*_by_line(scene, row), *lines)
-
-
-def _by_line(scene: Scene, row: CallRow) -> Place:
-    """The same without the lines that led to the call: two branches may issue it from one function."""
-    label, site, op, root, *_ = place_of(row, scene.parting.joins)
-    mean = are_gradients([row])  # those of another epoch are no step that was taken in another order
-    of = row["input"] if mean and not counts_steps(scene.meta) else None
-    return label, "" if mean else site, op, root, row["dtype"], elements_of(row["shape"]), of
-
-
-_WHAT = (_by_callers, _by_line)
 
 
 def _comes_too_late(scene: Scene, group: str, at: int) -> bool:
@@ -86,10 +80,10 @@ def _comes_too_late(scene: Scene, group: str, at: int) -> bool:
     return parting.clash is not None and (parting.slot.pair or parting.slot.group != group or at > parting.place)
 
 
-def _told(scene: Scene, what: What, mine: Sequence[CallRow], theirs: Sequence[CallRow]) -> tuple[Line, ...]:
-    first, other = mine[0], theirs[0]
-    second = next(row for row in mine if what(row) == what(other))
-    fourth = next(row for row in theirs if what(row) == what(first))
+def _told(scene: Scene, mine: Sequence[Step], theirs: Sequence[Step], where: slice) -> tuple[Line, ...]:
+    first, other = mine[0].row, theirs[0].row
+    second = next(step.row for step in mine if step.place[where] == theirs[0].place[where])
+    fourth = next(step.row for step in theirs if step.place[where] == mine[0].place[where])
     rows = (first, second, other, fourth)
     both = scene.sides(((first["rank"],), (other["rank"],)))
     facts: dict[str, object] = {"sides": [both[0], both[0], both[1], both[1]]}
