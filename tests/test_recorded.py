@@ -1,6 +1,6 @@
 """The emulations that ship with the package are what the emulator says, and are shown while torch is loaded.
 
-After a change that is meant: python -m tests.test_recorded writes them anew (a minute).
+After a change that is meant: python -m tests.test_recorded writes them anew, with the fixes tried (ten minutes).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def emulated(case: int, inputs: tuple[int, int], backend: str, era: str) -> Time
 
 
 def without_versions(timeline: Timeline) -> dict[str, object]:
-    return {**timeline.meta, "versions": None}
+    return {**timeline.meta, "versions": None, "parting": None, "fixes": None}
 
 
 def unquoted(output: tuple[str, ...]) -> list[list[str]]:
@@ -51,6 +51,13 @@ def test_a_sample_of_what_ships_is_what_the_emulator_says(case, backend, era):
         assert (found.ends, found.returns) == (fresh.ends, fresh.returns)
         assert unquoted(found.output) == unquoted(fresh.output)
         assert without_versions(found) == without_versions(fresh)
+
+
+@pytest.mark.parametrize(("backend", "era"), recorded.FILES)
+@pytest.mark.parametrize("case", cases.CASES)
+def test_what_ships_tells_the_story_of_a_live_kernel_and_its_fix(case, backend, era):
+    fresh, found = emulated(case, (2, 3), backend, era), recorded.recorded(case, (2, 3), backend, era)
+    assert not found.again and str(joinlab.diagnose(found)) == str(joinlab.diagnose(fresh))
 
 
 def test_every_position_of_the_cases_ships_and_no_other():
@@ -142,4 +149,6 @@ def test_what_was_not_recorded_is_covered_until_torch_is_there(options):
 if __name__ == "__main__":
     for (backend, era), name in recorded.FILES.items():
         runs = [emulated(case, inputs, backend, era) for case in cases.CASES for inputs in COUNTS]
+        for run in runs:
+            joinlab.diagnose(run)
         (FOLDER / f"{name}.xz").write_bytes(recorded.packed(titles(), runs))

@@ -41,7 +41,7 @@ def _run(options: argparse.Namespace) -> int:
         for number, case in chosen.items():
             with screen.status(f"case {number}, inputs {n} and {n + 1}"):
                 here = launch(case.program, inputs=(n, n + 1), backend=options.backend, on_output=None, progress=False)
-                before, today = (_modelled(number, n, era, bool(options.html)) for era in ("1.9", "today"))
+                before, today = (_modelled(number, n, era) for era in ("1.9", "today"))
             tables[n][number] = report.CaseRuns(case, before, today, here)
         screen.print(report.cases_report(tables[n], n))
     screen.print(report.cases_notes(tables))
@@ -54,14 +54,14 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _modelled(number: int, n: int, era: str, fixable: bool) -> Timeline:
-    """The case on the NCCL of an era: one that ships with the package, unless fixes of it are to be tried."""
+def _modelled(number: int, n: int, era: str) -> Timeline:
+    """The case on the NCCL of an era, with its fix where it ships with the package."""
     from joinlab.cases import CASES
     from joinlab.emulator.emulate import emulate
     from joinlab.emulator.recorded import recorded
 
-    shipped = None if fixable else recorded(number, (n, n + 1), "nccl", era)
-    return shipped if shipped is not None else emulate(CASES[number].program, (n, n + 1), era=era)
+    shipped = recorded(number, (n, n + 1), "nccl", era)
+    return shipped or emulate(CASES[number].program, (n, n + 1), era=era)
 
 
 def write_page(tables: Mapping[int, Mapping[int, CaseRuns]], path: Path) -> None:

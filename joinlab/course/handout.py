@@ -17,7 +17,6 @@ from joinlab.cases import CASES
 from joinlab.emulator.emulate import ERAS, emulate
 from joinlab.emulator.recorded import recorded
 from joinlab.picture.page import Position, write_sliders
-from joinlab.story.judge import diagnose
 from joinlab.timeline import Timeline
 
 MOST = 8
@@ -41,21 +40,15 @@ def write_handout(path: str | os.PathLike[str], most: int = MOST, progress: bool
     """
     start = Position(_name(4), BARRIERS["1.9"], (min(5, most), min(6, most)))
     count = len(CASES) * len(ERAS) * (most + 1) ** 2
-    runs = tqdm(_runs(most, start), "positions", count, disable=not progress, leave=False)
+    runs = tqdm(_runs(most), "positions", count, disable=not progress, leave=False)
     return write_sliders("Six training loops with uneven inputs, on a modelled NCCL", runs, start, path)
 
 
-def _runs(most: int, start: Position) -> Iterator[tuple[Position, Timeline]]:
+def _runs(most: int) -> Iterator[tuple[Position, Timeline]]:
     for (number, case), (era, barrier) in product(CASES.items(), BARRIERS.items()):
         for inputs in product(range(most + 1), repeat=2):
-            at = Position(_name(number), barrier, inputs)
-            first = (barrier, inputs) == (start.setting, start.inputs)  # it is printed, with its fix
-            run = None if first else recorded(number, inputs, "nccl", era)
-            if run is None:
-                run = emulate(case.program, inputs, era=era)
-            if first:
-                diagnose(run)
-            yield at, run
+            run = recorded(number, inputs, "nccl", era) or emulate(case.program, inputs, era=era)
+            yield Position(_name(number), barrier, inputs), run
 
 
 def _name(number: int) -> str:

@@ -1,8 +1,8 @@
 """Emulations of the cases that ship with the package: every pair of 0 to 8 inputs, on each modelled fabric.
 
-torch and what DDP needs take 3 to 8 s to import; until then, what is here is what an emulation would say. A file per
-fabric holds 486 Timelines as lines of JSON, compressed together to 30 to 45 kB. `tests/test_recorded.py` keeps them
-equal to the emulator's, and `python -m tests.test_recorded` writes them anew.
+torch and what DDP needs take 3 to 8 s to import; what is here is what an emulation would say, and holds the fix of each
+run that went wrong, tried. A file per fabric holds 486 Timelines as lines of JSON, compressed together to 34 to 48 kB.
+`tests/test_recorded.py` keeps them equal to the emulator's, and `python -m tests.test_recorded` writes them anew.
 """
 
 from __future__ import annotations
