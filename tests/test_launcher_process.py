@@ -166,11 +166,11 @@ def test_thirty_mixed_launches_leave_nothing_behind() -> None:
 
 
 @pytest.mark.slow
-def test_no_false_verdict_in_thirty_runs_on_a_loaded_machine() -> None:
+def test_no_false_verdict_in_ten_runs_on_a_loaded_machine() -> None:
     """Cases 1 and 6 finish, however slowly: two processes beside them keep both cores busy."""
     burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 2)]
     try:
-        for i in range(30):  # the drills have more
+        for i in range(10):  # the drills have more
             timeline = joinlab.launch((cases.case_1, cases.case_6)[i % 2], (2, 3), backend="gloo", on_output=None)
             assert [str(end) for end in timeline.ends] == ["finished", "finished"], json.dumps(dict(timeline.meta))
     finally:

@@ -62,6 +62,7 @@ def apart(function: Callable[..., Any], *arguments: Any, name: str, seconds: flo
         "path": [str(entry) for entry in sys.path],
         "cwd": current_folder(),
         "cells": texts_of_cells(call),
+        "seconds": SECONDS,
     }
     with HeldInterrupts():
         said = _hear(_sent(request), seconds)
@@ -149,7 +150,7 @@ def answer(link: socket.socket) -> None:
             os.chdir(request["cwd"])
             know_cells(request["cells"])
             returned = threading.Event()
-            watch = threading.Thread(target=_watch, args=(link.fileno(), returned), daemon=True)
+            watch = threading.Thread(target=_watch, args=(link.fileno(), returned, request["seconds"]), daemon=True)
             watch.start()
             function, arguments = cloudpickle.loads(base64.b64decode(request["call"]))
             result = json.dumps(function(*arguments))
@@ -159,8 +160,8 @@ def answer(link: socket.socket) -> None:
             link.sendall(result.encode() + END)
 
 
-def _watch(fd: int, returned: threading.Event) -> None:
+def _watch(fd: int, returned: threading.Event, seconds: float) -> None:
     """Set the alarm anew as long as Python lets this thread run."""
     while not returned.is_set():
-        faulthandler.dump_traceback_later(SECONDS, exit=True, file=fd)
-        returned.wait(SECONDS / 10)
+        faulthandler.dump_traceback_later(seconds, exit=True, file=fd)
+        returned.wait(seconds / 10)
