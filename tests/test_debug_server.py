@@ -83,6 +83,7 @@ def hung(tmp_path_factory: pytest.TempPathFactory, port: int) -> Iterator[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.browser
 def test_a_job_that_hangs_says_so_in_its_tab(hung: str) -> None:
     with urllib.request.urlopen(hung, timeout=60) as answer:
         assert '<a href="/joinlab">joinlab</a>' in answer.read().decode()

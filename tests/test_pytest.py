@@ -85,7 +85,7 @@ def test_a_number_of_ranks_or_their_inputs_must_be_given() -> None:
 
 def test_the_fixture_is_there_once_asked_for_and_loads_no_torch(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("import sys\n\ndef test(ranks):\n    assert 'torch' not in sys.modules\n")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:nbmake", "test_it.py"]
     without, asked = (
         subprocess.run([*command, *more], cwd=tmp_path, capture_output=True, text=True)
         for more in ((), ("-p", "joinlab.pytest"))
