@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from joinlab.backend.calls import setting_of
 from joinlab.recorder.events import CHUNK, EventLog, LogTail, values_text
-from joinlab.recorder.rank_log import RankLog, about_groups
+from joinlab.recorder.rank_log import RankLog, about_ranks
 from joinlab.timeline import Ending, EndKind
 
 
@@ -149,7 +149,7 @@ def test_what_a_stream_waits_for_is_told_of_calls_that_never_completed() -> None
     logs = [
         read("".join(json.dumps(one) + "\n" for one in [*events, *more]).encode()) for more in ([], [{"e": "streams"}])
     ]
-    assert [about_groups([log], "nccl")["stream_waits"] for log in logs] == [
+    assert [about_ranks([log], "nccl")["stream_waits"] for log in logs] == [
         [[1, "0", 1, "0", 2], [1, "0", 2, "0", 3]],
         [],
     ]

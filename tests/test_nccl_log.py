@@ -10,7 +10,7 @@ import pytest
 
 from joinlab.backend.calls import by_group, setting_of
 from joinlab.recorder.nccl_log import NcclLog, rings_in
-from joinlab.recorder.rank_log import RankLog, about_groups
+from joinlab.recorder.rank_log import RankLog, about_ranks
 
 # Lines that others published: pytorch/pytorch#75658, and NVIDIA/nccl#514, whose NCCL cut long lines.
 LOG = b"""\
@@ -73,7 +73,7 @@ def test_what_the_records_tell_reaches_the_rule():
     logs = [events(4, ring, old, coalesced=[]), events(5, old, coalesced=[]), events(6, old, coalesced=[])]
 
     def told(**more):
-        return by_group([], {"0": (4, 5, 6)}, setting_of({**about_groups(logs, "nccl"), **more}))["0"]
+        return by_group([], {"0": (4, 5, 6)}, setting_of({**about_ranks(logs, "nccl"), **more}))["0"]
 
     group = told(versions={"nccl": "2.29.7"})
     assert (group.ring, group.version, group.apart, group.eager) == ((4, 6, 5), (2, 29, 7), True, False)

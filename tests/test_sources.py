@@ -16,7 +16,7 @@ import joinlab
 from joinlab.analysis.source import SourceTexts
 from joinlab.cli.report import run_report
 from joinlab.program.sources import MAX_TEXT, MAX_TEXTS, PIECE, other_functions, source_at, source_of
-from joinlab.recorder.rank_log import RankLog, functions_of
+from joinlab.recorder.rank_log import RankLog, about_calls
 from joinlab.timeline import Ending, Timeline
 
 HELPERS = """\
@@ -252,7 +252,7 @@ def test_a_record_tells_its_texts_and_a_damaged_one_is_left_out() -> None:
     log = RankLog(0)
     log.feed(b'{"e":"text","f":"a.py","n":3,"x":"def f():\\n"}\n{"e":"text","f":"a.py","n":3,"x":"other"}\n')
     log.feed(b'{"e":"text","f":"a.py","n":"3","x":"def g():\\n"}\n{"e":"text","f":"a.py","n":9}\n')
-    assert functions_of([log]) == [{"file": "a.py", "first_line": 3, "text": "def f():\n"}]
+    assert about_calls([log])["functions"] == [{"file": "a.py", "first_line": 3, "text": "def f():\n"}]
     assert log.damaged == 2
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import torch
 from torch._C._distributed_c10d import _unregister_all_process_groups
 from torch.distributed import distributed_c10d as c10d
 
-from joinlab._version import __version__
 from joinlab.backend.clock import EXIT_NS
 from joinlab.backend.model import EmulatedCall, Fabric, Knobs, Rank
 from joinlab.emulator.group import EmulatedGroup
@@ -25,7 +22,7 @@ from joinlab.errors import LaunchError, LaunchInterrupted
 from joinlab.gloo.fabric import GlooFabric
 from joinlab.nccl.fabric import NcclFabric, watchdog_text
 from joinlab.ops import CallRow, group_names
-from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text
+from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text, versions
 from joinlab.program.program import Inputs, Program, call_program, program_name
 from joinlab.program.replicas import differing_replicas, mixed_gradients
 from joinlab.program.sources import other_functions, source_of
@@ -384,12 +381,7 @@ class Emulation:
             "seeds": list(self.seeds),
             "emulation": emulation,
             "groups": {name: list(ranks) for name, ranks in self._ranks_of.items()},
-            "versions": {
-                "joinlab": __version__,
-                "python": ".".join(map(str, sys.version_info[:3])),
-                "torch": str(torch.__version__),
-                "nccl": None,
-            },
+            "versions": versions(),
             "clock": {"domain": "virtual"},
         }
         steps = settle_steps([host.progress for host in self.hosts])

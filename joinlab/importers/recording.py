@@ -17,12 +17,10 @@ from joinlab.backend.calls import Setting, setting_of
 from joinlab.errors import TimelineFileError
 from joinlab.importers.clocks import Offset, offsets
 from joinlab.ops import POINT_TO_POINT, CallRow, SpanRow
-from joinlab.program.replicas import mixed_gradients
-from joinlab.program.steps import BY_BACKWARD, settle_steps
 from joinlab.proof import Wait, prove
 from joinlab.recorder.bounded_log import parse_segment_name
 from joinlab.recorder.events import LogTail
-from joinlab.recorder.rank_log import MOST_RANKS, RankLog, about_groups, functions_of
+from joinlab.recorder.rank_log import MOST_RANKS, RankLog, about_calls, about_ranks
 from joinlab.recorder.ways import keep_ways
 from joinlab.timeline import RUNNING, Clock, Ending, EndKind, Meta, Process, Timeline, timeline_from_rows
 
@@ -174,11 +172,11 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
     size = max(world, max(logs) + 1, *(rank + 1 for ranks in groups.values() for rank in ranks))
     groups = groups or {"0": list(range(size))}
     backend = next((group["backend"] for log in logs.values() for group in log.groups.values()), "unknown")
-    about = about_groups(logs.values(), backend)
+    about = about_ranks(logs.values(), backend)
+    of_calls = about_calls(logs.values())  # before rows are copied: it may take their steps back
     missing = sorted(set(range(size)) - set(logs))
     if missing:
         problems.append(f"there is no record of {ranks_text(missing)}: what they did is unknown")
-    by_step = settle_steps(logs.values())
     calls, skipped = _kept_calls(logs, problems)
     host_of = {rank: str(log.begin.get("host", "?")) for rank, log in logs.items()}
     shifts = _shifts(logs, calls, host_of, groups, problems)
@@ -212,10 +210,6 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
         "transport": transport,
         "world_size": size,
         "groups": groups,
-        "group_names": about["group_names"],
-        "group_backends": about["group_backends"],
-        "eager_groups": about["eager_groups"],
-        "versions": {name: first.begin.get(name) for name in ("joinlab", "python", "torch", "nccl")},
         "clock": clock,
         "processes": {
             rank: Process(
@@ -227,18 +221,9 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
         "missing_ranks": missing,
         "problems": problems,
     }
-    if any(about["stream_waits"]):
-        meta["stream_waits"] = about["stream_waits"]
-    if "nccl" in about:
-        meta["nccl"] = about["nccl"]
+    meta.update({**about, **of_calls})  # type: ignore[typeddict-item]
     if stood := {rank: log.stood for rank, log in logs.items() if log.stood}:
         meta["stood"] = stood
-    if functions := functions_of(logs.values()):
-        meta["functions"] = functions
-    if by_step:
-        meta["input_column"] = BY_BACKWARD
-    if mixed := mixed_gradients(log.gradients for log in logs.values()):
-        meta["mixed"] = mixed
     ends = _ends(logs, size, calls, groups, backend, setting_of(meta))
     printed = [str((logs[rank].raised or {}).get("tb") or "") if rank in logs else "" for rank in range(size)]
     timeline = timeline_from_rows(

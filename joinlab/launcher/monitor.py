@@ -15,7 +15,6 @@ import json
 import os
 import select
 import socket
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,7 +24,6 @@ from typing import Any
 
 import psutil
 
-from joinlab._version import __version__
 from joinlab.backend.calls import setting_of
 from joinlab.errors import LaunchError, LaunchInterrupted, ProgramError
 from joinlab.interrupts import take_interrupt
@@ -33,11 +31,9 @@ from joinlab.launcher.forkclient import ForkServer
 from joinlab.launcher.rank_ends import ended
 from joinlab.launcher.run_files import RunFiles
 from joinlab.launcher.terminal import Bar, Listener, Told
-from joinlab.program.replicas import mixed_gradients
-from joinlab.program.steps import BY_BACKWARD, settle_steps
 from joinlab.proof import Wait, prove
 from joinlab.recorder.events import now
-from joinlab.recorder.rank_log import about_groups, functions_of
+from joinlab.recorder.rank_log import about_calls, about_ranks
 from joinlab.recorder.ways import keep_ways
 from joinlab.timeline import Ending, EndKind, Meta, Timeline, timeline_from_rows
 
@@ -223,7 +219,7 @@ class Watch:
                 return
             waits += [Wait(log.rank, calls) for calls in standing]
         calls = [call for log in self.logs for call in log.calls.values()]
-        meta = {**self.meta, **about_groups(self.logs, self.meta["backend"]), "versions": self._versions()}
+        meta = {**self.meta, **about_ranks(self.logs, self.meta["backend"])}
         if prove(calls, self._groups(), self.meta["backend"], waits, gone, setting_of(meta)) is not None:
             self._judge(EndKind.HUNG, "the matching rule proves a hang", proven=True)
 
@@ -256,17 +252,11 @@ class Watch:
         begin = next((log.begin for log in self.logs if log.begin), {})
         meta: Meta = {
             **self.meta,
-            **about_groups(self.logs, self.meta["backend"]),
+            **about_ranks(self.logs, self.meta["backend"]),
             "groups": self._groups() or {"0": list(range(len(self.counts)))},
-            "versions": self._versions(),
             "clock": {"domain": "monotonic", "origin_ns": self.origin_ns, "hosts": {begin.get("host", "?"): 0}},
         }
-        if functions := functions_of(self.logs, meta.get("source")):
-            meta["functions"] = functions
-        if settle_steps(self.logs):
-            meta["input_column"] = BY_BACKWARD
-        if mixed := mixed_gradients(log.gradients for log in self.logs):
-            meta["mixed"] = mixed
+        meta.update(about_calls(self.logs, meta.get("source")))  # type: ignore[typeddict-item]
         timeline = timeline_from_rows(
             calls=[call for log in self.logs for call in log.calls.values()],
             spans=[span for log in self.logs for span in log.spans.values()],
@@ -276,15 +266,6 @@ class Watch:
             output=[output.text() for output in self.files.output],
         )
         return keep_ways(timeline, {log.rank: log.way for log in self.logs})
-
-    def _versions(self) -> dict[str, str | None]:
-        begin = next((log.begin for log in self.logs if log.begin), {})
-        return {
-            "joinlab": __version__,
-            "python": ".".join(map(str, sys.version_info[:3])),
-            "torch": begin.get("torch"),
-            "nccl": begin.get("nccl"),
-        }
 
     def _ended(self, rank: int) -> Ending:
         cut_short = self.cut_short if rank in self.late else ""

@@ -28,7 +28,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from joinlab.launcher import descendants
-from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text
+from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text, versions
 from joinlab.program.plain_data import encode
 from joinlab.program.process_group import begin
 from joinlab.program.program import Inputs, as_torchrun, call_program
@@ -63,7 +63,7 @@ def run_rank(request: Mapping[str, Any], rank: int, trouble: int) -> NoReturn:
             recorder = Recorder(log, rank)
             if request["backend"] == "nccl":
                 recorder.nccl_log = NcclLog(folder, rank)
-            install(recorder, {"torch": str(torch.__version__), "nccl": request["nccl"]})
+            install(recorder, versions(request["nccl"]))
         except Exception as error:
             complain("could not be set up", error)
         else:

@@ -1,15 +1,23 @@
-"""What is left of a rank's run when it ends: what its program returned, as plain data, and the traceback it raised."""
+"""What is told of a rank's run: what it ran with, what its program returned, as plain data, and what it raised."""
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+from joinlab._version import __version__
 from joinlab.program.labels import is_ours
 from joinlab.program.plain_data import Repr
+
+
+def versions(nccl: str | None = None) -> dict[str, str | None]:
+    """What this process runs with, as meta["versions"] has it."""
+    python = ".".join(map(str, sys.version_info[:3]))
+    return {"joinlab": __version__, "python": python, "torch": str(torch.__version__), "nccl": nccl}
 
 
 def to_plain(value: Any) -> Any:

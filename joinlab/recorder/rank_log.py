@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NotRequired, TypedDict, TypeGuard
 
 from joinlab.ops import LONG_VALUES, AboutNccl, CallRow, Op, Source, SpanRow, Stood, encode_values, group_names
+from joinlab.program.replicas import mixed_gradients
 from joinlab.program.sources import other_functions
-from joinlab.program.steps import is_made_by_join
+from joinlab.program.steps import BY_BACKWARD, is_made_by_join, settle_steps
 from joinlab.program.ways import Step
 from joinlab.recorder.ways import MOST_KEPT, take_step
 
@@ -250,7 +251,7 @@ class RankLog:
             self.numbered.append(row)
 
     def stream_waits(self) -> list[list[int | str]]:
-        """See `AboutGroups`: of this rank, if all its calls are issued and waited for on one stream."""
+        """See `AboutRanks`: of this rank, if all its calls are issued and waited for on one stream."""
         found: list[list[int | str]] = []
         for id, first in self.streamed.items() if self.one_stream else ():
             call = self.calls.get(id)
@@ -260,13 +261,14 @@ class RankLog:
         return found
 
 
-class AboutGroups(TypedDict):
-    """What a Timeline's meta says of its groups beside their ranks.
+class AboutRanks(TypedDict):
+    """What a Timeline's meta says of recorded ranks: what they ran with, and their groups.
 
     stream_waits  rank, group and seq of each call that never completed though the rank's stream was made to wait for
                   it, on NCCL, and group and seq of the first call that the rank issued then
     """
 
+    versions: dict[str, str | None]
     group_names: dict[str, str]
     group_backends: dict[str, str]
     eager_groups: list[str]
@@ -274,11 +276,13 @@ class AboutGroups(TypedDict):
     nccl: NotRequired[AboutNccl]
 
 
-def about_groups(logs: Collection[RankLog], backend: str) -> AboutGroups:
-    """The groups of these logs, of a run on `backend`: what to call them, other backends, eager ones, their streams."""
+def about_ranks(logs: Collection[RankLog], backend: str) -> AboutRanks:
+    """Of a run on `backend`: the versions, what to call the groups, other backends, eager groups, their streams."""
+    begin: Mapping[str, Any] = next((log.begin for log in logs if log.begin), {})
     groups = {name: group for log in logs for name, group in log.groups.items()}
     ranks, said = ({name: group[field] for name, group in groups.items()} for field in ("ranks", "desc"))
-    about: AboutGroups = {
+    about: AboutRanks = {
+        "versions": {name: begin.get(name) for name in ("joinlab", "python", "torch", "nccl")},
         "group_names": group_names(ranks, said),
         "group_backends": {name: group["backend"] for name, group in groups.items() if group["backend"] != backend},
         "eager_groups": [name for name, group in groups.items() if group["eager"]],
@@ -299,9 +303,14 @@ def _about_nccl(logs: Collection[RankLog]) -> AboutNccl:
     return about
 
 
-def functions_of(logs: Iterable[RankLog], program: Source | None = None) -> list[Source]:
-    """The functions that calls of these ranks came from, see `other_functions`."""
-    return other_functions(program, (text for log in logs for text in log.texts.values()))
+def about_calls(logs: Collection[RankLog], program: Source | None = None) -> dict[str, Any]:
+    """What it says of their calls: functions they came from besides the program, counted steps, mixed gradients."""
+    about = {
+        "functions": other_functions(program, (text for log in logs for text in log.texts.values())),
+        "input_column": BY_BACKWARD if settle_steps(logs) else None,
+        "mixed": mixed_gradients(log.gradients for log in logs),
+    }
+    return {name: value for name, value in about.items() if value}
 
 
 def _checked(event: dict[str, Any]) -> dict[str, Any]:

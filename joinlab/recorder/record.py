@@ -19,7 +19,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from joinlab._version import __version__
 from joinlab.recorder.bounded_log import BoundedLog, segment_name
 from joinlab.recorder.events import EventLog
 from joinlab.recorder.standstill import STILL_S
@@ -191,12 +190,11 @@ def _about() -> dict[str, Any]:
     import psutil
     import torch
 
+    from joinlab.program.outcome import versions
+
     nccl = torch.cuda.nccl.version() if torch.distributed.is_nccl_available() else None  # type: ignore[no-untyped-call]
     return {
-        "joinlab": __version__,
-        "python": ".".join(map(str, sys.version_info[:3])),
-        "torch": str(torch.__version__),
-        "nccl": ".".join(map(str, nccl)) if nccl else None,
+        **versions(".".join(map(str, nccl)) if nccl else None),
         "command": sys.argv,
         "world": _number(SIZE_NAMES),
         "job": [os.environ.get(name) for name in JOB_NAMES],
