@@ -95,24 +95,6 @@ def test_on_gloo_each_case_is_as_documented_and_as_emulated(case: int, n: int) -
             assert recorded_labels(timeline, rank) == expected[: GLOO_STOPS.get((case, n), (99, 99))[rank]]
 
 
-def test_the_active_rank_marks_the_input_of_each_documented_row() -> None:
-    timeline = run(cases.case_1, (2, 3))
-    inputs = timeline.calls.filter(pl.col("rank") == 1, ~pl.col("origin").str.contains("construction|rebuild"))["input"]
-    assert inputs.to_list() == [0, 0, 0, 1, 1, 1, 2, 2, 2, None, None, None]
-
-
-def test_values_say_what_the_ranks_told_each_other() -> None:
-    timeline = run(cases.case_1, (1, 2))
-    calls = timeline.calls.filter(pl.col("rank") == 0)
-
-    def value(origin: str) -> list[tuple[str, str]]:
-        return calls.filter(pl.col("origin") == origin).select("value_in", "value_out").rows()
-
-    assert value("all-reduce (DDP forward() 1)") == [("[[1.0]]", "[[2.0]]")]
-    assert value("all-reduce (join() _get_num_nonjoined_procs())") == [("[[0.0]]", "[[1.0]]"), ("[[0.0]]", "[[0.0]]")]
-    assert value("all-reduce (_find_common_rank())") == [("[[-1]]", "[[1]]")]
-
-
 # ------------------------------------------------------------------------------------------ programs
 
 

@@ -23,7 +23,7 @@ ESSAY = (Path(site.__file__).parent / "essay.md").read_text("utf-8")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The essay with its figures, and one symptom."""
+    """The essay with its figures, and one symptom: 10 s, so all its tests run beside the browser's."""
     root = tmp_path_factory.mktemp("site")
     for name in ("figures", "symptoms"):
         (root / name).mkdir()
@@ -40,6 +40,7 @@ def words(page: str) -> int:
     return len(re.sub(r"<[^>]*>", " ", body).split())
 
 
+@pytest.mark.browser
 def test_the_story_is_short_and_has_eight_figures(folder: Path) -> None:
     page = (folder / "index.html").read_text("utf-8")
     assert words(page) <= 2500
@@ -53,6 +54,7 @@ def test_the_loop_to_copy_is_on_it_whole() -> None:
     assert lines[-1] == "dist.barrier()"
 
 
+@pytest.mark.browser
 @pytest.mark.parametrize("name", re.findall(r"^:::ask (\w+)", ESSAY, re.MULTILINE))
 def test_every_question_has_one_right_choice_and_an_answer(folder: Path, name: str) -> None:
     page = (folder / "index.html").read_text("utf-8")
@@ -62,12 +64,14 @@ def test_every_question_has_one_right_choice_and_an_answer(folder: Path, name: s
     assert 'class="answer" aria-live="polite" hidden' in form[0]
 
 
+@pytest.mark.browser
 def test_links_lead_to_pages_that_are_there(folder: Path) -> None:
     for page in (folder / "index.html", folder / "paste.html", folder / "symptoms" / "early_stopping.html"):
         for link in re.findall(r'(?:href|src)="([^"#:]+)', page.read_text("utf-8")):
             assert (page.parent / link).is_file(), link
 
 
+@pytest.mark.browser
 def test_a_symptom_says_cause_cure_and_that_it_was_tried(folder: Path) -> None:
     page = (folder / "symptoms" / "early_stopping.html").read_text("utf-8")
     assert "Tried: all ranks finish" in page
