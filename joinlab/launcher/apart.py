@@ -21,7 +21,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -29,6 +28,7 @@ import cloudpickle
 from joinlab.interrupts import LOOK_S, HeldInterrupts, take_interrupt
 from joinlab.launcher import descendants
 from joinlab.launcher.forkclient import CALLS, TAKE_S, ForkServer, pickled
+from joinlab.program.labels import kind_of
 from joinlab.program.program import current_folder
 from joinlab.program.sources import know_cells, texts_of_cells
 
@@ -121,18 +121,13 @@ def _hear(link: socket.socket, seconds: float) -> str:
 def _why(said: str, seconds: float) -> str:
     """Why there is no result: what faulthandler said, in a sentence."""
     frames = re.findall(r'File "(.*)", line (\d+) in ', said)
-    own = [(file, int(line)) for file, line in frames if not _is_library(file)]
+    own = [(file, int(line)) for file, line in frames if kind_of(file) == "program"]
     place = f', at "{linecache.getline(*own[0]).strip()}"' if own else ""
     if said.startswith("Timeout"):
         return f"it computes for more than {SECONDS} s in one call that nothing interrupts{place}."
     if fatal := re.match(r"Fatal Python error: (.*)", said):
         return f"it crashes Python ({fatal[1]}){place}."
     return f"it ended its process, or did not return within {seconds:.0f} s."
-
-
-def _is_library(file: str) -> bool:
-    roots = (Path(__file__).parents[1], Path(os.__file__).parent, Path(sys.prefix))
-    return file.startswith("<frozen") or any(Path(file).is_relative_to(root) for root in roots)
 
 
 # ---- in the other process
