@@ -64,6 +64,13 @@ def test_a_state_that_differs_at_the_end_is_told_without_a_step():
     assert (found["name"], found["what"], found["steps"]) == ("weight", "state", {})
 
 
+@pytest.mark.parametrize(("make", "what"), [(momentum, "state"), (sgd, None)])
+def test_launched_replicas_are_compared_where_ranks_return(make, what):
+    timeline = joinlab.launch(partial(train, make=make), (2, 4), "gloo", progress=False, on_output=None)
+    replica = timeline.meta.get("replicas")
+    assert (replica and (replica["what"], replica["name"], replica["steps"])) == (what and (what, "weight", {}))
+
+
 @pytest.mark.parametrize(("make", "inputs"), [(sgd, (2, 4)), (adam, (3, 3)), (zero, (3, 3))])
 def test_replicas_that_are_alike_are_not_told(make, inputs):
     assert replica(partial(train, make=make) if make is not zero else with_zero, inputs) is None

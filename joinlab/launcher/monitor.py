@@ -31,6 +31,7 @@ from joinlab.launcher.forkclient import ForkServer
 from joinlab.launcher.rank_ends import ended
 from joinlab.launcher.run_files import RunFiles
 from joinlab.launcher.terminal import Bar, Listener, Told
+from joinlab.program.replicas import Mark, differing_replicas
 from joinlab.proof import Wait, prove
 from joinlab.recorder.events import now
 from joinlab.recorder.rank_log import about_calls, about_ranks
@@ -257,8 +258,14 @@ class Watch:
             "clock": {"domain": "monotonic", "origin_ns": self.origin_ns, "hosts": {begin.get("host", "?"): 0}},
         }
         meta.update(about_calls(self.logs, meta.get("source")))  # type: ignore[typeddict-item]
+        calls = [call for log in self.logs for call in log.calls.values()]
+        marks = {
+            log.rank: [Mark(0, None, {tuple(name): at for *name, at in log.held})] for log in self.logs if log.held
+        }
+        if differs := differing_replicas(marks, calls, meta["groups"]):
+            meta["replicas"] = differs
         timeline = timeline_from_rows(
-            calls=[call for log in self.logs for call in log.calls.values()],
+            calls=calls,
             spans=[span for log in self.logs for span in log.spans.values()],
             ends=[self.verdict.get(log.rank) or self._ended(log.rank) for log in self.logs],
             meta=meta,

@@ -26,12 +26,14 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from joinlab.launcher import descendants
 from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text, versions
 from joinlab.program.plain_data import encode
 from joinlab.program.process_group import begin
 from joinlab.program.program import Inputs, as_torchrun, call_program
+from joinlab.program.replicas import Replicas
 from joinlab.program.sources import know_cells
 from joinlab.recorder.events import PROGRAM, EventLog, log_name, output_name, return_name
 from joinlab.recorder.install import install
@@ -61,15 +63,17 @@ def run_rank(request: Mapping[str, Any], rank: int, trouble: int) -> NoReturn:
             _own_process(folder, rank, request)
             log = EventLog(folder / log_name(rank), lambda error: complain("could not go on recording", error))
             recorder = Recorder(log, rank)
+            recorder.models = replicas = Replicas(lambda: recorder.issued, at_end=True)
             if request["backend"] == "nccl":
                 recorder.nccl_log = NcclLog(folder, rank)
             install(recorder, versions(request["nccl"]))
+            register_optimizer_step_post_hook(lambda optimizer, *_: replicas.stepped(optimizer))
         except Exception as error:
             complain("could not be set up", error)
         else:
             program = _load(recorder, folder)
             if program is not None:
-                code = _run(recorder, program, rank, request)
+                code = _run(recorder, replicas, program, rank, request)
     except BaseException as error:
         complain("could not be ended", error)
     finally:
@@ -130,7 +134,7 @@ def _load(recorder: Recorder, folder: Path) -> Any:
         return None
 
 
-def _run(recorder: Recorder, program: Any, rank: int, request: Mapping[str, Any]) -> int:
+def _run(recorder: Recorder, replicas: Replicas, program: Any, rank: int, request: Mapping[str, Any]) -> int:
     connected = False
     try:
         _seed(request["seeds"][rank])
@@ -159,7 +163,9 @@ def _run(recorder: Recorder, program: Any, rank: int, request: Mapping[str, Any]
             kept.unlink(missing_ok=True)
             print(f"joinlab: what rank {rank} returned could not be kept: {error}", file=sys.stderr, flush=True)
     _flush()
-    recorder.log.write({"e": "return"})
+    replicas.ended()
+    held = [[*name, value] for mark in replicas.marks for name, value in mark.held.items()]
+    recorder.log.write({"e": "return", "held": held})
     atexit._run_exitfuncs()
     return 0
 

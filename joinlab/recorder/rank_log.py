@@ -74,6 +74,8 @@ class RankLog:
     """How many events it wrote; to say where it stands is no move."""
     gradients: list[tuple[CallRow, int]] = field(default_factory=list)
     """Calls that averaged gradients, with the number of the model, where a group has several."""
+    held: Any = None
+    """Once its program has returned: names and checksums of what DDP's replicas hold, see Mark."""
     way: deque[Step] = field(default_factory=lambda: deque(maxlen=MOST_KEPT))
     """The program's lines that it ran, where they were followed."""
     _stacks: dict[int, tuple[list[str], str | None, bool]] = field(default_factory=dict)
@@ -227,7 +229,7 @@ class RankLog:
             case "stacks":
                 self.stood = [{"thread": one["n"], "frames": one["f"]} for one in event["th"]]
             case "return":
-                self.returned = True
+                self.returned, self.held = True, event.get("held")
             case "raise":
                 self.raised = event
             case "refused":
