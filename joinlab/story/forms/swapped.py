@@ -123,7 +123,7 @@ def _key_words(line: Line) -> Text:
         say("{}'s {} of {}", ranks, noun(line, at), code(f"{value.name} = {value.value!r}"))
         for at, (ranks, value) in enumerate(zip(sides(line), line.values, strict=True))
     )
-    return say("{} met {}" + place(line.calls[0]) + ": both ranks have both, in another order.", one, other)
+    return say("{} met {}{}: both ranks have both, in another order.", one, other, place(line.calls[0]))
 
 
 def _words(line: Line) -> Text:
