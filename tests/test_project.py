@@ -191,10 +191,10 @@ def test_an_extra_is_named_for_every_package_that_it_brings() -> None:
 
 
 def test_the_emulator_refuses_versions_of_pytorch_that_its_tests_do_not_run_on() -> None:
-    for version in ("2.8.0", "2.12.1+cu130", "2.15.0"):
-        with pytest.raises(joinlab.LaunchError, match=rf"emulates PyTorch 2\.13 and 2\.14, and this is {version[:4]}"):
+    for version in ("2.8.0", "2.12.1+cu130", "2.16.0"):
+        with pytest.raises(joinlab.LaunchError, match=rf"emulates PyTorch 2\.13 to 2\.15, and this is {version[:4]}"):
             emulator.check_version(version)
-    for version in ("2.13.0+cpu", "2.14.1"):
+    for version in ("2.13.0+cpu", "2.14.1", "2.15.0"):
         emulator.check_version(version)
         assert version.partition("+")[0] in ranges()["torch"]
     assert f"2.{int(emulator.KNOWN[-1][2:]) + 1}.0" not in ranges()["torch"]

@@ -10,7 +10,7 @@ from importlib import metadata
 
 from joinlab.errors import LaunchError
 
-KNOWN = ("2.13", "2.14")
+KNOWN = ("2.13", "2.14", "2.15")
 """The versions of PyTorch that the emulator's tests pass on; pyproject.toml has the same."""
 
 
@@ -18,8 +18,8 @@ def check_version(version: str) -> None:
     """Raise LaunchError if the emulator does not know this version of PyTorch."""
     if ".".join(version.split(".")[:2]) not in KNOWN:
         raise LaunchError(
-            f"joinlab emulates PyTorch {' and '.join(KNOWN)}, and this is {version}. Launch the program, or take one "
-            "of these: pip install 'joinlab[lab]'"
+            f"joinlab emulates PyTorch {KNOWN[0]} to {KNOWN[-1]}, and this is {version}. Launch the program, or take "
+            "one of these: pip install 'joinlab[lab]'"
         )
 
 

@@ -69,6 +69,11 @@ class EmulatedGroup(dist.ProcessGroup):
         """What torch.distributed calls it besides."""
         return self.desc
 
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """Asked by torch.distributed.monitored_barrier of PyTorch 2.15: only a group on the CPU has one."""
+        return [] if self.fabric.streams else [torch.device("cpu")]
+
     def getBackendName(self) -> str:
         """Asked by C++ (DDP's logger)."""
         return BACKEND

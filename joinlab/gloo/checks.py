@@ -14,7 +14,7 @@ import torch
 
 from joinlab.backend.checks import C_NAMES, check_alike, check_at_root, sizes
 from joinlab.backend.model import EmulatedCall
-from joinlab.gloo.jobs import WHOLE
+from joinlab.gloo.jobs import SINCE_2_15, WHOLE
 from joinlab.ops import FACTS, Op
 from joinlab.program.process_group import METHODS, tensors_in
 
@@ -79,7 +79,7 @@ def _check_pair(call: EmulatedCall) -> None:
     if (call.row.get("tag") or 0) < 0:
         raise RuntimeError("Tag must be nonnegative")
     if call.row.get("peer") == call.group.ranks[call.place]:  # gloo connects no rank with itself (Context.cc)
-        raise RuntimeError("[enforce fail at pair.cc:801] state_ >= CONNECTED. 1 vs 4.")
+        raise RuntimeError(f"[enforce fail at pair.cc:{809 if SINCE_2_15 else 801}] state_ >= CONNECTED. 1 vs 4.")
 
 
 def _check_all_reduce(name: str, tensors: Sequence[torch.Tensor], reduce_op: str) -> None:
@@ -141,4 +141,9 @@ def _check_reduce_scatter(
 
 
 def _failed(line: int, check: str, *sides: object) -> RuntimeError:
+    line = _LINES_OF_2_15[line] if SINCE_2_15 else line
     return RuntimeError(f"[ProcessGroupGloo.cpp:{line}] Check failed: {check} ({sides[0]} vs. {sides[1]}). \n")
+
+
+_LINES_OF_2_15 = {2216: 2263, 1536: 1583, 1537: 1584, 1539: 1586}
+"""Where PyTorch v2.15.0 has the checks of these lines of v2.13.0."""

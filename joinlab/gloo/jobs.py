@@ -38,6 +38,10 @@ WHOLE = ("_allgather_base", "all_gather_single")
 _BITWISE = ("band", "bor", "bxor")
 _NUMBERS = {"product": 2, "min": 3, "max": 4, "band": 5, "bor": 6, "bxor": 7}  # RedOpType in Types.hpp
 _ENFORCE = "[enforce fail at {}] {}. "
+SINCE_2_15 = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
+"""Whether PyTorch is 2.15 or newer."""
+
+_INDIVISIBLE = "Tensor's dim 0 does not divide equally across group size"
 
 
 @dataclass(slots=True)
@@ -224,14 +228,16 @@ def _splitting(args: Sequence[Any], size: int, place: int) -> Job:
     if not any(rows):
         lengths = [tensor.numel() * tensor.element_size() for tensor in (one, out)]
         shares = [[length // size] * size for length in lengths]
-        if lengths[0] % size:
+        if SINCE_2_15 and any(tensor.size(0) % size for tensor in (one, out)):
+            refusal = refusal or _INDIVISIBLE
+        elif lengths[0] % size:
             refusal = refusal or _ENFORCE.format("alltoall.cc:29", "in->size % context->size == 0")
         elif lengths[0] != lengths[1]:
             refusal = refusal or _ENFORCE.format("alltoall.cc:30", "in->size == out->size")
     else:
         for tensor, counts in zip((one, out), rows, strict=True):
             if not counts and tensor.size(0) % size:
-                refusal = refusal or "Tensor's dim 0 does not divide equally across group size"
+                refusal = refusal or _INDIVISIBLE
             elif counts and sum(counts) != tensor.size(0):
                 refusal = refusal or "Split sizes doesn't match total dim 0 size"
             width = tensor.numel() // max(1, tensor.size(0)) * tensor.element_size()
