@@ -147,35 +147,35 @@ class PlainFix(TypedDict):
 
 
 class Meta(TypedDict, total=False):
-    """What a Timeline says of its run: see `Timeline`. A producer may leave out what it does not know."""
+    """What a Timeline says of its run. A producer may leave out what it does not know."""
 
     program: str
     source: Source | None
     functions: list[Source]  # the texts of other functions of the learner's that calls came from
-    engine: str
+    engine: str  # "launched", "emulated", "recorded" or "imported"
     backend: str
     transport: str | None
     world_size: int
     inputs: list[int]
     input_column: Literal["inputs", "backward passes"]  # what `input` counts, see program/steps.py; left out: "inputs"
     seeds: list[int | None]
-    groups: dict[str, list[int]]
+    groups: dict[str, list[int]]  # global ranks
     versions: dict[str, str | None]
     clock: Clock
     emulation: Emulation
     verdict_ns: int | None
     format: str
-    group_names: dict[str, str]
-    group_backends: dict[str, str]
-    eager_groups: list[str]
+    group_names: dict[str, str]  # the program's own description of a group
+    group_backends: dict[str, str]  # of groups whose backend is not `backend`
+    eager_groups: list[str]  # NCCL communicators made with their groups: init_process_group(device_id=...)
     stream_waits: list[list[int | str]]
-    nccl: AboutNccl
-    skipped: dict[str, dict[int, int]]
-    progress: dict[str, dict[int, Progress]]
+    nccl: AboutNccl  # what is known of its rings and GPUs
+    skipped: dict[str, dict[int, int]]  # by group and rank: collectives before the first of its rows that are lost
+    progress: dict[str, dict[int, Progress]]  # where calls are lost: how far each rank had got
     missing_ranks: list[int]
-    problems: list[str]
+    problems: list[str]  # sentences about what could not be read
     processes: dict[int, Process]
-    stood: dict[int, list[Stood]]
+    stood: dict[int, list[Stood]]  # of ranks that had written nothing for a while: where each thread stood
     fixes: list[PlainFix]  # what was tried: see joinlab.story.fixes
     replicas: Replica  # the first parameter that differs between DDP's replicas; left out: none was seen
     mixed: list[Gradient]  # the first two calls that met and averaged gradients of two models; emulated runs alone
@@ -293,17 +293,7 @@ class Timeline:
              did not return
     output   what each rank printed, stdout and stderr in the order written
     again    what can tell the ways of its ranks, in the process that made it, until its first story has asked
-    meta     program, source, functions (the texts of the learner's other functions that calls came from), engine
-             ("launched", "emulated", "recorded" or "imported"), backend, world_size, inputs, groups
-             {name: [global ranks]}, versions, clock {"domain", ...}; for records that lost their beginning also
-             skipped {group: {rank: collectives that the rank issued in it before the first of its rows}}, progress
-             {group: {rank: how many it enqueued and completed}}, missing_ranks, and problems, sentences about what
-             could not be read; group_names {name: the program's own description of it}, group_backends
-             {name: its backend} for groups whose backend is not `backend`; eager_groups, whose NCCL communicators were
-             made with them (init_process_group(device_id=...)); nccl, what is known of its rings and GPUs; processes
-             {rank: host, pid, gpu, command} of a recorded job, and stood {rank: [{thread, frames}]}, of ranks that had
-             written nothing for a while: where each thread stood, the main one first; input_column, what the column
-             `input` counts
+    meta     what was run, on what, and what is known of it: a `Meta`
 
         timeline.calls.filter(pl.col("completed_ns").is_null())     # what never completed
         timeline.ends[1].kind                                       # "hung"

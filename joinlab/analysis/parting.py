@@ -17,9 +17,8 @@ from functools import cached_property
 from joinlab.analysis.alignment import departure, place_of
 from joinlab.analysis.folding import Folding
 from joinlab.analysis.matching import Slot
-from joinlab.analysis.meanings import shadows
+from joinlab.analysis.meanings import is_setup, shadows
 from joinlab.analysis.wording import counts_steps
-from joinlab.program.parting import are_gradients
 from joinlab.timeline import CallRow, EndKind, Timeline
 
 
@@ -150,8 +149,13 @@ class Parting:
 
     @cached_property
     def _collectives(self) -> list[int]:
-        """The rows of the clash's group that are no sends and recvs."""
-        return [at for at, one in enumerate(self.slots) if one.group == self.slot.group and not one.pair]
+        """The rows of the clash's group that are no sends and recvs, and not of DDP's own setup alone."""
+        rows = ((at, one) for at, one in enumerate(self.slots) if one.group == self.slot.group and not one.pair)
+        return [
+            at
+            for at, one in rows
+            if at == self.clash or not all(is_setup(self.call(one, rank)["origin"] or "") for rank in one.calls)
+        ]
 
     @cached_property
     def place(self) -> int:
@@ -213,18 +217,11 @@ class Parting:
         """Their place among the collectives of the clash's group."""
         if len(self.sides) != 2 or self.slot.pair or counts_steps(self.meta):
             return None
-        at, pairs = self.place, list(zip(*self._paths, strict=False))
-        while 0 < at <= len(pairs) and _strays(*pairs[at - 1]):
+        inputs = [{one["input"], other["input"]} - {None} for one, other in zip(*self._paths, strict=False)]
+        at = self.place
+        while 0 < at <= len(inputs) and len(inputs[at - 1]) > 1:
             at -= 1
         return at if at < self.place else None
-
-
-def _strays(one: CallRow, other: CallRow) -> bool:
-    """Whether two calls are of different inputs, or gradients from two places, of which one is of no input."""
-    if one["input"] is None or other["input"] is None:
-        apart = one["call_site"] != other["call_site"] and one["input"] != other["input"]
-        return apart and are_gradients((one, other))
-    return one["input"] != other["input"]
 
 
 def _alike(one: CallRow, other: CallRow) -> bool:

@@ -6,9 +6,10 @@ different calls in one place, and a call that nothing meets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
+from joinlab.analysis.parting import Shift
 from joinlab.analysis.wording import differing_text
 from joinlab.ops import POINT_TO_POINT
 from joinlab.story.forms import meeting
@@ -86,7 +87,16 @@ def extra(scene: Scene) -> tuple[Line, ...]:
     facts = {"by": shift.by, "counts": counts[::-1] if fewer else counts}
     lines = {row["call_site"]: scene.call(row) for row in more[::-1]}
     headline = scene.headline("fewer" if fewer else "more", both, [*lines.values()][::-1], **facts)
-    return (headline, *meeting.causes(scene))
+    return (headline, *_since(scene, shift), *meeting.causes(scene))
+
+
+def _since(scene: Scene, shift: Shift) -> Iterator[Line]:
+    """What the first call too many met, where both came from a line of their own."""
+    parting, sides = scene.parting, (shift.ahead, shift.behind)
+    slot = parting.slots[parting.first or 0]
+    rows = [parting.call(slot, side[0]) for side in sides if side[0] in slot.calls]
+    if slot is not parting.slot and not parting.joins and len({row["call_site"] for row in rows}) > 1:
+        yield meeting.met(scene, slot, sides, rows)
 
 
 def different(scene: Scene) -> tuple[Line, ...]:

@@ -24,7 +24,7 @@ def _astray(scene: Scene) -> Iterator[Line]:
     parting = scene.parting
     if not parting.astray:
         return
-    counts = ["no input" if row["input"] is None else at_input(row["input"], scene.meta) for row in parting.astray]
+    counts = [at_input(row["input"] or 0, scene.meta) for row in parting.astray]
     calls = tuple(map(scene.call, parting.astray))
     yield Line(
         LineKind.CAUSE,
