@@ -77,7 +77,9 @@ def _paths(scene: Scene) -> dict[str, dict[int, list[Step]]]:
 def _comes_too_late(scene: Scene, group: str, at: int) -> bool:
     """Whether the ranks part before, or in another group."""
     parting = scene.parting
-    return parting.clash is not None and (parting.slot.pair or parting.slot.group != group or at > parting.place)
+    if parting.clash is None or parting.slot.pair or parting.slot.group != group:
+        return parting.clash is not None
+    return at > sum(one.group == group and not one.pair for one in parting.slots[: parting.clash])
 
 
 def _told(scene: Scene, mine: Sequence[Step], theirs: Sequence[Step], where: slice) -> tuple[Line, ...]:
