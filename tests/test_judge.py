@@ -378,6 +378,6 @@ def test_a_fix_is_shown_with_how_often_it_was_tried() -> None:
     story = diagnose(joinlab.emulate(case_4, (2, 3), "nccl"))
     (line,) = story.of(LineKind.FIX)
     tried = line.edits[0].tried
-    assert tried is not None and tried.finished == tried.counts > 1
+    assert tried.finished == tried.counts > 1
     assert f"Tried: every rank finishes, for {tried.finished} of {tried.counts} counts" in str(story)
     assert "-             dist.barrier()" in str(story) and "+     dist.barrier()" in str(story)

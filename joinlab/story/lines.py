@@ -92,24 +92,19 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """An edit of the program's text: lines `begin`, `begin` + 1, ... of `file` (`removed`) become `added`.
-
-    tried   None: not tried
-    how     the call that tries it, where it was not tried
-    """
+    """An edit of the program's text: lines `begin`, `begin` + 1, ... of `file` (`removed`) become `added`."""
 
     file: str
     begin: int
     removed: tuple[str, ...]
     added: tuple[str, ...]
-    tried: Tried | None = None
-    how: str = ""
+    tried: Tried
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Edit:
         """The Edit that `asdict` made plain, also where JSON made lists of its tuples."""
-        tried = None if plain["tried"] is None else Tried(**plain["tried"])
-        return cls(**{**plain, "removed": tuple(plain["removed"]), "added": tuple(plain["added"]), "tried": tried})
+        removed, added = tuple(plain["removed"]), tuple(plain["added"])
+        return cls(plain["file"], plain["begin"], removed, added, Tried(**plain["tried"]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,11 @@ from itertools import chain
 from typing import Any
 
 from joinlab.analysis.matching import Slot
-from joinlab.analysis.wording import differing_text, good, short_site, tensor
+from joinlab.analysis.wording import differing_text, good, short_site
 from joinlab.backend.calls import Key
 from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.program.labels import kind_of
+from joinlab.story.forms.meeting import given
 from joinlab.story.lines import Call, Line, LineKind, SourceLine
 from joinlab.story.scene import Scene
 from joinlab.story.words import ENDINGS, Part, Text, full, listing, say
@@ -139,30 +140,23 @@ class _Fate:
 
     def absent(self, rank: int, row: CallRow) -> Why:
         """Where a rank is that issued nothing to meet a call."""
-        end, at = self.scene.ends[rank], self.scene.awaited(rank)
-        pair = {Op.RECV.value: "send", Op.SEND.value: "recv"}.get(row["op"], "")
-        if rank in self.scene.meta.get("missing_ranks", ()):
-            return {"ranks": [rank], "how": "no record", "pair": pair}
-        if end.kind in (EndKind.HUNG, EndKind.UNKNOWN):
-            waits = None if at is None else self.cite(at)
-            how = "elsewhere" if at else "outside" if end.runs or end.kind is EndKind.HUNG else "ended"
-            return {"ranks": [rank], "how": how, "call": waits, "end": end.kind.value, "pair": pair}
-        return {"ranks": [rank], "how": "ended", "end": end.kind.value, "pair": pair}
+        end, pair = self.scene.ends[rank], {Op.RECV.value: "send", Op.SEND.value: "recv"}.get(row["op"], "")
+        at = self.scene.awaited(rank) if end.kind in (EndKind.HUNG, EndKind.UNKNOWN) else None
+        how = "elsewhere" if at else "outside" if end.runs or end.kind is EndKind.HUNG else "ended"
+        call = None if at is None else self.cite(at)
+        return {"ranks": [rank], "how": how, "call": call, "end": end.kind.value, "pair": pair}
 
     def unlike(self, key: Key, other: Key) -> Why:
         """What another rank issued in the place of a call."""
         mine, row = self.rows[key], self.rows[other]
-        found: Why = {"ranks": [other[0]], "how": "same", "call": self.cite(other)}
+        found: Why = {"ranks": [other[0]], "how": "instead", "call": self.cite(other)}
         if self.slot_of[key] is not self.slot_of[other]:
             return found | {"how": "before"}
-        if self.on_gloo(other) and row["op"] != mine["op"]:
-            return found | {"how": "kinds"}
-        if row["root"] != mine["root"] and row["op"] == mine["op"]:
-            return found | {"how": "values", "theirs": f"root {row['root']}", "mine": f"root {mine['root']}"}
-        if row["origin"] != mine["origin"] or row["op"] != mine["op"]:
-            return found | {"how": "instead"}
-        if tensor(row) != tensor(mine):
-            return found | {"how": "values", "theirs": tensor(row), "mine": tensor(mine)}
+        if row["op"] != mine["op"]:
+            return found | {"how": "kinds" if self.on_gloo(other) else "instead"}
+        differ = {name for name in ("root", "dtype", "shape") if row[name] != mine[name]}
+        if "root" in differ or (differ and row["origin"] == mine["origin"]):
+            return found | {"how": "values", "theirs": given(row, differ), "mine": given(mine, differ)}
         return found
 
     def beside(self, key: Key) -> list[Why]:
@@ -233,14 +227,12 @@ def _cut(text: str) -> str:
 
 _LACKS = {
     "ended": "{them} {end}{pair}",
-    "no record": "there is no record of {them}",
     "outside": "{them} [is|are] outside any recorded call",
     "elsewhere": "{them} wait[s|] in {theirs}",
     "before": "{them} wait[s|] in {theirs} before it",
     "kinds": "{them} issued {theirs}, and on gloo calls of different kinds never meet",
     "values": "{them} issued it with {given}",
     "instead": "{them} issued {theirs}{differs}",
-    "same": "{them} issued {theirs}, too",
 }
 """By `how` of a Why."""
 

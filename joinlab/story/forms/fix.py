@@ -72,8 +72,6 @@ def _untried(scene: Scene) -> tuple[Line, ...]:
 def _edit(line: Line) -> Text:
     tried, fewer = line.edits[0].tried, " Some inputs are then left out." * bool(line.facts["fewer"])
     does = DOES.get(line.facts["kind"], "Change these lines.")
-    if tried is None:
-        return say("{}{} Not tried; {} tries it.", does, fewer, code(line.edits[0].how))
     equal = ", equal on all ranks" * bool(line.facts.get("equal"))
     counts = f"{tried.finished} of {tried.counts} counts of inputs{equal}"
     return say("{}{} Tried: every rank finishes, for {}.", does, fewer, counts)

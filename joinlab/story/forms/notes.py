@@ -28,21 +28,13 @@ def _documented(timeline: Timeline) -> Iterator[Line]:
     if text and text.name not in ("cases.py", "the program"):
         return
     case, gloo = DOCUMENTED[int(number[1])], timeline.meta.get("backend") == "gloo"
-    then = case.ends(timeline.meta.get("inputs") or ())
-    here = tuple(ENDINGS[end.kind].trace for end in timeline.ends)
-    facts: dict[str, object] = {}
-    if then is None:
-        if gloo and set(here) != {"finishes"} and case.gloo:
-            yield Line(LineKind.NOTE, "documented", facts={"case": int(number[1]), "gloo": True})
-        return
-    facts = {"case": int(number[1]), "then": list(then), "same": here == then, "gloo": gloo and here != then}
-    if here != then and not gloo:
-        emulation = timeline.meta.get("emulation") or {}
-        if case.join and case.barrier and emulation.get("era") == "today":
-            facts["why"] = "barrier"
-        elif case.barrier and here == ("hangs", "hangs") and emulation:
-            facts["why"] = "rebuild"
-    yield Line(LineKind.NOTE, "documented", facts=facts)
+    then, here = case.ends(timeline.meta.get("inputs") or ()), tuple(ENDINGS[end.kind].trace for end in timeline.ends)
+    other = here != then and (then is not None or set(here) != {"finishes"})
+    facts = {"case": int(number[1]), "then": list(then or ()), "same": here == then, "gloo": gloo and other}
+    today = (timeline.meta.get("emulation") or {}).get("era") == "today"
+    facts["today"] = bool(other and not gloo and case.join and case.barrier and today)
+    if then or (facts["gloo"] and case.gloo):
+        yield Line(LineKind.NOTE, "documented", facts=facts)
 
 
 def _unclear(scene: Scene) -> Iterator[Line]:
@@ -63,25 +55,20 @@ def _watchdog(timeline: Timeline) -> Iterator[Line]:
 
 # ---------------------------------------------------------------- words
 
-_WHY = {
-    "barrier": "Its barrier all-reduced a byte that nobody set; today's is a float zero.",
-    "rebuild": "In the model the broadcast that rebuilds DDP's buckets meets the barrier; no GPU has run it.",
-}
+_TODAY = "Its barrier all-reduced a byte that nobody set; today's is a float zero."
 
 
 def _then(line: Line) -> Text:
-    facts = line.facts
-    if facts.get("same"):
+    facts, said = line.facts, ""
+    if facts["same"]:
         return say("As documented, on NCCL with PyTorch 1.9.")
-    gloo = DOCUMENTED[facts["case"]].gloo if facts.get("gloo") else ""
-    said = ""
-    if "then" in facts:
+    if facts["then"]:
         # Of case 4 with 2 inputs the thread's two reports differ, and the record has both in note form.
-        ends = [
-            "finishes in one report, and raises an error in the other" if ";" in one else one for one in facts["then"]
-        ]
-        said = f"Documented, on NCCL with PyTorch 1.9: rank 0 {ends[0]}; rank 1 {ends[1]}."
-    return say(" ".join(filter(None, (said, gloo, _WHY.get(facts.get("why", ""), "")))))
+        both = "finishes in one report, and raises an error in the other"
+        one, other = (both if ";" in end else end for end in facts["then"])
+        said = f"Documented, on NCCL with PyTorch 1.9: rank 0 {one}; rank 1 {other}."
+    gloo, today = DOCUMENTED[facts["case"]].gloo if facts["gloo"] else "", _TODAY if facts["today"] else ""
+    return say("{}", " ".join(filter(None, (said, gloo, today))))
 
 
 def _watchdog_words(line: Line) -> Text:
