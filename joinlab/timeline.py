@@ -134,8 +134,7 @@ class PlainEdit(TypedDict):
     begin: int
     removed: list[str]
     added: list[str]
-    tried: PlainTried | None
-    how: str
+    tried: PlainTried
 
 
 class PlainFix(TypedDict):
