@@ -53,7 +53,10 @@ def starter() -> Iterator[subprocess.Popen[bytes]]:
     """The process that ranks are forked from."""
     command = [sys.executable, "-m", "tests.forked"]
     with subprocess.Popen(command, cwd=ROOT, stdin=-1, stdout=-1, bufsize=0) as process:
-        yield process
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @contextmanager

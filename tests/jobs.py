@@ -17,10 +17,11 @@ import tempfile
 import time
 import tomllib
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -33,6 +34,8 @@ from tests.unseen import Check, Row, place_in
 
 ROOT = Path(__file__).parent.parent
 JOBS = Path(__file__).parent / "material" / "jobs"
+Start = Callable[[Path, int, Sequence[str]], AbstractContextManager[Any]]
+"""Starts a job's ranks: a folder, their number, and the words behind `python -m joinlab`."""
 STILL_S, QUIET_S, LONGEST_S = 4.0, 20.0, 240.0
 """A rank says after so long where it stands; without any move for so long a job is read; none runs longer."""
 
@@ -55,16 +58,12 @@ def place(name: str, text: str) -> str:
 
 
 @contextmanager
-def running(name: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The job under torchrun, recorded into folder/runs; ended in the end."""
-    shutil.copy(JOBS / f"{name}.py", folder)
-    (folder / "scratch").mkdir()
-    os.mkfifo(folder / "scratch" / "nfs.fifo")
-    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={jobs()[name].world}"]
-    record = ["-m", "joinlab", "record", "--into", "runs", "--still", str(STILL_S), f"{name}.py"]
+def under_torchrun(folder: Path, ranks: int, words: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """`ranks` processes that run `python -m joinlab WORDS` in the folder; ended in the end."""
+    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m", "joinlab"]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen([sys.executable, *torchrun, *record], cwd=folder, env=environ, **quiet) as job:
+    with subprocess.Popen([sys.executable, *torchrun, *words], cwd=folder, env=environ, **quiet) as job:
         try:
             yield job
         finally:
@@ -75,9 +74,20 @@ def running(name: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
             psutil.wait_procs(everyone, timeout=60)
 
 
-def followed(name: str) -> tuple[Timeline, Story, list[str]]:
+@contextmanager
+def running(name: str, folder: Path, start: Start) -> Iterator[Any]:
+    """The job, recorded into folder/runs."""
+    shutil.copy(JOBS / f"{name}.py", folder)
+    (folder / "scratch").mkdir()
+    os.mkfifo(folder / "scratch" / "nfs.fifo")
+    record = ["record", "--into", "runs", "--still", str(STILL_S), f"{name}.py"]
+    with start(folder, jobs()[name].world, record) as job:
+        yield job
+
+
+def followed(name: str, start: Start) -> tuple[Timeline, Story, list[str]]:
     """Run a job: the Timeline and the story that are read of it, and alarms while it ran."""
-    with tempfile.TemporaryDirectory() as scratch, running(name, Path(scratch)) as job:
+    with tempfile.TemporaryDirectory() as scratch, running(name, Path(scratch), start) as job:
         folder = Path(scratch) / "runs"
         begun = moved = time.monotonic()
         recorded = RecordedFolder(folder)
@@ -100,9 +110,9 @@ def followed(name: str) -> tuple[Timeline, Story, list[str]]:
         return timeline, joinlab.diagnose(timeline), alarms
 
 
-def check(name: str) -> tuple[list[str], Story]:
+def check(name: str, start: Start = under_torchrun) -> tuple[list[str], Story]:
     """Run a job: what is wrong with its story."""
-    timeline, story, alarms = followed(name)
+    timeline, story, alarms = followed(name, start)
     checked = Check(jobs()[name], lambda text: place(name, text), timeline, story)
     return list(dict.fromkeys([*alarms, *checked.problems()])), story
 

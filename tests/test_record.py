@@ -70,7 +70,6 @@ def ranks_from() -> Iterator[subprocess.Popen[bytes]]:
     """What starts ranks: see forked.py."""
     with starter() as process:
         yield process
-        process.kill()
 
 
 @pytest.fixture

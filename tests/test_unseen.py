@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 
 import pytest
 
@@ -10,6 +11,7 @@ from joinlab.story.lines import Call, Edit, Line, LineKind, SourceLine, Tried
 from joinlab.story.story import RankEnd, Story
 from joinlab.timeline import Timeline
 from tests import jobs
+from tests.forked import forked, starter
 from tests.unseen import check, checker, edited, program_of, run, site_of, table
 
 BACKENDS = ("gloo", "nccl")
@@ -42,10 +44,11 @@ def test_the_lines_that_a_job_names_stand_in_its_script(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["02_early_stop", "19_lock_deadlock"])
 @pytest.mark.filterwarnings("ignore")
-def test_what_is_said_of_a_job_is_so_and_names_its_line(name: str) -> None:
-    assert jobs.check(name)[0] == []
+def test_what_is_said_of_a_job_is_so_and_names_its_line() -> None:
+    with starter() as process:
+        for name in ("02_early_stop", "19_lock_deadlock"):
+            assert jobs.check(name, partial(forked, process))[0] == [], name
 
 
 # ---- the checker sees what is wrong
