@@ -305,7 +305,7 @@ def test_a_healthy_program_is_not_called_hung(program: Callable[..., Any]) -> No
 def test_an_emulated_rank_beside_whose_wait_a_thread_runs_is_not_called_hung() -> None:
     def program(rank: int, inputs: Any) -> None:
         if rank == 1:
-            _thread.start_new_thread(time.sleep, (0.5,))
+            _thread.start_new_thread(time.sleep, (20,))  # nobody waits for it
         dist.recv(torch.zeros(1), 1 - rank)
 
     with pytest.raises(LaunchError, match="rank 1 waits, and a thread that its program has started still runs"):
