@@ -348,6 +348,17 @@ def uneven_epochs(rank: int, inputs: Any) -> None:
             model.module.weight.grad.item()
 
 
+def swapped_models(rank: int, inputs: Any) -> None:
+    models = [torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(n, 1)) for n in (2, 3)]
+    for n in (0, 1) if rank else (1, 0):
+        models[n](torch.ones(1, 2 + n)).sum().backward()
+
+
+def test_calls_in_another_order_behind_ddps_own_setup_are_told_though_nothing_hangs() -> None:
+    story = diagnose(joinlab.emulate(swapped_models, (1, 1), "nccl"))
+    assert "in the other order" in story.sentence and "float32[3]" in story.sentence
+
+
 def test_more_is_said_of_counts_alone_and_inputs_that_part_are_told() -> None:
     story = diagnose(joinlab.emulate(uneven_epochs, (4, 5, 5, 5), "nccl"))  # rank 0 issues 20, the others 21
     assert story.sentence.startswith("Rank 0 finished; nothing meets ranks 1-3's backward")
