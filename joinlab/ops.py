@@ -60,6 +60,7 @@ class OpFacts:
     rooted    it has a root
     pairwise  each rank's data goes straight to the rank that needs it (NCCL sends and receives); no other rank
               passes it on
+    for_each  what a rank gives has a part for each rank; without it all that need it get the whole
     one_size  ranks that give the same dtype, shape, root and reduce_op agree: there is nothing else to compare
     empty_returns  gloo returns at once from a call whose tensors are empty
     """
@@ -69,6 +70,7 @@ class OpFacts:
     reduces: bool = False
     rooted: bool = False
     pairwise: bool = False
+    for_each: bool = False
     one_size: bool = False
     empty_returns: bool = False
 
@@ -93,9 +95,9 @@ FACTS: Mapping[str, OpFacts] = {
     Op.ALL_GATHER: OpFacts(Needs.EVERYONE, ("dtype",), empty_returns=True),
     # The root's shapes describe the whole list.
     Op.GATHER: OpFacts(Needs.AT_ROOT, ("dtype", "root"), rooted=True, pairwise=True),
-    Op.SCATTER: OpFacts(Needs.FROM_ROOT, ("dtype", "root"), rooted=True, pairwise=True),
-    Op.REDUCE_SCATTER: OpFacts(Needs.EVERYONE, _SUM, reduces=True, empty_returns=True),
-    Op.ALL_TO_ALL: OpFacts(Needs.EVERYONE, ("dtype",), pairwise=True),
+    Op.SCATTER: OpFacts(Needs.FROM_ROOT, ("dtype", "root"), rooted=True, pairwise=True, for_each=True),
+    Op.REDUCE_SCATTER: OpFacts(Needs.EVERYONE, _SUM, reduces=True, for_each=True, empty_returns=True),
+    Op.ALL_TO_ALL: OpFacts(Needs.EVERYONE, ("dtype",), pairwise=True, for_each=True),
     Op.BARRIER: OpFacts(Needs.EVERYONE, ()),
     Op.SEND: OpFacts(Needs.PEER, ("dtype", "shape"), pairwise=True),
     Op.RECV: OpFacts(Needs.PEER, ("dtype", "shape"), pairwise=True),

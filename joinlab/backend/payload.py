@@ -9,12 +9,12 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import Any
 
 import numpy as np
 import torch
 
-from joinlab.ops import POINT_TO_POINT, Op, encode_values
+from joinlab.ops import FACTS, POINT_TO_POINT, Needs, Op, OpFacts, encode_values
 from joinlab.program.process_group import METHODS, tensors_in, values_in
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -139,30 +139,27 @@ def _split(tensor: torch.Tensor, rows: Sequence[int] | None, size: int) -> list[
 
 def agree(op: Op, parts: Sequence[Part], root: int) -> bool:
     """Whether the parts of one collective, by place, fit together, byte for byte."""
-    size = len(parts)
-    ins = [[len_of(t) for t in part.ins] for part in parts]
-    outs = [[len_of(t) for t in part.outs] for part in parts]
-    sums = [sum(one) for one in ins]
-    match op:
-        case Op.ALL_REDUCE | Op.REDUCE | Op.REDUCE_SCATTER:
-            if any(part.dtype != parts[0].dtype for part in parts):
-                return False
-            return all(one == sums[0] for one in sums)
-        case Op.BROADCAST:
-            return all(one == sums[0] for one in sums)
-        case Op.ALL_GATHER:
-            even = all(one == sums[0] for one in sums) and all(sum(one) == size * sums[0] for one in outs)
-            return even or all(one == sums for one in outs)
-        case Op.GATHER:
-            return outs[root] == sums
-        case Op.SCATTER:
-            return ins[root] == [sum(one) for one in outs]
-        case Op.ALL_TO_ALL:
-            return all(ins[one][other] == outs[other][one] for one in range(size) for other in range(size))
-        case Op.BARRIER | Op.SEND | Op.RECV:
-            return True
-        case _:
-            assert_never(op)
+    facts = FACTS[op]
+    if facts.reduces:
+        one = sum(map(len_of, parts[0].ins))
+        return all(part.dtype == parts[0].dtype and sum(map(len_of, part.ins)) == one for part in parts)
+    if not facts.alike or facts.point_to_point:  # a barrier has no bytes
+        return True
+    ins = [[len_of(tensor) for tensor in part.ins] for part in parts]
+    sources, targets = _sources_and_targets(facts, root, len(parts))
+    as_one = facts.needs is Needs.EVERYONE and not facts.for_each  # even parts may go into one tensor
+    for place in targets:
+        pieces = [ins[source][place if facts.for_each else 0] for source in sources]
+        outs = [len_of(tensor) for tensor in parts[place].outs]
+        if outs != pieces and not (as_one and len(set(pieces)) == 1 and sum(outs) == sum(pieces)):
+            return False
+    return True
+
+
+def _sources_and_targets(facts: OpFacts, root: int, size: int) -> tuple[Sequence[int], Sequence[int]]:
+    """The places that something comes from, and those that it goes to, of an op that sums nothing."""
+    one, everyone = (root,), range(size)
+    return one if facts.needs is Needs.FROM_ROOT else everyone, one if facts.needs is Needs.AT_ROOT else everyone
 
 
 def len_of(tensor: torch.Tensor) -> int:
@@ -172,27 +169,16 @@ def len_of(tensor: torch.Tensor) -> int:
 
 def move(op: Op, parts: Sequence[Part], root: int) -> None:
     """Carry out one collective that sums nothing and whose ranks agree; `parts` by place."""
-    match op:
-        case Op.BROADCAST:
-            data = look(parts[root].ins)
-            for place, part in enumerate(parts):
-                if place != root:
-                    write(part.outs, data)
-        case Op.ALL_GATHER:
-            data = np.concatenate([read(part.ins) for part in parts])
-            for part in parts:
-                write(part.outs, data)
-        case Op.GATHER:
-            write(parts[root].outs, np.concatenate([read(part.ins) for part in parts]))
-        case Op.SCATTER:
-            for part, source in zip(parts, [read([tensor]) for tensor in parts[root].ins], strict=True):
-                write(part.outs, source)
-        case Op.ALL_TO_ALL:
-            sent = [[read([tensor]) for tensor in part.ins] for part in parts]
-            for place, part in enumerate(parts):
-                for source_place, tensor in enumerate(part.outs):
-                    write([tensor], sent[source_place][place])
-        case Op.ALL_REDUCE | Op.REDUCE | Op.REDUCE_SCATTER | Op.BARRIER | Op.SEND | Op.RECV:
-            raise ValueError(f"a {op} does more, or less, than to move bytes between all ranks")
-        case _:
-            assert_never(op)
+    facts = FACTS[op]
+    if facts.reduces or facts.point_to_point:
+        raise ValueError(f"a {op} does more, or less, than to move bytes between all ranks")
+    sources, targets = _sources_and_targets(facts, root, len(parts))
+    if facts.for_each:  # all are read before any is written
+        sent = [[read([tensor]) for tensor in parts[source].ins] for source in sources]
+        for place in targets:
+            write(parts[place].outs, np.concatenate([pieces[place] for pieces in sent]))
+        return
+    whole = look(parts[root].ins) if len(sources) == 1 else np.concatenate([read(parts[at].ins) for at in sources])
+    for place in targets:
+        if sources != (place,):
+            write(parts[place].outs, whole)

@@ -1,4 +1,4 @@
-"""What PyTorch makes of a call before gloo runs it, and of gloo's result after.
+"""What PyTorch makes of a call before gloo runs it, gloo's messages with their bytes, and what PyTorch makes of these.
 
 Gloo knows memory: a pointer and a number of elements. ProcessGroupGloo hands it either the tensor's own memory, from
 its first element on and whatever its strides (`flat`), or a packed copy that it unpacks afterwards:
@@ -19,13 +19,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, assert_never
+from typing import Any, Protocol, assert_never
 
+import numpy as np
 import torch
 
 from joinlab.backend.model import EmulatedCall
-from joinlab.backend.payload import Part
-from joinlab.gloo.sums import DTYPES
+from joinlab.backend.payload import Bytes, Part, len_of, read, write
+from joinlab.gloo import messages
+from joinlab.gloo import network as net
+from joinlab.gloo.network import Buffer, Network, Waits, play
+from joinlab.gloo.programs import all_reduce_sparse
+from joinlab.gloo.sums import DTYPES, combine
 from joinlab.ops import Op
 from joinlab.program.process_group import METHODS, tensors_in
 
@@ -114,6 +119,83 @@ def jobs_of(call: EmulatedCall) -> list[Job]:
             return [_splitting(args, size, call.place) if call.method in SPLIT else _all_to_all(args)]
         case Op.SEND | Op.RECV:
             raise ValueError(f"{op} is no collective")
+        case _:
+            assert_never(op)
+
+
+class Task(net.Part, Protocol):
+    """What an algorithm reads of the task that it carries out: `fabric.Task` answers."""
+
+    call: EmulatedCall
+    op: Op
+    job: Job
+    part: Part
+    number: int
+    undefined: bool
+
+
+def program(network: Network, task: Task, size: int) -> Waits:
+    """This rank's part of the collective, with its bytes, to be run message by message."""
+    part, op, me, root = task.part, task.op, task.call.place, task.call.root
+    if task.job.sparse is not None:
+        slot = messages.kind(Op.ALL_GATHER), task.number
+        yield from all_reduce_sparse(network, task, task.job.sparse, slot, me, size)
+        return
+
+    def add(own: Bytes, came: Bytes) -> Bytes:
+        return combine(part.dtype, task.job.reduce_op, own, came)
+
+    ins, outs = ([len_of(tensor) for tensor in side] for side in (part.ins, part.outs))
+    item = part.dtype.itemsize if ins or outs else 0
+    steps = messages.of(op, me, size, root, outs if op is Op.SCATTER and me != root else ins, item, outs)
+    buffers, result, in_place = _buffers(task, size, ins, outs)
+    for wait in play(network, (messages.kind(op), task.number), me, steps, buffers, add):
+        if in_place and result is not None:  # what has come is in the tensor already, even if the call never ends
+            write(part.outs, result.data)
+        yield wait
+    if result is not None:
+        task.undefined = result.undefined
+        write(part.outs, result.data)
+
+
+def _buffers(
+    task: Task, size: int, ins: Sequence[int], outs: Sequence[int]
+) -> tuple[list[Buffer], Buffer | None, bool]:
+    """The memory that gloo's messages go through, which of it is the result, and whether that is the tensor's own."""
+    part, op, me, root = task.part, task.op, task.call.place, task.call.root
+    match op:
+        case Op.BARRIER:
+            return [Buffer(task, np.empty(0, np.uint8))], None, False
+        case Op.BROADCAST | Op.ALL_REDUCE | Op.REDUCE:
+            nbytes, item, each = sum(ins), part.dtype.itemsize, 0
+            if op is not Op.BROADCAST:
+                plan = messages.segments if op is Op.ALL_REDUCE else messages.reduce_segments
+                each = plan(nbytes, item, size)[1]
+            work = Buffer(task, read(part.ins))
+            return [work, Buffer(task, np.zeros(each * 2, np.uint8), scratch=True)], work, True
+        case Op.ALL_GATHER:
+            work = Buffer(task, np.zeros(sum(ins) * size, np.uint8), scratch=True)
+            work.data[me * sum(ins) : (me + 1) * sum(ins)] = read(part.ins)
+            return [work], work, False
+        case Op.GATHER if me == root:
+            work = Buffer(task, np.tile(read(part.ins), size), scratch=True)
+            return [work], work, False
+        case Op.GATHER:
+            return [Buffer(task, read(part.ins))], None, False
+        case Op.SCATTER if me == root:
+            each_buffer = [Buffer(task, read([tensor])) for tensor in part.ins]
+            return each_buffer, each_buffer[me], True
+        case Op.SCATTER:
+            work = Buffer(task, read(part.outs))
+            return [work], work, False
+        case Op.ALL_TO_ALL:
+            sent, came = Buffer(task, read(part.ins)), Buffer(task, read(part.outs))
+            mine = sent.data[sum(ins[:me]) :][: min(ins[me], outs[me])]
+            came.data[sum(outs[:me]) :][: len(mine)] = mine
+            write(part.outs, came.data)  # a rank's own share is there even if the call fails
+            return [sent, came], came, True
+        case Op.REDUCE_SCATTER | Op.SEND | Op.RECV:  # the fabric makes all-reduces of the one, and pairs of the others
+            raise ValueError(f"a {op} is no algorithm of gloo's collectives")
         case _:
             assert_never(op)
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, assert_never
 
 from joinlab.ops import Op
 
@@ -74,6 +74,37 @@ def kind(op: str, dtype: str | None = None) -> str:
     if op == Op.ALL_REDUCE and (dtype or "").startswith("sparse"):
         return str(Op.ALL_GATHER)
     return str(Op.ALL_REDUCE if op == Op.REDUCE_SCATTER else op)
+
+
+def of(op: Op, me: int, size: int, root: int, lengths: Sequence[int], item: int, into: Sequence[int] = ()) -> Steps:
+    """The messages of a collective at place `me`.
+
+    lengths  bytes of each tensor that the rank puts in, or, in a scatter but for its root, of the one that it gets
+    item     bytes of an element
+    into     of an all_to_all, bytes of each tensor that the rank gets
+    """
+    nbytes = sum(lengths)
+    match op:
+        case Op.BARRIER:
+            return barrier(me, size)
+        case Op.ALL_REDUCE | Op.REDUCE_SCATTER:
+            return all_reduce(me, size, nbytes, item)
+        case Op.REDUCE:
+            return reduce(me, size, root, nbytes, item)
+        case Op.ALL_GATHER:
+            return all_gather(me, size, nbytes)
+        case Op.BROADCAST:
+            return broadcast(me, size, root, nbytes)
+        case Op.GATHER:
+            return gather(me, size, root, nbytes)
+        case Op.SCATTER:
+            return scatter(me, size, root, lengths)
+        case Op.ALL_TO_ALL:
+            return all_to_all(me, size, lengths, into)
+        case Op.SEND | Op.RECV:
+            raise ValueError(f"{op} is no collective")
+        case _:
+            assert_never(op)
 
 
 def segments(nbytes: int, item: int, size: int) -> tuple[int, int]:

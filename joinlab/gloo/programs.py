@@ -1,37 +1,17 @@
-"""Each rank's part of a collective, with its bytes: what the messages of messages.py read from memory and leave in it.
-
-Which of them a call of torch.distributed runs, and on what memory, is decided in
-torch/csrc/distributed/c10d/ProcessGroupGloo.cpp: see `fabric` and `jobs`.
-"""
+"""Sums of ranks that agree, in the order of gloo's ring, and the all_reduce of sparse tensors, which is all-gathers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, assert_never
 
 import numpy as np
 import torch
 
-from joinlab.backend.model import EmulatedCall
-from joinlab.backend.payload import Bytes, Part, len_of, read, write
+from joinlab.backend.payload import Bytes, len_of, read
 from joinlab.gloo import messages
 from joinlab.gloo import network as net
-from joinlab.gloo.jobs import Job
-from joinlab.gloo.messages import Steps
 from joinlab.gloo.network import Buffer, Network, Slot, Waits, play
 from joinlab.gloo.sums import combine
-from joinlab.ops import Op
-
-
-class Task(net.Part, Protocol):
-    """What an algorithm reads of the task that it carries out: `fabric.Task` answers."""
-
-    call: EmulatedCall
-    op: Op
-    job: Job
-    part: Part
-    number: int
-    undefined: bool
 
 
 def chunk(nbytes: int, item: int, size: int) -> int:
@@ -42,84 +22,6 @@ def chunk(nbytes: int, item: int, size: int) -> int:
     """
     number, each = messages.segments(nbytes, item, size)
     return number // size * each
-
-
-def program(network: Network, task: Task, size: int) -> Waits:
-    """This rank's part of the collective, to be run message by message."""
-    call, part = task.call, task.part
-    slot = (messages.kind(Op.ALL_GATHER if task.job.sparse is not None else task.op), task.number)
-    me, root = call.place, call.root
-
-    def add(own: Bytes, came: Bytes) -> Bytes:
-        return combine(part.dtype, task.job.reduce_op, own, came)
-
-    def run(steps: Steps, *buffers: Buffer) -> Waits:
-        return play(network, slot, me, steps, buffers, add)
-
-    match task.op:
-        case Op.BARRIER:
-            yield from run(messages.barrier(me, size), Buffer(task, np.empty(0, np.uint8)))
-        case Op.ALL_REDUCE if task.job.sparse is not None:
-            yield from _all_reduce_sparse(network, task, task.job.sparse, slot, me, size)
-        case Op.BROADCAST | Op.ALL_REDUCE | Op.REDUCE:
-            work = Buffer(task, read(part.ins))
-            nbytes, item = len(work.data), part.dtype.itemsize
-            each = 0
-            if task.op is Op.BROADCAST:
-                steps = messages.broadcast(me, size, root, nbytes)
-            elif task.op is Op.ALL_REDUCE:
-                steps = messages.all_reduce(me, size, nbytes, item)
-                _, each = messages.segments(nbytes, item, size)
-            else:
-                steps = messages.reduce(me, size, root, nbytes, item)
-                _, each = messages.reduce_segments(nbytes, item, size)
-            arrived = Buffer(task, np.zeros(each * 2, np.uint8), scratch=True)
-            for wait in run(steps, work, arrived):  # gloo works in place: received data is already in the tensor
-                write(part.outs, work.data)  # even if the call never ends
-                yield wait
-            task.undefined = work.undefined
-            write(part.outs, work.data)
-        case Op.ALL_GATHER:
-            own = read(part.ins)
-            work = Buffer(task, np.zeros(len(own) * size, np.uint8), scratch=True)
-            work.data[me * len(own) : (me + 1) * len(own)] = own
-            yield from run(messages.all_gather(me, size, len(own)), work)
-            task.undefined = work.undefined
-            write(part.outs, work.data)
-        case Op.GATHER:
-            own = read(part.ins)
-            steps = messages.gather(me, size, root, len(own))
-            if me != root:
-                yield from run(steps, Buffer(task, own))
-                return
-            work = Buffer(task, np.tile(own, size), scratch=True)
-            yield from run(steps, work)
-            task.undefined = work.undefined
-            write(part.outs, work.data)
-        case Op.SCATTER if me != root:
-            work = Buffer(task, read(part.outs))
-            yield from run(messages.scatter(me, size, root, [len(work.data)]), work)
-            write(part.outs, work.data)
-        case Op.SCATTER:
-            each_buffer = [Buffer(task, read([tensor])) for tensor in part.ins]
-            lengths = [len(buffer.data) for buffer in each_buffer]
-            for wait in run(messages.scatter(me, size, root, lengths), *each_buffer):
-                write(part.outs, each_buffer[me].data)
-                yield wait
-        case Op.ALL_TO_ALL:
-            sent, came = Buffer(task, read(part.ins)), Buffer(task, read(part.outs))
-            lengths, room = ([len_of(tensor) for tensor in side] for side in (part.ins, part.outs))
-            mine = sent.data[sum(lengths[:me]) :][: min(lengths[me], room[me])]
-            came.data[sum(room[:me]) :][: len(mine)] = mine
-            write(part.outs, came.data)  # in place: a rank's own share is there even if the call fails
-            for wait in run(messages.all_to_all(me, size, lengths, room), sent, came):
-                write(part.outs, came.data)
-                yield wait
-            write(part.outs, came.data)
-        case Op.REDUCE_SCATTER | Op.SEND | Op.RECV:  # the fabric makes all-reduces of the one, and pairs of the others
-            raise ValueError(f"a {task.op} is no algorithm of gloo's collectives")
-        case _:
-            assert_never(task.op)
 
 
 def summed(dtype: torch.dtype, reduce_op: str, each: Sequence[Bytes]) -> Bytes:
@@ -150,7 +52,7 @@ def summed_sparse(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return total.coalesce()
 
 
-def _all_reduce_sparse(network: Network, task: Task, tensor: torch.Tensor, slot: Slot, me: int, size: int) -> Waits:
+def all_reduce_sparse(network: Network, task: net.Part, tensor: torch.Tensor, slot: Slot, me: int, size: int) -> Waits:
     """Three all-gathers under one slot: what each rank has, the indices, the values. Then everyone sums for itself.
 
     The sizes go first, as 9 int64 (SparseTensorMetadata), since ranks may have different numbers of values. Where ranks

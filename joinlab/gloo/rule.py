@@ -34,7 +34,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from math import prod
-from typing import assert_never
 
 from joinlab.backend.calls import ANY_SOURCE, ITEM_BYTES, Blocked, Blocker, GroupCalls, IssuedCall
 from joinlab.gloo import messages
@@ -205,26 +204,15 @@ def _steps(call: IssuedCall, me: int, ranks: Sequence[int], even: bool) -> Steps
     root = ranks.index(call.root) if call.root in ranks else 0
     if 4 * size * (nbytes // messages.MAX_SEGMENT + 2 * size) > _MOST_MESSAGES:
         return None
-    match op:
-        case Op.ALL_REDUCE | Op.REDUCE_SCATTER:
-            return messages.all_reduce(me, size, nbytes, item) if nbytes else iter(())
-        case Op.REDUCE:
-            return messages.reduce(me, size, root, nbytes, item) if nbytes else iter(())
-        case Op.ALL_GATHER:
-            return messages.all_gather(me, size, nbytes) if nbytes else None
-        case Op.BROADCAST:
-            return messages.broadcast(me, size, root, nbytes)
-        case Op.GATHER:
-            return messages.gather(me, size, root, nbytes)
-        case Op.SCATTER:
-            lengths = [length for length in _parts(call) if length is not None] or [_SOME_BYTES]
-            lengths = [*lengths[:1]] * size if even else lengths
-            fits = even or len(lengths) == (size if me == root else 1)
-            return messages.scatter(me, size, root, lengths) if fits else None
-        case Op.BARRIER | Op.ALL_TO_ALL | Op.SEND | Op.RECV:
-            return None
-        case _:
-            assert_never(op)
+    facts, lengths = FACTS[op], [nbytes]
+    if facts.for_each and not facts.reduces:
+        lengths = [length for length in _parts(call) if length is not None] or [_SOME_BYTES]
+        lengths = [*lengths[:1]] * size if even else lengths
+        if not facts.rooted or (not even and len(lengths) != (size if me == root else 1)):
+            return None  # what comes of an all_to_all is not recorded
+    if not nbytes and facts.needs is not Needs.FROM_ROOT and not facts.pairwise:
+        return iter(()) if facts.reduces else None
+    return messages.of(op, me, size, root, lengths, item)
 
 
 def _pairs(group: GroupCalls, gone: Collection[int]) -> Blocked:

@@ -33,7 +33,7 @@ from joinlab.nccl.checks import check
 from joinlab.nccl.connections import Connections
 from joinlab.nccl.kernels import Kernels
 from joinlab.nccl.motion import Motion, Wiring, factor_of, reducing, steps_to_peers
-from joinlab.nccl.ring import ALIGNS, BUFFERED_BYTES, GPUS, TUNED_RANKS, Ring, chunk_bytes
+from joinlab.nccl.ring import ALIGNS, BUFFERED_BYTES, GPUS, TUNED_RANKS, Ring, part_bytes
 from joinlab.ops import FACTS, POINT_TO_POINT, Needs, Op, waits_for
 
 ASSUMES = (
@@ -222,7 +222,9 @@ class Communicator:
         if op is Op.REDUCE:
             write(parts[root].outs, chain(each, root))
             return
-        chunk = chunk_bytes(len(each[0]), size, self._wiring.align) if op is Op.ALL_REDUCE else len(each[0]) // size
+        if op not in (Op.ALL_REDUCE, Op.REDUCE_SCATTER):
+            raise ValueError(f"{op!r} is not modelled")
+        chunk = part_bytes(op, len(each[0]), size, self._wiring.align)
         lengths = [chunk] * size
         if op is Op.REDUCE_SCATTER and len(parts[0].ins) == size:  # of unequal parts: one reduce for each, to its rank
             lengths = [len_of(tensor) for tensor in parts[0].ins]

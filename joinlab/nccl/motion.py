@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import assert_never
 
 import numpy as np
 import torch
@@ -26,8 +25,19 @@ from joinlab.backend.clock import Costs
 from joinlab.backend.model import EmulatedCall
 from joinlab.backend.payload import Bytes, Part, len_of, read, write
 from joinlab.nccl.kernels import Kernels, Memory
-from joinlab.nccl.ring import BUFFERED_BYTES, GPUS, LINE_BYTES, Step, Transfer, chunk_bytes, lines_of, peer_steps, steps
-from joinlab.ops import POINT_TO_POINT, Op
+from joinlab.nccl.ring import (
+    BUFFERED_BYTES,
+    GPUS,
+    LINE_BYTES,
+    Step,
+    Transfer,
+    carries,
+    lines_of,
+    part_bytes,
+    peer_steps,
+    steps,
+)
+from joinlab.ops import FACTS, POINT_TO_POINT, Op
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,74 +164,36 @@ class _Piece:
         self._dtype = self._kernels.element(call.op, part.dtype)
         self._op = call.op
         self._reduce_op = reducing(call)
-        nbytes = sum(map(len_of, part.ins))
-        self._chunk = nbytes
-        align = wiring.align
         self._memory: Memory | None = None
         self._lines: dict[int, Bytes] = {}  # by chunk: this rank's own
         self._result: Bytes | None = None
+        nbytes = sum(map(len_of, part.ins))
+        self._chunk = part_bytes(call.op, nbytes, self._size, wiring.align)
         self.steps: Sequence[Step]
-        match call.op:
-            case Op.SEND | Op.RECV | Op.GATHER | Op.SCATTER | Op.ALL_TO_ALL:
-                to_peers = steps_to_peers(call, part, place, self._size)
-                crossed = [(place, step.peer, step.send is not None) in wiring.crossed for step in to_peers]
-                self.steps = [step._replace(crossed=one) for step, one in zip(to_peers, crossed, strict=True)]
-                if self._size == 1:
-                    self._copy_own()
-                return
-            case Op.REDUCE_SCATTER:
-                self._chunk = nbytes // self._size
-            case Op.ALL_REDUCE:
-                self._chunk = chunk_bytes(nbytes, self._size, align)
-            case Op.BROADCAST | Op.REDUCE | Op.ALL_GATHER | Op.BARRIER:
-                pass
-            case _:
-                assert_never(call.op)
-        part_bytes = self._chunk if call.op is Op.REDUCE_SCATTER else nbytes
-        small = call.nbytes() <= GPUS[wiring.gpu].ll_bytes
-        found = steps(call.op, place, self._size, call.root, part_bytes, align) or ()
-        self.steps = [step._replace(flags=small) for step in found]
-        if not self.steps or self._size == 1:
+        if FACTS[call.op].pairwise:
+            to_peers = steps_to_peers(call, part, place, self._size)
+            crossed = [(place, step.peer, step.send is not None) in wiring.crossed for step in to_peers]
+            self.steps = [step._replace(crossed=one) for step, one in zip(to_peers, crossed, strict=True)]
+        else:
+            share = self._chunk if call.op is Op.REDUCE_SCATTER else nbytes
+            small = call.nbytes() <= GPUS[wiring.gpu].ll_bytes
+            found = steps(call.op, place, self._size, call.root, share, wiring.align)
+            self.steps = [step._replace(flags=small) for step in found or ()]
+        if self._size == 1 or not (self.steps or FACTS[call.op].pairwise):
             self._copy_own()
 
     def move(self, step: int, low: int, high: int, incoming: Bytes | None) -> Bytes:
-        """What goes on, as bytes `low` to `high` of the step's lines, given what came in for them.
-
-        The rank at place p of n, by step; a chunk's number is taken modulo n:
-
-            all_reduce      0: send p-1    1 to n-2: reduce and send p-1-step    n-1: reduce, keep and send p
-                            n to 2n-3: keep and send p-1-step                    2n-2: keep p+1
-            reduce_scatter  0: send p-1    1 to n-2: reduce and send p-1-step    n-1: reduce and keep p
-            all_gather      0: keep and send p    1 to n-2: keep and send p-step    n-1: keep p+1
-
-        Sources: runRing in src/device/all_reduce.h, reduce_scatter.h and all_gather.h, v2.29.7-1.
-        """
-        place, size, op = self._place, self._size, self._op
-        peer = self.steps[step].peer
+        """What goes on, as bytes `low` to `high` of the step's lines, given what came in for them."""
+        op, peer = self._op, self.steps[step].peer
         if peer is not None:
             return self._move_to_peer(step, peer, low, high, incoming)
-        chunk, reduces, keeps = 0, False, incoming is not None
-        match op:
-            case Op.ALL_REDUCE:
-                chunk, reduces, keeps = (place - 1 - step) % size, 1 <= step < size, step >= size - 1
-            case Op.REDUCE_SCATTER:
-                chunk, reduces, keeps = (place - 1 - step) % size, step >= 1, step == size - 1
-            case Op.REDUCE:
-                reduces, keeps = incoming is not None, place == self.call.root
-            case Op.ALL_GATHER:
-                chunk, keeps = (place - step) % size, True
-            case Op.BROADCAST:
-                pass
-            case Op.BARRIER | Op.GATHER | Op.SCATTER | Op.ALL_TO_ALL | Op.SEND | Op.RECV:
-                raise ValueError(f"a {op} does not run on the ring")
-            case _:
-                assert_never(op)
+        chunk, reduces, keeps = carries(op, self._place, self._size, self.call.root, step)
         if incoming is None:
             moved = self._own(0 if op is Op.ALL_GATHER else chunk)[low:high]
         elif reduces:
             moved = self._kernels.reduce(self._dtype, self._reduce_op, incoming, self._own(chunk)[low:high])
             if step == self._last_reduction:
-                moved = self._kernels.finish(self._dtype, self._reduce_op, moved, size)
+                moved = self._kernels.finish(self._dtype, self._reduce_op, moved, self._size)
         else:
             moved = incoming
         if keeps:

@@ -188,6 +188,44 @@ def chunk_bytes(nbytes: int, size: int, align: int = 16) -> int:
     return chunk + -chunk % align
 
 
+def part_bytes(op: Op, nbytes: int, size: int, align: int = 16) -> int:
+    """Bytes of the tensor that go around the ring as one."""
+    return (
+        chunk_bytes(nbytes, size, align)
+        if op is Op.ALL_REDUCE
+        else nbytes // size
+        if op is Op.REDUCE_SCATTER
+        else nbytes
+    )
+
+
+def carries(op: Op, place: int, size: int, root: int, step: int) -> tuple[int, bool, bool]:
+    """What a step of `steps` moves: which chunk, whether it reduces what comes in, and whether the rank keeps it.
+
+    The rank at place p of n, by step; a chunk's number is taken modulo n:
+
+        all_reduce      0: send p-1    1 to n-2: reduce and send p-1-step    n-1: reduce, keep and send p
+                        n to 2n-3: keep and send p-1-step                    2n-2: keep p+1
+        reduce_scatter  0: send p-1    1 to n-2: reduce and send p-1-step    n-1: reduce and keep p
+        all_gather      0: keep and send p    1 to n-2: keep and send p-step    n-1: keep p+1
+
+    Sources: runRing in src/device/all_reduce.h, reduce_scatter.h and all_gather.h, v2.29.7-1.
+    """
+    match op:
+        case Op.ALL_REDUCE:
+            return (place - 1 - step) % size, 1 <= step < size, step >= size - 1
+        case Op.REDUCE_SCATTER:
+            return (place - 1 - step) % size, step >= 1, step == size - 1
+        case Op.ALL_GATHER:
+            return (place - step) % size, False, True
+        case Op.REDUCE:
+            return 0, place != (root + 1) % size, place == root
+        case Op.BROADCAST:
+            return 0, False, place != root
+        case _:
+            raise ValueError(f"a {op} does not run on the ring")
+
+
 def _all_reduce(place: int, size: int, nbytes: int, align: int) -> tuple[Step, ...]:
     """A chunk for each rank goes once around the ring to be summed, and once more to be handed out."""
     chunk = chunk_bytes(nbytes, size, align)

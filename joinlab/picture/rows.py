@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import lru_cache
 from types import MappingProxyType
-from typing import NamedTuple, assert_never
+from typing import NamedTuple
 
 from joinlab.analysis.matching import Matched, Slot
 from joinlab.analysis.meanings import is_setup, quoted, shadows
 from joinlab.analysis.wording import listed, ranks_text, short_site, tensor
 from joinlab.backend.calls import elements_of
-from joinlab.ops import POINT_TO_POINT, CallRow, Op, op_of
+from joinlab.ops import FACTS, POINT_TO_POINT, CallRow, Needs, Op, op_of
 
 Row = CallRow
 
@@ -64,19 +64,14 @@ def _kind(origin: str, op: str) -> RowKind:
 
 def _own(op: Op) -> RowKind:
     """What sort of call of the program's own this is: told by what it does with the ranks' data."""
-    match op:
-        case Op.ALL_REDUCE | Op.REDUCE | Op.REDUCE_SCATTER:
-            return RowKind.REDUCE
-        case Op.BROADCAST | Op.SCATTER:
-            return RowKind.SPREAD
-        case Op.GATHER | Op.ALL_GATHER | Op.ALL_TO_ALL:
-            return RowKind.COLLECT
-        case Op.SEND | Op.RECV:
-            return RowKind.PAIR
-        case Op.BARRIER:
-            return RowKind.BARRIER
-        case _:
-            assert_never(op)
+    facts = FACTS[op]
+    if facts.point_to_point:
+        return RowKind.PAIR
+    if not facts.alike:
+        return RowKind.BARRIER
+    if facts.reduces:
+        return RowKind.REDUCE
+    return RowKind.SPREAD if facts.needs is Needs.FROM_ROOT else RowKind.COLLECT
 
 
 class Place(NamedTuple):
