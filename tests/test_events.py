@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
 from pathlib import Path
 
 import pytest
@@ -50,25 +49,6 @@ def test_a_killed_writer_loses_nothing_it_has_appended(tmp_path: Path) -> None:
     os.waitpid(pid, 0)
     tail = LogTail(tmp_path / "log")
     assert [json.loads(line)["i"] for line in tail.read().splitlines()] == list(range(5000))
-    tail.close()
-
-
-def test_threads_do_not_mix_their_lines(tmp_path: Path) -> None:
-    log = EventLog(tmp_path / "log", print)
-
-    def write(name: str) -> None:
-        for _ in range(2000):
-            log.write_text(name * 50 + "\n")
-
-    threads = [threading.Thread(target=write, args=(name,)) for name in "abc"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    tail = LogTail(tmp_path / "log")
-    lines = tail.read().decode().splitlines()
-    assert sorted(set(lines)) == ["a" * 50, "b" * 50, "c" * 50]
-    assert len(lines) == 6000
     tail.close()
 
 

@@ -21,6 +21,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -268,9 +269,7 @@ def _patch_spans(patches: Patches) -> None:
         return made
 
     replaced: dict[str, Callable[[Any], Callable[..., Any]]] = {
-        "forward": lambda host: (
-            lambda module, *args, **kwargs: host.progress.forward(module, lambda: forward(module, *args, **kwargs))
-        ),
+        "forward": lambda host: partial(host.progress.forward, forward),
         "_get_ddp_logging_data": lambda host: (
             lambda module: name_backend(logged(module), str(c10d.get_backend(module.process_group)))
         ),
@@ -279,11 +278,7 @@ def _patch_spans(patches: Patches) -> None:
     }
     for name, make in replaced.items():
         patches.for_ranks(DistributedDataParallel, name, make)
-    patches.for_ranks(
-        torch.autograd,
-        "backward",
-        lambda host: lambda *args, **kwargs: host.progress.backward(lambda: backward(*args, **kwargs)),
-    )
+    patches.for_ranks(torch.autograd, "backward", lambda host: partial(host.progress.backward, backward))
 
 
 def _patch_waits(patches: Patches) -> None:

@@ -53,8 +53,8 @@ class Progress:
         self._input_used_ns = 0
         self.input = index
 
-    def forward(self, module: torch.nn.Module, run_it: Callable[[], Any]) -> Any:
-        """A forward pass of DDP: `run_it()`."""
+    def forward(self, run: Callable[..., Any], module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        """A forward pass of DDP: `run(module, ...)`."""
         nbytes = self._bytes_of.get(module)
         if nbytes is None:
             trained = [p for p in module.parameters() if p.requires_grad]
@@ -63,19 +63,19 @@ class Progress:
         self.steps.begin_forward()
         span = self._begin("forward")
         try:
-            found = run_it()
+            found = run(module, *args, **kwargs)
             self._spend(self._forward_ns)
             return found
         finally:
             self._end(span)
 
-    def backward(self, run_it: Callable[[], None]) -> None:
-        """A backward pass: `run_it()`."""
+    def backward(self, run: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        """A backward pass: `run(...)`."""
         self._budgets.append(self._backward_ns)
         self.steps.begin_backward()
         span = self._begin("backward")
         try:
-            run_it()
+            run(*args, **kwargs)
             self._spend(self._budgets[-1])
         finally:
             self._budgets.pop()

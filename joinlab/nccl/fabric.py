@@ -133,9 +133,9 @@ class Communicator:
         """
         if self.run.knobs.era != "today":
             return False
-        latest = max(calls[0].ready_ns for calls in heads)
-        late = [calls[0] for calls in heads if 0 < calls[0].group.watchdog_ns < latest - calls[0].ready_ns]
-        late = [call for call in late if not call.host.gone]
+        first = [calls[0] for calls in heads]
+        latest = max([call.ready_ns for call in first])
+        late = [call for call in first if 0 < call.group.watchdog_ns < latest - call.ready_ns and not call.host.gone]
         for call in late:
             ns = call.group.watchdog_ns
             self.abort(call.place)
