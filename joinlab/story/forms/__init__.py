@@ -3,8 +3,16 @@
     def find(scene: Scene) -> tuple[Line, ...]      the headline and its causes; () where this is not what happened
     WORDS = {"form": words}                         by Line.form, what makes marked pieces of a line
 
-To add a kind of parting, write its finder and words, name it in FINDERS of `silent` or `clash`, or, in a module of its
-own, in `finders`, at the place where it is to be asked, and write its test.
+A new kind of parting is a module of this folder, named in `finders` at the place where it is to be asked:
+
+    def find(scene: Scene) -> tuple[Line, ...]:
+        sides = ...                                                     # the ranks of each side; none: return ()
+        return (scene.headline("mine", sides, calls), *meeting.causes(scene))
+
+    WORDS = {"mine": lambda line: say("{} wait[s|] in {}.", line.ranks, full(line, 0))}
+
+Its test is a program in tests/material/unseen with what is so of it in table.toml. Its fix, if an edit cures it, is a
+generator of texts beside the others of `joinlab/story/fixes.py`, and what it does stands in DOES of `fix`.
 """
 
 from __future__ import annotations
