@@ -463,6 +463,8 @@ def timeline_from_parts(parts: archive.Parts) -> Timeline:
                 raise ValueError(f"an ending whose {wrong}")
     if not all(isinstance(text, str) for text in parts.output):
         raise ValueError("output that is no text")
+    if isinstance(versions := parts.meta.get("versions"), dict):  # older files have the repr of torch's
+        parts.meta["versions"] = {name: one and str(one).strip("'") for name, one in versions.items()}
     _check_meta(parts.meta, len(parts.ends))
     before = set(parts.calls.columns) == CALL_COLUMNS.keys() - {"number"}  # written when there was no such column
     timeline = Timeline(
