@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from joinlab.notebook.engines import ENGINES
-from joinlab.notebook.predictions import WORDS, Score, score, word
-from joinlab.timeline import Ending, timeline_from_rows
+from joinlab.notebook.predictions import WORDS, Score, word
+from joinlab.timeline import Ending
 
 
 @pytest.mark.parametrize(
@@ -28,10 +27,4 @@ def test_an_ending_in_one_word(ending, said):
 
 
 def test_a_score_counts_only_what_could_be_right():
-    ends = [Ending("finished"), Ending("killed", text="stopped on request"), Ending("hung", proven=True)]
-    timeline = timeline_from_rows([], ends, {"program": "mine", "inputs": [1, 2, 3]})
-    found = score(timeline, ENGINES["launched gloo"], ("finishes", "hangs", "raises"))
-    assert found == Score(
-        "mine", (1, 2, 3), "launched gloo", ("finishes", "hangs", "raises"), ("finishes", None, "hangs")
-    )
-    assert found.right == (True, False, False)
+    assert Score(("finishes", "hangs", "raises"), ("finishes", None, "hangs")).right == (True, False, False)

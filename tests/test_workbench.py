@@ -124,7 +124,7 @@ def test_a_program_of_ones_own_is_emulated_each_time(emulated):
 
     flag = True
     made = bench(mine, inputs=(1, 1))
-    assert made.case == 0 and made.program is mine
+    assert made.case == 0 and made.own is mine
     assert made.timeline.output == ("I have 1\n", "I have 1\n")
     flag = False
     made.counts = (2, 1)

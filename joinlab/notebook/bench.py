@@ -15,9 +15,6 @@ browser:
     bench.said = ("hangs", "finishes")
     bench.run()                             # the Timeline; now it is shown
     bench.scores[-1].right                  # (False, False)
-
-The controls are the browser's own, drawn by static/board.js and controls.js: a slider of ipywidgets has no name that a
-screen reader could say.
 """
 
 from __future__ import annotations
@@ -39,9 +36,9 @@ from joinlab.emulator.warm_up import warm_up
 from joinlab.errors import JoinlabError, LaunchInterrupted, ProgramError
 from joinlab.notebook.ending_map import EndingMap
 from joinlab.notebook.engines import ENGINES, Engine, knobs, missing
-from joinlab.notebook.predictions import WORDS, Score, score
-from joinlab.notebook.saving import saved
-from joinlab.notebook.settings import MAX_INPUTS, MAX_RANKS, Emulations, Setting, check_counts, program_of
+from joinlab.notebook.predictions import WORDS, Score, word
+from joinlab.notebook.settings import MAX_INPUTS, MAX_RANKS, Emulations, Setting, check_counts
+from joinlab.notebook.stills import drawn
 from joinlab.notebook.view import View
 from joinlab.picture.assets import script, style
 from joinlab.program.program import Program, check_program, program_name
@@ -52,6 +49,9 @@ from joinlab.timeline import Ending, EndKind, Meta, Timeline, timeline_from_rows
 
 REST_S = 1.5
 """Seconds without a move after which fixes of what is shown are tried: that takes the kernel a second or two."""
+
+FIRST_S = 0.3
+"""Seconds after which torch is loaded, which makes the kernel slow: until then the first picture is on its way."""
 
 LINES = 200
 """So many of the lines that a rank printed are shown, the last ones."""
@@ -73,7 +73,11 @@ class _Shown(traitlets.Instance):  # type: ignore[type-arg]
 
 
 class Bench(View):
-    """Where a learner plays; show it at the end of a cell.
+    """Where a learner plays: choose a case, or bring a program, and move a slider per rank.
+
+        joinlab.bench()                             # the cases
+        joinlab.bench(my_program, inputs=(2, 3))    # your own
+        joinlab.bench(predict=True)                 # say first, then look
 
     program   a function worker(rank, inputs) of your own; None: the cases
     case      the case to begin with
@@ -166,8 +170,9 @@ class Bench(View):
         self.add_class("joinlab-bench")
         self._held = False
         self._refresh()
-        if self.loading:
-            threading.Thread(target=self._load, name="joinlab loads torch", daemon=True).start()
+        if self._loop is not None:
+            thread = threading.Thread(target=self._load, name="joinlab loads torch", daemon=True)
+            self._loop.call_later(FIRST_S, thread.start)
         self.on_msg(self._pressed)
 
     # ---------------------------------------------------------------- what is chosen
@@ -181,11 +186,6 @@ class Bench(View):
     def _must_wait(self) -> bool:
         """Whether what is chosen needs torch, which is still being loaded."""
         return self.loading and self._setting().recorded is None
-
-    @property
-    def program(self) -> Program:
-        """The function that is run."""
-        return program_of(None if self.case else self.own, self.case)
 
     @property
     def _now(self) -> Engine:
@@ -333,10 +333,10 @@ class Bench(View):
             "backend": self._now.backend,
             "inputs": list(self.counts),
         }
-        if self.case and (known := recorded(self.case, (0, 0))) is not None:
+        if known := recorded(self.case, (0, 0)):
             meta["program"], meta["source"] = known.meta["program"], known.meta["source"]
-        else:
-            meta["program"], meta["source"] = program_name(self.program), source_of(self.program)
+        elif self.own is not None:
+            meta["program"], meta["source"] = program_name(self.own), source_of(self.own)
         ends = [Ending(EndKind.KILLED, text="not shown yet")] * len(self.counts)
         self._draw(None, timeline_from_rows([], ends, meta), shown="", printed=())
 
@@ -369,7 +369,7 @@ class Bench(View):
 
     def _judge(self, timeline: Timeline) -> None:
         """Compare what was said with what came, and say what was right."""
-        found = score(timeline, self._now, self.said)
+        found = Score(self.said, tuple(map(word, timeline.ends)))
         self.scores.append(found)
         self.results = [
             "we ended it: not counted" if ended is None else f"✓ it {ended}" if right else f"✗ it {ended}"
@@ -385,7 +385,7 @@ class Bench(View):
 
     def _tell(self, text: str, bad: bool = False) -> None:
         """Say something beside the controls; it is an error where `bad`."""
-        self.status = {"text": text} | ({"bad": True} if bad else {})
+        self.status = {"text": text, "bad": bad}
 
     # ---------------------------------------------------------------- what Python can ask
 
@@ -512,8 +512,10 @@ class Bench(View):
                 self._asked_to_stop.set()
             case {"press": "compare"} if self.beside is not None or not (self._blank or self.running):
                 self.keep()
-            case {"save": what} if not self._blank:
-                self.send(saved(what, self._seen, self.case))
+            case {"save": what} if not self._blank:  # a PNG is made there, of the text of the SVG
+                meta, counts = self._seen.meta, "-".join(map(str, self.counts))
+                name = f"{meta['program']}_{counts}_{meta['engine']}_{meta['backend']}.{what.lower()}"
+                self.send({"save": what, "name": name, "text": drawn(self._seen)})
             case {"counts": counts}:
                 with self._asked_by_page():
                     self.counts = tuple(counts)
@@ -567,22 +569,7 @@ class Bench(View):
             self.status = told
 
 
-def bench(
-    program: Program | None = None,
-    *,
-    case: int = 4,
-    inputs: Sequence[int] = (5, 6),
-    engine: str = "emulated nccl",
-    predict: bool = False,
-    timeout: float = 300.0,
-) -> Bench:
-    """A bench to play on: choose a case, or bring a program, and move a slider per rank. See `Bench`.
-
-    joinlab.bench()                             # the cases
-    joinlab.bench(my_program, inputs=(2, 3))    # your own
-    joinlab.bench(predict=True)                 # say first, then look
-    """
-    return Bench(program, case=case, inputs=inputs, engine=engine, predict=predict, timeout=timeout)
+bench = Bench
 
 
 def _left(bench: Bench) -> dict[str, Any]:

@@ -12,18 +12,15 @@ program of one's own `joinlab.sweep` makes a map: any cell of the notebook may r
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from joinlab.errors import JoinlabError
 from joinlab.notebook.settings import Emulations, Setting
 from joinlab.notebook.sweep import COUNTS, KINDS, Overall, overall_of
 from joinlab.picture.lane_data import LaneData
-
-EVERY_S = 0.2
-"""How often what is new goes to the browser."""
 
 REST_S = 0.005
 """Between two cells: time in which the kernel reads the messages that came."""
@@ -49,7 +46,6 @@ class EndingMap:
         self._emulations, self._show, self._send = emulations, show, send
         self._base: Setting | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._told = 0.0
         self.watched = False
         self._begin()
 
@@ -131,16 +127,13 @@ class EndingMap:
             self.sent.append(self._data.packed(ahead=self._held))
             self._collect()
             self._send(self.sent[-1])
-        if not self.left or time.monotonic() - self._told > EVERY_S:
             self._tell()
 
     def _tell(self, note: str = "") -> None:
-        self._told = time.monotonic()
         left = f"{len(self.cells)} of {len(COUNTS) ** 2}" if self.left else ""
         self._show({"most": COUNTS[-1], "kinds": KINDS, "cells": dict(self.cells), "note": note or left})
 
 
 def _nearest_first(here: tuple[int, ...]) -> list[tuple[int, ...]]:
     """Every cell, those around the sliders first: these are wanted next."""
-    cells: list[tuple[int, ...]] = [(one, other) for one in COUNTS for other in COUNTS]
-    return sorted(cells, key=lambda cell: (abs(cell[0] - here[0]) + abs(cell[1] - here[1]), cell))
+    return sorted(product(COUNTS, repeat=2), key=lambda cell: (abs(cell[0] - here[0]) + abs(cell[1] - here[1]), cell))

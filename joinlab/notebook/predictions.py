@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from joinlab.notebook.engines import Engine
-from joinlab.timeline import Ending, EndKind, Timeline
+from joinlab.timeline import Ending, EndKind
 
 WORDS = ("finishes", "hangs", "raises")
 """What can be said of a rank. One that the backend aborts counts as one that raises: an error ended it."""
@@ -19,9 +17,6 @@ STOPPED = ("stopped on request", "interrupted by the user", "ended by joinlab")
 class Score:
     """What was said of one run, and how it ended: one word of WORDS a rank; `ended` is None where we ended the rank."""
 
-    program: str
-    inputs: tuple[int, ...]
-    engine: str
     said: tuple[str, ...]
     ended: tuple[str | None, ...]
 
@@ -40,10 +35,3 @@ def word(ending: Ending) -> str | None:
     if ending.kind is EndKind.KILLED and ending.text.startswith(STOPPED):
         return None
     return {EndKind.FINISHED: "finishes", EndKind.HUNG: "hangs"}.get(ending.kind, "raises")
-
-
-def score(timeline: Timeline, engine: Engine, said: Sequence[str]) -> Score:
-    """Hold what was said of each rank against a Timeline."""
-    meta = timeline.meta
-    ended = tuple(map(word, timeline.ends))
-    return Score(str(meta["program"]), tuple(meta["inputs"]), engine.name, tuple(said), ended)

@@ -61,16 +61,11 @@ class Setting:
     @property
     def program(self) -> Program:
         """The function."""
-        return program_of(self.own, self.case)
+        if self.own is not None:
+            return self.own
+        from joinlab.cases import CASES  # it takes torch with it
 
-
-def program_of(own: Program | None, case: int) -> Program:
-    """The learner's program, or that of a case."""
-    if own is not None:
-        return own
-    from joinlab.cases import CASES  # it takes torch with it
-
-    return CASES[case].program
+        return CASES[self.case].program
 
 
 def check_counts(counts: object) -> tuple[int, ...]:

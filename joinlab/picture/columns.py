@@ -77,7 +77,9 @@ def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[
     open_ = (ended < 0) & calls["error"].is_null().to_numpy()
     failed = calls["error"].is_not_null().to_numpy()
     waits, waits_on = waited >= 0, (waited >= 0) & (let_go < 0)
-    bad = wrong(timeline)[slot] if len(slot) else open_
+    slots = folding.every.slots  # of a few calls each is judged already
+    judged = wrong(timeline) if folding.every.is_part else np.array([not one.expected for one in slots], bool)
+    bad = judged[slot] if len(slot) else open_
     flags = open_ * OPEN + bad * BAD + failed * FAILED + waits * WAITS + waits_on * WAITS_ON
     stops = []
     span_lane = lane_of[spans["rank"].to_numpy()] if spans.height else np.zeros(0, np.int64)

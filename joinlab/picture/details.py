@@ -23,7 +23,7 @@ Details = tuple[tuple[str, str], ...]
 _NO_META: Meta = {}
 _LIBRARY = re.compile(r"^.*[/\\](site|dist)-packages[/\\]")  # where pip puts things says nothing to a reader
 
-MADE = "what the rank made of it"
+MADE, OUTSIDE = "what the rank made of it", "none: before the first or after the last"
 
 MAX_FRAMES = 8
 """A tooltip shows at most this many frames of a stack, the innermost ones."""
@@ -80,7 +80,7 @@ def call_details(row: Mapping[str, Any], tells_start: bool, meta: Meta = _NO_MET
         ("rank", str(row["rank"])),
         ("group, number", _numbered(row)),
         ("op", str(row["op"])),
-        _place(row, "none: before the first or after the last", meta),
+        (input_or_step(meta), OUTSIDE if row["input"] is None else at_input(row["input"], meta)),
         ("dtype", str(row["dtype"] or "none")),
         ("shape", shapes(row["shape"])),
     ]
@@ -116,10 +116,6 @@ def _numbered(row: Mapping[str, Any]) -> str:
 @lru_cache(4096)
 def _shorter(frame: str) -> str:
     return _LIBRARY.sub("", frame)
-
-
-def _place(row: Mapping[str, Any], none: str, meta: Meta) -> tuple[str, str]:
-    return input_or_step(meta), none if row["input"] is None else at_input(row["input"], meta)
 
 
 def _times(row: Mapping[str, Any], tells_start: bool) -> Details:

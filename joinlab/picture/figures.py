@@ -22,14 +22,11 @@ from joinlab.picture.details import call_details
 from joinlab.picture.places import along
 from joinlab.picture.rows import RowKind
 from joinlab.picture.scene import Scene, scene
-from joinlab.picture.theme import BLACK, EDGE, FILLS, INK, OUTLINE, WHITE, faded
+from joinlab.picture.theme import BLACK, EDGE, FILLS, INK, OUTLINE, WHITE
 from joinlab.timeline import Timeline
 
 CONFIG: Mapping[str, Any] = {"showSendToCloud": False, "displaylogo": False, "responsive": True}
 """Pass it to `figure.show(config=...)`: without it Plotly offers to send the figure to a cloud service."""
-
-Places = Sequence[tuple[float, float]]
-"""Where each column begins along time, and how long it is."""
 
 WIDE = 0.78  # of the room of a lane: its boxes
 
@@ -69,7 +66,7 @@ def figure(timeline: Timeline, setup: bool = False) -> go.Figure:
     sorts = groupby(sorted(bars, key=lambda bar: order(bar.kind)), lambda bar: bar.kind)
     drawn = [_trace(kind, list(some)) for kind, some in sorts]
     layout = go.Layout(
-        template="none", paper_bgcolor=faded(BLACK, 0), plot_bgcolor=faded(BLACK, 0), font={"color": INK, "size": 12},
+        template="none", paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)", font={"color": INK, "size": 12},
         barmode="overlay", hovermode="closest", dragmode="pan", margin={"l": 110, "r": 20, "t": 110, "b": 60},
         title={"text": html.escape(title(timeline) + part), "x": 0.01, "y": 0.995, "yanchor": "top"},
         legend={"orientation": "h", "yanchor": "top", "y": -0.04}, xaxis=lanes, yaxis=following,
@@ -79,7 +76,7 @@ def figure(timeline: Timeline, setup: bool = False) -> go.Figure:
     return go.Figure([*drawn, *_signs(made, places)], layout)
 
 
-def _bars(made: Scene, places: Places) -> Iterator[Bar]:
+def _bars(made: Scene, places: Sequence[tuple[float, float]]) -> Iterator[Bar]:
     for (at, long), one in zip(places, made.columns, strict=True):
         for lane, box in enumerate(one.boxes):
             if box is not None:
@@ -102,7 +99,7 @@ def _trace(kind: RowKind, bars: list[Bar]) -> go.Bar:
     )  # fmt: skip
 
 
-def _signs(made: Scene, places: Places) -> Iterator[go.Scatter]:
+def _signs(made: Scene, places: Sequence[tuple[float, float]]) -> Iterator[go.Scatter]:
     """The sign of inequality between calls that do not belong together."""
     for (at, long), one in zip(places, made.columns, strict=True):
         beside = [b - 0.03 for _, b in one.clashes]

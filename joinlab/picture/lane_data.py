@@ -197,11 +197,9 @@ class LaneData:
             return [(text(one.text), -1 if one.kind is None else KINDS.index(one.kind), one.tone) for one in some]
 
         def box(one: Box | None) -> tuple[int, int, int] | None:
-            return (
-                None
-                if one is None
-                else (KINDS.index(one.kind), text(one.label), one.open + 2 * one.bad + 4 * one.failed)
-            )
+            if one is None:
+                return None
+            return KINDS.index(one.kind), text(one.label), one.open + 2 * one.bad + 4 * one.failed
 
         return {
             "names": [text(name) for name in made.names],
@@ -231,10 +229,7 @@ class LaneData:
 
 
 def pack(timeline: Timeline, ranks: bool = True, beside: Timeline | None = None) -> bytes:
-    """The data of one Timeline. `ranks`, `beside`: as LaneData.add takes them.
-
-    len(pack(timeline))         # bytes on the wire
-    """
+    """The data of one Timeline. `ranks`, `beside`: as LaneData.add takes them."""
     data = LaneData()
     data.add(timeline, ranks, beside)
     return data.packed()

@@ -13,7 +13,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 
 from joinlab.analysis.reading import read
@@ -189,14 +189,11 @@ def _sliders(
     settings = list(dict.fromkeys(at.setting for at in found))
     counts = sorted({at.inputs for at in found})
     numbers: dict[str, dict[str, dict[str, int]]] = {}
-    for program in programs:
-        for setting in settings:
-            for inputs in counts:
-                at = Position(program, setting, inputs)
-                if at not in found:
-                    raise ValueError(f"no run stands at {at}, where the controls can be moved to")
-                by_inputs = numbers.setdefault(program, {}).setdefault(setting, {})
-                by_inputs[",".join(f"{count}" for count in inputs)] = found[at]
+    for at in (Position(*each) for each in product(programs, settings, counts)):
+        if at not in found:
+            raise ValueError(f"no run stands at {at}, where the controls can be moved to")
+        by_inputs = numbers.setdefault(at.program, {}).setdefault(at.setting, {})
+        by_inputs[",".join(f"{count}" for count in at.inputs)] = found[at]
     inputs_at = ",".join(f"{count}" for count in start.inputs)
     yield f'<form id="positions-of" hidden autocomplete="off" data-inputs="{inputs_at}">\n'
     for name, values, chosen in (("Program", programs, start.program), ("Barrier", settings, start.setting)):

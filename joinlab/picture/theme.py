@@ -89,7 +89,6 @@ _DARK = {
 }
 for _at, _colors in enumerate(_KINDS.values()):
     LIGHT[f"k{_at}"], LIGHT[f"i{_at}"], _DARK[f"k{_at}"], _DARK[f"i{_at}"] = _colors
-_ALWAYS = {"black": BLACK, "picked": PICKED}
 
 
 def ink_of(kind: RowKind) -> str:
@@ -104,18 +103,8 @@ def variables() -> str:
         return " ".join(f"--jl-{name}: {color};" for name, color in colors.items())
 
     return (
-        f":root {{ {block(_ALWAYS | LIGHT)} }}\n"
+        f":root {{ {block({'black': BLACK, 'picked': PICKED} | LIGHT)} }}\n"
         f"@media (prefers-color-scheme: dark) {{ :root {{ {block(_DARK)} }} }}\n"
         f'[data-jp-theme-light="true"] {{ {block(LIGHT)} }}\n'
         f'[data-jp-theme-light="false"] {{ {block(_DARK)} }}\n'
     )
-
-
-def faded(color: str, opacity: float) -> str:
-    """A colour with an opacity, as Plotly reads it.
-
-    >>> faded("#D55E00", 0.5)
-    'rgba(213,94,0,0.5)'
-    """
-    red, green, blue = (int(color[at : at + 2], 16) for at in (1, 3, 5))
-    return f"rgba({red},{green},{blue},{opacity})"

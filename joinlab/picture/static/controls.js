@@ -21,8 +21,6 @@ export class Controls {
       () => this.ask("compare", "Asking Python …"), { "aria-label": "Compare with this" });
     this.saves = ["PNG", "SVG"]
       .map((what) => button(what, `Save as ${what}`, () => this.model.send?.({ save: what })));
-    this.saves.push(button("copy call", "Copy the Python call that gives this run",
-      () => this.model.send?.({ save: "call" })));
     this.fewer = button("− rank", "Remove the last rank", () => count(this.counts.slice(0, -1)),
       { "aria-label": "− remove a rank" });
     this.more = button("+ rank", "Add a rank", () => count([...this.counts, this.counts.at(-1)]),

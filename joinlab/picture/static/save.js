@@ -1,12 +1,7 @@
-// Saves what Python wrote: as a file, or to the clipboard.
+// Saves what Python wrote, as a file.
 
 /** @param {{ save: string, name: string, text: string }} message @param {(said: string) => void} announce */
 export async function save({ save: what, name, text }, announce) {
-  if (what === "call") {
-    await navigator.clipboard.writeText(text);
-    announce(`Copied: ${text}`);
-    return;
-  }
   const file = what === "PNG" ? await painted(text) : new Blob([text], { type: "image/svg+xml" });
   const link = document.createElement("a");
   link.href = URL.createObjectURL(file);
