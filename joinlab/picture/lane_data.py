@@ -80,12 +80,7 @@ class _Cited:
 
 
 class LaneData:
-    """Collects runs; what they have in common is held once.
-
-    data = LaneData()
-    data.add(timeline)
-    data.packed()               # bytes: gzip of JSON
-    """
+    """Collects runs; what they have in common is held once."""
 
     def __init__(self) -> None:
         self._texts = Table()
