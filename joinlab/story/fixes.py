@@ -18,6 +18,7 @@ import ast
 import difflib
 import inspect
 import itertools
+import re
 import textwrap
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -326,9 +327,15 @@ def _moved(place: Place, call: ast.Expr, block: ast.stmt, behind: bool = True) -
     """A call of its own put behind a block that holds it, or in front of it."""
     put = place.put(block, place.source(*place.span(call)), behind=behind)
     (begin, end), (first, last) = place.span(call), place.lines(call)
-    alone = not f"{place.source(first, begin)}{place.source(end, last).partition('#')[0]}".strip()
-    cuts = ((first, last, ""), (begin, end, "pass")) if alone else ((begin, end, "pass"),)
-    for text in (place.changed(cut, put) for cut in cuts):  # a block must not be left empty
+    before, after = place.source(first, begin), place.source(end, last).partition("#")[0]
+    cuts = [(begin, end, "pass")]  # a block must not be left empty
+    if not before.strip() and not after.strip():
+        cuts.insert(0, (first, last, ""))
+    elif found := re.search(r"\s*;\s*$", before):
+        cuts.insert(0, (begin - len(found[0]), end, ""))
+    elif found := re.match(r"\s*;\s*", after):
+        cuts.insert(0, (begin, end + len(found[0]), ""))
+    for text in (place.changed(cut, put) for cut in cuts):
         with suppress(SyntaxError):
             ast.parse(text)
             return text
