@@ -254,7 +254,8 @@ def _number() -> pl.Expr:
     number, nth = pl.col("number"), pl.int_range(1, pl.len() + 1).over("rank", "group", pair)
     repeats = (number.n_unique() < pl.len()).over("rank", "group", pair)
     collective = pl.when(repeats).then(number.min().over("rank", "group", pair) - 1 + nth).otherwise(number)
-    return pl.when(pair).then(pl.when(pl.col("paired") > 0).then("paired").otherwise(nth)).otherwise(collective)
+    found = pl.when(pair).then(pl.when(pl.col("paired") > 0).then("paired").otherwise(nth)).otherwise(collective)
+    return pl.when(found > 0).then(found)  # a damaged dump has other numbers
 
 
 def _label(kind: Kind, stack: tuple[Frame, ...]) -> str:

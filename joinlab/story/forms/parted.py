@@ -87,7 +87,8 @@ _WENT = {
 def _shown(name: str, value: object) -> str:
     if name.endswith(".shape") or value in ("nan", "inf", "-inf"):
         return str(value)
-    return f"{value:.6g}" if isinstance(value, float) else repr(value)
+    long = isinstance(value, float) and abs(value) > 1e6  # a time: it differs behind the point
+    return f"{value:.3f}" if long else f"{value:.6g}" if isinstance(value, float) else repr(value)
 
 
 WORDS: Mapping[str, Callable[[Line], Text]] = {
