@@ -170,6 +170,13 @@ def test_a_send_in_a_batch_may_be_what_a_gather_waits_for():
     assert (0, 1) not in blocked(by_group([*same, recv, swap._replace(shape=[[1], [1]])], {"0": (0, 1)})["0"])
 
 
+def test_a_gather_that_all_ranks_have_completed_feeds_no_recv():
+    recv = IssuedCall(0, "0", 1, "recv", "float32", [[1]], peer=1)
+    for completed in (False, True):
+        gathers = [call(rank, 0, "gather", root=0, completed=completed) for rank in (0, 1)]
+        assert ((0, 1) in blocked(by_group([*gathers, recv], {"0": (0, 1)})["0"])) == completed
+
+
 def test_a_gather_connects_whoever_of_the_two_sends():
     """Rank 1's gather to rank 0 connects the two, so rank 0's send in a batch is buffered."""
     calls = [call(0, 0, AR), call(1, 0, AR), IssuedCall(0, "0", 1, "send", "float32", [[1]], peer=1)]

@@ -407,10 +407,15 @@ def _pairs(group: GroupCalls, running: GroupCalls, absent: Sequence[int]) -> Blo
 
 
 def _partners(group: GroupCalls, rank: int, sends: bool) -> Collection[int]:
-    """The ranks that a gather, scatter or all_to_all of `rank` may send to; without `sends`, exchange anything with."""
-    ranks = group.ranks
+    """The ranks that a gather, scatter or all_to_all of `rank` may send to; without `sends`, exchange anything with.
+
+    What all ranks have completed feeds no recv: its messages met each other, or as many others.
+    """
+    ranks, lanes = group.ranks, group.collectives.values()
     found: set[int] = set()
-    for call in group.collectives.get(rank, ()):
+    for index, call in enumerate(group.collectives.get(rank, ())):
+        if sends and all(index < len(lane) and lane[index].completed for lane in lanes):
+            continue
         op = op_of(call.op)
         if op is None or (FACTS[op].pairwise and FACTS[op].rooted and call.root not in ranks):
             return ranks
