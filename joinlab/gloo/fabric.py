@@ -39,7 +39,7 @@ from joinlab.gloo.checks import check
 from joinlab.gloo.jobs import Job, jobs_of, program
 from joinlab.gloo.network import Buffer, Network, Waits, advance
 from joinlab.gloo.programs import summed, summed_sparse
-from joinlab.ops import FACTS, GLOO_THREADS, POINT_TO_POINT, Op, waits_for
+from joinlab.ops import FACTS, GLOO_THREADS, POINT_TO_POINT, Needs, Op
 
 
 class Task:
@@ -289,9 +289,8 @@ class GlooFabric:
         starts = [task.at_ns for task in tasks]
         latest = max(starts)
         for place, task in enumerate(tasks):
-            needed = waits_for(op, place, one.root, range(self.size))
-            both = place == one.root or len(needed) == self.size  # a root's sends wait for their receivers
-            task.at_ns = latest if both else max(starts[place], *(starts[other] for other in needed))
+            with_all = place == one.root or FACTS[op].needs is Needs.EVERYONE
+            task.at_ns = latest if with_all else max(starts[place], starts[one.root])  # a send waits for its recv
         for task in tasks:
             self._slots[task.number].pop(task.call.place, None)
         for task in tasks:
