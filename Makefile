@@ -62,7 +62,7 @@ test: $(STAMP)
 	wait $$beside; beside=$$?; cat out/beside.txt; exit $$((suite || beside))
 
 # What a new PyTorch breaks first: the seam's methods, the six cases and the emulator on one side, launched ranks and a
-# recorded job on the other. -rs names what is skipped, and the last line what is not asked.
+# job recorded under torchrun on the other. -rs names what is skipped, and the last line what is not asked.
 test-newest:
 	$(PYTHON) -m venv $(NEWEST)
 	grep -v '^torch==' .ci/pinned.txt > $(NEWEST)/others.txt
@@ -71,8 +71,8 @@ test-newest:
 	$(NEWEST)/bin/python -c 'import torch; print("PyTorch", torch.__version__)'
 	$(NEWEST)/bin/python -m pytest -rs --continue-on-collection-errors tests/test_process_group.py tests/test_cases.py \
 	  tests/test_emulator_groups.py tests/test_emulator_ddp.py tests/test_emulator_traces.py \
-	  tests/test_gloo_agreement.py tests/test_nccl_agreement.py \
-	  tests/test_record.py::test_a_hung_job_is_proven_hung_while_it_stands_and_after_it_was_killed
+	  tests/test_gloo_agreement.py tests/test_nccl_agreement.py
+	$(NEWEST)/bin/python -m tests.unseen --jobs 02_early_stop
 	@echo "The other tests of \`make test\` were not run, nor were the notebooks."
 
 lab: $(STAMP)
