@@ -122,7 +122,8 @@ def alone(scene: Scene) -> tuple[Line, ...]:
     unrecorded = [rank for rank in which if rank in scene.meta.get("missing_ranks", ())]
     how = "nothing"
     if unrecorded:
-        which, how = unrecorded, "no_record"
+        done = parting.call(slot, side[0])["completed_ns"] is not None
+        which, how = unrecorded, "completed" if done else "no_record"
     elif which:
         end = scene.ends[which[0]]
         how = "out_of_time" if out_of_time(end) else "runs" if end.runs else end.kind.value
@@ -179,6 +180,7 @@ def _other_data(line: Line) -> Text:
 _ALONE = {
     "nothing": "No call meets {mine}'s {call}.",
     "all_killed": "{ranks} were killed; {absent} had not come to {mine}'s {call}.",
+    "completed": "There is no record of {absent}; {mine} completed {call}.",
     "no_record": "There is no record of {absent}; {mine} wait[s|] in {call}.",
     "out_of_time": "{absent} [was|were] still running when the time was over; nothing meets {mine}'s {call}.",
     "runs": "{absent} [is|are] still running; nothing meets {mine}'s {call}.",
