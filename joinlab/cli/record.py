@@ -105,9 +105,14 @@ class _Voice:
             reads, writes = os.pipe()
             os.set_blocking(writes, False)
             signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
-            _thread.start_new_thread(self._hear, (reads,))  # bare: one that is listed counts as the program's
+            begun = _thread.allocate_lock()
+            begun.acquire()
+            # Bare: one that is listed counts as the program's, and so does one that Python counts only later.
+            _thread.start_new_thread(self._hear, (reads, begun))
+            begun.acquire()
 
-    def _hear(self, reads: int) -> None:
+    def _hear(self, reads: int, begun: _thread.LockType) -> None:
+        begun.release()
         while (numbers := os.read(reads, 1)) and numbers[0] != signal.SIGINT:
             pass
         self.say_end()
