@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 
 from joinlab.errors import LaunchError
 
@@ -50,7 +49,6 @@ def knobs(engine: Engine, case: int | None) -> tuple[str, ...]:
     return (ALL_KNOBS if case is None else CASES[case].knobs)[engine.era]
 
 
-@cache
 def missing(engine: Engine, ranks: int) -> str:
     """Why this machine cannot run that many ranks on this engine; "" if it can."""
     if not engine.launched:
