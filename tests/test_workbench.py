@@ -113,7 +113,7 @@ def test_what_was_emulated_lately_is_kept(emulated):
 
 
 def test_what_ships_for_another_pytorch_is_emulated(emulated, monkeypatch):
-    monkeypatch.setattr(recorded, "version", lambda name: "2.14.0")
+    monkeypatch.setattr(recorded, "_installed_torch", lambda: "2.14.0")
     bench(case=1, inputs=(1, 2))
     assert len(emulated) == 1
 

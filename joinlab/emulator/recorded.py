@@ -1,7 +1,8 @@
 """Emulations of the cases that ship with the package: every pair of 0 to 8 inputs, on each modelled fabric.
 
-torch and what DDP needs take 3 to 8 s to import; what is here is what an emulation would say, and holds the fix of each
-run that went wrong, tried. A file per fabric holds 486 Timelines as lines of JSON, compressed together to 34 to 48 kB.
+Importing torch and the modules that DDP needs takes 3 to 8 s. Each run here equals an emulation of it, and each run
+that goes wrong has its fix, which was tried. A file per fabric holds 486 Timelines as lines of JSON, compressed
+together to 34 to 48 kB.
 `tests/test_recorded.py` keeps them equal to the emulator's, and `python -m tests.test_recorded` writes them anew.
 """
 
@@ -36,9 +37,15 @@ def torch_is_loaded() -> bool:
 
 
 def is_of_this_torch(timeline: Timeline) -> bool:
-    """Whether the torch that is installed would say the same; what it was built for does not matter."""
+    """Whether the installed PyTorch is the version that made this Timeline; its build (CPU, CUDA) does not matter."""
     known = (timeline.meta.get("versions") or {}).get("torch") or ""
-    return known.partition("+")[0] == version("torch").partition("+")[0]
+    return known.partition("+")[0] == _installed_torch().partition("+")[0]
+
+
+@cache
+def _installed_torch() -> str:
+    """The version of PyTorch that is installed, from the package's metadata: reading it takes 1 ms."""
+    return version("torch")
 
 
 @cache

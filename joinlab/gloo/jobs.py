@@ -150,7 +150,7 @@ def program(network: Network, task: Task, size: int) -> Waits:
     steps = messages.of(op, me, size, root, outs if op is Op.SCATTER and me != root else ins, item, outs)
     buffers, result, in_place = _buffers(task, size, ins, outs)
     for wait in play(network, (messages.kind(op), task.number), me, steps, buffers, add):
-        if in_place and result is not None:  # what has come is in the tensor already, even if the call never ends
+        if in_place and result is not None:  # received data is in the tensor at once, even if the call never ends
             write(part.outs, result.data)
         yield wait
     if result is not None:
@@ -161,7 +161,7 @@ def program(network: Network, task: Task, size: int) -> Waits:
 def _buffers(
     task: Task, size: int, ins: Sequence[int], outs: Sequence[int]
 ) -> tuple[list[Buffer], Buffer | None, bool]:
-    """The memory that gloo's messages go through, which of it is the result, and whether that is the tensor's own."""
+    """The buffers of gloo's messages, the one with the result, and whether gloo works in the tensor's own memory."""
     part, op, me, root = task.part, task.op, task.call.place, task.call.root
     match op:
         case Op.BARRIER:

@@ -108,7 +108,7 @@ def _blame(slot: Slot, behind: Mapping[int, Blocker], other: int) -> Blocker:
 def _uneven(calls: Slot) -> bool:
     """Whether calls of one kind would meet with messages of different sizes."""
     if any(call.op in (Op.BARRIER, Op.ALL_TO_ALL) for call in calls.values()):
-        return False  # what comes of an all_to_all is not recorded
+        return False  # the sizes that an all_to_all receives are not recorded
     parts = (_parts(call) if call.op == Op.SCATTER else [call.nbytes] for call in calls.values())  # its root has all
     return len({(call.dtype, part) for call, some in zip(calls.values(), parts, strict=True) for part in some}) > 1
 
@@ -209,7 +209,7 @@ def _steps(call: IssuedCall, me: int, ranks: Sequence[int], even: bool) -> Steps
         lengths = [length for length in _parts(call) if length is not None] or [_SOME_BYTES]
         lengths = [*lengths[:1]] * size if even else lengths
         if not facts.rooted or (not even and len(lengths) != (size if me == root else 1)):
-            return None  # what comes of an all_to_all is not recorded
+            return None  # the sizes that an all_to_all receives are not recorded
     if not nbytes and facts.needs is not Needs.FROM_ROOT and not facts.pairwise:
         return iter(()) if facts.reduces else None
     return messages.of(op, me, size, root, lengths, item)

@@ -13,7 +13,7 @@ from joinlab.nccl.ring import Step, Word, mirrors, words
 
 
 class Connections:
-    """The pairs of one communicator: which are set up, what was told, and which host waits to hear what.
+    """The pairs of one communicator: which are set up, which messages were sent, which host waits for which message.
 
     crossed  those whose other end is not what the peer set up, as (place, peer, whether it sends): see `mirrors`
     """

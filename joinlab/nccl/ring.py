@@ -408,7 +408,7 @@ class Ring:
             recv, send, peer, flags = step[:4]
             source = (index - 1) % size if peer is None else peer
             target = (index + 1) % size if peer is None else peer
-            ends = ("to", "from") if step.crossed else ("", "")  # what is sent on one is not what the other receives
+            ends = ("to", "from") if step.crossed else ("", "")  # a crossed edge: sent data does not reach the receiver
             into, out = (
                 self._edge(source, index, peer is None, ends[0]),
                 self._edge(index, target, peer is None, ends[1]),

@@ -409,7 +409,7 @@ def _pairs(group: GroupCalls, running: GroupCalls, absent: Sequence[int]) -> Blo
 def _partners(group: GroupCalls, rank: int, sends: bool) -> Collection[int]:
     """The ranks that a gather, scatter or all_to_all of `rank` may send to; without `sends`, exchange anything with.
 
-    What all ranks have completed feeds no recv: its messages met each other, or as many others.
+    A call that all ranks have completed feeds no recv: its messages met each other, or as many others.
     """
     ranks, lanes = group.ranks, group.collectives.values()
     found: set[int] = set()

@@ -184,7 +184,7 @@ class Bench(View):
 
     @property
     def _must_wait(self) -> bool:
-        """Whether what is chosen needs torch, which is still being loaded."""
+        """Whether the chosen run needs torch, which is still being loaded."""
         return self.loading and self._setting().recorded is None
 
     @property
@@ -257,7 +257,7 @@ class Bench(View):
             if self.predict or self._now.launched:
                 self._cover()
                 self._tell("Loading PyTorch …" if self.waits else self._next_step())
-            elif self.waits:  # what is shown stays meanwhile
+            elif self.waits:  # the picture in sight stays meanwhile
                 if not self._packed:
                     self._cover()
                 self._tell(f"Loading PyTorch …; inputs {self.counts} are next.")
@@ -284,7 +284,7 @@ class Bench(View):
         return "Not run yet. Press Run: each rank becomes a process of its own."
 
     def _emulate(self) -> None:
-        """Show what is chosen."""
+        """Show the chosen run."""
         try:
             timeline = self._emulations.emulate(self._setting())
         except LaunchInterrupted as interrupted:

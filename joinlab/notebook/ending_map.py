@@ -86,7 +86,7 @@ class EndingMap:
             self._schedule()
 
     def finish(self) -> None:
-        """Make what is left of it now."""
+        """Compute the remaining cells now."""
         while self.left:
             self._step()
 

@@ -77,7 +77,7 @@ def check_counts(counts: object) -> tuple[int, ...]:
 
 
 class Emulations:
-    """What came out of settings, kept: what ships with the package, or an emulation.
+    """A cache of Timelines by setting: those that ship with the package, and emulations.
 
     cell  how many cells of the notebook had run when it last looked
     """

@@ -1,4 +1,4 @@
-"""What is told of a rank's run: what it ran with, what its program returned, as plain data, and what it raised."""
+"""The outcome of a rank's run as plain data: versions, what its program returned, and what it raised."""
 
 from __future__ import annotations
 

@@ -264,7 +264,7 @@ class RankLog:
 
 
 class AboutRanks(TypedDict):
-    """What a Timeline's meta says of recorded ranks: what they ran with, and their groups.
+    """Meta of recorded ranks: the versions that they ran with, and their groups.
 
     stream_waits  rank, group and seq of each call that never completed though the rank's stream was made to wait for
                   it, on NCCL, and group and seq of the first call that the rank issued then
@@ -306,7 +306,7 @@ def _about_nccl(logs: Collection[RankLog]) -> AboutNccl:
 
 
 def about_calls(logs: Collection[RankLog], program: Source | None = None) -> dict[str, Any]:
-    """What it says of their calls: functions they came from besides the program, counted steps, mixed gradients."""
+    """Meta of recorded calls: functions that they came from besides the program, counted steps, mixed gradients."""
     about = {
         "functions": other_functions(program, (text for log in logs for text in log.texts.values())),
         "input_column": BY_BACKWARD if settle_steps(logs) else None,

@@ -16,7 +16,7 @@ from joinlab.timeline import EndKind
 
 Text = tuple[Piece, ...]
 Part = str | Piece | Text | Sequence[int]
-"""What a sentence is made of: words, a piece, a text, or ranks."""
+"""A part of a sentence: words, a piece, a text, or ranks."""
 
 _SLOTS = re.compile(r"(\{\w*\}|\[[^][|]*\|[^][|]*\])")
 
