@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from joinlab.analysis.folding import Folding, fold
-from joinlab.analysis.matching import Matched, Slot
+from joinlab.analysis.matching import Slot
 from joinlab.analysis.meanings import asks_of
 from joinlab.analysis.parting import Parting, Side
 from joinlab.analysis.source import SourceTexts
@@ -23,7 +23,7 @@ class Scene:
     """One Timeline. Lanes (ranks that did the same) are named by the rank that stands for them.
 
     folding  its folding, where that is at hand
-    matched  the calls of all ranks, matched; of a large run, those that tell it
+    matched  the calls of all ranks, matched; of a large run, those that tell it: the rule needs every rank's
     """
 
     def __init__(self, timeline: Timeline, folding: Folding | None = None) -> None:
@@ -31,7 +31,8 @@ class Scene:
         self.folding = folding = fold(timeline) if folding is None else folding
         self.parting = Parting(timeline, folding)
         self.sources = SourceTexts.of(timeline)
-        self.groups = folding.matched.groups
+        self.matched = folding.every
+        self.groups = self.matched.groups
 
     # ---------------------------------------------------------------- naming
 
@@ -75,12 +76,18 @@ class Scene:
         """The ranks of each of these sides, as plain data."""
         return [list(self.ranks(side)) for side in some]
 
-    def headline(self, form: str, sides: Sequence[Sequence[int]], calls: Sequence[Call] = (), **more: Any) -> Line:
-        """A headline of these ranks: `lines` and `values` that it rests on, and the facts that its words need."""
-        rest = {name: more.pop(name) for name in ("lines", "values") if name in more}
-        facts = {"sides": [list(side) for side in sides], **more}
-        ranks = tuple(sorted({rank for side in sides for rank in side}))
-        return Line(LineKind.HEADLINE, form, ranks, tuple(calls), facts=facts, **rest)
+    def headline(self, form: str, sides: Iterable[Sequence[int]], rows: Iterable[CallRow] = (), **more: Any) -> Line:
+        """A headline on the ranks of each side and these calls, as `line` makes it."""
+        return self.line(LineKind.HEADLINE, form, sides, rows, **more)
+
+    def line(
+        self, kind: LineKind, form: str, sides: Iterable[Sequence[int]], rows: Iterable[CallRow] = (), **more: Any
+    ) -> Line:
+        """A line on the ranks of each side and these calls; `more`: other fields of it, and facts for its words."""
+        plain = [list(side) for side in sides]
+        fields = {name: more.pop(name) for name in ("ranks", "meant", "lines", "values") if name in more}
+        fields.setdefault("ranks", tuple(sorted({rank for side in plain for rank in side})))
+        return Line(kind, form, calls=tuple(map(self.call, rows)), facts={"sides": plain, **more}, **fields)
 
     def count(self, rank: int, row: CallRow) -> int:
         """How many calls of this row's label and group a rank issued in all."""
@@ -91,17 +98,6 @@ class Scene:
         )
 
     # ---------------------------------------------------------------- why calls do not complete
-
-    @cached_property
-    def matched(self) -> Matched:
-        """The calls by which it is judged why calls do not complete.
-
-        Where a rank did not finish, the rule needs all ranks' calls; else those of the lanes will do.
-        """
-        whole = any(end.kind is not EndKind.FINISHED or end.pending for end in self.ends)
-        if not whole or len(self.folding.lanes) == len(self.ends):
-            return self.folding.matched
-        return self.folding.every
 
     @cached_property
     def graph(self) -> WaitGraph:

@@ -7,8 +7,8 @@ different calls in one place, and a call that nothing meets.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 
+from joinlab.analysis.meanings import asks_of
 from joinlab.analysis.parting import Shift
 from joinlab.analysis.wording import differing_text
 from joinlab.ops import POINT_TO_POINT
@@ -31,9 +31,9 @@ def circle(scene: Scene) -> tuple[Line, ...]:
     if not rows:
         return ()
     some = [scene.ranks(sorted({row["rank"] for row in those})) for those in by_call.values()]
-    calls = [scene.call(those[0]) for those in by_call.values()]
-    calls = [call if len(ranks) == 1 else replace(call, peer=None) for call, ranks in zip(calls, some, strict=True)]
-    headline = scene.headline("circle", some, calls)
+    first = (those[0] for those in by_call.values())
+    each = [row if len(ranks) == 1 else {**row, "peer": None} for row, ranks in zip(first, some, strict=True)]
+    headline = scene.headline("circle", some, each)  # type: ignore[arg-type]
     return (headline, *(meeting.causes(scene) if scene.parting.circle else ()))
 
 
@@ -62,11 +62,10 @@ def wrong_answer(scene: Scene) -> tuple[Line, ...]:
     parting, slot, present = scene.parting, scene.parting.slot, scene.parting.present
     for asker, answer in ((0, 1), (1, 0)) if len(present) > 1 and slot.met else ():
         asked, answered = (parting.call(slot, present[at][0]) for at in (asker, answer))
-        calls = scene.call(asked), scene.call(answered)
-        if calls[0].name.endswith("?") and asked["completed_ns"] is not None and asked["value_out"]:
-            both = scene.sides([present[asker], present[answer]])
+        if asks_of(asked).endswith("?") and asked["completed_ns"] is not None and asked["value_out"]:
+            both, rows = scene.sides([present[asker], present[answer]]), (asked, answered)
             values = (meeting.value_of(scene, present[asker], asked),)
-            headline = scene.headline("wrong_answer", both, calls, lines=scene.lines_at(slot), values=values)
+            headline = scene.headline("wrong_answer", both, rows, lines=scene.lines_at(slot), values=values)
             return (headline, *meeting.causes(scene))
     return ()
 
@@ -77,7 +76,7 @@ def extra(scene: Scene) -> tuple[Line, ...]:
     shift, more = parting.shift, parting.extra
     if shift is None or len(more) != shift.by:
         return ()
-    names = {scene.call(row).name for row in more}
+    names = {*map(asks_of, more)}
     each = [{scene.count(rank, more[0]) for rank in side} for side in (shift.ahead, shift.behind)]
     counts = [max(some) for some in each]
     if len(names) > 1 or any(len(some) > 1 for some in each) or counts[0] - counts[1] != shift.by:
@@ -85,7 +84,7 @@ def extra(scene: Scene) -> tuple[Line, ...]:
     fewer = parting.odd == parting.ranks(shift.behind)
     both = scene.sides([shift.behind, shift.ahead] if fewer else [shift.ahead, shift.behind])
     facts = {"by": shift.by, "counts": counts[::-1] if fewer else counts}
-    lines = {row["call_site"]: scene.call(row) for row in more[::-1]}
+    lines = {row["call_site"]: row for row in more[::-1]}
     headline = scene.headline("fewer" if fewer else "more", both, [*lines.values()][::-1], **facts)
     return (headline, *_since(scene, shift), *meeting.causes(scene))
 
@@ -108,8 +107,8 @@ def different(scene: Scene) -> tuple[Line, ...]:
     differs = slot.differs
     data = bool(differs) and not {"op", "origin"} & set(differs)
     facts = {"differs": list(differs), "given": [meeting.given(row, differs) for row in rows]} if data else {}
-    form, calls = "other_data" if data else "other_call", tuple(map(scene.call, rows))
-    headline = scene.headline(form, scene.sides(present), calls, lines=scene.lines_at(slot), **facts)
+    form = "other_data" if data else "other_call"
+    headline = scene.headline(form, scene.sides(present), rows, lines=scene.lines_at(slot), **facts)
     return (headline, *meeting.causes(scene))
 
 
@@ -129,9 +128,8 @@ def alone(scene: Scene) -> tuple[Line, ...]:
         how = "out_of_time" if out_of_time(end) else "runs" if end.runs else end.kind.value
         if how == EndKind.KILLED and all(scene.ends[rank].kind is EndKind.KILLED for rank in (*which, *beside)):
             how = "all_killed"  # one may have been killed first, and its launcher ended the rest
-    call = scene.call(parting.call(slot, side[0]))
-    headline = scene.headline("alone", [list(beside)], [call], lines=scene.lines_at(slot), absent=which, how=how)
-    return (replace(headline, ranks=tuple(sorted({*which, *beside}))), *meeting.causes(scene))
+    more = {"ranks": tuple(sorted({*which, *beside})), "lines": scene.lines_at(slot), "absent": which, "how": how}
+    return (scene.headline("alone", [beside], [parting.call(slot, side[0])], **more), *meeting.causes(scene))
 
 
 def out_of_time(end: Ending) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from joinlab.analysis.matching import Slot
-from joinlab.analysis.meanings import conclusion
+from joinlab.analysis.meanings import asks_of, conclusion
 from joinlab.analysis.parting import Side
 from joinlab.analysis.wording import at_input, tensor
 from joinlab.ops import decode_values
@@ -24,15 +24,8 @@ def _astray(scene: Scene) -> Iterator[Line]:
     parting = scene.parting
     if not parting.astray:
         return
-    counts = [at_input(row["input"] or 0, scene.meta) for row in parting.astray]
-    calls = tuple(map(scene.call, parting.astray))
-    yield Line(
-        LineKind.CAUSE,
-        "other_inputs",
-        tuple(sorted(rank for side in parting.sides for rank in parting.ranks(side))),
-        calls,
-        facts={"sides": scene.sides(parting.sides), "inputs": counts},
-    )
+    inputs = [at_input(row["input"] or 0, scene.meta) for row in parting.astray]
+    yield scene.line(LineKind.CAUSE, "other_inputs", scene.sides(parting.sides), parting.astray, inputs=inputs)
 
 
 def _met(scene: Scene) -> Iterator[Line]:
@@ -48,32 +41,22 @@ def _met(scene: Scene) -> Iterator[Line]:
         if row["completed_ns"] is not None and (text := conclusion(row["origin"], row["value_out"]))
     ]
     if any("concluded" in text for *_, text in made):
-        yield Line(
-            LineKind.CAUSE,
-            "made_of_it",
-            tuple(sorted(rank for side, *_ in made for rank in parting.ranks(side))),
-            tuple(scene.call(row) for _, row, _ in made),
-            values=tuple(value_of(scene, side, row) for side, row, _ in made),
-            facts={
-                "sides": scene.sides(side for side, *_ in made),
-                "got": [[row["origin"], row["value_out"]] for _, row, _ in made],
-            },
-        )
+        sides, rows = scene.sides(side for side, *_ in made), [row for _, row, _ in made]
+        values = tuple(value_of(scene, side, row) for side, row, _ in made)
+        got = [[row["origin"], row["value_out"]] for row in rows]
+        yield scene.line(LineKind.CAUSE, "made_of_it", sides, rows, values=values, got=got)
 
 
 def met(scene: Scene, slot: Slot, present: Sequence[Side], rows: Sequence[CallRow]) -> Line:
     """The line of which calls met in a slot, or can never meet."""
-    facts: dict[str, object] = {"sides": scene.sides(present), "met": slot.met}
+    facts: dict[str, object] = {"met": slot.met}
     kinds = {row["op"] for row in rows}
     if not slot.met and backend_of(scene.meta, slot.group) == "gloo" and len(kinds) > 1:
         facts["gloo_kinds"] = True
     differs = set(slot.differs)
     if len(kinds) == 1 and differs & {"dtype", "shape", "root", "reduce_op"}:
         facts["given"] = [given(row, differs) for row in rows]
-    ranks = tuple(sorted(rank for side in present for rank in scene.ranks(side)))
-    return Line(
-        LineKind.CAUSE, "met", ranks, tuple(map(scene.call, rows)), lines=scene.lines_at(slot), facts=facts
-    )  # fmt: skip
+    return scene.line(LineKind.CAUSE, "met", scene.sides(present), rows, lines=scene.lines_at(slot), **facts)
 
 
 def given(row: CallRow, names: Collection[str]) -> str:
@@ -91,8 +74,7 @@ def value_of(scene: Scene, side: Side, row: CallRow) -> Value:
     """What a call gave the ranks that issued it, and what they took it for: "" where they discarded it."""
     values = [value for one in decode_values(row["value_out"]) or () for value in one]
     _, _, taken = (conclusion(row["origin"], row["value_out"]) or "").partition("concluded that ")
-    name = scene.call(row).name
-    return Value(scene.ranks(side), name, values[0] if len(values) == 1 else None, taken)
+    return Value(scene.ranks(side), asks_of(row), values[0] if len(values) == 1 else None, taken)
 
 
 # ---------------------------------------------------------------- words

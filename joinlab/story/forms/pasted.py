@@ -13,7 +13,6 @@ from typing import Any
 
 from joinlab.analysis.wording import short_site
 from joinlab.ops import Op
-from joinlab.program.labels import kind_of
 from joinlab.story.forms.fates import PEER_GONE
 from joinlab.story.forms.standing import Standing
 from joinlab.story.lines import Line, LineKind, SourceLine
@@ -112,9 +111,8 @@ def _said(scene: Scene, form: str, ranks: Sequence[int]) -> Line | None:
     texts: dict[str, list[int]] = {}
     for rank in ranks:
         text = scene.ends[rank].text.partition("\n")[0].removesuffix(f" ({FIRST_FAILED})").removesuffix(".")
-        place = _place(scene, rank)
-        texts.setdefault(text + (f" ({short_site(place)})" if place else ""), []).append(rank)
-    lines = tuple(SourceLine(site, "", (ranks[0],)) for site in [_place(scene, ranks[0])] if site)
+        texts.setdefault(text + "".join(f" ({short_site(site)})" for site in _place(scene, rank)), []).append(rank)
+    lines = tuple(SourceLine(site, "", (ranks[0],)) for site in _place(scene, ranks[0]))
     return _headline(form, ranks, lines=lines, facts={"sides": list(texts.values()), "texts": list(texts)})
 
 
@@ -214,12 +212,10 @@ def _size(row: CallRow) -> str:
     return f" of {'×'.join(f'{size:,}' for size in sizes)} number{'s' * (sizes != [1])}"
 
 
-def _place(scene: Scene, rank: int) -> str:
-    """The line of the program in which a rank's main thread stood; "" where it is not known."""
-    for thread in scene.meta.get("stood", {}).get(rank, ())[:1]:
-        sites = [frame.rpartition(" ")[0] for frame in reversed(thread["frames"])]
-        return next((site for site in sites if kind_of(site.rpartition(":")[0]) == "program"), "")
-    return ""
+def _place(scene: Scene, rank: int) -> list[str]:
+    """The line of the program in which a rank's main thread stood, if it is known."""
+    main = scene.meta.get("stood", {}).get(rank, ())[:1]
+    return [site for thread in main for site, _ in Standing(thread).frames[:1]]
 
 
 # ---- words

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from joinlab.analysis.matching import Slot
 from joinlab.analysis.wording import at_input
@@ -57,8 +56,7 @@ def left_over(scene: Scene) -> tuple[Line, ...]:
                 lines = tuple(line for one in rows if (line := scene.line_of(one, (one["rank"],))))
                 counts = {"sent": len(sent), "received": len(received)}
                 sides = [[one["rank"]] for one in (row, *received[-1:])]
-                headline = scene.headline("left_over", sides, list(map(scene.call, rows)), lines=lines, **counts)
-                return (replace(headline, ranks=(rank, peer)),)
+                return (scene.headline("left_over", sides, rows, ranks=(rank, peer), lines=lines, **counts),)
     return ()
 
 
@@ -102,15 +100,14 @@ def _gradients(scene: Scene, slot: Slot, column: str) -> dict[object, list[int]]
 def _averaged(scene: Scene, slot: Slot, form: str, by: Mapping[object, list[int]], **facts: object) -> tuple[Line, ...]:
     present = [tuple(ranks) for ranks in by.values()]
     rows = [scene.parting.call(slot, side[0]) for side in present]
-    headline = scene.headline(form, scene.sides(present), list(map(scene.call, rows)), **facts)
+    headline = scene.headline(form, scene.sides(present), rows, **facts)
     return (headline, meeting.met(scene, slot, present, rows))
 
 
 def splits(scene: Scene) -> tuple[Line, ...]:
     """The first all-to-all of which the ranks sent other than they received, where both are known."""
-    matched = scene.folding.every or scene.folding.matched
-    for slot in matched.slots if scene.folding.every else scene.folding.slots:
-        rows = [matched.row_of[rank, slot.group, seq] for rank, seq in slot.calls.items()]
+    for slot in scene.matched.slots:
+        rows = [*scene.matched.calls_of(slot).values()]
         if any(row["op"] != Op.ALL_TO_ALL for row in rows) or len(rows) < max(2, len(scene.groups[slot.group])):
             continue
         ranks = tuple(row["rank"] for row in rows)
@@ -120,8 +117,7 @@ def splits(scene: Scene) -> tuple[Line, ...]:
         if over or (all(row["value_out"] for row in rows) and sum(sent) != received):
             lines = tuple(filter(None, [scene.line_of(rows[0], ranks)]))
             facts = {"sent": sent, "received": received, "over": over}
-            calls = list(map(scene.call, rows))
-            return (scene.headline("splits", [[rank] for rank in ranks], calls, lines=lines, **facts),)
+            return (scene.headline("splits", [[rank] for rank in ranks], rows, lines=lines, **facts),)
     return ()
 
 

@@ -12,7 +12,7 @@ from joinlab.backend.calls import elements_of
 from joinlab.ops import POINT_TO_POINT
 from joinlab.program.parting import Key, are_gradients
 from joinlab.story.forms import meeting
-from joinlab.story.lines import Line, LineKind, Value
+from joinlab.story.lines import Line, Value
 from joinlab.story.scene import Scene
 from joinlab.story.words import Text, at_place, code, noun, place, say, sides
 from joinlab.timeline import CallRow
@@ -88,18 +88,13 @@ def _told(scene: Scene, mine: Sequence[Step], theirs: Sequence[Step], where: sli
     fourth = next(step.row for step in theirs if step.place[where] == mine[0].place[where])
     rows = (first, second, other, fourth)
     both = scene.sides(((first["rank"],), (other["rank"],)))
-    facts: dict[str, object] = {"sides": [both[0], both[0], both[1], both[1]]}
-    if first["call_site"] == second["call_site"]:
-        facts["tensors"] = [tensor(row) for row in rows]
-    headline = Line(
-        LineKind.HEADLINE,
-        "other_order",
-        tuple(sorted(rank for side in both for rank in side)),
-        tuple(map(scene.call, rows)),
-        meant=((0, 3), (1, 2)),
-        facts=facts,
+    one_line = first["call_site"] == second["call_site"]
+    facts = {"tensors": [tensor(row) for row in rows]} if one_line else {}
+    sides = [both[0], both[0], both[1], both[1]]
+    return (
+        scene.headline("other_order", sides, rows, meant=((0, 3), (1, 2)), **facts),
+        *_met(scene, first, other),
     )
-    return (headline, *_met(scene, first, other))
 
 
 def _met(scene: Scene, first: CallRow, other: CallRow) -> Iterator[Line]:
@@ -112,12 +107,9 @@ def _met(scene: Scene, first: CallRow, other: CallRow) -> Iterator[Line]:
 
 def _other_keys(scene: Scene, keys: Sequence[Key]) -> tuple[Line, ...]:
     rows = [scene.timeline.call(key["rank"], key["seq"], key["group"]) for key in keys]
-    sides = [[key["rank"]] for key in keys]
     lines = tuple(filter(None, [scene.line_of(rows[0], [key["rank"] for key in keys])]))
     values = tuple(Value((key["rank"],), key["name"], key["value"]) for key in keys)
-    calls = tuple(map(scene.call, rows))
-    ranks = tuple(key["rank"] for key in keys)
-    return (Line(LineKind.HEADLINE, "other_key", ranks, calls, (), lines, values, facts={"sides": sides}),)
+    return (scene.headline("other_key", [[key["rank"]] for key in keys], rows, lines=lines, values=values),)
 
 
 def _key_words(line: Line) -> Text:
