@@ -17,6 +17,8 @@ NEWEST := .venv-newest
 
 # A kernel of the same name in the user's home must not take the place of the one in .venv.
 export JUPYTER_PREFER_ENV_PATH := 1
+# The tests and notebooks start some hundred processes, and each would compile joinlab for itself.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo test test-newest lab site bench lint clean
 .DELETE_ON_ERROR:

@@ -60,7 +60,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def browser() -> Iterator[Browser]:
     """One Chromium for all tests; each opens its own pages in it (browser.watched)."""
     pytest.importorskip("playwright.sync_api")
-    from browser import chromium
+    from tests.browser import chromium
 
     with chromium() as running:
         yield running
@@ -77,7 +77,7 @@ class Served(NamedTuple):
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """One JupyterLab for all tests; each writes notebooks of its own names into its folder."""
-    from browser import lab
+    from tests.browser import lab
 
     folder = tmp_path_factory.mktemp("lab")
     (folder / "served").mkdir()

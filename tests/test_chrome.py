@@ -12,12 +12,12 @@ import torch
 import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
-from random_programs import draw, program_of
-from timelines import case_timeline
 
 import joinlab
 from joinlab.analysis.matching import match
 from joinlab.picture.chrome import events
+from tests.random_programs import draw, program_of
+from tests.timelines import case_timeline
 
 
 def of_kind(found: list[dict[str, Any]], phase: str) -> list[dict[str, Any]]:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import cloudpickle
 import pytest
-from drawn import timelines
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,6 +26,7 @@ from joinlab.ops import Op
 from joinlab.story.forms import said
 from joinlab.story.judge import diagnose
 from joinlab.timeline import Ending, EndKind, Timeline, timeline_from_rows
+from tests.drawn import timelines
 
 HUNG = Ending(EndKind.HUNG, call=3, group="0", proven=True)
 FINISHED = Ending(EndKind.FINISHED)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from drawn import timelines
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from timelines import Writer, case_timeline
 
 from joinlab.analysis.comparison import Comparison, _aligned, compare
 from joinlab.analysis.matching import match
 from joinlab.cases import case_4
 from joinlab.emulator.emulate import emulate
 from joinlab.timeline import Ending, Timeline
+from tests.drawn import timelines
+from tests.timelines import Writer, case_timeline
 
 HUNG = Ending("hung", proven=False)
 FINISHED = Ending("finished")

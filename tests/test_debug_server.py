@@ -16,9 +16,9 @@ from typing import Any
 
 import psutil
 import pytest
-from dumps import draw, dumps
 
 from joinlab.errors import TimelineFileError
+from tests.dumps import draw, dumps
 
 pytest.importorskip("tabulate")
 
@@ -92,7 +92,7 @@ def test_a_job_that_hangs_says_so_in_its_tab(hung: str) -> None:
 @pytest.mark.slow
 @pytest.mark.browser
 def test_the_tab_draws_the_lanes_in_a_browser(hung: str, browser: Any) -> None:
-    from browser import watched
+    from tests.browser import watched
 
     with watched(browser, [hung], ignored=["404"]) as page:
         page.goto(f"{hung}/joinlab")  # PyTorch's own pages ask for an icon on pytorch.org

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from timelines import Writer
-
 from joinlab.analysis.wording import shapes, tensor
 from joinlab.picture.details import (
     call_details,
@@ -12,6 +10,7 @@ from joinlab.picture.details import (
     values,
 )
 from joinlab.timeline import CALL_COLUMNS, Ending
+from tests.timelines import Writer
 
 
 def told(tells_start=False, **columns):

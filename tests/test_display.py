@@ -10,14 +10,14 @@ import xml.etree.ElementTree as ET
 from types import SimpleNamespace
 
 import pytest
-from bench.large import large
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
-from timelines import case_timeline
 
 import joinlab
 from joinlab.notebook import display, stills
 from joinlab.timeline import Ending, timeline_from_rows
+from tests.bench.large import large
+from tests.timelines import case_timeline
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 

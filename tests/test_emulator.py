@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from timelines import documented_rows
 
 import joinlab
 from joinlab import cases
@@ -23,6 +22,7 @@ from joinlab.errors import ProgramError
 from joinlab.gloo.fabric import GlooFabric
 from joinlab.nccl.fabric import Communicator, NcclFabric
 from joinlab.timeline import Timeline
+from tests.timelines import documented_rows
 
 DOCUMENTED = {
     case["case"]: case

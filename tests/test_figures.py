@@ -6,16 +6,16 @@ import json
 import math
 
 import plotly.io as pio
-from drawn import timelines
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from timelines import Writer, case_timeline
 
 from joinlab.picture.details import call_details
 from joinlab.picture.figures import CONFIG, figure, hover
 from joinlab.picture.rows import RowKind
 from joinlab.picture.scene import scene
 from joinlab.timeline import Ending, timeline_from_rows
+from tests.drawn import timelines
+from tests.timelines import Writer, case_timeline
 
 DONE = Ending("finished")
 

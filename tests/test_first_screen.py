@@ -10,9 +10,9 @@ from joinlab.picture.page import write_html
 
 pytestmark = pytest.mark.browser
 pytest.importorskip("playwright.sync_api")
-from browser import barriers, watched  # noqa: E402
 from playwright.sync_api import expect  # noqa: E402
 
+from tests.browser import barriers, watched  # noqa: E402
 from tests.first_screen import LEAST_TEXT, MOST_CONTROLS, MOST_WORDS, SEEN, gallery, odd_of_8, positions  # noqa: E402
 
 WIDE = {"width": 1440, "height": 900}

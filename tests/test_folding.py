@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import polars as pl
 import pytest
-from drawn import timelines
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from timelines import Writer, case_timeline
 
 from joinlab.analysis.folding import Fold, Folding, Part, fold, rank_lanes
 from joinlab.analysis.matching import match
 from joinlab.timeline import Ending, Timeline
+from tests.drawn import timelines
+from tests.timelines import Writer, case_timeline
 
 DONE = Ending("finished")
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from segments import begin, call, write
 
 import joinlab
 from joinlab.errors import TimelineFileError
 from joinlab.notebook.following import Following
 from joinlab.story.judge import diagnose
+from tests.segments import begin, call, write
 
 OVER = '{"e":"return"}\n'
 

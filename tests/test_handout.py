@@ -7,10 +7,10 @@ import json
 import re
 
 import pytest
-from drawn import lane_data
 
 from joinlab.cases import CASES
 from joinlab.course.handout import BARRIERS, write_handout
+from tests.drawn import lane_data
 
 
 @pytest.fixture(scope="module")

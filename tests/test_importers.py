@@ -15,7 +15,6 @@ from typing import Any
 
 import polars as pl
 import pytest
-from dumps import Job, batches, draw, dumps, nccl_trace, of_pairs, write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +25,7 @@ from joinlab.errors import TimelineFileError
 from joinlab.importers import dump, safe_pickle
 from joinlab.importers.dump import Texts, check, rank_in
 from joinlab.timeline import EndKind
+from tests.dumps import Job, batches, draw, dumps, nccl_trace, of_pairs, write
 
 JOB = Job(
     groups={"0": (0, 1, 2, 3), "1": (0, 1), "2": (2, 3)},

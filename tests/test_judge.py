@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from drawn import timelines
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from timelines import SIZES, Writer, case_timeline
 
 import joinlab
 from joinlab.cases import DOCUMENTED
@@ -22,6 +20,8 @@ from joinlab.story.lines import LineKind
 from joinlab.story.scene import Scene
 from joinlab.story.story import Story
 from joinlab.timeline import RUNNING, Ending, EndKind, timeline_from_rows
+from tests.drawn import timelines
+from tests.timelines import SIZES, Writer, case_timeline
 
 DONE = Ending(EndKind.FINISHED)
 

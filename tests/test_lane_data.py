@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from drawn import lane_data, timelines
 from hypothesis import given, settings
-from timelines import SIZES, case_timeline
 
 import joinlab
 from joinlab.cases import DOCUMENTED
 from joinlab.picture.details import MADE, call_details
 from joinlab.picture.lane_data import KINDS, LOOKS, LaneData, pack
 from joinlab.picture.scene import scene
+from tests.drawn import lane_data, timelines
+from tests.timelines import SIZES, case_timeline
 
 
 @settings(max_examples=25)

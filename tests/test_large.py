@@ -9,12 +9,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
-import parallel_jobs
 import polars as pl
 import pytest
-from bench.large import large as made
-from drawn import lane_data
-from dumps import write
 
 import joinlab
 from joinlab.analysis import reading
@@ -30,6 +26,10 @@ from joinlab.picture.page import write_html
 from joinlab.picture.scene import scene
 from joinlab.story.judge import diagnose
 from joinlab.story.scene import Scene
+from tests import parallel_jobs
+from tests.bench.large import large as made
+from tests.drawn import lane_data
+from tests.dumps import write
 
 
 @pytest.fixture(scope="module")

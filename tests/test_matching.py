@@ -7,13 +7,13 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from timelines import SIZES, Writer, case_timeline, documented_rows
 
 from joinlab import emulate, launch
 from joinlab.analysis.matching import match
 from joinlab.analysis.meanings import shadows
 from joinlab.story.judge import diagnose
 from joinlab.timeline import Ending, EndKind, Timeline
+from tests.timelines import SIZES, Writer, case_timeline, documented_rows
 
 DONE = Ending(EndKind.FINISHED)
 

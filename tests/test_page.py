@@ -8,12 +8,12 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from drawn import lane_data
-from timelines import Writer, case_timeline
 
 from joinlab.analysis.wording import measured, sign, title
 from joinlab.picture.page import MAX_OUTPUT, Position, page, slider_page, write_html
 from joinlab.timeline import Ending, timeline_from_rows
+from tests.drawn import lane_data
+from tests.timelines import Writer, case_timeline
 
 SOURCE = {
     "file": "project/train.py",

@@ -8,19 +8,20 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from bench.large import large
-from timelines import Writer, case_timeline
 
 import joinlab
 from joinlab.picture.page import Position, write_html, write_sliders
 from joinlab.picture.scene import scene
 from joinlab.picture.svg import svg
 from joinlab.timeline import Ending
+from tests.bench.large import large
+from tests.timelines import Writer, case_timeline
 
 pytestmark = pytest.mark.browser
 pytest.importorskip("playwright.sync_api")
-from browser import barriers, watched  # noqa: E402
 from playwright.sync_api import expect  # noqa: E402
+
+from tests.browser import barriers, watched  # noqa: E402
 
 SOURCE = {"file": "train.py", "first_line": 26, "text": "a\nb\nwith join():\n\n\nmodel(x)\nbackward()\nbarrier()\n"}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from timelines import SIZES, case_timeline
 
 from joinlab import diagnose, emulate
 from joinlab.backend.calls import Blocker, IssuedCall, Setting, call_of
@@ -13,6 +12,7 @@ from joinlab.cases import DOCUMENTED
 from joinlab.proof import Proof, Wait, blocked_calls, prove
 from joinlab.timeline import EndKind
 from tests.proofs import judge, runs
+from tests.timelines import SIZES, case_timeline
 
 BACKENDS = ("gloo", "nccl")
 OPS = ["all_reduce", "all_gather", "all_to_all", "barrier", "broadcast", "gather", "scatter", "reduce", "pair"]

@@ -11,8 +11,9 @@ from joinlab.course.questions import Question, questions
 
 pytestmark = pytest.mark.browser
 pytest.importorskip("playwright.sync_api")
-from browser import Notebook, end_kernels, watched, write_notebook  # noqa: E402
 from playwright.sync_api import expect  # noqa: E402
+
+from tests.browser import Notebook, end_kernels, watched, write_notebook  # noqa: E402
 
 CELLS = (
     "import joinlab\nasked = joinlab.quiz('6-meets', 'here is the run')\nasked",

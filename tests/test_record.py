@@ -20,7 +20,6 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
-from segments import begin, call, write
 
 import joinlab
 from joinlab.analysis.source import SourceTexts
@@ -34,6 +33,7 @@ from joinlab.recorder import bounded_log, events, record, standstill
 from joinlab.recorder.bounded_log import MOST_BYTES, BoundedLog, parse_segment_name
 from joinlab.timeline import EndKind, Timeline
 from tests.forked import Job, forked, starter
+from tests.segments import begin, call, write
 
 ROOT = Path(__file__).parent.parent
 ENV = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}

@@ -5,12 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from bench.large import large
-from drawn import timelines
-from dumps import Job, dumps, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from timelines import Writer, case_timeline
 
 from joinlab.analysis.meanings import asks
 from joinlab.analysis.reading import read
@@ -19,6 +15,10 @@ from joinlab.picture.places import Across
 from joinlab.picture.rows import RowKind
 from joinlab.picture.scene import LANES, MOST, NARROW, scene
 from joinlab.timeline import Ending, timeline_from_rows
+from tests.bench.large import large
+from tests.drawn import timelines
+from tests.dumps import Job, dumps, write
+from tests.timelines import Writer, case_timeline
 
 DONE = Ending("finished")
 

@@ -5,7 +5,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 
 from joinlab.course import paste, site
@@ -15,8 +14,9 @@ from tests.answers import refusal
 from tests.test_notebooks import NOTEBOOKS
 
 pytest.importorskip("playwright.sync_api")
-from browser import watched
 from playwright.sync_api import expect
+
+from tests.browser import watched
 
 ESSAY = (Path(site.__file__).parent / "essay.md").read_text("utf-8")
 
@@ -80,6 +80,8 @@ def test_a_symptom_says_cause_cure_and_that_it_was_tried(folder: Path) -> None:
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_solved_notebook_passes_its_checks_and_its_questions_can_be_projected(path: Path) -> None:
+    import nbformat  # loading it takes 3 s
+
     solved = nbformat.reads(site.solved(path), as_version=4)
     nbformat.validate(solved)
     code = [cell.source for cell in solved.cells if cell.cell_type == "code"]

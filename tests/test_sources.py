@@ -10,7 +10,6 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 
 import pytest
-from timelines import Writer
 
 import joinlab
 from joinlab.analysis.source import SourceTexts
@@ -18,6 +17,7 @@ from joinlab.cli.report import run_report
 from joinlab.program.sources import MAX_TEXT, MAX_TEXTS, PIECE, other_functions, source_at, source_of
 from joinlab.recorder.rank_log import RankLog, about_calls
 from joinlab.timeline import Ending, Timeline
+from tests.timelines import Writer
 
 HELPERS = """\
 import functools

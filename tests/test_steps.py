@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from drawn import timelines
 from hypothesis import given, settings
-from timelines import Writer, case_timeline, documented_rows
 
 from joinlab.analysis.matching import Matched
 from joinlab.cases import DOCUMENTED
 from joinlab.picture.rows import RowKind, kind, plan
 from joinlab.picture.scene import scene
 from joinlab.timeline import Ending
+from tests.drawn import timelines
+from tests.timelines import Writer, case_timeline, documented_rows
 
 DONE = Ending("finished")
 

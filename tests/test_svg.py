@@ -5,9 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
-from drawn import timelines
 from hypothesis import given, settings
-from timelines import Writer, case_timeline
 
 from joinlab.analysis.wording import title
 from joinlab.cases import case_4
@@ -17,6 +15,8 @@ from joinlab.picture.scene import scene
 from joinlab.picture.svg import svg
 from joinlab.picture.theme import FILLS
 from joinlab.timeline import Ending, timeline_from_rows
+from tests.drawn import timelines
+from tests.timelines import Writer, case_timeline
 
 NS = "{http://www.w3.org/2000/svg}"
 

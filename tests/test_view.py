@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import traitlets
-from drawn import lane_data
-from timelines import case_timeline
 
 from joinlab.analysis.matching import match
 from joinlab.notebook.view import View
+from tests.drawn import lane_data
+from tests.timelines import case_timeline
 
 
 @pytest.fixture

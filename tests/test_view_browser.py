@@ -10,8 +10,9 @@ import pytest
 
 pytestmark = pytest.mark.browser
 pytest.importorskip("playwright.sync_api")
-from browser import Notebook, end_kernels, watched, write_notebook  # noqa: E402
 from playwright.sync_api import expect  # noqa: E402
+
+from tests.browser import Notebook, end_kernels, watched, write_notebook  # noqa: E402
 
 CELLS = (
     f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"

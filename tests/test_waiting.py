@@ -6,9 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-import parallel_jobs
 import pytest
-from timelines import Writer, case_timeline
 
 from joinlab import Timeline
 from joinlab.analysis.waiting import WaitGraph, who_waits
@@ -16,6 +14,8 @@ from joinlab.story.forms import said
 from joinlab.story.judge import diagnose
 from joinlab.story.lines import Line, LineKind
 from joinlab.timeline import Ending, EndKind
+from tests import parallel_jobs
+from tests.timelines import Writer, case_timeline
 
 
 def told(graph: WaitGraph) -> str:

@@ -10,7 +10,6 @@ from typing import Any
 
 import ipywidgets
 import pytest
-from drawn import lane_data
 
 import joinlab
 from joinlab import cases
@@ -22,6 +21,7 @@ from joinlab.notebook import bench as workbench
 from joinlab.notebook import settings
 from joinlab.notebook.bench import LINES, Bench, bench
 from joinlab.timeline import Ending, EndKind, timeline_from_rows
+from tests.drawn import lane_data
 from tests.leftovers import assert_nothing_left
 
 

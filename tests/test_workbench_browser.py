@@ -9,8 +9,9 @@ import pytest
 
 pytestmark = pytest.mark.browser
 pytest.importorskip("playwright.sync_api")
-from browser import Notebook, barriers, end_kernels, watched, write_notebook  # noqa: E402
 from playwright.sync_api import expect  # noqa: E402
+
+from tests.browser import Notebook, barriers, end_kernels, watched, write_notebook  # noqa: E402
 
 CELLS = (
     """import threading, time

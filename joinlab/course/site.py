@@ -23,11 +23,9 @@ from itertools import product
 from pathlib import Path
 
 from markdown_it import MarkdownIt
-from nbconvert import HTMLExporter
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
-from traitlets.config import Config
 
 from joinlab import scenarios
 from joinlab.cases import CASES
@@ -263,6 +261,9 @@ def _code(text: str) -> str:
 
 def rendered(path: Path) -> str:
     """Run a notebook and give its page, with the static picture of each view."""
+    from nbconvert import HTMLExporter  # loading it takes 3 s, and most of this module does not need it
+    from traitlets.config import Config
+
     from joinlab.course.running import run  # it takes IPython with it
 
     still = Config(NbConvertBase={"display_data_priority": ["text/html", "image/svg+xml", "image/png", "text/plain"]})
