@@ -134,7 +134,6 @@ class _Pair:
     other: Sequence[Step]
     last: dict[int, tuple[Step, Step]] = field(default_factory=dict)  # by depth: the line that both ran last
     met: list[_At] = field(default_factory=list)  # where they parted, and met again
-    open: _At | None = None  # where they parted in a function that has returned since, from different lines
     depth: int = 0
 
     def part(self) -> _At | None:
@@ -151,24 +150,21 @@ class _Pair:
                 return None
             here = self.last.get(self.depth)
             if here is None:
-                return self.open
+                return None
             found = self._at(self.depth, here, (one, other))
             again = self._meet(i, j, found)
             if again is None:
-                return self.open or found
+                return found
             i, j, whole = again
             if found is not None:
                 before = min(i, len(self.one) - 1), min(j, len(self.other) - 1)
                 self.met.append(found._replace(behind=(self.one[before[0]].issued, self.other[before[1]].issued)))
             if not whole:  # both functions have returned: the caller's next line says whether it matters
                 self.depth -= 1
-                self.open = self.open or found
 
     def _common(self, one: Step, other: Step) -> None:
         self.depth = one.depth - (one.event == "return")
         if one.event == "line":
-            if self.open is not None and one.depth < self.open.depth:
-                self.open = None  # the caller went on to the same line
             if one.values != other.values and taken(one) != taken(other):
                 statement = statement_at(one.file, one.line)
                 assert statement is not None
@@ -180,7 +176,7 @@ class _Pair:
     def _at(self, depth: int, here: tuple[Step, Step], nexts: tuple[Step | None, Step | None]) -> _At | None:
         statement = statement_at(here[0].file, here[0].line)
         raises = any(step is not None and step.event == "raise" for step in nexts)
-        if statement is None or not (statement.decides or raises or any(step and step.depth > depth for step in nexts)):
+        if statement is None or not (statement.decides or raises):
             return None
         return _At(depth, statement, here, nexts)
 

@@ -126,17 +126,11 @@ def _unpaired(timeline: Timeline) -> Apart | None:
             short.append((path[fewer][1]["enqueued_ns"] or 0, rank, peer, path, fewer))
     if not short:
         return None
-    waiting = {one[1] for one in short}
-    _, rank, peer, path, fewer = min([one for one in short if one[2] not in waiting] or short)
+    _, rank, peer, path, fewer = min(short)
     assert peer is not None
-    sites: dict[object, list[int]] = {}
-    for at, row in path:
-        sites.setdefault(row["call_site"], []).append(at)
-    spare = [places[0] for places in sites.values() if len(places) == len(path) - fewer]
-    extra = spare[-1] if spare and len(sites) > 1 else path[fewer][0]
     places = {one: [at for at, _ in pairs[one]] for one in (rank, peer)}
     turns = tuple(at for at, row in pairs[peer] if (row["peer"], row["op"]) == (rank, _OTHER[path[0][1]["op"]]))[-2:]
-    return Apart(((rank,), (peer,)), {rank: Window(0, extra), peer: ALL}, places, one_call=True, turns=turns)
+    return Apart(((rank,), (peer,)), {rank: Window(0, path[fewer][0]), peer: ALL}, places, one_call=True, turns=turns)
 
 
 _OTHER = {Op.SEND.value: Op.RECV.value, Op.RECV.value: Op.SEND.value}
