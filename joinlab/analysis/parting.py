@@ -9,7 +9,6 @@ row   rank 0      rank 1
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +17,6 @@ from joinlab.analysis.alignment import departure, place_of
 from joinlab.analysis.folding import Folding
 from joinlab.analysis.matching import Slot
 from joinlab.analysis.meanings import is_setup, shadows
-from joinlab.analysis.wording import counts_steps
 from joinlab.timeline import CallRow, EndKind, Timeline
 
 
@@ -60,11 +58,10 @@ class Parting:
 
     @property
     def first(self) -> int | None:
-        """The row in which the ranks part: where a shift begins, or their inputs differ; else the clash."""
-        if self.clash is None:
-            return None
-        at = self._astray_at if self.shift is None else self.shift.at
-        return self.clash if at is None else self._collectives[at]
+        """The row in which the ranks part: where a shift begins; else the clash."""
+        if self.clash is None or self.shift is None:
+            return self.clash
+        return self._collectives[self.shift.at]
 
     # ---------------------------------------------------------------- slots
 
@@ -126,11 +123,8 @@ class Parting:
     @cached_property
     def present(self) -> list[Side]:
         """The sides that issued a call at the clash; the ones that did otherwise than most come first."""
-        if self.clash is None:
-            return []
-        return sorted(
-            (side for side in self.sides if side[0] in self.slot.calls), key=lambda side: side[0] not in self.odd
-        )
+        issued = (side for side in self.sides if side[0] in self.slot.calls) if self.clash is not None else ()
+        return sorted(issued, key=lambda side: side[0] not in self.odd)
 
     @cached_property
     def odd(self) -> tuple[int, ...]:
@@ -157,20 +151,9 @@ class Parting:
             if at == self.clash or not all(is_setup(self.call(one, rank)["origin"] or "") for rank in one.calls)
         ]
 
-    @cached_property
-    def place(self) -> int:
-        """How many collectives of the clash's group come before it."""
-        assert self.clash is not None
-        return bisect_left(self._collectives, self.clash)
-
     def collectives(self, rank: int) -> list[CallRow]:
         """The collectives that a rank issued in the clash's group."""
         return [self.call(self.slots[at], rank) for at in self._collectives if rank in self.slots[at].calls]
-
-    @cached_property
-    def _paths(self) -> list[list[CallRow]]:
-        """The collectives of each side."""
-        return [self.collectives(side[0]) for side in self.sides]
 
     @cached_property
     def shift(self) -> Shift | None:
@@ -185,8 +168,9 @@ class Parting:
         }
         if len(self.sides) != 2 or self.slot.pair or elsewhere - {self.slot.group}:
             return None
-        found = departure(*([place_of(row, self.joins) for row in path] for path in self._paths))
-        if found is None or not found.more or found.at > self.place:
+        paths = ([place_of(row, self.joins) for row in self.collectives(side[0])] for side in self.sides)
+        found = departure(*paths)
+        if found is None or not found.more or self._collectives[found.at] > (self.clash or 0):
             return None
         ahead, behind = self.sides if found.more > 0 else self.sides[::-1]
         hangs = any(self.ends[rank].kind is EndKind.HUNG for rank in self.ranks(behind))
@@ -205,23 +189,6 @@ class Parting:
     def joins(self) -> bool:
         """Whether ranks shadow others' calls: then lines of DDP's calls tell nothing."""
         return any("join()" in (row["origin"] or "") for row in self.folding.matched.rows)
-
-    @property
-    def astray(self) -> tuple[CallRow, ...]:
-        """The calls, one per side, from which on the sides work on different inputs; () if they do not."""
-        at = self._astray_at
-        return () if at is None else tuple(path[at] for path in self._paths)
-
-    @cached_property
-    def _astray_at(self) -> int | None:
-        """Their place among the collectives of the clash's group."""
-        if len(self.sides) != 2 or self.slot.pair or counts_steps(self.meta):
-            return None
-        inputs = [{one["input"], other["input"]} - {None} for one, other in zip(*self._paths, strict=False)]
-        at = self.place
-        while 0 < at <= len(inputs) and len(inputs[at - 1]) > 1:
-            at -= 1
-        return at if at < self.place else None
 
 
 def _alike(one: CallRow, other: CallRow) -> bool:

@@ -7,25 +7,17 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from joinlab.analysis.matching import Slot
 from joinlab.analysis.meanings import asks_of, conclusion
 from joinlab.analysis.parting import Side
-from joinlab.analysis.wording import at_input, tensor
+from joinlab.analysis.wording import tensor
 from joinlab.ops import decode_values
 from joinlab.story.lines import Line, LineKind, Value
 from joinlab.story.scene import Scene
-from joinlab.story.words import Text, at_place, listing, place, say, sides
+from joinlab.story.words import Text, at_place, listing, say, sides
 from joinlab.timeline import CallRow, backend_of
 
 
 def causes(scene: Scene) -> tuple[Line, ...]:
-    """The lines that tell of the clash: since when the ranks work on other inputs, what met, what they made of it."""
-    return (*_astray(scene), *_met(scene))
-
-
-def _astray(scene: Scene) -> Iterator[Line]:
-    parting = scene.parting
-    if not parting.astray:
-        return
-    inputs = [at_input(row["input"] or 0, scene.meta) for row in parting.astray]
-    yield scene.line(LineKind.CAUSE, "other_inputs", scene.sides(parting.sides), parting.astray, inputs=inputs)
+    """The lines that tell of the clash: what met, and what the ranks made of it."""
+    return tuple(_met(scene))
 
 
 def _met(scene: Scene) -> Iterator[Line]:
@@ -91,15 +83,6 @@ def _met_words(line: Line) -> Text:
     return say("{}{} {} {}{}.", "" if number is None else f"Call {number}: ", told[0], verb, listing(told[1:]), why)
 
 
-def _inputs_words(line: Line) -> Text:
-    each = [
-        say("{} [is|are] in {}{}", ranks, number, place(line.calls[at]))
-        for at, (ranks, number) in enumerate(zip(sides(line), line.facts["inputs"], strict=True))
-    ]
-    number = str(line.calls[0].number)
-    return say("Since call {} the ranks' calls are for different inputs: there {}.", number, listing(each))
-
-
 def _made_words(line: Line) -> Text:
     got = line.facts["got"]
     told = [say("{} {}", ranks, conclusion(*got[at]) or "") for at, ranks in enumerate(sides(line))]
@@ -108,6 +91,5 @@ def _made_words(line: Line) -> Text:
 
 WORDS: Mapping[str, Callable[[Line], Text]] = {
     "met": _met_words,
-    "other_inputs": _inputs_words,
     "made_of_it": _made_words,
 }
