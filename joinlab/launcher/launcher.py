@@ -73,7 +73,7 @@ def launch(
                  the run is over: its living ranks are "killed", "stopped on request"
 
     ways         follow which of the program's lines each rank runs, so that the test where they part is told with its
-                 values; a training of a tiny model then takes up to two thirds longer
+                 values; before Python 3.12 a training of a tiny model then takes up to two thirds longer
 
     How a rank ends is data: look at `timeline.ends` or `joinlab.diagnose(timeline)`. Raises ProgramError for what
     is no program or no inputs, LaunchError where the machine cannot run it, and LaunchInterrupted, which carries the
