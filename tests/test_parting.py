@@ -151,7 +151,7 @@ def test_nothing_is_followed_where_something_else_traces():
     before = sys.gettrace()
     sys.settrace(lambda *_: None)
     try:
-        assert parting(timeline)["why"] == "test_parting already traces this program"
+        assert parting(timeline)["why"] == "tests already traces this program"
     finally:
         sys.settrace(before)
 
