@@ -13,9 +13,9 @@ from itertools import chain
 from typing import Any
 
 from joinlab.analysis.matching import Slot
-from joinlab.analysis.wording import differing_text, good, short_site
+from joinlab.analysis.wording import good, short_site
 from joinlab.backend.calls import Key
-from joinlab.ops import POINT_TO_POINT, Op
+from joinlab.ops import Op
 from joinlab.program.labels import kind_of
 from joinlab.story.forms.meeting import given
 from joinlab.story.lines import Call, Line, LineKind, SourceLine
@@ -86,9 +86,13 @@ class _Fate:
                 facts["after"] = self.cite(scene.last[self.rank])
         else:
             facts["in"] = self.cite(awaited)
-            why = self.why(awaited, end.kind, facts)
-            if why:
+            if end.kind in (EndKind.FINISHED, EndKind.HUNG) and (why := self.because(awaited, facts)):
                 facts["why"] = why
+            gloo = self.on_gloo(awaited)
+            if gloo and end.kind is EndKind.RAISED and is_peer_gone(f"{self.rows[awaited]['error']} {end.text}"):
+                facts["peer_gone"] = bool(facts.pop("text", True))  # it names a port, another one on each rank
+            if gloo and end.kind is EndKind.KILLED and "SIGABRT" in end.text:
+                facts["overrun"] = bool({"dtype", "shape"} & set(self.slot_of[awaited].differs))
         lines = (SourceLine(sites[0], "", (), tuple(map(SourceLine, sites[1:]))),) if sites else ()
         return Line(LineKind.FATE, form, (self.rank,), tuple(self.calls), lines=lines, facts=facts)
 
@@ -98,19 +102,6 @@ class _Fate:
         if call not in self.calls:
             self.calls.append(call)
         return self.calls.index(call)
-
-    def why(self, awaited: Key, kind: EndKind, facts: dict[str, Any]) -> list[Why]:
-        row, gloo = self.rows[awaited], self.on_gloo(awaited)
-        if kind in (EndKind.FINISHED, EndKind.HUNG):
-            return self.because(awaited, facts) or ([] if self.end.proven else self.beside(awaited))
-        if kind is EndKind.RAISED:
-            if gloo and is_peer_gone(f"{row['error']} {self.end.text}"):
-                facts["peer_gone"] = bool(facts.pop("text", True))  # it names a port, another one on each rank
-                return [] if self.slot_of[awaited] is self.known else self.left(awaited)
-            return self.beside(awaited) if row["error"] else []
-        if kind is EndKind.KILLED and gloo and "SIGABRT" in self.end.text:
-            facts["overrun"] = bool({"dtype", "shape"} & set(self.slot_of[awaited].differs))
-        return self.beside(awaited)
 
     def on_gloo(self, key: Key) -> bool:
         return bool(backend_of(self.scene.meta, key[1]) == "gloo")
@@ -159,40 +150,6 @@ class _Fate:
             return found | {"how": "values", "theirs": given(row, differ), "mine": given(mine, differ)}
         return found
 
-    def beside(self, key: Key) -> list[Why]:
-        """What the others issued in the place of a call, without a claim; [] if nothing differs."""
-        rank, group, _ = key
-        slot = self.slot_of[key]
-        if self.rows[key]["op"] in POINT_TO_POINT or slot is self.known or slot.refused:
-            return []
-        others = [other for other in self.scene.groups.get(group, ()) if other != rank and other not in slot.lost]
-        if not slot.differs:
-            return _grouped(
-                [self.absent(other, self.rows[key]) for other in others if other not in slot.calls], self.calls
-            )
-        theirs = [(other, group, slot.calls[other]) for other in others if other in slot.calls]
-        mine = self.rows[key]
-        unlike = [one for one in theirs if any(self.rows[one].get(name) != mine.get(name) for name in slot.differs)]
-        return _grouped(
-            [
-                {"ranks": [one[0]], "how": "instead", "call": self.cite(one), "differs": differing_text(slot.differs)}
-                for one in unlike or theirs
-            ],
-            self.calls,
-        )
-
-    def left(self, key: Key) -> list[Why]:
-        """Which peers of a call were gone, as far as the timeline tells."""
-        rank, group, _ = key
-        slot, row, ends = self.slot_of[key], self.rows[key], self.scene.ends
-        others = [other for other in self.scene.groups.get(group, ()) if other != rank]
-        if row["op"] in POINT_TO_POINT and row["peer"] is not None:
-            others = [row["peer"]]
-        gone = [other for other in others if ends[other].kind in (EndKind.FINISHED, EndKind.KILLED)]
-        gone = gone or [other for other in others if ends[other].kind is EndKind.RAISED]
-        gone = [other for other in gone if other not in slot.calls] or gone
-        return _grouped([{"ranks": [other], "how": "ended", "end": ends[other].kind.value} for other in gone], [])
-
 
 def _grouped(told: Sequence[Why], calls: Sequence[Call]) -> list[Why]:
     """Ranks of which the same is told, told once."""
@@ -232,7 +189,7 @@ _LACKS = {
     "before": "{them} wait[s|] in {theirs} before it",
     "kinds": "{them} issued {theirs}, and on gloo calls of different kinds never meet",
     "values": "{them} issued it with {given}",
-    "instead": "{them} issued {theirs}{differs}",
+    "instead": "{them} issued {theirs}",
 }
 """By `how` of a Why."""
 
@@ -258,7 +215,6 @@ def _lack(line: Line, why: Why) -> Text:
         "them": why["ranks"],
         "theirs": () if call is None else full(line, call),
         "pair": f" without a {why['pair']}" if why.get("pair") else "",
-        "differs": f", which differs in {why['differs']}" if why.get("differs") else "",
         "given": f"{why.get('theirs')}, not {why.get('mine')}",
         "end": f"{was} killed" if kind is EndKind.KILLED else f"{has} {ENDINGS[kind].past}",
     }

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from joinlab.analysis.alignment import Place, departure, place_of
-from joinlab.analysis.matching import Slot
 from joinlab.analysis.wording import counts_steps, tensor
 from joinlab.backend.calls import elements_of
 from joinlab.ops import POINT_TO_POINT
@@ -24,29 +23,15 @@ def find(scene: Scene) -> tuple[Line, ...]:
         return _other_keys(scene, keys)
     if scene.folding.matched.is_part or scene.meta.get("skipped"):
         return ()
-    if all(_alike(scene, slot) for slot in scene.parting.slots):  # nearly always, where nothing went wrong
-        return ()
     lanes = sorted(scene.parting.lanes, key=lambda rank: (len(scene.parting.lanes[rank]), -rank))
     most = lanes[-1]
     for group, paths in _paths(scene).items():
         for lane in lanes[:-1]:
-            for where in (_CALLERS, _LINE) if lane in paths and most in paths else ():
-                mine, theirs = ([step.place[where] for step in paths[rank]] for rank in (lane, most))
-                found = departure(mine, theirs)
-                if found and found.turned and not _comes_too_late(scene, group, found.at):
-                    return _told(scene, paths[lane][found.at :], paths[most][found.at :], where)
+            mine, theirs = paths.get(lane, []), paths.get(most, [])
+            found = departure([step.place for step in mine], [step.place for step in theirs])
+            if found and found.turned and not _comes_too_late(scene, group, found.at):
+                return _told(scene, mine[found.at :], theirs[found.at :])
     return ()
-
-
-def _alike(scene: Scene, slot: Slot) -> bool:
-    """Whether the calls of a slot came from one line with data of one form, or join() shadows them."""
-    if slot.differs:
-        return False
-    rows = [scene.parting.call(slot, rank) for rank in slot.calls]
-    first = rows[0]
-    names = ("shape",) if are_gradients(rows) else ("call_site", "shape", "stack")
-    one_line = all(row[name] == first[name] for row in rows for name in names)  # type: ignore[literal-required]
-    return one_line or len({row["origin"] for row in rows}) > 1
 
 
 class Step(NamedTuple):
@@ -54,10 +39,6 @@ class Step(NamedTuple):
 
     row: CallRow
     place: Place
-
-
-_LINE, _CALLERS = slice(7), slice(None)
-"""A place up to the call's own line, and with the lines that led to it: two branches may call one function."""
 
 
 def _paths(scene: Scene) -> dict[str, dict[int, list[Step]]]:
@@ -82,10 +63,10 @@ def _comes_too_late(scene: Scene, group: str, at: int) -> bool:
     return at > sum(one.group == group and not one.pair for one in parting.slots[: parting.clash])
 
 
-def _told(scene: Scene, mine: Sequence[Step], theirs: Sequence[Step], where: slice) -> tuple[Line, ...]:
+def _told(scene: Scene, mine: Sequence[Step], theirs: Sequence[Step]) -> tuple[Line, ...]:
     first, other = mine[0].row, theirs[0].row
-    second = next(step.row for step in mine if step.place[where] == theirs[0].place[where])
-    fourth = next(step.row for step in theirs if step.place[where] == mine[0].place[where])
+    second = next(step.row for step in mine if step.place == theirs[0].place)
+    fourth = next(step.row for step in theirs if step.place == mine[0].place)
     rows = (first, second, other, fourth)
     both = scene.sides(((first["rank"],), (other["rank"],)))
     one_line = first["call_site"] == second["call_site"]
