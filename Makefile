@@ -1,4 +1,4 @@
-# Every target sets up .venv in this folder by itself, once, and again when the pinned versions change.
+# Every target sets up .venv in this folder, and again when the pinned versions change.
 #   make demo      run the six documented cases as real processes; writes out/demo.html
 #   make test      what CI runs: ruff, mypy, pytest and the notebooks
 #   make test-newest  some of the tests on the newest PyTorch that pip finds, in an environment of its own (3 to 6 GB)
@@ -6,7 +6,7 @@
 #   make site      the story of the thread, the symptoms and the notebooks as web pages, in out/site
 #   make bench     measure launch time, the recorder's cost and the time to a verdict
 #   make setup, make lint, make clean
-# Another Python than the first python3 on the path: make PYTHON=python3.12 demo
+# With another Python than the first python3 on the path: make PYTHON=python3.12 demo
 
 PYTHON ?= python3
 VENV := .venv
@@ -15,9 +15,9 @@ STAMP := $(VENV)/.ready
 DEMO := out/demo.html
 NEWEST := .venv-newest
 
-# A kernel of the same name in the user's home must not take the place of the one in .venv.
+# Prefer the kernel in .venv to one of the same name in the user's home.
 export JUPYTER_PREFER_ENV_PATH := 1
-# The tests and notebooks start some hundred processes, and each would compile joinlab for itself.
+# Keep compiled files: the tests and notebooks start about a hundred processes that import joinlab.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo test test-newest lab site bench lint clean
@@ -49,9 +49,9 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Two tests at a time, file by file (tests/conftest.py). Beside them, the types, the tests with a browser, which wait for
-# most of their time, and then each notebook in a kernel of its own; what these say comes at the end. Only the last
-# needs nbmake, whose import takes 2 s.
+# Two tests run at a time, file by file (tests/conftest.py). Beside them run mypy, the browser tests, which are mostly
+# idle, and the notebooks, each in its own kernel; their output is printed last. Only the notebooks load nbmake, whose
+# import takes 2 s.
 test: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -63,8 +63,8 @@ test: $(STAMP)
 	  --doctest-modules tests joinlab; suite=$$?; \
 	wait $$beside; beside=$$?; cat out/beside.txt; exit $$((suite || beside))
 
-# What a new PyTorch breaks first: the seam's methods, the six cases and the emulator on one side, launched ranks and a
-# job recorded under torchrun on the other. -rs names what is skipped, and the last line what is not asked.
+# Runs what a new PyTorch breaks first: the methods of ProcessGroup, the six cases, the emulator, launched ranks, and a
+# job recorded under torchrun. -rs lists the skipped tests.
 test-newest:
 	$(PYTHON) -m venv $(NEWEST)
 	grep -v '^torch==' .ci/pinned.txt > $(NEWEST)/others.txt
