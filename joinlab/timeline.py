@@ -138,7 +138,7 @@ class PlainEdit(TypedDict):
 
 
 class PlainFix(TypedDict):
-    """A fix of `joinlab.story.fixes`: what it does, its edits, and whether ranks train on fewer inputs with it."""
+    """A fix of `joinlab.story.fixes`: what it does, its edits, and whether ranks do less with it."""
 
     kind: str
     edits: list[PlainEdit]

@@ -147,6 +147,32 @@ def test_a_fix_says_that_ranks_train_on_fewer_inputs():
     assert (fix["kind"], fix["fewer"]) == ("same", True)
 
 
+def shared(rank, inputs):
+    names = ["weight", "bias"][: 2 - rank]
+    for name in names:
+        print(name)
+        dist.all_reduce(torch.ones(1))
+    dist.barrier()
+
+
+def skips(rank, inputs):
+    works = []
+    for i, x in enumerate(inputs):
+        if rank == 0 and i == 2:
+            continue
+        works.append(dist.all_reduce(x, async_op=True))
+    for work in works:
+        work.wait()
+    dist.barrier()
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+@pytest.mark.parametrize(("program", "kind"), [(shared, "same"), (skips, "flag")])
+def test_a_fix_says_that_ranks_issue_fewer_calls(program, kind, backend):
+    fix, _ = changed(program, (3, 3), backend)
+    assert (fix["kind"], fix["fewer"]) == (kind, True)
+
+
 def test_a_fix_for_equal_inputs_is_tried_with_equal_ones_and_with_the_same_each_time():
     (line,) = joinlab.diagnose(joinlab.emulate(leaves, (3, 3))).texts(LineKind.FIX)
     assert line.endswith("for 8 of 8 counts of inputs, equal on all ranks.")

@@ -184,8 +184,9 @@ class Check:
             "K": r"(?:was |were |has been |have been )killed",
         }
         ends = "".join("P" if end.pending else LETTERS[EndKind(end.kind)] for end in self.story.ranks)
+        text = re.sub(r"(?m)^AT .*(\n {7}.*)*", "", self.text)  # what a rank raised there, it may have caught
         for letters, verb in said.items():
-            for found in re.finditer(rf"\b[Rr]anks? (\d[\d, -]*?) {verb}", self.text):
+            for found in re.finditer(rf"\b[Rr]anks? (\d[\d, -]*?) {verb}", text):
                 for rank in ranks_of(found[1]):
                     if ends[rank] not in letters:
                         yield f"FALSE ending: {found[0]!r}, and it ends {ends[rank]}"

@@ -18,7 +18,7 @@ class Statement:
     text         its head without indentation: "if v < self.best:"
     decides      it is a loop, an `if`, or holds a condition, a comprehension or an assert
     branches     other statements may follow it: it is no conditional expression
-    names        what its test reads, but what its comprehensions set: "v", "self.best"
+    names        what its test reads and does not itself set: "v", "self.best"
     keys         names that choose what a call in it works on: "k" of `dist.all_reduce(m[k])`
     one_line     the test of an `if` whose block stands on its line, or of its one conditional expression
     reads        what it reads without the statements in it: "loss"
@@ -38,7 +38,7 @@ class Statement:
 
 
 def statement_at(file: str, line: int) -> Statement | None:
-    """The statement at a line: of `if a: b` on one line the `if`. None where the text is not known."""
+    """The statement at a line: of `if a: b` on one line the `if`, of a `case` its `match`. None without the text."""
     linecache.checkcache(file)
     return _statements("".join(linecache.getlines(file)), file).get(line)
 
@@ -50,11 +50,13 @@ def _statements(text: str, file: str) -> dict[int, Statement]:
     except (SyntaxError, ValueError):
         return {}
     found: dict[int, Statement] = {}
+    cases = {case.pattern.lineno for one in ast.walk(tree) if isinstance(one, ast.Match) for case in one.cases}
     lines = text.splitlines()
     for node in sorted((one for one in ast.walk(tree) if isinstance(one, ast.stmt)), key=lambda one: one.lineno):
         made: Statement | None = None
         for line in range(node.lineno, _head_end(node) + 1):
-            if line not in found or not found[line].decides or found[line].first < line:
+            inside = line not in cases or isinstance(node, ast.Match)  # `case 1: a()` is the match
+            if line not in found or not found[line].decides or (found[line].first < line and inside):
                 made = made or _made(node, lines)
                 found[line] = made
     return found
@@ -73,8 +75,8 @@ def _made(node: ast.stmt, lines: list[str]) -> Statement:
     tests = list(_tests(node))
     last = _test_end(node)
     text = " ".join(line.strip() for line in lines[node.lineno - 1 : last])
-    loops = [one.target for one in _expressions(node) if isinstance(one, ast.comprehension)]
-    inner = {dotted(one) for target in loops for one in ast.walk(target)}
+    sets = [one.target for one in _expressions(node) if isinstance(one, (ast.comprehension, ast.NamedExpr))]
+    inner = {dotted(one) for target in sets for one in ast.walk(target)}
     every = (name for test in tests or _reads(node) for name in names_in(test))
     names = tuple(name for name in dict.fromkeys(every) if name.partition(".")[0] not in inner)
     own = (name for child in ast.iter_child_nodes(node) if not isinstance(child, ast.stmt) for name in names_in(child))

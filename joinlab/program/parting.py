@@ -211,7 +211,7 @@ def taken(step: Step) -> bool | None:
 def _outside(steps: Sequence[Step], at: int, depth: int, inside: range) -> tuple[dict[object, int], int | None]:
     """Where a way first comes to each line of a function outside of a statement, and where it returns.
 
-    A function that ends by an exception does not return.
+    A function that ends by an exception does not return; `__next__` returns by StopIteration.
     """
     found: dict[object, int] = {}
     raised = False
@@ -221,7 +221,7 @@ def _outside(steps: Sequence[Step], at: int, depth: int, inside: range) -> tuple
             continue
         if step.event == "return":
             return found, None if raised else place
-        raised = step.event == "raise"
+        raised = step.event == "raise" and step.values[0][1] != "StopIteration"
         if step.event == "line" and step.line not in inside:
             found.setdefault(step.key, place)
     return found, None

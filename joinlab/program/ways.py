@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import lru_cache
 from math import isfinite
+from opcode import opmap
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, TypeVar
 
@@ -35,6 +36,9 @@ MAX_STEPS = 50_000
 
 MAX_TEXT = 40
 """Characters of a text that a test read; of a longer one its length is told."""
+
+_ENDS_A_LOOP = {opmap[name] for name in ("FOR_ITER", "SEND", "END_ASYNC_FOR")}
+"""Instructions that catch StopIteration or StopAsyncIteration themselves."""
 
 Plain = str | int | float | bool | None
 
@@ -159,8 +163,8 @@ class Way:
     # ------------------------------------------------------------------------------------ what is kept
 
     def raised(self, frame: FrameType, kind: type[BaseException]) -> None:
-        """An exception passes through a frame. Those that end a loop are no event; joinlab's own end the way."""
-        if issubclass(kind, (StopIteration, StopAsyncIteration, GeneratorExit)):
+        """An exception passes through a frame. The end of a loop is no event; joinlab's own exceptions end the way."""
+        if issubclass(kind, GeneratorExit) or frame.f_code.co_code[frame.f_lasti] in _ENDS_A_LOOP:
             return
         if kind.__module__.startswith("joinlab.") and not issubclass(kind, Exception):
             self._over = True

@@ -7,9 +7,10 @@
 
 The edits that apply where the ranks' ways part are tried in turn, with the inputs of the run and then with those around
 them: other equal counts where they were equal. The first after which every rank finishes for all of them is shown, with
-how many were tried. `fewer` says that ranks then train on fewer inputs. An edit that changes what the program returns
-where it finished before is not shown, and counts at which the program itself raises are not asked. Only what the user
-has emulated is emulated again. How much is tried depends on the program alone, so that each reader is told the same.
+how many were tried. `fewer` says that ranks then train on fewer inputs, or issue fewer calls from a line that the edit
+does not move. An edit that changes what the program returns where it finished before is not shown, and counts at which
+the program itself raises are not asked. Only what the user has emulated is emulated again. How much is tried depends on
+the program alone, so that each reader is told the same.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ import ast
 import difflib
 import inspect
 import itertools
+import linecache
 import re
 import textwrap
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
@@ -51,6 +54,8 @@ MAX_EDITS = 8
 TRY_SECONDS = 5.0
 """Real seconds after which an edited program is ended; after MAX_SECONDS in all no edit is begun, which is no aim."""
 MAX_SECONDS = 20.0
+EDITED = " (edited)"
+"""What the name of an edited file ends with."""
 
 
 def find_fixes(scene: Scene, again: Any) -> None:
@@ -205,7 +210,7 @@ class Edited:
     def _made(self, function: Any, names: dict[str, Any]) -> FunctionType:
         code = function.__code__
         if function is self.before.function:
-            whole = compile(self.after, f"{code.co_filename} (edited)", "exec")
+            whole = compile(self.after, code.co_filename + EDITED, "exec")
             inner = (one for one in whole.co_consts if isinstance(one, CodeType))
             code = next(one for one in inner if one.co_name == self.before.tree.name)
         made = FunctionType(code, names, function.__name__, function.__defaults__, function.__closure__)
@@ -234,9 +239,9 @@ def _try(timeline: Timeline, again: Again, edited: Edited) -> PlainFix | None:
         return None
     if not _good(first):
         return None
-    trained = _trained(first)
-    fewer = any(now < before for now, before in zip(trained, _trained(timeline), strict=True))
-    fewer = fewer or (edited.kind == "same" and not any(trained))  # what nobody trains on is not counted
+    now, then = (_work(run, edited.after) for run in (first, timeline))
+    moved = {line.strip() for edit in edited.edits(Tried(0, 0)) for line in edit.removed}
+    fewer = any(now[rank, line] < many for (rank, line), many in then.items() if line not in moved)
     even = (max(again.counts),) * len(again.counts)
     most, tried = max(MIN_COUNTS, min(MAX_COUNTS, MAX_CALLS // (first.calls.height + 30))), 1
     for counts in itertools.islice(dict.fromkeys([even, *_around(again.counts)]), most):
@@ -277,6 +282,18 @@ def _trained(timeline: Timeline) -> list[int]:
     """By rank: backward passes begun."""
     spans = timeline.spans
     return [int(((spans["rank"] == rank) & (spans["name"] == "backward")).sum()) for rank in range(timeline.world_size)]
+
+
+def _work(timeline: Timeline, edited: str) -> Counter[tuple[int, str]]:
+    """By rank: backward passes begun, by ""; and calls of the program's own, by the text of the line they came from."""
+    found = Counter({(rank, ""): count for rank, count in enumerate(_trained(timeline))})
+    lines = edited.splitlines()
+    own = timeline.calls.filter(~pl.col("origin").fill_null("").str.contains("(", literal=True))
+    for rank, site in own.select("rank", "call_site").drop_nulls().iter_rows():
+        file, _, line = site.rpartition(":")
+        text = lines[int(line) - 1] if file.endswith(EDITED) else linecache.getline(file, int(line))
+        found[rank, text.strip()] += 1
+    return found
 
 
 def _around(counts: Sequence[int]) -> Iterator[tuple[int, ...]]:

@@ -158,7 +158,8 @@ def _wrong_answer(line: Line) -> Text:
 def _extra(line: Line) -> Text:
     who_has, other = sides(line)
     by, counts = line.facts["by"], line.facts["counts"]
-    call = say("{} {}{}", "one" if by == 1 else str(by), noun(line, 0, quote=False), "".join(map(place, line.calls)))
+    many = "one" if by == 1 else f"{by} calls of"
+    call = say("{} {}{}", many, noun(line, 0, quote=False), "".join(map(place, line.calls)))
     return say("{} issued {} {} than {} ({} and {}).", who_has, call, line.form, other, *map(str, counts))
 
 

@@ -22,7 +22,7 @@ DOES = {
     "out": "Take the call out of the branch.",
     "both": "Let every rank issue the calls of both branches.",
     "agree": "Let all ranks decide together: all-reduce what the test reads.",
-    "flag": "Let all ranks stop together: all-reduce a flag.",
+    "flag": "Let all ranks take this branch together: all-reduce a flag.",
     "same": "Give every rank the same count.",
     "module": "Call the model's own module in evaluation.",
     "root": "Give the same root on every rank.",
@@ -70,7 +70,7 @@ def _untried(scene: Scene) -> tuple[Line, ...]:
 
 
 def _edit(line: Line) -> Text:
-    tried, fewer = line.edits[0].tried, " Some inputs are then left out." * bool(line.facts["fewer"])
+    tried, fewer = line.edits[0].tried, " Some inputs or calls are then left out." * bool(line.facts["fewer"])
     does = DOES.get(line.facts["kind"], "Change these lines.")
     equal = ", equal on all ranks" * bool(line.facts.get("equal"))
     counts = f"{tried.finished} of {tried.counts} counts of inputs{equal}"

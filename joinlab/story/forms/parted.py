@@ -77,7 +77,7 @@ _WENT = {
     "call": "called the function at line {line}",
     "return": "returned",
     "raise": "raised {text}",
-    "issue": "issued its call there",
+    "issue": "issued the call there",
     "end": "ended there",
     "block": "found its condition true",
     "past": "found its condition false",
