@@ -18,10 +18,10 @@ from typing import Any, Protocol
 import torch
 
 from joinlab.backend.clock import Costs
-from joinlab.backend.payload import Part, values
+from joinlab.backend.payload import Part
 from joinlab.ops import CallRow, Op
 from joinlab.program.kinds import CallKind
-from joinlab.program.process_group import Numbering
+from joinlab.program.process_group import Numbering, values_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,10 @@ class Rank(Protocol):
     @property
     def stuck(self) -> bool:
         """Whether its stream waits for ever, while its host has run on."""
+
+    @property
+    def take(self) -> Callable[[dict[str, Any]], None]:
+        """Takes an event of the rank, see recorder/events.py."""
 
     def ended(self, call: EmulatedCall) -> None:
         """One of its calls is no longer open."""
@@ -123,7 +127,7 @@ class Fabric(Protocol):
 
 @dataclass(slots=True, eq=False)
 class EmulatedCall:
-    """One call of one rank, from its issue to its end. `row` becomes its row of the Timeline; times are virtual, in ns.
+    """One call of one rank, from its issue to its end. `row` is its row of the Timeline; times are virtual, in ns.
 
     issued -> begin() -> complete() -> settle()     its output is written, then its row says so
            -> refuse() or fail()                    the backend raises: at once, or later
@@ -132,6 +136,7 @@ class EmulatedCall:
     host: Rank
     group: Group  # held weakly: its host keeps it
     kind: CallKind
+    id: int  # in the rank's events
     row: CallRow
     parts: list[Part]
     method: str = ""  # of ProcessGroup, and what the program gave it
@@ -160,7 +165,7 @@ class EmulatedCall:
         kind, self.place = self.kind, self.group.place
         self.group = weakref.proxy(self.group)
         self.op, self.look, self.root, self.small = kind.op, kind.look, kind.root, kind.small
-        self.reduce_op = kind.columns.get("reduce_op") or "sum"
+        self.reduce_op = kind.event.get("reduce_op") or "sum"
         self.host_waits = kind.host_waits or kind.syncs_host
 
     def nbytes(self) -> int:
@@ -175,9 +180,9 @@ class EmulatedCall:
     def begin(self, at_ns: int) -> None:
         """The backend carries it out now; whatever it reads is there."""
         if self.inflight and self.small and self.row["value_in"] is not None:
-            self.row["value_in"] = values(self.tensors_in)
+            self._tell("value", c="value_in", v=values_in(self.tensors_in))
         if self.group.fabric.streams:
-            self.row["started_ns"] = at_ns
+            self._tell("begun", t=at_ns)
 
     def complete(self, at_ns: int) -> None:
         """It completed; its output is written."""
@@ -197,15 +202,13 @@ class EmulatedCall:
                 finish()
             except RuntimeError as error:
                 self.error = str(error)
-                self.row["error"] = f"RuntimeError: {error}"
+                self._tell("fail", x=f"RuntimeError: {error}")
                 raise
         elif self.row.get("completed_ns") is not None:
             return
         if self.expired:
             return
-        self.row["completed_ns"] = self.ended_ns
-        if self.small and self.tensors_out:
-            self.row["value_out"] = values(self.tensors_out)
+        self._tell("done", t=self.ended_ns, v=values_in(self.tensors_out) if self.small and self.tensors_out else None)
 
     def fail(self, text: str, at_ns: int) -> None:
         """The backend raises instead of completing it."""
@@ -222,20 +225,22 @@ class EmulatedCall:
         else:
             self.error = text
             if not self.expired:
-                self.row["error"] = f"RuntimeError: {text}"
+                self._tell("fail", x=f"RuntimeError: {text}")
         self.host.completed(self)
 
     def expire(self, error: RuntimeError) -> None:
         """The host has given up waiting for it: that is what its row says of it from now on."""
         self.expired = True
-        self.row["error"] = f"{type(error).__name__}: {error}"
+        self._tell("fail", x=f"{type(error).__name__}: {error}")
 
     def refuse(self, error: Exception) -> None:
         """The backend has raised when it was handed the call, which so takes no place in its group."""
         self._end()
         self.group.numbering.take_back(self.kind.collective)
-        self.row["number"] = None
-        self.row["error"] = f"{type(error).__name__}: {error}"
+        self._tell("fail", x=f"{type(error).__name__}: {error}", r=1)
+
+    def _tell(self, event: str, **fields: Any) -> None:
+        self.host.take({"e": event, "id": self.id, **fields})
 
     def _end(self) -> None:
         self.done = True

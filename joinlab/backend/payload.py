@@ -14,19 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from joinlab.ops import FACTS, POINT_TO_POINT, Needs, Op, OpFacts, encode_values
-from joinlab.program.process_group import METHODS, tensors_in, values_in
+from joinlab.ops import FACTS, POINT_TO_POINT, Needs, Op, OpFacts
+from joinlab.program.process_group import METHODS, tensors_in
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 _numpy = torch._C.TensorBase.numpy  # not those of torch.Tensor, which make a rank's host wait for its stream
 _tolist = torch._C.TensorBase.tolist
-
-
-def values(tensors: Sequence[torch.Tensor]) -> str | None:
-    """The elements of each tensor as the text of value_in and value_out; None if they cannot be read (sparse ones)."""
-    found = values_in(tensors)
-    return None if found is None else encode_values(found)
 
 
 def elements(tensor: torch.Tensor) -> list[Any]:

@@ -55,6 +55,10 @@ class EmulatedGroup(dist.ProcessGroup):
         watched = (host.asked_timeout or NCCL_TIMEOUT) if fabric.streams else timedelta(0)
         self.watchdog_ns = round(watched.total_seconds() * 1e9)
         self.coalescing: list[EmulatedCall] | None = None
+        self._tell("group", name=label, ranks=list(ranks), backend=self.backend, desc=desc)
+
+    def _tell(self, event: str, **fields: Any) -> None:
+        self.host.take({"e": event, **fields})
 
     def __repr__(self) -> str:
         return f"<the process group {self.label!r} of ranks {list(self.ranks)}>"  # in errors of C++: without an address
@@ -156,7 +160,7 @@ def _method(name: str) -> Callable[..., EmulatedWork]:
 
     def issued(self: EmulatedGroup, *args: Any, **kwargs: Any) -> EmulatedWork:
         if several or self.coalescing is not None:
-            self.host.coalesced.add(self.label)
+            self._tell("coalesced", g=self.label)
         return self.work_of([self.host.issue(self, name, (*args, *kwargs.values()), self.coalescing)])
 
     issued.__name__ = name

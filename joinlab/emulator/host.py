@@ -24,7 +24,7 @@ import torch
 
 from joinlab.backend.clock import ISSUE_NS
 from joinlab.backend.model import EmulatedCall, Group, Knobs
-from joinlab.backend.payload import Part, parts_of, values
+from joinlab.backend.payload import Part, parts_of
 from joinlab.emulator.futures import Futures
 from joinlab.emulator.own import Own
 from joinlab.emulator.progress import Progress
@@ -33,11 +33,14 @@ from joinlab.emulator.scheduler import Baton, RankEnded, current
 from joinlab.emulator.waits import Wait, Waits
 from joinlab.errors import LaunchError
 from joinlab.gloo.fabric import gloo_timeout
-from joinlab.ops import POINT_TO_POINT, CallRow, Op
+from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.program.kinds import CallKind, kind_of
 from joinlab.program.labels import Stacks
-from joinlab.program.process_group import METHODS, begin
+from joinlab.program.outcome import versions
+from joinlab.program.process_group import METHODS, begin, values_in
 from joinlab.program.replicas import Replicas
+from joinlab.program.sources import text_event
+from joinlab.recorder.rank_log import RankLog
 from joinlab.timeline import Ending
 
 MOST_KINDS = 4096
@@ -103,19 +106,22 @@ class Host:
         self.ending: Ending | None = None
         self.gone = False
         self.closing = ""  # what is said of a rank that waits though its program is over
+        self.log = RankLog(rank)
+        self.take = self.log.take
+        self.take({"e": "begin", "coalesced": (), **versions()})
         self.calls: list[EmulatedCall] = []
         self.replicas = Replicas(lambda calls=self.calls: len(calls))  # type: ignore[misc]
-        self.coalesced: set[str] = set()  # groups in which it has issued several collectives as one
         self.eager = False  # its process is bound to a GPU, so that its groups connect when they are made
         self.asked_timeout: timedelta | None = None  # for the group that it is making now
         self.asked_backend: Any = None  # of a group that torch.distributed is making for it
         self.open_calls = 0  # of them, how many are neither complete nor failed
+        self._kinds: set[int] = set()  # ids of the kinds whose stack and texts are in its log
         self._kept: list[Any] = []  # a Work that was collected makes C++ wait for ever; calls know their group weakly
         self._weak: Host = weakref.proxy(self)
         self.futures = Futures()
         self.waits = Waits(rank, self, orders.baton, lambda: orders.live(rank), self.futures)
         self.reducer = Reducer(self.waits, self.futures)
-        self.progress = Progress(rank, orders.knobs.costs.input_ns[rank], self.waits, self.reducer)
+        self.progress = Progress(self.take, orders.knobs.costs.input_ns[rank], self.waits, self.reducer)
 
     # ------------------------------------------------------------------------------------ issuing
 
@@ -144,7 +150,6 @@ class Host:
     def submit(self, group: Group, calls: Sequence[EmulatedCall]) -> None:
         """Hand calls to the fabric that are issued as one."""
         if calls:
-            self.waits.issues(calls[0])
             if self.orders.aborting:
                 self.waits.yield_if_ready()
             try:
@@ -170,30 +175,38 @@ class Host:
             ins, outs = method.tensors(args)
             parts = [Part([t], [t]) for t in ins] if ins is outs else parts_of(name, args, len(group.ranks), streams)
         kind = kind_of(group, STACKS, STACKS.intern(frame), method, args, ins, outs)
-        row: CallRow = {
-            **kind.columns,
-            "rank": self.rank,
-            "seq": group.numbering.next_seq(),
-            "number": group.numbering.next_number(kind.collective),
-            "input": self.progress.input,
-            "value_in": values(ins) if kind.small and ins and not waits.stuck else None,
-            "enqueued_ns": waits.now,
-        }
-        if not kind.joined:
-            self.progress.number(row)
-        call = EmulatedCall(self._weak, group, kind, row, parts, name, args)
+        if id(kind) not in self._kinds:
+            self._kinds.add(id(kind))
+            for event in (STACKS.events[kind.stack], *map(text_event, kind.sources)):
+                self.take(event)
+        value_in = values_in(ins) if kind.small and ins and not waits.stuck else None
+        if kind.bucket:
+            self.progress.bucket_ready(ins)
+        number = len(self.calls)
+        self.take(
+            {
+                **kind.event,
+                "e": "call",
+                "id": number,
+                "t": waits.now,
+                "v": value_in,
+                "w": waits.issues(),
+                "s": group.numbering.next_seq(),
+                "n": group.numbering.next_number(kind.collective),
+                "i": self.progress.input,
+                "b": self.progress.steps.now,
+                "m": self.replicas.of(group.label) if kind.in_backward else None,
+            }
+        )
+        call = EmulatedCall(self._weak, group, kind, number, self.log.calls[number], parts, name, args)
         if kind.small:
             call.tensors_in, call.tensors_out = ins, outs
         call.inflight = self.open_calls > 0
         self.open_calls += 1
         self.calls.append(call)
-        if kind.bucket:
-            self.progress.bucket_ready(ins)
-            row["enqueued_ns"] = waits.now
         waits.work_for(ISSUE_NS)
         call.ready_ns = max(waits.now, waits.stream_ns) if streams else waits.now
         if kind.in_backward:
-            self.replicas.averages(row)
             self.reducer.issued_in_backward(call)
         return call
 

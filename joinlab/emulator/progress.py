@@ -7,9 +7,10 @@ input i   |-- forward --|------------- backward -------------|-- rest, if DDP di
 
 from __future__ import annotations
 
+import itertools
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any
 
@@ -18,21 +19,20 @@ import torch
 from joinlab.backend.clock import FORWARD_SHARE
 from joinlab.emulator.reducer import Reducer
 from joinlab.emulator.waits import Waits
-from joinlab.ops import CallRow, Source, SpanRow
 from joinlab.program.labels import call_site, calling_frame, walk
-from joinlab.program.sources import source_at
+from joinlab.program.sources import source_at, text_event
 from joinlab.program.steps import Steps
 
 
 class Progress:
     """The inputs and passes of one rank."""
 
-    def __init__(self, rank: int, input_ns: int, waits: Waits, reducer: Reducer) -> None:
+    def __init__(self, take: Callable[[dict[str, Any]], None], input_ns: int, waits: Waits, reducer: Reducer) -> None:
+        """`take` takes the events of the rank, see recorder/events.py."""
         self.input: int | None = None
-        self.spans: list[SpanRow] = []
         self.steps = Steps()
-        self.numbered: list[CallRow | SpanRow] = []  # rows whose input is a step
-        self._rank = rank
+        self._take = take
+        self._spans = itertools.count()
         self._forward_ns = round(input_ns * FORWARD_SHARE)
         self._backward_ns = round(input_ns * (1 - FORWARD_SHARE))
         self._input_ns = input_ns
@@ -48,6 +48,7 @@ class Progress:
     def mark_input(self, index: int | None, done: int) -> None:
         """Input `index` is now being processed (None: none is), `done` before it."""
         self.steps.mark()
+        self._take({"e": "input", "i": index, "k": done})
         if self.input is not None:
             self._waits.work_for(max(0, self._input_ns - self._input_used_ns))
         self._input_used_ns = 0
@@ -101,24 +102,6 @@ class Progress:
         if self._steps:
             self._end(self._steps.pop())
 
-    @property
-    def marked(self) -> bool:
-        """Whether the program has iterated over its inputs."""
-        return self.steps.marked
-
-    def sources(self) -> Iterator[Source]:
-        """The texts of the learner's functions that the spans came from."""
-        for (_, line), code in self._callers.items():
-            source = source_at(code, line)
-            if source is not None:
-                yield source
-
-    def number(self, row: CallRow | SpanRow) -> None:
-        """Write down which step a row belongs to, where steps are counted."""
-        if self.steps.now is not None:
-            row["input"] = self.steps.now
-            self.numbered.append(row)
-
     def _spend(self, ns: int) -> None:
         self._input_used_ns += ns
         self._waits.work_for(ns)
@@ -131,12 +114,14 @@ class Progress:
         else:
             code, line = caller.f_code, caller.f_lineno
             site = f"{code.co_filename}:{line}"
-            self._callers[id(code), line] = code  # keeps the code, so that no other one gets its id
-        span: SpanRow = {"rank": self._rank, "name": name, "input": self.input, "begin_ns": now, "call_site": site}
-        self.spans.append(span)
-        self.number(span)
-        return len(self.spans) - 1
+            if (id(code), line) not in self._callers:
+                self._callers[id(code), line] = code  # keeps the code, so that no other one gets its id
+                if (source := source_at(code, line)) is not None:
+                    self._take(text_event(source))
+        number, step = next(self._spans), self.steps.now
+        self._take({"e": "span+", "id": number, "n": name, "i": self.input, "b": step, "site": site, "t": now})
+        return number
 
     def _end(self, number: int) -> None:
         if not self._waits.thread.doomed:
-            self.spans[number]["end_ns"] = self._waits.now
+            self._take({"e": "span-", "id": number, "t": self._waits.now})

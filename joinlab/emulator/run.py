@@ -21,13 +21,13 @@ from joinlab.emulator.store import SharedStore
 from joinlab.errors import LaunchError, LaunchInterrupted
 from joinlab.gloo.fabric import GlooFabric
 from joinlab.nccl.fabric import NcclFabric, watchdog_text
-from joinlab.ops import CallRow, group_names
-from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text, versions
+from joinlab.ops import CallRow
+from joinlab.program.outcome import at_exit, text_of, to_plain, traceback_text
 from joinlab.program.program import Inputs, Program, call_program, program_name
-from joinlab.program.replicas import differing_replicas, mixed_gradients
-from joinlab.program.sources import other_functions, source_of
-from joinlab.program.steps import BY_BACKWARD, settle_steps
+from joinlab.program.replicas import differing_replicas
+from joinlab.program.sources import source_of
 from joinlab.program.ways import Way
+from joinlab.recorder.rank_log import about_calls, about_ranks
 from joinlab.timeline import Emulation as EmulationMeta
 from joinlab.timeline import Ending, EndKind, Meta, Timeline, Watched, timeline_from_rows
 
@@ -61,8 +61,6 @@ class Emulation:
         self._fabrics: dict[str, Fabric] = {}
         self._ranks_of: dict[str, tuple[int, ...]] = {}
         self._backend_of: dict[str, str] = {}
-        self._eager: set[str] = set()  # groups whose communicator was made with them
-        self._said: dict[str, str] = {}  # by group: the description that the program gave it
         self._opened: dict[str, list[Host]] = {}
         self._open_at: dict[str, int] = {}  # virtual time at which the last rank of a group made it
         self._returns: list[Any] = [None] * len(counts)
@@ -238,8 +236,7 @@ class Emulation:
         """
         fabric = self._fabrics[name]
         if isinstance(fabric, NcclFabric):
-            self._eager.add(name)
-            host.eager = True
+            host.eager = host.log.groups[name]["eager"] = True
             fabric.connect(self._ranks_of[name].index(host.rank), host, host.waits.now)
 
     def open_group(self, host: Host, name: str, ranks: tuple[int, ...], desc: str | None) -> EmulatedGroup:
@@ -277,7 +274,6 @@ class Emulation:
         if name not in self._fabrics:
             self._ranks_of[name] = ranks
             self._backend_of[name] = backend
-            self._said[name] = desc or ""
             make: type[NcclFabric] | type[GlooFabric] = NcclFabric if backend == "nccl" else GlooFabric
             self._fabrics[name] = make(self._weak, ranks)
         group = EmulatedGroup(host, name, desc or "undefined", ranks, self._fabrics[name])
@@ -381,36 +377,18 @@ class Emulation:
             "seeds": list(self.seeds),
             "emulation": emulation,
             "groups": {name: list(ranks) for name, ranks in self._ranks_of.items()},
-            "versions": versions(),
             "clock": {"domain": "virtual"},
         }
-        steps = settle_steps([host.progress for host in self.hosts])
-        kinds = {id(call.kind): call.kind for host in self.hosts for call in host.calls}
-        functions = [source for kind in kinds.values() for source in kind.sources]
-        functions += [source for host in self.hosts for source in host.progress.sources()]
-        coalesced = sorted({name for host in self.hosts for name in host.coalesced})
-        marks = {host.rank: host.replicas.marks for host in self.hosts}
-        rows = [call.row for host in self.hosts for call in host.calls]
-        more = {
-            "input_column": BY_BACKWARD if steps else None,
-            "functions": other_functions(meta["source"], functions),
-            "eager_groups": sorted(self._eager),
-            "nccl": coalesced and {"coalesced": coalesced},
-            "replicas": differing_replicas(marks, rows, self._ranks_of),
-            "mixed": mixed_gradients(host.replicas.gradients for host in self.hosts),
-            "group_names": group_names(self._ranks_of, self._said),
-            "group_backends": {name: own for name, own in self._backend_of.items() if own != knobs.backend},
-            "stream_waits": [
-                [stuck.host.rank, stuck.group.label, stuck.row["seq"], then.group.label, then.row["seq"]]
-                for host in self.hosts
-                for stuck, then in host.waits.behind
-                if not stuck.done
-            ],
-        }
+        logs = [host.log for host in self.hosts]
+        rows = [row for log in logs for row in log.calls.values()]
+        replicas = differing_replicas({host.rank: host.replicas.marks for host in self.hosts}, rows, self._ranks_of)
+        about = about_ranks(logs, knobs.backend)
+        of_nccl = {name: found for name, found in about.get("nccl", {}).items() if found}
+        more = {**about, "nccl": of_nccl, **about_calls(logs, meta["source"]), "replicas": replicas}
         meta.update({name: value for name, value in more.items() if value})  # type: ignore[typeddict-item]
         return timeline_from_rows(
             calls=rows,
-            spans=[span for host in self.hosts for span in host.progress.spans],
+            spans=[span for log in logs for span in log.spans.values()],
             ends=[host.ending or Ending.at(EndKind.KILLED, None, "it never ran") for host in self.hosts],
             meta=meta,
             returns=self._returns,

@@ -61,10 +61,10 @@ class Waits:
         self._naps = 0  # how often it has slept since its last call
         self.died_at: Sequence[EmulatedCall] = ()  # a rank that was killed while it ran next came to wait for these
         self._baton = baton
+        self._take = host.take
         self._futures = futures
         self._streamed: dict[EmulatedCall, None] = {}  # the stream has been made to wait for these
-        self._stuck_at: list[EmulatedCall] = []  # of them, those that it was stuck at since the last call was issued
-        self.behind: list[tuple[EmulatedCall, EmulatedCall]] = []  # they, and the first call that was issued then
+        self._stuck_at: list[int] = []  # of them, the ids of those that it was stuck at since the last call was issued
 
     @property
     def now(self) -> int:
@@ -153,15 +153,13 @@ class Waits:
             return
         if late[0].group.fabric.streams:  # it waits for the stream, and so for all that this has been made to wait for
             late += [call for call in self._streamed if not call.done and call not in late]
-        for call in late:
-            call.row.setdefault("host_wait_begin_ns", self.now)
+        self._tell("wait", late)
         self.stand_still(Wait(late))
         until = max(call.ended_ns for call in late)
         self.reach(until)
         if late[0].group.fabric.streams:
             self.stream_ns = max(self.stream_ns, until)
-        for call in late:
-            call.row.setdefault("host_wait_end_ns", self.now)
+        self._tell("wake", late)
         self._futures.fulfil()
         for call in late:
             if call.error is not None:
@@ -171,15 +169,20 @@ class Waits:
 
     def for_host_until(self, call: EmulatedCall, until: int) -> bool:
         """The host waits for `call`, but not longer than until then. False if it was not complete in time."""
-        call.row.setdefault("host_wait_begin_ns", self.now)
+        self._tell("wait", [call])
         if not call.done:
             self.stand_still(Wait([call]), until)
         if call.done and call.ended_ns <= until:
             self.for_host([call])
             return True
         self.reach(until)
-        call.row.setdefault("host_wait_end_ns", self.now)
+        self._tell("wake", [call])
         return False
+
+    def _tell(self, event: str, calls: Sequence[EmulatedCall]) -> None:
+        """The host begins to wait for these, or is let go. The calls themselves tell that they completed."""
+        ids = [call.id for call in calls]
+        self._take({"e": event, "id": ids, "open": ids, "t": self.now, "th": 0, "n": 1})
 
     def for_stream(self, calls: Sequence[EmulatedCall]) -> None:
         """The stream waits until all of `calls` are complete."""
@@ -191,7 +194,7 @@ class Waits:
             if call.done:
                 self.stream_ns = max(self.stream_ns, call.ended_ns)
             else:
-                self._stuck_at.append(call)
+                self._stuck_at.append(call.id)
         self._futures.fulfil()
 
     def sync(self) -> None:
@@ -220,12 +223,11 @@ class Waits:
         self._naps += 1
         self._baton.yield_turn(self.thread, asks=self._naps > NAPS)
 
-    def issues(self, call: EmulatedCall) -> None:
-        """The host issues a call: it was not asleep for good."""
+    def issues(self) -> list[int]:
+        """The host issues a call: it was not asleep for good. Returns the calls that its stream got stuck at since."""
         self._naps = 0
-        if self._stuck_at:
-            self.behind += [(stuck, call) for stuck in self._stuck_at]
-            self._stuck_at.clear()
+        stuck, self._stuck_at = self._stuck_at, []
+        return stuck
 
     def yield_if_ready(self) -> None:
         """Let the others run, where any can."""

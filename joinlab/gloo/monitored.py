@@ -84,7 +84,8 @@ def _post(fabric: GlooFabric, host: Any, group: Group, op: Op, peer: int, tag: i
     """A send or recv of 8 bytes that is no call of the program, and so not in its Timeline."""
     part = Part([torch.zeros(1, dtype=torch.int64)], [torch.zeros(1, dtype=torch.int64)])
     row = cast(CallRow, {"rank": host.rank, "group": group.label, "seq": -1, "peer": group.ranks[peer], "tag": tag})
-    call = EmulatedCall(host._weak, group, CallKind(op, row, nbytes=8), row, [part])
+    kind = CallKind(op, {"o": None, "d": None, "sh": ()}, nbytes=8)
+    call = EmulatedCall(host._weak, group, kind, -1, row, [part])  # a number that the rank's log does not know
     fabric.check_connection(call)
     host.open_calls += 1
     call.ready_ns = host.waits.now

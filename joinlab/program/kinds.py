@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import torch
 
-from joinlab.ops import MAX_VALUES, POINT_TO_POINT, CallRow, Op, Source
-from joinlab.program.labels import Stacks, call_site, from_reducer, issued_in_backward, label
+from joinlab.ops import MAX_VALUES, POINT_TO_POINT, Op, Source
+from joinlab.program.labels import Stacks, from_reducer, issued_in_backward, label
 from joinlab.program.process_group import METHODS, Method, dtype_of, options_key, options_of
 from joinlab.program.steps import is_made_by_join
 
@@ -33,7 +33,7 @@ class CallKind:
     """One kind of call.
 
     op            what the backend runs: NCCL's barrier is an all-reduce
-    columns       its row in a Timeline, of which each call replaces what is its own (rank, seq, values, times)
+    event         fields that the events of all its calls share, see recorder/events.py
     stack         number of its stack
     root          place of its root in the group; -1 without one
     nbytes        bytes of the larger side
@@ -46,13 +46,13 @@ class CallKind:
     direct        the Reducer issues it itself, so that no Python code ever sees its Work
     joined        join() makes it, for a rank that has run out
     sources       texts of the learner's functions that it is issued from
-    text          the recorder's: its fields of the event, as JSON without the braces, and
+    text          the recorder's: `event` as JSON without the braces, and
     segment       of the log that has its stack; -1: none yet
     accepted      the emulator's: eras whose NCCL takes all calls of this kind, if their tensors are contiguous
     """
 
     op: Op
-    columns: CallRow
+    event: dict[str, Any]
     stack: int = -1
     root: int = -1
     nbytes: int = 0
@@ -78,13 +78,13 @@ class CallKind:
     """Equal for calls of two ranks that fit together."""
 
     def __post_init__(self) -> None:
-        row, origin = self.columns, self.columns.get("origin") or ""
+        event, origin = self.event, self.event["o"] or ""
         self.collective = self.op not in POINT_TO_POINT
         self.of_join_hook = origin.endswith("(join() hook)")
         self.bucket = origin == "all-reduce (DDP backward())"
         self.rebuilds = _REBUILD in origin
-        shape = tuple(map(tuple, row.get("shape") or ()))
-        self.look = (self.op, row.get("root"), row.get("reduce_op"), row.get("dtype"), shape)
+        shape = tuple(map(tuple, event["sh"]))
+        self.look = (self.op, event.get("root"), event.get("reduce_op"), event["d"], shape)
 
 
 class Group(Protocol):
@@ -127,23 +127,16 @@ def kind_of(
     if nccl and op is Op.BARRIER:  # ProcessGroupNCCL::barrier is an all-reduce of one number, below the seam
         op, options, dtype, shape = Op.ALL_REDUCE, {"reduce_op": "sum"}, dtype or "float32", shape or [[1]]
     root, functions = options.get("root"), {one.function for one in frames}
-    lines = [str(one) for one in reversed(frames)]
     found = group.kinds[key] = CallKind(
         op=op,
-        columns={
-            "rank": -1,
-            "seq": -1,
-            "group": group.label,
+        event={
+            "st": stack,
+            "g": group.label,
             "op": op.value,
-            "origin": origin,
-            "dtype": dtype,
-            "shape": shape,
-            "reduce_op": options.get("reduce_op"),
-            "root": root,
-            "peer": options.get("peer"),
-            "tag": options.get("tag"),
-            "call_site": call_site(frames),
-            "stack": lines,
+            "o": origin,
+            "d": dtype,
+            "sh": shape,
+            **{name: value for name, value in options.items() if value is not None},
         },
         stack=stack,
         root=group.ranks.index(root) if root in group.ranks else -1,
@@ -156,7 +149,7 @@ def kind_of(
         in_backward="_engine_run_backward" in functions,
         by_reducer=from_reducer(frames),
         direct=method is ALL_REDUCE and issued_in_backward(frames),
-        joined=is_made_by_join(lines),
+        joined=is_made_by_join(stacks.events[stack]["f"]),
         sources=stacks.sources[stack],
     )
     return found

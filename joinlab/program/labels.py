@@ -26,6 +26,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType, FrameType
+from typing import Any
 
 from joinlab.ops import Op, Source
 from joinlab.program.program import call_program
@@ -224,7 +225,7 @@ _COMPOSITE = {
 class Stacks:
     """Numbers each distinct stack, so that a recorder writes it once: walking is cheap, formatting is not."""
 
-    __slots__ = ("_codes", "_ids", "_last", "_lock", "frames", "sources")
+    __slots__ = ("_codes", "_ids", "_last", "_lock", "events", "frames", "sources")
 
     def __init__(self) -> None:
         self._ids: dict[tuple[int, ...], int] = {}
@@ -235,6 +236,8 @@ class Stacks:
         self._lock = threading.Lock()
         self.frames: list[tuple[Frame, ...]] = []
         """By number: the frames of each stack, innermost first."""
+        self.events: list[dict[str, Any]] = []
+        """By number: the event of each stack, see recorder/events.py."""
         self.sources: list[tuple[Source, ...]] = []
         """By number: the texts of the learner's functions in each stack."""
 
@@ -266,7 +269,9 @@ class Stacks:
                 known = self._ids.get(key)
                 if known is None:  # and no other thread was first
                     number = len(self.frames)
-                    self.frames.append(walk(frame))
+                    self.frames.append(frames := walk(frame))
+                    outward = [str(one) for one in reversed(frames)]
+                    self.events.append({"e": "stack", "id": number, "f": outward, "site": call_site(frames)})
                     self.sources.append(sources_under(frame))
                     self._codes.append(codes)
                     self._ids[key] = known = number

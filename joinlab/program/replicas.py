@@ -90,7 +90,6 @@ class Replicas(Models):
     def __init__(self, issued: Callable[[], int], at_end: bool = False) -> None:
         super().__init__()
         self.marks: list[Mark] = []
-        self.gradients: list[tuple[CallRow, int]] = []  # with the model's number, where a group has several
         self._issued = issued
         self._named: dict[int, tuple[str, int, str]] = {}  # by id of the parameter: its group, model and name
         self._parameters: dict[int, Any] = {}
@@ -109,12 +108,6 @@ class Replicas(Models):
                 self._parameters[id(parameter)] = parameter
                 self._bytes += parameter.numel() * parameter.element_size()
         return number
-
-    def averages(self, row: CallRow) -> None:
-        """DDP issues this call for a bucket, whose last gradient is just being added."""
-        model = self.of(row["group"])
-        if model is not None:
-            self.gradients.append((row, model))
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""

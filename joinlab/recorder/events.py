@@ -1,4 +1,4 @@
-"""The event log: what one rank appends while it runs. rank_log.py makes rows of it.
+"""The event log: what one rank appends while it runs. rank_log.py makes rows of it, and of an emulated rank's events.
 
 Each rank writes one file of JSON lines, through a shared mapping of it: an append is a copy in memory, no system
 call, and what is copied is in the file whatever then happens to the process: SIGKILL, an abort in C++, os._exit. (A
@@ -12,6 +12,7 @@ clock; the reader subtracts the moment the run began.
     ring    group, its ranks in NCCL's order        coalesced   group in which calls were issued as one
     stack   id, frames                             input   i (null: exhausted)
     call    id, stack, group, number, op, input...  done / fail   id, values or text, r: it was refused
+    begun   id (emulated on NCCL: its kernel runs)
     value   id, column, values (from a GPU)         wait   ids, thread, live threads
     wake    ids, thread, values, open: of these calls those that had not ended complete now, but for the open ones
     then    number of a callback, id of the call that it runs after (null: it runs, or may)    ran   number

@@ -1,4 +1,7 @@
-"""Reads one rank's event log: events become rows of a Timeline. The log may still be growing, or be cut anywhere."""
+"""Makes rows of a Timeline from the events of one rank, which a log's file holds or an emulated rank hands over.
+
+A log may still be growing, or be cut anywhere.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +91,7 @@ class RankLog:
         for line in lines:
             if line:
                 try:
-                    self._take(_checked(json.loads(line)))
+                    self.take(_checked(json.loads(line)))
                 except (AttributeError, KeyError, TypeError, ValueError, RecursionError):  # not ours, or damaged
                     self.damaged += 1
 
@@ -112,7 +115,8 @@ class RankLog:
             return []
         return [tuple((self.calls[id]["group"], self.calls[id]["seq"]) for id in ids) for ids in waits]
 
-    def _take(self, event: dict[str, Any]) -> None:
+    def take(self, event: dict[str, Any]) -> None:
+        """Take one event, whose fields have the documented types. An emulated rank hands its own over here."""
         at: Any = event.get("t")  # absent in an event that no clock was read for
         if at is not None:
             at -= self.origin_ns
@@ -152,6 +156,8 @@ class RankLog:
                 self.before[event["id"]] = (event.get("n") or 1) - 1 if before is None else before
                 for id in event.get("w") or ():
                     self.streamed.setdefault(id, event["id"])
+            case "begun":
+                self.calls[event["id"]]["started_ns"] = at
             case "done":
                 done = self.calls.get(event["id"])  # a bounded log may have dropped the call
                 if done is not None:
@@ -166,7 +172,7 @@ class RankLog:
                     late["value_out"] = _values(event["v"])
             case "fail":
                 if event["id"] in self.calls:
-                    self.calls[event["id"]].setdefault("error", event["x"])
+                    self.calls[event["id"]]["error"] = event["x"]
                     if event.get("r"):
                         self.calls[event["id"]]["number"] = None
             case "wait":
@@ -381,6 +387,7 @@ _FORMS: Mapping[str, Mapping[str, Callable[[object], bool]]] = {
     "issued": {"g": _text, "k": _count},
     "ring": {"g": _text, "r": is_ranks},
     "coalesced": {"g": _text},
+    "begun": {"t": _number, "id": _number},
     "done": {"t": _number, "id": _number, "v": _or_none(_list(_flat))},
     "value": {"id": _number, "c": _text, "v": _or_none(_list(_flat))},
     "fail": {"id": _number, "x": _text},

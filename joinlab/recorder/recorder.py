@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any
 
 from joinlab.ops import Source
 from joinlab.program.kinds import ALL_REDUCE, CallKind, kind_of
-from joinlab.program.labels import Stacks, call_site
+from joinlab.program.labels import Stacks
 from joinlab.program.outcome import text_of
 from joinlab.program.process_group import Method, Numbering
 from joinlab.program.replicas import Models
-from joinlab.program.sources import MAX_TEXTS
+from joinlab.program.sources import MAX_TEXTS, text_event
 from joinlab.program.steps import Steps
 from joinlab.recorder.bounded_log import BoundedLog
 from joinlab.recorder.call import Reader, RecordedCall, RecordedGroup
@@ -204,10 +204,7 @@ class Recorder:
 
     def _know(self, kind: CallKind, group: RecordedGroup, ins: list[torch.Tensor], outs: list[torch.Tensor]) -> None:
         """The first call of a kind: write down what can be read only now."""
-        row = kind.columns
-        options = {name: row[name] for name in ("reduce_op", "root", "peer", "tag") if row[name] is not None}
-        about = {"op": row["op"], "o": row["origin"], "d": row["dtype"], "sh": row["shape"], **options}
-        kind.text = to_json({"st": kind.stack, "g": group.label, **about})[1:-1]
+        kind.text = to_json(kind.event)[1:-1]
         self._note_sources(kind.sources)
         self._note_gpu([*ins, *outs])
         if kind.direct and len(ins) == 1:
@@ -270,12 +267,10 @@ class Recorder:
             if key in self._texts or sum(len(one["text"]) for one in self._texts.values()) > MAX_TEXTS:
                 continue
             self._texts[key] = source
-            self._begin({"e": "text", "f": key[0], "n": key[1], "x": source["text"]})
+            self._begin(text_event(source))
 
     def _stack_event(self, number: int) -> str:
-        frames = self._stacks.frames[number]
-        outward = [str(frame) for frame in reversed(frames)]
-        return to_json({"e": "stack", "id": number, "f": outward, "site": call_site(frames)}) + "\n"
+        return to_json(self._stacks.events[number]) + "\n"
 
     # ---------------------------------------------------------------- what is in flight at the end
 
