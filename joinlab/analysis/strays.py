@@ -130,13 +130,10 @@ class Paths:
     def _parts(self) -> dict[int, object]:
         """By rank its part in the job: the roles of its groups, and its place in those that send and receive.
 
-        Each stage of a pipeline issues its own calls. Where calls are lost, a group without a collective may send.
+        Each stage of a pipeline issues its own calls.
         """
         calls = self.timeline.calls
         pairs = set(calls.filter(pl.col("op").is_in([*POINT_TO_POINT]))["group"].unique())
-        lost = any(any(counts.values()) for counts in self.timeline.meta.get("skipped", {}).values())
-        if lost or calls["completed_ns"].null_count() == calls.height:
-            pairs |= {name for name, of in self.groups.items() if not any(self.reached[name, rank] for rank in of)}
         stages = {role for names in self._roles.values() for name, role in names.items() if name in pairs}
         return {
             rank: frozenset(

@@ -288,19 +288,6 @@ class _Job:
         level = [takers for call, takers in calls if all(self.first.get(rank) == call for rank in takers)]
         return level[0] if len(level) == 1 and len(level[0]) < self.timeline.world_size else ()
 
-    def stands(self, rank: int) -> tuple[str, int, tuple[int, ...]] | None:
-        """A collective that `rank` has not completed although others did: its group, number, and those others.
-
-        They could complete it only with what `rank` sent, so its own stream, not a peer, is what keeps it.
-        """
-        for group, ranks in self.groups.items():
-            mine = self.places.get((group, rank))
-            if rank in ranks and mine is not None and mine.waits and mine.op in _NEEDS_ALL:
-                others = tuple(other for other in ranks if self.places[group, other].completed > mine.completed)
-                if others:
-                    return group, mine.completed + 1, others
-        return None
-
 
 @derived
 def who_waits(timeline: Timeline) -> WaitGraph:
@@ -355,28 +342,26 @@ class _Finding:
         one_waits = len({one.rank for one in self.waits}) == 1 and not any(one.enqueued for one in self.waits)
         for ranks in ends:
             if not strayed.keys() & {*ranks}:
-                one_waits &= not self._end(ranks)
+                self._end(ranks)
         if self.culprits and one_waits:
             self._one_waits()
         if not self.culprits and not self.either and not job.unknown and (still := job.still()):
             self.either.append(still)
 
-    def _end(self, ranks: tuple[int, ...]) -> bool:
-        """Name a rank, or a circle, where the graph ends. Whether its stream is known to stand still."""
+    def _end(self, ranks: tuple[int, ...]) -> None:
+        """Name a rank, or a circle, where the graph ends; or say which ranks cannot be told apart there."""
         circle = self._alone(ranks)
         rank, edges = circle[0], self._edges(circle)
         first = min(edges, key=lambda one: (one.number is None, one.since_ns, one.rank))  # a collective tells more
-        stands = self.job.stands(rank)
         if len(circle) > 1:
             self.either.append(circle)
-        elif not stands and (level := self.job.level(rank) - self.after.keys()):
+        elif level := self.job.level(rank) - self.after.keys():
             call = self.job.call(first.group, first.number, first.op)
             facts = {"rank": rank, "waiter": first.rank, "call": call, "level": sorted(level)}
             self.doubts.append(Why("one_stands", facts))
             self.either.append((rank, *level))
-            return False
-        self._name(circle, _why(self.job, circle, first, edges, stands, parted=ranks != circle))
-        return stands is not None
+            return
+        self._name(circle, _why(self.job, circle, first, edges, parted=ranks != circle))
 
     def _name(self, circle: tuple[int, ...], why: Why) -> None:
         since = min((one.since_ns for one in self._edges(circle)), default=0)
@@ -448,12 +433,6 @@ class _Finding:
                 return
         told = {rank for one in self.waits for rank in (one.rank, one.on)}
         standing = {rank for (_, rank), place in job.places.items() if place.waits} - told
-        for rank in sorted(standing):
-            if stands := job.stands(rank):
-                group, number, others = stands
-                call = job.call(group, number)
-                yield Why("not_complete", {"rank": rank, "call": call, "others": [*others]})
-                standing.discard(rank)
         if standing and self.waits:
             yield Why("all_reached", {"ranks": sorted(standing)})
         elif standing and either:
@@ -537,7 +516,6 @@ def _why(
     circle: Sequence[int],
     first: Waiting,
     edges: set[Waiting],
-    stands: tuple[str, int, tuple[int, ...]] | None,
     parted: bool,
 ) -> Why:
     """Why a rank, or a circle, keeps others waiting. `first`: the wait that is told."""
@@ -553,9 +531,6 @@ def _why(
         return Why("ended", facts | {"kind": job.ends[rank].kind.value})
     if parted:
         return Why("parted_from", facts)
-    if stands:
-        group, number, passed = stands
-        return Why("stream_stands", facts | {"in": job.call(group, number), "passed": list(passed)})
     if first.enqueued:
         begun = first.number is not None and first.reached != first.number - 1
         return Why("stream_behind" if begun else "not_begun", facts)

@@ -320,7 +320,7 @@ def _edited(program: Any, tests: Sequence[Test], sites: Collection[str]) -> Iter
         with suppress(OSError, TypeError, SyntaxError, ValueError):
             places.append(Place(one, tests, sites))
     seen = {place.text for place in places}
-    for make in (_agree, _behind, _module, _out, _both, _join, _root, _flag, _same):
+    for make in (_agree, _behind, _module, _out, _join, _root, _flag, _same):
         for place in places:
             for kind, text in make(place):
                 if text not in seen:
@@ -385,19 +385,6 @@ def _out(place: Place) -> Iterator[Candidate]:
                 yield "out", place.changed((*place.span(branch), place.source(*place.span(call))))
             elif text := _moved(place, call, branch, behind=_free(place, call, branch)):
                 yield "out", text
-
-
-def _both(place: Place) -> Iterator[Candidate]:
-    """The blocks of an `if` and its `else`, each with a collective of another kind, one behind the other."""
-    branch: ast.If | None = place.last(ast.If)
-    if branch is None or branch.body[0].lineno == branch.lineno:
-        return
-    blocks = (branch.body, branch.orelse)
-    calls = [{dotted(call.value.func) for one in block for call in place.own_calls(one)} for block in blocks]  # type: ignore[attr-defined]
-    if all(calls) and not calls[0] & calls[1]:
-        texts = [place.source(place.lines(block[0])[0], place.lines(block[-1])[1]) for block in blocks]
-        lines = [line for text in texts for line in textwrap.dedent(text).splitlines()]
-        yield "both", place.changed((*place.lines(branch), place.put(branch, *lines)[2]))
 
 
 def _join(place: Place) -> Iterator[Candidate]:

@@ -20,7 +20,6 @@ DOES = {
     "behind": "Move the call behind the block of join().",
     "join, behind": "Wrap the loop in join(), and move the call behind it.",
     "out": "Take the call out of the branch.",
-    "both": "Let every rank issue the calls of both branches.",
     "agree": "Let all ranks decide together: all-reduce what the test reads.",
     "flag": "Let all ranks take this branch together: all-reduce a flag.",
     "same": "Give every rank the same count.",

@@ -64,8 +64,6 @@ SENTENCES: Mapping[str, str] = {
     "ended": "{waits}, but it has {past}.",
     "parted_from": "{waits}, and it waits for them elsewhere. It went another way than they: it skipped a call, or "
     "made one more.",
-    "stream_stands": "{waits}. {stuck} {in}, which {passed} completed, and it waits for no other rank. Look at its "
-    "{device}.",
     "not_begun": "{waits}. It {enqueued}, but its {device} has not begun it. Look at its {device}.",
     "stream_behind": "{waits}. It enqueued that call, but it has completed only {reached}, and it waits for no other "
     "rank. Look at its {device}.",
@@ -79,8 +77,6 @@ SENTENCES: Mapping[str, str] = {
     "{on} [does|do] not make: " + _UNTOLD,
     "may_wait": "{ranks} may wait for {absent} in {group}: there is no record of {absent}.",
     "other_calls": "In {call} the ranks issued different calls: {each}.{wrong}",
-    "not_complete": "{call} is not complete on {rank} although {others} completed it: it stands still, or its record "
-    "is older than theirs.",
     "all_reached": "{ranks} wait[s|] in calls that all peers have reached.",
     "one_of": "{Which} stands still in a call that all its ranks have reached: " + _UNTOLD,
     "none_apart": "Every rank got to the same calls, and none completes: the record does not tell the ranks apart.",
@@ -101,7 +97,7 @@ def _keeps(line: Line) -> Text:
 def _words(line: Line) -> Text:
     facts: Mapping[str, Any] = line.facts
     parts: dict[str, Part] = {
-        name: _call(fact) if name in ("call", "in") else (fact,) if type(fact) is int else fact
+        name: _call(fact) if name == "call" else (fact,) if type(fact) is int else fact
         for name, fact in facts.items()
         if name not in ("gpu", "group", "wrong")
     }
@@ -114,8 +110,6 @@ def _words(line: Line) -> Text:
             parts["Which"] = told(_which(sorted({facts["rank"], *facts["level"]})))
         case "ended":
             parts["past"] = ENDINGS[EndKind(facts["kind"])].past
-        case "stream_stands":
-            parts["stuck"] = "Its stream stands still in" if facts["gpu"] else "It has not completed"
         case "not_begun":
             parts["enqueued"] = "issued the counterpart" if facts["call"]["number"] is None else "enqueued that call"
         case "may_wait":
