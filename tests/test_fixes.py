@@ -138,6 +138,22 @@ def value_used(rank, inputs):
     return best
 
 
+def closing_over(scale, epochs):
+    def program(rank, inputs):
+        model = DDP(nn.Linear(1, 1))
+        for _ in range(epochs):
+            for x in inputs:
+                (model(x) * scale).sum().backward()
+                model.module.weight.grad.item()
+
+    return program
+
+
+def test_a_function_within_another_one_is_edited():
+    fix, added = changed(closing_over(2.0, 2), (3, 4))
+    assert fix["kind"] == "join" and "with model.join():" in added
+
+
 def test_no_fix_is_shown_where_none_helps():
     assert not fix_of(joinlab.emulate(raises, (3, 4))).edits
 

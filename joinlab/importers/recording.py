@@ -408,7 +408,7 @@ def _ends(
         log = logs.get(rank)
         mine = () if log is None else [call for call in calls if call["rank"] == rank]
         if log is None:
-            ends.append(Ending(EndKind.UNKNOWN, text="there is no record of it"))
+            ends.append(Ending(EndKind.UNKNOWN, text="no record was found"))
         elif log.returned:
             ends.append(Ending.finished(mine))
         elif log.raised is not None:

@@ -103,7 +103,7 @@ class Place:
         self.text, self.bytes = text, text.encode()
         self.starts = [0, *itertools.accumulate(map(len, self.bytes.splitlines(keepends=True)))]
         (tree,) = ast.parse(text).body
-        if not isinstance(tree, ast.FunctionDef) or tree.decorator_list or self.function.__code__.co_freevars:
+        if not isinstance(tree, ast.FunctionDef) or tree.decorator_list:
             raise ValueError("no function of its own")
         self.tree = tree
         self.parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
@@ -209,11 +209,16 @@ class Edited:
 
     def _made(self, function: Any, names: dict[str, Any]) -> FunctionType:
         code = function.__code__
+        cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
         if function is self.before.function:
-            whole = compile(self.after, code.co_filename + EDITED, "exec")
-            inner = (one for one in whole.co_consts if isinstance(one, CodeType))
-            code = next(one for one in inner if one.co_name == self.before.tree.name)
-        made = FunctionType(code, names, function.__name__, function.__defaults__, function.__closure__)
+            whole = ast.parse(f"def within({', '.join(cells)}): pass")  # what it reads of functions around it
+            whole.body[0].body = ast.parse(self.after).body  # type: ignore[attr-defined]
+            code = compile(whole, code.co_filename + EDITED, "exec")
+            for name in ("within", self.before.tree.name):
+                inner = (one for one in code.co_consts if isinstance(one, CodeType))
+                code = next(one for one in inner if one.co_name == name)
+        closure = tuple(cells[name] for name in code.co_freevars)
+        made = FunctionType(code, names, function.__name__, function.__defaults__, closure)
         made.__kwdefaults__ = function.__kwdefaults__
         return made
 

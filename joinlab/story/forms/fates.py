@@ -264,11 +264,11 @@ def _killed(line: Line) -> Text:
 
 
 def _unknown(line: Line) -> Text:
-    text = str(line.facts.get("text") or "the record ends before the rank did")
+    text = str(line.facts.get("text") or "the record ends earlier")
     if "in" in line.facts:
-        return say("{} [was|were] last seen{}. How it ended is not known: {}.", line.ranks, _in(line), text)
+        return say("{} [was|were] last seen{}. How [it|they] ended is not known: {}.", line.ranks, _in(line), text)
     if "after" not in line.facts:
-        return say("There is no record of a call of {}: {}.", line.ranks, text)
+        return say("No call of {} is known: {}.", line.ranks, text)
     return say("{} [has|have] no known ending{}: {}.", line.ranks, _after(line), text)
 
 
