@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -541,8 +541,15 @@ _JSON = st.recursive(
 _META_KEYS = ["groups", "source", "functions", "inputs", "backend", "engine", "program", "world_size", "versions"]
 
 
+_EDIT = {"file": "a.py", "begin": 1, "removed": [], "added": ["x"], "tried": {"finished": 1, "counts": 2, "later": 3}}
+_TEST = {"file": "a.py", "line": 1, "text": "if x:", "values": []}
+_SIDES = [{"ranks": [rank], "how": "later", "line": 2, "text": "{0}", "{": 1} for rank in (0, 1)]
+
+
 @settings(max_examples=60, deadline=None)
 @given(key=st.sampled_from([*_META_KEYS, "clock", "skipped", "transport", "emulation", "verdict_ns"]), value=_JSON)
+@example(key="fixes", value=[{"kind": "later", "edits": [_EDIT], "fewer": False}])
+@example(key="parting", value={"tests": [_TEST | {"sides": _SIDES}], "keys": [], "left_out": 0})
 def test_what_opens_can_be_read_to_the_end_whatever_its_meta(key: str, value: object) -> None:
     header = json.loads(zipfile.ZipFile(io.BytesIO(archive.pack(sample()))).read(archive.HEADER))
     data = repacked({}, header={"meta": header["meta"] | {key: value}})

@@ -103,8 +103,8 @@ class Edit:
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Edit:
         """The Edit that `asdict` made plain, also where JSON made lists of its tuples."""
-        removed, added = tuple(plain["removed"]), tuple(plain["added"])
-        return cls(plain["file"], plain["begin"], removed, added, Tried(**plain["tried"]))
+        removed, added, tried = tuple(plain["removed"]), tuple(plain["added"]), plain["tried"]
+        return cls(plain["file"], plain["begin"], removed, added, Tried(tried["finished"], tried["counts"]))
 
 
 @dataclass(frozen=True, slots=True)

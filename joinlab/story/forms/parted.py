@@ -66,7 +66,7 @@ def _side(line: Line, side: Mapping[str, Any]) -> Text:
         if {*one.ranks} & {*ranks}:
             had.setdefault(one.name, []).append(_shown(one.name, one.value))
     values = listing([say("{}", code(f"{name} = {', '.join(dict.fromkeys(all_))}")) for name, all_ in had.items()])
-    went = _WENT[side["how"]].format(**side)
+    went = _WENT.get(side["how"], "went on").format_map(side)
     if side["how"] == "line" and side["line"] == line.facts["line"]:
         went = "went on in it"
     return say("{} {}{}", ranks, say("had {} and ", values) if had else "", went)
