@@ -657,7 +657,9 @@ def test_a_damaged_line_leaves_a_timeline_that_can_be_judged_and_saved(
     assert joinlab.load(timeline.save(tmp_path / "saved.joinlab")).equals(timeline)
 
 
-def test_missing_ranks_cut_lines_and_damage_are_named_and_the_rest_is_read(tmp_path: Path) -> None:
+def test_missing_ranks_cut_lines_and_damage_are_named_and_the_rest_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(tmp_path, 0, begin(0, 4) + call(0, 1500, 2000) + '{"e":"call","id":1,"g"')
     write(tmp_path, 1, begin(1, 4) + "no event\n" + "[" * 3000 + "\n" + call(0, 1500, 2000))
     timeline = load_recording(tmp_path)
@@ -669,6 +671,7 @@ def test_missing_ranks_cut_lines_and_damage_are_named_and_the_rest_is_read(tmp_p
     assert "rank-1.0.jsonl': 2 damaged lines were left out" in problems
     assert [end.kind for end in timeline.ends] == [EndKind.UNKNOWN] * 4
     assert timeline.meta["missing_ranks"] == [2, 3]
+    assert main(["watch", str(tmp_path), "--once"]) == 0 and "no record of ranks 2, 3" in capsys.readouterr().out
 
 
 def test_a_record_of_another_job_or_a_second_one_of_a_rank_is_left_out(tmp_path: Path) -> None:
@@ -684,19 +687,17 @@ def test_a_record_of_another_job_or_a_second_one_of_a_rank_is_left_out(tmp_path:
 
 
 def test_no_record_is_overwritten_and_each_job_is_read_by_the_name_of_a_file(tmp_path: Path) -> None:
-    for attempt in range(3):
-        for rank in (0, 1):
-            place = record._unused(tmp_path, rank)
-            job = [None, None, None, None, str(attempt)]
-            write(place, rank, begin(rank, 2, wall=5000 + attempt, job=job) + call(0, 1500, 1600) * (attempt == 1))
+    for attempt, rank in ((0, 0), (1, 1), (0, 1), (1, 0), (2, 0), (2, 1)):  # the first two jobs begin together
+        place = record._unused(tmp_path, rank)
+        job = [None, None, None, None, str(attempt)]
+        write(place, rank, begin(rank, 2, wall=5000 + attempt, job=job) + call(0, 1500, 1600) * (attempt == 1))
     assert place == tmp_path / "job-3"
     newest = load_recording(tmp_path)
     assert (newest.world_size, newest.calls.height, newest.meta["missing_ranks"]) == (2, 0, [])
     problem = newest.meta["problems"][0]
     assert problem.startswith("4 records such as ") and problem.endswith("To read that job, load that file")
-    second = loaded(tmp_path, "job-2/rank-1.0.jsonl")
-    assert second.calls["rank"].to_list() == [0, 1]
-    assert loaded(tmp_path, "rank-0.0.jsonl").calls.height == 0
+    for file, ranks in (("rank-1.0", [0, 1]), ("job-2/rank-0.0", [0, 1]), ("rank-0.0", []), ("job-2/rank-1.0", [])):
+        assert loaded(tmp_path, f"{file}.jsonl").calls["rank"].to_list() == ranks
 
 
 def test_without_a_name_of_the_job_a_record_belongs_to_those_that_began_with_it(tmp_path: Path) -> None:

@@ -46,6 +46,8 @@ def test_groups_that_only_their_members_make_are_refused_where_their_names_are_t
         emulate(program, (1,) * 4, backend)
     local = emulate(lambda rank, inputs: program(rank, inputs, use_local_synchronization=True), (1,) * 4, backend)
     assert local.returns == (5.0,) * 4
+    alone = emulate(lambda rank, inputs: dist.get_world_size(dist.new_group([rank])), (1,) * 3, backend)
+    assert alone.returns == (1,) * 3  # it connects to nobody
     assert emulate(cases.case_1, (1, 2), backend).returns == (1, 2)
 
 

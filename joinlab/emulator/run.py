@@ -261,10 +261,13 @@ class Emulation:
     def _new_group(
         self, host: Host, name: str, ranks: tuple[int, ...], desc: str | None, backend: str
     ) -> EmulatedGroup:
-        if self._ranks_of.get(name, ranks) != ranks:
+        others = self._ranks_of.get(name, ranks)
+        if others != ranks and len(others) == len(ranks) == 1:
+            name = f"{name} of rank {host.rank}"  # a group of one connects to nobody
+        elif others != ranks:
             self._broken = self._broken or LaunchError(
                 f"the ranks name different groups {name!r}: rank {host.rank} that of ranks {list(ranks)}, others that "
-                f"of {list(self._ranks_of[name])}. Real ones then connect to the wrong peers, and what comes of it is "
+                f"of {list(others)}. Real ones then connect to the wrong peers, and what comes of it is "
                 "not known. Every rank has to call new_group for every group, in the same order, also those that are "
                 "not in it; or give it use_local_synchronization=True."
             )

@@ -140,6 +140,9 @@ def load_recording(folder: str | os.PathLike[str], of: Path | None = None) -> Ti
     Of several jobs it is the one that began last, or the one that wrote the file `of`. meta["problems"] names ranks
     without a record, lines cut off and files of another job.
     """
+    above = Path(folder).parent
+    if of and Path(folder).name.startswith("job-") and any(map(parse_segment_name, os.listdir(above))):
+        folder = above  # where two jobs begin together, each has ranks in both folders
     recorded = RecordedFolder(folder, of)
     recorded.refresh()
     return recorded.timeline()

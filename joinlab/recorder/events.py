@@ -260,14 +260,14 @@ class LogTail:
                 self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
                 return b""
-        found = b""
+        found = []
         while True:
             portion = os.pread(self._fd, CHUNK, self._at)
             text, zero, _ = portion.partition(b"\0")
-            found += text
+            found.append(text)
             self._at += len(text)
             if zero or len(portion) < CHUNK:
-                return found
+                return b"".join(found)
 
     def close(self) -> None:
         """Close the file."""
