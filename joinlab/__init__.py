@@ -114,10 +114,9 @@ def __getattr__(name: str) -> Any:
 
 
 def _let_timelines_show_themselves() -> None:
-    """Give Timeline the method by which marimo and other front ends show it, and what it says and keeps of a story.
+    """Give Timeline the methods that need pictures and stories: its HTML, for marimo and others, and its story.
 
-    IPython shows a live view instead. It stands here, above all rooms: a Timeline is plain data, and knows nothing of
-    pictures and of stories.
+    IPython shows a live view instead. They are set here, above all rooms: a Timeline is plain data and imports neither.
     """
 
     def shown(timeline: Timeline) -> str:
@@ -143,11 +142,11 @@ def __dir__() -> list[str]:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """What `%load_ext joinlab` calls: makes the cell magic %%ranks known."""
+    """Called by `%load_ext joinlab`: registers the cell magic %%ranks."""
     import_whole("joinlab.notebook.magic").load_magic(shell)
 
 
-if "IPython" in sys.modules:  # a Timeline at the end of a notebook's cell shows its swimlanes
+if "IPython" in sys.modules:  # a notebook cell that ends in a Timeline shows its swimlanes
     from joinlab.notebook.display import register
 
     register()

@@ -2,10 +2,10 @@
 
 The file is a zip: `header.json` (format, version, meta, endings, output, returns), `calls.parquet`, `spans.parquet`,
 and one `arrays/<n>.npy` for each array that a rank returned. The same Timeline gives the same bytes on the same
-machine. The zip's comment is the SHA-256 of everything before it, so that a file cut short or damaged anywhere is
-refused. Reading runs no code from the file: there is no pickle in it, and none is accepted.
+machine. The zip's comment is the SHA-256 of everything before it, so a truncated or damaged file is refused. Reading
+runs no code from the file: it holds no pickle, and none is accepted.
 
-A version opens only files of its own FILE_VERSION. Header keys and members that it does not know are ignored.
+Only files of this FILE_VERSION are opened. Unknown header keys and members are ignored.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ FORMAT = "joinlab-timeline"
 FILE_VERSION = 1
 HEADER = "header.json"
 
-_FIRST_NAME_AT = 30  # where a zip keeps the name of its first member
+_FIRST_NAME_AT = 30  # offset of the first member's name in a zip
 _DAMAGED = ("it is cut short or damaged", "copy it again from where it was saved, or save it again")
 _SEAL = b"sha256:"
 _SEAL_BYTES = len(_SEAL) + 64
 _UNSEALED_HEADER = 1 << 24
 _OBJECT_BYTES = 100
-"""Bytes of memory for each of the signs "[{,:" in a JSON text: an empty list takes 56, a dict of one key 184 for 2."""
-_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip can say: bytes must not depend on when they were written
+"""Most bytes of memory per "[", "{", "," or ":" of a JSON text: an empty list takes 56, a dict of one key 184 for 2."""
+_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest date of a zip: the bytes must not depend on when they were written
 _UNREADABLE = (
     zipfile.BadZipFile,
     zlib.error,
@@ -71,7 +71,7 @@ _UNREADABLE = (
 
 
 class Saved(Protocol):
-    """The parts of a Timeline that are saved; its endings are dataclasses."""
+    """The saved parts of a Timeline; its endings are dataclasses."""
 
     @property
     def calls(self) -> pl.DataFrame: ...
@@ -89,7 +89,7 @@ class Saved(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of a Timeline that come back from a file; each ending as its fields."""
+    """The parts of a Timeline as read from a file; each ending is a dict of its fields."""
 
     calls: pl.DataFrame
     spans: pl.DataFrame
@@ -103,13 +103,13 @@ T = TypeVar("T")
 
 
 def save(timeline: Saved, path: str | os.PathLike[str]) -> Path:
-    """Write `timeline` to `path` and return that path. A file already there is replaced, but only by a whole one.
+    """Write `timeline` to `path`, replacing a file there in one step, and return that path.
 
-    Raises OSError where the folder cannot be written to.
+    Raises OSError if the folder cannot be written to.
     """
     target = Path(path)
     data = pack(timeline)
-    # In the same folder, since only there the last step is one rename.
+    # In the same folder, so that the last step is a rename.
     draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
         with draft.open("xb") as file:
@@ -127,10 +127,10 @@ MAX_BYTES = 1 << 30
 
 
 def load(path: str | os.PathLike[str], build: Callable[[Parts], T], max_bytes: int = MAX_BYTES) -> T:
-    """Read a Timeline that `save` wrote; `build` makes it of its parts, and may refuse them by a ValueError.
+    """Read a Timeline that `save` wrote; `build` makes it from its parts, or refuses them with a ValueError.
 
-    A file that is not regular or is larger than `max_bytes` is not read, and nothing is unpacked to more than that.
-    Raises TimelineFileError, which names the file and says what is wrong with it.
+    Raises TimelineFileError, which names the file and the fault, also if the file is not regular, or if it or its
+    unpacked content is larger than `max_bytes`.
     """
     name = os.fspath(path)
     try:
@@ -138,7 +138,7 @@ def load(path: str | os.PathLike[str], build: Callable[[Parts], T], max_bytes: i
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
             about = os.fstat(file.fileno())
             if not stat.S_ISREG(about.st_mode):
-                _refuse(name, "it is no regular file", "open a file that Timeline.save wrote")
+                _refuse(name, "it is not a regular file", "open a file that Timeline.save wrote")
             if about.st_size > max_bytes:
                 _too_large(name, f"it has {about.st_size:,} bytes", max_bytes)
             data = file.read(about.st_size + 1)
@@ -191,13 +191,13 @@ def unpack(data: bytes, name: str, build: Callable[[Parts], T], max_bytes: int =
     left = max_bytes
 
     def fetch(member: str) -> bytes:
-        nonlocal left  # for all reads together: a header may name one large array many times
-        left -= archive.getinfo(member).file_size  # zipfile reads no more than that, whatever the data unpacks to
+        nonlocal left  # one budget for all reads: a header may name one large array many times
+        left -= archive.getinfo(member).file_size  # zipfile never reads more than that
         if left < 0:
             raise _Bomb(member)
         return archive.read(member)
 
-    # The header comes first, so that these bytes identify our file even if the rest of it is missing.
+    # The header comes first, so these bytes identify our file even if the rest is missing.
     if not (data.startswith(b"PK\x03\x04") and data.startswith(HEADER.encode(), _FIRST_NAME_AT)):
         _refuse(name, "it is no Timeline file", "open a file that Timeline.save wrote")
     whole = data[-_SEAL_BYTES:] == _seal(data[:-_SEAL_BYTES])
@@ -205,7 +205,7 @@ def unpack(data: bytes, name: str, build: Callable[[Parts], T], max_bytes: int =
         _refuse(name, *_DAMAGED)
     try:
         archive = zipfile.ZipFile(io.BytesIO(data))
-        # A file without our seal may be of another version: read its version and nothing more.
+        # A file without our seal may be of another version: read only its version.
         if archive.getinfo(HEADER).file_size > (max_bytes // 4 if whole else _UNSEALED_HEADER):
             raise _Bomb(HEADER)
         text = fetch(HEADER)
@@ -246,11 +246,11 @@ def unpack(data: bytes, name: str, build: Callable[[Parts], T], max_bytes: int =
 
 
 class _Bomb(Exception):
-    """Reading this member would take more room than allowed."""
+    """Reading this member would take more memory than allowed."""
 
 
 def _frame(parquet: bytes, max_bytes: int) -> pl.DataFrame:
-    """The frame in a parquet file; refused if the file itself claims more room than allowed."""
+    """The frame in a parquet file. Raises _Bomb if its footer claims more memory than allowed."""
     if parquet_footer.room(parquet) > max_bytes:
         raise _Bomb("a table's values")
     return pl.read_parquet(io.BytesIO(parquet))

@@ -1,9 +1,8 @@
 """The cases: one small DDP loop with and without `join()`, with and without a barrier.
 
-The six of them are the loops of the forum thread "DDP join and uneven inputs" (https://discuss.pytorch.org), each a
-plain function of two arguments. `inputs` holds this rank's inputs, tensors of one float each, and rank 1 has one more
-than rank 0. The process group and the default device are set up before a case is called, so that one text serves CPU
-and GPU.
+They are the six loops of the forum thread "DDP join and uneven inputs" (https://discuss.pytorch.org), each a plain
+function of two arguments. `inputs` holds this rank's inputs, tensors of one float; rank 1 has one more than rank 0.
+The caller sets up the process group and the default device, so the same code runs on CPU and GPU.
 
     timeline = joinlab.launch(joinlab.cases.case_4, inputs=(5, 6))
     joinlab.cases.DOCUMENTED[4].asker     # how the thread's author saw it end: ("hangs", "finishes")
@@ -101,8 +100,8 @@ def case_6(rank: int, inputs: Sequence[torch.Tensor]) -> int:
 
 
 ALL_KNOBS: Mapping[str, tuple[str, ...]] = {"today": ("pad",), "1.9": ("barrier_value", "pad")}
-"""By era of PyTorch: what can change a program on a modelled NCCL. The barrier of 1.9 reduces a byte that nothing has
-set; a pad is read where calls of different sizes meet."""
+"""By era of PyTorch: the knobs that can change a program on modelled NCCL. The barrier of 1.9 reduces an uninitialized
+byte (barrier_value); calls of different sizes that meet read memory beyond the smaller one (pad)."""
 
 _NO_KNOB: Mapping[str, tuple[str, ...]] = {"today": (), "1.9": ()}
 _OF_1_9: Mapping[str, tuple[str, ...]] = {"today": (), "1.9": ("barrier_value", "pad")}
@@ -111,11 +110,11 @@ _NO_PAD: Mapping[str, tuple[str, ...]] = {"today": (), "1.9": ("barrier_value",)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One case: a program, and what is known of it. To add one, write its function and its line in CASES.
+    """One case. To add one, write its function and its line in CASES.
 
     program        the function, whose docstring is "Case N: what it does."
     knobs          by era, which of ALL_KNOBS change how it ends or what it reads on a modelled NCCL
-    documentation  how the thread documents its end; None for a case that the thread does not have
+    documentation  how the thread documents its end; None if the thread does not have the case
     """
 
     program: Callable[[int, Sequence[torch.Tensor]], int]

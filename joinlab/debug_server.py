@@ -1,4 +1,4 @@
-"""A tab in PyTorch's own debug server: the swimlanes and the verdict of a job that still runs, or hangs.
+"""A tab in PyTorch's own debug server: the swimlanes and the verdict of a job that is running or hanging.
 
     from torch.distributed.debug import start_debug_server
     from torch.distributed.debug._debug_handlers import default_handlers
@@ -9,8 +9,8 @@ on every rank, after init_process_group, with TORCH_FR_BUFFER_SIZE=2000 in the e
 rank 0's machine, "joinlab". The server asks every rank for its flight recorder; the training code need not respond. It
 listens on all of the machine's addresses and asks for no password: start it only where nobody else can reach the port.
 
-torch.distributed.debug is experimental and the classes used here are private: tried with torch 2.13.0 alone. All that
-joinlab knows of them is in this file. The server needs jinja2, tabulate and requests: pip install 'joinlab[debug]'.
+torch.distributed.debug is experimental and the classes used here are private: tried only with torch 2.13.0. No other
+file uses them. The server needs jinja2, tabulate and requests: pip install 'joinlab[debug]'.
 """
 
 from __future__ import annotations
@@ -30,30 +30,28 @@ try:
     from torch.distributed.debug._frontend import DebugHandler, HTTPRequestHandler, NavLink, Response, Route, fetch_all
 except ImportError as error:
     raise LaunchError(
-        f"PyTorch's debug server cannot be used here: {error}. It came with torch 2.10; "
-        "what it needs comes with pip install 'joinlab[debug]'."
+        f"PyTorch's debug server cannot be used here: {error}. It needs torch 2.10 or later, and the packages of "
+        "pip install 'joinlab[debug]'."
     ) from error
 
-# At the end of the process PyTorch's C++ registry of handlers frees this function without the GIL, after Python itself
-# is gone. Depending on what else is left that is "Fatal Python error: PyThreadState_Get" (seen with torch 2.13): a
-# reference that is never given back keeps the function.
+# At process exit PyTorch's C++ registry of handlers frees this function without the GIL, after Python has shut down,
+# which can be "Fatal Python error: PyThreadState_Get" (seen with torch 2.13). An extra reference keeps it alive.
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(getattr(_handlers, "_torch_profile", None)))
 
 ENDPOINTS = ("fr_trace_json", "dump_nccl_trace_json")
-"""Where a rank hands out its flight recorder: that of the CPU's backends, and NCCL's.
+"""Endpoints of a rank's flight recorder: the CPU backends' and NCCL's.
 
-Neither tells a line of the program: their JSON has no frames. NCCL's other form, a pickle, has them, but the server's
-fetch_all passes on text alone.
+Their JSON has no stack frames. NCCL's pickle has them, but the server's fetch_all passes on text only.
 """
 
 NO_LINES = (
-    "These recorders do not say which lines the calls came from. In which line each rank is now: see Python Stack "
-    "Traces (/stacks) of this server."
+    "These recorders do not say which lines the calls came from. To see the line that each rank is in now, open "
+    "Python Stack Traces (/stacks) of this server."
 )
 
 
 class JoinlabHandler(DebugHandler):
-    """Answers /joinlab with one page about the job as it stands."""
+    """Answers /joinlab with one page about the job's current state."""
 
     def routes(self) -> list[Route]:
         return [Route("/joinlab", self._page)]
@@ -62,7 +60,7 @@ class JoinlabHandler(DebugHandler):
         return [NavLink("/joinlab", "joinlab")]
 
     def dump(self) -> str | None:
-        """The text that the server writes into its dump_dir: the verdict."""
+        """The verdict, which the server writes into its dump_dir."""
         from joinlab.story.judge import diagnose
 
         try:
@@ -83,16 +81,15 @@ class JoinlabHandler(DebugHandler):
         return text.encode("utf-8", "backslashreplace")
 
     def _timeline(self) -> Timeline:
-        """The Timeline of the ranks' flight recorders now. Raises TimelineFileError where none holds a call."""
+        """The Timeline of the ranks' flight recorders now. Raises TimelineFileError if none holds a call."""
         answers = {name: fetch_all(name, timeout=self.fetch_timeout)[1] for name in ENDPOINTS}
         return timeline_of_answers(answers)
 
 
 def timeline_of_answers(answers: dict[str, list[Response]]) -> Timeline:
-    """The Timeline of what the ranks answered, by endpoint, in the order of the ranks.
+    """The Timeline of the ranks' answers, by endpoint, in rank order.
 
-    A rank that did not answer is missing, and meta["problems"] says so. Raises TimelineFileError where no rank's
-    recorder holds a call.
+    meta["problems"] names the ranks that did not answer. Raises TimelineFileError if no rank's recorder holds a call.
     """
     from joinlab.importers.dump import Dump, Texts, check, parsed
     from joinlab.importers.job import timeline_of
@@ -105,7 +102,7 @@ def timeline_of_answers(answers: dict[str, list[Response]]) -> Timeline:
         for rank, answer in enumerate(responses):
             name = Path(f"{endpoint} of rank {rank}")
             if answer.status_code != 200:
-                problems.append(f"{str(name)!r} could not be had: {answer.text[:200]}")
+                problems.append(f"{str(name)!r} could not be fetched: {answer.text[:200]}")
                 continue
             try:
                 dumps.append(check(name, parsed(name, answer.text.encode()), texts))
@@ -122,8 +119,8 @@ def timeline_of_answers(answers: dict[str, list[Response]]) -> Timeline:
 
 
 def debug_handler() -> DebugHandler:
-    """The handler to give to torch.distributed.debug.start_debug_server: see this module's text.
+    """The handler for torch.distributed.debug.start_debug_server, see the example at the head of this module.
 
-    Raises LaunchError where PyTorch has no such server, or a package that the server needs is not installed.
+    Raises LaunchError if PyTorch has no such server, or if a package that the server needs is not installed.
     """
     return JoinlabHandler()

@@ -1,4 +1,4 @@
-"""Documentation: how the forum thread "DDP join and uneven inputs" says that the six cases end. It needs no PyTorch."""
+"""How the six cases end according to the forum thread "DDP join and uneven inputs". Importing it needs no PyTorch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Documentation:
     barrier  None, "inside the loop" or "after the loop"
     asker    how rank 0 and rank 1 ended for the thread's author, with 5 and 6 inputs
     answer   the same in the thread's answer: {N: (rank 0, rank 1)} for N and N + 1 inputs
-    gloo     why gloo ends it differently; "" where it does not
+    gloo     why gloo ends it differently; "" if it does not
     """
 
     join: bool
@@ -31,8 +31,8 @@ class Documentation:
 
 
 _PEER_GONE = (
-    "On gloo the host itself waits until a call is done, and a peer that has ended is an error, since its connections "
-    "close. On NCCL within one machine, the end of a peer went unnoticed"
+    "On gloo the host waits until a call is done, and gets an error when a peer has ended, since the peer's "
+    "connections close. On NCCL within one machine, no rank noticed that a peer had ended"
 )
 _NEVER_MEET = (
     "On NCCL the barrier is an all-reduce like any other, so it met the other rank's all-reduce. On gloo it is a call "
@@ -52,10 +52,10 @@ DOCUMENTED: Mapping[int, Documentation] = {
             1: _RANK_1_HANGS,
             2: ("finishes", "finishes its loop, then the program errors: NCCL process group destroyed"),
         },
-        f"{_PEER_GONE}; and its gradient all-reduce waits on the GPU's stream, not on the host, so the loop ran on.",
+        f"{_PEER_GONE}, and the gradient all-reduce waits on the GPU's stream, not on the host, so the loop went on.",
     ),
     3: Documentation(
-        False, "inside the loop", _RANK_1_HANGS, {2: _RANK_1_HANGS}, f"{_PEER_GONE}, so rank 1 waited for ever."
+        False, "inside the loop", _RANK_1_HANGS, {2: _RANK_1_HANGS}, f"{_PEER_GONE}, so rank 1 waited forever."
     ),
     4: Documentation(
         True,

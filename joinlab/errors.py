@@ -1,8 +1,8 @@
-"""Every error that joinlab raises by its own decision, in one tree.
+"""The errors that joinlab raises, in one tree.
 
     JoinlabError
     ├── ProgramError (ValueError)     the program or its inputs are not of the documented form
-    ├── LaunchError (RuntimeError)    the machine cannot run what was asked (no GPU, no process, no fork)
+    ├── LaunchError (RuntimeError)    the machine cannot run the request (no GPU, no process, no fork)
     ├── LaunchInterrupted (KeyboardInterrupt)   the user stopped a run; carries its Timeline so far
     ├── TimelineFileError (ValueError)          a file is no Timeline that this version can open
     └── RankError (RuntimeError)      a rank did not finish; raised only by Timeline.raise_for_ending()
@@ -19,11 +19,11 @@ EXTRAS = {
     **dict.fromkeys(("anywidget", "ipywidgets", "plotly", "torch", "traitlets"), "lab"),
     **dict.fromkeys(("jinja2", "requests", "tabulate"), "debug"),
 }
-"""By package: the extra of joinlab that brings it."""
+"""By package: the extra of joinlab that installs it."""
 
 
 def with_extra(what: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
-    """The same error, but saying what needs the package and which extra brings it; `error` itself for any other."""
+    """`error`, extended by what needs the package and which extra installs it; unchanged if no extra does."""
     package = (error.name or "").partition(".")[0]
     if package not in EXTRAS:
         return error
@@ -40,22 +40,19 @@ class ProgramError(JoinlabError, ValueError):
 
 
 class LaunchError(JoinlabError, RuntimeError):
-    """The machine cannot run what was asked; the message says what it lacks and what would work."""
+    """The machine cannot run the request; the message says what is missing and what would work."""
 
 
 class LaunchInterrupted(JoinlabError, KeyboardInterrupt):
-    """The user interrupted a run. Every process of it is gone; `timeline` holds what was recorded.
+    """The user interrupted a run. All its processes have ended; `timeline` is the Timeline recorded so far."""
 
-    Its type is not written down here, since Timeline stands above this module.
-    """
-
-    def __init__(self, message: str, timeline: Any) -> None:
+    def __init__(self, message: str, timeline: Any) -> None:  # Any: the room of Timeline is above this one
         super().__init__(message)
         self.timeline = timeline
 
 
 class TimelineFileError(JoinlabError, ValueError):
-    """A file is truncated, of another version, or no Timeline at all; the message names the file."""
+    """A file is truncated, of another version, or not a Timeline; the message names the file."""
 
 
 class RankError(JoinlabError, RuntimeError):

@@ -1,7 +1,7 @@
 """Protect imports and running ranks from Ctrl-C and a notebook's stop button.
 
-KeyboardInterrupt is raised in the main thread, between any two instructions. In the middle of an import it leaves a
-module half loaded, and no later import repairs that; in the middle of starting threads it leaves some of them running.
+KeyboardInterrupt is raised in the main thread, between any two instructions. During an import it leaves a module half
+loaded, which no later import repairs; while threads are being started it leaves some of them running.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
 LOOK_S = 0.1
-"""How often a wait looks for an interrupt: one that the system delivers to another thread does not end the wait."""
+"""How often a wait checks for an interrupt: one that the system delivers to another thread does not end the wait."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class HeldInterrupts:
-    """While entered in the main thread, SIGINT is recorded; on leaving, it goes to the handler that was there before.
+    """Holds back SIGINT in the main thread; on exit, passes it to the previous handler.
 
-    Elsewhere it does nothing: Python runs the handlers of signals in the main thread only. `take_interrupt` hands over
-    what came so far. Where an interrupt is being raised already, another one changes nothing.
+    In other threads it does nothing, since Python runs signal handlers only in the main thread. `take_interrupt` passes
+    on a SIGINT held so far. One that arrives while KeyboardInterrupt propagates is dropped.
 
-    asked  the arguments of the last signal that came, for the handler; None without one
+    asked  the arguments of the last signal, for the handler; None without one
     """
 
     innermost: HeldInterrupts | None = None
-    """The one that records now; the main thread alone sets and reads it."""
+    """The one that is active; only the main thread sets and reads it."""
 
     def __init__(self) -> None:
         self.asked: tuple[Any, ...] | None = None
@@ -50,7 +50,7 @@ class HeldInterrupts:
         self.asked = args
 
     def take(self) -> None:
-        """Pass the recorded interrupt to the handler that was there before."""
+        """Pass the recorded interrupt to the previous handler."""
         asked, self.asked = self.asked, None
         if asked is not None:
             self._before(*asked)
@@ -74,7 +74,7 @@ class HeldInterrupts:
 
 
 def take_interrupt() -> None:
-    """Call it where an interrupt does no harm: one held back goes to the handler, which raises KeyboardInterrupt.
+    """Pass a held-back interrupt to its handler, which raises KeyboardInterrupt: call it where that is safe.
 
     with HeldInterrupts():
         while not ready():      # an interrupt cannot stop it halfway
@@ -85,7 +85,7 @@ def take_interrupt() -> None:
 
 
 def interruptible(function: Callable[P, T]) -> Callable[P, T]:
-    """The same function, but an interrupt stops it even where others are held back: it may run forever."""
+    """The same function, which an interrupt stops even while interrupts are held back, since it may run forever."""
 
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         held = HeldInterrupts.innermost if _in_main_thread() else None
@@ -99,7 +99,7 @@ def _in_main_thread() -> bool:
 
 
 class Background:
-    """Work that is done once, in a thread of its own. An interrupt ends the wait for it, not the work.
+    """Work that is done once, in its own thread. An interrupt ends the wait for it, not the work.
 
     torch = Background(lambda: import_module("torch"))
     torch.wait()
@@ -112,19 +112,19 @@ class Background:
 
     @property
     def over(self) -> bool:
-        """Whether it has been done, without an exception."""
+        """Whether it was done without an exception."""
         attempt = self._attempt
         return attempt is not None and attempt.done.is_set() and attempt.error is None
 
     def wait(self) -> None:
-        """Begin it unless another thread has; return when it is done. Raises what it raised; the next call retries."""
+        """Begin it unless another thread has; return when it is done. Raises its exception; the next call retries."""
         with HeldInterrupts(), self._lock:
             attempt = self._attempt
             if attempt is None or (attempt.done.is_set() and attempt.error is not None):
                 attempt = self._attempt = _Attempt()
                 try:
                     threading.Thread(target=attempt.run, args=(self._work,), name="joinlab: background").start()
-                except RuntimeError:  # the machine cannot start another thread
+                except RuntimeError:  # no further thread can be started
                     attempt.run(self._work)
         while not attempt.done.wait(LOOK_S):
             take_interrupt()
@@ -151,14 +151,14 @@ _here = threading.local()
 
 
 def import_whole(name: str) -> ModuleType:
-    """The module `name`, imported in a thread of its own, so that an interrupt cannot leave it half loaded.
+    """The module `name`, imported in its own thread, so that an interrupt cannot leave it half loaded.
 
-    One such import runs at a time: two threads that import modules which import each other would get half of one.
+    One such import runs at a time: if two threads import modules that import each other, one gets a half-loaded module.
 
     >>> import_whole("math").floor(2.5)
     2
     """
-    if name not in sys.modules and not getattr(_here, "importing", False):  # imports within an import are part of it
+    if name not in sys.modules and not getattr(_here, "importing", False):  # a nested import runs in the same thread
         Background(lambda: _import(name)).wait()
     return import_module(name)
 

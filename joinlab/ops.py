@@ -1,7 +1,6 @@
 """The vocabulary of a Timeline's calls: the ops, the facts about each, and the text form of small tensors' values.
 
-Apart from timeline.py, because a rank's process needs these and must not import polars: its threads would not
-survive the fork.
+It is separate from timeline.py because a rank's process must not import polars, whose threads do not survive a fork.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from enum import Enum, StrEnum
 from typing import Any, NotRequired, TypedDict, assert_never
 
 MAX_VALUES = 16
-"""Values are kept for calls whose tensors hold at most this many elements together."""
+"""Values are kept for calls whose tensors have at most this many elements in total."""
 
 LONG_VALUES = 1 << 16
-"""Characters that the values of one call may take as text; MAX_VALUES numbers take 500."""
+"""Most characters of one call's values as text; MAX_VALUES numbers take 500."""
 
 
 class Op(StrEnum):
@@ -42,7 +41,7 @@ class Op(StrEnum):
 
 
 class Needs(Enum):
-    """Whose contribution the result of a call holds."""
+    """Whose contribution the result of a call depends on."""
 
     EVERYONE = "every rank needs every rank"
     FROM_ROOT = "every rank needs the root"
@@ -52,16 +51,16 @@ class Needs(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OpFacts:
-    """Facts about an op, for every backend, unless a line names one.
+    """Facts about an op, on every backend unless a line names one.
 
-    needs     whose contribution the result holds
+    needs     whose contribution the result depends on
     alike     columns of a call that must be equal on all ranks, besides op and origin
     reduces   it combines elements in their dtype, by a reduce_op; the others move bytes
     rooted    it has a root
     pairwise  each rank's data goes straight to the rank that needs it (NCCL sends and receives); no other rank
               passes it on
-    for_each  what a rank gives has a part for each rank; without it all that need it get the whole
-    one_size  ranks that give the same dtype, shape, root and reduce_op agree: there is nothing else to compare
+    for_each  a rank's input has one part per rank; otherwise every receiver gets the whole input
+    one_size  calls with the same dtype, shape, root and reduce_op agree; nothing else needs comparing
     empty_returns  gloo returns at once from a call whose tensors are empty
     """
 
@@ -111,12 +110,12 @@ POINT_TO_POINT = frozenset(op for op in Op if FACTS[op].point_to_point)
 
 
 def op_of(name: str) -> Op | None:
-    """The op of that name; None for one that this version does not know, as another tool's file may have."""
+    """The op of that name; None if it is unknown, as in files of other tools."""
     return Op(name) if name in FACTS else None
 
 
 def waits_for(op: Op, me: int, root: int, everyone: Sequence[int]) -> Sequence[int]:
-    """Those whose input the result at `me` depends on, on any backend; all are places, or all are global ranks."""
+    """The ranks whose input the result at `me` depends on; arguments and result are all places, or all global ranks."""
     match FACTS[op].needs:
         case Needs.EVERYONE:
             return everyone
@@ -131,17 +130,17 @@ def waits_for(op: Op, me: int, root: int, everyone: Sequence[int]) -> Sequence[i
 
 
 GLOO_THREADS = 2
-"""Threads of a rank that carry out a group's collectives on gloo, in the order of issue.
+"""Threads per rank that run a group's collectives on gloo, in the order of issue.
 
 Source: Options::threads in ProcessGroupGloo.cpp, PyTorch v2.13.0: two per device, and there is one device. So a third
-collective waits for one of the two before it, and a rank whose workers both wait for a peer makes no progress.
+collective starts only after one of the first two, and a rank whose two threads both wait for a peer makes no progress.
 """
 
 
 class CallRow(TypedDict):
     """A row of `Timeline.calls`; timeline.CALL_COLUMNS says what each column holds.
 
-    A producer may leave out columns that are null; a row that a Timeline gives out has them all.
+    A producer may leave out columns that are null; a row read from a Timeline has them all.
     """
 
     rank: int
@@ -188,11 +187,11 @@ class Stood(TypedDict):
 
 
 class AboutNccl(TypedDict, total=False):
-    """What a record of GPUs says of NCCL, beside its version.
+    """Facts about NCCL from a record of GPUs, beside its version.
 
-    rings        by group, of more than two ranks: their order on the ring, where NCCL's log told it
-    coalesced    groups in which calls were issued as one: a batch of sends and recvs, or several collectives
-    warps_apart  False: the GPUs are older than Volta, so the threads of a warp wait for each other
+    rings        by group of more than two ranks: their order on the ring, if NCCL's log has it
+    coalesced    groups that issued several calls as one: a batch of sends and recvs, or several collectives
+    warps_apart  False: the GPUs are older than Volta, so the threads of a warp run in lockstep
     """
 
     rings: dict[str, list[int]]
@@ -201,7 +200,7 @@ class AboutNccl(TypedDict, total=False):
 
 
 class Source(TypedDict):
-    """Where the text of a program stands."""
+    """The text of a program, and its place in a file."""
 
     file: str
     first_line: int
@@ -219,7 +218,7 @@ def encode_values(tensors: Sequence[Sequence[Any]]) -> str:
     '[[1.0],[2,3]]'
     """
     text = repr(tensors)
-    if _IS_NO_JSON(text):  # it nearly always is: ints and finite floats in lists
+    if _IS_NO_JSON(text):  # rare: lists of ints and finite floats have the same repr in JSON
         return _ENCODE([list(values) for values in tensors])
     return text.replace(" ", "")
 
@@ -234,9 +233,9 @@ def decode_values(text: str | None) -> list[list[Any]] | None:
 
 
 def group_names(groups: Mapping[str, Sequence[int]], said: Mapping[str, str]) -> dict[str, str]:
-    """What readers call each group but the first, which has all ranks: the program's description, or its ranks.
+    """Display names of all groups but the first, which has all ranks: the program's description, or the ranks.
 
-    said  by group: the description that the program gave it; torch's own stand-ins for one count as none
+    said  by group: the program's description; torch's placeholders ("undefined", "default_pg") count as none
 
     >>> group_names({"0": [0, 1, 2], "9f3c": [0, 2], "77aa": [0, 2], "e1": [0]}, {"e1": "mesh_dp", "77aa": "undefined"})
     {'9f3c': 'ranks 0, 2', '77aa': 'ranks 0, 2 (second)', 'e1': 'mesh_dp'}

@@ -1,7 +1,7 @@
-"""The proof of a hang: shown from the calls issued so far, not guessed from the time that has passed.
+"""The proof of a hang, from the calls issued so far instead of the time that has passed.
 
-When every living rank waits for a call, no rank will issue another one. So if the backend's matching rule says of
-each of these waits that it cannot end with the calls that are there, it never will.
+When every living rank waits for a call, no rank will issue another one. So if the backend's matching rule shows that
+the calls issued so far cannot end any of these waits, they never end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RULES: Mapping[str, Callable[[GroupCalls, Collection[int]], Blocked]] = {
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """One host thread of `rank` that waits until all of `calls`, (group, seq) each, are complete."""
+    """A host thread of `rank` that waits until all of `calls`, each a (group, seq), are complete."""
 
     rank: int
     calls: tuple[tuple[str, int], ...]
@@ -31,7 +31,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """A call that can never complete, for `rank`, and the other ranks' calls, or lack of them, that are the reason."""
+    """A call that can never complete on `rank`, and the reason: the other ranks' calls, or the lack of them."""
 
     rank: int
     group: str
@@ -41,7 +41,7 @@ class Stuck:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Why nothing can go on: one stuck call for every waiting thread, sorted by rank."""
+    """Why no rank can go on: one stuck call per waiting thread, sorted by rank."""
 
     stuck: tuple[Stuck, ...]
 
@@ -59,15 +59,15 @@ def prove(
     setting: Setting | None = None,
     known: Mapping[str, Blocked] | None = None,
 ) -> Proof | None:
-    """Show that no living rank can ever go on; None if that cannot be shown.
+    """Prove that no living rank can ever go on; None if there is no proof.
 
     calls    every call issued so far, each rank's in its order of issue; `IssuedCall`s are read faster than rows
     groups   global ranks by name of the process group
-    backend  "gloo" or "nccl"; of any other nothing can be shown
+    backend  "gloo" or "nccl"; no other backend has a rule
     waits    all waiting host threads; a living rank without one may still go on
     gone     ranks whose process has ended
     setting  where the ranks ran, see `setting_of`
-    known    what `blocked_calls` says, where it was asked before
+    known    the result of `blocked_calls`, if the caller has it
 
         prove(calls, {"0": [0, 1]}, "gloo", [Wait(0, (("0", 7),)), Wait(1, (("0", 7),))])
     """
@@ -100,10 +100,10 @@ def blocked_calls(
     gone: Collection[int] = (),
     setting: Setting | None = None,
 ) -> dict[str, Blocked]:
-    """By group, the calls that can never complete, and why: by the rule of its backend, and by what streams wait for.
+    """By group, the calls that can never complete, and why: by the backend's rule and by the waits of streams.
 
-    On NCCL a stuck call holds up its own communicator, and, once the rank's stream was made to wait for it, every
-    later call of the rank in every group. Those are missing elsewhere, so the rules are asked again without them:
+    On NCCL a stuck call blocks its own communicator and, once the rank's stream waits for it, every later call of the
+    rank in every group. Other ranks wait for those calls, so the rules run again without them:
 
         rank 0    a: all_reduce             stuck, since rank 1 never calls in a; the stream waits for it
                   b: all_reduce             issued, but never begins
@@ -133,12 +133,12 @@ def blocked_calls(
                 if (rank, seq) in answers.get(group, {}):
                     behind.setdefault(rank, (Blocker(rank, seq, group),))
             if call.rank in behind and backends.get(call.group) == "nccl":
-                if call.completed:  # so it did not wait: the program has streams of its own
+                if call.completed:  # it did not wait: the program uses streams of its own
                     return alone
                 held.setdefault(call.group, {})[call.rank, call.seq] = behind[call.rank]
         if held == before:
             break
         if any(not held.get(name, {}).keys() >= those.keys() for name, those in before.items()):
-            return alone  # a record that does not fit the rule once calls are held
+            return alone  # the record contradicts the rule once calls are held
         answers = ask(held)
     return answers

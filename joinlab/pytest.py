@@ -1,4 +1,4 @@
-"""A test of distributed code that fails, and says why, instead of hanging: `pytest -p joinlab.pytest`.
+"""Tests of distributed code that fail and say why instead of hanging: `pytest -p joinlab.pytest`.
 
     pytest_plugins = ["joinlab.pytest"]                         # in conftest.py, or -p joinlab.pytest
 
@@ -40,7 +40,7 @@ Run = Callable[..., "Timeline"]
 
 @pytest.fixture
 def ranks() -> Callable[..., Run]:
-    """Makes what runs a function on several ranks: see `on_ranks`."""
+    """The function `on_ranks`."""
     return on_ranks
 
 
@@ -52,13 +52,13 @@ def on_ranks(
     launch: bool = False,
     **options: Any,
 ) -> Run:
-    """What runs a function on every rank, and fails the test unless all finish; it returns the Timeline.
+    """A runner: it calls a function on every rank, fails the test unless all finish, and returns the Timeline.
 
     size     ranks that call `function(rank, size, *arguments)`
     inputs   in place of size: each rank's count; ranks call `function(rank, inputs, *arguments)`
     backend  "nccl" or "gloo"
     launch   real processes; False: emulated, in this process
-    options  of joinlab.launch or joinlab.emulate: seed, timeout, ...
+    options  for joinlab.launch or joinlab.emulate: seed, timeout, ...
 
         timeline = ranks(2)(worker, "cpu")
         assert timeline.returns[0] == timeline.returns[1]

@@ -34,13 +34,13 @@ CALL_COLUMNS: Mapping[str, pl.DataType] = {
     "rank": pl.Int64(),  # global rank that issued the call
     "group": pl.String(),  # name of the process group; its ranks are in meta["groups"]
     "seq": pl.Int64(),  # order of issue within the group on that rank, from 0: the key of a row
-    # What people call it, given when it is issued: its place in the group on that rank, from 1, as PyTorch's watchdog
-    # and flight recorder count: collectives, and apart from them sends and recvs; calls that a record has lost count,
-    # too. Collectives of one number meet. null: the backend refused the call, so it takes no place
+    # The call's displayed number, given at issue: its place in the group on that rank, from 1, as PyTorch's watchdog
+    # and flight recorder count. Collectives are counted apart from sends and recvs, calls missing from the record count
+    # too, and collectives of one number meet. null: the backend refused the call, so it has no place
     "number": pl.Int64(),
     "op": pl.String(),  # all_reduce, broadcast, barrier, send, ... (an Op)
-    "origin": pl.String(),  # who issued it: the label of the documented traces
-    "input": pl.Int64(),  # index of the input being processed, or of the step, see input_column; null outside of all
+    "origin": pl.String(),  # who issued it, as a label of the documented traces
+    "input": pl.Int64(),  # index of the input being processed, or of the step, see input_column; null outside of both
     "dtype": pl.String(),  # "float32"; several are joined by ","; null for a gloo barrier
     "shape": pl.List(pl.List(pl.Int64())),  # one entry per tensor that the rank contributes or receives into
     "reduce_op": pl.String(),  # "sum", "max", ...; null where the op reduces nothing
@@ -73,7 +73,7 @@ _COLUMNS = {"calls": CALL_COLUMNS, "spans": SPAN_COLUMNS}
 
 
 class Watched(TypedDict):
-    """How NCCL's watchdog would end a rank that hangs: after how long, and what it would say."""
+    """How NCCL's watchdog would end a hanging rank: the delay and its message."""
 
     rank: int
     after_s: float
@@ -87,7 +87,7 @@ class Emulation(TypedDict, total=False):
     barrier_value: int
     pad: int
     gpu: str  # left out: "A100"
-    assumes: str  # what the model takes for granted where NCCL might choose otherwise
+    assumes: str  # assumptions of the model where NCCL might choose otherwise
     watchdog: list[Watched]  # left out: no rank hangs on NCCL, or era is "1.9"
     seconds_per_input: list[float]
     latency: float
@@ -112,7 +112,7 @@ class Progress(TypedDict):
 
 
 class Process(TypedDict):
-    """Where a recorded rank ran, and what was run."""
+    """Where a recorded rank ran, and its command."""
 
     host: str
     pid: int | None
@@ -146,11 +146,11 @@ class PlainFix(TypedDict):
 
 
 class Meta(TypedDict, total=False):
-    """What a Timeline says of its run. A producer may leave out what it does not know."""
+    """Facts about a run. A producer leaves out what it does not know."""
 
     program: str
     source: Source | None
-    functions: list[Source]  # the texts of other functions of the learner's that calls came from
+    functions: list[Source]  # the learner's other functions that calls came from
     engine: str  # "launched", "emulated", "recorded" or "imported"
     backend: str
     transport: str | None
@@ -165,24 +165,24 @@ class Meta(TypedDict, total=False):
     verdict_ns: int | None
     format: str
     group_names: dict[str, str]  # the program's own description of a group
-    group_backends: dict[str, str]  # of groups whose backend is not `backend`
+    group_backends: dict[str, str]  # only groups whose backend differs from `backend`
     eager_groups: list[str]  # NCCL communicators made with their groups: init_process_group(device_id=...)
     stream_waits: list[list[int | str]]
-    nccl: AboutNccl  # what is known of its rings and GPUs
-    skipped: dict[str, dict[int, int]]  # by group and rank: collectives before the first of its rows that are lost
-    progress: dict[str, dict[int, Progress]]  # where calls are lost: how far each rank had got
+    nccl: AboutNccl
+    skipped: dict[str, dict[int, int]]  # by group and rank: number of lost collectives before its first row
+    progress: dict[str, dict[int, Progress]]  # if calls are lost: how far each rank had got
     missing_ranks: list[int]
     problems: list[str]  # sentences about what could not be read
     processes: dict[int, Process]
-    stood: dict[int, list[Stood]]  # of ranks that had written nothing for a while: where each thread stood
-    fixes: list[PlainFix]  # what was tried: see joinlab.story.fixes
+    stood: dict[int, list[Stood]]  # by rank that had written nothing for a while: where each thread stood
+    fixes: list[PlainFix]  # the fixes that were tried: see joinlab.story.fixes
     replicas: Replica  # the first parameter that differs between DDP's replicas; left out: none was seen
-    mixed: list[Gradient]  # the first two calls that met and averaged gradients of two models; emulated runs alone
-    parting: Parting  # where the ways of the ranks part
+    mixed: list[Gradient]  # the first two calls that met and averaged gradients of two models; emulated runs only
+    parting: Parting  # where the ranks' ways part
 
 
 def backend_of(meta: Mapping[str, Any], group: str) -> Any:
-    """The backend of a process group: its own, where meta says so, or that of the run.
+    """The backend of a process group: its own if meta names one, else the run's.
 
     >>> backend_of({"backend": "nccl", "group_backends": {"1": "gloo"}}, "1")
     'gloo'
@@ -194,20 +194,20 @@ class EndKind(StrEnum):
     """How a rank can end."""
 
     FINISHED = "finished"  # the program returned
-    HUNG = "hung"  # it waited for what could not come, and joinlab ended it
+    HUNG = "hung"  # it waited for a call that could not complete, and joinlab ended it
     RAISED = "raised"  # an exception escaped from the program
     KILLED = "killed"  # its process died of a signal, called os._exit, or was stopped from outside
-    UNKNOWN = "unknown"  # the record ends before the rank did, or holds nothing of it
+    UNKNOWN = "unknown"  # the record ends before the rank did, or has nothing about it
 
 
 FROM_TEXT = "text"
-"""`meta["format"]` of a Timeline that was read from pasted text, which leaves out most of what happened."""
+"""`meta["format"]` of a Timeline read from pasted text, which leaves out most of what happened."""
 
 FIRST_FAILED = "torchrun: the first that failed"
 """In the text of an ending: torchrun named the rank as the root cause."""
 
 STUCK = "its NCCL watchdog made no progress for"
-"""Of a rank in pasted text: a call of CUDA or NCCL did not return there."""
+"""In the text of an ending, from pasted text: a call of CUDA or NCCL did not return on the rank."""
 
 UNTOLD = "no line says how it ended"
 """The text of an ending that pasted text leaves out."""
@@ -222,8 +222,8 @@ class Ending:
 
     `call` is the seq, within `group`, of the call it ended in: the one a hung rank waits for, the one that
     raised, or, if `pending`, the first that a finished rank left unfinished. `text` is the type
-    and message of an exception, or what ended the process. `proven` is None unless the rank hung: True where
-    the matching rule shows that the awaited call can never complete, False where only no progress was seen.
+    and message of an exception, or what ended the process. `proven` is None unless the rank hung: True if
+    the matching rule shows that the awaited call can never complete, False if only progress was missing.
     """
 
     kind: EndKind
@@ -236,35 +236,35 @@ class Ending:
     def __post_init__(self) -> None:
         object.__setattr__(self, "kind", EndKind(self.kind))
         if (self.kind is EndKind.HUNG) != (self.proven is not None):
-            raise ValueError(f"an ending says `proven` exactly if it is hung: {self}")
+            raise ValueError(f"an ending has `proven` exactly if it is hung: {self}")
         if self.pending and self.kind is not EndKind.FINISHED:
-            raise ValueError(f"only a finished rank leaves a call pending behind it: {self}")
+            raise ValueError(f"only a finished rank leaves a call pending: {self}")
 
     @property
     def runs(self) -> bool:
-        """The rank had not ended when it was read."""
+        """The rank was still running when its record was read."""
         return self.kind is EndKind.UNKNOWN and self.text == RUNNING
 
     @classmethod
     def at(cls, kind: EndKind, call: CallRow | None, text: str = "", *, proven: bool | None = None) -> Ending:
-        """The rank ended so while it waited for `call`; None: for no call."""
-        return cls(kind, **_where(call), text=text, proven=proven)
+        """An ending while the rank waited for `call`; None: for no call."""
+        return cls(kind, False, *_where(call), text, proven)
 
     @classmethod
     def finished(cls, calls: Iterable[CallRow]) -> Ending:
         """The program returned. The first of the rank's `calls` that neither completed nor failed is pending."""
         open_call = next((call for call in calls if call.get("completed_ns") is None and not call.get("error")), None)
-        return cls(EndKind.FINISHED, pending=open_call is not None, **_where(open_call))
+        return cls(EndKind.FINISHED, open_call is not None, *_where(open_call))
 
     @classmethod
     def raised(cls, calls: Iterable[CallRow], text: str) -> Ending:
         """An exception, type and message `text`, escaped from the program.
 
-        The program may have caught what an earlier one of its `calls` raised, so the call that it ended in is the last
-        whose message the exception repeats.
+        The program may have caught the exception of an earlier call, so the call it ended in is the last of `calls`
+        whose error message is in `text`.
         """
         failed = [call for call in calls if (error := call.get("error")) and error.partition(": ")[2] in text]
-        return cls(EndKind.RAISED, **_where(failed[-1] if failed else None), text=text)
+        return cls(EndKind.RAISED, False, *_where(failed[-1] if failed else None), text)
 
     def __str__(self) -> str:
         if self.kind is EndKind.HUNG:
@@ -272,13 +272,8 @@ class Ending:
         return f"{self.kind} (a call still pending)" if self.pending else str(self.kind)
 
 
-class _Where(TypedDict):
-    call: int | None
-    group: str | None
-
-
-def _where(call: CallRow | None) -> _Where:
-    return {"call": None, "group": None} if call is None else {"call": call["seq"], "group": call["group"]}
+def _where(call: CallRow | None) -> tuple[int | None, str | None]:
+    return (None, None) if call is None else (call["seq"], call["group"])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -286,13 +281,12 @@ class Timeline:
     """One run of one program: every collective call of every rank, and how each rank ended.
 
     calls    polars DataFrame, columns CALL_COLUMNS, one row per call per rank, sorted by rank, then by issue
-    spans    polars DataFrame, columns SPAN_COLUMNS: what else the host did (forward, backward, optimizer)
+    spans    polars DataFrame, columns SPAN_COLUMNS: the host's other work (forward, backward, optimizer)
     ends     one Ending per rank
-    returns  what the program returned on each rank, as plain data (tensors become numpy arrays); None if it
-             did not return
-    output   what each rank printed, stdout and stderr in the order written
-    again    what can tell the ways of its ranks, in the process that made it, until its first story has asked
-    meta     what was run, on what, and what is known of it: a `Meta`
+    returns  each rank's return value, as plain data (tensors become numpy arrays); None if it did not return
+    output   each rank's stdout and stderr, in the order written
+    again    source of the ranks' ways, in the process that made the Timeline, until its first story
+    meta     facts about the run: a `Meta`
 
         timeline.calls.filter(pl.col("completed_ns").is_null())     # what never completed
         timeline.ends[1].kind                                       # "hung"
@@ -331,7 +325,7 @@ class Timeline:
             object.__setattr__(self, name, tuple(value))
 
     def __getattr__(self, name: str) -> pl.DataFrame:
-        """Make the frames when first asked for: making both takes a tenth of an emulation."""
+        """Make a frame on first use: making both takes a tenth of an emulation's time."""
         rows = self._unread.get(name) if name in _COLUMNS else None
         if rows is not None:
             object.__setattr__(self, name, _frame(rows, _COLUMNS[name]))
@@ -382,17 +376,17 @@ class Timeline:
         )
 
     def raise_for_ending(self) -> Timeline:
-        """Return self if every rank finished with nothing pending; else raise RankError, which tells the story."""
+        """Return self if every rank finished with nothing pending; else raise RankError with the story."""
         if any(end.kind is not EndKind.FINISHED or end.pending for end in self.ends):
             raise RankError(self._said(), self)
         return self
 
     def _said(self) -> str:
-        """How the ranks ended, in words. The package puts the story in its place: a Timeline does not judge."""
+        """How the ranks ended, in words. joinlab/__init__.py replaces it by the story."""
         return "; ".join(f"rank {rank} {end}: {end.text}" for rank, end in enumerate(self.ends))
 
     def _judged(self) -> None:
-        """Have what the story finds out kept in `meta`. The package puts that in its place, too."""
+        """Store the story's findings in `meta`. joinlab/__init__.py replaces this, too."""
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one file that `joinlab.load` opens, also on a machine without torch; returns its path."""
@@ -408,18 +402,18 @@ class Timeline:
 
 
 _FOUND = dict.fromkeys(("parting", "fixes"))
-"""What is found of a run only when it is asked for."""
+"""Keys of `meta` that are found only on request."""
 
 
 class Again(Protocol):
-    """What knows the ways of a run's ranks: an emulation that can be run again, or steps that were recorded."""
+    """A source of the ways of a run's ranks: an emulation that can be run again, or recorded steps."""
 
     def ways(self, timeline: Timeline, windows: Mapping[int, Window], /) -> Mapping[int, Way] | str:
-        """The steps of these ranks in their windows; {}: not known; a text: why not."""
+        """The steps of these ranks in their windows; {}: unknown; a text: the reason why they are."""
 
 
 class _Derived(dict[Any, Any]):
-    """What `derived` functions found in a Timeline. A copy of the Timeline begins without."""
+    """Results of `derived` functions. A copy of the Timeline starts without them."""
 
     def __reduce__(self) -> tuple[type[_Derived], tuple[()]]:
         return _Derived, ()
@@ -429,9 +423,9 @@ _R = TypeVar("_R")
 
 
 def derived(find: Callable[..., _R]) -> Callable[..., _R]:
-    """Decorates a function of a Timeline: what it finds is found once, kept with the Timeline, and dies with it.
+    """Cache the results of a function of a Timeline on that Timeline.
 
-    What it returns must not hold the Timeline: in a circle of references both would wait for the garbage collector.
+    A result must not refer to the Timeline: the reference cycle would keep both until the garbage collector runs.
     """
 
     @wraps(find)
@@ -446,15 +440,15 @@ def derived(find: Callable[..., _R]) -> Callable[..., _R]:
 
 
 def load(path: str | os.PathLike[str], max_bytes: int = archive.MAX_BYTES) -> Timeline:
-    """Open a file that `Timeline.save` wrote; TimelineFileError says what is wrong with any other.
+    """Open a file that `Timeline.save` wrote; raises TimelineFileError for any other file.
 
-    max_bytes  a file is not opened if it, or what it unpacks to, is larger
+    max_bytes  largest size of the file, and of its unpacked content
     """
     return archive.load(path, timeline_from_parts, max_bytes)
 
 
 def timeline_from_parts(parts: archive.Parts) -> Timeline:
-    """The Timeline whose parts came from a file; ValueError or TypeError if no reader could trust them."""
+    """The Timeline of a file's parts; ValueError or TypeError if they are inconsistent."""
     for end in parts.ends:
         if not isinstance(end, dict):
             raise ValueError(f"an ending {end!r:.40}")
@@ -462,11 +456,11 @@ def timeline_from_parts(parts: archive.Parts) -> Timeline:
             if name in _ENDING and (wrong := misfit(value, _ENDING[name], name)):
                 raise ValueError(f"an ending whose {wrong}")
     if not all(isinstance(text, str) for text in parts.output):
-        raise ValueError("output that is no text")
+        raise ValueError("output that is not text")
     if isinstance(versions := parts.meta.get("versions"), dict):  # older files have the repr of torch's
         parts.meta["versions"] = {name: one and str(one).strip("'") for name, one in versions.items()}
     _check_meta(parts.meta, len(parts.ends))
-    before = set(parts.calls.columns) == CALL_COLUMNS.keys() - {"number"}  # written when there was no such column
+    before = set(parts.calls.columns) == CALL_COLUMNS.keys() - {"number"}  # older files lack this column
     timeline = Timeline(
         calls=numbered(parts.calls, parts.meta) if before else parts.calls,
         spans=parts.spans,
@@ -490,13 +484,13 @@ def _check_meta(meta: Mapping[str, Any], world_size: int) -> None:
         raise ValueError("meta without groups")
     for name, members in meta["groups"].items():
         if any(rank not in ranks for rank in members) or len(set(members)) < len(members):
-            raise ValueError(f"group {name!r:.40} has ranks that there are not")
+            raise ValueError(f"group {name!r:.40} has ranks that do not exist")
     lists = [meta.get("missing_ranks", ()), meta.get("stood", ()), *meta.get("skipped", {}).values()]
     lists += meta.get("progress", {}).values()
     for test in meta.get("parting", {}).get("tests", ()):
         lists += [one["ranks"] for one in (*test["values"], *test["sides"])]
     if any(rank not in ranks for one in lists for rank in one):
-        raise ValueError("meta that names ranks that there are not")
+        raise ValueError("meta that names ranks that do not exist")
 
 
 def _check_rows(timeline: Timeline) -> None:
@@ -506,23 +500,23 @@ def _check_rows(timeline: Timeline) -> None:
         if any(frame[column].null_count() for column in needed):
             raise ValueError(f"{name} that lack one of {', '.join(needed)}")
         if frame.height and not (frame["rank"].is_between(0, n - 1).all()):
-            raise ValueError(f"{name} of ranks that there are not")
+            raise ValueError(f"{name} of ranks that do not exist")
         times = [column for column in frame.columns if column.endswith("_ns")]
         if any(not frame[column].drop_nulls().is_between(-_LONG_NS, _LONG_NS).all() for column in times):
-            raise ValueError(f"{name} at times that no clock shows")
+            raise ValueError(f"{name} at impossible times")
     calls = timeline.calls
     if calls.select("rank", "group", "seq").is_duplicated().any() or not (calls["seq"] >= 0).all():
-        raise ValueError("calls that are numbered alike")
+        raise ValueError("calls with the same seq")
     if not calls["rank"].is_sorted():
         raise ValueError("calls that are not sorted by rank")
     placed = calls.filter(pl.col("number").is_not_null(), ~pl.col("op").is_in(list(POINT_TO_POINT)))
     if placed.select("rank", "group", "number").is_duplicated().any() or not (calls["number"].drop_nulls() > 0).all():
-        raise ValueError("two collectives of one number")
+        raise ValueError("two collectives with the same number")
     if any(not calls[column].drop_nulls().is_between(0, n - 1).all() for column in ("peer", "root")):
-        raise ValueError("calls that name ranks that there are not")
+        raise ValueError("calls that name ranks that do not exist")
     for text in {*calls["value_in"].drop_nulls(), *calls["value_out"].drop_nulls()}:
         if len(text) > LONG_VALUES:
-            raise ValueError("values of more elements than are kept")
+            raise ValueError("values longer than any that are kept")
         tensors = decode_values(text)
         if not isinstance(tensors, list) or not all(isinstance(values, list) for values in tensors):
             raise ValueError(f"values of another form: {text:.40}")
@@ -533,7 +527,7 @@ def _check_rows(timeline: Timeline) -> None:
         raise ValueError("a shape that is null")
     sizes = shapes.drop_nulls().explode().drop_nulls()
     if not sizes.is_between(0, _LONG_NS).all() or sizes.len() < shapes.drop_nulls().list.len().sum():
-        raise ValueError("a shape with a size that no tensor has")
+        raise ValueError("a shape with an impossible size")
     if calls["stack"].drop_nulls().explode().drop_nulls().len() < calls["stack"].drop_nulls().list.len().sum():
         raise ValueError("a stack with a frame that is null")
 
@@ -542,12 +536,12 @@ _LONG_NS = 1 << 62  # 146 years
 
 
 def _frame(rows: Sequence[CallRow] | Sequence[SpanRow], columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
-    """A frame with exactly `columns` from rows in which any may be missing (null)."""
+    """A frame with exactly `columns`; a column missing in a row is null."""
     return pl.DataFrame([_series(name, dtype, [row.get(name) for row in rows]) for name, dtype in columns.items()])
 
 
 def numbered(calls: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
-    """Calls of a file that has no column `number`, with it: counted here, once.
+    """`calls` with the column `number` added, counted from their order.
 
     >>> rows = {"rank": [0, 0, 0], "group": ["0"] * 3, "op": ["all_reduce", "send", "barrier"], "error": [None] * 3}
     >>> numbered(pl.DataFrame(rows).with_columns(seq=0), {})["number"].to_list()
@@ -567,7 +561,7 @@ def numbered(calls: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
 def _series(name: str, dtype: pl.DataType, values: Sequence[object]) -> pl.Series:
     try:
         return _converted(name, dtype, values)
-    except UnicodeEncodeError:  # bytes that are no text, in the name of a file: polars takes UTF-8 alone
+    except UnicodeEncodeError:  # a file name that is not valid text: polars takes only UTF-8
         return _converted(name, dtype, [_encodable(value) for value in values])
 
 
@@ -580,7 +574,7 @@ def _encodable(value: object) -> object:
 def _converted(name: str, dtype: pl.DataType, values: Sequence[object]) -> pl.Series:
     if not isinstance(dtype, pl.List):
         return pl.Series(name, values, dtype=dtype)
-    # Lists take long to convert, and rows may share them: each is converted once.
+    # Converting lists is slow, and rows may share them: convert each once.
     each = {id(value): value for value in values}
     place = {key: at for at, key in enumerate(each)}
     return pl.Series(name, list(each.values()), dtype=dtype)[[place[id(value)] for value in values]]
@@ -597,8 +591,8 @@ def timeline_from_rows(
 ) -> Timeline:
     """Build a Timeline from row dicts; a missing column is null. Rows are sorted by rank, keeping issue order.
 
-    meta["groups"], if absent, becomes one default group "0" of all ranks; `number`, if no row has it, is counted. With
-    `later` the frames are made when first used: for rows that are known to fit the columns.
+    meta["groups"], if absent, becomes one default group "0" of all ranks; `number`, if no row has it, is counted.
+    `later` makes the frames on first use; the caller guarantees that the rows fit the columns.
     """
     default: Meta = {"groups": {"0": list(range(len(ends)))}, "world_size": len(ends)}
     full: Meta = {**default, **meta}

@@ -417,7 +417,7 @@ def test_a_pickle_is_never_run() -> None:
 
 def test_whatever_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for name, why in (("none", "No such file"), (".", "cannot open"), ("pipe", "no regular file")):
+    for name, why in (("none", "No such file"), (".", "cannot open"), ("pipe", "not a regular file")):
         with pytest.raises(TimelineFileError, match=why) as caught:
             joinlab.load(tmp_path / name)
         assert str(caught.value).startswith(f"cannot open {str(tmp_path / name)!r}: ")
@@ -517,8 +517,8 @@ def test_rows_that_make_no_sense_are_refused(change: dict) -> None:
 def test_calls_that_are_numbered_alike_are_refused() -> None:
     call = sample().calls.head(1)
     for other, what in (
-        (call, "numbered alike"),
-        (call.with_columns(pl.col("seq") + 1), "two collectives of one number"),
+        (call, "calls with the same seq"),
+        (call.with_columns(pl.col("seq") + 1), "two collectives with the same number"),
     ):
         parquet = io.BytesIO()
         pl.concat([call, other]).write_parquet(parquet)

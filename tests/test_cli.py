@@ -335,9 +335,9 @@ def test_a_program_is_emulated_without_a_process(program, capsys) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--emulate", "nccl", "--backend", "gloo"], "with --emulate leave them out"),
-        (["--emulate", "gloo", "--no-progress", "3"], "with --emulate leave them out"),
-        (["--era", "1.9"], "--era is a knob of --emulate"),
+        (["--emulate", "nccl", "--backend", "gloo"], "leave them out with --emulate"),
+        (["--emulate", "gloo", "--no-progress", "3"], "leave them out with --emulate"),
+        (["--era", "1.9"], "--era needs --emulate"),
     ],
 )
 def test_options_of_a_launch_and_of_an_emulation_do_not_mix(program, capsys, options: list[str], words: str) -> None:
@@ -599,7 +599,7 @@ def test_handout_writes_where_it_is_told_to(monkeypatch, capsys, tmp_path) -> No
         ((0, None, True), "yes, on the CPU", 'no: backend="nccl" needs an NVIDIA GPU'),
         ((1, "2.30.7", True), "yes, on the CPU", "yes, two ranks on one GPU"),
         ((1, "2.27.5", True), "yes, on the CPU", "yes, two ranks on one GPU"),
-        ((2, "2.27.5", False), "no: this PyTorch was built without gloo", "yes, one GPU a rank"),
+        ((2, "2.27.5", False), "no: this PyTorch was built without gloo", "yes, one GPU per rank"),
     ],
 )
 def test_doctor_says_on_what_launch_runs(machine: tuple[int, str | None, bool], gloo: str, nccl: str) -> None:

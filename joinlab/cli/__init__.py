@@ -1,1 +1,1 @@
-"""The command line: `main` reads it, each command has a module of its own, `report` prints."""
+"""The command line: `main` parses it, each command is a module, `report` prints."""

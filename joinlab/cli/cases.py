@@ -1,4 +1,4 @@
-"""`cases`: the documented cases, modelled on NCCL beside run on the backend that is here, and how each rank ends."""
+"""`cases`: how each rank of the documented cases ends, on modelled NCCL and run on this machine's backend."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _modelled(number: int, n: int, era: str) -> Timeline:
-    """The case on the NCCL of an era, with its fix where it ships with the package."""
+    """The case on the NCCL of an era; if it ships with the package, with the fixes that were tried."""
     from joinlab.cases import CASES
     from joinlab.emulator.emulate import emulate
     from joinlab.emulator.recorded import recorded
@@ -65,14 +65,16 @@ def _modelled(number: int, n: int, era: str) -> Timeline:
 
 
 def write_page(tables: Mapping[int, Mapping[int, CaseRuns]], path: Path) -> None:
-    """The runs as one page: small pictures of all of them, below a large one."""
+    """Write the runs as one page: a large picture above small ones of all runs."""
     from joinlab.cli import report
     from joinlab.picture.gallery import Gallery, Picture, Place, write_gallery
 
     some = next(iter(tables.values()))
     rows = report.fabrics(" and ".join(sorted({str(each.here.meta["backend"]) for each in some.values()})))
     pictures: dict[Place, Picture] = {
-        (f"Case {number}", row, (n, n + 1)): Picture(run, f"{report.ended(run.ends)}{_left(run)}", said)
+        (f"Case {number}", row, (n, n + 1)): Picture(
+            run, report.ended(run.ends) + ", a call left pending" * any(end.pending for end in run.ends), said
+        )
         for n, runs in tables.items()
         for number, each in runs.items()
         for row, run, said in zip(rows, each.all(), (report.documented(each), "", ""), strict=True)
@@ -82,17 +84,13 @@ def write_page(tables: Mapping[int, Mapping[int, CaseRuns]], path: Path) -> None
     print(f"wrote {write_gallery(Gallery('Six loops, one input more on rank 1', pictures, start), path)}")
 
 
-def _left(run: Timeline) -> str:
-    return ", a call left pending" * any(end.pending for end in run.ends)
-
-
 COMMAND = Command(
     "cases",
-    "run the documented cases and say how each rank ends, beside NCCL as modelled",
+    "run the documented cases and say how each rank ends, here and on modelled NCCL",
     _options,
     _run,
     (
         ("", "all cases, rank 0 with 5 inputs, rank 1 with 6"),
-        ("--n 1 2 5 --html out/cases.html", "for three N, and pictures of all as one page"),
+        ("--n 1 2 5 --html out/cases.html", "for three N, and one page of pictures"),
     ),
 )

@@ -1,4 +1,4 @@
-"""What a command is, and the options that several commands share."""
+"""The class of commands, and the options that several commands share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 class Command:
     """One command of the command line.
 
-    name      the word that chooses it
+    name      its word on the command line
     what      what it does, for `--help`: lower case, no full stop
     options   adds its arguments to its parser
     run       does it and returns the exit code; errors are exceptions, which main() turns into one line
@@ -48,7 +48,7 @@ def whole(text: str) -> int:
 def add_backend(parser: argparse.ArgumentParser) -> None:
     """--backend, as joinlab.launch takes it."""
     parser.add_argument(
-        "--backend", choices=("gloo", "nccl"), help="gloo runs on the CPU (default: nccl where the GPUs are there)"
+        "--backend", choices=("gloo", "nccl"), help="gloo runs on the CPU (default: nccl if there are enough GPUs)"
     )
 
 

@@ -1,4 +1,4 @@
-"""`doctor`: say what works on this machine: versions, GPUs, and on which backends ranks can be launched."""
+"""`doctor`: report what works on this machine: versions, GPUs, and the backends that ranks can be launched on."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def launchable(backend: str, gpus: int, nccl: str | None, gloo: bool) -> str:
     from joinlab.launcher.launcher import choose_backend
 
     if not hasattr(os, "fork"):
-        return f"no: it needs a system with fork, and {sys.platform} has none; Windows with WSL has"
+        return f"no: it needs fork, which {sys.platform} lacks; use Linux, macOS or Windows with WSL"
     if backend == "gloo":
         return "yes, on the CPU" if gloo else "no: this PyTorch was built without gloo"
     try:
         _, settings = choose_backend({"gpus": gpus, "nccl": nccl}, backend, 2)
     except LaunchError as error:
         return f"no: {error}"
-    return "yes, two ranks on one GPU" if settings else "yes, one GPU a rank"
+    return "yes, two ranks on one GPU" if settings else "yes, one GPU per rank"
 
 
 def _version(package: str) -> str:

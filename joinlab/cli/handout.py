@@ -1,4 +1,4 @@
-"""`handout`: the six cases as one page with sliders, at every position of them."""
+"""`handout`: the six cases as one page with sliders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that a command writes: checked before a run starts, and a recording is never lost after it."""
+"""Files that a command writes: it checks them before the run, and never loses a recording after it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def check_can_write(path: Path | None) -> None:
-    """Raise JoinlabError if a file at `path` could not be written; called before the run that would fill it."""
+    """Raise JoinlabError if a file at `path` could not be written; call it before the run."""
     if path is None:
         return
     folder = path.parent
@@ -27,7 +27,7 @@ def check_can_write(path: Path | None) -> None:
 
 
 def check_apart(source: str | None, target: Path | None) -> None:
-    """Raise JoinlabError if what is to be written would replace what is read."""
+    """Raise JoinlabError if writing `target` would overwrite `source`."""
     if source and target and target.exists() and os.path.exists(source) and target.samefile(source):
         raise JoinlabError(
             f"{target} is the recording itself, and a page in its place would destroy it. Name another file."
@@ -35,10 +35,10 @@ def check_apart(source: str | None, target: Path | None) -> None:
 
 
 def save(timeline: Timeline, path: Path) -> None:
-    """Save a recording at `path`, or where it can be kept.
+    """Save a recording at `path`.
 
-    Raises JoinlabError if `path` cannot be written after all (the disk is full, the folder is gone); the message says
-    where the recording is kept instead.
+    If `path` cannot be written after all (the disk is full, the folder is gone), saves it in a temporary folder and
+    raises JoinlabError, which names that folder.
     """
     try:
         print(f"saved {timeline.save(path)}")
@@ -49,18 +49,13 @@ def save(timeline: Timeline, path: Path) -> None:
         raise JoinlabError(f"{path} cannot be written: {reason}. The recording is kept in {kept}") from error
 
 
-def write_html(timelines: dict[str, Timeline], path: Path) -> None:
-    """Write the swimlanes of all timelines as one page, in a folder that is made if it is missing."""
-    from joinlab.picture import page
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    page.write_html(timelines, path)
-    print(f"wrote {path}")
-
-
 def keep(timeline: Timeline, save_as: Path | None, html: Path | None) -> None:
-    """Save and draw a run, as far as that was asked for."""
+    """Save a run at `save_as` and write its page to `html`, whose folder is made if needed; None: neither."""
+    from joinlab.picture.page import write_html
+
     if save_as:
         save(timeline, save_as)
     if html:
+        html.parent.mkdir(parents=True, exist_ok=True)
         write_html({str(timeline.meta.get("program", "run")): timeline}, html)
+        print(f"wrote {html}")

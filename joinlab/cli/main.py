@@ -1,9 +1,6 @@
 """The command line: `python -m joinlab`, or `joinlab` where the package is installed.
 
-Exit codes: 0 it worked (and, for `run`, every rank finished), 1 a rank did not finish (`run`) or nothing can be
-launched here (`doctor`), 2 it could not be done (wrong usage, no such file, no GPU), 130 interrupted.
-
-To add a command, write a module beside this one that ends in a COMMAND, and list it in COMMANDS below.
+EXIT_CODES lists the exit codes. To add a command, write a module here that ends in a COMMAND, and list it in COMMANDS.
 """
 
 from __future__ import annotations
@@ -19,10 +16,10 @@ from joinlab.cli import cases, doctor, handout, record, run, show, watch
 from joinlab.errors import JoinlabError, LaunchInterrupted, with_extra
 
 COMMANDS = (cases.COMMAND, run.COMMAND, record.COMMAND, watch.COMMAND, show.COMMAND, handout.COMMAND, doctor.COMMAND)
-"""In the order in which `--help` lists them."""
+"""In the order of `--help`."""
 
 _COLUMN = 60
-"""Where the text of an example begins."""
+"""Where the explanation of an example begins."""
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
@@ -40,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser().print_help()
         return 0
     options = parser().parse_args(argv)
-    if options.command is not record.COMMAND:  # a script's own streams are its own matter
+    if options.command is not record.COMMAND:  # leave a script's streams as they are
         _make_writable()
     try:
         code = int(options.command.run(options))
@@ -50,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _say(str(interrupted), INTERRUPTED)
     except KeyboardInterrupt:
         if options.command is record.COMMAND:
-            raise  # the script's own
+            raise  # as without joinlab
         return _say("interrupted", INTERRUPTED)
     except BrokenPipeError:  # the reader, such as `head`, has gone; Python must not complain at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -69,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _make_writable() -> None:
-    """Let stdout and stderr take every letter (under LC_ALL=C as "?"), and be there where they are closed."""
+    """Let stdout and stderr accept every character (as "?" under LC_ALL=C), and replace them if they are closed."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -105,7 +102,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def examples() -> str:
-    """The examples of all commands, one a line, with what each does."""
+    """The examples of all commands with their explanations, one per line."""
     lines = ["examples:"]
     for command in COMMANDS:
         for arguments, text in command.examples:

@@ -35,7 +35,7 @@ def _load_module(place: str) -> ModuleType:
     is_file = path.suffix == ".py" or path.exists()
     if is_file and not path.is_file():
         raise ProgramError(f"there is no file {place}")
-    # A script can import its neighbours, and `python -m` modules of the current folder: allow both, as Python does.
+    # As Python does: a script can import its neighbours, and `python -m` modules of the current folder.
     sys.path.insert(0, str(path.resolve().parent) if is_file else os.getcwd())
     try:
         module = _run_file(path) if is_file else importlib.import_module(place)
@@ -48,7 +48,7 @@ def _load_module(place: str) -> ModuleType:
 
 
 def _run_file(path: Path) -> ModuleType:
-    name = f"joinlab_program_{path.stem}"  # never the name of a module that the program itself wants
+    name = f"joinlab_program_{path.stem}"  # shadows no module that the program imports
     module = ModuleType(name)
     module.__file__ = str(path.resolve())
     sys.modules[name] = module

@@ -2,8 +2,8 @@
 
     torchrun --nproc-per-node 8 -m joinlab record train.py --args
 
-The script runs as it does without joinlab: as __main__, with its own arguments, its own folder first on the path, its
-own traceback and exit code.
+The script runs as without joinlab: as __main__, with its own arguments, folder first on the path, traceback and exit
+code.
 """
 
 from __future__ import annotations
@@ -34,24 +34,22 @@ def _options(parser: argparse.ArgumentParser) -> None:
         "--into", type=Path, default=Path(FOLDER), metavar="FOLDER", help=f"where the ranks write (default: {FOLDER})"
     )
     parser.add_argument(
-        "--everything", action="store_true", help="keep all calls, without a bound, not the last 2,000 of each group"
+        "--everything", action="store_true", help="keep all calls, without a bound, instead of the last 2,000 per group"
     )
     parser.add_argument(
         "--still",
         type=float,
         metavar="S",
         default=STILL_S,
-        help="without an event for so long, a rank writes down where its threads stand (default: 5)",
+        help="after S seconds without an event, a rank records where its threads stand (default: 5)",
     )
     parser.add_argument(
         "--ways",
         action="store_true",
-        help="write down which of the script's lines each rank runs, and the values in its tests",
+        help="record which of the script's lines each rank runs, and the values in its tests",
     )
-    parser.add_argument("--quiet", action="store_true", help="rank 0 does not say where it records, nor how to see it")
-    parser.add_argument(
-        "-m", dest="module", action="store_true", help="SCRIPT.py is the name of a module, as python -m"
-    )
+    parser.add_argument("--quiet", action="store_true", help="do not print where it records and how to read it")
+    parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT.py is a module's name, as in python -m")
     parser.add_argument("script", metavar="SCRIPT.py", help="what torchrun would run")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help=argparse.SUPPRESS)
 
@@ -78,10 +76,10 @@ def _run(options: argparse.Namespace) -> int:
     except BaseException as error:
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
-            trace = trace.tb_next  # the script's own frames remain
+            trace = trace.tb_next  # show only the script's frames
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         if isinstance(error, KeyboardInterrupt):
-            sys.excepthook = lambda *_: None  # it is told; Python itself will end this process by SIGINT
+            sys.excepthook = lambda *_: None  # the traceback is printed; Python will end this process by SIGINT
             raise
         return 1
     finally:
@@ -91,10 +89,10 @@ def _run(options: argparse.Namespace) -> int:
 
 
 class _Voice:
-    """What rank 0 says on stderr: where it records, and at the end, or at Ctrl-C, how to see it.
+    """Rank 0's messages on stderr: where it records, and at the end or at Ctrl-C, how to read the record.
 
-    A rank that waits in a collective does not get to Python at Ctrl-C: the signal's number arrives in a pipe, which a
-    thread reads.
+    While a rank waits in a collective, Ctrl-C runs no Python handler, but the signal's number arrives in a pipe, which
+    a thread reads.
     """
 
     def __init__(self, into: Path) -> None:
@@ -107,7 +105,8 @@ class _Voice:
             signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
             begun = _thread.allocate_lock()
             begun.acquire()
-            # Bare: one that is listed counts as the program's, and so does one that Python counts only later.
+            # A bare thread: one that threading lists counts as the program's. Wait until it runs, since Python counts it
+            # only then, and a later change of the count would look like a thread of the program.
             _thread.start_new_thread(self._hear, (reads, begun))
             begun.acquire()
 
@@ -124,13 +123,13 @@ class _Voice:
 
 
 def _say(text: str) -> None:
-    with suppress(OSError, ValueError, AttributeError):  # stderr is closed, or None: the job's own matter
-        sys.stderr.write(f"joinlab: {text}\n")  # in one piece: a traceback of the other thread may come at once
+    with suppress(OSError, ValueError, AttributeError):  # the job may have closed stderr, or set it to None
+        sys.stderr.write(f"joinlab: {text}\n")  # one write: the other thread may print a traceback at the same time
         sys.stderr.flush()
 
 
 def _run_as_main(script: str, is_module: bool) -> None:
-    """Run it as Python would: as the module __main__, which stays until the process ends."""
+    """Run it as Python would, as the module __main__, which exists until the process ends."""
     sys.modules["__main__"] = main = ModuleType("__main__")
     vars(main)["__builtins__"] = builtins
     if is_module:

@@ -1,6 +1,6 @@
-"""What the command line prints: the verdict first, then the calls, folded, at 80 columns.
+"""The reports of the command line, 80 columns wide: the verdict first, then the calls, folded.
 
-Every text from a run (an error of the backend, a label) goes to the screen as it is, never as markup.
+Texts from a run (an error of the backend, a label) are printed as they are, never as markup.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -28,39 +28,39 @@ from joinlab.story.writers import ended_in_short, text_of
 from joinlab.timeline import Ending, Timeline
 
 if TYPE_CHECKING:
-    from joinlab.cases import Case  # at run time it would import torch, which a saved run does not need
+    from joinlab.cases import Case  # not at run time: it imports torch, which a saved run does not need
 
 WIDTH = 80
-"""Characters a line. A terminal may be wider; what is pasted into a mail or an issue is not."""
+"""Characters per line: a terminal may be wider, a mail or an issue is not."""
 
 NARROWEST = 60
-"""A narrower terminal breaks the lines."""
+"""A narrower terminal wraps the lines."""
 
 LANES = 3
-"""So many lanes have a column of their own; of more, those that did otherwise are shown."""
+"""Most lanes shown; if there are more, those that differ are chosen."""
 
 REMARK, GAP = 16, 4
-"""Characters kept for what is said of a row, and between two lanes, where the sign of inequality stands."""
+"""Characters for the remark on a row, and for the gap between two lanes, which has the sign of inequality."""
 
 BEFORE, AFTER = 4, 12
-"""So many rows are shown before the first difference, and from it on; `--all` lists the rest."""
+"""Rows shown before the first difference, and from it on; `--all` lists the rest."""
 
 
 class Screen(Console):
-    """stdout, on which every text stands as it is. A reader that leaves is a BrokenPipeError, as for print()."""
+    """stdout without markup. A closed pipe raises BrokenPipeError, as with print()."""
 
     def __init__(self) -> None:
-        # Jupyter tells rich to colour whatever a cell's child writes; a pipe gets plain text, and no moving lines.
+        # Jupyter makes rich colour the output of a cell's child; a pipe gets plain text without moving lines.
         terminal = None if sys.stdout.isatty() else False
         super().__init__(markup=False, emoji=False, highlight=False, force_terminal=terminal)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Pieces of text and style, as rich writes them; what a run said is shown, and never controls the terminal."""
+        """rich's pieces of text and style, with the control characters of a run's texts made visible."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else shown(text), style, control)
 
     def on_broken_pipe(self) -> None:
-        """Called while a BrokenPipeError is handled; rich itself would exit with 1."""
+        """Re-raise the BrokenPipeError that is being handled; rich itself would exit with 1."""
         raise
 
 
@@ -77,20 +77,20 @@ class CaseRuns:
     here: Timeline
 
     def all(self) -> tuple[Timeline, ...]:
-        """Each of them, as the columns stand."""
+        """The runs in the order of the columns."""
         return self.documented_on, self.today, self.here
 
 
 def fabrics(here: str) -> list[tuple[str, str]]:
-    """What the columns of a table of cases are: a fabric, and how it came to be there."""
+    """The columns of a table of cases: the fabric, and whether it is modelled or run."""
     return [("NCCL, PyTorch 1.9", "modelled"), ("NCCL today", "modelled"), (here, "run here")]
 
 
 def cases_report(runs: Mapping[int, CaseRuns], n: int) -> Text:
-    """How each case, by its number, ends with `n` and n + 1 inputs: one line a case."""
+    """How each case, by its number, ends with `n` and n + 1 inputs: one line per case."""
     on = " and ".join(sorted({str(each.here.meta["backend"]) for each in runs.values()}))
     lines = [f"rank 0: {n} input{'s' * (n != 1)}, rank 1: {n + 1}"]
-    lines += [f"{'':39}{one:14}{other:14}{here}" for one, other, here in zip(*_HEADS, (on, "run here"), strict=True)]
+    lines += [f"{'':39}{'NCCL of':14}{'NCCL today':14}{on}", f"{'':39}{'PyTorch 1.9':14}{'modelled':14}run here"]
     for number, each in runs.items():
         cells = [ended(run.ends) + "*" * any(end.pending for end in run.ends) for run in each.all()]
         mark = _mark(each)[0]
@@ -98,7 +98,6 @@ def cases_report(runs: Mapping[int, CaseRuns], n: int) -> Text:
     return Text("\n".join(_cut(line.rstrip()) for line in [*lines, ""]))
 
 
-_HEADS = (("NCCL of", "PyTorch 1.9"), ("NCCL today", "modelled"))
 _PLURAL = {"finishes": "finish", "hangs": "hang", "raises": "raise", "killed": "are killed"}
 
 
@@ -112,7 +111,7 @@ def ended(ends: Sequence[Ending]) -> str:
 
 
 def cases_notes(tables: Mapping[int, Mapping[int, CaseRuns]]) -> Text:
-    """What the signs in the tables mean, and why the backend that ran here ends a case otherwise: each once."""
+    """The legend of the tables' signs, and why the backend of this machine ends some cases differently."""
     every = [(n, number, each) for n, runs in tables.items() for number, each in runs.items()]
     marks = {_mark(each)[0] for _, _, each in every}
     told = ["=  as the forum thread documents it, for NCCL"] if "=" in marks else []
@@ -138,7 +137,7 @@ def documented(runs: CaseRuns) -> str:
 
 
 def _mark(runs: CaseRuns) -> tuple[str, str]:
-    """How the model of PyTorch 1.9 ends beside what is documented: a sign, and what is documented, rank by rank."""
+    """Compare the model of PyTorch 1.9 with the documentation: a sign, and the documented ending of each rank."""
     inputs = runs.documented_on.meta["inputs"]
     known = runs.case.documentation.ends(inputs) if runs.case.documentation else None
     if known is None:
@@ -164,8 +163,8 @@ def _program(case: Case) -> str:
 def run_report(run: Timeline, everything: bool = False, width: int = WIDTH) -> Text:
     """One run on one screen: what happened, why, what to do, and the calls, folded.
 
-    everything  lists every row and every line of the output's tables, however long
-    width       of the terminal: lines are shorter than WIDTH where it is narrower
+    everything  list every row and every lane
+    width       of the terminal; lines have at most WIDTH characters
     """
     width = max(min(width, WIDTH), NARROWEST)
     scene = Scene(run, fold(run, whole=everything))
@@ -196,8 +195,7 @@ class _Calls:
     def __init__(self, scene: Scene, headline: Line, everything: bool, width: int) -> None:
         run, folding = scene.timeline, scene.folding
         self.line_width = width
-        self.remarks: Any = {"width": width - 9, "initial_indent": " " * 9, "subsequent_indent": " " * 9}
-        most, remark = (LANES, REMARK) if width == WIDTH else (LANES - 1, 0)  # of a narrow one, remarks stand below
+        most, remark = (LANES, REMARK) if width == WIDTH else (LANES - 1, 0)  # if narrow, remarks go below the row
         self.run, self.folding, self.everything = run, folding, everything
         self.part = not everything and read(run).is_part
         self.first = scene.parting.first
@@ -243,7 +241,8 @@ class _Calls:
         ]
         told += ["the rows that matched"] * (folded and not self.part)
         if told:
-            yield from wrap(f"--all lists {' and '.join(told)}.", **self.remarks)
+            text, pad = f"--all lists {' and '.join(told)}.", " " * 9
+            yield from wrap(text, self.line_width - 9, initial_indent=pad, subsequent_indent=pad)
 
     def _parts(self) -> Iterator[Part]:
         """The parts to list. In a large run, a fold with a gap in it is listed row by row."""
@@ -259,7 +258,7 @@ class _Calls:
         return f"{first}-{last}"
 
     def _number(self, slot: Slot) -> int | str:
-        """What its calls are called: the lowest number, where they differ."""
+        """The number of its calls: the lowest, if they differ."""
         rows = self.folding.matched.calls_of(slot).values()
         return min((row["number"] for row in rows if row["number"] is not None), default="-")
 
@@ -276,7 +275,7 @@ class _Calls:
             return line
         if len(line) + len(remark) + 2 <= self.line_width:
             return f"{line}  {remark}"
-        return "\n         ".join([line, *_wrapped(remark, "", self.line_width - 9)])
+        return "\n         ".join([line, *wrap(remark, self.line_width - 9, break_on_hyphens=False)])
 
     def _columns(self, cells: Sequence[str], sign: str = "") -> str:
         return f"{sign:^{GAP}}".join(f"{_cut(cell, self.width):{self.width}}" for cell in cells)
@@ -312,10 +311,6 @@ class _Calls:
             who = "" if all_of else f"{ranks_text([one for rank in ranks for one in self.folding.lanes[rank]])} "
             told += [f"{who}{how}"] if ranks else []
         return ", ".join(told)
-
-
-def _wrapped(text: str, indent: str, width: int = WIDTH) -> list[str]:
-    return wrap(text, width, subsequent_indent=indent, break_on_hyphens=False) or [""]
 
 
 def _cut(text: str, most: int = WIDTH) -> str:

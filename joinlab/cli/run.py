@@ -1,4 +1,4 @@
-"""`run`: run a program of one's own and say how each rank ended."""
+"""`run`: run a user's program and say how each rank ended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("program", metavar="FILE:FUNCTION", help="such as train.py:worker; a module's name works, too")
+    parser.add_argument("program", metavar="FILE:FUNCTION", help="such as train.py:worker or package.module:worker")
     parser.add_argument(
         "--inputs", type=counts, default=(5, 6), metavar="5,6", help="how many inputs each rank gets (default: 5,6)"
     )
@@ -24,8 +24,8 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--emulate", choices=("nccl", "gloo"), help="start no processes: PyTorch's own code on a modelled backend"
     )
-    parser.add_argument("--era", choices=("today", "1.9"), help="whose barrier an emulated NCCL has (default: today)")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="keep the recorded run, for `show` and joinlab.load")
+    parser.add_argument("--era", choices=("today", "1.9"), help="PyTorch whose barrier is emulated (default: today)")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="save the run, for `show` and joinlab.load")
     add_html(parser)
     parser.add_argument("--seed", type=int, metavar="INT", help="seeds every rank (default: 0)")
     parser.add_argument("--timeout", type=float, metavar="S", help="end the run after S seconds")
@@ -38,9 +38,9 @@ def _run(options: argparse.Namespace) -> int:
     from joinlab.cli import report
 
     if options.emulate and (options.backend or options.no_progress is not None):
-        raise ProgramError("--backend and --no-progress are of a launch; with --emulate leave them out")
+        raise ProgramError("--backend and --no-progress apply to launches; leave them out with --emulate")
     if options.era and not options.emulate:
-        raise ProgramError("--era is a knob of --emulate; a launch has the barrier of the installed PyTorch")
+        raise ProgramError("--era needs --emulate; a launch has the barrier of the installed PyTorch")
     keeping.check_can_write(options.save)
     program = load_program(options.program)
     try:
@@ -48,7 +48,7 @@ def _run(options: argparse.Namespace) -> int:
     except LaunchInterrupted as interrupted:
         keeping.keep(interrupted.timeline, options.save, options.html)
         raise
-    keeping.keep(timeline, options.save, options.html)  # first: the report may fail, on a closed stream for one
+    keeping.keep(timeline, options.save, options.html)  # before the report, which fails on a closed stream
     screen = report.Screen()
     screen.print(report.run_report(timeline, width=screen.width))
     return 0 if all(end.kind == "finished" for end in timeline.ends) else 1
@@ -72,7 +72,7 @@ def _emulated(program: Any, options: argparse.Namespace) -> Timeline:
 
 
 def _given(**settings: Any) -> dict[str, Any]:
-    """The settings that the command line names; the others keep their defaults."""
+    """The settings given on the command line; the others keep their defaults."""
     return {name: value for name, value in settings.items() if value is not None}
 
 

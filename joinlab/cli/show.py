@@ -1,4 +1,4 @@
-"""`show`: say what happened in a run, whatever recorded it."""
+"""`show`: say what happened in a run, from any kind of record."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from joinlab.timeline import Timeline
 
 RUNS = "runs"
-"""Where `record` writes unless it is told otherwise: runs/today."""
+"""The folder of runs/today, the default of `record`."""
 
-_HELP = """a folder that `record` wrote; dumps or traces, one or a folder of them; a log; a file of `run --save`; - for
-text on stdin; . for what is here. Without it: the newest of runs/"""
+_HELP = """a folder of `record`; a dump or trace, or a folder of them; a log; a file of `run --save`; - for
+text on stdin; . for the current folder. Default: the newest in runs/"""
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("record", nargs="?", metavar="RECORD", help=_HELP)
-    parser.add_argument("--all", action="store_true", help="list every row and every lane, those that matched, too")
+    parser.add_argument("--all", action="store_true", help="list every row and every lane, also those that matched")
     parser.add_argument("--json", action="store_true", help="print the story as JSON: its lines, ranks and calls")
     add_html(parser)
 
@@ -64,7 +64,7 @@ def _read(record: str | None) -> Timeline:
 
 
 def newest(folder: Path) -> Path:
-    """The run in a folder of runs that was written to last."""
+    """The run that was written to last in a folder of runs."""
     places = [one for one in folder.glob("*") if not one.name.startswith(".")]
     if not places:
         why = "nothing was recorded there. Name a record, or run `torchrun ... -m joinlab record train.py`"

@@ -1,4 +1,4 @@
-"""`watch`: follow a recorded job in the terminal, and say why it stands still."""
+"""`watch`: follow a recorded job in the terminal, and say why it stands still once it does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 EVERY_S = 1.0
 STILL = 3
-"""Exit code of a job in which nothing moves, and that may go on: a rank writes a checkpoint, say."""
+"""Exit code for a job in which nothing moves but which may go on, such as while a rank writes a checkpoint."""
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
@@ -38,18 +38,18 @@ def _options(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=30.0,
         metavar="S",
-        help="without news for so long, a job with a call that has not completed stands still (default: 30)",
+        help="after S seconds without an event while a call is open, the job stands still (default: 30)",
     )
     parser.add_argument(
         "--json",
         action="store_true",
-        help="print the story as a line of JSON where it would be told; its state is running, still, stuck or over",
+        help="print the story as one line of JSON; its state is running, still, stuck or over",
     )
     parser.add_argument(
         "--exit-code",
         action="store_true",
-        help="exit with 1 as soon as a hang is proven, or a rank has raised or was killed; with 3 once nothing has "
-        "moved for --still seconds, which may end by itself",
+        help="exit with 1 as soon as a hang is proven or a rank has raised or was killed, and with 3 after --still "
+        "seconds without an event, which may still end by itself",
     )
 
 
@@ -99,7 +99,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _wait_for_record(options: argparse.Namespace) -> None:
-    """Ranks that were just started import torch before they write. A scheduler's patience ends with --still."""
+    """Wait for the first record: ranks import torch before they write. --exit-code limits the wait to --still."""
     from joinlab.importers.recording import is_recording
 
     began = time.monotonic()
@@ -122,14 +122,14 @@ def _state(timeline: Timeline, still: bool) -> str:
 
 
 def _code(timeline: Timeline, still: bool) -> int:
-    """0 while the job goes on or has finished, 1 if it cannot finish any more, 3 while nothing moves."""
+    """0 while the job runs or after it finished, 1 if it cannot finish any more, 3 while nothing moves."""
     if any(end.kind in ("raised", "killed") or end.proven for end in timeline.ends):
         return 1
     return STILL if still else 0
 
 
 def _lines(recorded: RecordedFolder, timeline: Timeline, quiet: float | None = None) -> Iterator[str]:
-    """Ranks that stand alike on one line, those that are ahead first."""
+    """One line per place, with the ranks that are there; the places that are furthest ahead come first."""
     from joinlab.analysis.wording import ranks_text
 
     alike: dict[tuple[int, str], list[int]] = {}

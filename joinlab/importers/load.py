@@ -119,7 +119,7 @@ def _status_of(file: Path) -> os.stat_result:
     """What the system says of a file. A pipe or a device is refused: reading it might never end."""
     status = file.stat()
     if not stat.S_ISREG(status.st_mode):
-        raise TimelineFileError(f"cannot open {str(file)!r}: it is no regular file. Name a file or a folder.")
+        raise TimelineFileError(f"cannot open {str(file)!r}: it is not a regular file. Name a file or a folder.")
     return status
 
 
