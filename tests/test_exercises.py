@@ -246,7 +246,7 @@ def test_what_never_returns_is_ended_in_time():
 def test_one_call_of_c_without_end_is_ended_and_its_line_is_told(monkeypatch):
     monkeypatch.setattr(apart, "SECONDS", 2)
     sentence = check("last_joiner", lambda counts: sum(range(10**15))).sentence
-    assert sentence.startswith("it computes for more than 2 s in one call that nothing interrupts, at ")
+    assert sentence.startswith("it computes for more than 2 s in one call that cannot be interrupted, at ")
     assert "sum(range(10**15))" in sentence
 
 

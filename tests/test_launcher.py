@@ -493,7 +493,7 @@ class Unopenable:
 
 
 def test_a_program_that_cannot_be_opened_in_its_process_is_refused_with_the_reason() -> None:
-    with pytest.raises(ProgramError, match=r"could not be opened in its process: ZeroDivisionError"):
+    with pytest.raises(ProgramError, match=r"could not be loaded in its process: ZeroDivisionError"):
         run(Unopenable())
 
 

@@ -364,7 +364,7 @@ def test_a_disk_that_is_full_at_the_end_loses_what_was_returned_but_no_recording
     timeline = run(program)
     assert [str(end) for end in timeline.ends] == ["finished"] * 2
     assert timeline.returns == (None, None) and timeline.calls.height == 2
-    assert "what rank 0 returned could not be kept: [Errno 27]" in timeline.output[0]
+    assert "rank 0's return value could not be kept: [Errno 27]" in timeline.output[0]
 
 
 def test_a_deleted_current_folder_is_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,8 +105,8 @@ class _Voice:
             signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
             begun = _thread.allocate_lock()
             begun.acquire()
-            # A bare thread: one that threading lists counts as the program's. Wait until it runs, since Python counts it
-            # only then, and a later change of the count would look like a thread of the program.
+            # A bare thread: one that threading lists counts as the program's. Wait until it runs, since Python counts
+            # it only then, and a later change of the count would look like a thread of the program.
             _thread.start_new_thread(self._hear, (reads, begun))
             begun.acquire()
 

@@ -1,1 +1,1 @@
-"""Runs a program as real processes and watches them to their ends."""
+"""Runs a program as real processes and watches them until they end."""

@@ -1,7 +1,7 @@
-"""Calls a function in another process, which is killed where the function does not return.
+"""Calls a function in another process, which is killed if the function does not return.
 
-A thread inside one call of C, such as sum(range(10**12)), keeps Python's lock, and nothing in its own process can end
-it. Here the process is forked from the launcher's fork server, kept from one call to the next, and ends with this one.
+A thread in a long C call, such as sum(range(10**12)), holds the GIL, so nothing in its own process can end it. The
+other process is forked from the launcher's fork server, serves several calls, and ends with this process.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ from joinlab.program.program import current_folder
 from joinlab.program.sources import know_cells, texts_of_cells
 
 SECONDS = 10
-"""Seconds after which a process is ended in which no line of Python was run."""
+"""A process that runs no line of Python for this long is ended."""
 
 KEPT_S = 5.0
-"""A process is kept if it returned within that time; one that took longer may have left threads that compute."""
+"""A process is reused if its call returned within this time; a longer call may have left busy threads."""
 
 
 class Lost(Exception):
-    """The process ended without a result; the message says why, and at which line it was."""
+    """The process ended without a result; the message gives the reason and the line that it was at."""
 
 
 END = b"\x00\n"
-"""Behind a result."""
+"""Marks the end of a result."""
 
 
 def apart(function: Callable[..., Any], *arguments: Any, name: str, seconds: float) -> Any:
-    """What `function(*arguments)` returns in another process: plain data, as JSON has it.
+    """Return `function(*arguments)` from another process; the result must be JSON data.
 
-    name     of the arguments, if they cannot be sent
-    seconds  when the process is ended at the latest
+    name     what an error calls the arguments if they cannot be sent
+    seconds  longest time until the result
 
-    Raises Lost if the process ends before, ProgramError for what cannot be sent to it, and KeyboardInterrupt when the
+    Raises Lost if the process ends first, ProgramError if the arguments cannot be sent, and KeyboardInterrupt if the
     cell is interrupted.
     """
     call = pickled((function, arguments), name)
@@ -76,23 +76,23 @@ _kept: socket.socket | None = None
 
 @atexit.register
 def leave() -> None:
-    """End the process that is kept, if there is one."""
+    """End the process that waits for the next call, if there is one."""
     if _kept is not None:
         _kept.close()
 
 
 def _sent(request: dict[str, Any]) -> socket.socket:
-    """The socket of the process that has the request: the one that is kept, or a new one."""
+    """Send the request to the kept process or to a new one, and return its socket."""
     global _kept
     link, _kept = _kept, None
-    if link is None or link.fileno() < 0 or select.select([link], [], [], 0)[0]:  # it has ended meanwhile
+    if link is None or link.fileno() < 0 or select.select([link], [], [], 0)[0]:  # readable: it has ended
         return ForkServer.get().open(request, CALLS)
     link.sendall(json.dumps(request).encode() + b"\n")
     return link
 
 
 def _hear(link: socket.socket, seconds: float) -> str:
-    """All that the process says. It is killed unless that ends with a result."""
+    """Everything that the process writes. Kills the process unless it writes a result."""
     global _kept
     begun, said = time.monotonic(), b""
     try:
@@ -105,7 +105,7 @@ def _hear(link: socket.socket, seconds: float) -> str:
     finally:
         link.settimeout(TAKE_S)
         with suppress(OSError):
-            while b"\n" not in said and (more := link.recv(64)):  # its pid, which it says first
+            while b"\n" not in said and (more := link.recv(64)):  # the pid comes first
                 said += more
         link.settimeout(None)
         pid, _, rest = said.partition(b"\n")
@@ -119,12 +119,12 @@ def _hear(link: socket.socket, seconds: float) -> str:
 
 
 def _why(said: str, seconds: float) -> str:
-    """Why there is no result: what faulthandler said, in a sentence."""
+    """Why there is no result: a sentence made from faulthandler's output."""
     frames = re.findall(r'File "(.*)", line (\d+) in ', said)
     own = [(file, int(line)) for file, line in frames if kind_of(file) == "program"]
     place = f', at "{linecache.getline(*own[0]).strip()}"' if own else ""
     if said.startswith("Timeout"):
-        return f"it computes for more than {SECONDS} s in one call that nothing interrupts{place}."
+        return f"it computes for more than {SECONDS} s in one call that cannot be interrupted{place}."
     if fatal := re.match(r"Fatal Python error: (.*)", said):
         return f"it crashes Python ({fatal[1]}){place}."
     return f"it ended its process, or did not return within {seconds:.0f} s."
@@ -134,7 +134,7 @@ def _why(said: str, seconds: float) -> str:
 
 
 def answer(link: socket.socket) -> None:
-    """Call what the socket asks for, until it ends."""
+    """Serve the calls that come over the socket, until it closes."""
     descendants.die_with_parent()
     faulthandler.enable(link.fileno())
     with link.makefile("rb") as lines:
@@ -156,7 +156,7 @@ def answer(link: socket.socket) -> None:
 
 
 def _watch(fd: int, returned: threading.Event, seconds: float) -> None:
-    """Set the alarm anew as long as Python lets this thread run."""
+    """Restart faulthandler's timer as long as Python lets this thread run."""
     while not returned.is_set():
         faulthandler.dump_traceback_later(seconds, exit=True, file=fd)
         returned.wait(seconds / 10)

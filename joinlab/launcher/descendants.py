@@ -1,8 +1,8 @@
-"""Ends everything that a process has started, whatever group or session it is in.
+"""Ends all descendants of a process, in any group or session.
 
-`adopt` makes this process a subreaper (Linux): a descendant whose parent dies becomes our child, not init's. So every
-descendant stays below us in the tree of processes, and once we have no child left, nothing is left. Elsewhere only the
-process groups that we know of can be ended.
+`adopt` makes this process a subreaper (Linux): a descendant whose parent dies becomes our child instead of init's. So
+every descendant stays below us in the process tree, and once we have no child left, no descendant is left. On other
+systems only known process groups can be ended.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ PR_SET_CHILD_SUBREAPER = 36
 """From linux/prctl.h."""
 
 SEGMENTS = "segments"
-"""In the run's folder: names of the shared memory segments that ranks have made, one a line."""
+"""File in the run's folder: names of the shared memory segments that ranks have created, one per line."""
 
 GIVE_UP_S = 10.0
-"""A killed process that has not ended by then is stuck in the kernel, which waiting cannot change."""
+"""A killed process that is still there after this time is stuck in the kernel; waiting longer does not help."""
 
 
 def adopt() -> None:
-    """From now on, inherit every orphan below this process."""
+    """Become the parent of every orphan below this process."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def die_with_parent() -> None:
-    """Have this process killed when its parent ends."""
+    """Make the system kill this process when its parent ends."""
     if sys.platform == "linux":
         parent = os.getppid()
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it ended just before
+        if os.getppid() != parent:  # it ended before the call
             os._exit(1)
 
 
 def below(root: int, spared: Collection[int] = ()) -> list[int]:
-    """Every living process below `root`, without those `spared` and what is below them.
+    """Every living process below `root`, except those `spared` and their descendants.
 
-    All from one look at the table of processes, and through zombies: a process whose parent ends between two looks
-    would be seen below neither its old parent nor its new one.
+    It reads the process table once, and descends through zombies: a process whose parent ends between two reads would
+    appear below neither its old parent nor its new one.
     """
     children: dict[int, list[int]] = {}
     zombies: set[int] = set()
@@ -62,9 +62,9 @@ def below(root: int, spared: Collection[int] = ()) -> list[int]:
 
 
 def stop_all(spared: Collection[int] = ()) -> list[int]:
-    """Stop every process below this one; returns their pids. Stopped, none can start another while we kill them."""
+    """Stop every process below this one, so that none starts another while we kill them; returns their pids."""
     stopped: set[int] = set()
-    if not _has_children():  # a look at all processes takes 15 ms, and most runs leave nothing
+    if not _has_children():  # reading the process table takes 15 ms, and most runs leave nothing
         return []
     while fresh := [pid for pid in below(os.getpid(), spared) if pid not in stopped]:
         for pid in fresh:
@@ -74,19 +74,19 @@ def stop_all(spared: Collection[int] = ()) -> list[int]:
 
 
 def kill_all(spared: Collection[int] = ()) -> None:
-    """Kill every process below this one, and take leave of those that become our children on the way."""
+    """Kill every process below this one, and reap those that become our children meanwhile."""
     give_up = time.monotonic() + GIVE_UP_S
     while (living := stop_all(spared)) and time.monotonic() < give_up:
         for pid in living:
             send(pid, signal.SIGKILL)
         for pid in living:
-            with suppress(ChildProcessError):  # not our child yet: it will be, once its parent is gone
+            with suppress(ChildProcessError):  # it becomes our child once its parent is gone
                 os.waitpid(pid, os.WNOHANG)
         time.sleep(0.001)
 
 
 def _has_children() -> bool:
-    """False only if no process is below this one: orphans would be its children."""
+    """False only if no process is below this one, since orphans become its children."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:

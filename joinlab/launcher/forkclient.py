@@ -1,6 +1,6 @@
 """The launcher's end of the fork server: starts it on first use, begins runs on it, and ends it.
 
-forkserver.py and keeper.py say what passes over the sockets.
+forkserver.py and keeper.py describe the messages on the sockets.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from joinlab.errors import LaunchError, ProgramError
 from joinlab.interrupts import LOOK_S, take_interrupt
 
 ROOT = Path(__file__).parents[2]
-"""The folder that has the package: what the server must find first, whatever folder it is started in."""
+"""The folder of the package: first on the server's path, in whatever folder the server starts."""
 
 START_S = 120.0
-"""A server that has not imported torch by then will not."""
+"""Longest time for the server to import torch."""
 TAKE_S = 10.0
-"""A server that does not take a request within that time has been stopped by someone."""
+"""A server that does not accept a request within this time has been stopped from outside."""
 LEAVE_S = 15.0
-"""A server that was told to end and has not by then is killed; it gives its keepers 10 s."""
+"""A server that ends later than this after close() is killed; it gives its keepers 10 s."""
 
 RUN, CALLS = b"r", b"c"
-"""What is forked for a request: the keeper of a run, or a process for calls."""
+"""The kind of process forked for a request: the keeper of a run, or a process that serves calls."""
 
 
 class ForkServer:
-    """The launcher's end of the fork server: one per process, started on first use, gone with it."""
+    """The launcher's end of the fork server: one per process, started on first use, ended with the process."""
 
     _shared: ForkServer | None = None
     _starting = threading.Lock()
@@ -64,7 +64,7 @@ class ForkServer:
                     stdin=subprocess.DEVNULL,
                     stdout=self._errors,
                     stderr=self._errors,
-                    env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # no thread may run where ranks are forked
+                    env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # a process that forks must have no other thread
                     start_new_session=True,
                 )
         except BaseException as error:
@@ -74,7 +74,7 @@ class ForkServer:
                 size = sum(len(name) + len(value) + 2 for name, value in os.environ.items())
                 raise LaunchError(
                     f"the process that ranks are forked from could not be started: {error.strerror}. The environment "
-                    f"has {size:,} bytes; a system takes about 2,000,000, and 130,000 in one variable."
+                    f"has {size:,} bytes; systems allow about 2,000,000, and 130,000 in one variable."
                 ) from error
             raise
         try:
@@ -113,15 +113,15 @@ class ForkServer:
         if "torch" not in hello:
             self._errors.seek(0)
             detail = hello.get("error") or self._errors.read().decode(errors="replace")
-            said = detail.strip().splitlines() or ["it ended without a word"]
+            said = detail.strip().splitlines() or ["it ended without a message"]
             raise LaunchError(
-                f"the process that ranks are forked from did not start: {said[-1][-500:]}. It imports torch: see "
+                f"the process that ranks are forked from did not start: {said[-1][-500:]}. It imports torch: check "
                 f'whether {sys.executable} -c "import torch" works here.'
             )
         return dict(hello)
 
     def open(self, request: dict[str, Any], kind: bytes = RUN) -> socket.socket:
-        """Begin a run, or a process of another kind; its socket tells how its ranks end, and closing it ends them."""
+        """Begin a run, or a process for calls, and return its socket; closing the socket ends the processes."""
         here, there = socket.socketpair()
         try:
             with there:
@@ -140,7 +140,7 @@ class ForkServer:
         return here
 
     def close(self, kill: bool = False) -> None:
-        """End the server, and with it every run. Keepers of a killed one end by themselves."""
+        """End the server and all runs. `kill` it at once: its keepers then end by themselves."""
         if type(self)._shared is self:
             type(self)._shared = None
         self.control.close()
@@ -162,7 +162,7 @@ _LINKS: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
 def _forget_in_child() -> None:
-    """A child of the launcher's process has no part in its runs; holding their sockets would keep them alive."""
+    """Close the sockets of all runs in a forked child of the launcher: an open copy would keep the runs alive."""
     for server in list(_SERVERS):
         server.close()
     for link in list(_LINKS):
@@ -175,10 +175,10 @@ if hasattr(os, "register_at_fork"):
 
 
 def _above_streams(link: socket.socket) -> socket.socket:
-    """The same socket under a number above 2. Where a caller has closed its streams, it may have got one of theirs."""
+    """The same socket with a descriptor above 2: if a standard stream is closed, the socket may have got its number."""
     if link.fileno() > 2:
         return link
-    import fcntl  # Windows has none, and gets a sentence
+    import fcntl  # here, since Windows lacks it and gets an error message instead
 
     with link:
         return socket.socket(fileno=fcntl.fcntl(link.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
@@ -192,20 +192,19 @@ def _temporary_file() -> IO[bytes]:
 
 
 def no_temporary_folder(error: OSError) -> str:
-    """What to say where no file can be made in the temporary folder."""
+    """The message if the temporary folder cannot be used."""
     return (
         f"launch keeps a run's files in a temporary folder, and none can be used: {error.strerror or error}. Set "
-        "TMPDIR to a folder that can be written."
+        "TMPDIR to a writable folder."
     )
 
 
 def pickled(sent: object, name: str) -> bytes:
-    """What is sent to another process, for it to load. `name`: of the program, if it cannot be sent."""
+    """`sent` as bytes for another process. Raises ProgramError, which names the program `name`."""
     try:
         return bytes(cloudpickle.dumps(sent))
     except Exception as error:
         raise ProgramError(
-            f"{name} cannot be sent to another process ({type(error).__name__}: {error}). Something "
-            "that it refers to is tied to this process, such as an open file, a lock or a process group: make it "
-            "inside the program."
+            f"{name} cannot be sent to another process ({type(error).__name__}: {error}). It refers to something "
+            "tied to this process, such as an open file, a lock or a process group: create that inside the program."
         ) from error

@@ -2,16 +2,17 @@
 
     launcher ── control socket ── fork server            imports torch once, forks one keeper per run
         ├────── run's socket ───────── keeper            forks the ranks, reports and ends them (keeper.py)
-        │                                 ├── rank 0 ── whatever it starts
+        │                                 ├── rank 0 ── its own children
         │                                 └── rank 1
         └────── calls' socket ──────── callee            calls functions, can be killed (apart.py)
 
-The launcher starts the server on first use and keeps it. The server does nothing but fork and reap: no torch operation,
-no CUDA, no thread before a fork. It hands each run's socket, which it receives on the control socket, to a new keeper.
+The launcher starts the server on first use and keeps it. The server only forks and reaps: it runs no torch operation,
+no CUDA and no second thread before a fork. It receives each run's socket on the control socket and passes it to a new
+keeper.
 
-Server and keepers are subreapers (descendants.py), so that one SIGKILL cannot leave a process behind: a keeper whose
-server is gone ends its run, and the server ends what a killed keeper leaves to it. The server ends when the control
-socket does, or when its launcher's process is gone: some other process may still hold the socket.
+Server and keepers are subreapers (descendants.py), so one SIGKILL cannot leave a process behind: a keeper whose server
+is gone ends its run, and the server ends the orphans of a killed keeper. The server ends when the control socket
+closes, or when its launcher's process is gone, since another process may still hold the socket.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ from joinlab.launcher.forkclient import RUN
 from joinlab.launcher.keeper import Keeper
 
 LOOK_S = 0.5
-"""How often a process looks whether its parent still lives, beside what its sockets tell."""
+"""How often the server checks whether its launcher still lives."""
 
 LEAVE_S = 10.0
-"""Time for the keepers to end their runs when the server ends; what is left then is killed."""
+"""Time for the keepers to end their runs when the server ends; then it kills what is left."""
 
 
 def main(control_fd: int, launcher: int) -> None:
-    """Serve until the control socket ends. `control_fd` is inherited from the process `launcher`."""
+    """Serve until the control socket closes. `control_fd` is inherited from the process `launcher`."""
     control = socket.socket(fileno=control_fd)
     try:
         hello = _warm_up()
@@ -53,8 +54,8 @@ def main(control_fd: int, launcher: int) -> None:
 
 
 def _warm_up() -> dict[str, Any]:
-    """Import whatever a rank will need, so that no rank has to; say what this machine has."""
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # to count GPUs without touching CUDA before a fork
+    """Import the modules that ranks need, and return the machine's GPUs and backends."""
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # counts GPUs without initializing CUDA before a fork
     import torch
     import torch._dynamo  # DDP's constructor imports it: 800 modules
     import torch.distributed.algorithms.join
@@ -72,7 +73,7 @@ def _warm_up() -> dict[str, Any]:
         "gloo": torch.distributed.is_gloo_available(),
     }
     gc.collect()
-    gc.freeze()  # a garbage collection in a rank must not copy the pages that it shares with the server
+    gc.freeze()  # so that a garbage collection in a rank does not copy the pages shared with the server
     return hello
 
 
@@ -94,7 +95,7 @@ class Server:
         self.selector.register(self.child_pipe, selectors.EVENT_READ)
 
     def serve(self) -> None:
-        """Run until the launcher is gone, then leave nothing behind."""
+        """Serve until the launcher is gone, then end all processes."""
         try:
             while os.getppid() == self.launcher:
                 for key, _ in self.selector.select(LOOK_S):
@@ -150,7 +151,7 @@ class Server:
             while (found := os.waitpid(-1, os.WNOHANG))[0]:
                 if found[0] in self.keepers:
                     self.keepers.discard(found[0])
-                    descendants.kill_all(spared=self.keepers)  # what it left if it was killed itself
+                    descendants.kill_all(spared=self.keepers)  # its orphans, if it was killed
 
     def _leave(self) -> None:
         for pid in self.keepers:

@@ -1,14 +1,14 @@
-"""The keeper of one run: forks its ranks, reports how they end, and ends whatever they have started.
+"""The keeper of one run: forks its ranks, reports how they end, and ends their descendants.
 
-It talks to the launcher over the run's socket, in lines. The launcher sends a request (JSON), later perhaps `kill`; the
-end of the socket means that the launcher has given the run up, or is gone. The keeper answers
+It exchanges lines with the launcher over the run's socket. The launcher sends a request (JSON) and perhaps `kill`; it
+closes the socket to give up the run. The keeper answers
 
     {"pids": {rank: pid}}                  the ranks are started
-    {"trouble": text, "rank": r}           rank r could not be set up, or cannot record any more
+    {"trouble": text, "rank": r}           rank r could not be set up, or can no longer record
     {"error": text}                        a rank could not be started
     {"rank": r, "status": s}               a rank's process has ended (status as of os.waitpid)
 
-The last of these is sent when everything that the ranks have started is gone, too.
+It sends the last status only after all descendants of the ranks have ended.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 from joinlab.launcher import descendants
 
 LOOK_S = 0.2
-"""How often the keeper looks whether the fork server still lives."""
+"""How often the keeper checks whether the fork server still lives."""
 
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -56,7 +56,7 @@ class Keeper:
             self.selector.register(source, selectors.EVENT_READ)
 
     def keep(self) -> None:
-        """Follow the run until the launcher is done with it, then leave nothing of it behind."""
+        """Follow the run until the launcher closes it, then end its processes and remove its folder."""
         try:
             while not self.over and os.getppid() == self.server:
                 for key, _ in self.selector.select(LOOK_S):
@@ -69,14 +69,14 @@ class Keeper:
                 self._reap()
         finally:
             self._end_everything()
-            if self.folder:  # the launcher removes it itself unless it is gone
+            if self.folder:  # if the launcher is gone, it cannot remove it
                 shutil.rmtree(self.folder, ignore_errors=True)
 
     def kill(self) -> None:
-        """End every rank, and whatever it started.
+        """Kill every rank's process group.
 
-        All are stopped before the first is killed. Otherwise those that still live would see a connection close, and
-        record an error that only the end of the run has caused.
+        All are stopped before the first is killed: a living rank would see a killed peer's connection close, and would
+        record an error that only this kill has caused.
         """
         for sign in (signal.SIGSTOP, signal.SIGKILL):
             for pid in self.ranks:
@@ -141,7 +141,7 @@ class Keeper:
 
     def _reap(self) -> None:
         for pid in list(self.ranks):
-            # Look, end what the rank itself started, then reap: until it is reaped, its number cannot be another's.
+            # End the rank's process group before reaping the rank: until then no other process can get its pid.
             if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
                 continue
             self._forward_trouble()  # written before it ended
@@ -151,16 +151,10 @@ class Keeper:
             if not self.ranks:
                 self._end_everything()
             self._tell({"rank": rank, "status": status})
-        if not self.ranks:
-            return
-        with suppress(ChildProcessError):  # orphans of the ranks that have ended
-            for pid in self._orphans():
-                os.waitpid(pid, os.WNOHANG)
-
-    def _orphans(self) -> list[int]:
-        """Children of this process that are no ranks: their zombies need to be reaped while the run goes on."""
-        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG)
-        return [found.si_pid] if found is not None and found.si_pid not in self.ranks else []
+        with suppress(ChildProcessError):  # reap an orphan of a rank that has ended
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+            if self.ranks and found is not None and found.si_pid not in self.ranks:
+                os.waitpid(found.si_pid, os.WNOHANG)
 
     def _end_everything(self) -> None:
         for pid in descendants.stop_all():
@@ -178,7 +172,7 @@ class Keeper:
 
 
 def _segments_of(pid: int) -> set[str]:
-    """Names of the shared memory that a process has mapped under a name of its own making (torch's have its pid)."""
+    """Names of the shared memory segments of torch that a process has mapped; they contain its pid."""
     with suppress(OSError):
         return set(re.findall(rf"{SHARED_MEMORY}/(torch_{pid}_\S+)", Path(f"/proc/{pid}/maps").read_text()))
     return set()

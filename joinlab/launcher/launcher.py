@@ -1,8 +1,8 @@
-"""`launch`: run a program as real processes, one a rank, and record it as a Timeline.
+"""`launch`: run a program as real processes, one per rank, and record it as a Timeline.
 
-Here the request is checked, the backend chosen and the run begun. The ranks are forked from a warm server
-(forkclient.py is the launcher's end of it, forkserver.py and keeper.py the other, rank.py what a rank does); monitor.py
-follows them to their ends.
+This module checks the arguments, chooses the backend and begins the run. The ranks are forked from a warm server:
+forkclient.py is the launcher's end of it, forkserver.py and keeper.py are the other end, and rank.py is the code of a
+rank. monitor.py follows the ranks until they end.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -59,25 +58,24 @@ def launch(
     """Run `program(rank, inputs)` in one process per rank and return what happened.
 
     inputs       one count per rank, 1 to 16 ranks: (5, 6) gives rank 0 five inputs and rank 1 six; 0 is allowed
-    backend      "gloo" (CPU) or "nccl" (GPUs); None takes NCCL where the GPUs are there and gloo elsewhere, and
+    backend      "gloo" (CPU) or "nccl" (GPUs); None takes NCCL if there are enough GPUs, else gloo;
                  `timeline.meta["backend"]` says which
     seed         seeds torch, numpy and random on every rank: one int for all, one per rank, or None for random ones
-    timeout      seconds after which a run that still goes on is ended; its living ranks are "killed"
+    timeout      seconds after which the run is ended; its living ranks are "killed"
     no_progress  seconds without any event after which living ranks are "hung (suspected)", unless one of them computes;
                  a hang that the matching rule proves ends the run at once
     on_output    called with (rank, line) for each line that a rank prints, while it runs; "echo" prints them, None
-                 is silent. `timeline.output` has everything, the middle of more than 4 MB per rank excepted
+                 is silent. `timeline.output` keeps the first and the last 2 MB per rank
     progress     show a progress bar if the run takes long; or a function, called now and then with the number of inputs
-                 that all ranks together have been through
-    stop         a function that is asked all the time, such as the `is_set` of a threading.Event. Once it says True
-                 the run is over: its living ranks are "killed", "stopped on request"
+                 that all ranks together have processed
+    stop         a function that is polled, such as the `is_set` of a threading.Event. Once it returns True the run
+                 is over: its living ranks are "killed", "stopped on request"
+    ways         record which of the program's lines each rank runs, so that the story shows the test where ranks part,
+                 with its values; before Python 3.12, training a tiny model then takes up to two thirds longer
 
-    ways         follow which of the program's lines each rank runs, so that the test where they part is told with its
-                 values; before Python 3.12 a training of a tiny model then takes up to two thirds longer
-
-    How a rank ends is data: look at `timeline.ends` or `joinlab.diagnose(timeline)`. Raises ProgramError for what
-    is no program or no inputs, LaunchError where the machine cannot run it, and LaunchInterrupted, which carries the
-    Timeline so far, when the cell is interrupted. No process, port or file is left behind in any case.
+    How a rank ends is data: see `timeline.ends` or `joinlab.diagnose(timeline)`. Raises ProgramError for an invalid
+    program or argument, LaunchError if the machine cannot run it, and LaunchInterrupted, which carries the Timeline
+    so far, if the cell is interrupted. In no case does it leave a process, port or file behind.
 
         timeline = joinlab.launch(joinlab.cases.case_4, inputs=(5, 6))
     """
@@ -110,16 +108,18 @@ def launch(
     try:
         sent = pickled(program, program_name(program))
         meta["source"] = source_of(program)
-        how = Watching(
-            interruptible(listener) if listener else None,
-            interruptible(progress) if callable(progress) else progress,
-            interruptible(stop) if stop else None,
-            timeout,
-            no_progress,
-            ways,
-        )
-        with HeldInterrupts():  # taken where the run can be ended: one anywhere else would leave files or processes
-            timeline = _run(sent, meta, backend and backend.lower(), how)
+        with HeldInterrupts():  # raised only where the run can be ended; elsewhere files or processes would be left
+            timeline = _run(
+                sent,
+                meta,
+                backend and backend.lower(),
+                interruptible(listener) if listener else None,
+                interruptible(progress) if callable(progress) else progress,
+                interruptible(stop) if stop else None,
+                timeout,
+                no_progress,
+                ways,
+            )
         return timeline
     except LaunchInterrupted:
         raise
@@ -128,19 +128,17 @@ def launch(
         raise LaunchInterrupted(INTERRUPTED, timeline or timeline_from_rows([], ends, meta)) from None
 
 
-@dataclass(frozen=True, slots=True)
-class Watching:
-    """How a run is to be watched: arguments of `launch`."""
-
-    listener: Listener | None
-    progress: bool | Callable[[int], None]
-    stop: Callable[[], bool] | None
-    timeout: float
-    no_progress: float
-    ways: bool
-
-
-def _run(sent: bytes, meta: Meta, backend: str | None, how: Watching) -> Timeline:
+def _run(
+    sent: bytes,
+    meta: Meta,
+    backend: str | None,
+    listener: Listener | None,
+    progress: bool | Callable[[int], None],
+    stop: Callable[[], bool] | None,
+    timeout: float,
+    no_progress: float,
+    ways: bool,
+) -> Timeline:
     cwd = current_folder()
     server = ForkServer.get()
     counts = meta["inputs"]
@@ -159,7 +157,7 @@ def _run(sent: bytes, meta: Meta, backend: str | None, how: Watching) -> Timelin
         try:
             str(folder).encode()
         except UnicodeEncodeError as error:
-            why = "its name is no UTF-8, which torch needs to open a file"
+            why = "its name is not UTF-8, which torch needs to open a file"
             raise LaunchError(no_temporary_folder(OSError(why))) from error
         request = {
             "folder": str(folder),
@@ -172,17 +170,17 @@ def _run(sent: bytes, meta: Meta, backend: str | None, how: Watching) -> Timelin
             "settings": settings,
             "environ": dict(os.environ),
             "port": _free_port(),
-            "path": [str(entry) for entry in sys.path],  # a Path among them is of no use to Python, but common
+            "path": [str(entry) for entry in sys.path],  # some programs add a Path, which Python ignores
             "cwd": cwd,
             "cells": texts_of_cells(sent),
-            "ways": how.ways,
+            "ways": ways,
         }
         try:
             (folder / PROGRAM).write_bytes(sent)
         except OSError as error:
             raise LaunchError(no_temporary_folder(error)) from error
-        watch = Watch(server, folder, tuple(counts), meta, how.listener, how.progress, how.stop)
-        return watch.follow(request, how.timeout, how.no_progress)
+        watch = Watch(server, folder, tuple(counts), meta, listener, progress, stop)
+        return watch.follow(request, timeout, no_progress)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(held)
@@ -190,7 +188,7 @@ def _run(sent: bytes, meta: Meta, backend: str | None, how: Watching) -> Timelin
 
 def _hold(folder: Path) -> int:
     """A descriptor that locks the folder while this process lives. OSError if another process holds it."""
-    import fcntl  # no Windows has it, and none comes here
+    import fcntl  # missing on Windows, where ForkServer has refused already
 
     held = os.open(folder, os.O_RDONLY)
     try:
@@ -202,21 +200,21 @@ def _hold(folder: Path) -> int:
 
 
 def _sweep() -> None:
-    """Remove the folders of runs whose launcher is gone without having done so.
+    """Remove the folders of runs whose launcher ended without removing them.
 
-    Two containers may share the folders and not see each other's processes: there the lock tells who lives.
+    Two containers may share the folders without seeing each other's processes; the lock shows that a launcher lives.
     """
     for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER}*-*"):
         pid = folder.name.removeprefix(FOLDER).partition("-")[0]
         if pid.isdigit() and not psutil.pid_exists(int(pid)):
             with suppress(OSError):
                 held = _hold(folder)
-                shutil.rmtree(folder, ignore_errors=True)  # not ours to remove if it is another user's
+                shutil.rmtree(folder, ignore_errors=True)  # another user's folder cannot be removed
                 os.close(held)
 
 
 def loopback() -> str:
-    """The address at which ranks on gloo find each other: that of the machine's own interface."""
+    """The address of the loopback interface, over which ranks on gloo connect."""
     error: OSError | None = None
     for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
         try:
@@ -226,13 +224,13 @@ def loopback() -> str:
         except OSError as found:
             error = error or found
     raise LaunchError(
-        f"ranks on gloo talk over the loopback interface, and no port of it can be had: {error}. Bring it up (ip link "
-        "set lo up), or end processes that hold its ports."
+        f"ranks on gloo connect over the loopback interface, and none of its ports can be bound: {error}. Bring it up "
+        "(ip link set lo up), or end processes that hold its ports."
     )
 
 
 def _free_port() -> str:
-    """A port that no one uses now: what a rank is given as MASTER_PORT. Its default group does not need it."""
+    """A free port, for the ranks' MASTER_PORT. The default group does not use it."""
     with socket.socket() as probe, suppress(OSError):
         probe.bind(("127.0.0.1", 0))
         return str(probe.getsockname()[1])
@@ -242,8 +240,8 @@ def _free_port() -> str:
 def choose_backend(machine: dict[str, Any], backend: str | None, ranks: int) -> tuple[str, dict[str, str]]:
     """The backend to use, and the environment variables that its ranks need.
 
-    `machine` is what the fork server said of itself: {"gpus", "nccl", "gloo"}. NCCL takes one GPU a rank, or one GPU
-    that two ranks share. Raises LaunchError where the machine cannot do what was asked.
+    `machine` is the fork server's report: {"gpus", "nccl", "gloo"}. NCCL takes one GPU per rank, or one GPU shared by
+    two ranks. Raises LaunchError if the machine cannot run the request.
     """
     gpus = int(machine["gpus"])
     enough = gpus >= max(ranks, 2) or (gpus == 1 and ranks <= 2) or (gpus >= 1 and ranks == 1)
@@ -257,15 +255,15 @@ def choose_backend(machine: dict[str, Any], backend: str | None, ranks: int) -> 
         )
     if not enough:
         raise LaunchError(
-            f'backend="nccl" was asked to run {ranks} ranks on {gpus} GPU{"s" * (gpus > 1)}. It takes one GPU a rank, '
-            'or two ranks on a single GPU. Ask for fewer ranks, or use backend="gloo".'
+            f'backend="nccl" was asked to run {ranks} ranks on {gpus} GPU{"s" * (gpus > 1)}. It takes one GPU per '
+            'rank, or two ranks on a single GPU. Ask for fewer ranks, or use backend="gloo".'
         )
     return "nccl", _sharing(machine["nccl"]) if gpus < ranks else {}
 
 
 def _sharing(nccl: str) -> dict[str, str]:
-    """What makes NCCL accept two ranks on one GPU, which it refuses by itself."""
+    """Environment variables with which NCCL accepts two ranks on one GPU."""
     if tuple(int(part) for part in nccl.split(".")[:3]) >= (2, 30, 3):
         return {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
-    # Each rank claims to be another host (rank.py adds its number), so that they talk over loopback sockets.
+    # Each rank claims to be another host (rank.py adds its number), so they connect over loopback sockets.
     return {"JOINLAB_NCCL_HOSTS": "1", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}

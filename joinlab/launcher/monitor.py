@@ -1,12 +1,12 @@
-"""Watch: follows the ranks of one run to their ends, and makes the Timeline of what they recorded.
+"""Watch: follows the ranks of one run until they end, and makes the Timeline of their records.
 
-While the ranks run, this process only looks: at what they write (run_files.py), and, once nothing has been written for
-a moment, at what every living rank waits for. If the matching rule shows that none of those calls can complete, that is
-a proven hang, and the run is over (proof.py). Where the rule cannot tell, the run ends after `no_progress`
-seconds without an event, and the Timeline says "suspected".
+While the ranks run, this process only reads: the ranks' files (run_files.py), and, after a moment without an event, the
+calls that every living rank waits for. If the matching rule shows that none of those calls can complete, the hang is
+proven and the run is over (proof.py). If the rule cannot tell, the run ends after `no_progress` seconds without an
+event, and the Timeline says "suspected".
 
-Reading the ranks' logs one after the other still gives a sound proof: a rank writes a call down before it issues it, so
-a wait that no written event satisfies cannot have been satisfied by an unwritten one.
+The proof is sound although the logs are read one after the other: a rank writes a call down before it issues it, so a
+wait that no written event satisfies cannot have been satisfied by an unwritten one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from joinlab.backend.calls import setting_of
 from joinlab.errors import LaunchError, LaunchInterrupted, ProgramError
 from joinlab.interrupts import take_interrupt
 from joinlab.launcher.forkclient import ForkServer
-from joinlab.launcher.rank_ends import ended
 from joinlab.launcher.run_files import RunFiles
 from joinlab.launcher.terminal import Bar, Listener, Told
 from joinlab.program.replicas import Mark, differing_replicas
@@ -40,23 +39,20 @@ from joinlab.timeline import Ending, EndKind, Meta, Timeline, timeline_from_rows
 
 POLL_S = 0.005
 STILL_S = 0.03
-"""No event for this long: time to ask whether the ranks can still go on."""
+"""After this long without an event, check whether the ranks can still go on."""
 BUSY = 0.05
-"""A rank that does not wait, and has used this share of a CPU while nothing was recorded, is at work."""
+"""A rank that waits for no call and uses at least this share of a CPU is computing."""
 LIMIT_NS = 5_000_000_000
-"""A call whose group's timeout has passed for this long is not ended by it."""
+"""A timeout that has not ended its call this long after it passed never will."""
 BEGIN_S = 30.0
-"""Ranks that are not started by then never will be: someone has stopped the fork server."""
+"""Ranks that have not started after this long never will: the fork server was stopped from outside."""
 ANSWER_S = 10.0
 """Time for the run's keeper to end all processes."""
 
 
 @dataclass
 class Watch:
-    """One run, from its first process to its Timeline. `meta` is what the Timeline will say of it.
-
-    The other arguments are those of `joinlab.launch`.
-    """
+    """One run, from its first process to its Timeline, which gets `meta`. Other arguments as for `joinlab.launch`."""
 
     server: ForkServer
     folder: Path
@@ -73,12 +69,12 @@ class Watch:
         self.pids: dict[int, int] = {}  # by rank, once they are started
         self.statuses: dict[int, int] = {}  # by rank, once its process has ended
         self.verdict: dict[int, Ending] = {}
-        self.cut_short = ""  # why we ended the run, if we did
-        self.late: set[int] = set()  # ranks whose program was over by then, but not their process
+        self.cut_short = ""  # why joinlab ended the run, if it did
+        self.late: set[int] = set()  # ranks whose program, but not their process, had ended by then
         self.incoming = b""
 
     def follow(self, request: dict[str, Any], timeout: float, no_progress: float) -> Timeline:
-        """Begin the run, watch until every rank has ended, by itself or by a verdict, and return the Timeline."""
+        """Begin the run, watch until every rank has ended or was ended, and return the Timeline."""
         link = self.server.open(request)
         bar = self._bar()
         try:
@@ -89,17 +85,17 @@ class Watch:
             with suppress(OSError):
                 self._end(link)
             raise LaunchInterrupted(INTERRUPTED, self._timeline()) from None
-        except ConnectionError as error:  # it died with something unread, or before it was told to end the run
+        except ConnectionError as error:  # the keeper died with data unread, or before it read "kill"
             raise LaunchError(DIED) from error
         finally:
-            link.close()  # whatever happened: the keeper now ends what still lives
+            link.close()  # the keeper now ends whatever still lives
             if bar is not None:
                 bar.close()
             self.files.close()
 
     def _watch(self, link: socket.socket, bar: Bar | None, timeout: float, no_progress: float) -> None:
         began = moved = time.monotonic()
-        asked, used = 0.0, -1.0  # when we last asked for a proof; CPU time used by then (-1: not asked since)
+        asked, used = 0.0, -1.0  # time of the last attempt at a proof; CPU time used by then (-1: none since an event)
         while len(self.statuses) < len(self.counts):
             take_interrupt()
             heard = self._hear(link, POLL_S)
@@ -138,7 +134,7 @@ class Watch:
     # ---------------------------------------------------------------- the keeper
 
     def _hear(self, link: socket.socket, patience: float) -> bool:
-        """Take what the run's keeper says within `patience` seconds; True if it said something."""
+        """Read the keeper's messages, waiting up to `patience` seconds; True if there were any."""
         if not select.select([link], [], [], patience)[0]:
             return False
         data = link.recv(1 << 16)
@@ -147,7 +143,9 @@ class Watch:
         *lines, self.incoming = (self.incoming + data).split(b"\n")
         for message in map(json.loads, lines):
             if "error" in message:
-                raise LaunchError(f"{message['error']}. This machine may not bear {len(self.counts)} ranks; try fewer.")
+                raise LaunchError(
+                    f"{message['error']}. {len(self.counts)} ranks may be too many for this machine; try fewer."
+                )
             if "trouble" in message:
                 raise LaunchError(f"rank {message['rank']} {message['trouble']}")
             if "pids" in message:
@@ -157,7 +155,7 @@ class Watch:
         return True
 
     def _end(self, link: socket.socket) -> None:
-        """Have all that still lives killed, and wait until it is gone, for a bounded time."""
+        """Make the keeper kill all living processes, and wait up to ANSWER_S until they are gone."""
         link.sendall(b"kill\n")
         give_up = time.monotonic() + ANSWER_S
         while (left := give_up - time.monotonic()) > 0:
@@ -177,7 +175,7 @@ class Watch:
         return {log.rank for log in self.logs if log.returned or log.raised or log.rank in self.statuses}
 
     def _working(self) -> float:
-        """CPU seconds used so far by ranks that do not wait for a call, and by what they have started."""
+        """CPU seconds used so far by ranks that do not wait for a call, and by their descendants."""
         self.files.take_in(set(self.verdict))
         seconds = 0.0
         for rank, pid in self.pids.items():
@@ -190,12 +188,12 @@ class Watch:
         return seconds
 
     def _limited(self, elapsed: float, timeout: float) -> bool:
-        """Whether a rank waits for a call that its group's own timeout, on gloo, will end within this run.
+        """Whether a rank on gloo waits for a call that its group's own timeout will end within this run.
 
-        The timeout counts from when gloo begins with the call: when it was issued, or a call before it has ended.
+        gloo counts the timeout from when it begins the call: at issue, or once an earlier call has ended.
         """
         self.files.take_in(set(self.verdict))
-        end_ns = now() - self.origin_ns + (timeout - elapsed) * 1e9  # which may be infinite
+        end_ns = now() - self.origin_ns + (timeout - elapsed) * 1e9  # may be infinite
         at = now() - self.origin_ns
         for log in self.logs:
             for ids in log.waits.values() if log.rank not in self._gone() else ():
@@ -208,7 +206,7 @@ class Watch:
         return False
 
     def _prove(self) -> None:
-        """Judge the ranks hung if every living one waits for what, by the matching rule, cannot come."""
+        """Judge the ranks hung if the matching rule shows that no living rank's wait can end."""
         self.files.take_in(set(self.verdict))
         gone = self._gone()
         waits: list[Wait] = []
@@ -225,12 +223,12 @@ class Watch:
             self._judge(EndKind.HUNG, "the matching rule proves a hang", proven=True)
 
     def _judge(self, kind: EndKind, why: str, *, proven: bool | None = None) -> None:
-        """Say how every rank ends whose program still runs, and that the run is over."""
+        """Give an ending to every rank whose program still runs, and mark the run as over."""
         self.files.take_in(set(self.verdict))
         self.meta["verdict_ns"] = now() - self.origin_ns
         self.cut_short = why
         gone = self._gone()
-        # A proof comes 30 ms after the last event, and a process on a busy machine takes longer to end than that.
+        # A proof comes 30 ms after the last event; on a busy machine a process takes longer than that to end.
         self.late = set() if proven else gone - set(self.statuses)
         for log in self.logs:
             if log.rank not in gone:
@@ -267,28 +265,28 @@ class Watch:
         timeline = timeline_from_rows(
             calls=calls,
             spans=[span for log in self.logs for span in log.spans.values()],
-            ends=[self.verdict.get(log.rank) or self._ended(log.rank) for log in self.logs],
+            ends=[
+                self.verdict.get(rank)
+                or self.files.ending(rank, self.statuses.get(rank, 0), self.cut_short if rank in self.late else "")
+                for rank in range(len(self.logs))
+            ],
             meta=meta,
             returns=[self.files.returned(log.rank) for log in self.logs],
             output=[output.text() for output in self.files.output],
         )
         return keep_ways(timeline, {log.rank: log.way for log in self.logs})
 
-    def _ended(self, rank: int) -> Ending:
-        cut_short = self.cut_short if rank in self.late else ""
-        return ended(self.logs[rank], self.statuses.get(rank, 0), self.files.output[rank], cut_short)
-
     def _check_beginnings(self) -> None:
-        """Raise if a rank never came to run its program: that is no ending of the program."""
+        """Raise if a rank never ran its program, since that is not an ending of the program."""
         for log in self.logs:
             if log.refused is not None:
                 raise ProgramError(
-                    f"{self.meta['program']} could not be opened in its process: {log.refused}. What it refers to has "
-                    "to be importable there, or defined beside it."
+                    f"{self.meta['program']} could not be loaded in its process: {log.refused}. Make whatever it uses "
+                    "importable there, or define it beside the program."
                 )
         apart = [log for log in self.logs if log.raised is not None and not log.raised.get("connected", True)]
         killed = any(os.WIFSIGNALED(status) for rank, status in self.statuses.items() if rank not in self.verdict)
-        if apart and not killed and self.cut_short != BY_USER:  # else that is why they could not connect
+        if apart and not killed and self.cut_short != BY_USER:  # a killed peer explains a failed connection
             raise LaunchError(
                 f"rank {apart[0].rank} could not connect to its peers: {apart[0].raised['x']}".partition("\n")[0]  # type: ignore[index]
             )

@@ -1,7 +1,7 @@
-"""One rank of a launched run: what the forked process does, from the fork to its end.
+"""One rank of a launched run, from the fork to its end.
 
-It ends as the forum script's process would: when the program returns, the process exits, without a farewell to its
-peers. Whatever it printed and recorded is in files by then.
+It ends like a process of the forum script: when the program returns, the process exits without notifying its peers.
+Its output and its record are in files by then.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from joinlab.recorder.ways import RecordedWay
 
 STORE = "rendezvous"
 CONNECT_S = 20.0
-"""A peer that has not connected after this long has died; the program's first collective will tell."""
+"""A peer that has not connected after this long has died; the program's first collective will fail."""
 
 
 def run_rank(request: Mapping[str, Any], rank: int, trouble: int) -> NoReturn:
-    """Be rank `rank` of the run that `request` describes, then exit. Called in a freshly forked process.
+    """Run as rank `rank` of the run that `request` describes, then exit. Called in a freshly forked process.
 
-    `trouble` is a pipe on which the rank says why it cannot be set up: files may be what does not work.
+    The rank reports errors of its setup and of its record on the pipe `trouble`, since files may be unusable.
     """
     code = 1
 
@@ -82,8 +82,8 @@ def run_rank(request: Mapping[str, Any], rank: int, trouble: int) -> NoReturn:
 
 
 def _own_process(folder: Path, rank: int, request: Mapping[str, Any]) -> None:
-    """A session, output file, environment and working directory of its own; dies with its keeper."""
-    os.setsid()  # so that what the program starts can be ended with it
+    """Give the process its own session, output file, environment and working directory; it dies with its keeper."""
+    os.setsid()  # a process group of its own, which the keeper can end
     descendants.die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -109,10 +109,10 @@ def _own_process(folder: Path, rank: int, request: Mapping[str, Any]) -> None:
 
 
 def _note_shared_memory(path: Path) -> None:
-    """Write down the name of each segment that Python makes here: a killed program cannot unlink it, the keeper can."""
+    """Log the name of each segment that Python creates here: if the program is killed, the keeper unlinks it."""
     try:
         import _posixshmem  # type: ignore[import-not-found]
-    except ImportError:  # a system without
+    except ImportError:  # this system has none
         return
     shm_open = _posixshmem.shm_open
 
@@ -143,7 +143,7 @@ def _run(recorder: Recorder, replicas: Replicas, program: Any, rank: int, reques
         connected = True
         run = partial(call_program, program, rank, Inputs(request["inputs"][rank], recorder.mark_input))
         value = RecordedWay(recorder.log, lambda: recorder.issued).follow(run) if request["ways"] else run()
-        threading._shutdown()  # type: ignore[attr-defined]  # as at the end of any script: wait for its threads
+        threading._shutdown()  # type: ignore[attr-defined]  # wait for its threads, as any script does at its end
     except BaseException as error:
         if isinstance(error, SystemExit) and error.code in (None, 0):
             value = None
@@ -158,10 +158,10 @@ def _run(recorder: Recorder, replicas: Replicas, program: Any, rank: int, reques
     kept = Path(request["folder"]) / return_name(rank)
     try:
         _keep(kept, value)
-    except OSError as error:  # the disk is full: the recording is worth more
+    except OSError as error:  # the disk is full: free the space for the recording
         with suppress(OSError):
             kept.unlink(missing_ok=True)
-            print(f"joinlab: what rank {rank} returned could not be kept: {error}", file=sys.stderr, flush=True)
+            print(f"joinlab: rank {rank}'s return value could not be kept: {error}", file=sys.stderr, flush=True)
     _flush()
     replicas.ended()
     held = [[*name, value] for mark in replicas.marks for name, value in mark.held.items()]
@@ -171,7 +171,7 @@ def _run(recorder: Recorder, replicas: Replicas, program: Any, rank: int, reques
 
 
 def _seed(seed: int | None) -> None:
-    """Seed torch, numpy and random; None: from the system, since forked ranks would else share one state."""
+    """Seed torch, numpy and random; None: from the system, since forked ranks would otherwise share one state."""
     seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)
@@ -190,7 +190,7 @@ def _init_process_group(recorder: Recorder, rank: int, request: Mapping[str, Any
     n = len(request["inputs"])
     store = dist.FileStore(str(Path(request["folder"]) / STORE), n)  # type: ignore[attr-defined]
     dist.init_process_group(request["backend"], store=store, rank=rank, world_size=n)
-    # No rank may begin, and perhaps end, while a peer is still connecting to it: gloo would fail there.
+    # Wait for all peers: gloo fails on a rank that is still connecting to one whose program has already ended.
     store.add("connected", 1)
     give_up = time.monotonic() + CONNECT_S
     while store.add("connected", 0) < n and time.monotonic() < give_up:
@@ -206,7 +206,7 @@ def _init_process_group(recorder: Recorder, rank: int, request: Mapping[str, Any
 
 
 def _keep(path: Path, value: Any) -> None:
-    """Write what the program returned, as plain data."""
+    """Write the program's return value as plain data."""
     arrays: dict[str, str] = {}
 
     def store(npy: bytes) -> str:

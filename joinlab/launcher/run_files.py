@@ -1,7 +1,7 @@
-"""What the ranks of a launched run write, read while they run: event logs, output, and what their programs returned.
+"""The files of a launched run's ranks, read while they run: event logs, output, return values; and how each rank ended.
 
-A rank's output is bounded here: the first KEPT bytes and the last KEPT bytes are kept, and what lies between is given
-back to the disk while the rank goes on printing.
+A rank's output is bounded: the first and the last KEPT bytes are kept, and the disk space between them is freed while
+the rank goes on printing.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import signal
 import sys
 from base64 import b64decode
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +22,16 @@ from joinlab.program.kept import KEPT, Kept
 from joinlab.program.plain_data import decode
 from joinlab.recorder.events import LogTail, log_name, output_name, return_name
 from joinlab.recorder.rank_log import RankLog
+from joinlab.timeline import Ending, EndKind
 
 PORTION = 1 << 20
 """Bytes read at once."""
 LINE = 1 << 16
-"""A longer line is handed to the listener in pieces."""
+"""A longer line goes to the listener in pieces."""
 
 
 class RunFiles:
-    """The files of one run: `logs` by rank say what was recorded, as far as `take_in` has read."""
+    """The files of one run. `logs` has the records by rank, as far as `take_in` has read them."""
 
     def __init__(self, folder: Path, ranks: int, origin_ns: int, listener: Listener | None) -> None:
         self.folder = folder
@@ -36,21 +39,17 @@ class RunFiles:
         self.output = [Output(folder / output_name(rank)) for rank in range(ranks)]
         self._listener = listener
         self._events = [LogTail(folder / log_name(rank)) for rank in range(ranks)]
-        self._unread = [b""] * ranks  # events read from the files, not yet taken in
-        self._lines = [b""] * ranks  # each rank's last line, as far as it is printed
-        self._printed = [0] * ranks
+        self._unread = [b""] * ranks  # events read from the files, not yet fed to the logs
+        self._lines = [b""] * ranks  # each rank's last, unfinished line
 
     def look(self) -> bool:
-        """Read what is new; True if any rank has recorded or printed something since the last time."""
+        """Read the files; True if any rank has recorded or printed something since the last time."""
         fresh = [tail.read() for tail in self._events]
         self._unread = [old + new for old, new in zip(self._unread, fresh, strict=True)]
         return self._read_output() or any(fresh)
 
     def take_in(self, judged: set[int]) -> None:
-        """Bring `logs` up to date, those of ranks already `judged` excepted.
-
-        What a judged rank records afterwards is a side effect of killing its peers.
-        """
+        """Bring `logs` up to date, except those of `judged` ranks: their later events are effects of killing peers."""
         self.look()
         for rank, log in enumerate(self.logs):
             if rank not in judged:
@@ -58,7 +57,7 @@ class RunFiles:
             self._unread[rank] = b""
 
     def finish(self) -> None:
-        """Read the rest of the output, and tell the listener of a last line without its end."""
+        """Read the rest of the output, and pass unfinished last lines to the listener."""
         while self._read_output():
             pass
         for rank, rest in enumerate(self._lines):
@@ -66,15 +65,25 @@ class RunFiles:
                 self._listener(rank, rest.decode(errors="replace"))
 
     def returned(self, rank: int) -> Any:
-        """What the program returned on `rank`; None if it did not return."""
+        """The program's return value on `rank`; None if it did not return."""
         path = self.folder / return_name(rank)
         if not self.logs[rank].returned or not path.exists():
             return None
         kept = json.loads(path.read_text())
         return decode(kept["value"], lambda name: b64decode(kept["arrays"][name]))
 
+    def ending(self, rank: int, status: int, cut_short: str) -> Ending:
+        """The ending of a rank whose process has ended. `cut_short`: why joinlab ended the process, if it did."""
+        log = self.logs[rank]
+        if log.returned:
+            end = Ending.finished(log.calls.values())
+            text = f"its program returned, but its process did not end; {cut_short}"
+            return replace(end, text=text) if cut_short else end
+        if log.raised is not None:
+            return Ending.raised(log.calls.values(), log.raised["x"])
+        return Ending.at(EndKind.KILLED, log.awaited(), _cause(status, self.output[rank]))
+
     def close(self) -> None:
-        """Close the files."""
         for tail in self._events:
             tail.close()
         for output in self.output:
@@ -95,8 +104,17 @@ class RunFiles:
         return news
 
 
+def _cause(status: int, output: Output) -> str:
+    if not os.WIFSIGNALED(status):
+        return f"its process ended with exit code {os.WEXITSTATUS(status)} before the program returned (os._exit?)"
+    name = signal.Signals(os.WTERMSIG(status)).name
+    lines = output.last(4000).splitlines()
+    said = next((line.strip() for line in reversed(lines) if "what():" in line or "terminate called" in line), "")
+    return f"its process was killed by {name}" + (f": {said}" if said else "")
+
+
 class Output:
-    """What one rank prints, with its middle left out where it is long."""
+    """The output of one rank, without its middle if it is long."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -120,18 +138,17 @@ class Output:
         return self._kept.last(size)
 
     def text(self) -> str:
-        """What is kept of it."""
+        """The kept part."""
         return self._kept.text()
 
     def close(self) -> None:
-        """Close the file."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 def _give_back(fd: int, end: int) -> None:
-    """Free the disk that the first `end` bytes of a file take; they read as zeros from then on."""
+    """Free the disk space of a file's first `end` bytes, which then read as zeros."""
     if sys.platform == "linux":
         punch_hole, keep_size = 2, 1  # linux/falloc.h
         with suppress(AttributeError):

@@ -1,4 +1,4 @@
-"""What a launch shows while it runs: each rank's lines, and progress, as a bar or to a callback."""
+"""Output of a launch while it runs: each rank's lines, and progress as a bar or a callback."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Listener = Callable[[int, str], None]
 """Called with (rank, line) for each line that a rank prints."""
 
 ECHO_LINES = 1000
-"""`Echo` shows this many lines of each rank; `timeline.output` has them all."""
+"""Lines that `Echo` prints per rank."""
 
 
 class Echo:
@@ -28,7 +28,7 @@ class Echo:
 
 
 class Bar:
-    """A progress bar over all ranks' inputs, shown only if a run takes longer than a moment."""
+    """A progress bar over all ranks' inputs, shown if a run takes longer than AFTER_S."""
 
     AFTER_S = 1.0
     EVERY_S = 0.2
@@ -44,7 +44,7 @@ class Bar:
         return at >= self._next
 
     def show(self, done: int) -> None:
-        """Show that `done` inputs of all ranks together are processed."""
+        """Show that all ranks together have processed `done` inputs."""
         self._next = time.monotonic() + self.EVERY_S
         if self._bar is None:
             from tqdm.auto import tqdm
@@ -53,13 +53,13 @@ class Bar:
         self._bar.update(done - self._bar.n)
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.close()
 
 
 class Told(Bar):
-    """Tells a function of the progress, in place of showing it."""
+    """Calls a function with the progress instead of showing a bar."""
 
     def __init__(self, listener: Callable[[int], None]) -> None:
         super().__init__(0, "")
@@ -67,6 +67,6 @@ class Told(Bar):
         self._listener = listener
 
     def show(self, done: int) -> None:
-        """Tell it."""
+        """Call the function."""
         self._next = time.monotonic() + self.EVERY_S
         self._listener(done)
