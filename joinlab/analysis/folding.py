@@ -96,7 +96,9 @@ class Folding:
         """
         slots = self.slots[part.begin : part.end]
         rows = (row for slot in slots for of, row in self.matched.calls_of(slot).items() if rank in (None, of))
-        words = dict.fromkeys((_gathered(asks_of(row)), is_setup(row["origin"] or "")) for row in rows)
+        asked = ((asks_of(row), is_setup(row["origin"] or "")) for row in rows)
+        both = ("forward 1", "forward 2")  # the two collectives of a forward pass are one thing to who reads this
+        words = dict.fromkeys(("forward" if word in both else word, own) for word, own in asked)
         setup, pattern = ([word for word, own in words if own is which] for which in (True, False))
         said = ", ".join(pattern or setup)
         said += f", and {' and '.join(setup)}" if pattern and setup else ""
@@ -289,8 +291,3 @@ def _best_repeat(codes: npt.NDArray[np.int64], at: int) -> tuple[int, int]:
         if times > 1 and period * times > (best[0] * best[1] if best[1] > 1 else 0):
             best = (period, times)
     return best
-
-
-def _gathered(word: str) -> str:
-    """The two collectives of a forward pass are one thing to who reads what a fold holds."""
-    return "forward" if word in ("forward 1", "forward 2") else word

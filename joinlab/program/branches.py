@@ -73,11 +73,11 @@ def _head_end(node: ast.stmt) -> int:
 
 def _made(node: ast.stmt, lines: list[str]) -> Statement:
     tests = list(_tests(node))
-    last = _test_end(node)
-    text = " ".join(line.strip() for line in lines[node.lineno - 1 : last])
+    text = " ".join(line.strip() for line in lines[node.lineno - 1 : _text_end(node)])
     sets = [one.target for one in _expressions(node) if isinstance(one, (ast.comprehension, ast.NamedExpr))]
     inner = {dotted(one) for target in sets for one in ast.walk(target)}
-    every = (name for test in tests or _reads(node) for name in names_in(test))
+    value = node.value if isinstance(node, (ast.Return, ast.Expr)) else None
+    every = (name for test in tests or filter(None, [value]) for name in names_in(test))
     names = tuple(name for name in dict.fromkeys(every) if name.partition(".")[0] not in inner)
     own = (name for child in ast.iter_child_nodes(node) if not isinstance(child, ast.stmt) for name in names_in(child))
     return Statement(
@@ -94,15 +94,12 @@ def _made(node: ast.stmt, lines: list[str]) -> Statement:
     )
 
 
-def _test_end(node: ast.stmt) -> int:
-    match node:
-        case ast.If(test=test) | ast.While(test=test):
-            return test.end_lineno or node.lineno
-        case ast.For(iter=test):
-            return test.end_lineno or node.lineno
-        case ast.FunctionDef() | ast.ClassDef() | ast.With() | ast.Try() | ast.Match():
-            return node.lineno
-    return node.end_lineno or node.lineno
+def _text_end(node: ast.stmt) -> int:
+    """The last line of its text: of one that holds others the end of its test."""
+    if not hasattr(node, "body") and not isinstance(node, ast.Match):
+        return node.end_lineno or node.lineno
+    heads = [one.end_lineno or 0 for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr)]
+    return max([node.lineno, *heads])
 
 
 def _tests(node: ast.stmt) -> Iterator[ast.expr]:
@@ -123,10 +120,6 @@ def _tests(node: ast.stmt) -> Iterator[ast.expr]:
                         yield from values[:-1]
                     case ast.comprehension(iter=test, ifs=ifs):
                         yield from (test, *ifs)
-
-
-def _reads(node: ast.stmt) -> list[ast.expr]:
-    return [node.value] if isinstance(node, (ast.Return, ast.Expr)) and node.value is not None else []
 
 
 def _expressions(node: ast.AST) -> Iterator[ast.AST]:
