@@ -110,27 +110,28 @@ def _paths(timeline: Timeline, ranks: Sequence[int], *which: pl.Expr) -> dict[in
     return found
 
 
-def _unpaired(timeline: Timeline) -> Apart | None:
-    """The first two ranks of which one sends more often than the other receives, or receives more often."""
-    pairs = _paths(timeline, range(timeline.world_size), pl.col("op").is_in([*POINT_TO_POINT]))
+def unpaired(timeline: Timeline) -> list[tuple[_Path, _Path]]:
+    """Sends of one rank to another, or recvs, of which there are more than counterparts; and those counterparts."""
     calls: dict[tuple[str, int, int | None, str], _Path] = {}
-    for rank, path in pairs.items():
+    which = pl.col("op").is_in([*POINT_TO_POINT]), pl.col("peer").is_not_null()
+    for rank, path in _paths(timeline, range(timeline.world_size), *which).items():
         for at, row in path:
             calls.setdefault((row["group"], rank, row["peer"], row["op"]), []).append((at, row))
-    short = []
-    for (group, rank, peer, op), path in calls.items():
-        fewer = (
-            len(calls.get((group, -1 if peer is None else peer, rank, _OTHER[op]), ())) if op in _OTHER else len(path)
-        )
-        if fewer < len(path):
-            short.append((path[fewer][1]["enqueued_ns"] or 0, rank, peer, path, fewer))
-    if not short:
-        return None
-    _, rank, peer, path, fewer = min(short)
-    assert peer is not None
-    places = {one: [at for at, _ in pairs[one]] for one in (rank, peer)}
-    turns = tuple(at for at, row in pairs[peer] if (row["peer"], row["op"]) == (rank, _OTHER[path[0][1]["op"]]))[-2:]
-    return Apart(((rank,), (peer,)), {rank: Window(0, path[fewer][0]), peer: ALL}, places, one_call=True, turns=turns)
+    both = [
+        (path, calls.get((name, peer or 0, rank, _OTHER[op]), [])) for (name, rank, peer, op), path in calls.items()
+    ]
+    more = [(path, others) for path, others in both if len(path) > len(others)]
+    return sorted(more, key=lambda two: two[0][len(two[1])][1]["enqueued_ns"] or 0)
+
+
+def _unpaired(timeline: Timeline) -> Apart | None:
+    """The first two ranks of which one sends more often than the other receives, or receives more often."""
+    for path, others in unpaired(timeline):
+        first, row = path[len(others)]
+        rank, peer = row["rank"], row["peer"] or 0
+        turns = tuple(at for at, _ in others[-2:])
+        return Apart(((rank,), (peer,)), {rank: Window(0, first), peer: ALL}, {}, one_call=True, turns=turns)
+    return None
 
 
 _OTHER = {Op.SEND.value: Op.RECV.value, Op.RECV.value: Op.SEND.value}

@@ -14,11 +14,12 @@ from joinlab.analysis.wording import at_input
 from joinlab.backend.calls import elements_of
 from joinlab.ops import Op, decode_values
 from joinlab.program.parting import are_gradients
+from joinlab.story.apart import unpaired
 from joinlab.story.forms import meeting
 from joinlab.story.lines import Line
 from joinlab.story.scene import Scene
 from joinlab.story.words import Text, at_place, code, listing, say, sides
-from joinlab.timeline import CallRow, EndKind
+from joinlab.timeline import EndKind
 
 _MISSING = re.compile(
     r"Ranks? ([\d, ]+) failed to pass monitoredBarrier"
@@ -37,26 +38,15 @@ def not_come(scene: Scene) -> tuple[Line, ...]:
 
 def left_over(scene: Scene) -> tuple[Line, ...]:
     """The first pair of ranks of which one sent more often than the other received."""
-    matched = scene.folding.matched
-    if scene.meta.get("skipped") or matched.is_part:
+    if scene.meta.get("skipped") or scene.matched.is_part:
         return ()
-    calls: dict[tuple[str, str, int, int | None], list[CallRow]] = {}
-    for row in matched.rows:
-        if row["op"] in (Op.SEND, Op.RECV) and row["error"] is None:
-            calls.setdefault((row["group"], row["op"], row["rank"], row["peer"]), []).append(row)
-    for slot in scene.parting.slots:
-        for rank in slot.calls:
-            row = scene.parting.call(slot, rank)
-            peer = row["peer"]
-            if row["op"] != Op.SEND or slot.met or row["completed_ns"] is None or peer not in scene.parting.lanes:
-                continue
-            sent, received = calls[slot.group, Op.SEND, rank, peer], calls.get((slot.group, Op.RECV, peer, rank), [])
-            if len(sent) > len(received):
-                rows = [row, *received[-1:]]
-                lines = tuple(line for one in rows if (line := scene.line_of(one, (one["rank"],))))
-                counts = {"sent": len(sent), "received": len(received)}
-                sides = [[one["rank"]] for one in (row, *received[-1:])]
-                return (scene.headline("left_over", sides, rows, ranks=(rank, peer), lines=lines, **counts),)
+    for sent, received in unpaired(scene.timeline):
+        row = next(row for _, row in sent if not scene.slot_of[row["rank"], row["group"], row["seq"]].met)
+        if row["op"] == Op.SEND and row["completed_ns"] is not None:
+            rows = [row, *(last for _, last in received[-1:])]
+            lines = tuple(line for one in rows if (line := scene.line_of(one, (one["rank"],))))
+            more = {"ranks": (row["rank"], row["peer"]), "sent": len(sent), "received": len(received)}
+            return (scene.headline("left_over", [[one["rank"]] for one in rows], rows, lines=lines, **more),)
     return ()
 
 
