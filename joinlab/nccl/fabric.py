@@ -104,7 +104,23 @@ class Communicator:
         if self.size == 1:
             return
         steps = [step for call in calls for part in call.parts for step in steps_to_peers(call, part, place, self.size)]
-        self._connections.make(place, steps, calls)
+        host, connections = calls[0].host, self._connections
+        for word in connections.make(place, steps, calls[-1].row.get("enqueued_ns") or 0):
+            self._refuse_uneven(calls[0])
+            connections.waiting[word] = lambda: host.wake()
+            peer = f"the rank at place {word[0]} of group {calls[0].group.label!r}"
+            host.wait_inside(calls, f"inside its {calls[0].op} for {peer} to connect the two")
+        self._refuse_uneven(calls[0])
+        host.reach(connections.met_ns[place])
+        for call in calls:
+            call.ready_ns = max(call.ready_ns, connections.met_ns[place])
+
+    def _refuse_uneven(self, call: EmulatedCall) -> None:
+        if self._connections.uneven:
+            raise NotImplementedError(
+                f"{call!r} and its peer connect to each other for different sends and recvs, of which one of the two "
+                "has more: NCCL may end in an error, 'Message truncated'"
+            )
 
     def submit(self, place: int, calls: list[EmulatedCall]) -> None:
         """A rank issues calls as one: run what can run."""

@@ -12,12 +12,14 @@ them that send and receive: a call waits there, too, for a rank that never comes
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
+from functools import partial
 from math import factorial, prod
 
 from joinlab.backend.calls import Blocked, Blocker, GroupCalls, IssuedCall, Setting, is_list
+from joinlab.nccl.connections import Connections
 from joinlab.nccl.ring import (
     BUFFERED_BYTES,
     MOST_ORDERS,
@@ -32,7 +34,6 @@ from joinlab.nccl.ring import (
     most_ll_bytes,
     peer_steps,
     steps,
-    words,
 )
 from joinlab.ops import FACTS, Needs, Op, op_of, waits_for
 
@@ -325,53 +326,40 @@ def _steps_to_peers(call: IssuedCall, op: Op, place: int, size: int, root: int) 
 
 
 def _connected(group: GroupCalls, start: int) -> dict[int, int]:
-    """How many calls of each rank, from `start` on, got past the meeting of hosts that connects pairs (see `words`).
+    """How many calls of each rank, from `start` on, got past the meeting of hosts that connects pairs.
 
     A host that stands there issues nothing more. If the record has more calls of it, it did not stand: all got past.
     Sends and recvs may have been a batch, and then have connected their ranks before.
     """
-    ranks, told = group.ranks, Counter[Word]()
-    threads = [_meetings(group, place) for place in range(len(ranks))]
-    at: list[tuple[int, list[Word]]] = [(0, []) for _ in ranks]  # the call it is in, and the words it has yet to hear
-    moved = True
-    while moved:
-        moved = False
-        for place, thread in enumerate(threads):
-            index, hears = at[place]
-            while all(told[word] for word in hears):
-                told.subtract(hears)
-                meeting = next(thread, None)
-                if meeting is None:
-                    at[place] = len(group.collectives[ranks[place]]), [(-1, -1, -1, -1)]
-                    break
-                index, pairs = meeting
-                told.update(tell for tell, _ in pairs)
-                hears = [hear for _, hear in pairs]
-                at[place], moved = (index, hears), True
-    whole = {rank: len(group.collectives[rank]) for rank in ranks}
-    met = {rank: at[place][0] for place, rank in enumerate(ranks)}
+    ranks = group.ranks
+    place_of = {rank: place for place, rank in enumerate(ranks)}
+    connections, lanes = Connections(len(ranks)), group.collectives
+    if _share(group):
+        known = place_of.keys()
+        connections.made |= {(place_of[one], place_of[to], True) for one, to, _ in group.sends if {one, to} <= known}
+        connections.made |= {(place_of[to], place_of[one], False) for one, to, _ in group.recvs if {one, to} <= known}
+    met = dict.fromkeys(ranks, 0)
+
+    def host(rank: int) -> Iterator[Word]:
+        for index, call in enumerate(lanes[rank]):
+            op = op_of(call.op)
+            if op is not None and FACTS[op].pairwise and call.root in (None, *ranks):
+                met[rank] = index
+                root = 0 if call.root is None else place_of[call.root]
+                found = _steps_to_peers(call, op, place_of[rank], len(ranks), root)
+                yield from connections.make(place_of[rank], found or ())
+        met[rank] = len(lanes[rank])
+
+    awake = deque(map(host, ranks))
+    while awake:
+        one = awake.popleft()
+        word = next(one, None)
+        if word is not None:
+            connections.waiting[word] = partial(awake.append, one)
+    whole = {rank: len(lanes[rank]) for rank in ranks}
     if any(met[rank] < whole[rank] - 1 or met[rank] < start for rank in ranks if met[rank] < whole[rank]):
         met = whole
     return {rank: met[rank] - start for rank in ranks}
-
-
-def _meetings(group: GroupCalls, place: int) -> Iterator[tuple[int, list[tuple[Word, Word]]]]:
-    """The meetings of one host: in which of its calls, and the words."""
-    ranks = group.ranks
-    own = ranks[place]
-    made: set[tuple[int, bool]] = set()
-    if _share(group):
-        made |= {(ranks.index(target), True) for source, target, _ in group.sends if source == own and target in ranks}
-        made |= {(ranks.index(source), False) for source, target, _ in group.recvs if target == own and source in ranks}
-    for index, call in enumerate(group.collectives[ranks[place]]):
-        op = op_of(call.op)
-        if op is None or not FACTS[op].pairwise or call.root not in (None, *ranks):
-            continue
-        found = _steps_to_peers(call, op, place, len(ranks), ranks.index(call.root) if call.root in ranks else 0)
-        new = {(step.peer, step.send is not None) for step in found or () if step.peer is not None} - made
-        sends, recvs = ({peer for peer, is_send in new if is_send is side} for side in (True, False))
-        yield from ((index, pairs) for pairs in words(place, len(ranks), sends, recvs))
-        made |= new
 
 
 # ---------------------------------------------------------------- sends and recvs
