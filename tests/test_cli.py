@@ -518,7 +518,7 @@ def test_an_error_is_one_line(launches, capsys, error: BaseException, code: int,
 
 def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path, capsys) -> None:
     (tmp_path / "other").write_text("hello")
-    for name, message in (("none", "No such file"), ("other", "it holds nothing that says what a rank did")):
+    for name, message in (("none", "No such file"), ("other", "no line says what a rank did")):
         assert cli.main(["show", str(tmp_path / name)]) == 2
         err = capsys.readouterr().err
         assert str(tmp_path / name) in err

@@ -399,7 +399,7 @@ def test_a_trace_of_a_rank_that_no_job_has_is_left_out(tmp_path: Path) -> None:
         (tmp_path / f"trace_{rank}.json").write_text(json.dumps(content))
     timeline, _ = quietly(tmp_path)
     assert timeline.world_size == 2 and timeline.meta["missing_ranks"] == [1]
-    assert any("trace_1.json" in one and "does not say of which rank it is" in one for one in timeline.meta["problems"])
+    assert any("trace_1.json" in one and "does not name its rank" in one for one in timeline.meta["problems"])
 
 
 @pytest.mark.parametrize("zipped", [False, True])
@@ -423,7 +423,7 @@ def test_what_a_trace_leaves_out_is_taken_from_its_name_and_from_where_ranks_sta
     timeline, _ = quietly(tmp_path)
     assert timeline.meta["groups"] == {"7": [0, 2]}
     (tmp_path / "of.1795307244663158625.pt.trace.json").write_text(json.dumps(content))
-    with pytest.raises(TimelineFileError, match="it does not say of which rank it is"):
+    with pytest.raises(TimelineFileError, match="it does not name its rank"):
         joinlab.load(tmp_path / "of.1795307244663158625.pt.trace.json")
 
 

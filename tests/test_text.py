@@ -58,7 +58,7 @@ def test_every_excerpt_has_its_telling() -> None:
 
 
 def test_a_log_that_says_nothing_of_ranks_is_refused() -> None:
-    with pytest.raises(TimelineFileError, match=r"nothing\.log': it holds nothing that says what a rank did"):
+    with pytest.raises(TimelineFileError, match=r"nothing\.log': no line says what a rank did"):
         joinlab.load(LOGS / "nothing.log")
 
 
@@ -124,7 +124,7 @@ def test_stacks_and_output_beside_dumps_tell_of_the_rank_that_is_missing(tmp_pat
     assert timeline.meta["missing_ranks"] == [2]
     assert timeline.meta["stood"][2][0]["frames"] == ["train.py:8 <module>", "data.py:40 fetch", "data.py:61 load"]
     assert "Rank 2 stands in load (data.py:61)." in str(joinlab.diagnose(timeline))
-    assert [one for one in timeline.meta["problems"] if "notes.txt' was left out: nothing there says what" in one]
+    assert [one for one in timeline.meta["problems"] if "notes.txt' was left out: no line says what" in one]
     assert loaded(timeline.save(tmp_path / "saved.joinlab")).equals(timeline)
 
 

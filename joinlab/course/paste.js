@@ -94,7 +94,7 @@ function read(text, tables) {
       }
       for (const [group, those] of Object.entries(rows)) {
         if (new Set(those.map(([rank]) => rank)).size > told.sizes[group]) {
-          told.notes.add(`without communicators of ${group}: no line says which of them are one`);
+          told.notes.add(`communicators of ${group} are left out: no line says which ranks share one`);
           delete told.sizes[group];
         } else {
           for (const [rank, one] of those) {

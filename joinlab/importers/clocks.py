@@ -1,12 +1,12 @@
-"""Sets the clocks of several hosts right, from calls that met.
+"""Aligns the clocks of several hosts by calls that met.
 
-Each host has a monotonic clock of its own. Of a call that needs the data of every rank (an all-reduce, say), no rank
-sees the completion before every rank has issued it. With `o` for the time that is to be added to a host's clock:
+Each host has its own monotonic clock. A call that needs the data of every rank, such as an all-reduce, completes on no
+rank before every rank has issued it. With `o` for the offset to add to a host's clock:
 
     issued(a) + o(a)  <=  completed(b) + o(b)        so  o(a) - o(b)  <=  completed(b) - issued(a)
     issued(b) + o(b)  <=  completed(a) + o(a)        so  o(b) - o(a)  <=  completed(a) - issued(b)
 
-Every such call bounds the difference from both sides; the tightest bounds count, also those over a third host.
+Every such call bounds the difference from both sides; the tightest bounds count, including those through a third host.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NEEDS_ALL = frozenset({Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_T
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """To be added to a host's times. It is right within `bound_ns`; None: no call met, wall clocks were compared."""
+    """Added to a host's times; wrong by at most `bound_ns`. None: no call met, so it comes from the wall clocks."""
 
     offset_ns: int
     bound_ns: int | None
@@ -37,9 +37,9 @@ def offsets(
     wall: Mapping[str, int],
     reference: str,
 ) -> dict[str, Offset]:
-    """The offset of each host, by its name, to the clock of the host `reference`.
+    """The offset of each host, by name, to the clock of the host `reference`.
 
-    calls    rows with times of their own rank's host, those of a rank in their order of issue
+    calls    rows with times of their rank's host, each rank's in its order of issue
     host_of  by rank
     wall     by host: wall time minus monotonic time, when its first rank began
     """
@@ -64,10 +64,10 @@ def _bounds(
     groups: Mapping[str, list[int]],
     at: Mapping[str, int],
 ) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    """most[a, b]: the most that o(a) - o(b) can be; inf where no call bounds it."""
+    """most[a, b]: the upper bound of o(a) - o(b); inf if no call bounds it."""
     met: dict[tuple[str, int], list[CallRow]] = {}
     for call in calls:
-        number = call.get("number")  # collectives of one number met
+        number = call.get("number")  # collectives with the same number met
         if number and call["op"] in NEEDS_ALL and call.get("completed_ns") is not None and call["rank"] in host_of:
             met.setdefault((call["group"], number), []).append(call)
     most = np.full((len(at), len(at)), np.inf)
@@ -88,6 +88,6 @@ def _bounds(
             for b, first in completed.items():
                 if a != b:
                     most[a, b] = min(most[a, b], first - last)
-    for via in range(len(at)):  # Floyd and Warshall: a bound over a third host may be tighter
+    for via in range(len(at)):  # Floyd and Warshall: a bound through a third host may be tighter
         most = np.minimum(most, most[:, via, None] + most[None, via, :])
     return most

@@ -1,30 +1,30 @@
 """One rank's dump of PyTorch's flight recorder, NCCL's or gloo's, pickle or JSON, read into columns.
 
-The form is that of c10d::FlightRecorder (torch/csrc/distributed/c10d: TraceUtils.h, later NCCLUtils.cpp, later
-FlightRecorder.cpp, now FlightRecorderDetail.hpp). Its versions, the PyTorch releases that write them, and what each
-adds (tests/test_dump_versions.py has their fields, and names the sources):
+The format is that of c10d::FlightRecorder (torch/csrc/distributed/c10d: TraceUtils.h, later NCCLUtils.cpp, later
+FlightRecorder.cpp, now FlightRecorderDetail.hpp). Its versions, the PyTorch releases that write them, and the additions
+of each (tests/test_dump_versions.py has their fields, and names the sources):
 
-    2.4    2.5, 2.6, 2.7  whole or active entries alone; JSON: no frames, 0 for a time that is not known, the numbers of
+    2.4    2.5, 2.6, 2.7  all entries or only active ones; JSON: no frames, 0 for an unknown time, the numbers of
                           pg_status as text. Before 2.6, a batch of sends may count as a collective: its numbers then
-                          differ between ranks, and are told as they stand
+                          differ between ranks, and are shown unchanged
     2.6    -              nccl_version
     2.7    -              an entry for each call of a batch of collectives (_apart)
     2.9    2.8            thread_id, thread_name; gloo
     2.10   2.9 to 2.13    comm_lib_version in place of nccl_version; since 2.10 no entries of before a reset
 
-No source of 2.5 and 2.8 was found; earlier versions (PyTorch 2.4 and before) count otherwise, and are refused.
-What a dump says, and what a Timeline makes of it:
+No source of 2.5 and 2.8 was found; earlier versions (PyTorch 2.4 and before) count differently and are refused.
+The fields of a dump, and their use in a Timeline:
 
-    collective_seq_id   the k-th collective of the group is number k + 1. A ring buffer forgets its oldest entries, and
-                        a dump of active entries alone leaves out all that completed: `meta["skipped"]` counts them
-    op_id               every call of the group, send and recv included: `seq` is op_id - 1
-    pg_status           the last collective that was enqueued and completed, also of groups without an entry:
-                        `meta["progress"]`. It is kept by the number that the process gave the group, not by its name
-    state, retired      a gloo entry is never "completed"; it is retired instead, at a time that the dump does not say.
-                        Then `completed_ns` is the time of the enqueueing, a lower bound, and `meta["clock"]` says so.
-                        An NCCL entry that is retired and not completed has timed out (FlightRecorder.hpp, Entry)
+    collective_seq_id   the k-th collective of the group is number k + 1. A ring buffer drops its oldest entries, and a
+                        dump of active entries leaves out completed ones: `meta["skipped"]` counts them
+    op_id               counts every call of the group, send and recv included: `seq` is op_id - 1
+    pg_status           the last collectives enqueued and completed, also of groups without an entry:
+                        `meta["progress"]`. Its key is the number that the process gave the group, not the name
+    state, retired      a gloo entry is never "completed", only retired, at a time that is not in the dump. Then
+                        `completed_ns` is the time of enqueueing, a lower bound, and `meta["clock"]` says so. An NCCL
+                        entry that is retired and not completed has timed out (FlightRecorder.hpp, Entry)
 
-How a rank ended is not in a dump: every ending is unknown, in the oldest call that was pending.
+A dump does not say how its rank ended: every ending is unknown, in the oldest pending call.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ MAX_BYTES = 1 << 29
 _OPS = {op.value.replace("_", ""): op for op in Op} | {"allreducebarrier": Op.BARRIER}
 
 NOISE = r"_|base$|coalesced$|single$|oop$|sparse|into_?tensor|(?<=scatter_)tensor|any_?source$"
-"""What the names of an op differ in, as a regular expression that JavaScript shares."""
+"""The parts in which names of one op differ, as a regular expression that JavaScript shares."""
 
 _NOISE = re.compile(NOISE)
 
 
 def op_of(name: str) -> Op | None:
-    """The op of a name in a dump, a trace or a log; None where it moves no data, or is not known.
+    """The op of a name in a dump, a trace or a log; None if it moves no data or is unknown.
 
     Dumps: torch/distributed/flight_recorder/components/types.py (COLLECTIVES, P2P), v2.13.0, ProcessGroupGloo.cpp and
     TorchComms' OpNameHelper.hpp; traces: ProcessGroupNCCL.cpp, and Ops.cpp for gloo; logs: c10d's OpType, NCCL's own.
@@ -77,7 +77,7 @@ def op_of(name: str) -> Op | None:
 
 
 _BRACKETS = frozenset({"coalesced", "split", "new_window"})
-"""Entries that move no data: the end of a batch whose calls have entries of their own, and the making of a group."""
+"""Entries that move no data: the end of a batch whose calls have their own entries, and the creation of a group."""
 
 DTYPES: Mapping[str, str] = {
     "Bool": "bool",
@@ -94,18 +94,18 @@ DTYPES: Mapping[str, str] = {
     "ComplexFloat": "complex64",
     "ComplexDouble": "complex128",
 }
-"""c10::ScalarType's names (torch/headeronly/core/ScalarType.h) that torch spells otherwise; the rest in lower case."""
+"""torch's names by c10::ScalarType's (torch/headeronly/core/ScalarType.h), unless they are the same in lower case."""
 
 _NAME = re.compile(r"(?:(?P<backend>\w+):)?(?P<op>\w+)(?: (?P<own>\d+)(?:->|<-)(?P<peer>\d+))?$")
 _LAST_NUMBER = re.compile(r"(\d+)\D*$")
 
 
 class Kind(NamedTuple):
-    """What calls share: a job of 500,000 calls has a few hundred kinds, so that a call is a row of numbers.
+    """Properties that calls share. A job of 500,000 calls has a few hundred kinds, so each call is a row of numbers.
 
     shape  index into Texts.shapes
     peer   global rank
-    over   it completed, whether or not the record says when
+    over   it completed, perhaps at an unknown time
     """
 
     group: str
@@ -119,12 +119,12 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """The calls of a dump, oldest first, 60 bytes each. A time of 0 is not known.
+    """The calls of a dump, oldest first, 60 bytes each. A time of 0 is unknown.
 
     kind    index into Texts.kinds
     stack   index into Texts.stacks; -1: none was recorded
-    number  collective_seq_id: a send or recv has that of the collective before it
-    paired  of a send or recv its own number, p2p_seq_id; 0: not known
+    number  collective_seq_id; a send or recv has that of the collective before it
+    paired  p2p_seq_id, the own number of a send or recv; 0: unknown
     seq     order of issue within the group
     """
 
@@ -149,12 +149,12 @@ Group = tuple[str, tuple[int, ...]]
 class Dump:
     """One rank's dump, checked.
 
-    form      what wrote it, and its version
-    library   version of NCCL; "" where the dump does not say
-    groups    every group that the dump describes, by name; that of a group which only entries name has no ranks
+    form      the tool that wrote it, and its version
+    library   version of NCCL; "" if unknown
+    groups    by name; a group that only entries name has no ranks
     status    enqueued and completed collectives, by the number that the process gave the group
-    numbers   names of the groups by that number, as far as entries tell
-    problems  sentences about what was left out
+    numbers   names of the groups by that number, if entries have both
+    problems  sentences about omitted parts
     """
 
     rank: int
@@ -169,12 +169,12 @@ class Dump:
 
 
 def looks_like_dump(head: bytes) -> bool:
-    """Whether the first bytes of a file are a pickle's, as torch writes it (protocol 2)."""
+    """Whether a file starts like a pickle; torch writes protocol 2."""
     return head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05"
 
 
 def rank_in(name: str) -> int | None:
-    """The rank that a dump's file name ends in.
+    """The rank at the end of a dump's file name.
 
     >>> rank_in("nccl_trace_rank_12"), rank_in("fr_0.json"), rank_in("dump")
     (12, 0, None)
@@ -184,7 +184,7 @@ def rank_in(name: str) -> int | None:
 
 
 def around_rank(name: str) -> tuple[str, str]:
-    """What stands before and after the rank in a file's name: the same for all dumps of a job.
+    """The parts of a file's name before and after the rank: the same for all dumps of a job.
 
     >>> around_rank("nccl_trace_rank_12"), around_rank("fr_0.json")
     (('nccl_trace_rank_', ''), ('fr_', '.json'))
@@ -195,7 +195,7 @@ def around_rank(name: str) -> tuple[str, str]:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """No garbage collection meanwhile: with it, 256 dumps of 2,000 entries took four times as long to read."""
+    """Pause the garbage collector: with it, reading 256 dumps of 2,000 entries took four times as long."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -206,7 +206,7 @@ def no_collection() -> Iterator[None]:
 
 
 def parsed(path: Path, data: bytes) -> object:
-    """The plain data in `data`, the bytes of `path`. Raises TimelineFileError, which names the file."""
+    """The plain data in `data`, the bytes of `path`. TimelineFileError names the file."""
     try:
         return safe_pickle.load(data) if looks_like_dump(data) else json.loads(data)
     except safe_pickle.UNREADABLE as error:
@@ -215,9 +215,9 @@ def parsed(path: Path, data: bytes) -> object:
 
 
 def check(path: Path, content: object, texts: Texts) -> Dump:
-    """The dump that `content` is, as it was read from `path`; each part must be of the form that PyTorch gives it."""
+    """The Dump with the `content` read from `path`. TimelineFileError if a part is not in PyTorch's format."""
     if not isinstance(content, dict) or not {"version", "pg_config"} <= content.keys():
-        raise _refused(path, "it is no flight recorder dump", "A dump has a version, a pg_config and entries.")
+        raise _refused(path, "it is not a flight recorder dump", "A dump has a version, a pg_config and entries.")
     version = str(content["version"])
     if version.partition(".")[0] != "2" or version in ("2.0", "2.1", "2.2", "2.3"):
         raise _refused(
@@ -235,7 +235,7 @@ def check(path: Path, content: object, texts: Texts) -> Dump:
         problems: list[str] = []
         try:
             calls, numbers = _calls(entries, groups, texts, problems)
-        except KeyError:  # a form that lacks some fields
+        except KeyError:  # older versions lack some fields
             entries = [{**_ABSENT, **entry} for entry in entries]
             problems.clear()
             calls, numbers = _calls(entries, groups, texts, problems)
@@ -243,24 +243,24 @@ def check(path: Path, content: object, texts: Texts) -> Dump:
         raise
     except MALFORMED as error:
         detail = f"{type(error).__name__}: {error}".partition("\n")[0][:160]
-        raise _refused(path, f"it is not of the known form ({detail})", "Copy it again.") from error
+        raise _refused(path, f"its format is unknown ({detail})", "Copy it again.") from error
     library = str(content.get("comm_lib_version") or content.get("nccl_version") or "")
     form = f"flight recorder {version}"
     return Dump(rank, str(path), form, library, calls, groups, status, numbers, tuple(problems))
 
 
 MALFORMED = (*safe_pickle.UNREADABLE, SyntaxError)
-"""What the parts of a damaged or hostile dump or trace raise."""
+"""Exceptions that damaged or hostile dumps and traces cause."""
 
 
 def _entries(entries: object) -> list[dict[str, Any]]:
     if not isinstance(entries, list) or not set(map(type, entries)) <= {dict}:
-        raise TypeError("its entries are no list of dicts")
+        raise TypeError("its entries are not a list of dicts")
     return entries
 
 
 def _plain(text: object) -> Any:
-    """What a text says as JSON or as a Python literal; nothing in it is evaluated. Other values as they are."""
+    """A text parsed as JSON or as a Python literal, without evaluating it; other values unchanged."""
     if not isinstance(text, str):
         return text
     try:
@@ -270,7 +270,7 @@ def _plain(text: object) -> Any:
 
 
 def _groups(config: object) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Description and global ranks of each group, by its name. The nameless one is the default group, "0"."""
+    """Description and global ranks of each group, by name. The empty name is the default group, "0"."""
     config = _plain(config)
     if not isinstance(config, dict):
         raise TypeError(f"pg_config is {type(config).__name__}")
@@ -293,7 +293,7 @@ def _status(status: object) -> dict[str, dict[str, int]]:
 def _calls(
     entries: Sequence[dict[str, Any]], groups: dict[str, Group], texts: Texts, problems: list[str]
 ) -> tuple[Calls, dict[str, str]]:
-    """The calls, and the names of the groups by the number that the process gave them."""
+    """The calls, and the names of the groups by the process's number for them."""
     codes, told = _told(entries, texts)
     if any((one.backend == "nccl" and one.op in _PAIRS) or one.title.endswith("coalesced") for one in told):
         entries = _apart(entries, problems)
@@ -324,7 +324,7 @@ def _calls(
 
 
 def unknown(counts: Mapping[str, int]) -> list[str]:
-    """Sentences about calls of unknown kinds, given how many there are of each."""
+    """Sentences about calls of unknown kinds, from the count of each kind."""
     if len(counts) > 3:
         return [
             f"{sum(counts.values())} calls of {len(counts)} unknown kinds such as {min(counts)!r:.60} were left out"
@@ -333,13 +333,13 @@ def unknown(counts: Mapping[str, int]) -> list[str]:
 
 
 def _told(entries: Sequence[dict[str, Any]], texts: Texts) -> tuple[array[int], list[_Told]]:
-    """What each entry says of itself, as a number, and what the numbers stand for."""
+    """A code for each entry's fields _TOLD, and the _Told of each code."""
     codes, keys = _numbered(map(_TOLD, entries), _bytes)
     return codes, [texts.told(key) for key in keys]
 
 
 def _gets(told: _Told) -> bool:
-    """Whether a call's data is what it gets: that of a scatter, which has inputs on its root alone, or of a recv."""
+    """Whether to describe a call by its outputs: a recv, or a scatter, which has inputs only on its root."""
     return told.title == "gloo:scatter" or (told.dtype is None and told.op in (Op.SCATTER.value, Op.RECV.value))
 
 
@@ -348,21 +348,21 @@ def _with_output(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _apart(entries: Sequence[dict[str, Any]], problems: list[str]) -> list[dict[str, Any]]:
-    """Entries whose batches are taken apart: sends and recvs with the state of their batch, its collectives as one.
+    """Split batches: each send and recv gets the state of its batch, and a batch of collectives becomes one entry.
 
     batch_isend_irecv(), or an all_gather of uneven tensors, makes an entry for each call, whose state never changes,
-    and then one that ends the batch and has its state; all of them bear the same two numbers (ProcessGroupNCCL.cpp,
+    and then one that ends the batch and has its state; all have the same two numbers (ProcessGroupNCCL.cpp,
     pointToPoint, collective and endCoalescing; collectives since dump version 2.7):
 
         7, 13   nccl:send 0->1    scheduled          7, 13   nccl:send 0->1    completed
         7, 13   nccl:recv 0<-1    scheduled    ->    7, 13   nccl:recv 0<-1    completed
         7, 13   nccl:coalesced    completed
 
-    A dump of active entries alone leaves out the end of a batch that completed. Of one call alone in such a batch it
-    does not tell that it completed.
+    A dump of active entries leaves out the end of a completed batch. If such a batch has a single call, the dump does
+    not show that it completed.
 
-    Before dump version 2.7 a batch of collectives made no entries but its end, which has no sizes (there `enqueue` is
-    false in a batch). A batch of sends and recvs has them before its end, unless the ring buffer lost them.
+    Before dump version 2.7 a batch of collectives had a single entry, its end, which has no sizes (there `enqueue` is
+    false in a batch). A batch of sends and recvs has their entries before its end, unless the ring buffer lost them.
     """
     batches: dict[object, list[dict[str, Any]]] = {}
     for entry in entries:
@@ -385,7 +385,7 @@ def _apart(entries: Sequence[dict[str, Any]], problems: list[str]) -> list[dict[
                 {**entry, **{name: end[name] for name in _STATE}} if ended else {**entry, "state": "completed"}
             )
         elif entry is next(one for one in those if not _is_pair(one)) and (parts := those[:-1] if ended else those):
-            # A batch that ends as "coalesced" is named by its first call, another one by its end.
+            # A batch that ends as "coalesced" is named after its first call, any other after its end.
             named = end if ended and _kind(end["profiling_name"])[1] else entry
             joined = {name: [one for part in parts for one in part[name]] for name in ("input_sizes", "input_dtypes")}
             state = {name: end[name] for name in _STATE} if ended else {"state": "completed"}
@@ -398,7 +398,7 @@ def _apart(entries: Sequence[dict[str, Any]], problems: list[str]) -> list[dict[
 
 
 def _is_active(entries: Sequence[dict[str, Any]]) -> bool:
-    """Whether a dump holds active entries alone, or nothing has completed."""
+    """Whether a dump has no completed entry: it holds only active ones, or nothing has completed."""
     return not any(entry["state"] == "completed" for entry in entries)
 
 
@@ -430,18 +430,18 @@ _ABSENT: Mapping[str, Any] = {
     "time_discovered_started_ns": None,
     "time_discovered_completed_ns": None,
 }
-"""What an entry says of these fields that an older or shorter form of dump does not have."""
+"""Values for fields that older or shorter dumps lack."""
 
 
 def _numbered(values: Iterable[Any], key: Callable[[Any], _Key]) -> tuple[array[int], list[_Key]]:
-    """A number for each value, the same for those of one key, and the keys by number.
+    """A number for each value, equal for equal keys, and the keys by number.
 
-    A training loop repeats itself: a value that equals the one that followed last time needs no key. On dumps of 2,000
-    entries that took half the time of a key for each.
+    A training loop repeats itself, so each value is first compared with the one that followed its predecessor before,
+    which needs no key. On dumps of 2,000 entries this halved the time.
     """
     numbers: dict[_Key, int] = {}
-    known: list[Any] = []  # a value of each number
-    follows: dict[int, int] = {}  # the number that came after each one
+    known: list[Any] = []  # one value per number
+    follows: dict[int, int] = {}  # the number that came after each number
     codes: list[int] = []
     last = -1
     for value in values:
@@ -461,17 +461,17 @@ def _bytes(value: Any) -> bytes:
 
 
 def _ids(frames: Sequence[object] | None) -> tuple[int, ...]:
-    """Frames that a dump shares are one object in it."""
+    """The identities of frames: equal frames of a dump are one object."""
     return tuple(map(id, frames or ()))
 
 
 def _numbers(entries: Sequence[dict[str, Any]], name: str) -> array[int]:
-    """One field of all entries, 0 where it is null. TypeError if it is no integer."""
+    """One field of all entries, with 0 for null. TypeError if it is not an integer."""
     return array("q", [value or 0 for value in map(itemgetter(name), entries)])
 
 
 class _Told(NamedTuple):
-    """What an entry says of itself that others say, too. `peer` counts in the group; without an op it is left out."""
+    """An entry's fields that repeat across entries. `peer` is a rank in the group; entries without op are omitted."""
 
     number: str
     group: str
@@ -492,13 +492,13 @@ def _kind_of(told: _Told, groups: Mapping[str, Group]) -> Kind:
 
 
 def _group_of(number: object, group: Any) -> tuple[str, str]:
-    """Name and description of a group; older dumps have its number alone."""
+    """Name and description of a group; older dumps have only its number."""
     name, words = ("0" if number is None else number, "") if group is None else group
     return str(name), str(words)
 
 
 def _kind(title: str) -> tuple[str, str | None, int | None]:
-    """Backend, op and the peer's rank in its group, from an entry's name. Without an op: the name itself.
+    """Backend, op and the peer's rank in the group, from an entry's name; without an op, the name itself.
 
     >>> _kind("nccl:recv 2<-3"), _kind("gloo:all_reduce"), _kind("nccl:split")
     (('nccl', 'recv', 3), ('gloo', 'all_reduce', None), ('split', None, None))
@@ -512,7 +512,7 @@ def _kind(title: str) -> tuple[str, str | None, int | None]:
 
 
 def _seqs(names: Sequence[str], ids: array[int]) -> array[int]:
-    """Each call's order of issue within its group: from op_id, or counted where a dump has none or repeats it."""
+    """Each call's order of issue within its group: from op_id, or counted if op_ids are missing or repeat."""
     several = len(set(names)) > 1
     unique = len(set(zip(names, ids, strict=True) if several else ids)) == len(ids)
     if unique and min(ids, default=0) > 0:
@@ -526,7 +526,7 @@ def _seqs(names: Sequence[str], ids: array[int]) -> array[int]:
 
 
 class Texts:
-    """What the calls of all dumps share, each distinct one once: their kinds, shapes and stacks."""
+    """The distinct kinds, shapes and stacks of the calls of all dumps."""
 
     def __init__(self) -> None:
         self.kinds: dict[Kind, int] = {}
@@ -536,12 +536,12 @@ class Texts:
         self._stacks: dict[tuple[tuple[Any, Any, Any], ...], int] = {}
 
     def kind(self, kind: Kind) -> int:
-        """The number of a kind. UnicodeEncodeError where a name in it is no text that a table takes."""
+        """The number of a kind. UnicodeEncodeError if a name in it is not valid text."""
         "".join((kind.group, kind.backend, kind.dtype or "")).encode()
         return self.kinds.setdefault(kind, len(self.kinds))
 
     def told(self, key: Any) -> _Told:
-        """What the fields _TOLD say, from their marshalled bytes."""
+        """The _Told of marshalled fields _TOLD."""
         found = self._told.get(key)
         if found is None:
             number, group, title, names, sizes, state, retired = marshal.loads(key)
@@ -562,7 +562,6 @@ class Texts:
         return self.shapes.setdefault(key, len(self.shapes))
 
     def numbered_stacks(self, stacks: Sequence[Sequence[Mapping[str, Any]] | None]) -> array[int]:
-        """The number of each stack."""
         codes, keys = _numbered(stacks, _ids)
         numbers = [self._stack(stacks[codes.index(code)]) for code in range(len(keys))]
         return array("i", map(numbers.__getitem__, codes))
@@ -580,7 +579,7 @@ class Texts:
 
 
 def _dtype(names: Sequence[str] | str) -> str | None:
-    """The name, or names, as torch spells it."""
+    """torch's name of the dtype, or its names joined by ","."""
     words = [DTYPES.get(name, name.lower()) for name in ([names] if isinstance(names, str) else names) if name]
     return (words[0] if len(set(words)) == 1 else ",".join(words)) if words else None
 

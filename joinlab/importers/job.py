@@ -23,15 +23,14 @@ NOTHING_RECORDED = 1 << 40
 
 
 MOST_APART_NS = 86_400 * 10**9
-"""Dumps whose last calls are further apart than a day are of two jobs: watchdogs end a job that hangs long before."""
+"""Dumps whose last calls are more than a day apart are from two jobs: a watchdog ends a hanging job long before."""
 
 
 def timeline_of(dumps: Sequence[Dump], texts: Texts, problems: Iterable[str] = ()) -> Timeline:
-    """One Timeline of the dumps of one job, at most one a rank. Raises TimelineFileError where there is none.
+    """The Timeline of the dumps of one job, at most one per rank. Raises TimelineFileError if they hold no call.
 
     texts     those that the dumps were read with
-
-    problems  sentences about files that were left out; with those found here they are meta["problems"]
+    problems  sentences about omitted files; meta["problems"] has these and those found here
     """
     told = list(problems)
     dumps = _of_one_job(sorted(dumps, key=lambda one: one.rank), texts, told)
@@ -80,7 +79,7 @@ def timeline_of(dumps: Sequence[Dump], texts: Texts, problems: Iterable[str] = (
 
 
 def _folded(dumps: Sequence[Dump]) -> list[str]:
-    """One sentence for each problem, with the dumps that have it."""
+    """One sentence per problem, with the dumps that have it."""
     files: dict[str, list[str]] = {}
     for dump in dumps:
         for problem in dump.problems:
@@ -92,11 +91,11 @@ def _folded(dumps: Sequence[Dump]) -> list[str]:
 
 
 def _of_one_job(dumps: Sequence[Dump], texts: Texts, told: list[str]) -> list[Dump]:
-    """The dumps of one job: one a rank, of the time and with the size of the default group that most dumps have."""
+    """The dumps of one job: one per rank, with the time and the size of the default group that most dumps have."""
     sizes = [max(map(len, (ranks for _, ranks in dump.groups.values())), default=0) for dump in dumps]
     most = max(sizes, key=lambda size: (sizes.count(size), size))
     ended = [_last(dump) for dump in dumps]
-    # One that a dump has, of the right size: else all of them could be too far from it.
+    # A time of some dump of that size (median_low), since all dumps may be too far from an average.
     usual = median_low([end for end, size in zip(ended, sizes, strict=True) if end is not None and size == most] or [0])
     kept: dict[int, Dump] = {}
     for dump, size, end in zip(dumps, sizes, ended, strict=True):
@@ -114,7 +113,7 @@ def _of_one_job(dumps: Sequence[Dump], texts: Texts, told: list[str]) -> list[Du
 
 
 def _of_one_time(dumps: Sequence[Dump], texts: Texts, told: list[str]) -> list[Dump]:
-    """Those whose calls can be of one run: a collective that a rank completed, every rank of its group had issued.
+    """The dumps that can be of one run: when a rank completes a collective, every rank of its group has issued it.
 
     old run    rank 3    1 ... 90 completed, at 10:00
     new run    rank 0    issues 12 at 10:20: rank 3 cannot have completed 90 before
@@ -125,7 +124,7 @@ def _of_one_time(dumps: Sequence[Dump], texts: Texts, told: list[str]) -> list[D
         members = [at for at, one in enumerate(dumps) if one.groups.get(group[0], ("", ()))[1] == group[1]]
         reaches = [_reach(dumps[at], np.array(kinds, bool)) for at in members]
         first, begun, last, ended, number, over = np.array(reaches, np.int64).reshape(-1, 6).T
-        # A row for each rank that completed `number`, a column for each that issued `first` later, or nothing so far.
+        # Rows: ranks that completed `number`. Columns: ranks that issued `first` later, or had not issued it yet.
         late = (first <= number[:, None]) & (begun > over[:, None] + MOST_OFF_NS)
         never = (last < first[:, None]) & (ended + MOST_OFF_NS < begun[:, None]) & (number >= first)[:, None]
         apart[np.ix_(members, members)] |= (late | never) & (first > 0)
@@ -145,13 +144,13 @@ def _of_one_time(dumps: Sequence[Dump], texts: Texts, told: list[str]) -> list[D
 
 
 MOST_OFF_NS = 60 * 10**9
-"""Clocks of hosts may differ by this much, and dumps of one run be written so far apart, before two runs are told."""
+"""Tolerance before dumps count as two runs: hosts' clocks may differ, and dumps may be written at different times."""
 
 
 def _reach(dump: Dump, kinds: npt.NDArray[np.bool_]) -> tuple[int, int, int, int, int, int]:
-    """Of the collectives of some kinds: number and time of the first and last issued, and of the last completed.
+    """Number and time of the first and last issued and of the last completed collective of these kinds.
 
-    Zeros where there are none; a trace of the profiler holds the steps that were profiled, so it tells nothing.
+    Zeros if there are none, and for a profiler's trace, which holds only the profiled steps.
     """
     of = np.flatnonzero(kinds[np.asarray(dump.calls.kind)])
     if not len(of) or not dump.form.startswith("flight recorder"):
@@ -164,12 +163,12 @@ def _reach(dump: Dump, kinds: npt.NDArray[np.bool_]) -> tuple[int, int, int, int
 
 
 def _last(dump: Dump) -> int | None:
-    """When the dump's last call was enqueued."""
+    """The time when the dump's last call was enqueued."""
     return int(np.asarray(dump.calls.enqueued_ns).max(initial=0)) or None
 
 
 def _all_groups(dumps: Sequence[Dump]) -> dict[str, Group]:
-    """Every group that a dump names, the largest first; groups of one name are told apart by their ranks."""
+    """Every group of the dumps, the largest first; groups of one name are distinguished by their ranks."""
     found: dict[str, Group] = {}
     everyone = tuple(dump.rank for dump in dumps)
     for dump in dumps:
@@ -179,7 +178,7 @@ def _all_groups(dumps: Sequence[Dump]) -> dict[str, Group]:
 
 
 def _rows(dumps: Sequence[Dump], groups: Mapping[str, Group], texts: Texts, told: list[str]) -> pl.DataFrame:
-    """The calls of all dumps, in numbers, under the groups' names of `_all_groups`; times as the dumps give them."""
+    """The calls of all dumps as numbers, with the group names of `_all_groups` and the dumps' times."""
     kinds = [_renamed(dump, groups, texts) for dump in dumps]  # may add to texts.kinds
     data = {"rank": np.repeat([dump.rank for dump in dumps], [len(dump.calls) for dump in dumps])}
     data |= {"kind": np.concatenate(kinds)}
@@ -220,11 +219,11 @@ def _key(name: str, ranks: tuple[int, ...], known: Mapping[str, Group]) -> str:
 
 
 def _written(rows: pl.DataFrame, texts: Texts, origin: int, size: int) -> pl.DataFrame:
-    """`rows` with the columns of a Timeline: what their numbers stand for, and the labels that stacks tell."""
-    kinds, stacks = list(texts.kinds), [(), *texts.stacks]  # no stack has the number -1
+    """`rows` with the columns of a Timeline: texts in place of numbers, and labels found from the stacks."""
+    kinds, stacks = list(texts.kinds), [(), *texts.stacks]  # number -1 is no stack
     shapes = [[list(size) for size in shape] for shape in texts.shapes]
     pair = rows["kind"].to_numpy().astype(np.int64) * len(stacks) + rows["stack"].to_numpy() + 1
-    there = np.bincount(pair) > 0  # to find the distinct ones by sorting took ten times as long
+    there = np.bincount(pair) > 0  # ten times as fast as finding the distinct ones by sorting
     labels = [_label(kinds[at // len(stacks)], stacks[at % len(stacks)]) for at in np.flatnonzero(there).tolist()]
     title, kind, stack = pl.lit(pl.Series((np.cumsum(there) - 1)[pair])), pl.col("kind"), pl.col("stack") + 1
     told: dict[str, tuple[Sequence[Any], pl.Expr]] = {  # distinct values, and the number of each call's
@@ -235,7 +234,7 @@ def _written(rows: pl.DataFrame, texts: Texts, origin: int, size: int) -> pl.Dat
         "call_site": ([call_site(one) if one else None for one in stacks], stack),
         "stack": ([list(map(str, reversed(one))) or None for one in stacks], stack),
     }
-    # A join takes three times as long. The columns are gathered side by side.
+    # Gather each column: a join takes three times as long.
     columns = {
         name: pl.lit(pl.Series(values, dtype=CALL_COLUMNS[name])).gather(at) for name, (values, at) in told.items()
     }
@@ -249,7 +248,7 @@ def _written(rows: pl.DataFrame, texts: Texts, origin: int, size: int) -> pl.Dat
 
 
 def _number() -> pl.Expr:
-    """The column `number`: the dump's own; a rank's calls of one group are counted where it has none, or one twice."""
+    """The column `number`: the dump's; if numbers are missing or repeat, a rank's calls of one group are counted."""
     pair = pl.col("op").is_in(list(POINT_TO_POINT))
     number, nth = pl.col("number"), pl.int_range(1, pl.len() + 1).over("rank", "group", pair)
     repeats = (number.n_unique() < pl.len()).over("rank", "group", pair)
@@ -277,7 +276,7 @@ def _skipped(
     missing: Sequence[int],
     told: list[str],
 ) -> dict[str, dict[int, int]]:
-    """Per group and rank: the collectives before the first one that its dump still holds."""
+    """Per group and rank: the number of collectives before the first one in its dump."""
     found = {
         name: {
             rank: NOTHING_RECORDED if rank in missing else progress.get(name, {}).get(rank, _NONE)["enqueued"]
@@ -297,26 +296,22 @@ def _skipped(
 _NONE: Progress = {"enqueued": 0, "completed": 0}
 
 
-def _collectives(rows: pl.DataFrame) -> pl.DataFrame:
-    return rows.filter(~pl.col("op").is_in([Op.SEND, Op.RECV]))
-
-
 def _spans(rows: pl.DataFrame) -> pl.DataFrame:
     """Per group and rank: the first and last number of a collective, and how many there are."""
     number = pl.col("number")
-    spans = _collectives(rows).group_by("group", "rank")
+    spans = rows.filter(~pl.col("op").is_in([Op.SEND, Op.RECV])).group_by("group", "rank")
     return spans.agg(number.min().alias("first"), number.max().alias("last"), pl.len().alias("count")).sort(
         "group", "rank"
     )
 
 
 def _progress(dumps: Sequence[Dump], texts: Texts) -> dict[str, dict[int, Progress]]:
-    """Per group and rank: how many collectives were enqueued and completed, as pg_status counts them.
+    """Per group and rank: the number of collectives enqueued and completed, from pg_status.
 
-    In a group that sends and receives, pg_status may hold the number of a send (ProcessGroupNCCL.cpp, initWork and
-    workEnqueue: that of the last work, of either kind). There the entries tell: each has the number of the collective
-    before it. A rank without an entry counts as level with the furthest. Gloo's pg_status counts sends and recvs, too,
-    as op_id does; they have no entries.
+    In an NCCL group with sends or recvs, pg_status may hold the number of a send (ProcessGroupNCCL.cpp, initWork and
+    workEnqueue: that of the last work, of either kind). There the entries are used, since each has the number of the
+    collective before it; a rank without an entry counts as level with the furthest. Gloo's pg_status counts sends and
+    recvs, too, as op_id does; they have no entries.
     """
     found: dict[str, dict[int, Progress]] = {}
     reached, on_gloo = _reached(dumps, texts), {one.group for one in texts.kinds if one.backend == "gloo"}
@@ -338,7 +333,7 @@ def _progress(dumps: Sequence[Dump], texts: Texts) -> dict[str, dict[int, Progre
 
 
 def _reached(dumps: Sequence[Dump], texts: Texts) -> dict[str, dict[int, int]]:
-    """Per group of NCCL with sends or recvs and rank: the largest number of a collective that an entry has."""
+    """Per rank and NCCL group with sends or recvs: the largest collective number of an entry."""
     names = sorted({one.group for one in texts.kinds if one.op in POINT_TO_POINT and one.backend == "nccl"})
     place = {name: at for at, name in enumerate(names)}
     group_of = np.array([place.get(one.group, -1) for one in texts.kinds])
@@ -351,7 +346,7 @@ def _reached(dumps: Sequence[Dump], texts: Texts) -> dict[str, dict[int, int]]:
 
 
 def _calls_on_gloo(dump: Dump, group: str, texts: Texts) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
-    """Numbers and seqs of the collectives that a dump holds of a group; None where it holds none, or not on gloo."""
+    """Numbers and seqs of a dump's collectives in a gloo group; None if there are none."""
     kinds = np.array([one.group == group and one.backend == "gloo" for one in texts.kinds], bool)
     mine = kinds[np.asarray(dump.calls.kind)]
     return (np.asarray(dump.calls.number)[mine], np.asarray(dump.calls.seq)[mine]) if mine.any() else None
@@ -364,10 +359,10 @@ def _collectives_among(calls: tuple[npt.NDArray[Any], npt.NDArray[Any]], count: 
 
 
 def _status_names(dump: Dump) -> dict[str, str]:
-    """Names of groups by the number that the process gave them.
+    """Names of groups by the process's number for them.
 
-    An entry has both. Numbers and names both count in the order in which groups were made, so that where there are as
-    many of the one as of the other, they pair up in order; a pairing that an entry contradicts is not used.
+    Entries have both. Numbers and names both follow the order in which groups were created, so if there are equally
+    many, they pair up in order, unless an entry contradicts that.
     """
     known = dump.numbers
     names, numbers = list(dump.groups), list(dump.status)

@@ -1,18 +1,18 @@
 """One rank's trace of torch.profiler (Kineto's Chrome trace, gzipped or not), read into the columns of a dump.
 
 NCCL's calls are events "record_param_comms" of the host; their arguments name the collective, the group and its ranks
-(torch/csrc/profiler/util.h and util.cpp, saveNcclMeta; libkineto/src/output_json.cpp). The kernels that carried them
-out have the same "External id", and say when a call began and was complete; those of a batch have another one, as its
-end launches them. Gloo's calls are events "c10d::allreduce_" and so on, which name no group, and are left out. What the
-arguments are, by the first release whose util.h has them:
+(torch/csrc/profiler/util.h and util.cpp, saveNcclMeta; libkineto/src/output_json.cpp). A call's kernel has the same
+"External id", and gives its start and end; the kernels of a batch have another id, that of the batch's end. Gloo's
+calls are events such as "c10d::allreduce_", which name no group, and are left out. The arguments, by the first release
+whose util.h has them:
 
     2.4     Collective name, dtype, In msg nelems, Group size, Process Group Name and Description, Process Group Ranks
-            (the first 30, then "..."), and where ranks stand evenly, Global rank start and stride
+            (the first 30, then "..."), and for evenly spaced ranks, Global rank start and stride
     2.5     Src Rank, Dst Rank: global ranks
     2.12    Seq: the number of the collective, or of the send or recv
 
-A trace is read event by event, and few events are kept. One that is cut short, as a job that is killed leaves it, is
-read up to there.
+A trace is read event by event, and few events are kept. A truncated trace, as a killed job leaves it, is read up to its
+end.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ _GZIP = b"\x1f\x8b"
 
 
 def looks_zipped(head: bytes) -> bool:
-    """Whether the first bytes of a file are gzip's."""
+    """Whether a file starts like gzip."""
     return head.startswith(_GZIP)
 
 
 def unzipped_head(head: bytes) -> bytes:
-    """What the first bytes of a file say, if they are gzip's: the first bytes of what it holds."""
+    """The first bytes of a file, unzipped if they are gzip's."""
     try:
         return zlib.decompressobj(wbits=31).decompress(head) if looks_zipped(head) else head
     except zlib.error:
@@ -61,9 +61,9 @@ def unzipped_head(head: bytes) -> bytes:
 
 
 def unzipped(path: Path, data: bytes) -> tuple[bytes, bool]:
-    """What a gzip file holds, at most MAX_BYTES of it, and whether that is all: the file may be cut short.
+    """The content of a gzip file, and whether it is complete: the file may be truncated.
 
-    Raises TimelineFileError, which names the file.
+    Raises TimelineFileError, which names the file, if it is damaged or unpacks to more than MAX_BYTES.
     """
     unpack = zlib.decompressobj(wbits=31)
     try:
@@ -86,14 +86,14 @@ def is_trace(data: bytes) -> bool:
 
 
 def parsed(data: bytes) -> tuple[dict[str, Any], str | None]:
-    """What a trace says, with the events that tell of calls alone, and a sentence if it is damaged or cut short.
+    """A trace with only the events about calls, and a sentence if it is damaged or truncated.
 
-    Raises ValueError or RecursionError where its head is no JSON.
+    Raises ValueError or RecursionError if its head is not JSON.
     """
     found = _EVENTS.search(data)
     assert found is not None
     content = json.loads(data[: found.start()].rstrip().rstrip(b",") + b"}")
-    text = str(memoryview(data)[found.end() :], errors="replace")  # no second copy of the bytes
+    text = str(memoryview(data)[found.end() :], errors="replace")  # avoids a copy of the bytes
     events, at, count, read = [], 0, 0, json.JSONDecoder().raw_decode
     broken = None
     while True:
@@ -125,7 +125,7 @@ def _is_kernel(event: Mapping[str, Any]) -> bool:
 
 
 def check(path: Path, data: bytes, texts: Texts) -> Dump:
-    """The calls in the trace that `data` is, which was read from `path`. Raises TimelineFileError, which names it."""
+    """The calls in the trace `data`, the bytes of `path`. TimelineFileError names the file."""
     try:
         content, broken = parsed(data)
         info = content.get("distributedInfo")
@@ -133,8 +133,8 @@ def check(path: Path, data: bytes, texts: Texts) -> Dump:
         rank = info.get("rank", _rank_in(path.name))
         if type(rank) is not int or not 0 <= rank < MOST_RANKS:
             raise TimelineFileError(
-                f"cannot open {str(path)!r}: it does not say of which rank it is. "
-                "Profile after init_process_group, or end its name in the rank."
+                f"cannot open {str(path)!r}: it does not name its rank. "
+                "Profile after init_process_group, or end the file name in the rank."
             )
         problems = [broken] if broken else []
         events = content["traceEvents"]
@@ -144,7 +144,7 @@ def check(path: Path, data: bytes, texts: Texts) -> Dump:
         raise
     except MALFORMED as error:
         detail = f"{type(error).__name__}: {error}".partition("\n")[0][:160]
-        raise TimelineFileError(f"cannot open {str(path)!r}: it is not of the known form ({detail}).") from error
+        raise TimelineFileError(f"cannot open {str(path)!r}: its format is unknown ({detail}).") from error
     library = str(info.get("nccl_version") or "")
     return Dump(rank, str(path), FORM, library, calls, groups, {}, {}, tuple(problems))
 
@@ -153,7 +153,7 @@ FORM = "profiler trace"
 
 
 def _rank_in(name: str) -> int | None:
-    """The rank that a trace's name tells.
+    """The rank in a trace's file name.
 
     >>> _rank_in("host_r3.1795307244663.pt.trace.json"), _rank_in("rank12_trace.json"), _rank_in("trace_0.json.gz")
     (3, 12, 0)
@@ -163,7 +163,7 @@ def _rank_in(name: str) -> int | None:
 
 
 def _groups(info: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> dict[str, Group]:
-    """The groups that the trace's head lists, and those that only its events name."""
+    """The groups in the trace's head, and those that only its events name."""
     listed = info.get("pg_config")
     listed = json.loads(listed) if isinstance(listed, str) else listed
     found: dict[str, Group] = {}
@@ -231,9 +231,11 @@ def _calls(
             raise ValueError(f"the peer of a {op} is {peer!r:.40}")
         dtype = told.get("dtype")
         dtype = None if dtype is None else DTYPES.get(dtype, str(dtype).lower())
-        # Without a kernel of its own: a later one of its group ran, or one of a batch, which no call has.
+        # A call without its own kernel is over if a later kernel of its group ran, or a later kernel of a batch.
         over = not kernels or at <= reached.get(name, -1) or float(event["ts"]) < alone
-        found.kind.append(texts.kind(Kind(name, backend, op.value, dtype, texts.shape(_shape(told)), peer, over)))
+        elements = told.get("In msg nelems")
+        shape = texts.shape(told.get("shape", []) if elements is None else [[elements]])
+        found.kind.append(texts.kind(Kind(name, backend, op.value, dtype, shape, peer, over)))
         found.stack.append(-1)
         found.number.append(0 if pair else number)
         found.paired.append(number if pair else 0)
@@ -244,17 +246,12 @@ def _calls(
     return found
 
 
-def _shape(told: Mapping[str, Any]) -> Sequence[Sequence[int]]:
-    elements = told.get("In msg nelems")
-    return told.get("shape", []) if elements is None else [[elements]]
-
-
 _Call = tuple[Mapping[str, Any], str, str, Op, Mapping[str, Any]]
-"""Its event, backend, group, op, and what the event's arguments tell."""
+"""Its event, backend, group, op, and the event's arguments."""
 
 
 def _nccl(events: Sequence[Mapping[str, Any]], info: Mapping[str, Any], problems: list[str]) -> Iterator[_Call]:
-    """NCCL's calls. Before 2.4 an event may name no group: those of groups that are not the whole job are left out."""
+    """NCCL's calls. Before 2.4 events may name no group: calls in groups smaller than the job are left out."""
     size = info.get("world_size")
     others: Counter[str] = Counter()
     nameless = 0

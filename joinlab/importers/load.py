@@ -1,7 +1,7 @@
-"""`load`: open a file or a folder, whatever recorded it, and find out from its name and first bytes what it is.
+"""`load`: open a file or a folder from any producer, recognized by name and first bytes.
 
-READERS lists what others wrote, and who reads it; a folder is read as what the first of them finds in it. What none of
-them knows is opened as a file that Timeline.save wrote.
+READERS has one reader per kind of record. The first reader that recognizes files of a folder reads it. A file that no
+reader recognizes is opened as a file of Timeline.save.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ from joinlab.timeline import Timeline
 from joinlab.timeline import load as load_saved
 
 MAX_FILES = 100_000
-"""A folder with more files than this is refused: it is not the folder of one job's dumps."""
+"""A folder with more files is refused, since it cannot be the folder of one job."""
 
-_HEAD_BYTES = 512  # of a gzip file: the table of its code and the first words
-
+_HEAD_BYTES = 512  # enough of a gzip file to unzip its first words
 
 TEXT = "text of ranks, NCCL or torchrun"
 
@@ -36,7 +35,7 @@ class Reader:
 
     what        its name in sentences
     looks_like  whether a file is one, by its path and first bytes
-    read        the Timeline of such files, of one job or more; adds sentences about what it left out to the list
+    read        the Timeline of such files, of one job or more; appends sentences about omitted files to the list
     """
 
     what: str
@@ -45,16 +44,19 @@ class Reader:
 
 
 def load(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Timeline:
-    """Open a Timeline, or what others recorded as one.
+    """Open a saved Timeline, or read another tool's record as one.
 
-    path       a file that `Timeline.save` wrote; a folder of `joinlab.record`, also while the job runs: of several
-               jobs the one that began last, another by the name of one of its files; PyTorch's flight recorder dump
-               or profiler's trace, or a folder with one per rank; text that ranks, NCCL or torchrun wrote, also beside
-               such records, where it says where a rank stood and how it ended (importers/text.py lists the lines)
-    max_bytes  a file of `Timeline.save` is not opened if it, or what it unpacks to, is larger
+    path       one of
+               - a file of `Timeline.save`
+               - a folder of `joinlab.record`, even while the job runs; if it has several jobs, the one that began last
+                 is read, or name a file of another
+               - a flight recorder dump or profiler's trace of PyTorch, or a folder with one per rank
+               - text of ranks, NCCL or torchrun; beside records, it says where a rank stood and how it ended
+                 (importers/text.py lists the lines)
+    max_bytes  largest size of a file of `Timeline.save`, and of its unpacked content
 
-    What a folder holds besides is named in `meta["problems"]` and in a warning; the rest is read. Raises
-    TimelineFileError, which names the file and says what is wrong with it.
+    `meta["problems"]` and warnings name the files of a folder that were left out. Raises TimelineFileError, which
+    names the file and the fault.
 
         joinlab.load("run.joinlab")
         joinlab.load("runs/today")
@@ -79,13 +81,13 @@ def load(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Timeline:
 
 
 def _folder(folder: Path, problems: list[str]) -> Timeline:
-    """The job of a folder: what the first reader with files in it makes of them; the other files are named."""
+    """The Timeline of a folder, made by the first reader that recognizes files in it; `problems` names the others."""
     files = [one for one in sorted(folder.iterdir()) if not one.name.startswith(".") and not os.path.isdir(one)]
     if len(files) > MAX_FILES:
         raise TimelineFileError(
             f"cannot open {str(folder)!r}: it holds {len(files):,} files. Name the folder of one job."
         )
-    if is_recording(folder):  # its files may lie in folders in it
+    if is_recording(folder):  # in the folder itself, or in its subfolders
         others = [one for one in files if os.path.isfile(one) and parse_segment_name(one.name) is None]
         return text.beside(load_recording(folder), others)
     found: dict[str, list[Path]] = {}
@@ -116,7 +118,7 @@ def _folder(folder: Path, problems: list[str]) -> Timeline:
 
 
 def _status_of(file: Path) -> os.stat_result:
-    """What the system says of a file. A pipe or a device is refused: reading it might never end."""
+    """The status of a regular file. A pipe or a device is refused, since reading it might never end."""
     status = file.stat()
     if not stat.S_ISREG(status.st_mode):
         raise TimelineFileError(f"cannot open {str(file)!r}: it is not a regular file. Name a file or a folder.")
@@ -168,7 +170,7 @@ def _records(files: Sequence[Path], problems: list[str]) -> Timeline:
 
 
 def _read(files: Sequence[Path], texts: dump.Texts, problems: list[str]) -> list[dump.Dump]:
-    """Those that can be read, in the order of the files; `problems` names the others."""
+    """The readable dumps, in the order of the files; `problems` names the others."""
     found = []
     with dump.no_collection():
         for file in files:
@@ -184,8 +186,8 @@ def read(file: Path, texts: dump.Texts) -> dump.Dump:
     size = _status_of(file).st_size
     if size > dump.MAX_BYTES:
         raise TimelineFileError(
-            f"cannot open {str(file)!r}: it has {size:,} bytes, and at most {dump.MAX_BYTES:,} of a dump "
-            "are read. Set TORCH_FR_BUFFER_SIZE lower for the next run."
+            f"cannot open {str(file)!r}: it has {size:,} bytes, and a dump may have {dump.MAX_BYTES:,}. "
+            "Set TORCH_FR_BUFFER_SIZE lower for the next run."
         )
     data, whole = file.read_bytes(), True
     if kineto.looks_zipped(data):
@@ -198,10 +200,10 @@ def read(file: Path, texts: dump.Texts) -> dump.Dump:
 
 
 def _series(files: Sequence[Path]) -> list[list[Path]]:
-    """The files of each kind: the longest series first, pickles before JSON.
+    """The files of each series: the longest first, pickles before JSON.
 
-    Dumps are a series if their names differ in the rank, and in the host where each host has ranks of its own. A trace
-    says itself of which rank it is.
+    Dumps are a series if their names differ only in the rank, or in the host and the rank. All traces are one series,
+    since a trace contains its rank.
     """
     series: dict[tuple[str, str], list[Path]] = {}
     for one in files:
@@ -237,4 +239,4 @@ READERS: tuple[Reader, ...] = (
     Reader("a flight recorder dump or a profiler's trace", _is_record, _records),
     Reader(TEXT, text.looks_like, text.read),
 )
-"""In a folder, the first with a file there reads it."""
+"""The first that recognizes a file of a folder reads the folder."""

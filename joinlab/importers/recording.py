@@ -1,4 +1,4 @@
-"""A folder of recorded ranks as a Timeline: also while the job runs, with ranks missing, and with lines cut off."""
+"""A folder of recorded ranks as a Timeline, even while the job runs, if ranks are missing or lines are truncated."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from joinlab.recorder.ways import keep_ways
 from joinlab.timeline import RUNNING, Clock, Ending, EndKind, Meta, Process, Timeline, timeline_from_rows
 
 MOST_FILE_BYTES = 4 << 30
-"""A larger file is not read: what a bounded log writes is a thousandth of it."""
+"""A larger file is not read; a bounded log has a thousandth of this."""
 
 FIRST_BYTES = 1 << 20
-"""The first event of a record, which has the command, is no longer than this."""
+"""Most bytes of a record's first event, which has the command."""
 
 MOST_CALLS = 2000
-"""Calls of each group and rank that are read of a bounded log with segments dropped: the last ones."""
+"""Of a bounded log that has dropped segments, this many last calls per group and rank are read."""
 
 NO_END = "the process is gone, and the record has no end: killed, or ended by os._exit"
 LOST = "its record ends early, so that its ending is not known"
@@ -41,29 +41,29 @@ GONE = "its process has been ended since"
 
 
 def is_recording(folder: Path) -> bool:
-    """True if any rank was recorded into the folder, or into a folder in it."""
+    """True if the folder or one of its subfolders has a rank's record."""
     return next(_segments(folder), None) is not None
 
 
 class RecordedFolder:
-    """Reads the ranks recorded into one folder, and what they add while the job runs."""
+    """Reads the records of one folder, and the events added to them while the job runs."""
 
     def __init__(self, folder: str | os.PathLike[str], of: Path | None = None) -> None:
-        """Of several jobs in the folder it is the one that began last, or the one that wrote the file `of`."""
+        """If the folder has several jobs, reads the one that wrote the file `of`, or else the one that began last."""
         self.folder = Path(folder)
         self.of = of
         self.ranks: dict[Path, RankFiles] = {}  # by the folder and name that all segments of one rank share
         self.job: dict[int, RankLog] = {}
-        """By rank, the logs that the last `timeline` was made of."""
+        """By rank, the logs of the last `timeline`."""
 
     def refresh(self) -> bool:
-        """Read the events written since the last time; True if a rank has moved. Records of other jobs are not read."""
+        """Read the job's events written since the last time; True if a rank has moved."""
         for path, rank, number in sorted(_segments(self.folder), key=lambda found: (found[1], found[2])):
             files = self.ranks.setdefault(path.parent / f"rank-{rank}", RankFiles(rank))
             files.add(path, number)
         if not self.ranks:
             raise TimelineFileError(
-                f"cannot open {str(self.folder)!r}: no rank was recorded into it. `python -m joinlab record` and "
+                f"cannot open {str(self.folder)!r}: it has no record of a rank. `python -m joinlab record` and "
                 "joinlab.record(folder) write rank-<rank>.<number>.jsonl."
             )
         wanted = self.begun()
@@ -71,12 +71,12 @@ class RecordedFolder:
         return any(news)
 
     def begun(self) -> dict[str, Any]:
-        """The first event of the job: of the rank that began last."""
+        """The job's identity: the first event of the rank that began last."""
         of = [files for files in self.ranks.values() if self.of in files.paths.values()] or self.ranks.values()
         return max((files.begun for files in of), key=_wall)
 
     def place(self, rank: int) -> tuple[int, str]:
-        """How many calls the rank has issued, and the label of the last."""
+        """The number of calls that the rank has issued, and the label of the last."""
         calls = self.job[rank].calls if rank in self.job else {}
         if not calls:
             return 0, "none"
@@ -84,7 +84,7 @@ class RecordedFolder:
         return last + 1, str(calls[last]["origin"])
 
     def timeline(self) -> Timeline:
-        """What is known so far."""
+        """The Timeline of the events read so far."""
         return _timeline(self)
 
 
@@ -95,13 +95,13 @@ class RankFiles:
         self.log = RankLog(rank)
         self.problems: list[str] = []
         self.path = Path()  # of the newest segment
-        self.paths: dict[int, Path] = {}  # of those that are read, by number
+        self.paths: dict[int, Path] = {}  # segments to read, by number
         self._tails: dict[int, LogTail] = {}
         self._begun: dict[str, Any] = {}
 
     @property
     def begun(self) -> dict[str, Any]:
-        """The first event, which tells the job, also where nothing else was read; empty if there is none yet."""
+        """The first event, which identifies the job; empty if there is none yet."""
         if not self._begun and self.paths:
             first = RankLog(self.log.rank)
             with suppress(OSError), self.paths[max(self.paths)].open("rb") as opened:
@@ -110,35 +110,35 @@ class RankFiles:
         return self._begun or self.log.begin
 
     def add(self, path: Path, number: int) -> None:
-        """Read this segment, too, from now on."""
+        """Add a segment to read."""
         if path == self.paths.get(number):
             return
         self.path = path
         status = path.lstat()
         if not path.is_file() or status.st_size > MOST_FILE_BYTES:
-            problem = f"{str(path)!r} was left out: no regular file of at most {MOST_FILE_BYTES:,} bytes"
+            problem = f"{str(path)!r} was left out: not a regular file of at most {MOST_FILE_BYTES:,} bytes"
             self.problems += [problem] if problem not in self.problems else []
             return
         self.paths[number] = path
         self._tails[number] = LogTail(path)
 
     def read(self) -> bool:
-        """Take in what was appended; the segments in their order. True if the rank has moved since."""
+        """Read the appended events, segment by segment; True if the rank has moved since the last time."""
         moves = self.log.moves
         for number in sorted(self._tails):
             data = self._tails[number].read()
-            self._tails[number].close()  # a job of 1,100 ranks has more files than a process may keep open
-            if data and self.log.cut:  # the segment before ended within a line
+            self._tails[number].close()  # a job of 1,100 ranks has more files than a process may have open
+            if data and self.log.cut:  # the previous segment ended within a line
                 data = b"\n" + data if number != max(self._tails) else data
             self.log.feed(data)
         return self.log.moves > moves
 
 
 def load_recording(folder: str | os.PathLike[str], of: Path | None = None) -> Timeline:
-    """The Timeline of the ranks recorded into `folder`, so far. Raises TimelineFileError if there are none.
+    """The Timeline of the records in `folder` so far. Raises TimelineFileError if there are none.
 
-    Of several jobs it is the one that began last, or the one that wrote the file `of`. meta["problems"] names ranks
-    without a record, lines cut off and files of another job.
+    `of` selects a job as in RecordedFolder. meta["problems"] names ranks without a record, truncated lines and files of
+    other jobs.
     """
     above = Path(folder).parent
     if of and Path(folder).name.startswith("job-") and any(map(parse_segment_name, os.listdir(above))):
@@ -149,7 +149,7 @@ def load_recording(folder: str | os.PathLike[str], of: Path | None = None) -> Ti
 
 
 def _segments(folder: Path, deep: int = 0) -> Iterator[tuple[Path, int, int]]:
-    """Path, rank and number of every segment in the folder, in its folders (of hosts, say), and in their job-2, ..."""
+    """Path, rank and number of every segment in the folder, its subfolders (of hosts, say), and their job-2, ..."""
     with os.scandir(folder) as entries:
         found = sorted(entries, key=lambda entry: entry.name)
     for entry in found:
@@ -176,7 +176,7 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
     groups = groups or {"0": list(range(size))}
     backend = next((group["backend"] for log in logs.values() for group in log.groups.values()), "unknown")
     about = about_ranks(logs.values(), backend)
-    of_calls = about_calls(logs.values())  # before rows are copied: it may take their steps back
+    of_calls = about_calls(logs.values())  # before rows are copied, since it may reset their steps
     missing = sorted(set(range(size)) - set(logs))
     if missing:
         problems.append(f"there is no record of {ranks_text(missing)}: what they did is unknown")
@@ -189,7 +189,7 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
     spans = [SpanRow(**span) for rank in sorted(logs) for span in logs[rank].spans.values()]
     rows: list[CallRow | SpanRow] = [*calls, *spans]
     for call in calls:
-        for name in ("peer", "root"):  # of a damaged line
+        for name in ("peer", "root"):  # damaged lines may have other values
             if call.get(name) not in range(size):
                 call[name] = None
     for row in rows:
@@ -232,19 +232,19 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
     timeline = timeline_from_rows(
         calls=calls, ends=ends, meta=meta, spans=spans, output=printed if any(printed) else ()
     )
-    issued = Counter(row["rank"] for row in calls)  # a way counts calls: where some were dropped, it fits no longer
+    issued = Counter(row["rank"] for row in calls)  # a way counts calls, so it is useless once some were dropped
     return keep_ways(timeline, {rank: log.way for rank, log in logs.items() if issued[rank] == len(log.calls)})
 
 
 def _of_one_job(recorded: RecordedFolder, problems: list[str]) -> dict[int, RankLog]:
-    """By rank: the logs of one job, one per rank."""
+    """The logs of one job, by rank."""
     chosen: dict[int, RankFiles] = {}
     wanted = recorded.begun()
     others: list[RankFiles] = []
     second: list[RankFiles] = []
 
     def apart(files: RankFiles, other: int = _wall(wanted)) -> int:
-        """How long before or after the moment it began."""
+        """How far its beginning is from `other`."""
         return abs(_wall(files.begun) - other)
 
     for files in sorted(recorded.ranks.values(), key=apart):
@@ -258,7 +258,7 @@ def _of_one_job(recorded: RecordedFolder, problems: list[str]) -> dict[int, Rank
             second.append(files)
         else:
             chosen[log.rank] = files
-    # Not every launcher names its jobs. What began nearer to a second record is of that record's job.
+    # Not every launcher names its jobs: a record that began nearer to a rank's second record is of that job.
     earlier = {_wall(files.begun) for files in second}
     stale = [files for files in chosen.values() if any(apart(files, at) < apart(files) for at in earlier)]
     for files in stale:
@@ -271,7 +271,7 @@ def _of_one_job(recorded: RecordedFolder, problems: list[str]) -> dict[int, Rank
         them = f"'{others[0].path}' was left out: it is"
         if others[1:]:
             them = f"{len(others)} records such as '{others[0].path}' were left out: they are"
-        problems.append(f"{them} of another job. To read that job, load that file")
+        problems.append(f"{them} of another job. Load that file to read its job")
     for files in chosen.values():
         log = files.log
         if log.damaged:
@@ -297,7 +297,7 @@ def _wall(begun: Mapping[str, Any]) -> int:
 
 
 def _groups(logs: dict[int, RankLog]) -> dict[str, list[int]]:
-    """Ranks by name of the group. Two groups of one name, on ranks that do not share them, are told apart."""
+    """Ranks by name of the group. A second group of one name, on other ranks, gets a name of its own."""
     found: dict[str, list[int]] = {}
     for log in logs.values():
         for name, group in list(log.groups.items()):
@@ -310,7 +310,7 @@ def _groups(logs: dict[int, RankLog]) -> dict[str, list[int]]:
                         call["group"] = other
                 name = other
             found.setdefault(name, ranks)
-    unknown: dict[str, list[int]] = {}  # the line that tells of the group is damaged, or not written yet
+    unknown: dict[str, list[int]] = {}  # the line that describes the group is damaged, or not written yet
     for rank, log in logs.items():
         for name in {call["group"] for call in log.calls.values()} - found.keys():
             unknown.setdefault(name, []).append(rank)
@@ -318,7 +318,7 @@ def _groups(logs: dict[int, RankLog]) -> dict[str, list[int]]:
 
 
 def _kept_calls(logs: dict[int, RankLog], problems: list[str]) -> tuple[list[CallRow], dict[str, dict[int, int]]]:
-    """The last calls of each group and rank, and how many collectives came before them."""
+    """The last calls of each group and rank, and the number of collectives before them."""
     calls: list[CallRow] = []
     skipped: dict[str, dict[int, int]] = {}
     for rank, log in logs.items():
@@ -327,7 +327,7 @@ def _kept_calls(logs: dict[int, RankLog], problems: list[str]) -> tuple[list[Cal
             by_group.setdefault(log.calls[id]["group"], []).append(id)
         before = {group: number for group, number in log.issued.items() if group in log.groups}
         for group, ids in by_group.items():
-            if log.issued:  # a preamble repeats an open call, but not the later ones that had ended
+            if log.issued:  # a preamble repeats open calls, but not later ones that had ended
                 del ids[:-MOST_CALLS]
                 seqs = [log.calls[id]["seq"] for id in ids]
                 del ids[: max((at for at in range(1, len(ids)) if seqs[at] > seqs[at - 1] + 1), default=0)]
@@ -337,7 +337,7 @@ def _kept_calls(logs: dict[int, RankLog], problems: list[str]) -> tuple[list[Cal
                 skipped.setdefault(group, {})[rank] = lost
         wanted = sorted(id for ids in by_group.values() for id in ids)
         count = len(calls)
-        mine = [CallRow(**log.calls[id]) for id in wanted]  # a copy: its times will be shifted
+        mine = [CallRow(**log.calls[id]) for id in wanted]  # copies, since their times will be shifted
         taken: set[tuple[str, bool | None, int | None]] = set()
         for call in mine:
             pair, number = call["op"] in POINT_TO_POINT, call.get("number")
@@ -345,9 +345,9 @@ def _kept_calls(logs: dict[int, RankLog], problems: list[str]) -> tuple[list[Cal
             if not names & taken:
                 calls.append(call)
             taken |= names
-        if len(calls) - count < len(mine):  # a digit of a damaged line
+        if len(calls) - count < len(mine):  # a damaged line may have a wrong digit
             left_out = len(mine) - len(calls) + count
-            problems.append(f"rank {rank} has {left_out} calls with numbers of others: they were left out")
+            problems.append(f"{left_out} calls of rank {rank} were left out: other calls have the same numbers")
     for group, by_rank in skipped.items():
         for rank, log in logs.items():
             if group in log.groups:
@@ -368,7 +368,7 @@ def _shifts(
     found = offsets(calls, host_of, groups, wall, host_of[min(logs)])
     for host, shift in found.items():
         if shift.bound_ns is None:
-            problems.append(f"no call bounds the clock of host {host}: its times are set by its wall clock")
+            problems.append(f"no call bounds the clock of host {host}: its times come from its wall clock")
     return found
 
 
@@ -383,13 +383,13 @@ def _shift(row: CallRow | SpanRow, by: int) -> None:
 
 
 def has_open_call(timeline: Timeline) -> bool:
-    """Whether some call has neither completed nor failed. Without one, a job without news computes, or begins."""
+    """Whether some call has neither completed nor failed. A quiet job without one is computing or starting."""
     calls = timeline.calls
     return bool((calls["completed_ns"].is_null() & calls["error"].is_null()).any())
 
 
 def is_over(timeline: Timeline) -> bool:
-    """Whether no process of a recorded job is left that could go on."""
+    """Whether no process of a recorded job can go on."""
     over = (EndKind.FINISHED, EndKind.RAISED, EndKind.KILLED)
     return all(end.kind in over or end.text == GONE for end in timeline.ends)
 
@@ -402,7 +402,7 @@ def _ends(
     backend: str,
     setting: Setting,
 ) -> list[Ending]:
-    """How each rank ended, as far as its record and its process tell."""
+    """How each rank ended, by its record and its process."""
     over = {rank for rank, log in logs.items() if log.returned or log.raised is not None}
     lives = {rank: _lives(log) for rank, log in logs.items() if rank not in over}
     stuck = _stuck(logs, size, over, lives, calls, groups, backend, setting)
@@ -438,9 +438,9 @@ def _stuck(
     backend: str,
     setting: Setting,
 ) -> dict[int, CallRow]:
-    """The call that each rank waits for, where the matching rule proves that none of them can ever complete.
+    """The call that each rank waits for, if the matching rule proves that none of them can ever complete.
 
-    A rank whose process has ended in the middle of a wait counts as waiting: it was in it before.
+    A rank whose process ended during a wait counts as waiting.
     """
     if len(logs) < size or any(log.lost is not None for log in logs.values()):
         return {}
@@ -464,7 +464,7 @@ def _stuck(
 
 
 def _lives(log: RankLog) -> bool | None:
-    """Whether the rank's process is there; None if it ran on another host."""
+    """Whether the rank's process still exists; None if it ran on another host."""
     if log.begin.get("host") != socket.gethostname():
         return None
     try:

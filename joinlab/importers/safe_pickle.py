@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 MEMORY_PER_BYTE = 64
-"""A dump of the real jobs tried takes at most 20 times its size in memory once it is read."""
+"""In memory, dumps of real jobs took at most 20 times their file size."""
 
 LEAST_MEMORY = 1 << 30
-"""Bytes that reading may take however small the file is, so that the limit never hits what other threads do."""
+"""Bytes that reading any file may take, enough that other threads' memory does not exceed the limit."""
 
 UNREADABLE = (
     pickle.UnpicklingError,
@@ -33,7 +33,7 @@ UNREADABLE = (
     UnicodeDecodeError,
     ValueError,
 )
-"""What a damaged or hostile pickle raises."""
+"""Exceptions that damaged or hostile pickles cause."""
 
 
 class _Unpickler(pickle.Unpickler):

@@ -1,4 +1,4 @@
-"""What ranks, NCCL and torchrun wrote as text: the lines that people paste, as one Timeline of what they tell.
+"""Text that ranks, NCCL and torchrun wrote, such as people paste, as one Timeline.
 
     watchdog            [rank5]:[E...] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=808, ...)
                         [PG ID 0 PG GUID 0(default_pg) Rank 1] ... last enqueued work: 811, last completed work: 807
@@ -7,14 +7,14 @@
     ncclras             30 ranks have launched up to operation 640
     monitored_barrier   [Rank 0]: Ranks 1, 2 failed to pass monitoredBarrier in 2000 ms
     torchrun            rank      : 1 (local_rank: 1)   exitcode  : -9 (pid: 24703)  (SIGKILL)
-    tracebacks, stacks  of Python, faulthandler and py-spy; of the rank in the line's prefix or the file's name
+    tracebacks, stacks  of Python, faulthandler and py-spy; the line's prefix or the file's name gives the rank
 
-A paste is cut and wrapped anywhere, so only what stands there is taken: a call that no line names has no row, a rank
-that no line names is missing, and no line says that a call completed, but for the numbers below the last completed.
-"[Rank 1]" counts in the process group (ProcessGroupNCCL.cpp: rank_), "[rank5]:" in the job.
+A paste may be cut and wrapped anywhere, so only explicit facts count: a call that no line names has no row, a rank that
+no line names is missing, and calls count as completed only up to a line's "last completed work".
+"[Rank 1]" is a rank of the process group (ProcessGroupNCCL.cpp: rank_), "[rank5]:" one of the job.
 
-The page "Paste your log" reads the same in JavaScript, by the same PATTERNS; tests/test_paste.py holds both to one
-table of excerpts.
+The page "Paste your log" reads the same lines in JavaScript with the same PATTERNS; tests/test_paste.py compares both
+on one table of excerpts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MOST_BYTES = 1 << 28
 DEFAULT_GROUP = "0"
 
 NOT_MET = "RuntimeError: Detected mismatch between collectives on ranks."
-"""How DETAIL's error begins."""
+"""The beginning of DETAIL's error."""
 
 PATTERNS: Mapping[str, str] = {
     "timeout": r"\[Rank (?P<rank>\d+)\]\s+Watchdog\s+caught\s+collective\s+operation\s+timeout:\s+WorkNCCL\(SeqNum="
@@ -75,18 +75,18 @@ PATTERNS: Mapping[str, str] = {
     "process": r"^Process \d+: (?:.*--local[-_]rank[= ](?P<local>\d+))?",
     "colour": r"\x1b\[[0-9;]*[A-Za-z]",
 }
-"""What tells something, in the regular expressions that Python and JavaScript share, "^" and "$" of lines.
+"""The lines that are read, as regular expressions that Python and JavaScript share; "^" and "$" match at lines.
 
-timeout   PyTorch 2.0 to 2.14; the sizes since 2.2, cut off in some pastes
+timeout   PyTorch 2.0 to 2.14; the sizes since 2.2, truncated in some pastes
 progress  "[PG 1 Rank 0]" in 2.3 to 2.5, "[PG ID 1 PG GUID 2(dp) Rank 0]" later; "last started" in some of them
-prefix    torch's own "[rank3]:", behind whatever launchers write before it; torchrun's "[default3]:"; srun's "3: "
+prefix    torch's own "[rank3]:", after any text of launchers; torchrun's "[default3]:"; srun's "3: "
 """
 
 _FIND = {name: re.compile(pattern, re.MULTILINE) for name, pattern in PATTERNS.items()}
 
 
 def looks_like(file: Path, head: bytes) -> bool:
-    """Whether a file is text: no byte that no text has, and not one of those formats that begin as text."""
+    """Whether a file is text: UTF-8 without null bytes, and not a zip."""
     return bool(head) and not head.startswith(b"PK") and b"\0" not in head and _decodes(head)
 
 
@@ -94,39 +94,39 @@ def _decodes(head: bytes) -> bool:
     try:
         head.decode()
     except UnicodeDecodeError as error:
-        return error.start > len(head) - 4  # cut within a letter
+        return error.start > len(head) - 4  # cut within a character
     return True
 
 
 def read(files: Sequence[Path], problems: list[str]) -> Timeline:
-    """The Timeline of the text in some files, of one job. Raises TimelineFileError where nothing tells of a rank."""
+    """The Timeline of one job's text files. Raises TimelineFileError if no line is about a rank."""
     told = Told()
     for file in files:
         size = file.stat().st_size
         if size > MOST_BYTES:
-            problems.append(f"{str(file)!r} was left out: it has {size:,} bytes, and at most {MOST_BYTES:,} are read")
+            problems.append(f"{str(file)!r} was left out: it has {size:,} bytes, more than {MOST_BYTES:,}")
             continue
         named = files[1:] or "rank" in file.stem
         if not told.take(_text_of(file), rank_in(file.stem) if named else None):
-            problems.append(f"{str(file)!r} was left out: it holds nothing that says what a rank did")
+            problems.append(f"{str(file)!r} was left out: no line of it says what a rank did")
     where = repr(str(files[0])) if len(files) == 1 else f"{len(files)} files such as {str(files[0])!r}"
     return told.timeline(where, problems)
 
 
 def read_text(text: str, where: str) -> Timeline:
-    """The Timeline of a text that comes from no file; `where`: its name in errors."""
+    """The Timeline of a text; errors call it `where`."""
     told = Told()
     told.take(text)
     return told.timeline(where)
 
 
 def beside(timeline: Timeline, files: Sequence[Path]) -> Timeline:
-    """A Timeline, and what the text in files beside its records says: where a rank stood, and what ended it."""
+    """`timeline`, with the facts of text files beside its records: where a rank stood, and what ended it."""
     told, problems, ends = Told(), timeline.meta.setdefault("problems", []), list(timeline.ends)
     silent = [one for one in files if not (_is_text(one) and told.take(_text_of(one), rank_in(one.stem)))]
     if silent:
         them = f"{len(silent)} files such as {str(silent[0])!r} were" if silent[1:] else f"{str(silent[0])!r} was"
-        problems.append(f"{them} left out: nothing there says what a rank did")
+        problems.append(f"{them} left out: no line says what a rank did")
     for rank in told.raised.keys() | told.ended.keys():
         if rank < len(ends) and ends[rank].kind is EndKind.UNKNOWN:
             text = told.raised.get(rank) or told.ended[rank]
@@ -152,19 +152,19 @@ def _text_of(file: Path) -> str:
 
 @dataclass(slots=True)
 class Told:
-    """What a text tells, by rank.
+    """The facts of a text, by rank.
 
-    calls     by group, rank and number; 0: the line gives none
-    progress  by group and rank: how many collectives it had enqueued, and completed at least
-    sizes     ranks of a group, where a line says how many it has
+    calls     by group, rank and number; 0: the line has no number
+    progress  by group and rank: collectives enqueued, and at least completed
+    sizes     by group: its number of ranks
     raised    type and message of an exception
-    ended     what ended the process
-    late      it did not come to a monitored barrier
-    seen      a line is of it, whatever it says
-    named     a line has torch's prefix of it, in a text that may say nothing
+    ended     the cause of the process's end
+    late      ranks that missed a monitored barrier
+    seen      ranks of any line of NCCL's log
+    named     ranks in torch's prefix of any line
     stands    the frames of the main thread, innermost first
-    sources   the kinds of lines that said anything
-    notes     what the text leaves open about its own ranks
+    sources   the kinds of lines that were found
+    notes     what the text leaves open about its ranks' numbers
     """
 
     calls: dict[tuple[str, int, int], CallRow] = field(default_factory=dict)
@@ -182,7 +182,7 @@ class Told:
     backend: str = "nccl"
 
     def take(self, text: str, rank: int | None = None) -> bool:
-        """Add what a text says; `rank`: whose it is, where all of it is one rank's. False if it says nothing."""
+        """Add the facts of a text; False if it has none. `rank`: the rank of the whole text, if it has one."""
         text = _FIND["colour"].sub("", text).replace("\r\n", "\n").replace("\r", "\n")
         before = len(self.sources)
         for source, taken in (
@@ -209,7 +209,7 @@ class Told:
             if found["words"]:
                 self.names[group] = found["words"]
             enqueued, completed = int(found["enqueued"]), int(found["completed"])
-            if enqueued >= completed:  # else sends were counted, too
+            if enqueued >= completed:  # otherwise sends were counted, too
                 self.progress[group][rank] = enqueued, completed
             group_of[rank, int(found["work"] or completed + 1)] = group
         some = bool(group_of or still)
@@ -227,7 +227,7 @@ class Told:
     def _fingerprints(self, text: str) -> bool:
         some = False
         for found in _FIND["print"].finditer(text):
-            # A print of another length is garbled: "SequenceNumber=0OpType=SCATTER". Numbers count the calls before.
+            # Some fingerprints are garbled: "SequenceNumber=0OpType=SCATTER". The number counts the earlier calls.
             number = int(found["number"]) + 1 if found["number"] else 0
             shape = [int(size) for size in found["shape"].split(",")] if found["shape"] else None
             row = self._call(DEFAULT_GROUP, int(found["rank"]), number, found["op"], shape, NOT_MET)
@@ -237,9 +237,9 @@ class Told:
         return some
 
     def _nccl_log(self, text: str) -> bool:
-        """Collectives of each communicator. A rank of the job is that of the largest communicator of its process.
+        """Collectives of each communicator. The job's rank is the rank in the largest communicator of the process.
 
-        Two communicators of one size are told apart by the order in which a process has them, or by their commId.
+        Two communicators of one size are distinguished by commId, or by their order in the process.
         """
         lines = list(_FIND["coll"].finditer(text))
         ids: dict[tuple[str, str, str], str] = {}
@@ -270,12 +270,12 @@ class Told:
             )
             rank = known[process][1] if process in known else place[process]
             self.seen.add(rank)
-            if op_of(found["op"]) not in POINT_TO_POINT:  # they have the number of the next collective
+            if op_of(found["op"]) not in POINT_TO_POINT:  # a send or recv has the number of the next collective
                 self.sizes[group] = int(found["size"])
                 rows[group].append((rank, found))
         for group, mine_of in rows.items():
             if len({rank for rank, _ in mine_of}) > self.sizes[group]:
-                self.notes.add(f"without communicators of {group}: no line says which of them are one")
+                self.notes.add(f"communicators of {group} are left out: no line says which ranks share one")
                 del self.sizes[group]
                 continue
             for rank, found in mine_of:
@@ -287,7 +287,7 @@ class Told:
         return bool(lines)
 
     def _ras(self, text: str) -> bool:
-        """It names the ranks of the small sides; where one side alone is not named, it is all the others."""
+        """The report names the ranks of its small sides; a single side without names has all other ranks."""
         size = max((int(found["size"]) for found in _FIND["ras_size"].finditer(text)), default=0)
         reports = list(_FIND["ras"].finditer(text))
         for found in reports:
@@ -348,9 +348,9 @@ class Told:
         return some
 
     def _by_rank(self, text: str, rank: int | None) -> Iterator[tuple[int, str]]:
-        """The lines of each rank, without the prefix that names it; all are of `rank` where that is known."""
+        """The lines of each rank, without the prefix that names it; all are `rank`'s unless that is None."""
         lines: dict[int, list[str]] = defaultdict(list)
-        process: str | None = None  # whose stacks py-spy writes, where its command says so
+        process: str | None = None  # local rank of the process whose stacks py-spy shows, from its command line
         for line in text.split("\n"):
             found = _FIND["prefix"].match(line)
             process = dumped["local"] if (dumped := _FIND["process"].match(line)) else process
@@ -366,7 +366,7 @@ class Told:
     def _call(
         self, group: str, rank: int, number: int, name: str, shape: list[int] | None, error: str | None = None
     ) -> CallRow | None:
-        """The row of a call; None where its kind is not known, or no job has such a rank."""
+        """The row of a call, added if it is new; None if the op is unknown or the rank is too large."""
         op = op_of(name)
         if op is None or rank >= MOST_RANKS:
             return None
@@ -377,18 +377,18 @@ class Told:
         return self.calls.setdefault((group, rank, number), row)
 
     def _got_to(self, group: str, rank: int, number: int) -> None:
-        """A rank's last call in a group, of those that the text names, is this one or a later one."""
+        """Note that the rank has issued call `number` of the group."""
         self.progress[group][rank] = max(self.progress[group].get(rank, (0, 0)), (number, 0))
 
     def timeline(self, where: str, problems: Iterable[str] = ()) -> Timeline:
-        """The Timeline of what was told."""
+        """The Timeline of these facts."""
         ranks = {rank for _, rank, _ in self.calls} | {rank for by in self.progress.values() for rank in by}
         ranks |= self.late | self.seen | set(self.raised) | set(self.ended) | set(self.stands)
         ranks = {rank for rank in ranks if rank < MOST_RANKS}
         if not ranks:
             raise TimelineFileError(
-                f"cannot open {where}: it holds nothing that says what a rank did. Lines that do: NCCL's watchdog's, "
-                "TORCH_DISTRIBUTED_DEBUG=DETAIL's, NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=COLL, torchrun's report."
+                f"cannot open {where}: no line says what a rank did. Lines that do: those of NCCL's watchdog, of "
+                "TORCH_DISTRIBUTED_DEBUG=DETAIL, of NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=COLL, and torchrun's report."
             )
         ranks |= {rank for rank in self.named if rank < MOST_RANKS}
         notes = f" ({'; '.join(sorted(self.notes))})" * bool(self.notes)
@@ -423,11 +423,11 @@ class Told:
         if self.stands:
             meta["stood"] = {rank: self.stood(rank) for rank in sorted(self.stands)}
         found = timeline_from_rows(rows, [self._ending(rank, rows) for rank in range(size)], meta)
-        numbers = pl.Series("number", [row["number"] for row in rows], pl.Int64)  # of those that a line gives
+        numbers = pl.Series("number", [row["number"] for row in rows], pl.Int64)  # null if the line has no number
         return replace(found, calls=found.calls.with_columns(numbers))
 
     def _met(self) -> set[tuple[str, int]]:
-        """Groups and numbers of calls that every rank of the group issued alike."""
+        """(group, number) of calls that every rank of the group issued with the same op and shape."""
         kinds: dict[tuple[str, int], list[object]] = defaultdict(list)
         for (group, _, number), row in self.calls.items():
             kinds[group, number].append((row["op"], row.get("shape")))
@@ -438,11 +438,11 @@ class Told:
         }
 
     def stood(self, rank: int) -> list[Stood]:
-        """Where a rank's main thread stood, as `meta["stood"]` has it."""
+        """A rank's entry in `meta["stood"]`: where its main thread stood."""
         return [{"thread": "MainThread", "frames": [str(frame) for frame in reversed(self.stands[rank])]}]
 
     def _groups(self, size: int) -> dict[str, list[int]]:
-        """Ranks by group: all of the default one and of one as large as the job; else those that are told."""
+        """Ranks by group: all ranks for the default group and any as large as the job; else those that lines name."""
         found = {DEFAULT_GROUP: list(range(size))} if not self.calls and not self.progress else {}
         for group in sorted({group for group, _, _ in self.calls} | set(self.progress)):
             told = {rank for one, rank, _ in self.calls if one == group} | set(self.progress.get(group, ()))
@@ -468,18 +468,18 @@ class Told:
 
 
 def _prefix(text: str, found: re.Match[str]) -> re.Match[str] | None:
-    """torch's "[rank5]:" in the line that a match begins in, before it."""
+    """torch's "[rank5]:" before a match, in the same line."""
     before = _FIND["prefix"].match(text[text.rfind("\n", 0, found.start()) + 1 : found.start()])
     return before if before and before["rank"] else None
 
 
 def _whose(text: str, found: re.Match[str]) -> int:
-    """The rank in the job of a line that names one of a group; the group's number where no prefix tells."""
+    """The job's rank of a line that names a rank of a group: from the prefix, or else the group's rank."""
     return int((_prefix(text, found) or found)["rank"])
 
 
 def _main_thread(text: str) -> tuple[Frame, ...]:
-    """The frames of the main thread, innermost first, as faulthandler and py-spy write it; nothing where none is."""
+    """The frames of the main thread, innermost first, from faulthandler or py-spy; () if there are none."""
     threads = [*_FIND["thread"].finditer(text)]
     stacks: list[tuple[Frame, ...]] = []
     for at, head in enumerate(threads):

@@ -1,20 +1,19 @@
-"""A dump of TorchComms' flight recorder, in the form of c10d's.
+"""Converts a dump of TorchComms' flight recorder into the format of c10d's.
 
 TorchComms writes the keys of c10d's version 2.10 (torchcomms docs/source/hooks.rst: "the output format matches the OSS
-FlightRecorder format"), but means something else by some of them (comms/torchcomms/hooks/fr/FlightRecorder.cpp,
-v0.2.0-rc3 to v0.3.1-rc1 and after: FlightRecorder::record and retire_id, FlightRecorderHook::registerWithComm and
-onPreHook):
+FlightRecorder format"), but some have another meaning (comms/torchcomms/hooks/fr/FlightRecorder.cpp, v0.2.0-rc3 to
+v0.3.1-rc1 and after: FlightRecorder::record and retire_id, FlightRecorderHook::registerWithComm and onPreHook):
 
-    collective_seq_id   counts the calls of all communicators together, from 0, sends, recvs and splits included
+    collective_seq_id   counts the calls of all communicators together, from 0, including sends, recvs and splits
     op_id               the same, from 0
-    process_group       the communicator's name and its backend; there is no description
+    process_group       the communicator's name and its backend, without a description
     pg_status           always empty
-    profiling_name      "ncclx:all_reduce", before v0.3 "nccl:all_reduce" on any backend; of a send or recv the peer is
-                        not recorded, of a batch neither its sends nor its recvs
-    retired             the call is over, also where its state does not say so. Then duration_ms, which not all versions
-                        write, ends when the host saw it
+    profiling_name      "ncclx:all_reduce", before v0.3 "nccl:all_reduce" on any backend; it lacks the peer of a send or
+                        recv, and the sends and recvs of a batch
+    retired             the call is over, even if its state differs; then duration_ms, which not all versions write,
+                        runs until the host noticed
 
-So a call's number within its communicator has to be counted, and that takes a dump that lost nothing.
+So a call's number within its communicator must be counted, which needs a dump that lost no call.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from joinlab.errors import TimelineFileError
 
 _NO_COLLECTIVES = ("send", "recv", "split", "new_window", "batch_op_issue")
 _NCCL = {"ncclx": "nccl", "rccl": "nccl", "rcclx": "nccl"}
-"""Backends of the NCCL family: calls meet by their order there, whatever they are."""
+"""Backends of the NCCL family, where calls meet by their order alone."""
 
 _BACKENDS = (*_NCCL, "nccl", "gloo", "xccl")
 
 
 def is_torchcomms(content: dict[str, Any]) -> bool:
-    """Whether TorchComms wrote a dump: no status of any group, and entries that describe theirs by its backend."""
+    """Whether TorchComms wrote a dump: without pg_status, and with a backend as the description of entries' groups."""
     entries = content.get("entries")
     if content.get("pg_status") or not isinstance(entries, list) or not entries or type(entries[0]) is not dict:
         return False
@@ -43,7 +42,7 @@ def is_torchcomms(content: dict[str, Any]) -> bool:
 
 
 def as_c10d(path: Path, content: dict[str, Any]) -> dict[str, Any]:
-    """The same dump with c10d's numbers. TimelineFileError where calls are missing and several communicators count."""
+    """The same dump with c10d's numbers. TimelineFileError if calls are missing and there are several communicators."""
     entries = content["entries"]
     found: list[dict[str, Any]] = []
     counts: dict[tuple[str, bool], int] = {}
@@ -55,7 +54,7 @@ def as_c10d(path: Path, content: dict[str, Any]) -> dict[str, Any]:
         if not whole and (not collective or len(content["pg_config"]) > 1):
             raise TimelineFileError(
                 f"cannot open {str(path)!r}: TorchComms counts the calls of all communicators together, and this dump "
-                "lacks some, so that no call can be numbered. Dump completed calls, too, and set max_entries higher."
+                "lacks some, so no call can be numbered. Dump completed calls, too, and set max_entries higher."
             )
         calls = counts[name, False] = counts.get((name, False), 0) + 1
         number = counts[name, True] = counts.get((name, True), 0) + collective
@@ -74,7 +73,7 @@ def as_c10d(path: Path, content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ended(entry: dict[str, Any]) -> Any:
-    """When a call was seen to be complete: by its event, or else by its duration, which begins when it is recorded."""
+    """The time at which a call was seen to be complete: its own, or else its creation time plus its duration."""
     if entry["time_discovered_completed_ns"] or not entry["retired"] or not entry.get("duration_ms"):
         return entry["time_discovered_completed_ns"]
     return entry["time_created_ns"] + round(entry["duration_ms"] * 1e6)
