@@ -182,8 +182,20 @@ def skips(rank, inputs):
     dist.barrier()
 
 
+def total(values):
+    if len(values) == 1:
+        return values[0]
+    both = total(values[:1]) + total(values[1:])
+    dist.all_reduce(both)
+    return both
+
+
+def recursive(rank, inputs):
+    return total(list(inputs)[rank:]).item()
+
+
 @pytest.mark.parametrize("backend", ["nccl", "gloo"])
-@pytest.mark.parametrize(("program", "kind"), [(shared, "same"), (skips, "flag")])
+@pytest.mark.parametrize(("program", "kind"), [(shared, "same"), (skips, "flag"), (recursive, "flag")])
 def test_a_fix_says_that_ranks_issue_fewer_calls(program, kind, backend):
     fix, _ = changed(program, (3, 3), backend)
     assert (fix["kind"], fix["fewer"]) == (kind, True)

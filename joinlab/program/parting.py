@@ -238,9 +238,9 @@ def tests_of(apart: Apart, ways: Mapping[int, Way]) -> list[Test]:
                 chains[rank] = chain
     if apart.one_call and chains:  # the way of the rank that issued it tells where
         one, other = (side[0] for side in sides)
-        if len(apart.turns) > 1 and _each_has_a_branch(chains[one][-1], ways[other].steps, apart.turns):
-            chains = {other: [at for at in [_of_its_own(ways[other], *apart.turns)] if at]}
-            return [_test(_line_of(at), chains) for at in chains[other]]
+        if apart.turns and _each_has_a_branch(chains[one][-1], ways[other].steps, apart.turns):
+            found = _of_its_own(ways[other], *apart.turns) if len(apart.turns) > 1 else None
+            return [_test(_line_of(found), {other: [found]})] if found else []
         if _goes_ever(chains[one][-1], ways[one].steps, ways[other].steps):
             return []
         chains[other] = [at.turned() for at in chains[one]]

@@ -64,7 +64,7 @@ def _apart(scene: Scene, headline: Line) -> Apart | None:
         sides = list(dict.fromkeys(map(tuple, headline.facts["sides"])))
         first = headline.calls[0]
         return _before(scene, scene.slot_of[first.rank, first.group, first.seq], sides)
-    if (found := _unpaired(scene.timeline)) is not None:
+    if (found := _unpaired(scene.timeline, {(call.rank, call.peer) for call in headline.calls})) is not None:
         return found
     raised, well = ([rank for rank, end in enumerate(ends) if end.kind is kind] for kind in _RAISED)
     if raised and well and len(raised) + len(well) == len(ends):  # and no call tells them apart
@@ -124,9 +124,10 @@ def unpaired(timeline: Timeline) -> list[tuple[_Path, _Path]]:
     return sorted(more, key=lambda two: two[0][len(two[1])][1]["enqueued_ns"] or 0)
 
 
-def _unpaired(timeline: Timeline) -> Apart | None:
-    """The first two ranks of which one sends more often than the other receives, or receives more often."""
-    for path, others in unpaired(timeline):
+def _unpaired(timeline: Timeline, told: set[tuple[int, int | None]]) -> Apart | None:
+    """Two ranks of which one sends more often than the other receives, or the reverse: of `told`, or the first."""
+    more = unpaired(timeline)
+    for path, others in [two for two in more if (two[0][0][1]["rank"], two[0][0][1]["peer"]) in told] or more:
         first, row = path[len(others)]
         rank, peer = row["rank"], row["peer"] or 0
         turns = tuple(at for at, _ in others[-2:])

@@ -211,10 +211,12 @@ class Edited:
         code = function.__code__
         cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
         if function is self.before.function:
-            whole = ast.parse(f"def within({', '.join(cells)}): pass")  # what it reads of functions around it
-            whole.body[0].body = ast.parse(self.after).body  # type: ignore[attr-defined]
+            whole = ast.parse(self.after)
+            if cells:  # what it reads of the function around it
+                whole = ast.parse(f"def within({', '.join(cells)}): pass")
+                whole.body[0].body = ast.parse(self.after).body  # type: ignore[attr-defined]
             code = compile(whole, code.co_filename + EDITED, "exec")
-            for name in ("within", self.before.tree.name):
+            for name in (*["within"][: len(cells)], self.before.tree.name):
                 inner = (one for one in code.co_consts if isinstance(one, CodeType))
                 code = next(one for one in inner if one.co_name == name)
         closure = tuple(cells[name] for name in code.co_freevars)

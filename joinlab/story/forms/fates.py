@@ -257,6 +257,8 @@ def _raised(line: Line) -> Text:
 
 def _killed(line: Line) -> Text:
     text = str(line.facts.get("text", ""))
+    if len(line.ranks) > 1:
+        text = text.replace("its process was", "their processes were").replace("its process", "their processes")
     how = text if text.startswith("ended by") else f"ended: {text}" if text else "ended before its program returned"
     more = " Gloo aborts a process that is sent more bytes than its call has room for."
     where = say(",{}", _in(line)) if "in" in line.facts else _after(line)

@@ -153,7 +153,7 @@ def _splits(line: Line) -> Text:
     facts = line.facts
     if facts["over"]:
         each = [say("{}: {}", ranks, str(sent)) for ranks, sent in zip(sides(line), facts["sent"], strict=True)]
-        more = say("{} got more than it has room for. Elements sent: {}", facts["over"], listing(each))
+        more = say("{} got more than [it has|they have] room for. Elements sent: {}", facts["over"], listing(each))
     else:
         counts = f"{sum(facts['sent'])} elements in all, and received {facts['received']}"
         more = say("{} sent {}", line.ranks, counts)

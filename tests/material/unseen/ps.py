@@ -1,4 +1,4 @@
-"""Programs that told something false, or were told too little of, s01 to s06: walrus, match, iterators, recursion."""
+"""Programs that told something false, or were told too little of, s01 to s08: walrus, match, iterators, sends."""
 from tests.material.unseen.pa import *
 
 def s01(rank, inputs):
@@ -49,3 +49,13 @@ def s06(rank, inputs):
         overlap.start(x)
     overlap.finish()
     dist.barrier()
+def s07(rank, inputs):
+    if rank == 0:
+        for src in [1, 1, 2]:
+            t = torch.zeros(1); dist.recv(t, src)
+    else:
+        for _ in range(rank): dist.send(torch.ones(1), 0)
+def s08(rank, inputs):
+    experts = [dist.new_group(list(range(4))), dist.new_group(list(range(4, 8)))][rank // 4]
+    room = 3 if rank == 6 else 2
+    out = torch.zeros(4 * room); dist.all_to_all_single(out, torch.ones(4 * room), group=experts)
