@@ -343,3 +343,15 @@ def test_a_call_too_many_is_named_with_its_line_and_not_the_next() -> None:
     line = f"(test_judge.py:{one_too_many.__code__.co_firstlineno + 5})"
     assert story.sentence.startswith(f"Rank 5 issued one broadcast {line} more than ranks 0-4, 6, 7 (5 and 4).")
     assert "if rank == 5 and i == 3:" in story.texts(LineKind.PARTING)[0]
+
+
+def gathers_from_any(rank: int, inputs: Any) -> None:
+    for _ in range(2 * (rank == 0)):
+        dist.recv(torch.zeros(1))
+    if rank:
+        dist.send(torch.ones(1), 0)
+
+
+def test_a_send_that_a_recv_from_any_rank_took_is_not_left_over() -> None:
+    story = diagnose(joinlab.emulate(gathers_from_any, (1,) * 3, "gloo"))
+    assert story.headline.form == "all_finished" and not story.of(LineKind.PARTING)

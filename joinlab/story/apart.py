@@ -111,14 +111,18 @@ def _paths(timeline: Timeline, ranks: Sequence[int], *which: pl.Expr) -> dict[in
 
 
 def unpaired(timeline: Timeline) -> list[tuple[_Path, _Path]]:
-    """Sends of one rank to another, or recvs, of which there are more than counterparts; and those counterparts."""
-    calls: dict[tuple[str, int, int | None, str], _Path] = {}
-    which = pl.col("op").is_in([*POINT_TO_POINT]), pl.col("peer").is_not_null()
-    for rank, path in _paths(timeline, range(timeline.world_size), *which).items():
+    """Sends of one rank to another, or recvs, of which there are more than counterparts; and those counterparts.
+
+    Which sends a recv from any rank took is not known, so nothing is said of sends to a rank that issued one.
+    """
+    calls: dict[tuple[object, ...], _Path] = {}
+    for rank, path in _paths(timeline, range(timeline.world_size), pl.col("op").is_in([*POINT_TO_POINT])).items():
         for at, row in path:
             calls.setdefault((row["group"], rank, row["peer"], row["op"]), []).append((at, row))
     both = [
-        (path, calls.get((name, peer or 0, rank, _OTHER[op]), [])) for (name, rank, peer, op), path in calls.items()
+        (path, calls.get((name, peer, rank, _OTHER[op]), []))
+        for (name, rank, peer, op), path in calls.items()
+        if peer is not None and (name, peer, None, Op.RECV.value) not in calls
     ]
     more = [(path, others) for path, others in both if len(path) > len(others)]
     return sorted(more, key=lambda two: two[0][len(two[1])][1]["enqueued_ns"] or 0)
@@ -129,13 +133,14 @@ def _unpaired(timeline: Timeline, told: set[tuple[int, int | None]]) -> Apart | 
     more = unpaired(timeline)
     for path, others in [two for two in more if (two[0][0][1]["rank"], two[0][0][1]["peer"]) in told] or more:
         first, row = path[len(others)]
-        rank, peer = row["rank"], row["peer"] or 0
+        rank, peer = row["rank"], row["peer"]
+        assert peer is not None
         turns = tuple(at for at, _ in others[-2:])
         return Apart(((rank,), (peer,)), {rank: Window(0, first), peer: ALL}, {}, one_call=True, turns=turns)
     return None
 
 
-_OTHER = {Op.SEND.value: Op.RECV.value, Op.RECV.value: Op.SEND.value}
+_OTHER: Mapping[object, str] = {Op.SEND.value: Op.RECV.value, Op.RECV.value: Op.SEND.value}
 
 
 # ---------------------------------------------------------------------------------------- which data

@@ -41,7 +41,8 @@ def left_over(scene: Scene) -> tuple[Line, ...]:
     if scene.meta.get("skipped") or scene.matched.is_part:
         return ()
     for sent, received in unpaired(scene.timeline):
-        row = next(row for _, row in sent if not scene.slot_of[row["rank"], row["group"], row["seq"]].met)
+        unmet = (row for _, row in sent if not scene.slot_of[row["rank"], row["group"], row["seq"]].met)
+        row = next(unmet)
         if row["op"] == Op.SEND and row["completed_ns"] is not None:
             rows = [row, *(last for _, last in received[-1:])]
             lines = tuple(line for one in rows if (line := scene.line_of(one, (one["rank"],))))
