@@ -38,7 +38,7 @@ from joinlab.backend.payload import Part, agree, len_of, look, move, read, write
 from joinlab.gloo.checks import check
 from joinlab.gloo.jobs import Job, jobs_of, program
 from joinlab.gloo.network import Buffer, Network, Waits, advance
-from joinlab.gloo.programs import summed, summed_sparse
+from joinlab.gloo.sums import summed, summed_sparse
 from joinlab.ops import FACTS, GLOO_THREADS, POINT_TO_POINT, Needs, Op
 
 

@@ -29,8 +29,7 @@ from joinlab.backend.payload import Bytes, Part, len_of, read, write
 from joinlab.gloo import messages
 from joinlab.gloo import network as net
 from joinlab.gloo.network import Buffer, Network, Waits, play
-from joinlab.gloo.programs import all_reduce_sparse
-from joinlab.gloo.sums import DTYPES, combine
+from joinlab.gloo.sums import DTYPES, all_reduce_sparse, combine
 from joinlab.ops import Op
 from joinlab.program.process_group import METHODS, tensors_in
 

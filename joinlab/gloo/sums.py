@@ -1,4 +1,4 @@
-"""Gloo's arithmetic: how two runs of elements are combined, dtype by dtype.
+"""Gloo's arithmetic: two runs of elements, the order in which ranks are summed, and sums of sparse tensors.
 
 Source: gloo/math.h (sum, product, min, max) in third_party/gloo of PyTorch v2.13.0, and band, bor, bxor in
 torch/csrc/distributed/c10d/ProcessGroupGlooDetail.hpp. In the ring `one` is what the rank has, `other` what arrived.
@@ -6,13 +6,16 @@ torch/csrc/distributed/c10d/ProcessGroupGlooDetail.hpp. In the ring `one` is wha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from joinlab.backend.payload import Bytes
+from joinlab.backend.payload import Bytes, len_of, read
+from joinlab.gloo import messages
+from joinlab.gloo import network as net
+from joinlab.gloo.network import Buffer, Network, Slot, Waits, play
 
 _NUMPY: dict[torch.dtype, Any] = {
     torch.float32: np.float32,
@@ -63,3 +66,102 @@ def combine(dtype: torch.dtype, reduce_op: str, one: Bytes, other: Bytes) -> Byt
             return _OPS[reduce_op](one.view(kind), other.view(kind)).view(np.uint8)  # type: ignore[no-any-return]
     left, right = (torch.from_numpy(np.ascontiguousarray(part)).view(dtype) for part in (one, other))
     return _numpy(_TORCH_OPS[reduce_op](left, right).view(torch.uint8))
+
+
+def chunk(nbytes: int, item: int, size: int) -> int:
+    """Bytes of the chunk of an all_reduce whose sum one rank holds at the end of the first half.
+
+    >>> chunk(12, 4, 2)
+    8
+    """
+    number, each = messages.segments(nbytes, item, size)
+    return number // size * each
+
+
+def summed(dtype: torch.dtype, reduce_op: str, each: Sequence[Bytes]) -> Bytes:
+    """What an all_reduce of ranks that agree gives: `each` by place.
+
+    Chunk c is summed as the ring does it: it begins with what rank c - 1 has and goes from rank to rank - 1, so that
+    rank c adds its own last. With 2 ranks the order makes no difference to a sum, but it does to min and max with a
+    NaN, and so it is kept.
+    """
+    size, nbytes = len(each), len(each[0])
+    whole = chunk(nbytes, dtype.itemsize, size)
+    if size == 2 and reduce_op in ("sum", "product"):
+        whole = nbytes  # one numpy call instead of two for the small tensors that most programs send
+    pieces = []
+    for index, at in enumerate(range(0, nbytes, max(1, whole))):
+        total = each[(index - 1) % size][at : at + whole]
+        for turn in range(1, size):
+            total = combine(dtype, reduce_op, each[(index - 1 - turn) % size][at : at + whole], total)
+        pieces.append(total)
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+
+def summed_sparse(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The sum of coalesced sparse tensors, in the order of the ranks: AsyncSparseAllreduceWork::allreduce()."""
+    total = tensors[0]
+    for tensor in tensors[1:]:
+        total = total + tensor
+    return total.coalesce()
+
+
+def all_reduce_sparse(network: Network, task: net.Part, tensor: torch.Tensor, slot: Slot, me: int, size: int) -> Waits:
+    """Three all-gathers under one slot: what each rank has, the indices, the values. Then everyone sums for itself.
+
+    The sizes go first, as 9 int64 (SparseTensorMetadata), since ranks may have different numbers of values. Where ranks
+    differ in shape each of them raises. Every rank's tensor is known here, so only the waiting is left to model: the
+    contents of these messages are not.
+
+    Source: AsyncSparseAllreduceWork in ProcessGroupGlooDetail.hpp, gloo/allgatherv.cc, PyTorch v2.13.0.
+    """
+    mine = tensor.detach().coalesce()
+    sizes = Buffer(task, np.zeros(_SPARSE_SIZES_BYTES * size, np.uint8), scratch=True)
+    header = np.zeros(_SPARSE_SIZES_BYTES // 8, np.int64)
+    header[:2] = mine.sparse_dim(), mine.dense_dim()
+    header[2] = mine._nnz()
+    header[3 : 3 + mine.dim()] = mine.shape
+    at = me * _SPARSE_SIZES_BYTES
+    sizes.data[at : at + _SPARSE_SIZES_BYTES] = header.view(np.uint8)
+    yield from play(network, slot, me, messages.all_gather(me, size, _SPARSE_SIZES_BYTES), [sizes])
+    headers = sizes.data.view(np.int64).reshape(size, -1)
+    if any((other[:2] != header[:2]).any() or (other[3:] != header[3:]).any() for other in headers):
+        raise ConnectionError("Sparse dimensions do not match")
+    counts = [int(other[2]) for other in headers]
+    found = []
+    for part in (mine.indices().t().contiguous(), mine.values().contiguous()):  # one row for each value
+        width = len_of(part) // max(1, part.shape[0]) if part.shape[0] else _row_bytes(part)
+        lengths = [count * width for count in counts]
+        work = Buffer(task, np.zeros(sum(lengths), np.uint8), scratch=True)
+        work.data[sum(lengths[:me]) : sum(lengths[: me + 1])] = read([part])
+        yield from _all_gather_v(network, work, slot, me, lengths)
+        rows = np.split(work.data, np.cumsum(lengths)[:-1])
+        found.append([torch.from_numpy(row.copy()).view(part.dtype).view(-1, *part.shape[1:]) for row in rows])
+    each = [torch.sparse_coo_tensor(rows.t(), values, mine.shape) for rows, values in zip(*found, strict=True)]
+    with torch.no_grad():
+        tensor.copy_(summed_sparse([one.coalesce() for one in each]))
+
+
+_SPARSE_SIZES_BYTES = 9 * 8
+"""SparseTensorMetadata::dim int64 numbers, ProcessGroupGlooDetail.hpp, PyTorch v2.13.0."""
+
+
+def _row_bytes(part: torch.Tensor) -> int:
+    return part.element_size() * int(np.prod(part.shape[1:]))
+
+
+def _all_gather_v(network: Network, work: Buffer, slot: Slot, me: int, lengths: Sequence[int]) -> Waits:
+    """gloo/allgatherv.cc: each rank's share goes around the ring in one piece, and may be of any length."""
+    size = len(lengths)
+    if not sum(lengths):
+        return
+    starts = [sum(lengths[:place]) for place in range(size)]
+    for turn in range(size - 1):
+        out, into = (me - turn) % size, (me - turn - 1) % size
+        if turn:
+            yield work, "send"
+            yield work, "recv"
+        network.send(me, (me + 1) % size, slot, work, starts[out], lengths[out])
+        network.recv(me, (me - 1) % size, slot, work, starts[into], lengths[into])
+    yield work, "send"
+    yield work, "recv"
