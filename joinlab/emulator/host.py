@@ -110,12 +110,12 @@ class Host:
         self.take = self.log.take
         self.take({"e": "begin", "coalesced": (), **versions()})
         self.calls: list[EmulatedCall] = []
-        self.replicas = Replicas(lambda calls=self.calls: len(calls))  # type: ignore[misc]
+        self.replicas = Replicas(self.calls.__len__)
         self.eager = False  # its process is bound to a GPU, so that its groups connect when they are made
         self.asked_timeout: timedelta | None = None  # for the group that it is making now
         self.asked_backend: Any = None  # of a group that torch.distributed is making for it
         self.open_calls = 0  # of them, how many are neither complete nor failed
-        self._kinds: set[int] = set()  # ids of the kinds whose stack and texts are in its log
+        self._stacks: set[int] = set()  # those that its log has
         self._kept: list[Any] = []  # a Work that was collected makes C++ wait for ever; calls know their group weakly
         self._weak: Host = weakref.proxy(self)
         self.futures = Futures()
@@ -175,9 +175,9 @@ class Host:
             ins, outs = method.tensors(args)
             parts = [Part([t], [t]) for t in ins] if ins is outs else parts_of(name, args, len(group.ranks), streams)
         kind = kind_of(group, STACKS, STACKS.intern(frame), method, args, ins, outs)
-        if id(kind) not in self._kinds:
-            self._kinds.add(id(kind))
-            for event in (STACKS.events[kind.stack], *map(text_event, kind.sources)):
+        if kind.stack not in self._stacks:
+            self._stacks.add(kind.stack)
+            for event in (STACKS.events[kind.stack], *map(text_event, STACKS.sources[kind.stack])):
                 self.take(event)
         value_in = values_in(ins) if kind.small and ins and not waits.stuck else None
         if kind.bucket:

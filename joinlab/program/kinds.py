@@ -12,10 +12,9 @@ from typing import Any, Protocol
 
 import torch
 
-from joinlab.ops import MAX_VALUES, POINT_TO_POINT, Op, Source
+from joinlab.ops import MAX_VALUES, POINT_TO_POINT, Op
 from joinlab.program.labels import Stacks, from_reducer, issued_in_backward, label
 from joinlab.program.process_group import METHODS, Method, dtype_of, options_key, options_of
-from joinlab.program.steps import is_made_by_join
 
 ALL_REDUCE = METHODS["allreduce"]
 
@@ -44,8 +43,6 @@ class CallKind:
     in_backward   it was issued inside a backward pass
     by_reducer    DDP's Reducer issues it, or a comm hook of torch, and waits for it at the end of the backward pass
     direct        the Reducer issues it itself, so that no Python code ever sees its Work
-    joined        join() makes it, for a rank that has run out
-    sources       texts of the learner's functions that it is issued from
     text          the recorder's: `event` as JSON without the braces, and
     segment       of the log that has its stack; -1: none yet
     accepted      the emulator's: eras whose NCCL takes all calls of this kind, if their tensors are contiguous
@@ -63,8 +60,6 @@ class CallKind:
     in_backward: bool = False
     by_reducer: bool = False
     direct: bool = False
-    joined: bool = False
-    sources: tuple[Source, ...] = ()
     text: str = ""
     segment: int = -1
     accepted: set[str] = field(default_factory=set)
@@ -149,7 +144,5 @@ def kind_of(
         in_backward="_engine_run_backward" in functions,
         by_reducer=from_reducer(frames),
         direct=method is ALL_REDUCE and issued_in_backward(frames),
-        joined=is_made_by_join(stacks.events[stack]["f"]),
-        sources=stacks.sources[stack],
     )
     return found

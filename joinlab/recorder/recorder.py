@@ -205,7 +205,7 @@ class Recorder:
     def _know(self, kind: CallKind, group: RecordedGroup, ins: list[torch.Tensor], outs: list[torch.Tensor]) -> None:
         """The first call of a kind: write down what can be read only now."""
         kind.text = to_json(kind.event)[1:-1]
-        self._note_sources(kind.sources)
+        self._note_sources(self._stacks.sources[kind.stack])
         self._note_gpu([*ins, *outs])
         if kind.direct and len(ins) == 1:
             group.of_reducer[kind.stack, ins[0].dtype, ins[0].shape] = kind
