@@ -153,14 +153,9 @@ def test_megabytes_of_output_are_kept_and_the_echo_stops_in_time(capsys: pytest.
     assert "timeline.output[0]" in shown[-1]
 
 
-def test_sixteen_ranks_and_one() -> None:
-    assert [end.kind for end in run(cases.case_1, tuple(range(1, 17))).ends] == ["finished"] * 16
-    assert run(cases.case_1, (2,)).returns == (2,)
-
-
-def test_a_rank_without_inputs_joins_at_once() -> None:
-    timeline = run(cases.case_1, (0, 2, 0))
-    assert timeline.returns == (0, 2, 0)
+def test_sixteen_ranks_and_one_and_a_rank_without_inputs() -> None:
+    for inputs in (tuple(range(16)), (2,)):
+        assert run(cases.case_1, inputs).raise_for_ending().returns == inputs
 
 
 def test_a_loop_left_early_stops_marking_inputs() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import _thread
 import atexit
-import gc
 import linecache
 import math
 import os
@@ -173,18 +172,6 @@ def test_the_folder_of_a_launcher_in_another_container_is_left_alone(
 
 
 # ------------------------------------------------------------------------------------------ the fork server
-
-
-def test_a_lost_fork_server_is_replaced_and_leaks_no_descriptor() -> None:
-    run(plain)
-    gc.collect()  # what earlier tests have left
-    before = len(os.listdir("/proc/self/fd"))
-    server = ForkServer.get().process
-    server.kill()
-    server.wait()
-    assert [str(end) for end in run(plain).ends] == ["finished", "finished"]
-    gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_stopped_fork_server_costs_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:

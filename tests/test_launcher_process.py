@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
-import random
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
-import joinlab
-from joinlab import cases
-from joinlab.launcher.forkclient import ForkServer
 from joinlab.launcher.keeper import Keeper
-from tests.leftovers import assert_nothing_left, run_folders
+from tests.leftovers import run_folders
 
 ROOT = Path(__file__).parent.parent
 
@@ -98,19 +92,6 @@ def test_the_launching_process_dying_takes_everything_with_it(sign: signal.Signa
         assert run_folders(parent.pid) == []
 
 
-@pytest.mark.parametrize("victim", ["server", "keeper"])
-def test_killing_the_fork_server_or_the_keeper_ends_the_ranks_too(victim: str) -> None:
-    with hanging_launch() as (parent, pids):
-        server = psutil.Process(parent.pid).children()[0]
-        (keeper,) = server.children()
-        assert len(keeper.children()) == 2
-        (keeper if victim == "keeper" else server).kill()
-        parent.wait(200)
-        assert parent.returncode == 1  # LaunchError: the process that ranks are forked from died
-        assert_gone(pids)
-        assert run_folders(parent.pid) == []
-
-
 def test_all_ranks_are_stopped_before_the_first_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[tuple[int, int]] = []
     monkeypatch.setattr("os.killpg", lambda pid, sign: sent.append((pid, sign)))
@@ -119,61 +100,3 @@ def test_all_ranks_are_stopped_before_the_first_is_killed(monkeypatch: pytest.Mo
     keeper.ranks = {7: 0, 8: 1}
     keeper.kill()
     assert sent == [(7, signal.SIGSTOP), (8, signal.SIGSTOP), (7, signal.SIGKILL), (8, signal.SIGKILL)]
-
-
-@pytest.mark.slow
-def test_thirty_mixed_launches_leave_nothing_behind() -> None:
-    """Cases drawn at random; some runs are interrupted midway, in some a rank is killed."""
-    draw = random.Random(0)
-    interrupted = killed = 0
-
-    def victim(rank: int, inputs: Any) -> None:
-        import torch
-        from torch.nn.parallel import DistributedDataParallel as DDP
-
-        model = DDP(torch.nn.Linear(1, 1))
-        for x in inputs:
-            if rank == 1 and len(inputs) == 1:
-                os.kill(os.getpid(), signal.SIGKILL)
-            model(x).backward()
-
-    def interrupt(rank: int, line: str) -> None:
-        raise KeyboardInterrupt
-
-    def chatty(rank: int, inputs: Any) -> None:
-        print("here", flush=True)
-        cases.case_4(rank, inputs)
-
-    for _ in range(30):  # the drills have a thousand
-        kind = draw.choice(["case", "case", "case", "killed", "interrupted"])
-        if kind == "case":
-            n = draw.randint(1, 3)
-            joinlab.launch(draw.choice(list(cases.CASES.values())).program, (n, n + 1), backend="gloo", on_output=None)
-        elif kind == "killed":
-            timeline = joinlab.launch(victim, (2, 1), backend="gloo", on_output=None)
-            killed += timeline.ends[1].kind == "killed"
-        else:
-            try:
-                joinlab.launch(chatty, (2, 3), backend="gloo", on_output=interrupt)
-            except KeyboardInterrupt:
-                interrupted += 1
-    assert killed > 2
-    assert interrupted > 2
-    assert_nothing_left()
-    server = psutil.Process(ForkServer.get().process.pid)
-    assert server.num_fds() < 20
-    assert server.num_threads() == 1  # a thread would not survive the fork, and what it held would stay locked
-
-
-@pytest.mark.slow
-def test_no_false_verdict_in_ten_runs_on_a_loaded_machine() -> None:
-    """Cases 1 and 6 finish, however slowly: two processes beside them keep both cores busy."""
-    burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 2)]
-    try:
-        for i in range(10):  # the drills have more
-            timeline = joinlab.launch((cases.case_1, cases.case_6)[i % 2], (2, 3), backend="gloo", on_output=None)
-            assert [str(end) for end in timeline.ends] == ["finished", "finished"], json.dumps(dict(timeline.meta))
-    finally:
-        for burner in burners:
-            burner.kill()
-            burner.wait()
