@@ -95,6 +95,9 @@ JOBS = {  # by name: each rank's calls, the groups, the ranks that are named, on
         "Rank 0 or rank 1 went another way than the rest of the job: the record does not tell which.",
     ),
     "send": ([[call(op="send", peer=1)], []], {}, (1,), (), "issued no counterpart"),
+    "a send without a time": (
+        [[call(op="send", peer=2, enqueued_ns=None)], [call(op="send", peer=2)], []], {}, (2,), (), "no counterpart",
+    ),
     "chain": ([[call("1")], [call("2")], []], {"1": [0, 1], "2": [1, 2]}, (2,), (), "Rank 1 waits for rank 2"),
 }  # fmt: skip
 

@@ -488,7 +488,7 @@ def _pairs(pending: pl.DataFrame) -> dict[tuple[str, int], _Pair]:
         .select("group", "rank", "peer", "op", "enqueued_ns", pl.col("started_ns").is_not_null())
         .iter_rows()
     ):
-        found[group, rank] = _Pair(peer, op, since, started, (group, peer, rank, _OTHER[op]) in issued)
+        found[group, rank] = _Pair(peer, op, since or 0, started, (group, peer, rank, _OTHER[op]) in issued)
     for (group, rank), one in found.items():
         theirs = found.get((group, one.peer))
         if theirs is not None and (theirs.peer, theirs.op) == (rank, _OTHER[one.op]):
