@@ -151,7 +151,6 @@ def load(path: str | os.PathLike[str], build: Callable[[Parts], T], max_bytes: i
 
 
 def pack(timeline: Saved) -> bytes:
-    """The bytes of the file."""
     members: dict[str, bytes] = {}
 
     def store(npy: bytes) -> str:

@@ -135,4 +135,3 @@ CASES: Mapping[int, Case] = {
     5: Case(case_5, _OF_1_9, DOCUMENTED[5]),
     6: Case(case_6, _NO_PAD, DOCUMENTED[6]),
 }
-"""The cases by number."""

@@ -67,4 +67,3 @@ DOCUMENTED: Mapping[int, Documentation] = {
     5: Documentation(False, "after the loop", _RANK_1_HANGS, {1: _RANK_1_HANGS}, f"{_NEVER_MEET}."),
     6: Documentation(True, "after the loop", _BOTH_FINISH, {2: _BOTH_FINISH}),
 }
-"""By number of the case."""

@@ -1,1 +1,1 @@
-"""The tests, as a package: each module of theirs is loaded once, by whatever name another asks for it."""
+"""The tests, as a package, so that each module is loaded once under one name."""

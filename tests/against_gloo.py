@@ -1,6 +1,6 @@
-"""Whether drawn programs end emulated as they do in real processes on gloo, with the same calls and values.
+"""Compares emulated and launched random programs on gloo: their endings, calls and values.
 
-`python -m tests.against_gloo --n 2000` emulates and launches so many wild programs, and prints each that differs.
+`python -m tests.against_gloo --n 2000` runs this many wild programs and prints each that differs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether an emulated Timeline and a launched one tell the same story: who called what, what came out, how it ended."""
+"""Compares an emulated Timeline with a launched one: calls, values and endings."""
 
 from __future__ import annotations
 

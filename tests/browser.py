@@ -1,6 +1,6 @@
-"""Chromium and JupyterLab for tests: headless, on the loopback alone, and every trouble written down.
+"""Chromium and JupyterLab for tests: headless, on loopback only, with every error recorded.
 
-with chromium() as browser, watched(browser, allowed=[url]) as page: ...      # fails at the end if there was any
+with chromium() as browser, watched(browser, allowed=[url]) as page: ...      # fails at the end on any error
 with lab(folder, settings) as (url, token): ...
 
 The tests share one of each: the fixtures `browser` and `served` in conftest.py.

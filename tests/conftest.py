@@ -1,4 +1,4 @@
-"""What every test shares: Hypothesis without deadlines, and which tests this machine cannot run."""
+"""Shared by all tests: Hypothesis' settings, fixtures, and skips for what this machine lacks."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 from hypothesis import settings
 
-# No deadlines: a test machine is shared and slow at times. The same examples every time, so that CI is no lottery.
-os.environ["JOINLAB_PROGRESS"] = "off"  # no test reads or writes how far the user is in the course
+# No deadlines, since a test machine may be slow at times; the same examples every time, so that CI is deterministic.
+os.environ["JOINLAB_PROGRESS"] = "off"  # tests must not touch the user's progress in the course
 settings.register_profile("joinlab", deadline=None, derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "joinlab"))
 

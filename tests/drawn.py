@@ -1,4 +1,4 @@
-"""Random Timelines for the tests of what draws them: any calls, in any state, of several groups."""
+"""Random Timelines for the tests of pictures: any calls, in any state, of several groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damaged and hostile files for the drills (drills.py): each can be read to its end, or is refused by name."""
+"""Damaged and hostile files for the drills (drills.py): joinlab reads each whole, or refuses it by name."""
 
 from __future__ import annotations
 

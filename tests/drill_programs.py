@@ -1,7 +1,7 @@
 """Emulated programs that misbehave, for the drills (drills.py): each rank draws a few of MISDEEDS.
 
-The emulation ends within its timeout, every ending is one sentence, and the process is as it was before: its settings,
-threads, descriptors and files; the next emulation is not disturbed.
+The emulation ends within its timeout, every ending is one sentence, and the process's settings, threads, descriptors
+and files are unchanged, as is the next emulation.
 """
 
 from __future__ import annotations

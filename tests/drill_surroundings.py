@@ -1,8 +1,8 @@
-"""What surrounds joinlab, for the drills (drills.py): unusual limits, folders, languages, users and networks.
+"""Unusual environments for the drills (drills.py): limits, folders, languages, users and networks.
 
-Each is a few lines of shell that run $PROBE, a fresh process that launches, emulates, saves, loads and draws, and
-tells on a pipe how each of these went: it worked, or one sentence says what is missing. Some need root and namespaces,
-and are skipped where there are none.
+Each is a few lines of shell that run $PROBE, a fresh process that launches, emulates, saves, loads and draws. It
+reports each step on a pipe: success, or one sentence that names what is missing. Some need root and namespaces, and
+are skipped without them.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Fault drills: all that can go wrong in a launch, with a file, in an emulated program and around joinlab.
+"""Fault drills: faults in launches, files, emulated programs and joinlab's environment.
 
     python -m tests.drills --n 1000        # an hour; CI runs a sample of 40, see test_drills.py
     python -m tests.drills --launches 100 --files 0 --programs 0 --surroundings "IPv6 only" --seed 7
 
 launches      ranks, other processes or the caller are killed or interrupted. After each: no process, folder, port,
-              descriptor, thread or shared memory is left, the caller was not held up, and the endings are true
-files         damaged or hostile (drill_files.py): read to the end, or refused by name
-programs      emulated, and up to mischief (drill_programs.py): the process is as it was before
+              descriptor, thread or shared memory is left, the caller was not delayed, and the endings are true
+files         damaged or hostile (drill_files.py): read whole, or refused by name
+programs      emulated and misbehaving (drill_programs.py): the process is unchanged
 surroundings  limits, languages, users, networks (drill_surroundings.py): it works, or one sentence says why not
 
-Prints how often each ended how; the exit code is 1 if anything was wrong.
+Prints the count of each ending; the exit code is 1 if any was wrong.
 """
 
 from __future__ import annotations

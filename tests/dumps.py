@@ -1,8 +1,8 @@
 """Flight recorder dumps of jobs that never ran, with a known culprit: a small simulation of hosts and streams.
 
-Each rank has a list of collectives, in groups, the same order on all members. Its host enqueues them; a group's stream
-carries them out in order, and a collective completes on all members once all of them have reached it. Then something
-breaks on one rank: its host stops, or its GPU, after having given its peers what they needed of one last call.
+Each rank has a list of collectives, in groups, in the same order on all members. Its host enqueues them; a group's
+stream runs them in order, and a collective completes on all members once all have reached it. Then one rank breaks: its
+host stops, or its GPU stops after it has sent its peers the data of one last call.
 """
 
 from __future__ import annotations

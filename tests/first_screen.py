@@ -1,10 +1,10 @@
-"""What the first screen shows, measured in Chromium: `python -m tests.first_screen [--shots FOLDER]`.
+"""Measures the first screen in Chromium: `python -m tests.first_screen [--shots FOLDER]`.
 
-For each screen, at four sizes, on a light and a dark page: words and controls in sight, the smallest text, labels that
-are cut, requests to the outside, and for a page with positions how far the picture's top and the dots move between
-them. Words are counted where they can be seen, those of loops side by side set aside; a row of dots, the scrubber and a
-table of small pictures (radio buttons, moved by arrow keys) are one control each. The page is the bench's first screen,
-too: one module draws both. Contrast and roles are axe-core's, in the tests of the browser.
+For each screen, at four sizes, on a light and a dark page: visible words and controls, the smallest text, truncated
+labels, external requests, and for a page with positions how far the picture's top and the dots move between them.
+Only visible words count, without those of loops side by side; a row of dots, the scrubber and a table of small pictures
+(radio buttons, moved by arrow keys) count as one control each. One module draws both this page and the bench's first
+screen. The browser tests check contrast and roles with axe-core.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Ranks of a job as torchrun starts them, forked from a process that has torch: a rank costs 0.5 s, and not 3 s.
+"""Starts the ranks of a job as torchrun does, but forked from a process with torch: 0.5 s per rank instead of 3 s.
 
     starter ── rank 0: python -m joinlab record ...
         └───── rank 1
 
-The starter takes jobs one after the other, as a line of JSON, and says the ranks' pids, and at the end their statuses.
+The starter takes jobs one after the other, each a line of JSON, and reports the ranks' pids and at the end their
+statuses.
 """
 
 from __future__ import annotations

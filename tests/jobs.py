@@ -1,9 +1,9 @@
-"""Is what joinlab tells of 34 jobs under torchrun so? Scripts, and the table of what is so, lie in tests/material/jobs.
+"""Checks the stories of 34 jobs under torchrun against tests/material/jobs, which has the scripts and the facts.
 
     python -m tests.unseen --jobs [NAMES] [--tell]
 
-Each is recorded as a user would: torchrun -m joinlab record SCRIPT. It is read once it has ended, or once nothing has
-moved for a while, and while it runs no healthy job may be called hung.
+Each is recorded as a user would: torchrun -m joinlab record SCRIPT. Its story is read once the job has ended or stood
+still for a while; while a healthy job runs, it must never be called hung.
 """
 
 from __future__ import annotations

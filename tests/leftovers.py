@@ -1,4 +1,4 @@
-"""What a launch could leave behind: processes, listening sockets, files. Used by every test that launches."""
+"""Finds what a launch could leave behind: processes, listening sockets, files. Every test that launches uses it."""
 
 from __future__ import annotations
 

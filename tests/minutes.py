@@ -1,9 +1,9 @@
-"""How many minutes each notebook takes: estimated from its words, lines, cells, questions and exercises.
+"""Estimates the minutes of each notebook from its words, lines, cells, questions and exercises.
 
     python -m tests.minutes
 
-No trial with people stands behind it. The figures below are assumptions; test_notebooks.py holds the minutes that a
-notebook states to what comes out of them.
+The figures below are assumptions, not measured with people. test_notebooks.py compares each notebook's stated minutes
+with these estimates.
 """
 
 from __future__ import annotations

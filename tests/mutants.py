@@ -1,8 +1,8 @@
 """Mutants: every small change of one function or class in a module, each as a module of its own.
 
-    for text, module in mutants(path, "in_order"): ...      # `text` says what was changed where
+    for text, module in mutants(path, "in_order"): ...      # `text` describes the change
 
-A check that accepts a mutant does not test what was changed.
+A check that accepts a mutant does not test the changed code.
 """
 
 from __future__ import annotations

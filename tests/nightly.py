@@ -1,9 +1,9 @@
-"""What takes longer than a test may: each check of this folder at its full length, one after another.
+"""Runs the checks that are too long for tests, one after another at full length.
 
     python -m tests.nightly          about two hours on two cores
-    python -m tests.nightly wild     only the checks whose command has this word
+    python -m tests.nightly wild     only the checks whose command contains this word
 
-It prints how each ended, and exits with 1 if one failed.
+It prints each result, and exits with 1 if one failed.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Flight recorder dumps of jobs with several kinds of process groups that never ran, with known culprits.
+"""Simulated flight recorder dumps of jobs with several kinds of process groups and known culprits.
 
-Each rank has a program of its own: micro-batches with sends and recvs between pipeline stages, collectives of each
-group, some issued ahead of the host. Then one rank, or two, do what breaks real jobs:
+Each rank has its own program: micro-batches with sends and recvs between pipeline stages, and collectives of each
+group, some issued ahead of the host. Then one or two ranks break as in real jobs:
 
     sleep, raised   the host issues no further call              died     and its dump is missing
-    kernel          the GPU carries out no further call          two      two hosts stop
-    skip, more      one collective is left out, or made twice    order    two calls after each other change places
-    skip_pair, more_pair   the same of a send or recv
+    kernel          the GPU runs no further call                 two      two hosts stop
+    skip, more      one collective is missing, or issued twice   order    two consecutive calls change places
+    skip_pair, more_pair   the same for a send or recv
     size, dtype, root      of one collective
 
-`python -m tests.parallel_jobs --n 500` counts by fault what the graph of who waits names: the culprits, some of them,
-several ranks of which it says that one is the culprit, no rank, or another one.
+`python -m tests.parallel_jobs --n 500` counts by fault which ranks the wait graph names: the culprits, some of them,
+several candidates with a culprit among them, none, or a wrong rank.
 """
 
 from __future__ import annotations

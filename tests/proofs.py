@@ -1,11 +1,10 @@
-"""How many hangs are proven from recorded calls alone: `python -m tests.proofs --n 400`.
+"""Counts the hangs proven from recorded calls alone: `python -m tests.proofs --n 400`.
 
-Random programs are emulated, so it is known which ranks hang and which calls complete; the Timelines are then judged as
-if they had been recorded. A claim about a call that did complete would be false, and ends the command with status 1.
+Random programs are emulated, so their hanging ranks and completed calls are known; the Timelines are then judged as if
+recorded. A claim that a completed call cannot complete is false, and ends the command with status 1.
 
-On NCCL each is judged three times: with all that a record of GPUs tells (the order of the ring from NCCL's log, its
-version, the kind of GPU, and which calls were issued as one); without the ring; and by calls alone, as of a dump that
-another tool wrote.
+On NCCL each is judged three times: with everything in a record of GPUs (the ring's order from NCCL's log, its version,
+the kind of GPU, and the calls issued as one); without the ring; and from calls alone, as in another tool's dump.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Programs drawn at random, from a number: the same number gives the same program, in every process.
+"""Random programs from a seed: the same seed gives the same program in every process.
 
-A program is a list of actions per rank: mostly the same on all, with some changed, left out or added on one of them.
+A program is a list of actions per rank: mostly the same on all, with some changed, missing or added on one of them.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Launches that were recorded once, in data/, so that everybody's tests can hold the emulator to real processes.
+"""Recorded launches, in data/, with which every test run compares the emulator.
 
     python -m tests.recordings --backend nccl      # on a machine with a GPU: writes data/recorded_nccl.json.gz
     python -m tests.recordings --backend gloo      # anywhere: writes data/recorded_gloo.json.gz
 
-runs the six cases and random programs of two ranks, prints a line for each, and says how many of them the emulator
-disagrees with. Nothing else is needed: tests/test_recordings.py replays every data/recorded_*.json.gz that exists.
-Commit the file, also where the emulator disagrees: then it is the emulator that has to change.
+runs the six cases and random programs of two ranks, prints a line for each, and counts those with which the emulator
+disagrees. tests/test_recordings.py replays every data/recorded_*.json.gz. Commit the file even if the emulator
+disagrees, and then change the emulator.
 
 On NCCL this takes minutes. The file is written at the end; --out names another place for it.
 
-The file is JSON, one line a recording, gzipped. It keeps the calls with their values and times, but neither call sites
-nor stacks, spans nor output, and of errors only what tests/agreement.py makes of them: nothing of the machine's paths.
+The file is gzipped JSON, one line per recording. It has the calls with their values and times, but no call sites,
+stacks, spans or output, and errors only as tests/agreement.py normalizes them, so no path of the machine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who imports whom: the rooms of joinlab, their floors, imports that point upward, and circles.
+"""Checks the imports between joinlab's rooms: none may point upward, and there are no cycles.
 
     python -m tests.rooms
 

@@ -1,4 +1,4 @@
-"""Segments of recorded ranks that never ran: what recorder/events.py says a rank writes, with times of our choosing."""
+"""Hand-made segments of recorded ranks, in the format of recorder/events.py, with chosen times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""joinlab.archive and joinlab.program.plain_data: what is saved comes back, and nothing else is opened."""
+"""joinlab.archive and joinlab.program.plain_data: a saved Timeline loads unchanged, and other files are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""joinlab.cases: the six programs are the forum script's loops, and say what the thread documents."""
+"""joinlab.cases: the six programs are the forum script's loops, with the endings that the thread documents."""
 
 from __future__ import annotations
 

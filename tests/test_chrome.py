@@ -1,4 +1,4 @@
-"""The Chrome trace: every call is a slice, every meeting a flow that begins and ends inside its slices."""
+"""The Chrome trace: every call is a slice, and calls that met are joined by a flow that stays within their slices."""
 
 from __future__ import annotations
 

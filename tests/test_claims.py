@@ -1,7 +1,6 @@
-"""What the notebooks claim holds for what they ran: each claim is a function of the notebook's own variables.
+"""The notebooks' claims hold for their runs: each claim is a function of a notebook's variables.
 
-The notebooks have run for test_pages.py, in this process. That they run in a kernel of their own, as learners do,
-is nbmake's test.
+test_pages.py has run the notebooks in this process. nbmake tests that they run in their own kernels, as for learners.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Two Timelines on one axis: which rows stand beside each other, where the runs part, and how that is said."""
+"""Two Timelines on one axis: which rows align, where the runs part, and the sentence about it."""
 
 from __future__ import annotations
 

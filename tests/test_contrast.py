@@ -1,4 +1,4 @@
-"""Edges that mean something stand out 3:1 from every fill beside them, for people with any common colour blindness."""
+"""Meaningful edges have a contrast of 3:1 with every adjacent fill, for all common kinds of colour blindness."""
 
 from __future__ import annotations
 

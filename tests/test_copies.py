@@ -1,4 +1,4 @@
-"""Each rank begins with a copy of what the program reaches; what was handed in stays as it was."""
+"""Each rank begins with a copy of every object that the program reaches; the originals stay unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tab in PyTorch's debug server: a real job of two ranks hung in case 4, asked while it hangs."""
+"""The tab in PyTorch's debug server, for a real job of two ranks that hangs in case 4."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tooltip says of a call: every column, and what a null means."""
+"""The details of a call: every column, and the meaning of nulls."""
 
 from __future__ import annotations
 

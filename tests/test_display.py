@@ -1,4 +1,4 @@
-"""What a notebook shows of a Timeline, in a real IPython shell."""
+"""A Timeline's display in a notebook, in a real IPython shell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The emulator against the documents: the six cases end as they were reported, call by call."""
+"""The emulator against the documentation: the six cases match the thread, call by call."""
 
 from __future__ import annotations
 

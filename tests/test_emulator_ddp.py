@@ -1,4 +1,4 @@
-"""Whatever a learner's program may use under DDP runs in the emulator as it does in real processes on gloo."""
+"""Programs with DDP run in the emulator as in real processes on gloo."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""endings(): every way in which a program can end, over what is undefined on hardware."""
+"""endings(): every way in which a program can end, over all values that hardware leaves undefined."""
 
 from __future__ import annotations
 

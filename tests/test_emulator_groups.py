@@ -1,4 +1,4 @@
-"""A process group is on the backend that it was made for, whatever the others are on."""
+"""Each process group uses its own backend, whichever backends other groups use."""
 
 from __future__ import annotations
 

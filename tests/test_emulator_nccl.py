@@ -1,4 +1,4 @@
-"""What NCCL's source predicts for two ranks whose calls do not fit, with the values that come out; and its waits."""
+"""Emulated NCCL follows NCCL's source for two ranks whose calls do not match: values, completion and waits."""
 
 from __future__ import annotations
 

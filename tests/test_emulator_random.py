@@ -1,4 +1,4 @@
-"""Programs drawn at random end emulated as they do in real processes on gloo, with the same calls and values."""
+"""Random programs have the same endings, calls and values emulated as in real processes on gloo."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The emulator is alone in the process: the same every time, nothing left behind, and it can always be ended."""
+"""The emulator is deterministic, leaves nothing behind in the process, and can always be ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bench's map of endings: what it computes is what a slider shows."""
+"""The bench's map of endings agrees with the runs that the sliders show."""
 
 from __future__ import annotations
 

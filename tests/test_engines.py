@@ -1,4 +1,4 @@
-"""What the bench can run on: knobs that matter, and what a machine lacks."""
+"""The bench's engines: the knobs that matter, and what a machine lacks for each."""
 
 from __future__ import annotations
 

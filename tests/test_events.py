@@ -1,4 +1,4 @@
-"""The event log: what was appended is read back whole, at any moment, whatever became of the writer."""
+"""The event log: appended events are read back whole at any time, even if the writer was killed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""joinlab.check: right answers pass, and every plausible wrong one is refused, whatever the seed, and told why.
+"""joinlab.check: right answers pass, and every plausible wrong answer is refused with a reason, for any seed.
 
-The known cases of a judge are the same for every seed and run first. So an answer that they refuse is refused by every
-check: that is what is tested here.
+A judge's known cases do not depend on the seed and run first, so an answer that they refuse is refused by every check.
 """
 
 from __future__ import annotations

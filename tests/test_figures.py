@@ -1,4 +1,4 @@
-"""The Plotly figure: what it draws of the lanes, and the traps of Plotly that it keeps out of."""
+"""The Plotly figure: how it draws the lanes, and the pitfalls of Plotly that it avoids."""
 
 from __future__ import annotations
 

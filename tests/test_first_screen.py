@@ -1,4 +1,4 @@
-"""The first screen in a real browser: what is drawn of a position, not only what is written."""
+"""The first screen in a real browser: the drawing of each position, not only its data."""
 
 from __future__ import annotations
 

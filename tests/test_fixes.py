@@ -1,4 +1,4 @@
-"""Fixes: each is an edit that was emulated; where none helps, none is shown."""
+"""Fixes: each is an edit that was tried by emulation; without one that helps, none is shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folding: what agrees is told once, nothing that went wrong is hidden, and every call can be found again."""
+"""Folding: rounds that agree appear once, faults are never hidden, and every call can be found again."""
 
 from __future__ import annotations
 

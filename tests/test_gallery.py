@@ -1,4 +1,4 @@
-"""The gallery: what its page holds. How it is drawn and moved: test_first_screen.py."""
+"""The content of the gallery's page; test_first_screen.py tests its drawing and controls."""
 
 from __future__ import annotations
 

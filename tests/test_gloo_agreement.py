@@ -1,4 +1,4 @@
-"""What gloo refuses, what memory it works on, and what its Works say: emulated as it is in real processes."""
+"""Emulated gloo agrees with real processes on refusals, on the memory it uses, and on its Works."""
 
 from __future__ import annotations
 

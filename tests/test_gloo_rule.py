@@ -1,4 +1,4 @@
-"""Gloo's rule: which of the calls issued so far can never complete; tests.proofs holds it to whole emulated runs."""
+"""gloo's rule: which of the calls issued so far can never complete. tests.proofs compares it with emulated runs."""
 
 from __future__ import annotations
 

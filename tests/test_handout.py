@@ -1,4 +1,4 @@
-"""The hand-out: every position of its controls, and what stands there."""
+"""The hand-out: every position of its controls, and the content there."""
 
 from __future__ import annotations
 

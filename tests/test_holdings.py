@@ -1,4 +1,4 @@
-"""joinlab.who_holds: the table of who holds what is what the Timeline says, in words as well as in colour."""
+"""joinlab.who_holds: its table agrees with the Timeline, in words and in colour."""
 
 from __future__ import annotations
 

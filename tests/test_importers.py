@@ -1,4 +1,4 @@
-"""Flight recorder dumps: what they say comes back, what is damaged or hostile is refused, and the rest is read."""
+"""Flight recorder dumps: their facts are read, damaged or hostile parts are refused, and the rest is used."""
 
 from __future__ import annotations
 
@@ -564,6 +564,6 @@ def test_any_json_is_read_or_refused_by_name(content: dict[str, Any]) -> None:
 
 @given(st.lists(st.sampled_from([(1, "a"), (1, "b"), (2, "a"), ()]), max_size=40))
 def test_calls_are_numbered_alike_whatever_follows_what(values: list[tuple[Any, ...]]) -> None:
-    codes, keys = dump._numbered(values, dump._bytes)
-    assert [keys[code] for code in codes] == [dump._bytes(value) for value in values]
+    codes, keys = dump._numbered(values, repr)
+    assert [keys[code] for code in codes] == [repr(value) for value in values]
     assert len(set(keys)) == len(keys)

@@ -1,4 +1,4 @@
-"""What a program does to its process happens to its rank, and is gone when the emulation is over."""
+"""A program's changes to its process affect only its rank, and are undone when the emulation ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a story says: true, in plain words, and never more than is known."""
+"""Stories are true, in plain words, and claim nothing unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lane data: what the view's script is told, read back as the script reads it."""
+"""Lane data for the view's script, read back as the script reads it."""
 
 from __future__ import annotations
 

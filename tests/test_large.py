@@ -1,4 +1,4 @@
-"""Large Timelines: read by columns, they are matched and judged as row by row, and every call is written."""
+"""Large Timelines: reading by columns gives the same matches and stories as row by row, and no call is lost."""
 
 from __future__ import annotations
 

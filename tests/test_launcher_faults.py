@@ -1,4 +1,4 @@
-"""Faults in a run, in its processes and in what surrounds them: bounded, cleaned up after, and said rightly."""
+"""Faults in a run, its processes and its environment: bounded in time, cleaned up, and reported correctly."""
 
 from __future__ import annotations
 

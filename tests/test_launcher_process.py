@@ -1,4 +1,4 @@
-"""What a launch leaves behind when the launching process itself is interrupted, terminated or killed: nothing."""
+"""A launch leaves nothing behind when the launching process itself is interrupted, terminated or killed."""
 
 from __future__ import annotations
 

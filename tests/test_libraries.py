@@ -1,4 +1,4 @@
-"""Libraries that keep one state per process find one per rank. They are no dependencies: without them tests skip."""
+"""Libraries that keep state per process get state per rank. They are not dependencies: tests skip without them."""
 
 from __future__ import annotations
 

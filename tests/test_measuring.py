@@ -1,4 +1,4 @@
-"""`make bench`: each row is printed when it is measured, and a part that cannot run costs no other its figures."""
+"""`make bench`: each row is printed once measured, and a part that cannot run does not stop the others."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The six cases and random programs end emulated as they do on real NCCL. Skipped where there is no GPU.
 
-What cannot be compared is said in tests/agreement.py. `python -m tests.recordings --backend nccl` launches the same
-programs and keeps what happened, for the tests of those who have no GPU.
+tests/agreement.py says what cannot be compared. `python -m tests.recordings --backend nccl` launches the same programs
+and saves the records, for tests without a GPU.
 """
 
 from __future__ import annotations

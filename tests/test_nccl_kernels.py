@@ -1,10 +1,10 @@
-"""The emulated NCCL against NCCL's own kernels: which calls complete, and every byte that they leave.
+"""The emulated NCCL against NCCL's own kernels: which calls complete, and every byte of their output.
 
-data/nccl_lines.jsonl.gz holds programs whose calls do not fit each other, run on the LL device code of NCCL 2.29.7 and
-2.7.8, compiled for a CPU. One JSON object a line: what it shows; the version; `pad`, what an undefined register held;
+data/nccl_lines.jsonl.gz has programs whose calls do not match, run on the LL device code of NCCL 2.29.7 and 2.7.8,
+compiled for a CPU. Each line is a JSON object: its purpose; the version; `pad`, the value of an undefined register;
 `near`, 8 bytes that are repeated in the memory around every tensor; per rank its calls, with the bytes before; `done`,
-how many calls each rank completed; `after`, the bytes of each completed call's output; and whether the ending rests on
-threads of one warp making progress apart, as since Volta.
+the number of calls that each rank completed; `after`, the output bytes of each completed call; and whether the ending
+depends on threads of one warp progressing independently, as since Volta.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Launches on real NCCL: two GPUs, or one that two ranks share. Skipped where there is none."""
+"""Launches on real NCCL: two GPUs, or one shared by two ranks. Skipped without a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What NCCL's own log tells the recorder, and how it reaches the rule."""
+"""The recorder reads NCCL's own log, and the rule uses its facts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The notebooks' shape: short cells, few words, no outputs, and a way from each to the next.
+"""The notebooks' form: short cells, few words, no outputs, and a link from each to the next.
 
-That they run, and tell nothing before it is asked, is tested by test_pages.py.
+test_pages.py tests that they run and give no answer away.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is true of each op, and what happens to an op that somebody forgot to model."""
+"""The facts about each op, and the error for an op without a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page: what it holds, that it is safe, and that it is written whole or not at all."""
+"""The page: its content, its safety, and that it is written whole or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page in a real browser, with every request to the outside refused."""
+"""The page in a real browser that refuses every external request."""
 
 from __future__ import annotations
 

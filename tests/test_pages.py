@@ -1,8 +1,8 @@
-"""Each notebook run and not answered: no cell fails, and nothing on the page tells what it is about to ask.
+"""Runs each notebook unanswered: no cell fails, and the page gives no answer away before its question.
 
-The page is what a learner sees before a choice: Markdown, the code of the cells, what they print and show, the titles,
-and README. The quizzes themselves tell nothing before one has chosen (test_quiz.py). `pytest --nbmake` runs them in
-kernels, without the look at the page.
+The page is what a learner sees before a choice: Markdown, the code of the cells, their output, the titles, and README.
+test_quiz.py tests that the quizzes themselves give nothing away. `pytest --nbmake` runs the notebooks in kernels,
+without this check.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the ranks' ways part: the marked lines of these programs, and the values in their tests."""
+"""Where the ranks' ways part: found at the marked lines of these programs, with the values in their tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page "Paste your log": what it says of each excerpt is what the Python reader says, and nobody is asked."""
+"""The page "Paste your log" reads each excerpt as the Python reader does, and sends no request."""
 
 from __future__ import annotations
 

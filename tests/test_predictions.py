@@ -1,4 +1,4 @@
-"""What was said of a run, and what came of it."""
+"""Predictions about a run, compared with its outcome."""
 
 from __future__ import annotations
 

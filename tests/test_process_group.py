@@ -1,4 +1,4 @@
-"""The seam covers what torch has: a collective that it did not know would be launched and never recorded."""
+"""METHODS covers torch's process group methods: a missing one would be launched but not recorded."""
 
 from __future__ import annotations
 

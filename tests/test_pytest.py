@@ -1,4 +1,4 @@
-"""The pytest plugin: a test of ranks that wait for ever fails with the story, and a healthy one passes."""
+"""The pytest plugin: a test whose ranks wait forever fails with the story, and a healthy one passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""joinlab.quiz: choosing, Show and the score; the questions' answers, as far as a run can say; and progress."""
+"""joinlab.quiz: choosing, Show and the score; the answers that a run can confirm; and progress."""
 
 from __future__ import annotations
 

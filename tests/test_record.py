@@ -1,4 +1,4 @@
-"""Jobs of one's own: recorded under torchrun, loaded while they run and afterwards, bounded, and never harmed."""
+"""Users' own jobs: recorded under torchrun, loaded during and after the run, bounded in size, and never harmed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The emulations that ship with the package are what the emulator says, and are shown while torch is loaded.
+"""The emulations that ship with the package agree with the emulator, and are shown while torch loads.
 
-After a change that is meant: python -m tests.test_recorded writes them anew, with the fixes tried (ten minutes).
+After an intended change, python -m tests.test_recorded rewrites them, with the fixes tried (ten minutes).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The recorder on real gloo runs: every call of every rank, under its right name, and nothing changed by recording."""
+"""The recorder on real gloo runs: it records every call of every rank with the right label, and changes nothing."""
 
 from __future__ import annotations
 

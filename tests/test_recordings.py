@@ -1,4 +1,4 @@
-"""Everybody's replay of the launches in data/: the emulator ends the same programs as the recorded processes did."""
+"""Emulates the programs of the launches in data/, and compares the endings with the recorded ones."""
 
 from __future__ import annotations
 

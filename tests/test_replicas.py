@@ -1,4 +1,4 @@
-"""Replicas: what DDP's copies of a model hold is compared where optimizers step, and at the end."""
+"""Replicas: the parameters of DDP's copies of a model are compared at optimizer steps and at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The boxes of a picture: which calls stand where, what is marked, and that they lie apart."""
+"""The boxes of a picture: the calls in each, their marks, and that none overlap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The package's scripts: typed, as their comments say, and joined into one module that parses."""
+"""The package's scripts pass type checking by their comments, and join into one module that parses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The site: what a reader sees before and after an answer was chosen; and no page asks anything of a network."""
+"""The site: its pages before and after a reader chooses an answer; none sends a request to a network."""
 
 import re
 from itertools import pairwise

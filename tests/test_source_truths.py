@@ -1,4 +1,4 @@
-"""What PyTorch's own code does in corners that programs reach: groups, futures, lists of tensors, undefined memory."""
+"""The engines follow PyTorch's source in corner cases: groups, futures, lists of tensors, undefined memory."""
 
 from __future__ import annotations
 

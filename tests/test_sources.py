@@ -1,4 +1,4 @@
-"""Sources: a run carries the text of each function of the learner's that its calls came from, and names its line."""
+"""Sources: a run has the text and first line of each of the learner's functions that calls came from."""
 
 from __future__ import annotations
 

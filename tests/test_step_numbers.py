@@ -1,4 +1,4 @@
-"""The column `input` of a program over its own DataLoader: steps, counted by backward passes, alike in both engines."""
+"""The column `input` of a program with its own DataLoader counts backward passes, equally in both engines."""
 
 from __future__ import annotations
 

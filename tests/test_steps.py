@@ -1,4 +1,4 @@
-"""What each call is, which calls share a row, and in which order the rows come."""
+"""Rows of a picture: the kind of each call, which calls share a row, and the order of rows."""
 
 from __future__ import annotations
 

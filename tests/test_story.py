@@ -1,4 +1,4 @@
-"""The story: typed lines that hold facts and no sentence, and their plain form."""
+"""The story: typed lines with facts instead of sentences, and their plain form."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The map of endings: each cell is what an emulation of those counts says."""
+"""The map of endings: each cell agrees with an emulation of those counts."""
 
 from __future__ import annotations
 

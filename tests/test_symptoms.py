@@ -1,4 +1,4 @@
-"""The symptoms: each program goes wrong as its page says, and its cure makes it right, on every backend it runs on."""
+"""The symptoms: each program fails as its page says, and its cure fixes it, on every backend it runs on."""
 
 import inspect
 from typing import Any

@@ -1,7 +1,6 @@
-"""Text that people paste: what its lines say of calls and ranks, and that nothing is said beyond them.
+"""Pasted text: the facts about calls and ranks in its lines, and nothing beyond them.
 
-The excerpts lie in tests/material/logs: lines of public reports, and what gloo,
-torchrun, faulthandler and py-spy wrote.
+The excerpts in tests/material/logs are from public reports, gloo, torchrun, faulthandler and py-spy.
 """
 
 from __future__ import annotations

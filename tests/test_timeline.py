@@ -1,4 +1,4 @@
-"""The Timeline: its endings, built alike for every producer, and what it refuses."""
+"""The Timeline: its endings, built the same way for every producer, and the values it refuses."""
 
 from __future__ import annotations
 

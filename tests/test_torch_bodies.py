@@ -1,4 +1,4 @@
-"""Bodies of PyTorch's own distributed tests pass emulated and launched. `python -m tests.torch_bodies` runs all."""
+"""A sample of PyTorch's own distributed tests passes emulated and launched. `python -m tests.torch_bodies` runs all."""
 
 from __future__ import annotations
 

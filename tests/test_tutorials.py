@@ -1,4 +1,4 @@
-"""Training scripts as tutorials have them give the same numbers emulated on NCCL, emulated on gloo, and launched."""
+"""Tutorials' training scripts give the same numbers emulated on NCCL, emulated on gloo, and launched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of tests/unseen.py: its lines exist, its programs end as it says, and their stories say what is so."""
+"""The table of tests/unseen.py: its lines exist, its programs end as it says, and their stories are true."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The view as Python sees it: its traits, what it sends, what it refuses."""
+"""The Python side of the view: its traits, the messages it sends, the values it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The view in a real JupyterLab, in a real browser, with every request to the outside refused."""
+"""The view in a real JupyterLab, in a real browser that refuses every external request."""
 
 from __future__ import annotations
 

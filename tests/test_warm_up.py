@@ -1,4 +1,4 @@
-"""What ends an emulation (timeout=, Ctrl-C) never ends an import, and leaves no thread of a rank behind."""
+"""Ending an emulation (timeout=, Ctrl-C) never interrupts an import, and leaves no thread of a rank behind."""
 
 from __future__ import annotations
 

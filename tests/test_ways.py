@@ -1,4 +1,4 @@
-"""Ways: the steps of a thread in the program's own lines, and the values that its tests read. Needs no torch."""
+"""Ways: a thread's steps in the program's lines, and the values that its tests read. Needs no torch."""
 
 from __future__ import annotations
 

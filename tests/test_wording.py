@@ -1,4 +1,4 @@
-"""Words that leave joinlab: whatever a program or a stranger chose, no screen is controlled by it."""
+"""Texts in joinlab's output: no text from a program or a file can control the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bench without a browser: its controls are set as a browser would set them, and what it shows is looked at."""
+"""The bench without a browser: sets its controls as a browser would, and checks what it shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bench in a real JupyterLab, by keyboard alone, with every request to the outside refused."""
+"""The bench in a real JupyterLab, by keyboard alone, in a browser that refuses every external request."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Hand-made Timelines: the six documented cases, as gloo and NCCL end them, and a writer for others.
+"""Hand-made Timelines: the six documented cases on gloo and NCCL, and a builder for others.
 
     case_timeline(4, n=2)                               # gloo: both ranks hang
     case_timeline(4, n=2, backend="nccl", era="1.9")    # as the thread's author saw it
 
-No process is started. Labels, order, shapes and values are those of real runs, times are a microsecond a call.
+No process is started. Labels, order, shapes and values are those of real runs; each call takes a microsecond.
 """
 
 from __future__ import annotations

@@ -1,21 +1,20 @@
 """PyTorch's own tests of torch.distributed as programs: their bodies, run on joinlab's two engines.
 
 The bodies are the methods of `_DistTestBase` in torch/testing/_internal/distributed/distributed_test.py. PyTorch runs
-each in several processes; here one is a program for `emulate` and `launch`. Its own assertions decide how it ends, and
-both engines have to agree on that.
+each in several processes; here each is a program for `emulate` and `launch`. Its assertions decide how it ends, and
+both engines must agree.
 
-`python -m tests.torch_bodies` runs all, prints what became of them, and exits with 1 if one ends otherwise than on the
-other engine, or does not pass and is not in UNFIT. `--backend nccl` emulates those that fit NCCL; there is no GPU to
-launch them on.
+`python -m tests.torch_bodies` runs all, prints the results, and exits with 1 if the engines differ, or if a body fails
+that is not in UNFIT. `--backend nccl` only emulates the bodies that fit NCCL, without a GPU.
 
-What is changed in the bodies, in both engines alike:
+The bodies are changed for both engines:
 
-- nothing asks for a GPU. On gloo `.cuda()`, `device=rank` and the like leave a tensor in the host's memory; on NCCL,
-  which is emulated only, they are what joinlab offers to any program
-- the four ranks count as enough where a body wants eight
+- they need no GPU. On gloo `.cuda()`, `device=rank` and the like leave a tensor in the host's memory; on NCCL, which is
+  only emulated, they behave as in any emulated program
+- four ranks are enough where a body wants eight
 - calls are not profiled: PyTorch's helper `call_dist_op` also looks at the profiler's events
-- a body's barrier of files becomes `dist.barrier` on a group of its own: emulated ranks share the class attribute that
-  it counts in
+- a body's file-based barrier becomes `dist.barrier` on its own group, since emulated ranks share the class attribute
+  that it counts in
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Is what joinlab tells of 200 programs so? The programs and the table of what is so lie in tests/material/unseen.
+"""Checks the stories of 200 programs against tests/material/unseen, which has the programs and the facts.
 
     python -m tests.unseen                       every program, emulated with the rules of gloo and of NCCL
     python -m tests.unseen pa pd.d01 --nccl      some of them, with one backend
     python -m tests.unseen --launched            60 of them, as real processes on gloo
-    python -m tests.unseen --tell pd.d01         and what was told
+    python -m tests.unseen --tell pd.d01         and print the story
     python -m tests.unseen --jobs                34 scripts under torchrun
 
-It prints a line per run, with what is wrong in it, and a summary. What it finds is of two kinds: FALSE, the story says
-what is not so, and SILENT, the table has a fact and the story has not.
+It prints a line per run with its errors, and a summary. There are two kinds of errors: FALSE, the story says something
+untrue, and SILENT, the story lacks a fact of the table.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Random programs of a wilder kind than random_programs.py: whatever a program may do with gloo, drawn from a number.
+"""Wilder random programs than random_programs.py: anything that a program may do with gloo, from a seed.
 
-Each rank has a list of steps. All ranks get the same collectives in the same order, sends and recvs go into two lists
-at the same place, and every rank waits for what it has issued at places of its own: soon, late, with a time limit,
-after asking whether it is complete. Then, in half of the programs, one rank's list is disturbed.
+Each rank has a list of steps. All ranks get the same collectives in the same order, a send and its recv go to the same
+place in two lists, and every rank waits for its calls at places of its own: soon, late, with a time limit, or after
+asking whether they are complete. Then, in half of the programs, one rank's list is disturbed.
 
 A rank's process imports this module, so it imports nothing heavy. against_gloo.py compares the engines.
 """

@@ -46,12 +46,10 @@ def whole(text: str) -> int:
 
 
 def add_backend(parser: argparse.ArgumentParser) -> None:
-    """--backend, as joinlab.launch takes it."""
     parser.add_argument(
         "--backend", choices=("gloo", "nccl"), help="gloo runs on the CPU (default: nccl if there are enough GPUs)"
     )
 
 
 def add_html(parser: argparse.ArgumentParser) -> None:
-    """--html FILE: the swimlanes as a page."""
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the swimlanes as one page that works offline")

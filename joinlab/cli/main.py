@@ -83,7 +83,6 @@ def _say(text: str, code: int) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """All commands and their options."""
     top = argparse.ArgumentParser(
         prog="python -m joinlab",
         description="See what really happens when the ranks of a PyTorch DDP job get uneven inputs.",

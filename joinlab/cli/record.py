@@ -117,7 +117,6 @@ class _Voice:
         self.say_end()
 
     def say_end(self) -> None:
-        """Say it, once."""
         if self._ended.acquire(blocking=False):
             _say(f"to see what was recorded: {self._show}")
 

@@ -77,7 +77,6 @@ class CaseRuns:
     here: Timeline
 
     def all(self) -> tuple[Timeline, ...]:
-        """The runs in the order of the columns."""
         return self.documented_on, self.today, self.here
 
 

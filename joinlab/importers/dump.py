@@ -299,7 +299,12 @@ def _calls(
         entries = _apart(entries, problems)
         codes, told = _told(entries, texts)
     if got := {code for code, one in enumerate(told) if _gets(one)}:
-        entries = [_with_output(entry) if code in got else entry for entry, code in zip(entries, codes, strict=True)]
+        entries = [
+            {**entry, "input_sizes": entry.get("output_sizes", ()), "input_dtypes": entry.get("output_dtypes", ())}
+            if code in got
+            else entry
+            for entry, code in zip(entries, codes, strict=True)
+        ]
         codes, told = _told(entries, texts)
     for one in told:
         groups.setdefault(one.group, (one.words, ()))
@@ -334,17 +339,13 @@ def unknown(counts: Mapping[str, int]) -> list[str]:
 
 def _told(entries: Sequence[dict[str, Any]], texts: Texts) -> tuple[array[int], list[_Told]]:
     """A code for each entry's fields _TOLD, and the _Told of each code."""
-    codes, keys = _numbered(map(_TOLD, entries), _bytes)
+    codes, keys = _numbered(map(_TOLD, entries), lambda fields: marshal.dumps(fields, 2))
     return codes, [texts.told(key) for key in keys]
 
 
 def _gets(told: _Told) -> bool:
     """Whether to describe a call by its outputs: a recv, or a scatter, which has inputs only on its root."""
     return told.title == "gloo:scatter" or (told.dtype is None and told.op in (Op.SCATTER.value, Op.RECV.value))
-
-
-def _with_output(entry: dict[str, Any]) -> dict[str, Any]:
-    return {**entry, "input_sizes": entry.get("output_sizes", ()), "input_dtypes": entry.get("output_dtypes", ())}
 
 
 def _apart(entries: Sequence[dict[str, Any]], problems: list[str]) -> list[dict[str, Any]]:
@@ -367,7 +368,7 @@ def _apart(entries: Sequence[dict[str, Any]], problems: list[str]) -> list[dict[
     batches: dict[object, list[dict[str, Any]]] = {}
     for entry in entries:
         batches.setdefault(_batch_of(entry), []).append(entry)
-    active = _is_active(entries)
+    active = not any(entry["state"] == "completed" for entry in entries)  # or nothing has completed yet
     whole = active or not entries[0].get("record_id")
     found: list[dict[str, Any]] = []
     unnamed = False
@@ -395,11 +396,6 @@ def _apart(entries: Sequence[dict[str, Any]], problems: list[str]) -> list[dict[
     if unnamed:
         problems.append("batches of collectives are shown as all_gather: which calls they held was not recorded")
     return found
-
-
-def _is_active(entries: Sequence[dict[str, Any]]) -> bool:
-    """Whether a dump has no completed entry: it holds only active ones, or nothing has completed."""
-    return not any(entry["state"] == "completed" for entry in entries)
 
 
 def _batch_of(entry: dict[str, Any]) -> object:
@@ -456,10 +452,6 @@ def _numbered(values: Iterable[Any], key: Callable[[Any], _Key]) -> tuple[array[
     return array("i", codes), list(numbers)
 
 
-def _bytes(value: Any) -> bytes:
-    return marshal.dumps(value, 2)
-
-
 def _ids(frames: Sequence[object] | None) -> tuple[int, ...]:
     """The identities of frames: equal frames of a dump are one object."""
     return tuple(map(id, frames or ()))
@@ -491,12 +483,6 @@ def _kind_of(told: _Told, groups: Mapping[str, Group]) -> Kind:
     return Kind(told.group, told.backend, told.op, told.dtype, told.shape, peer, told.over)
 
 
-def _group_of(number: object, group: Any) -> tuple[str, str]:
-    """Name and description of a group; older dumps have only its number."""
-    name, words = ("0" if number is None else number, "") if group is None else group
-    return str(name), str(words)
-
-
 def _kind(title: str) -> tuple[str, str | None, int | None]:
     """Backend, op and the peer's rank in the group, from an entry's name; without an op, the name itself.
 
@@ -513,9 +499,7 @@ def _kind(title: str) -> tuple[str, str | None, int | None]:
 
 def _seqs(names: Sequence[str], ids: array[int]) -> array[int]:
     """Each call's order of issue within its group: from op_id, or counted if op_ids are missing or repeat."""
-    several = len(set(names)) > 1
-    unique = len(set(zip(names, ids, strict=True) if several else ids)) == len(ids)
-    if unique and min(ids, default=0) > 0:
+    if len(set(zip(names, ids, strict=True))) == len(ids) and min(ids, default=0) > 0:
         return array("q", [one - 1 for one in ids])
     counts: dict[str, int] = {}
     found = array("q")
@@ -545,7 +529,8 @@ class Texts:
         found = self._told.get(key)
         if found is None:
             number, group, title, names, sizes, state, retired = marshal.loads(key)
-            name, words = _group_of(number, group)
+            # Older dumps have only the number of a group.
+            name, words = map(str, ("0" if number is None else number, "") if group is None else group)
             backend, op, peer = _kind(title)
             shape = self.shape(sizes) if op else 0
             over = state == "completed" or (bool(retired) and backend == "gloo")

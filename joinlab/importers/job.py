@@ -163,7 +163,6 @@ def _reach(dump: Dump, kinds: npt.NDArray[np.bool_]) -> tuple[int, int, int, int
 
 
 def _last(dump: Dump) -> int | None:
-    """The time when the dump's last call was enqueued."""
     return int(np.asarray(dump.calls.enqueued_ns).max(initial=0)) or None
 
 
@@ -323,8 +322,10 @@ def _progress(dumps: Sequence[Dump], texts: Texts) -> dict[str, dict[int, Progre
                 enqueued, completed = (status.get(f"last_{what}_collective", 0) for what in ("enqueued", "completed"))
                 if group in reached:
                     enqueued = completed = reached[group].get(dump.rank, max(reached[group].values()))
-                elif group in on_gloo and (calls := _calls_on_gloo(dump, group, texts)) is not None:
-                    enqueued, completed = (_collectives_among(calls, last) for last in (enqueued, completed))
+                elif group in on_gloo:
+                    enqueued, completed = (
+                        _collectives_among(dump, group, texts, count) for count in (enqueued, completed)
+                    )
                 found.setdefault(group, {})[dump.rank] = {
                     "enqueued": max(enqueued, 0),
                     "completed": max(completed, 0),
@@ -345,17 +346,12 @@ def _reached(dumps: Sequence[Dump], texts: Texts) -> dict[str, dict[int, int]]:
     return found
 
 
-def _calls_on_gloo(dump: Dump, group: str, texts: Texts) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
-    """Numbers and seqs of a dump's collectives in a gloo group; None if there are none."""
+def _collectives_among(dump: Dump, group: str, texts: Texts, count: int) -> int:
+    """How many of the first `count` calls of a gloo group are collectives; `count` if the dump has none of them."""
     kinds = np.array([one.group == group and one.backend == "gloo" for one in texts.kinds], bool)
     mine = kinds[np.asarray(dump.calls.kind)]
-    return (np.asarray(dump.calls.number)[mine], np.asarray(dump.calls.seq)[mine]) if mine.any() else None
-
-
-def _collectives_among(calls: tuple[npt.NDArray[Any], npt.NDArray[Any]], count: int) -> int:
-    """How many of the first `count` calls of a group are collectives."""
-    number, seq = calls
-    return int(number[seq < count].max(initial=min(count, number.min() - 1)))
+    number, seq = np.asarray(dump.calls.number)[mine], np.asarray(dump.calls.seq)[mine]
+    return int(number[seq < count].max(initial=min(count, number.min() - 1))) if mine.any() else count
 
 
 def _status_names(dump: Dump) -> dict[str, str]:

@@ -48,7 +48,6 @@ _GZIP = b"\x1f\x8b"
 
 
 def looks_zipped(head: bytes) -> bool:
-    """Whether a file starts like gzip."""
     return head.startswith(_GZIP)
 
 
@@ -81,7 +80,6 @@ _BETWEEN = re.compile(r"[\s,]*")
 
 
 def is_trace(data: bytes) -> bool:
-    """Whether JSON is a profiler's trace."""
     return data.lstrip()[:1] == b"{" and _EVENTS.search(data) is not None
 
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 import socket
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from joinlab.analysis.wording import ranks_text
-from joinlab.backend.calls import Setting, setting_of
+from joinlab.backend.calls import setting_of
 from joinlab.errors import TimelineFileError
 from joinlab.importers.clocks import Offset, offsets
 from joinlab.ops import POINT_TO_POINT, CallRow, SpanRow
-from joinlab.proof import Wait, prove
+from joinlab.proof import Proof, Wait, prove
 from joinlab.recorder.bounded_log import parse_segment_name
 from joinlab.recorder.events import LogTail
 from joinlab.recorder.rank_log import MOST_RANKS, RankLog, about_calls, about_ranks
@@ -227,7 +228,7 @@ def _timeline(recorded: RecordedFolder) -> Timeline:
     meta.update({**about, **of_calls})  # type: ignore[typeddict-item]
     if stood := {rank: log.stood for rank, log in logs.items() if log.stood}:
         meta["stood"] = stood
-    ends = _ends(logs, size, calls, groups, backend, setting_of(meta))
+    ends = _ends(logs, size, calls, partial(prove, calls, groups, backend, setting=setting_of(meta)))
     printed = [str((logs[rank].raised or {}).get("tb") or "") if rank in logs else "" for rank in range(size)]
     timeline = timeline_from_rows(
         calls=calls, ends=ends, meta=meta, spans=spans, output=printed if any(printed) else ()
@@ -394,18 +395,15 @@ def is_over(timeline: Timeline) -> bool:
     return all(end.kind in over or end.text == GONE for end in timeline.ends)
 
 
-def _ends(
-    logs: dict[int, RankLog],
-    size: int,
-    calls: list[CallRow],
-    groups: dict[str, list[int]],
-    backend: str,
-    setting: Setting,
-) -> list[Ending]:
+Prover = Callable[[list[Wait], set[int]], Proof | None]
+"""`prove` with the job's calls: a function of the waits and of the ranks that are gone."""
+
+
+def _ends(logs: dict[int, RankLog], size: int, calls: list[CallRow], prover: Prover) -> list[Ending]:
     """How each rank ended, by its record and its process."""
     over = {rank for rank, log in logs.items() if log.returned or log.raised is not None}
     lives = {rank: _lives(log) for rank, log in logs.items() if rank not in over}
-    stuck = _stuck(logs, size, over, lives, calls, groups, backend, setting)
+    stuck = _stuck(logs, over, lives, prover) if len(logs) == size else {}
     ends = []
     for rank in range(size):
         log = logs.get(rank)
@@ -429,20 +427,13 @@ def _ends(
 
 
 def _stuck(
-    logs: dict[int, RankLog],
-    size: int,
-    over: set[int],
-    lives: dict[int, bool | None],
-    calls: list[CallRow],
-    groups: dict[str, list[int]],
-    backend: str,
-    setting: Setting,
+    logs: dict[int, RankLog], over: set[int], lives: dict[int, bool | None], prover: Prover
 ) -> dict[int, CallRow]:
     """The call that each rank waits for, if the matching rule proves that none of them can ever complete.
 
     A rank whose process ended during a wait counts as waiting.
     """
-    if len(logs) < size or any(log.lost is not None for log in logs.values()):
+    if any(log.lost is not None for log in logs.values()):
         return {}
     waits: list[Wait] = []
     gone = set(over)
@@ -454,13 +445,9 @@ def _stuck(
             gone.add(rank)
         else:
             return {}
-    proof = prove(calls, groups, backend, waits, gone, setting)
-    found: dict[int, CallRow] = {}
-    for wait in waits if proof is not None else ():
-        call = logs[wait.rank].awaited()
-        if call is not None:
-            found[wait.rank] = call
-    return found
+    if prover(waits, gone) is None:
+        return {}
+    return {wait.rank: call for wait in waits if (call := logs[wait.rank].awaited()) is not None}
 
 
 def _lives(log: RankLog) -> bool | None:

@@ -95,6 +95,5 @@ def _has_children() -> bool:
 
 
 def send(pid: int, sign: signal.Signals) -> None:
-    """Signal one process, if it is still there."""
     with suppress(ProcessLookupError, PermissionError):
         os.kill(pid, sign)

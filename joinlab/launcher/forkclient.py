@@ -17,7 +17,7 @@ import threading
 import time
 import weakref
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import cloudpickle
 
@@ -51,7 +51,10 @@ class ForkServer:
                 "Timeline that was recorded elsewhere with joinlab.load."
             )
         self.owner = os.getpid()
-        self._errors = _temporary_file()
+        try:
+            self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed by close()
+        except OSError as error:
+            raise LaunchError(no_temporary_folder(error)) from error
         here, there = map(_above_streams, socket.socketpair())
         self.control = here
         serve = f"from joinlab.launcher.forkserver import main; main({there.fileno()}, {self.owner})"
@@ -184,15 +187,7 @@ def _above_streams(link: socket.socket) -> socket.socket:
         return socket.socket(fileno=fcntl.fcntl(link.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
 
 
-def _temporary_file() -> IO[bytes]:
-    try:
-        return tempfile.TemporaryFile()
-    except OSError as error:
-        raise LaunchError(no_temporary_folder(error)) from error
-
-
 def no_temporary_folder(error: OSError) -> str:
-    """The message if the temporary folder cannot be used."""
     return (
         f"launch keeps a run's files in a temporary folder, and none can be used: {error.strerror or error}. Set "
         "TMPDIR to a writable folder."

@@ -134,11 +134,9 @@ class Output:
         return data
 
     def last(self, size: int) -> str:
-        """The last `size` bytes at most."""
         return self._kept.last(size)
 
     def text(self) -> str:
-        """The kept part."""
         return self._kept.text()
 
     def close(self) -> None:

@@ -40,7 +40,6 @@ class Bar:
         self._bar: Any = None
 
     def due(self, at: float) -> bool:
-        """True if it is time to show progress again."""
         return at >= self._next
 
     def show(self, done: int) -> None:
@@ -53,7 +52,6 @@ class Bar:
         self._bar.update(done - self._bar.n)
 
     def close(self) -> None:
-        """Remove the bar."""
         if self._bar is not None:
             self._bar.close()
 
@@ -67,6 +65,5 @@ class Told(Bar):
         self._listener = listener
 
     def show(self, done: int) -> None:
-        """Call the function."""
         self._next = time.monotonic() + self.EVERY_S
         self._listener(done)
