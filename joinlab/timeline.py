@@ -574,10 +574,11 @@ def _encodable(value: object) -> object:
 def _converted(name: str, dtype: pl.DataType, values: Sequence[object]) -> pl.Series:
     if not isinstance(dtype, pl.List):
         return pl.Series(name, values, dtype=dtype)
-    # Converting lists is slow, and rows may share them: convert each once.
-    each = {id(value): value for value in values}
-    place = {key: at for at, key in enumerate(each)}
-    return pl.Series(name, list(each.values()), dtype=dtype)[[place[id(value)] for value in values]]
+    # Converting lists is slow, and many are equal: convert each once.
+    spelled = {key: repr(value) for key, value in {id(value): value for value in values}.items()}
+    each = {spelled[id(value)]: value for value in values}
+    place = {text: at for at, text in enumerate(each)}
+    return pl.Series(name, list(each.values()), dtype=dtype)[[place[spelled[id(value)]] for value in values]]
 
 
 def timeline_from_rows(

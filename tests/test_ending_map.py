@@ -64,16 +64,13 @@ def test_the_pictures_sent_ahead_are_those_that_python_would_answer(made):
 
 def spelled(data: dict, run: dict) -> list:
     """What a run shows, in words: runs that travel together number their texts together."""
-    texts, facts = data["texts"], data["facts"]
-    told = [
-        [slot, lane, [[texts[name], texts[said]] for fact in data["told"][at] for name, said in [facts[fact]]]]
-        for slot, lane, at in run["told"]
-    ]
+    texts = data["texts"]
     columns = run["scene"]["columns"]
     boxes = [[one and (one[0], texts[one[1]], one[2]) for one in column["boxes"]] for column in columns]
     flags = [(column["slot"], column["n"], column["flag"], column["size"]) for column in columns]
-    ends = [texts[end] for end in run["ends"]]
-    return [told, boxes, flags, ends, texts[run["title"]], run["columns"]["counts"]]
+    ends = [[texts[word], tone, texts[more]] for _, word, tone, more in run["scene"]["ends"]]
+    story = [[texts[said] for said, *_ in pieces] for _, pieces in run["scene"]["story"]]
+    return [boxes, flags, ends, story, texts[run["title"]], [texts[said] for said, *_ in run["scene"]["head"]]]
 
 
 def test_another_page_gets_the_pictures_once_more(made, monkeypatch):

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 import joinlab
 from joinlab.cases import DOCUMENTED
 from joinlab.picture.details import MADE, call_details
-from joinlab.picture.lane_data import KINDS, LOOKS, LaneData, pack
+from joinlab.picture.lane_data import KINDS, LOOKS, SMALL, LaneData, pack
 from joinlab.picture.scene import scene
 from tests.drawn import lane_data, timelines
 from tests.timelines import SIZES, case_timeline
@@ -66,3 +66,12 @@ def test_a_move_is_small():
 def test_what_a_reader_looks_for_first_are_names_of_facts():
     names = {name for row in case_timeline(4, 2).rows("calls") for name, _ in call_details(row, True)}
     assert set(LOOKS["first"]) - names == {"error"} and MADE in LOOKS["first"]
+
+
+def test_the_boxes_alone_say_the_same_and_are_not_compressed():
+    timeline = case_timeline(4, 2, "nccl", "1.9")
+    packed = pack(timeline, calls=False)
+    assert packed.startswith(b"{") and len(packed) < SMALL
+    (whole,), (boxes,) = (lane_data(one)[0]["runs"] for one in (pack(timeline), packed))
+    assert whole["scene"]["columns"] and not {"columns", "told", "lines"} & boxes.keys()
+    assert lane_data(packed)[0]["told"] == []

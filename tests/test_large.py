@@ -19,7 +19,6 @@ from joinlab.analysis.matching import match, wrong
 from joinlab.analysis.reading import read
 from joinlab.cli.report import run_report
 from joinlab.notebook.view import View
-from joinlab.notebook.view import packed as packed_view
 from joinlab.picture.figures import figure
 from joinlab.picture.lane_data import pack
 from joinlab.picture.page import write_html
@@ -187,7 +186,7 @@ def test_what_is_derived_of_a_timeline_dies_with_it(many):
     """No cache holds it, and no circle of references: what is dropped is gone at once."""
     run = made(5, 1000) if many else joinlab.emulate(joinlab.cases.case_4, (5, 6))
     frame = weakref.ref(run.calls)
-    diagnose(run), pack(run), scene(run), packed_view(run, True)
+    diagnose(run), pack(run), scene(run)
     gc.collect()
     gc.disable()
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -19,6 +18,7 @@ from joinlab.picture.scene import scene
 from joinlab.picture.svg import svg
 from joinlab.story.judge import diagnose
 from joinlab.timeline import Ending, EndKind, timeline_from_rows
+from tests.drawn import unzipped
 
 
 def test_what_controls_a_screen_leaves_as_escapes(
@@ -46,7 +46,7 @@ def test_what_controls_a_screen_leaves_as_escapes(
         diagnosis._repr_html_(),
         svg(scene(timeline), heading=hostile),
         write_html({hostile: timeline}, tmp_path / "page.html").read_text(),
-        gzip.decompress(pack(timeline)).partition(b"\0")[0].decode(),
+        unzipped(pack(timeline)).partition(b"\0")[0].decode(),
     ]
     ET.fromstring(texts[3])
     for text in texts:

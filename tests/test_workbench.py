@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import sys
 import threading
 import types
@@ -21,7 +20,7 @@ from joinlab.notebook import bench as workbench
 from joinlab.notebook import settings
 from joinlab.notebook.bench import LINES, Bench, bench
 from joinlab.timeline import Ending, EndKind, timeline_from_rows
-from tests.drawn import lane_data
+from tests.drawn import lane_data, unzipped
 from tests.leftovers import assert_nothing_left
 
 
@@ -48,7 +47,7 @@ def on_the_wire(made: Bench) -> str:
         told.append(repr({name: value for name, value in state.items() if not isinstance(value, bytes)}))
         for value in state.values():
             if isinstance(value, bytes) and value:
-                told.append(gzip.decompress(value).partition(b"\0")[0].decode())
+                told.append(unzipped(value).partition(b"\0")[0].decode())
         for child in getattr(widget, "children", ()):
             walk(child)
 
@@ -257,6 +256,7 @@ def test_what_is_covered_has_not_been_sent():
         assert secret not in told
     made.said = ("hangs", "hangs")
     made.run()
+    press(made, press="calls")
     told = on_the_wire(made)
     assert "hung" in told and "_find_common_rank" in told and "exhausted all" in told
 
@@ -548,3 +548,14 @@ def test_the_last_lines_of_a_rank_are_shown():
 
     made = bench(talks, inputs=(1,))
     assert "line 204." in made.printed[0][1] and "line 4." not in made.printed[0][1]
+
+
+def test_a_fix_that_was_found_is_in_the_picture_when_the_reader_comes_back():
+    made = bench(case=4, inputs=(1, 2), engine="emulated nccl 1.9")
+    made.barrier_value = 8  # nothing of this ships
+    assert b"Tried: both ranks finish" not in unzipped(made._packed)
+    made._fix(made.timeline)
+    for _ in range(2):
+        assert b"Tried: both ranks finish" in unzipped(made._packed)
+        made.counts = (1, 1)
+        made.counts = (1, 2)

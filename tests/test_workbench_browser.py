@@ -199,15 +199,23 @@ def test_a_move_is_drawn_while_python_is_busy_and_python_then_says_the_same(note
     where.locator('.jl-board[data-ahead="81"]').wait_for()
     where.locator(".jl-title", has_text="inputs (4, 2)").wait_for()
     kernel = "window.jupyterapp.shell.currentWidget.sessionContext.session.kernel"
-    notebook.page.evaluate(f"() => {{ {kernel}.requestExecute({{ code: 'threading.Event().wait()' }}); }}")
+    busy = "follows._tell('busy'); threading.Event().wait()"
+    notebook.page.evaluate(f"""() => {{ {kernel}.requestExecute({{ code: "{busy}" }}); }}""")
+    where.locator(".jlb-status", has_text="busy").wait_for()
     press(notebook, where.get_by_label("rank 0: inputs"), "ArrowLeft", times=2)
     where.locator(".jl-title", has_text="inputs (2, 2)").wait_for()
-    early = drawn(where), where.locator(".jl-headline").text_content()
+    expect(where.locator(".jl-every")).to_have_css("visibility", "hidden")  # its calls are another position's
+
+    def seen():
+        return where.locator(".jl-col title").all_text_contents(), where.locator(".jl-headline").text_content()
+
+    early = seen()
     expect(where.locator('.jlm-grid [aria-selected="true"]')).to_have_attribute("data-cell", "2,2")
     notebook.page.evaluate(f"() => {kernel}.interrupt()")
     notebook.wait_for("follows.shown", "1,emulated nccl,7,0,2,2")
-    assert (drawn(where), where.locator(".jl-headline").text_content()) == early
-    assert early[0] == Counter(notebook.ask("labels(follows.timeline)"))
+    assert seen() == early
+    expect(where.locator(".jl-every")).to_have_css("visibility", "visible")
+    assert drawn(where) == Counter(notebook.ask("labels(follows.timeline)"))
 
 
 def test_a_press_is_answered_before_python_does(notebook):

@@ -104,6 +104,7 @@ class Bench(View):
     _esm = script("board.js")
     _css = style("view.css", "first.css", "bench.css", "map.css")
 
+    _calls = False
     timeline = _Shown(Timeline, allow_none=True)
     alike = traitlets.Bool(False).tag(sync=True)  # every rank has a row of dots, and so a lane
     counts: Any = traitlets.Tuple().tag(sync=True, echo_update=False)
@@ -502,6 +503,8 @@ class Bench(View):
         match message:
             case {"press": "shown"}:
                 self._map.watch()
+            case {"press": "calls"}:
+                self.refresh()
             case {"press": "go"}:
                 try:
                     self.start()

@@ -20,7 +20,7 @@ from joinlab.notebook.stills import show_live
 from joinlab.picture.assets import script, style
 from joinlab.picture.lane_data import pack
 from joinlab.picture.scene import NARROW
-from joinlab.timeline import Timeline, derived
+from joinlab.timeline import Timeline
 
 
 class View(anywidget.AnyWidget):
@@ -44,6 +44,7 @@ class View(anywidget.AnyWidget):
     _esm = script("widget.js")
     _css = style("view.css", "first.css")
 
+    _calls = True  # sent with the boxes; or else only when the reader asks for one
     timeline = traitlets.Instance(Timeline)
     beside = traitlets.Instance(Timeline, allow_none=True)
     selected = traitlets.Int(None, allow_none=True).tag(sync=True)
@@ -124,16 +125,15 @@ class View(anywidget.AnyWidget):
         if self._packed:
             self._pack()
 
-    def refresh(self) -> None:
-        """Draw the same Timeline again: its story has become longer."""
-        self._packed = pack(self._seen, self._folds, None if self.covered else self.beside)
+    def refresh(self, calls: bool = True) -> None:
+        """Draw the same Timeline again: its story has become longer, or the reader asks for `calls`."""
+        self._packed = pack(self._seen, self._folds, None if self.covered else self.beside, calls)
 
     def _pack(self) -> None:
-        beside = None if self.covered else self.beside
-        wanted = self._seen, beside, self._folds
+        wanted = self._seen, None if self.covered else self.beside, self._folds
         if self._drawn is None or any(one is not other for one, other in zip(wanted, self._drawn, strict=True)):
             self._drawn = wanted
-            self._packed = packed(self._seen, self._folds) if beside is None else pack(self._seen, beside=beside)
+            self.refresh(self._calls)
 
 
 def compare(one: Timeline, other: Timeline) -> View:
@@ -147,9 +147,3 @@ def compare(one: Timeline, other: Timeline) -> View:
         if not isinstance(timeline, Timeline):
             raise ProgramError(f"Timelines can be compared, as launch and emulate return them; got {timeline!r:.60}")
     return View(one, beside=other)
-
-
-@derived
-def packed(timeline: Timeline, ranks: bool) -> bytes:
-    """The lane data of a Timeline; `ranks` folds ranks that did the same."""
-    return pack(timeline, ranks)

@@ -1,8 +1,8 @@
 """Lane data: the lanes of one or more Timelines as compact JSON, for the script that draws the live view.
 
 Every box and every word is decided in `scene`, `details` and the story; the script only draws. A text is written once
-and named by its number after that, every call is a row of numbers (`columns`), and the whole is compressed: a run of 2
-ranks with 5 inputs is about 5 kB. static/types.d.ts says the same in the script's language.
+and named by its number after that, and every call is a row of numbers (`columns`). What is not small is compressed: a
+run of 2 ranks with 5 inputs is about 5 kB. static/types.d.ts says the same in the script's language.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from joinlab.picture.scene import Scene as FirstScreen
 from joinlab.picture.theme import FILLS
 from joinlab.story.scene import Scene
 from joinlab.timeline import EndKind, Timeline
+
+SMALL = 2**13
+"""Fewer bytes than these are not compressed: the browser takes as long to unpack them as to draw them."""
 
 LARGE = 2**20
 """More bytes than these are compressed in a hurry: to pack them well takes 4 times as long for 4 %."""
@@ -86,74 +89,72 @@ class LaneData:
         self._texts = Table()
         self._facts = Table()  # (text of a name, text of what it says)
         self._told = Table()  # texts of a box: several facts
-        self._runs: list[dict[str, Any]] = []
-        self._packed: list[bytes] = []  # their columns
+        self._runs: list[tuple[dict[str, Any], bytes]] = []  # each with its columns
 
     def __len__(self) -> int:
         """How many runs there are."""
         return len(self._runs)
 
-    def add(self, timeline: Timeline, ranks: bool = True, beside: Timeline | None = None) -> int:
+    def add(self, timeline: Timeline, ranks: bool = True, beside: Timeline | None = None, calls: bool = True) -> int:
         """Add a Timeline and return the number of its run: the same for what would look the same.
 
         ranks   False gives every rank a lane of its own, however many there are
         beside  another one, which is drawn below it on the same axis
+        calls   False leaves out what only "…" and the details of a call show; a run with another one `beside` has it
         """
         if beside is None:
-            return self._add(self._run(timeline, ranks))
+            return self._add(*self._run(timeline, ranks, calls))
         both = compared(timeline, beside)
-        below = self._add(self._run(beside, False, both.scenes[1], both.behind))
+        below = self._add(*self._run(beside, False, True, both.scenes[1], both.behind))
         more = {"beside": below, "apart": self._texts(both.sentence)}
-        return self._add(self._run(timeline, False, both.scenes[0], both.behind) | more)
+        run, packed = self._run(timeline, False, True, both.scenes[0], both.behind)
+        return self._add(run | more, packed)
 
-    def _add(self, run: dict[str, Any]) -> int:
-        if run not in self._runs:
-            self._runs.append(run)
-            return len(self._runs) - 1
-        at, packed = self._runs.index(run), self._packed.pop()
-        if self._packed[at] == packed:
-            return at
-        self._runs.append(run)
-        self._packed.append(packed)
-        return len(self._runs) - 1
+    def _add(self, run: dict[str, Any], packed: bytes) -> int:
+        if (run, packed) not in self._runs:
+            self._runs.append((run, packed))
+        return self._runs.index((run, packed))
 
     def packed(self, **more: Any) -> bytes:
-        """All of it and `more`, as compressed JSON, and behind a NUL the columns; the same runs give the same bytes."""
+        """All of it and `more` as JSON, and behind a NUL the columns; the same runs give the same bytes."""
         parts = {
             "looks": LOOKS,
             "texts": [shown(text) for text in self._texts.values],
             "facts": self._facts.values,
             "told": self._told.values,
-            "runs": self._runs,
+            "runs": [run for run, _ in self._runs],
         } | more
         text = json.dumps(parts, ensure_ascii=False, separators=(",", ":")).encode()
-        whole = b"\0".join([text, b"".join(self._packed)])
-        return gzip.compress(whole, 6 if len(whole) < LARGE else 1, mtime=0)
+        whole = b"\0".join([text, b"".join(packed for _, packed in self._runs)])
+        return whole if len(whole) < SMALL else gzip.compress(whole, 6 if len(whole) < LARGE else 1, mtime=0)
 
-    def _run(self, timeline: Timeline, ranks: bool, made: FirstScreen | None = None, least: int = 0) -> dict[str, Any]:
+    def _run(
+        self, timeline: Timeline, ranks: bool, calls: bool = True, made: FirstScreen | None = None, least: int = 0
+    ) -> tuple[dict[str, Any], bytes]:
         text, folding = self._texts, folded(timeline, ranks)
-        told, cited = Scene(timeline, folding), _Cited(SourceTexts.of(timeline))
-        columns, zero, packed = self._columns_of(timeline, folding, cited)
         run = {
             "title": text(title(timeline)),
             "measured": text(measured(timeline)),
             "modelled": timeline.meta.get("engine") == "emulated",
-            "scene": self._scene(made or scene_of(told, ranks), timeline, least),
+            "scene": self._scene(made or scene_of(Scene(timeline, folding), ranks), timeline, least),
+        }
+        if not calls:
+            return run, b""
+        cited = _Cited(SourceTexts.of(timeline))
+        columns, zero, packed = self._columns_of(timeline, folding, cited)
+        return run | {
             "told": self._told_of(timeline, folding),
             "names": [text(folding.name(ranks[0])) for ranks in folding.classes],
             "ends": [text(_ending(timeline, ranks[0])) for ranks in folding.classes],
             "ended": [cited(lines_of_end(folding.every, ranks[0])) for ranks in folding.classes],
             "columns": columns,
             "zero": zero,
-        }
-        self._packed.append(packed)
-        return run | {
             "sources": [
                 {"name": text(one.name), "first_line": one.first_line, "text": text(one.text) if one.lines else None}
                 for one in cited.sources()
             ],
             "lines": cited.lines(),
-        }
+        }, packed
 
     def _columns_of(self, timeline: Timeline, folding: Folding, cited: _Cited) -> tuple[dict[str, Any], int, bytes]:
         """Every call as a number of its code and of its times, and when the clock begins."""
@@ -223,10 +224,10 @@ class LaneData:
         }
 
 
-def pack(timeline: Timeline, ranks: bool = True, beside: Timeline | None = None) -> bytes:
-    """The data of one Timeline. `ranks`, `beside`: as LaneData.add takes them."""
+def pack(timeline: Timeline, ranks: bool = True, beside: Timeline | None = None, calls: bool = True) -> bytes:
+    """The data of one Timeline. `ranks`, `beside`, `calls`: as LaneData.add takes them."""
     data = LaneData()
-    data.add(timeline, ranks, beside)
+    data.add(timeline, ranks, beside, calls)
     return data.packed()
 
 

@@ -5,17 +5,21 @@ import { decode } from "./columns.js";
 
 /** @param {Uint8Array | DataView} bytes @returns {Promise<LaneData>} */
 export async function unpack(bytes) {
-  const whole = await unzip(bytes), behind = whole.indexOf(0); // JSON holds no NUL; the columns follow one
+  const sent = new Uint8Array(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  const whole = sent[0] === 0x1f ? await unzip(sent) : sent; // what is small is not compressed
+  const behind = whole.indexOf(0); // JSON holds no NUL; the columns follow one
   const data = JSON.parse(new TextDecoder().decode(whole.subarray(0, behind)));
   let at = behind + 1;
   for (const run of data.runs) {
-    at = decode(run.columns, whole, at);
     resolve(run, (n) => data.texts[n]);
+    if (!run.columns) continue;
+    at = decode(run.columns, whole, at);
+    resolveCalls(run, (n) => data.texts[n]);
   }
   return data;
 }
 
-/** @param {Uint8Array | DataView} bytes */
+/** @param {Uint8Array} bytes */
 async function unzip(bytes) { // by way of a Blob and a Response it waits for other threads, ten times as long
   const stream = new DecompressionStream("gzip"), writer = stream.writable.getWriter();
   const reader = stream.readable.getReader();
@@ -40,9 +44,7 @@ function resolve(run, text) {
   for (const name of ["title", "measured", "apart"]) if (name in run) run[name] = text(run[name]);
   for (const name of ["file", "word"]) scene[name] = text(scene[name]);
   [scene.head, scene.tried] = [pieces(scene.head), pieces(scene.tried)];
-  run.ends = run.ends.map(text);
   scene.names = scene.names.map(text);
-  run.names = run.names.map(text);
   scene.story = scene.story.map((/** @type {any} */ [kind, some]) => [kind, pieces(some)]);
   scene.code = scene.code.map((/** @type {any} */ [sign, number, line, here]) =>
     [sign, number, text(line), pieces(here)]);
@@ -55,6 +57,12 @@ function resolve(run, text) {
       { kind: box[0], label: text(box[1]), open: !!(box[2] & 1), bad: !!(box[2] & 2),
         failed: !!(box[2] & 4) });
   }
+}
+
+/** @param {any} run as it was sent @param {(n: number) => string} text */
+function resolveCalls(run, text) {
+  run.ends = run.ends.map(text);
+  run.names = run.names.map(text);
   for (const code of run.columns.codes) code.label = text(code.label);
   run.columns.names = run.columns.names.map(text);
   run.sources = run.sources.map((/** @type {any} */ one) =>

@@ -47,6 +47,8 @@ export class First {
     this.turn = remembered();
     this.alive = true;
     this.width = this.least = 0;
+    /** What waits for every call. @type {(() => void) | null} */
+    this.wanted = null;
     /** Called when the position, or what is shown, changed. @type {() => void} */
     this.moved = () => {};
     this.play = new Play({
@@ -126,8 +128,8 @@ export class First {
     this.listeners = {
       "change:_packed": () => this.load(), "change:covered": () => this.draw(),
         "change:heading": () => this.draw(),
-      "change:_still": () => this.hideStill(), "change:axis": () => this.every?.show(),
-      "change:selected": () => this.every?.changed(),
+      "change:_still": () => this.hideStill(), "change:axis": () => this.run?.columns && this.every?.show(),
+      "change:selected": () => this.run?.columns && this.every?.changed(),
     };
     for (const [event, listener] of Object.entries(this.listeners)) this.model.on(event, listener);
     this.observer = new ResizeObserver(() => {
@@ -165,13 +167,24 @@ export class First {
     [this.data, this.run] = [data, run];
     if (!same) { // else the same run has got a longer story
       this.play.stop();
-      this.at = null;
+      this.at = this.wanted = null;
       this.details.hidden = true;
     }
     this.draw();
+    if (run.columns) {
+      this.wanted?.();
+      this.wanted = null;
+    }
     if (!again && !this.covered.length && this.scene?.path.length) this.play.glimpse(run.scene.focus ?? -1);
     this.moved();
     this.root.dispatchEvent(new CustomEvent("joinlab:shown", { bubbles: true }));
+  }
+
+  /** Do what takes every call, once it is here: the bench sends the boxes first. @param {() => void} then */
+  withCalls(then) {
+    if (this.run.columns) return then();
+    this.wanted = then;
+    this.model.send({ press: "calls" });
   }
 
   hideStill() { // what stands in for this view where it cannot live is not needed now
@@ -432,7 +445,7 @@ export class First {
 
   /** Tell all of a column below the picture. @param {Placed} one @param {RawRun} run */
   open(one, run = this.run) {
-    const { data } = this, { names } = run.scene;
+    const { names } = run.scene;
     if (!one.boxes.some(Boolean) && !one.missing) return; // only the other run has something here
     if (one.stack || one.missing) {
       const how = one.missing ? "It was never issued: the next call came in its place." : `${one.said}.`;
@@ -448,8 +461,9 @@ export class First {
     const how = one.said || { met: "They met, as they should.", wrong: "They met, but should not have.",
       apart: "They face each other, and can never meet.", open: "A rank never came, or it never ended." }
         [one.flag];
-    tellSlot(this.details, data, run, one.slot, `Call ${one.n}`, how);
     if (run === this.run && this.get("selected") !== one.slot) this.set("selected", one.slot);
+    this.withCalls(() =>
+      tellSlot(this.details, this.data, run.columns ? run : this.run, one.slot, `Call ${one.n}`, how));
   }
 
   // -- the program
@@ -489,9 +503,11 @@ export class First {
   /** Tell of some calls one by one. @param {number} slot @param {number} until */
   lookAt(slot, until) {
     if (this.more.hidden) this.openMore();
-    this.every.lookAt(slot, until);
-    this.every.chart.scrollIntoView({ block: "nearest" });
-    this.every.chart.focus({ preventScroll: true });
+    this.withCalls(() => {
+      this.every.lookAt(slot, until);
+      this.every.chart.scrollIntoView({ block: "nearest" });
+      this.every.chart.focus({ preventScroll: true });
+    });
   }
 
   closeMore() {
@@ -507,8 +523,11 @@ export class First {
       `<strong>${esc(run.title)}</strong> <span class="jl-soft">${esc(run.measured)}</span></p>` +
       '<p class="jl-soft">Keys: arrows on the dots and on the scrubber; ' +
       "Enter tells of a call; Space plays; t turns the lanes.</p>";
-    this.texts.innerHTML = program(run, covered);
-    this.every.show();
+    this.grid.style.visibility = run.columns ? "" : "hidden"; // nothing else moves
+    if (run.columns) {
+      this.texts.innerHTML = program(run, covered);
+      this.every.show();
+    } else this.model.send({ press: "calls" }); // this is told again once they are here
   }
 
   /** Say something to a screen reader. @param {string} said */

@@ -2,7 +2,9 @@
 
 /** One run, as joinlab/picture/lane_data.py writes it and data.js reads it, texts in place of numbers. */
 interface RawRun {
-  title: string; measured: string; modelled: boolean; scene: RawScene; zero: number;
+  title: string; measured: string; modelled: boolean; scene: RawScene;
+  /** From here to `told` nothing is there until somebody asks for a call, and Python answers. */
+  zero: number;
   /** Of every lane of `columns`; the first screen's may be fewer. */
   names: string[]; ends: string[];
   /** By lane: the lines that led to the call in which it ended, a number into `lines`. */
