@@ -292,11 +292,10 @@ def _trained(timeline: Timeline) -> list[int]:
 
 
 def _work(timeline: Timeline, edited: str) -> Counter[tuple[int, str]]:
-    """By rank: backward passes begun, by ""; and calls of the program's own, by the text of the line they came from."""
+    """By rank: backward passes begun, by ""; and calls, by the text of the line they came from."""
     found = Counter({(rank, ""): count for rank, count in enumerate(_trained(timeline))})
     lines = edited.splitlines()
-    own = timeline.calls.filter(~pl.col("origin").fill_null("").str.contains("(", literal=True))
-    for rank, site in own.select("rank", "call_site").drop_nulls().iter_rows():
+    for rank, site in timeline.calls.select("rank", "call_site").drop_nulls().iter_rows():
         file, _, line = site.rpartition(":")
         text = lines[int(line) - 1] if file.endswith(EDITED) else linecache.getline(file, int(line))
         found[rank, text.strip()] += 1

@@ -29,7 +29,9 @@ def find(scene: Scene) -> tuple[Line, ...]:
         for lane in lanes[:-1]:
             mine, theirs = paths.get(lane, []), paths.get(most, [])
             found = departure([step.place for step in mine], [step.place for step in theirs])
-            if found and found.turned and not _comes_too_late(scene, group, found.at):
+            if not found or not found.turned or _comes_too_late(scene, group, found.at):
+                continue
+            if mine[found.at].place[:-1] != theirs[found.at].place[:-1]:  # not of another input alone
                 return _told(scene, mine[found.at :], theirs[found.at :])
     return ()
 
@@ -50,7 +52,7 @@ def _paths(scene: Scene) -> dict[str, dict[int, list[Step]]]:
             of = None  # gradients of another epoch are no step that was taken in another order
             if are_gradients([row]):
                 site, callers, of = "", [], None if counts_steps(scene.meta) else row["input"]
-            place = (label, site, op, root, row["dtype"], elements_of(row["shape"]), of, *callers)
+            place = (label, site, op, root, row["dtype"], elements_of(row["shape"]), *callers, of)
             found.setdefault(row["group"], {}).setdefault(row["rank"], []).append(Step(row, place))
     return found
 

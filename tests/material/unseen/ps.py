@@ -1,4 +1,4 @@
-"""Programs that told something false, or were told too little of, s01 to s08: walrus, match, iterators, sends."""
+"""Programs that told something false, or were told too little of, s01 to s09: walrus, match, iterators, sends."""
 from tests.material.unseen.pa import *
 
 def s01(rank, inputs):
@@ -59,3 +59,11 @@ def s08(rank, inputs):
     experts = [dist.new_group(list(range(4))), dist.new_group(list(range(4, 8)))][rank // 4]
     room = 3 if rank == 6 else 2
     out = torch.zeros(4 * room); dist.all_to_all_single(out, torch.ones(4 * room), group=experts)
+def s09(rank, inputs):
+    net = DDP(nn.Linear(1, 1))
+    for epoch in range(2):
+        for i, x in enumerate(inputs):
+            loss = net(x).sum() / (0 if rank == 0 and epoch == 0 and i == 1 else 1)
+            if not torch.isfinite(loss): break
+            loss.backward(); net.module.weight.grad.item()
+    dist.barrier()
