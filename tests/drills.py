@@ -230,8 +230,8 @@ def caller_killed(draw: random.Random) -> str:
 
 DRILLS: dict[str, tuple[int, Callable[[random.Random], str]]] = {
     "healthy": (8, healthy),
-    "healthy, loaded": (4, loaded),
-    "model freed": (2, freed),
+    "healthy, loaded": (3, loaded),
+    "model freed": (3, freed),
     "rank killed": (14, rank_killed),
     "interrupted": (4, interrupted(1)),
     "interrupted twice": (3, interrupted(2)),

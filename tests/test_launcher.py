@@ -418,41 +418,36 @@ def generator(rank: int, inputs: Any) -> Iterator[int]:
     yield 1
 
 
-@pytest.mark.parametrize(
-    ("program", "message"),
-    [
-        ("train.py:main", "FILE:FUNCTION"),
-        (no_arguments, "two arguments"),
-        (asynchronous, "async"),
-        (generator, "yield"),
-        (Timeline, "class"),
-    ],
-)
-def test_what_is_no_program_is_refused(program: Any, message: str) -> None:
-    with pytest.raises(ProgramError, match=message):
-        run(program)
+class Unopenable:
+    """Can be pickled, but raises where it is loaded."""
+
+    def __call__(self, rank: int, inputs: Any) -> None: ...
+
+    def __reduce__(self) -> Any:
+        return (eval, ("1/0",))
+
+
+def closing_over(lock: Any) -> Callable[..., Any]:
+    return lambda rank, inputs: lock.locked()
 
 
 @pytest.mark.parametrize(
-    ("inputs", "message"),
+    ("asked", "message"),
     [
-        ((), "empty"),
-        ((1, -1), "Rank 1 got -1"),
-        ((1, 2.5), "Rank 1 got 2.5"),
-        ((True, 1), "Rank 0 got True"),
-        ("56", "one count per rank"),
-        (5, "one count per rank"),
-        ((1,) * 17, "at most 16"),
-    ],
-)
-def test_what_are_no_inputs_is_refused(inputs: Any, message: str) -> None:
-    with pytest.raises(ProgramError, match=message):
-        run(cases.case_1, inputs)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+        ({"program": "train.py:main"}, "FILE:FUNCTION"),
+        ({"program": no_arguments}, "two arguments"),
+        ({"program": asynchronous}, "async"),
+        ({"program": generator}, "yield"),
+        ({"program": Timeline}, "class"),
+        ({"program": closing_over(threading.Lock())}, "cannot be sent to another process"),
+        ({"program": Unopenable()}, "could not be loaded in its process: ZeroDivisionError"),
+        ({"inputs": ()}, "empty"),
+        ({"inputs": (1, -1)}, "Rank 1 got -1"),
+        ({"inputs": (1, 2.5)}, "Rank 1 got 2.5"),
+        ({"inputs": (True, 1)}, "Rank 0 got True"),
+        ({"inputs": "56"}, "one count per rank"),
+        ({"inputs": 5}, "one count per rank"),
+        ({"inputs": (1,) * 17}, "at most 16"),
         ({"backend": "mpi"}, '"gloo", "nccl" or None'),
         ({"timeout": 0}, "above 0"),
         ({"no_progress": "soon"}, "above 0"),
@@ -463,33 +458,13 @@ def test_what_are_no_inputs_is_refused(inputs: Any, message: str) -> None:
         ({"progress": "bar"}, "progress="),
     ],
 )
-def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_launched_is_refused_with_the_reason(asked: dict[str, Any], message: str) -> None:
     with pytest.raises(ProgramError, match=message):
-        run(cases.case_1, **options)
-
-
-def test_a_program_that_cannot_be_sent_is_refused_with_the_reason() -> None:
-    lock = threading.Lock()
-    with pytest.raises(ProgramError, match="cannot be sent to another process"):
-        run(lambda rank, inputs: lock.locked())
+        run(**({"program": cases.case_1} | asked))
 
 
 def sleep_for_ever(rank: int, inputs: Any) -> None:
     threading.Event().wait()
-
-
-class Unopenable:
-    """Can be pickled, but raises where it is opened."""
-
-    def __call__(self, rank: int, inputs: Any) -> None: ...
-
-    def __reduce__(self) -> Any:
-        return (eval, ("1/0",))
-
-
-def test_a_program_that_cannot_be_opened_in_its_process_is_refused_with_the_reason() -> None:
-    with pytest.raises(ProgramError, match=r"could not be loaded in its process: ZeroDivisionError"):
-        run(Unopenable())
 
 
 MACHINE = {"gloo": True, "nccl": "2.27.5"}

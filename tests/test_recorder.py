@@ -282,22 +282,21 @@ def test_values_out_are_those_of_the_collective_even_if_overwritten_at_once() ->
     assert of(timeline, 1, "value_out") == [f"[[{2.0 * i}]]" for i in range(200)]
 
 
-@pytest.mark.parametrize(
-    ("tensor", "text"),
-    [
+def test_small_values_of_any_dtype_are_kept_exactly() -> None:
+    kept = [
         (torch.tensor([2**62 + 1]), f"[[{2**62 + 1}]]"),
         (torch.tensor([float("nan"), float("-inf")]), "[[NaN,-Infinity]]"),
-        (torch.tensor([[1, 2], [3, 4]], dtype=torch.int16).t(), "[[1,3,2,4]]"),
         (torch.tensor([True, False]), "[[true,false]]"),
         (torch.ones(17), None),
         (torch.ones(0), "[[]]"),
-    ],
-)
-def test_small_values_of_any_dtype_are_kept_exactly(tensor: torch.Tensor, text: str | None) -> None:
-    def program(rank: int, inputs: Any) -> None:
-        dist.broadcast(tensor, 0)
+        (torch.tensor([[1, 2], [3, 4]], dtype=torch.int16).t(), "[[1,3,2,4]]"),  # gloo refuses it, and the rank raises
+    ]
 
-    assert of(run(program, (1,)), 0, "value_in") == [text]
+    def program(rank: int, inputs: Any) -> None:
+        for tensor, _ in kept:
+            dist.broadcast(tensor, 0)
+
+    assert of(run(program, (1,)), 0, "value_in") == [text for _, text in kept]
 
 
 def test_a_call_with_the_same_input_but_another_output_is_measured_anew() -> None:
@@ -478,21 +477,3 @@ def test_a_bucket_that_is_in_flight_when_the_pass_raises_is_told_complete(bucket
     issue(1)
     recorder.reducer.gave_up(RuntimeError("a hook failed"))
     assert set(listeners) == {1}
-
-
-def destroyed(rank, inputs):
-    """A script's last lines: the group is destroyed, and the model is freed when the function returns."""
-    import torch
-    import torch.distributed as dist
-    from torch.nn.parallel import DistributedDataParallel as DDP
-
-    model = DDP(torch.nn.Linear(10, 10))
-    for _ in inputs:
-        model(torch.ones(20, 10)).sum().backward()
-    dist.destroy_process_group()
-
-
-@pytest.mark.slow
-def test_a_group_that_a_model_frees_never_keeps_its_rank():
-    for _ in range(4):  # the drills have it, too
-        joinlab.launch(destroyed, (3, 3), "gloo", on_output=None, no_progress=5).raise_for_ending()
