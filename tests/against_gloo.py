@@ -60,16 +60,16 @@ def compare(kind: str, seeds: Iterable[int], relaunches: int = RELAUNCHES) -> li
     plans = [KINDS[kind].draw(seed) for seed in seeds]
     programs = [KINDS[kind].program_of(plan) for plan in plans]
     emulated = [emulate(program, plan.counts, "gloo") for plan, program in zip(plans, programs, strict=True)]
-    with ThreadPoolExecutor(AT_ONCE) as lanes:  # emulations share this process, so all of them have ended by now
+    with ThreadPoolExecutor(AT_ONCE) as lanes:  # emulations run in this process, so all must have ended by now
         return list(lanes.map(_launch_until_equal, plans, programs, emulated, [relaunches] * len(plans)))
 
 
 def _launch_until_equal(plan: Any, program: Any, emulated: Timeline, relaunches: int) -> Outcome:
     hangs = any(end.kind is EndKind.HUNG for end in emulated.ends)
-    no_progress = LATE_S + (0.4 if hangs else 1.3)  # a program that is expected to end is given more time
+    no_progress = LATE_S + (0.4 if hangs else 1.3)  # more time for a program that should end
     found: list[str] = []
     for index in range(1 + relaunches):
-        patience = no_progress * min(3, 1 + index)  # ranks of a busy machine may not have begun by then
+        patience = no_progress * min(3, 1 + index)  # on a busy machine ranks may begin late
         launched = launch(
             program, plan.counts, "gloo", no_progress=patience, timeout=MOST_S, on_output=None, progress=False
         )

@@ -153,7 +153,7 @@ def _same_call(
     really_called, real_in, real_out, really_completed, real_error = other
     same_in = value_in == real_in or is_unknown or (streams and real_in is None)
     same_out = value_out == real_out or is_unknown or (streams and real_out is None)
-    not_set = value_out is None and completed is True  # memory that nobody had set
+    not_set = value_out is None and completed is True  # uninitialized memory
     never_waited_for = {error, real_error} == {None, PEER_GONE}
     return (
         called == really_called

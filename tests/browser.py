@@ -105,7 +105,7 @@ def lab(folder: Path, settings: Path) -> Iterator[tuple[str, str]]:
         "ServerApp.root_dir": folder,
         "IdentityProvider.token": token,
         "LabApp.workspaces_dir": settings / "workspaces",
-        # A port that was free when the kernel's was chosen may be another's once the kernel has begun.
+        # Another process may take the kernel's port between its choice and the kernel's start.
         "KernelManager.transport": "ipc",
     }
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--expose-app-in-browser"]
@@ -144,7 +144,7 @@ def _answers(url: str) -> bool:
 def barriers(page: Page, axe: str, within: str = "html") -> list[tuple[str, str, str]]:
     """What axe-core, whose script is `axe`, calls serious or critical there: how serious, the rule, and an element."""
     page.evaluate(axe)
-    # To find out how to name every element that passed would take more than half of the time.
+    # Selectors for the elements that passed would take more than half of the time.
     options = {"resultTypes": ["violations"]}
     found = page.evaluate("([within, options]) => axe.run(within, options)", [within, options])["violations"]
     told = [(one["impact"], one["id"], one["nodes"][0]["html"][:200]) for one in found]

@@ -18,7 +18,9 @@ os.environ["JOINLAB_PROGRESS"] = "off"  # tests must not touch the user's progre
 settings.register_profile("joinlab", deadline=None, derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "joinlab"))
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job; tests interrupt their own process
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # as in a shell's background job, but tests interrupt their own process
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 AXE = "axe-core@4"
 
-collect_ignore = ["material"]  # programs that tests run: no tests of their own
+collect_ignore = ["material"]  # programs that tests run, not tests
 
 
 ONE_BY_ONE = {"test_claims.py", "test_exercises.py", "test_pages.py", "test_record.py"}

@@ -102,7 +102,7 @@ def thread_that_calls() -> None:
 
 
 def leave_file() -> None:
-    file = open(os.devnull, "w")  # noqa: SIM115  # closed by nobody but the garbage collection
+    file = open(os.devnull, "w")  # noqa: SIM115  # only the garbage collector closes it
     print("x", file=file)
 
 
@@ -207,6 +207,10 @@ def misbehave(draw: random.Random) -> str:
     assert time.monotonic() - began < HELD_UP_S, (plans, "held the caller up")
     after = state()
     assert (found := [name for name in before if before[name] != after[name]]) == [], (plans, backend, found)
-    assert (left := descriptors() - had) == Counter(), (plans, backend, left)  # an earlier launch may let go of some
+    assert (left := descriptors() - had) == Counter(), (
+        plans,
+        backend,
+        left,
+    )  # an earlier launch may close some meanwhile
     assert emulate(cases.case_1, (1, 1)).returns == (1, 1), plans
     return said

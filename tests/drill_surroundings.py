@@ -146,7 +146,7 @@ SURROUNDINGS: dict[str, Surrounding] = {
     "cwd deleted": Surrounding(
         "mkdir {tmp}/gone; cd {tmp}/gone; rmdir {tmp}/gone; exec $PROBE",
         REFUSES + ".*current folder",
-        setup="os.environ['ASKED'] = 'launch'",  # to import torch in such a folder ends a process
+        setup="os.environ['ASKED'] = 'launch'",  # importing torch in such a folder ends the process
     ),
     "cwd with a torch.py": Surrounding("mkdir {tmp}/cwd; echo 'boom' >{tmp}/cwd/torch.py; cd {tmp}/cwd; exec $PROBE"),
     "stdin closed": Surrounding("exec $PROBE <&-"),

@@ -144,7 +144,7 @@ def killed_by(pid: Callable[[], int]) -> Callable[[random.Random], str]:
         def strike() -> None:
             with suppress(IndexError, psutil.NoSuchProcess, ProcessLookupError, ChildProcessError):
                 os.kill(victim := pid(), signal.SIGKILL)
-                os.waitid(os.P_PID, victim, os.WEXITED | os.WNOWAIT)  # the next launch finds it gone, not going
+                os.waitid(os.P_PID, victim, os.WEXITED | os.WNOWAIT)  # so that the next launch finds it gone
 
         timer = threading.Timer(draw.uniform(0, 0.4), strike)
         timer.start()
@@ -172,7 +172,7 @@ def interrupted(times: int) -> Callable[[random.Random], str]:
     """Ctrl-C once or twice, at any moment: LaunchInterrupted with a Timeline, or the run was over before."""
 
     def drill(draw: random.Random) -> str:
-        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs in its background
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts background jobs
             return "tested nothing: SIGINT is ignored here"
         moments = sorted(draw.uniform(0, 0.5) for _ in range(times))
         began, over = time.monotonic(), threading.Event()
@@ -309,7 +309,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--surroundings", nargs="*", choices=list(drill_surroundings.SURROUNDINGS), metavar="NAME")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(argv)
-    apart.leave()  # a process that the course keeps is no drill's
+    apart.leave()  # the course's kept process is not a drill's leftover
     launches, files, programs = (
         default if given is None else given
         for given, default in (
@@ -326,7 +326,7 @@ def main(argv: list[str] | None = None) -> int:
         if said.startswith("WRONG"):
             print(f"{kind}: {said}", flush=True)
 
-    descendants.adopt()  # what loses its parents comes to us, and is seen
+    descendants.adopt()  # orphans become our children, so we see them
     if launches:
         launch(cases.case_2, (1, 1))
         for name, draw in drawn(DRILLS, launches, f"launch {options.seed}"):

@@ -111,7 +111,7 @@ def _be(rank: int, folder: str, words: Sequence[str], environ: Mapping[str, str]
             os.dup2(null, stream)
         sys.argv = ["joinlab", *words]
         as_main = partial(runpy.run_module, run_name="__main__", alter_sys=True)
-        call_program(as_main, "joinlab", None)  # frames further out are none of the script's
+        call_program(as_main, "joinlab", None)  # frames further out are not the script's
     except SystemExit as error:
         code = int(error.code or 0)
     finally:

@@ -17,7 +17,7 @@ def rank_processes() -> list[psutil.Process]:
 
     A keeper ends a moment after its run; the time given to it is a bound, not a measure.
     """
-    if apart._kept is not None:  # the process of the last call waits for the next one
+    if apart._kept is not None:  # the process of the last call is kept for the next one
         apart._kept.close()
     server = ForkServer._shared
     if server is None or server.process.poll() is not None:

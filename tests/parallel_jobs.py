@@ -288,7 +288,7 @@ def run(job: Job) -> list[list[Issued]]:
     issued: list[list[Issued]] = [[] for _ in ranks]
     numbers = [defaultdict[tuple[str, str], int](int) for _ in ranks]
     streams = [defaultdict[str, deque[Issued]](deque) for _ in ranks]
-    frozen: dict[int, int] = {}  # from which call on a rank's GPU carries out nothing
+    frozen: dict[int, int] = {}  # by rank: the call from which its GPU runs nothing
     clock, moved = 0, True
     while moved:
         moved, clock = False, clock + 1

@@ -205,7 +205,7 @@ def main() -> int:
     args = parser.parse_args()
     path = args.out or DATA / f"recorded_{args.backend}.json.gz"
     try:
-        launch(Subject((1, 1), case=1), args.backend)  # reads CUDA's libraries from the disk, which is no progress
+        launch(Subject((1, 1), case=1), args.backend)  # loads CUDA's libraries first, which would count as no progress
         disagreeing = record(args.backend, path, subjects(args.backend, args.programs))
     except LaunchError as error:
         sys.exit(str(error))

@@ -305,7 +305,7 @@ def test_a_file_cut_short_anywhere_is_refused() -> None:
 
 def test_a_file_with_any_byte_changed_is_refused() -> None:
     data = archive.pack(timeline_from_rows([], [Ending(EndKind.FINISHED)], {}))
-    edges = {*range(100), *range(len(data) - 400, len(data))}  # where the zip keeps its own records: there, every bit
+    edges = {*range(100), *range(len(data) - 400, len(data))}  # every bit of the zip's own records
     for at in range(len(data)):
         for bit in range(8) if at in edges else [at % 8]:
             refusal(data[:at] + bytes([data[at] ^ (1 << bit)]) + data[at + 1 :])
@@ -319,7 +319,7 @@ def test_a_file_with_bytes_added_is_refused(at, extra) -> None:
 
 
 def test_a_file_cut_where_another_timeline_ends_inside_it_is_refused() -> None:
-    # A zip is found from its end, so a program that returns the bytes of a Timeline file plants another end.
+    # zipfile searches for the end record from the end, so returned bytes of a Timeline file plant a second one.
     inner = np.frombuffer(archive.pack(sample()), np.uint8)
     outer = repacked({}, data=archive.pack(sample(returns=(inner, None))))  # stored, not deflated
     end = outer.index(inner.tobytes()) + inner.size

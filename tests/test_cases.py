@@ -27,7 +27,7 @@ def body(number: int) -> list[str]:
     return "\n".join(ast.unparse(node) for node in function.body[1:]).splitlines()
 
 
-# The loops as the forum script has them; its page lost the indentation, which the documented traces give back.
+# The loops of the forum script. Its page lost the indentation, which follows from the documented traces.
 LOOPS = {
     1: """with model.join():
     for input in inputs:

@@ -149,7 +149,7 @@ def build_join(launched, real):
     for own in questions:
         assert sum("forward() 1" in one or "nonjoined" in one for one in own) == 2 + 1  # two inputs, and none is left
         assert sum("_find_common_rank" in one for one in own) == 1
-    assert len(launched.ends) == 2  # the starter does not join: what it ends with is the check's matter
+    assert len(launched.ends) == 2  # the starter does not join; the exercise's check judges its ending
 
 
 def rows_of(run, rank):

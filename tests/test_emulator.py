@@ -40,7 +40,7 @@ def case(number: int, n: int, **options) -> Timeline:
     return emulate(cases.CASES[number].program, (n, n + 1), **options)
 
 
-# Where a trace of ours goes on, or stops, and why.
+# Where our trace continues beyond the documented one, or stops before it, and why.
 AHEAD_OF_THE_HANG = {(3, 2): 1}
 """The barrier that the host hangs in, behind the backward() that the trace ends with."""
 REBUILD = {(2, 1), (5, 1)}
@@ -78,7 +78,7 @@ def test_what_case_4_reads_decides_it():
     for timeline, value in ((today, 0.0), (then, 7 * 2**-149)):
         met = timeline.calls.filter(timeline.calls["origin"] == "all-reduce (join() _get_num_nonjoined_procs())")
         read = [json.loads(text)[0][0] for text in met.filter(met["rank"] == 0)["value_out"].drop_nulls()]
-        assert read[:2] == [1.0, value]  # before that, the one rank still with inputs
+        assert read[:2] == [1.0, value]  # before that, one rank still has inputs
 
 
 def test_it_says_what_it_is():

@@ -40,7 +40,7 @@ def run(zero, one, **options):
     """[(kind of ending, what came out)] per rank, for lists of calls behind a fitting first one."""
 
     def program(rank, inputs):
-        dist.all_reduce(torch.ones(1))  # the communicator comes into being
+        dist.all_reduce(torch.ones(1))  # creates the communicator
         for what in (zero, one)[rank]:
             call(what)
         torch.zeros(1).item()  # the host waits for the stream
@@ -278,7 +278,7 @@ def test_values_that_are_not_known_are_not_shown():
         if rank == 0:
             x = torch.ones(1)
             dist.all_reduce(x)  # rank 1 never comes
-            dist.all_reduce(x)  # of a value that is not there
+            dist.all_reduce(x)  # of a value that is never computed
 
     rows = emulate(program, (0, 0)).calls.filter(rank=0).rows(named=True)
     assert [row["value_in"] for row in rows] == ["[[1.0]]", "[[1.0]]", None]
@@ -513,7 +513,7 @@ def test_a_bound_device_makes_the_communicator_with_its_group_and_the_first_coll
     assert [str(end) for end in eager.ends] == ["finished", "finished"]
     assert eager.meta["eager_groups"] == sorted(eager.meta["groups"]) and len(eager.meta["eager_groups"]) == 2
     assert first.ends[0].proven and "its rings are not connected" in first.ends[0].text
-    assert [call["host_wait_begin_ns"] for call in first.rows("calls")] == [None]  # the host stands inside the call
+    assert [call["host_wait_begin_ns"] for call in first.rows("calls")] == [None]  # the host blocks inside the call
     assert lazy.ends[0].proven and "eager_groups" not in lazy.meta
     apart = emulate(program, (1, 0))
     assert apart.ends[0].proven and "init_process_group(device_id=...)" in apart.ends[0].text

@@ -199,7 +199,7 @@ def test_a_rank_that_stands_outside_any_call_says_where(tmp_path: Path, job_of: 
         assert joinlab.diagnose(timeline).json().count("load_shard") >= 1
         recorded = RecordedFolder(tmp_path / "runs")
         recorded.refresh()
-        assert not recorded.refresh()  # to say where it stands is no move
+        assert not recorded.refresh()  # recording where it stands does not count as a move
     again = joinlab.load(timeline.save(tmp_path / "saved"))
     assert again.meta["stood"] == timeline.meta["stood"]
 
@@ -539,7 +539,7 @@ def test_clocks_of_a_real_job_are_set_right_within_the_stated_bound(busy: Path) 
 def test_a_long_job_keeps_the_last_calls_and_counts_the_others(busy: Path) -> None:
     timeline = loaded(busy).raise_for_ending()
     default, seldom = timeline.meta["groups"]
-    # None of its calls is kept, and those that were refused do not count.
+    # None of its calls is kept, and refused calls do not count.
     assert timeline.meta["skipped"][seldom] == {0: 60, 1: 60}
     for rank in (0, 1):
         mine = timeline.calls.filter(pl.col("rank") == rank)

@@ -57,7 +57,7 @@ def test_a_sample_of_what_ships_is_what_the_emulator_says(case, backend, era):
 @pytest.mark.parametrize(("backend", "era"), recorded.FILES)
 @pytest.mark.parametrize("case", cases.CASES)
 def test_what_ships_tells_the_story_of_a_live_kernel_and_its_fix(case, backend, era):
-    gc.collect()  # a widget of another test that dies in a rank's thread can swallow the end of that rank
+    gc.collect()  # a widget of another test, if freed in a rank's thread, can swallow the end of that rank
     fresh, found = emulated(case, (2, 3), backend, era), recorded.recorded(case, (2, 3), backend, era)
     assert not found.again and str(joinlab.diagnose(found)) == str(joinlab.diagnose(fresh))
 

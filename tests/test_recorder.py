@@ -162,7 +162,7 @@ def test_buffers_and_unused_parameters_have_their_own_names() -> None:
         "broadcast (sync final model params)",
         "broadcast (sync final model params)",
     ]
-    # Nobody waits for the last map's all-reduce; still its completion is told when it happens, not at the rank's end.
+    # No host waits for the last map's all-reduce, yet its completion is recorded as it happens, not at the end.
     mine = timeline.calls.filter(pl.col("rank") == 0)
     told = mine.filter(pl.col("origin") == "all-reduce (join() hook, unused parameters)")["completed_ns"].item()
     assert told < mine["completed_ns"].to_list()[-1]
@@ -323,7 +323,7 @@ def test_recording_keeps_no_large_tensor_alive() -> None:
         return sum(one() is not None for one in alive)
 
     kept = run(program, (1, 1)).raise_for_ending().returns
-    assert max(kept) <= 4  # gloo's own threads hold on to a work until they take up the next
+    assert max(kept) <= 4  # gloo's threads keep a work until they begin the next
 
 
 def test_works_answer_as_without_a_recorder() -> None:

@@ -200,7 +200,7 @@ def test_a_call_that_nobody_waits_for_may_be_open_when_its_rank_returns_on_nccl(
     still_open = changed(launched, 0, last, completed_ns=None, value_out=None, host_wait_begin_ns=None)
     pending = Ending(EndKind.FINISHED, pending=True, call=last, group="0")
     assert disagreements(cases.case_2, replace(still_open, ends=(pending, launched.ends[1]))) == []
-    # But one that never completes for the emulator must not have completed.
+    # But a call that never completes in the emulator must not have completed.
     one_more = launched.calls.filter(pl.col("rank") == 1).height - 1
     assert launched.call(1, one_more)["completed_ns"] is None
     (found,) = disagreements(cases.case_2, changed(launched, 1, one_more, completed_ns=1))
