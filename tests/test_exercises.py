@@ -127,9 +127,7 @@ def test_a_mistake_in_one_step_is_told_at_that_step():
     for later in ("main_hook", "post_hook"):  # the step is named once, and its own check says what is wrong
         assert refusal(later, AfterTheCall) == "step 1 (notify) is not right yet: its own check says why."
     assert refusal("post_hook", Zero) == "step 2 (main_hook) is not right yet: its own check says why."
-    assert "told Join first" in refusal("notify", AfterTheCall) or "before it told Join" in refusal(
-        "notify", AfterTheCall
-    )
+    assert "before it called Join.notify_join_context()" in refusal("notify", AfterTheCall)
 
 
 def test_it_says_which_element_is_wrong():

@@ -1,7 +1,7 @@
 """Judges of notebooks 4 and 8: a small DDP and a small join(), each compared with PyTorch's own.
 
-Both run on the same case, emulated, and the two Timelines are compared call by call. What the real one does is never
-typed in here, and what it does for its own purposes (checking shapes, rebuilding its buckets) is not asked for.
+A judge emulates the answer and PyTorch's class on the same case and compares the two Timelines call by call. Expected
+calls are never written here. Calls that DDP makes for itself (checking shapes, rebuilding its buckets) are left out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ INPUTS = 3
 
 
 class Chain(torch.nn.Module):
-    """A product of its parts; `backward` reaches the part that was used last first. Each number weighs differently."""
+    """The product of its parts; `backward` reaches the last-used part first. Each number has a weight of its own."""
 
     def __init__(self, sizes: Sequence[int], turned: bool = False) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Chain(torch.nn.Module):
 
 
 def difference(own: Sequence[Mapping[str, Any]], real: Sequence[Mapping[str, Any]]) -> tuple[int, str]:
-    """The first call in which two ranks' calls differ, counted from 1, and in what; (0, "") if in none.
+    """The number of the first call that differs, counted from 1, and the difference; (0, "") if all calls agree.
 
     >>> difference([{"op": "broadcast", "numbers": 3}], [{"op": "broadcast", "numbers": 5}])
     (1, 'numbers: expected 5, got 3')
@@ -73,8 +73,10 @@ def _numbers(row: Mapping[str, Any]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The sizes of a model's parameters, how many numbers fill a bucket, the ranks, and whether odd ranks use the
-    parameters in reverse, so that their gradients come in another order."""
+    """Sizes of a model's parameters, numbers per bucket and number of ranks.
+
+    turned  odd ranks use the parameters in reverse, so their gradients are computed in another order
+    """
 
     sizes: tuple[int, ...]
     numbers: int
@@ -91,7 +93,7 @@ class Model:
 
 
 def busy(_: torch.Tensor) -> None:
-    """What computes a gradient for a second of the virtual clock, so that one sees what is issued after which."""
+    """Let each gradient take a second of the virtual clock, so that times show which gradients precede a call."""
     current().waits.work_for(SECOND)
 
 
@@ -121,7 +123,7 @@ def _by_ddp(case: Model, backend: str) -> Timeline:
 
 
 def _reductions(timeline: Timeline, rank: int) -> list[dict[str, Any]]:
-    """A rank's calls from its second input on: in the first one DDP has a single bucket."""
+    """A rank's calls from its second input on; for the first input DDP has a single bucket."""
     spans = timeline.spans.filter(timeline.spans["rank"] == rank, timeline.spans["name"] == "backward")
     begun = dict(spans.select("input", "begin_ns").iter_rows())
     rows = [row for row in issued(timeline, rank) if row["input"]]
@@ -195,7 +197,7 @@ def _small_ddp(answer: Answer, case: Model) -> None:
 
 
 def _waits_at_the_end(timeline: Timeline, rank: int, given: str) -> None:
-    """On gloo, where the program itself waits: no wait before the last call of an input is issued, as in DDP."""
+    """Raise Wrong if a wait begins before the input's last call is issued; only gloo makes the host wait."""
     rows = [row for row in issued(timeline, rank) if row["input"] is not None]
     for row in rows:
         last = max(other["enqueued_ns"] for other in rows if other["input"] == row["input"])
@@ -249,7 +251,7 @@ def _by_join(counts: tuple[int, ...], backend: str) -> Timeline:
 
 
 def _asked(timeline: Timeline, rank: int) -> list[dict[str, Any]]:
-    """A rank's calls. Broadcasts from the same root one after the other count as one: DDP packs its parameters."""
+    """A rank's calls. Successive broadcasts from one root count as one, since DDP packs its parameters."""
     found: list[dict[str, Any]] = []
     for row in issued(timeline, rank):
         one = {"op": row["op"], "numbers": _numbers(row)}

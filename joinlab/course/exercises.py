@@ -1,9 +1,9 @@
-"""Exercises: `check` runs a learner's answer on cases that the notebooks do not show, and says what is wrong with it.
+"""Exercises: `check` runs a learner's answer on cases that the notebooks do not show, and reports the first mistake.
 
     joinlab.check("gather_list", my_function)         # right, or in which case it failed, and how
     joinlab.solution("gather_list")                   # one way to do it
 
-An answer runs as a rank's program does, emulated, so that an answer that hangs is told so in milliseconds.
+An answer is emulated like any program, so `check` reports a hang within milliseconds.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from joinlab.launcher.apart import Lost, apart
 from joinlab.picture.theme import RIGHT, WRONG
 
 TRIALS = 4
-"""How many cases are drawn, beside the known ones that every check runs."""
+"""Number of random cases per check, beside the known ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exercise:
-    """In which notebook it is asked, who judges it, and which parts of solutions.py show a solution."""
+    """Its notebook, its judge, and the names in solutions.py that make up a solution."""
 
     notebook: int
     judge: Judge
@@ -65,7 +65,7 @@ EXERCISES: Mapping[str, Exercise] = {
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What `check` says: whether the answer is right, and if not, in which case it failed. True if it is right."""
+    """The result of `check`: whether the answer is right, and if not, which case failed. Truthy if right."""
 
     exercise: str
     right: bool

@@ -1,7 +1,7 @@
-"""Judges of the three steps of a Joinable of one's own. Each step is judged apart from the steps after it.
+"""Judges of the three steps of writing a Joinable. Each step is judged without the steps after it.
 
 Step 1 runs the answer with hooks that do nothing, on even inputs, where no hook is needed; step 2 with its main hook
-and no post hook. So a mistake is told at the step in which it was made.
+and no post hook. So each mistake is reported at its own step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from joinlab.course.judge import Answer, Judge, Wrong, compare, issued, run
 from joinlab.timeline import Timeline
 
 Numbers = Sequence[Sequence[float]]
-"""What each rank is given, input by input."""
+"""The numbers of each rank, one per input."""
 
 
 class _MainOnly(JoinHook):
@@ -31,7 +31,7 @@ class _MainOnly(JoinHook):
 
 
 def _judged(answer: Answer, numbers: Numbers, hooks: str) -> tuple[Timeline, str]:
-    """Run the answer on `numbers`, with its `hooks`: "none", "main" or "both"."""
+    """Run the answer on `numbers` with some of its hooks: "none", "main" or "both"."""
 
     def program(rank: int, inputs: Any) -> Any:
         joinable = answer()
@@ -72,8 +72,8 @@ def _notify(answer: Answer, numbers: Numbers) -> None:
         told = sum(map(_is_notice, rows))
         if told != len(own):
             raise Wrong(
-                f"with {given}, rank {rank} told Join {told} times that it still has an input; expected {len(own)}, "
-                "once per input."
+                f"with {given}, rank {rank} called notify_join_context() {told} times; expected "
+                f"{len(own)}, once per input."
             )
         if len(rows) - told != len(own):
             raise Wrong(
@@ -83,8 +83,8 @@ def _notify(answer: Answer, numbers: Numbers) -> None:
         follows = [not _is_notice(after) for before, after in pairwise(rows) if _is_notice(before)]
         if not _is_notice(rows[0]) or not all(follows):
             raise Wrong(
-                f"with {given}, rank {rank} made its own collective before it told Join. A rank that has joined asks "
-                "first who is left, so the two would meet: tell Join first."
+                f"with {given}, rank {rank} made its own collective before it called Join.notify_join_context(). A "
+                "rank that has joined first asks who is left, and the two calls would meet: notify Join first."
             )
         compare(timeline.returns[rank], _largest(numbers), given, f"`largest` on rank {rank}")
 
@@ -109,9 +109,9 @@ def _main_hook(answer: Answer, numbers: Numbers) -> None:
     timeline, given = _judged(answer, numbers, "main")
     _alike(timeline, given)
     if any("nan" in str(text).lower() for text in timeline.calls["value_in"]):
-        raise Wrong(f"with {given}, the hook sends NaN: what a maximum with it is differs from backend to backend.")
+        raise Wrong(f"with {given}, the hook sends NaN; the backends disagree on the maximum of NaN and a number.")
     for rank, own in enumerate(numbers):
-        if len(own) == max(map(len, numbers)):  # it was there to the end; the post hook tells the others
+        if len(own) == max(map(len, numbers)):  # it never shadowed; the others need the post hook
             compare(timeline.returns[rank], _largest(numbers), given, f"`largest` on rank {rank}")
 
 
@@ -122,9 +122,9 @@ def _alike(timeline: Timeline, given: str) -> None:
         for what in ("op", "dtype", "shape", "reduce_op"):
             values = {rank: str(row[what]) for rank, row in rows.items()}
             if len(set(values.values())) > 1:
-                said = ", ".join(f"{value} on rank {rank}" for rank, value in values.items())
+                found = ", ".join(f"{value} on rank {rank}" for rank, value in values.items())
                 raise Wrong(
-                    f"with {given}, calls that meet differ in {what}: {said}. The hook's must equal the others'."
+                    f"with {given}, calls that meet differ in {what}: {found}. Make the hook's call like the others'."
                 )
 
 
@@ -138,7 +138,7 @@ def _draw_uneven(rng: random.Random) -> Numbers:
 
 
 LOW = -3.4e38
-"""Nearly the lowest float32: only a hook that sends less changes nothing."""
+"""Nearly the lowest float32: a hook has to send less than this to leave the maximum alone."""
 
 main_hook = Judge(
     (((-9.0,), (-8.0, -7.0)), ((LOW,), (LOW, LOW, LOW)), ((-3.0, -2.0, -1.0), (), (-5.0,)), ((), (4.0, 5.0))),
@@ -168,7 +168,7 @@ def _earlier(judge: Judge, answer: Answer, step: str) -> None:
 
 post_hook = Judge(
     (
-        ((-9.0,), (-8.0, -7.0)),  # each rank is once the one that has joined before the largest number comes
+        ((-9.0,), (-8.0, -7.0)),  # each rank in turn has joined before the largest number comes
         ((-8.0, -7.0), (-9.0,)),
         ((-6.0, -1.0), (-9.0,), (-6.0, -2.0)),
         ((-9.0,), (-6.0, -1.0), (-6.0, -2.0)),

@@ -1,7 +1,7 @@
-"""What every judge shares: its cases, the run of an answer, and how a wrong value is told.
+"""The parts that all judges share: cases, running an answer, and reporting a wrong value.
 
-A judge has two kinds of cases. The known ones are chosen so that each plausible mistake fails at least one of them,
-whatever the seed; the drawn ones make sure that an answer is no list of the known ones.
+A judge has two kinds of cases. Each plausible mistake fails at least one of the known cases; the drawn cases catch an
+answer that only lists the known results.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from joinlab.timeline import EndKind, Timeline
 Answer = Callable[..., Any]
 
 SECONDS = 5.0
-"""Real seconds after which a run of an answer that computes without end is ended."""
+"""Real seconds after which one run of an answer is stopped, in case it computes forever."""
 
 SECONDS_IN_ALL = 60.0
-"""Real seconds after which a check gives up, though each run ends: all are slow."""
+"""Real seconds after which a whole check gives up, in case every run is slow."""
 
 KEPT = 64
-"""How many cases a judge remembers what PyTorch made of: every check of a session runs the known ones again."""
+"""Cached results of PyTorch's own classes per judge; every check runs the known cases again."""
 
 
 class Wrong(Exception):
-    """What is wrong with an answer, in words."""
+    """A wrong answer; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """How one exercise is judged.
+    """The judge of one exercise.
 
-    known  the cases that tell the plausible mistakes apart; every check runs all of them, first
-    draw   draws one more case
+    known  cases that catch the plausible mistakes; every check runs them first
+    draw   draws a random case
     hold   runs an answer on a case and raises Wrong if it fails
     """
 
@@ -59,26 +59,26 @@ def uneven(rng: random.Random, ranks: int | None = None, least: int = 0, most: i
 
 
 def run(program: Callable[[int, Any], Any], counts: Sequence[int], given: str, **options: Any) -> Timeline:
-    """Emulate a program in which every rank should finish; raises Wrong, with who did not and why, if one does not."""
+    """Emulate a program; raise Wrong with the rank and the reason if a rank does not finish."""
     try:
         timeline = emulate(program, counts, timeout=SECONDS, **options)
     except LaunchError as error:
         raise Wrong(f"with {given}: {error}") from None
     for rank, end in enumerate(timeline.ends):
-        # Of several ranks that raised, the first cause counts; on gloo the others only lose their connection to it.
+        # On gloo the peers of a rank that raised lose their connection to it; report the rank that raised first.
         if end.kind is EndKind.RAISED and not end.text.startswith("RuntimeError: Connection"):
             who = f"rank {rank}" if len(counts) > 1 else "it"
             raise Wrong(f"with {given}, {who} raised {shorten(end.text, 300, placeholder=' ...')}")
-    for rank, end in enumerate(timeline.ends):  # to diagnose those that finished would take a third of a check
+    for rank, end in enumerate(timeline.ends):  # diagnosing finished runs would take a third of a check
         if end.kind is not EndKind.FINISHED or end.pending:
             raise Wrong(f"with {given}: {tell(timeline).told(rank)}")
     return timeline
 
 
 class Fed(Sequence[torch.Tensor]):
-    """A rank's inputs with values of their own, 3 ** rank * 2 ** i: no two sums of them are equal by chance.
+    """A rank's inputs with distinct values, 3 ** rank * 2 ** i, so that sums do not coincide by chance.
 
-    Iterating over it marks the input at hand as iterating over the rank's own inputs does.
+    Iterating over it also advances the rank's own inputs, so calls get the number of their input.
     """
 
     def __init__(self, inputs: Any, values: Sequence[float]) -> None:
@@ -109,15 +109,15 @@ def issued(timeline: Timeline, rank: int) -> list[Mapping[str, Any]]:
 
 
 def call(answer: Answer, arguments: Sequence[Any], given: str) -> Any:
-    """What the answer returns, as lists and numbers; Wrong if it raises, exits, or computes without end.
+    """The value that the answer returns, as lists and numbers; Wrong if it raises, exits, or computes forever.
 
-    It runs as a rank does: whatever it does, the thread that called the check goes on.
+    It runs in an emulated rank, so the thread that called `check` survives it.
     """
     return run(lambda rank, inputs: plain(answer(*arguments)), (1,), given).returns[0]
 
 
 def compare(got: Any, expected: Any, given: str, what: str) -> None:
-    """Raise Wrong at the first place where `got` differs from `expected`: lists by their elements, numbers nearly.
+    """Raise Wrong at the first difference: lists are compared by element, numbers within 1e-3.
 
     >>> compare([1.0, 5.0], [1.0, 2.0], "2 ranks", "what rank 0 returns")
     Traceback (most recent call last):
@@ -128,7 +128,7 @@ def compare(got: Any, expected: Any, given: str, what: str) -> None:
 
 
 def plain(value: Any) -> Any:
-    """A value as lists and numbers: tensors become lists, those of one number in no list become that number."""
+    """A value as lists and numbers: tensors become lists, and scalar tensors become numbers."""
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     return value.tolist() if hasattr(value, "tolist") else value

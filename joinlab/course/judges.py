@@ -1,7 +1,7 @@
 """Judges of the exercises on collectives, DDP and join().
 
-What is right is never typed in here: DDP itself, or a plain training without it, says what a gradient is and whose
-parameters win, in the same run.
+Expected gradients and parameters are never written here: DDP, or plain training without it, computes them from the
+same case.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from joinlab.emulator.scheduler import current
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """How many ranks hold how many tensors each; `seed` draws what is in them, so that no value betrays its rank."""
+    """A number of ranks with `each` tensors per rank; `seed` draws their values, which do not reveal the rank."""
 
     ranks: int
     each: int
@@ -93,7 +93,7 @@ ring_sum = Judge((2, 3, 4), lambda rng: rng.randint(2, 5), _ring_sum)
 
 
 class _Curved(torch.nn.Module):
-    """(w x)²: the gradient of a sum of inputs is not the sum of their gradients, so that each needs its backward."""
+    """(w x)²: the gradient of a sum of inputs is not the sum of their gradients, so each input needs a backward."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class _Curved(torch.nn.Module):
 
 
 def _accumulate(answer: Answer, case: Sequence[Sequence[float]]) -> None:
-    """`case`: the inputs of each rank. The answer is called twice, since a model is trained for more than a step."""
+    """`case`: the inputs of each rank. The answer is called twice, as in two training steps."""
 
     def program(rank: int, inputs: Any) -> list[float]:
         model = DDP(_Curved())
@@ -113,7 +113,7 @@ def _accumulate(answer: Answer, case: Sequence[Sequence[float]]) -> None:
             model.zero_grad()
             answer(model, [torch.tensor([value]) for value in case[rank]])
             if not model.require_backward_grad_sync:
-                raise ValueError("it leaves DDP switched as in no_sync(): the next backward would reduce nothing")
+                raise ValueError("it returns with no_sync() still active: the next backward would not reduce gradients")
             grad = model.module.layer.weight.grad
             found.append(float("nan") if grad is None else grad.item())
         return found
@@ -196,7 +196,7 @@ gradient = Judge(
     _gradient,
 )
 
-# ---- last_joiner: whose parameters all ranks get
+# ---- last_joiner: the rank whose parameters all ranks get
 
 
 @lru_cache(KEPT)
@@ -224,7 +224,7 @@ last_joiner = Judge(
 
 
 def _safe_loop(answer: Answer, counts: tuple[int, ...]) -> None:
-    met: dict[int, int] = {}  # when a rank has passed a monitored_barrier, of which no call is written down
+    met: dict[int, int] = {}  # when each rank passed a monitored_barrier, which records no call
 
     def monitored(*arguments: Any, **options: Any) -> None:
         of_torch(*arguments, **options)
@@ -241,7 +241,7 @@ def _safe_loop(answer: Answer, counts: tuple[int, ...]) -> None:
             rows = issued(timeline, rank)
             origins = [row["origin"] for row in rows]
             if not any("_get_num_nonjoined_procs" in origin for origin in origins):
-                raise Wrong(f"with {given}, rank {rank} never joined: the loop should stay under join().")
+                raise Wrong(f"with {given}, rank {rank} never joined: keep the loop inside join().")
             worked = sum("backward" in origin for origin in origins)
             if worked != count:
                 raise Wrong(f"with {given}, rank {rank} reduced the gradients of {worked} inputs, not of all {count}.")
@@ -249,14 +249,14 @@ def _safe_loop(answer: Answer, counts: tuple[int, ...]) -> None:
             barriers = [row["enqueued_ns"] for row in rows if "barrier" in row["origin"]]
             if max([*barriers, met.get(rank, -1)], default=-1) < joined:
                 raise Wrong(
-                    f"with {given}, rank {rank} calls no barrier behind its last call of join(), so it may go on "
+                    f"with {given}, rank {rank} calls no barrier after its last call of join(), so it may go on "
                     "while others still train."
                 )
 
 
 safe_loop = Judge(((2, 2), (2, 3), (3, 1), (0, 2), (1, 2, 4)), lambda rng: uneven(rng), _safe_loop)
 
-# ---- as_float: what an `anyone left?` reads of a barrier's byte
+# ---- as_float: how "anyone left?" reads a barrier's byte
 
 
 def _as_float(answer: Answer, byte: int) -> None:
@@ -270,7 +270,7 @@ def _as_float(answer: Answer, byte: int) -> None:
 
 as_float = Judge((7, 0, 1, 255), lambda rng: rng.randint(1, 255), _as_float)
 
-# ---- shadows: what a rank that has joined still calls
+# ---- shadows: the calls of a rank that has joined
 
 
 @lru_cache(KEPT)
@@ -280,14 +280,14 @@ def _made_to_shadow(counts: tuple[int, ...], rebuild: bool) -> list[int]:
     for rank in range(len(counts)):
         rows = timeline.calls.filter(timeline.calls["rank"] == rank).rows(named=True)
         asked = [at for at, row in enumerate(rows) if "_get_num_nonjoined_procs" in row["origin"]]
-        shadows = rows[asked[0] : asked[-1]]  # by the last question it learns that no rank is left
+        shadows = rows[asked[0] : asked[-1]]  # the answer to the last question is that no rank is left
         made.append(sum(rebuild or "rebuild" not in row["origin"] for row in shadows))
     return made
 
 
 def _shadows(answer: Answer, cases: tuple[tuple[int, ...], ...]) -> None:
-    """`cases`: counts of inputs. The rebuild of DDP's buckets, which a rank with fewer than two inputs shadows too, may
-    be counted or not, but the same in all cases."""
+    """`cases`: counts of inputs. An answer may count the rebuild of DDP's buckets, which a rank with fewer than two
+    inputs shadows too, or leave it out, but the same way in all cases."""
     said = [call(answer, (counts,), f"inputs={counts}") for counts in cases]
     if said != [_made_to_shadow(counts, rebuild=False) for counts in cases]:
         for counts, one in zip(cases, said, strict=True):
@@ -306,7 +306,7 @@ shadows = Judge(
 
 
 def _in_order(answer: Answer, orders: Sequence[Sequence[int]]) -> None:
-    """`orders`: the order in which the buckets get ready, by rank."""
+    """`orders`: by rank, the order in which its buckets become ready."""
     buckets = len(orders[0])
 
     def program(rank: int, inputs: Any) -> tuple[list[float], list[int], str]:
@@ -327,7 +327,7 @@ def _in_order(answer: Answer, orders: Sequence[Sequence[int]]) -> None:
         def reduce(bucket: int) -> None:
             if bucket in reduced:
                 mistakes.append(f"reduced bucket {bucket} twice")
-                raise ValueError(mistakes[0])  # else a loop that never moves on would run until the timeout
+                raise ValueError(mistakes[0])  # stops a loop that would repeat this until the timeout
             elif bucket not in ready:
                 mistakes.append(f"reduced bucket {bucket} before it was ready")
             reduced.append(bucket)
@@ -349,7 +349,7 @@ def _in_order(answer: Answer, orders: Sequence[Sequence[int]]) -> None:
         if late:
             raise Wrong(
                 f"with {given}, rank {rank} kept bucket {late[0]} waiting, though it and all before it were ready: "
-                "nothing is reduced while the others are still being computed."
+                "its reduction does not overlap with the rest of backward."
             )
 
 

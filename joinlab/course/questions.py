@@ -1,6 +1,6 @@
 """The questions of the notebooks: predictions before a run, and new situations at the end of each notebook.
 
-They stand in questions.toml, so that a notebook asks them without giving the answer away.
+They are kept in questions.toml, so that a notebook does not contain the answers.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from importlib.resources import files
 class Question:
     """One question.
 
-    name      how a notebook asks for it, such as "5-barrier"; end questions are numbered: "5.1"
+    name      the name that a notebook uses, such as "5-barrier"; end questions are numbered: "5.1"
     notebook  the number of its notebook
     ask       the question; words in backticks are code
-    code      a program that it is about, or ""
+    code      the program in question, or ""
     choices   the answers to choose from
-    answer    the right one of them
-    why       the explanation that is shown with it
+    answer    the right choice
+    why       the explanation shown with the answer
     """
 
     name: str
@@ -34,7 +34,7 @@ class Question:
     code: str = ""
 
     def __post_init__(self) -> None:
-        assert self.answer in self.choices, f"{self.name}: the answer {self.answer!r} is none of the choices"
+        assert self.answer in self.choices, f"{self.name}: the answer {self.answer!r} is not one of the choices"
 
     def __str__(self) -> str:
         lines = [self.ask, *(f"    {line}" for line in self.code.splitlines())]

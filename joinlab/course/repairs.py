@@ -1,8 +1,8 @@
-"""Judges of programs that hang, or would, judged by running what the learner made of them.
+"""Judges of repairs: each runs a learner's repaired version of a program that hangs.
 
-A repair is right if every rank finishes on NCCL and on gloo, nothing is left pending, no call meets one that was not
-meant for it, and the program still does what it is for. Every input of every rank has a value of its own, so that the
-gradients show which of them were trained on.
+A repair is right if every rank finishes on NCCL and on gloo, no call stays pending, no call meets one that was not
+meant for it, and the program still does its job. Every input of every rank has a distinct value, so the gradients show
+which inputs were trained on.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _repair(
     draw: Callable[[random.Random], Counts] | None = None,
     feed: Callable[[Fed], Any] = lambda inputs: inputs,
 ) -> Judge:
-    """`draw`: counts of inputs; None: even ones. `feed` makes of a rank's inputs what the answer is given."""
+    """`draw` draws counts of inputs; None draws even ones. `feed` turns a rank's inputs into the answer's argument."""
 
     def hold(answer: Answer, counts: Counts) -> None:
         for backend in ("gloo", "nccl"):
@@ -62,13 +62,13 @@ def _even(rng: random.Random) -> Counts:
 def _trains(
     timeline: Timeline, steps: int, given: str, reduces: Callable[[int], bool] = bool, partly: bool = False
 ) -> None:
-    """Raise Wrong unless each rank reduces as often as it should, and the reductions hold every rank's every input.
+    """Raise Wrong unless each rank reduces as often as it should, and the reductions contain every input once.
 
-    steps    how many inputs are trained on
+    steps    number of inputs to train on
     reduces  whether gradients are reduced with the i-th input, counted from 1
     partly   only rank 0 uses a second layer
 
-    The gradient of a layer's weight is its input, that of its bias a 1; gradients add up, or are set to zero after
+    The gradient of a layer's weight is its input and that of its bias is 1. Gradients may add up, or be zeroed after
     each reduction.
     """
     ranks = len(timeline.ends)
@@ -87,7 +87,7 @@ def _trains(
             raise Wrong(
                 f"with {given} and the values {fed(0, steps)} on rank 0, {fed(1, steps)} on rank 1 and so on, "
                 f"reduction {at + 1} gives rank {rank} the gradients {_short(got[at])}; expected {_short(in_all[at])}, "
-                "the means over the ranks. Every layer, and every input of every rank, counts in them once."
+                "the means over the ranks. Train every layer on every input of every rank, once."
             )
 
 
@@ -100,7 +100,7 @@ def _short(numbers: Sequence[float]) -> str:
 
 
 def _exchanged(timeline: Timeline, given: str, input: int | None = None) -> None:
-    """Raise Wrong unless the ranks made a call of their own in which not all gave the same."""
+    """Raise Wrong unless the program itself made a call in which the ranks' values differ."""
     rows = [
         row
         for row in timeline.calls.rows(named=True)
@@ -110,8 +110,8 @@ def _exchanged(timeline: Timeline, given: str, input: int | None = None) -> None
     if len(told) == len({seq for seq, _ in told}) and not any("object" in row["origin"] for row in rows):
         place = "" if input is None else " in the second input"
         raise Wrong(
-            f"with {given}, no call of yours{place} carries what one rank knows to another, so what comes out cannot "
-            "rest on what all of them have."
+            f"with {given}, no call of yours{place} carries one rank's value to another, so the result cannot depend "
+            "on all ranks. Reduce or gather the values."
         )
 
 

@@ -1,7 +1,7 @@
-"""Runs a notebook in this process, as a kernel of its own would, and without what a kernel costs.
+"""Runs a notebook in this process, without a kernel.
 
-A kernel imports torch and all that belongs to it: 5 s of processor time a notebook, and as much for the processes that
-it launches from. Here all notebooks share that; each has a namespace of its own.
+A kernel imports torch, which takes 5 s of processor time per notebook, and as much again for the process that launches
+ranks. Here all notebooks share both; each has its own namespace.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from joinlab.course import progress
 
 
 def run(path: Path) -> tuple[Any, dict[str, Any]]:
-    """The notebook with what its cells show, as nbformat has it, and its variables. Raises what a cell raises.
+    """Run a notebook; return it with its outputs (nbformat) and its variables. Raises the exception of a cell.
 
-    Nobody answers: no progress is read or kept.
+    Questions stay unanswered, and the learner's progress is neither read nor written.
     """
-    from nbformat import read  # it takes a second
+    from nbformat import read  # importing it takes a second
 
     notebook: Any = read(path, as_version=4)  # type: ignore[no-untyped-call]
     with (

@@ -1,11 +1,11 @@
-"""The site: the story of the thread on one page, a page for each symptom, one for a log, and the notebooks. Offline.
+"""Writes the offline site: the story of the thread, a page per symptom, "Paste your log", and the notebooks.
 
 For teachers: the notebooks with their solutions, and their questions in large letters.
 
     python -m joinlab.course.site out/site        # what `make site` runs
 
 `essay.md` is the story, in Markdown with blocks between lines of three colons: figures, questions, the loops side by
-side, the table of endings. Pages hold all that they show; none asks anything of a network.
+side, the table of endings. Each page contains all that it shows and makes no network request.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ _markdown = MarkdownIt()
 
 
 def write_site(folder: Path, notebooks: Sequence[Path] = ()) -> Path:
-    """Write the site into `folder`, which is emptied before, and return its first page.
+    """Empty `folder`, write the site into it, and return its first page.
 
-    notebooks  those to run and to render
+    notebooks  notebooks to run and render
     """
     shutil.rmtree(folder, ignore_errors=True)
     for name in ("figures", "symptoms", "notebooks", "solutions", "board"):
@@ -89,7 +89,7 @@ def essay(figures: Path, notebooks: Sequence[Path] = ()) -> str:
 
 
 def _blocks(text: str, figures: Path) -> Iterator[str]:
-    """The essay part by part: Markdown, and what the blocks become."""
+    """The parts of the essay as HTML: Markdown, and blocks between colons."""
     lines = iter(text.splitlines())
     markdown: list[str] = []
     for line in lines:
@@ -113,9 +113,9 @@ def _blocks(text: str, figures: Path) -> Iterator[str]:
 
 
 def _figure(words: str, figures: Path) -> str:
-    """A case with sliders, in a page of its own, so that it has an address.
+    """A case with sliders, on a page of its own that can be linked to.
 
-    words  "NAME case=4 inputs=5,6 era=1.9 after=QUESTION": after, hidden until one has answered that question
+    words  "NAME case=4 inputs=5,6 era=1.9 after=QUESTION"; `after` hides it until that question is answered
     """
     name, *pairs = words.split()
     options = dict(pair.split("=") for pair in pairs)
@@ -140,7 +140,7 @@ def _shipped(case: int, inputs: Sequence[int], backend: str, era: str) -> Timeli
 
 
 def _question(name: str, lines: Sequence[str]) -> str:
-    """A question with choices, the right one marked by (x), and the answer behind "= ", hidden until one commits."""
+    """A question with choices, the right one marked by (x); the text after "= " is hidden until a choice is made."""
     at = next(i for i, line in enumerate(lines) if line.startswith("= "))
     choices = [line for line in lines[:at] if line.startswith("- (")]
     asked = " ".join(line for line in lines[:at] if line not in choices)
@@ -157,7 +157,7 @@ def _question(name: str, lines: Sequence[str]) -> str:
 
 
 def _loops() -> str:
-    """The six loops side by side; what not all of them have is marked."""
+    """The six loops side by side; lines that not all of them have are marked."""
     texts = [loop(_shipped(number, (5, 6), "nccl", "today")) for number in CASES]
     cells = []
     for number, rows in zip(CASES, side_by_side(texts), strict=True):
@@ -194,7 +194,7 @@ def _ended(timeline: Timeline) -> str:
 
 
 def _symptom(symptom: Symptom, folder: Path) -> str:
-    """The page of one symptom; its run is written into `folder`, as a page of its own."""
+    """The page of one symptom; also write its run into `folder`, as a separate page."""
     runs = {backend: emulate(symptom.program, symptom.inputs, backend=backend) for backend in symptom.backends}
     write_html({f"{symptom.title} ({backend}, modelled)": run for backend, run in runs.items()}, folder / _run(symptom))
     cured = [emulate(symptom.cured, symptom.inputs, backend=backend) for backend in symptom.backends]
@@ -260,11 +260,11 @@ def _code(text: str) -> str:
 
 
 def rendered(path: Path) -> str:
-    """Run a notebook and give its page, with the static picture of each view."""
+    """Run a notebook and return its page, with a static picture of each view."""
     from nbconvert import HTMLExporter  # loading it takes 3 s, and most of this module does not need it
     from traitlets.config import Config
 
-    from joinlab.course.running import run  # it takes IPython with it
+    from joinlab.course.running import run  # imports IPython
 
     still = Config(NbConvertBase={"display_data_priority": ["text/html", "image/svg+xml", "image/png", "text/plain"]})
     page = HTMLExporter(config=still, template_name="basic")  # type: ignore[no-untyped-call]
@@ -273,7 +273,7 @@ def rendered(path: Path) -> str:
 
 
 def solved(path: Path) -> str:
-    """A notebook with its solutions filled in, as JSON: each stands before the cell that checks it."""
+    """A notebook as JSON with its solutions, each before the cell that checks it."""
     notebook = json.loads(path.read_text("utf-8"))
     cells = []
     for cell in notebook["cells"]:
@@ -287,7 +287,7 @@ def solved(path: Path) -> str:
 
 
 def _board(path: Path) -> str:
-    """The questions of a notebook, in letters for the wall; each answer appears when one commits."""
+    """The questions of a notebook in large letters for a projector; each answer appears after a choice."""
     number = int(path.stem[:2])
     asked = "".join(
         _python(one.code.strip()) * bool(one.code) + _question(one.name.replace(".", "-end-"), _lines(one))
@@ -298,7 +298,7 @@ def _board(path: Path) -> str:
 
 
 def _lines(one: Question) -> list[str]:
-    """A question as the essay writes it, without its code."""
+    """A question in the essay's notation, without its code."""
     choices = (f"- ({'x' if choice == one.answer else ' '}) {choice}" for choice in one.choices)
     return [one.ask, *choices, f"= {one.why}"]
 
@@ -308,7 +308,7 @@ COLLECTIVES += ("reduce_scatter", "all_to_all", "send_and_recv", "barrier")
 
 
 def _collectives(folder: Path) -> str:
-    """Every collective with who held what before and after, and its lanes."""
+    """The page of all collectives: what each rank held before and after, and the lanes."""
     runs = {name: emulate(getattr(scenarios, name), (1, 1, 1)) for name in COLLECTIVES}
     write_html(runs, folder / "collectives-runs.html")
     rows = "".join(

@@ -1,15 +1,15 @@
 """A log of bounded size, for jobs that run for days: segments, of which the last two are kept.
 
-Each segment is a file of events (events.py), rank-<rank>.<number>.jsonl. When one is full the next one begins with what
-a reader of the last two needs to know, its preamble: who the rank is, its groups and how many collectives it has issued
-in each, and the calls that are still open. So a reader knows of a group that is seldom used how far the rank has come
-in it, though its calls are gone:
+Each segment is a file of events (events.py), rank-<rank>.<number>.jsonl. Each segment begins with a preamble, so that
+the last two segments are enough for a reader: the rank, its groups, the number of collectives it has issued in each
+group, and the calls that are still open. For a group that is seldom used, a reader thus knows how many calls the rank
+has issued, even if the calls themselves were dropped:
 
     rank-0.7.jsonl    dropped       group "1", calls 40 to 55       (the last that it issued)
     rank-0.8.jsonl    kept          group "0", calls 90,000 to 94,000
     rank-0.9.jsonl    being filled  preamble: 55 in group "1", 94,000 in "0"; group "0" from 94,001
 
-Invariant: a segment that has the end of a call has the call before it, since each preamble repeats the open calls.
+Invariant: if a segment has the end of a call, it also has the call, since each preamble repeats the open calls.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from joinlab.recorder.events import EventLog, cut
 SEGMENT_BYTES = 4 << 20
 """A segment is full at this size: some 4,000 calls of a DDP step with their waits and spans."""
 PREAMBLE_BYTES = 1 << 20
-"""A preamble takes no more than this: the texts of functions are the most of it (MAX_TEXTS in program/sources.py)."""
+"""Largest preamble; most of it is the source text of functions (MAX_TEXTS in program/sources.py)."""
 
 MOST_BYTES = 2 * (SEGMENT_BYTES + PREAMBLE_BYTES) + SEGMENT_BYTES
-"""Disk that one rank can take: two segments with their preambles, and a third while one replaces another."""
+"""Disk space of one rank: two segments with their preambles, and briefly a third while it replaces the oldest."""
 
 _NAME = re.compile(r"rank-(\d+)\.(\d+)\.jsonl")
 
@@ -54,7 +54,7 @@ class BoundedLog(EventLog):
 
     def __init__(self, folder: Path, rank: int, on_failure: Callable[[OSError], None]) -> None:
         self.preamble: Callable[[], Iterable[str]] = lambda: ()
-        """What the next segment begins with, asked for when it begins; set by the recorder."""
+        """Makes the lines of the next segment's preamble; set by the recorder."""
         self._folder = folder
         self._rank = rank
         super().__init__(self._path(0), on_failure, SEGMENT_BYTES)

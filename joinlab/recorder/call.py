@@ -1,6 +1,6 @@
-"""One recorded call while it is open, and what every call of one process group has in common.
+"""An open recorded call, the reader of its values, and the facts shared by all calls of one process group.
 
-The bottom of this room: the reader of values, the log's parts and the recording group all build on these two.
+The other modules of this room import this one.
 """
 
 from __future__ import annotations
@@ -25,40 +25,40 @@ class RecordedCall:
     line: str = ""  # its event; "" before it is written
     outs: list[torch.Tensor] | None = None  # the tensors to read at completion; only if small
     work: Any = None  # the backend's own Work
-    kept: Any = None  # the RecordedWork, kept alive until the call is done; small ones longer: KEPT_WORKS
+    kept: Any = None  # the RecordedWork, kept alive until the call is done, or longer: see KEPT_WORKS
     done: bool = False
     waited: bool = False  # the program has made the stream (NCCL) or the host (gloo) wait for it
 
 
 class Reader:
-    """Reads the values of small tensors at once where they lie in the host's memory; a GPU's: cuda_reader.py.
+    """Reads the values of small tensors in host memory; cuda_reader.py reads those on a GPU.
 
-    late    what comes out is read when the stream has been made to wait for it (`after_wait`), not at completion
+    late    outputs are read when the stream has been made to wait for the call (`after_wait`), not at completion
     """
 
     late = False
 
     def before(self, call: RecordedCall, tensors: Sequence[torch.Tensor]) -> list[list[Any]] | None:
-        """The values that go in; None if they cannot be read, or come later."""
-        return None if tensors[0].is_cuda else values_in(tensors)  # reading a GPU's would make the host wait
+        """The input values; None if they cannot be read, or are read later."""
+        return None if tensors[0].is_cuda else values_in(tensors)  # reading GPU memory would make the host wait
 
     def after(self, call: RecordedCall) -> list[list[Any]] | None:
-        """The values that came out, at completion; None if they cannot be read, or come later."""
+        """The output values, at completion; None if they cannot be read, or are read later."""
         return values_in(call.outs) if call.outs and not call.outs[0].is_cuda else None
 
     def after_wait(self, call: RecordedCall) -> None:
-        """The stream has just been made to wait for `call`."""
+        """Called just after the stream was made to wait for `call`."""
 
     def watch(self, call: RecordedCall) -> bool:
-        """Begin to look for the completion of `call`; False: its future will tell."""
+        """Begin to poll for the completion of `call`; False if its future reports it."""
         return False
 
     def settle(self) -> None:
-        """Write down what has completed by now and is not yet written."""
+        """Write the completions that are not yet written."""
 
 
 class RecordedGroup:
-    """What the recorder knows of one process group, or of its part on one backend ("cpu:gloo,cuda:nccl" has two).
+    """Facts about one process group, or its part on one backend ("cpu:gloo,cuda:nccl" has two parts).
 
     label       its name in the log
     backend     "gloo" or "nccl"

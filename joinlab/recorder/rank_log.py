@@ -1,6 +1,6 @@
-"""Makes rows of a Timeline from the events of one rank, which a log's file holds or an emulated rank hands over.
+"""Makes rows of a Timeline from the events of one rank: lines of a log file, or dicts from an emulated rank.
 
-A log may still be growing, or be cut anywhere.
+A log may still be growing, or be truncated anywhere.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from joinlab.recorder.ways import MOST_KEPT, take_step
 
 MOST_RANKS = 65_536
 VOLTA = 7
-"""From this compute capability on, the threads of a warp make progress apart (CUDA C++ Programming Guide)."""
+"""Compute capability from which threads of a warp progress independently (CUDA C++ Programming Guide)."""
 
 
 @dataclass(slots=True)
 class RankLog:
-    """What one rank's log says so far. Feed it bytes in any portions; a line cut short waits for its rest."""
+    """The state read from one rank's log so far. Feed it bytes in any portions; it keeps an incomplete last line."""
 
     rank: int
     origin_ns: int = 0
@@ -34,53 +34,53 @@ class RankLog:
     calls: dict[int, CallRow] = field(default_factory=dict)
     spans: dict[int, SpanRow] = field(default_factory=dict)
     waits: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    """Open waits: thread -> ids of the calls it waits for, all of which it needs."""
+    """Open waits: thread -> ids of the calls that must all complete."""
     threads: int = 1
     """Python threads of the program that were alive when its last wait began."""
     callbacks: dict[int, int | None] = field(default_factory=dict)
-    """Of futures, not yet run: number -> id of the call that it runs after; None: it runs, or may at any time."""
+    """Pending callbacks of futures: number -> id of the call to complete first; None if it runs or may run any time."""
     inputs_done: int = 0
     marked: bool = False
     """Whether the program has iterated over its inputs."""
     numbered: list[CallRow | SpanRow] = field(default_factory=list)
-    """Rows whose input is a step, see steps.py."""
+    """Rows whose input is the number of a step, see program/steps.py."""
     last_ns: int = 0
     over: str | None = None
-    """How the program has ended, once its process only waits for what is still in flight."""
+    """How the program ended, once its process only waits for calls in flight."""
     returned: bool = False
     raised: dict[str, Any] | None = None
     refused: str | None = None
     before: dict[int, int] = field(default_factory=dict)
-    """By id of a call: how many collectives the rank had issued before it in its group."""
+    """By call id: number of collectives that the rank issued before it in its group."""
     issued: dict[str, int] = field(default_factory=dict)
-    """By group: collectives that the rank had issued when the newest segment of a bounded log began; see there."""
+    """By group: number of collectives issued before the newest segment began, see bounded_log.py."""
     gpu: str | None = None
     gpu_major: int | None = None
-    """The first number of the GPU's compute capability."""
+    """Major version of the GPU's compute capability."""
     rings: dict[str, list[int]] = field(default_factory=dict)
-    """By group, of which this rank is the first: its ranks in the order of NCCL's ring."""
+    """By group whose first rank this is: its ranks in the order of NCCL's ring."""
     coalesced: set[str] = field(default_factory=set)
     """Groups in which calls were issued as one."""
     streamed: dict[int, int] = field(default_factory=dict)
-    """On NCCL: id of a call that the stream was made to wait for -> id of the first call that was issued then."""
+    """On NCCL: id of a call that the stream was made to wait for -> id of the first call issued after that."""
     texts: dict[tuple[str, int], Source] = field(default_factory=dict)
-    """Of the learner's functions that calls came from, by file and first line."""
+    """Source text of the program's functions that issued calls, by file and first line."""
     one_stream: bool = True
-    """False if the program has issued a call, or waited for one, on another stream than the device's default one."""
+    """False if the program issued or waited for a call on another stream than the device's default stream."""
     lost: str | None = None
     """Why the recorder stopped before the rank did."""
     damaged: int = 0
-    """Lines that are no events."""
+    """Number of lines that are not events."""
     stood: list[Stood] = field(default_factory=list)
-    """Where its threads stand, while the rank writes nothing else."""
+    """Stacks of its threads, if these are the rank's latest event."""
     moves: int = 0
-    """How many events it wrote; to say where it stands is no move."""
+    """Number of events, without those that hold stacks."""
     gradients: list[tuple[CallRow, int]] = field(default_factory=list)
-    """Calls that averaged gradients, with the number of the model, where a group has several."""
+    """Calls that averaged gradients, each with the number of its model, if a group has several models."""
     held: Any = None
-    """Once its program has returned: names and checksums of what DDP's replicas hold, see Mark."""
+    """After the program has returned: names and checksums of the tensors in DDP's replicas, see Mark."""
     way: deque[Step] = field(default_factory=lambda: deque(maxlen=MOST_KEPT))
-    """The program's lines that it ran, where they were followed."""
+    """The lines of the program that it ran, if they were recorded."""
     _stacks: dict[int, tuple[list[str], str | None, bool]] = field(default_factory=dict)
     _rest: bytes = b""
 
@@ -97,11 +97,11 @@ class RankLog:
 
     @property
     def cut(self) -> bool:
-        """True if what was read ends within a line."""
+        """True if the bytes read end within a line."""
         return bool(self._rest)
 
     def awaited(self) -> CallRow | None:
-        """The call that the rank waits for: the first open one of its latest wait; None if it waits for none."""
+        """The first open call of the rank's latest wait; None if it waits for no call."""
         for ids in reversed(self.waits.values()):
             calls = [self.calls[id] for id in ids]
             is_open = (call for call in calls if call.get("completed_ns") is None and call.get("error") is None)
@@ -109,15 +109,15 @@ class RankLog:
         return None
 
     def standing(self) -> list[tuple[tuple[str, int], ...]]:
-        """Group and seq of the calls that each thread and callback of it waits for; empty if one of them may go on."""
+        """Group and seq of the calls that each thread and callback waits for; empty if one of them may go on."""
         waits = [*self.waits.values(), *(() if id is None else (id,) for id in self.callbacks.values())]
         if not self.waits or len(self.waits) < self.threads or not all(waits):
             return []
         return [tuple((self.calls[id]["group"], self.calls[id]["seq"]) for id in ids) for ids in waits]
 
     def take(self, event: dict[str, Any]) -> None:
-        """Take one event, whose fields have the documented types. An emulated rank hands its own over here."""
-        at: Any = event.get("t")  # absent in an event that no clock was read for
+        """Take one event, whose fields have the documented types. Emulated ranks call this directly."""
+        at: Any = event.get("t")  # some events have no time
         if at is not None:
             at -= self.origin_ns
             self.last_ns = max(self.last_ns, at)
@@ -152,7 +152,7 @@ class RankLog:
                     self.gradients.append((call, event["m"]))
                 if not joined:
                     self._number(call, event)
-                before = event.get("k")  # a collective's number tells it
+                before = event.get("k")  # a collective's number implies it
                 self.before[event["id"]] = (event.get("n") or 1) - 1 if before is None else before
                 for id in event.get("w") or ():
                     self.streamed.setdefault(id, event["id"])
@@ -164,7 +164,7 @@ class RankLog:
                     done["completed_ns"] = at
                     if "v" in event:
                         done["value_out"] = _values(event["v"])
-            case "value":  # what a GPU's copy brought after the event of its call
+            case "value":  # copied from the GPU after the call's own event
                 late = self.calls.get(event["id"])
                 if late is not None and event["c"] == "value_in":
                     late["value_in"] = _values(event["v"])
@@ -259,7 +259,7 @@ class RankLog:
             self.numbered.append(row)
 
     def stream_waits(self) -> list[list[int | str]]:
-        """See `AboutRanks`: of this rank, if all its calls are issued and waited for on one stream."""
+        """`AboutRanks.stream_waits` of this rank; empty unless it used only the default stream."""
         found: list[list[int | str]] = []
         for id, first in self.streamed.items() if self.one_stream else ():
             call = self.calls.get(id)
@@ -270,10 +270,10 @@ class RankLog:
 
 
 class AboutRanks(TypedDict):
-    """Meta of recorded ranks: the versions that they ran with, and their groups.
+    """Metadata of recorded ranks: their versions and their groups.
 
-    stream_waits  rank, group and seq of each call that never completed though the rank's stream was made to wait for
-                  it, on NCCL, and group and seq of the first call that the rank issued then
+    stream_waits  NCCL only: rank, group and seq of each incomplete call that the rank's stream was made to wait for,
+                  then group and seq of the first call that the rank issued after that wait
     """
 
     versions: dict[str, str | None]
@@ -285,7 +285,7 @@ class AboutRanks(TypedDict):
 
 
 def about_ranks(logs: Collection[RankLog], backend: str) -> AboutRanks:
-    """Of a run on `backend`: the versions, what to call the groups, other backends, eager groups, their streams."""
+    """Metadata of a run on `backend`: versions, names and backends of groups, eager groups, waits of streams."""
     begin: Mapping[str, Any] = next((log.begin for log in logs if log.begin), {})
     groups = {name: group for log in logs for name, group in log.groups.items()}
     ranks, said = ({name: group[field] for name, group in groups.items()} for field in ("ranks", "desc"))
@@ -302,7 +302,7 @@ def about_ranks(logs: Collection[RankLog], backend: str) -> AboutRanks:
 
 
 def _about_nccl(logs: Collection[RankLog]) -> AboutNccl:
-    """What each of these logs was written to tell; one that is older may not know which calls were issued as one."""
+    """Rings and, unless a log comes from an older version, the groups with coalesced calls."""
     about: AboutNccl = {"rings": {name: ring for log in logs for name, ring in log.rings.items()}}
     if all("coalesced" in log.begin for log in logs):
         about["coalesced"] = sorted({name for log in logs for name in log.coalesced})

@@ -1,7 +1,7 @@
-"""`record`: write down what this rank of a job of one's own does, whatever started it.
+"""`record`: record this rank of the user's own job, whichever launcher started it.
 
-Each rank writes into files of its own in the folder; importers/recording.py makes a Timeline of them. No collective is
-added and nothing waits. A job never fails because it is recorded: what goes wrong here is one warning.
+Each rank writes its own files in the folder; importers/recording.py makes a Timeline of them. The recorder adds no
+collective and no wait. If recording fails, the job continues after one warning.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from joinlab.recorder.events import EventLog
 from joinlab.recorder.standstill import STILL_S
 
 RANK_NAMES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
-"""Environment variables in which a launcher tells a process its rank: torchrun, Open MPI, PMIx, MPICH, Slurm."""
+"""Environment variables with a process's rank: of torchrun, Open MPI, PMIx, MPICH and Slurm."""
 SIZE_NAMES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 JOB_NAMES = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
-"""Two records in one folder that differ in these are of two jobs."""
+"""Records in one folder that differ in these variables belong to different jobs."""
 
 _begun = threading.Lock()
 
 
 class Recording:
-    """What `record` has set up in this process."""
+    """The active recording of this process."""
 
     current: Recording | None = None
 
@@ -69,8 +69,8 @@ class Recording:
             RecordedWay(log, lambda: self.recorder.issued).begin()
 
     def end(self, text: str | None = None, trace: str = "") -> None:
-        """The program is over, by the exception `text` if there is one. The first word counts."""
-        if self.over or self.pid != os.getpid():  # a forked child has no part in it
+        """Record the end of the program, with the text of its exception if it raised. Later calls do nothing."""
+        if self.over or self.pid != os.getpid():  # a forked child does not write its parent's end
             return
         self.over = True
         self.recorder.completions.settle()
@@ -96,22 +96,23 @@ def record(
 ) -> None:
     """Record this rank into `folder` from now on. Call it once in each rank, before init_process_group.
 
-    folder      shared by all ranks or not: files gathered from many hosts in one folder are as good. Where it has a
-                record of this rank already, this one goes into job-2 in it, and so on
-    everything  keep all calls, without a bound, and see each completion at once. Otherwise a rank takes at most 14 MB
-                of disk, and of a long job the last 2,000 calls of each group are read, fewer of one that is seldom
-                used; older ones are counted
-    still_s     without an event for so long, the rank writes down where each of its threads stands
-    ways        write down which of the program's lines the rank runs, and the numbers and short texts that its tests
+    folder      may be shared by all ranks; you can also gather the files of several hosts in one folder later. If it
+                already has a record of this rank, the new one goes into its subfolder job-2, and so on
+    everything  keep all calls, without a bound, and note each completion at once. Otherwise a rank uses at most 14 MB
+                of disk; of a long job, the last 2,000 calls of each group are read (fewer of a group that is seldom
+                used) and older ones are only counted
+    still_s     after so many seconds without an event, the rank writes the stack of each of its threads
+    ways        record which lines of the program the rank runs, and the numbers and short texts that its conditions
                 read
 
-    A bucket of DDP that completes while the backward pass goes on is seen to be complete when the pass issues the next
-    bucket or waits: its bar may be too long by that much.
+    If a DDP bucket completes during the backward pass, the recorder notices when the pass issues the next bucket or
+    waits, so the bucket's bar may be too long by that time.
 
-    On NCCL the order of the ranks on its ring decides which calls can complete where they do not fit. Its log tells, so
-    that is written into the folder, too, unless you have asked for it yourself (NCCL_DEBUG, NCCL_DEBUG_FILE).
+    If calls on NCCL do not fit, the order of the ranks on NCCL's ring decides which of them can complete. The recorder
+    reads that order from NCCL's log, which it has NCCL write into the folder, unless you set NCCL_DEBUG or
+    NCCL_DEBUG_FILE yourself.
 
-    Nothing that goes wrong here is raised: there is one warning, and the job goes on unrecorded.
+    This function raises nothing: if it fails, it warns once and the job continues unrecorded.
 
         joinlab.record("runs/today")
         dist.init_process_group("nccl")
@@ -134,8 +135,8 @@ def record(
 def _unused(folder: Path, rank: int) -> Path:
     """The folder, or the first of job-2, job-3, ... in it, without a record of this rank; it is made.
 
-    An earlier record may be what somebody needs: that of the attempt before torchrun's restart, say. And its job may
-    still run: cutting a file that it has mapped would end it with a SIGBUS.
+    An earlier record is kept, since somebody may need it: for example, that of the attempt before torchrun's restart.
+    Its job may also still run: truncating a file that it has mapped would kill it with SIGBUS.
     """
     for number in itertools.count(1):
         place = folder if number == 1 else folder / f"job-{number}"
@@ -148,7 +149,7 @@ def _unused(folder: Path, rank: int) -> Path:
 
 
 def warn(rank: int | None, error: BaseException) -> None:
-    """The one warning; where warnings are errors it is a line on stderr."""
+    """Warn once; if warnings are errors, print a line to stderr instead."""
     name = "this rank" if rank is None else f"rank {rank}"
     text = f"joinlab does not record {name} (any more): {type(error).__name__}: {error}. The job goes on without."
     try:
@@ -158,7 +159,7 @@ def warn(rank: int | None, error: BaseException) -> None:
 
 
 def _wait_for_rank(folder: Path, everything: bool, still_s: float, ways: bool) -> None:
-    """No launcher has told the rank, as under torch.multiprocessing.spawn: the first process group will."""
+    """Take the rank from the first process group; torch.multiprocessing.spawn sets no variable for it."""
     from torch.distributed import distributed_c10d as c10d
 
     helper = c10d._new_process_group_helper
@@ -176,8 +177,8 @@ def _wait_for_rank(folder: Path, everything: bool, still_s: float, ways: bool) -
     def say_if_nothing() -> None:
         if os.getpid() == pid and not any(folder.glob("rank-*.jsonl")):
             print(
-                "joinlab recorded nothing: this process made no process group. A script that starts its ranks itself, "
-                "as torch.multiprocessing.spawn does, calls joinlab.record(folder) in each of them.",
+                "joinlab recorded nothing: this process made no process group. If your script starts the ranks itself, "
+                "for example with torch.multiprocessing.spawn, call joinlab.record(folder) in each of them.",
                 file=sys.stderr,
             )
 
@@ -199,7 +200,7 @@ def _about() -> dict[str, Any]:
         "world": _number(SIZE_NAMES),
         "job": [os.environ.get(name) for name in JOB_NAMES],
         "wall": time.time_ns(),
-        "process": psutil.Process().create_time(),  # with the pid it names this process, also when the pid is reused
+        "process": psutil.Process().create_time(),  # identifies this process even if its pid is reused
     }
 
 

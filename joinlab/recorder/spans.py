@@ -15,19 +15,19 @@ class Spans:
     """Writes the host spans of one rank."""
 
     def __init__(self, log: EventLog, note: Callable[[Iterable[Source]], None]) -> None:
-        """`note` writes down the texts of functions."""
+        """`note` writes the source texts of functions into the log."""
         self.write = log.write_text
         self.note = note
         self.numbers = itertools.count()
         self.backward = Spanned(self, "backward")
 
     def end(self, number: int) -> None:
-        """Record that the host ended it."""
+        """Record the end of a span."""
         self.write(f'{{"e":"span-","id":{number},"t":{now()}}}\n')
 
 
 class Spanned:
-    """What the host does again and again, often called from the same line."""
+    """Writes the spans of one name, most of which the program begins on the same line."""
 
     __slots__ = ("_callers", "_fields", "_known", "_name", "_spans", "site")
 
@@ -35,15 +35,15 @@ class Spanned:
         self._spans = spans
         self._name = name
         self._callers: tuple[tuple[CodeType, int], ...] = ()
-        """Code and place of each frame of the latest call, up to the program's own: most calls come the same way."""
+        """Code and offset of each frame of the latest call, up to the program's own frame: a cache of one entry."""
         self._fields = ""
         self.site: str | None = None
-        """"file:line" of the program that called it the latest time."""
+        """"file:line" of the program at the latest call."""
         self._known: dict[tuple[int, ...], tuple[tuple[tuple[CodeType, int], ...], str | None, str]] = {}
-        """What the three above were, by the ids of the codes and the places."""
+        """Cache of the three values above, by the ids of the codes and the offsets."""
 
     def begin(self, frame: FrameType | None, place: str) -> int:
-        """Record that the host began it, called from `frame`, at Recorder.place; returns the span's number."""
+        """Record that the host begins a span, called from `frame`, at Recorder.place; return the span's number."""
         callers, at = self._callers, frame
         for code, where in callers:
             if at is None or at.f_code is not code or at.f_lasti != where:

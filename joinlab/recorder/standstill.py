@@ -1,8 +1,7 @@
-"""Where a rank stands that writes nothing: the stacks of its threads, once per stand-still.
+"""Writes the stacks of a rank's threads, once per standstill, if the rank writes no other event.
 
-A rank in a lock, a sleep, a subprocess or a dead mount issues no call, so that its record cannot say where it is. Its
-peers wait meanwhile. Whether they do is not known here, and a rank that only computes for so long gets a line in its
-record that nobody reads.
+A rank that is stuck in a lock, a sleep, a subprocess or a dead mount issues no call, so its record would not show where
+it is. A rank that computes for a long time gets this line, too; readers ignore it when the next event follows.
 """
 
 from __future__ import annotations
@@ -21,24 +20,24 @@ if TYPE_CHECKING:
     from joinlab.recorder.recorder import Recorder
 
 STILL_S = 5.0
-"""Without an event for so long, a rank writes where it stands."""
+"""A rank without an event for so long writes its stacks."""
 MOST_THREADS = 16
 MOST_NAME = 40
 LATE_S = 1.0
-"""Stacks that took longer than this to collect are left out: the machine is busy with something else."""
+"""Stacks that took longer to collect are not written: the machine is busy with something else."""
 
 
 def watch(recorder: Recorder, still_s: float) -> None:
-    """Begin to write stacks into the log whenever it gets no other event for so long.
+    """Start a thread that writes stacks whenever the log gets no other event for `still_s` seconds.
 
-    It is a bare thread, which the program does not see in `threading`.
+    It is a bare thread, which `threading` does not show to the program.
     """
     recorder.waits.own_threads += 1
     _thread.start_new_thread(follow, (recorder.log, still_s))
 
 
 def follow(log: EventLog, still_s: float) -> None:
-    """Write them, until the log is closed."""
+    """Write stacks until the log is closed."""
     seen, since, told = log.place, time.monotonic(), False
     while not log.failed:
         time.sleep(still_s / 4)
@@ -54,7 +53,7 @@ def follow(log: EventLog, still_s: float) -> None:
 
 
 def stacks() -> list[dict[str, Any]]:
-    """Name and frames of the program's threads, the main thread first: files, lines and functions alone."""
+    """Names and frames of the program's threads, the main thread first; frames are file, line and function."""
     names = {thread.ident: thread.name[:MOST_NAME] for thread in threading.enumerate()}
     main, mine = threading.main_thread().ident, threading.get_ident()
     found = sorted(sys._current_frames().items(), key=lambda one: (one[0] != main, one[0]))

@@ -1,4 +1,4 @@
-"""When each host thread of the rank waits, and for which calls."""
+"""Records when each host thread of the rank waits, and for which calls."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ class Waits:
         self.log = log
         self.completions = completions
         self.own_threads = sum(thread.name.startswith("joinlab") for thread in enumerate_threads())
-        """Threads that joinlab itself runs. They are not the program's: they issue nothing while another waits."""
+        """Number of joinlab's own threads, which issue no calls and are not counted as the program's."""
         self.newly_streamed: list[int] = []
-        """Ids of open calls that the stream has been made to wait for since the last call was issued, on NCCL."""
+        """On NCCL: ids of open calls that the stream was made to wait for since the last issued call."""
         self.open: dict[int, str] = {}
-        """The events of waits that have begun and not ended, by thread."""
+        """By thread: the event of its open wait."""
         self.futures: WeakKeyDictionary[Any, RecordedCall] = WeakKeyDictionary()
-        """The call that a future of the program's tells of, or waits for."""
+        """By future of the program: the call whose completion it reports."""
         self._callbacks = itertools.count()
         self._bare = _thread._count() - active_count()
-        """How many bare threads are not the program's, less the main thread, which `_thread` does not count."""
+        """Number of bare threads that are not the program's, minus 1: `_thread` does not count the main thread."""
 
     @contextmanager
     def waiting(self, calls: Sequence[RecordedCall], limited: bool = False) -> Iterator[None]:
-        """Record that the host waits for `calls` while the body runs; an error of the body is theirs.
+        """Record that the host waits for `calls` while the body runs; an error of the body is recorded as theirs.
 
-        limited  the wait has a time limit, and so ends by itself
+        limited  the wait has a time limit
         """
         self.begin(calls, limited)
         try:
@@ -53,8 +53,8 @@ class Waits:
     def begin(self, calls: Sequence[RecordedCall], limited: bool = False) -> None:
         """Record that the host begins to wait for all of `calls`.
 
-        A rank is blocked when as many of its threads wait as it has. One in a `limited` wait will go on: it is counted
-        once more, as a thread that does not wait, so that no hang is proven from it.
+        A rank is blocked when all of its threads wait. A thread in a `limited` wait will go on, so it also counts as
+        one that does not wait, and no hang is proven from it.
         """
         thread = get_ident()
         live = max(active_count(), _thread._count() - self._bare) - self.own_threads + limited
@@ -64,9 +64,9 @@ class Waits:
         self.log.write_text(line)
 
     def end(self, calls: Sequence[RecordedCall], completed: bool = True, span: int | None = None) -> None:
-        """Record that the host was let go; so those of `calls` that are open have `completed`. One event for all.
+        """Record, in one event, that the wait ended; unless `completed` is False, all of `calls` are complete.
 
-        span  number of a host span that ends with it
+        span  number of a host span that ends with the wait
         """
         thread = get_ident()
         self.open.pop(thread, None)
@@ -85,9 +85,9 @@ class Waits:
                         self.completions.close(call)
 
     def noting(self, future: Any, callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """`callback` of a future, which may go on when the host waits: so it is recorded until it has returned.
+        """Wrap a future's callback to record it from now until it returns: it may run while the host waits.
 
-        Its call tells when it can run; the callback of a future that is no call's may run at any time.
+        It can run once its call completes; the callback of a future without a call may run at any time.
         """
         number, call = next(self._callbacks), self.futures.get(future)
         self.log.write_text(f'{{"e":"then","k":{number},"id":{"null" if call is None else call.id}}}\n')
@@ -102,12 +102,12 @@ class Waits:
         return noted
 
     def begin_expected(self, call: RecordedCall) -> None:
-        """The program makes its host or its stream wait for `call`."""
+        """Note that the program makes its host or its stream wait for `call`."""
         call.waited = True
         self.completions.end_deferral(self.completions.own.turn, call)
 
     def streamed(self) -> list[RecordedCall]:
-        """Open calls that this rank's stream has been made to wait for: a host sync now waits for them."""
+        """Open calls that this rank's stream waits for, and so would a host sync now."""
         return [call for call in self.completions.open_calls() if call.waited]
 
 

@@ -1,7 +1,7 @@
-"""The ways of recorded ranks: each step of a rank goes into its log when it is made, see program/ways.py.
+"""Records the way of a rank, the lines that it runs, step by step into its log, see program/ways.py.
 
-Only where the user asks for it: `launch(ways=True)`, `record(ways=True)`. A log with ways holds values and names of the
-program. Between two calls at most MOST_BETWEEN steps are written; of the rest a "cut" tells.
+Users switch it on: `launch(ways=True)`, `record(ways=True)`. Such a log holds values and names of the program. Between
+two calls at most MOST_BETWEEN steps are written; a "cut" stands for the rest.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 MOST_BETWEEN = 1000
 MOST_KEPT = 50_000
-"""Steps of a rank that a reader keeps, the last ones."""
+"""A reader keeps this many of a rank's last steps."""
 
 
 class RecordedWay(Way):
-    """Writes the steps of this thread into the rank's log; `issued()` says how many calls the rank has issued."""
+    """Writes the steps of this thread into the rank's log; `issued()` returns the number of calls issued so far."""
 
     def __init__(self, log: EventLog, issued: Callable[[], int]) -> None:
         super().__init__(issued)
         self._log = log
         self._at = -1
         self._written = 0
-        self._late: Sequence[tuple[str, Plain]] = ()  # of the step before: with what tensors held before and after it
+        self._late: Sequence[tuple[str, Plain]] = ()  # of the previous step, with its tensors' values
 
     def take(self, step: Step) -> None:
-        """Write a step at once: the rank may never come to another. What tensors held follows with the next one."""
+        """Write a step at once, since it may be the last. The values of its tensors follow with the next step."""
         if self._late:
             self._log.write({"e": "way", "v": [list(pair) for pair in self._late]})
         self._late = ()
@@ -49,7 +49,7 @@ class RecordedWay(Way):
 
 
 def take_step(steps: deque[Step], event: Mapping[str, Any], issued: int) -> None:
-    """Take what an event of a log says, after so many calls. ValueError if it says nothing."""
+    """Take an event of a log, after `issued` calls. Raises ValueError if it is not a step of a way."""
     match event:
         case {"s": [str(what), int(depth), str(file), str(function), int(line), list(values)]}:
             steps.append(Step(issued, what, depth, file, function, line, _pairs(values)))
@@ -67,13 +67,13 @@ def _pairs(values: list[Any]) -> tuple[tuple[str, Plain], ...]:
 
 
 class KeptWays:
-    """The ways of recorded ranks, by rank, as a reader has kept them."""
+    """Recorded ways, by rank."""
 
     def __init__(self, steps: Mapping[int, deque[Step]]) -> None:
         self.steps = steps
 
     def ways(self, _: Timeline, windows: Mapping[int, Window]) -> Mapping[int, Way] | str:
-        """The ways of these ranks."""
+        """The ways of these ranks, each within its window."""
         kept = {rank: Way.of(self.steps[rank], window) for rank, window in windows.items() if self.steps.get(rank)}
         for rank, way in kept.items():
             way.dropped = len(self.steps[rank]) == MOST_KEPT
@@ -81,7 +81,7 @@ class KeptWays:
 
 
 def keep_ways(timeline: Timeline, ways: Mapping[int, deque[Step]]) -> Timeline:
-    """Let a Timeline find where these ways part, when its story is first read; the same Timeline."""
+    """Attach these ways to a Timeline, so that its story can find where they part; return the Timeline."""
     if any(ways.values()):
         timeline.again.append(KeptWays(ways))
     return timeline
