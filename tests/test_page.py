@@ -217,7 +217,7 @@ def test_a_page_with_sliders_has_a_run_at_every_position():
 
 
 def test_a_position_without_a_run_is_refused():
-    with pytest.raises(ValueError, match="no run stands at"):
+    with pytest.raises(ValueError, match="the controls can be moved to"):
         slider_page("Cases", list(positions())[:-1], Position("four", "today", (2, 3)))
     with pytest.raises(ValueError, match="the controls start at"):
         slider_page("Cases", positions(), Position("four", "today", (3, 4)))

@@ -98,19 +98,19 @@ class Solution:
 
 
 def check(exercise: str, answer: Answer) -> Verdict:
-    """Judge an answer to an exercise: run it on known and on drawn cases, and say in which it failed, if it did.
+    """Judge an answer to an exercise on known and random cases; the Verdict names the first case that failed.
 
-    exercise  its name; EXERCISES has them all
+    exercise  one of the names in EXERCISES
     answer    the function or class that the learner wrote
 
-    Raises ValueError for an unknown exercise. A wrong answer never raises, and one that computes without end is ended:
-    it is judged in a process of its own, to which it is sent with what it refers to.
+    Raises ValueError for an unknown exercise. A wrong answer never raises. The answer runs in a separate process,
+    with everything that it refers to, and is stopped if it computes forever.
 
         joinlab.check("last_joiner", lambda counts: counts.index(max(counts)))
     """
     _exercise(exercise)
     if not callable(answer):
-        return Verdict(exercise, False, f"it needs a function or a class; this is {answer!r:.60}.")
+        return Verdict(exercise, False, f"pass a function or a class to check; got {answer!r:.60}.")
     try:
         verdict = Verdict(exercise, *apart(judged, exercise, answer, name="it", seconds=SECONDS_IN_ALL))
     except (Lost, ProgramError) as error:
@@ -120,8 +120,8 @@ def check(exercise: str, answer: Answer) -> Verdict:
 
 
 def judged(exercise: str, answer: Answer, seed: int | None = None) -> tuple[bool, str]:
-    """Whether an answer is right, and what to say of it. It runs in this process, and does not end if the answer keeps
-    Python's lock. `seed`: of the cases that are drawn; None: other ones each time."""
+    """Whether an answer is right, and a sentence about it. Runs in this process, and never returns if the answer
+    keeps the GIL. `seed` is that of the random cases; None draws others each time."""
     judge, rng = _exercise(exercise).judge, random.Random(seed)
     try:
         for case in (*judge.known, *(judge.draw(rng) for _ in range(TRIALS))):
@@ -129,8 +129,8 @@ def judged(exercise: str, answer: Answer, seed: int | None = None) -> tuple[bool
     except Wrong as wrong:
         return False, str(wrong)
     except Exception as error:
-        return False, f"what it makes cannot be judged: {type(error).__name__}: {error!s:.200}"
-    return True, f"it held in {len(judge.known) + TRIALS} cases."
+        return False, f"its result cannot be judged: {type(error).__name__}: {error!s:.200}"
+    return True, f"it passed all {len(judge.known) + TRIALS} cases."
 
 
 def solution(exercise: str) -> Solution:

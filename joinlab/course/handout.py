@@ -1,7 +1,7 @@
 """The hand-out: the six cases as one page with sliders, for a reader without Python.
 
-Every position of its controls was emulated beforehand: two ranks, each with 0 to 8 inputs, with the barrier of today's
-PyTorch and with that of PyTorch 1.9, on which the cases were first reported. They ship with the package.
+Every position of the controls was emulated beforehand and ships with the package: two ranks, each with 0 to 8 inputs,
+with the barrier of today's PyTorch and of PyTorch 1.9, on which the cases were first reported.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from joinlab.picture.page import Position, write_sliders
 from joinlab.timeline import Timeline
 
 MOST = 8
-"""Inputs of a rank, at most."""
+"""Most inputs of a rank."""
 
 BARRIERS = {
     "today": "of today: an all-reduce of a float zero",
@@ -31,7 +31,7 @@ BARRIERS = {
 def write_handout(path: str | os.PathLike[str], most: int = MOST, progress: bool = True) -> Path:
     """Write the page, which takes a few seconds, and return its path.
 
-    most      inputs of a rank, at most: (most + 1)² positions a case
+    most      most inputs of a rank; each case has (most + 1)² positions
     progress  show a progress bar
 
     Raises FileNotFoundError if the folder does not exist.

@@ -1,9 +1,9 @@
-// Reads a pasted log as importers/text.py does, and tells it as story/forms/pasted.py does. `tables` has what
-// both share: patterns, sentences, the words of calls. tests/test_paste.py holds both to one table of excerpts.
+// Reads a pasted log like importers/text.py and describes it like story/forms/pasted.py. `tables` has their shared
+// patterns, sentences and words for calls. tests/test_paste.py checks both against one table of excerpts.
 
 const FIRST = " (first)";
 
-/** What a text says: {headline, more: [sentence, ...]}; the headline is "" where no line is of a rank. */
+/** The story of a text: {headline, more: [sentence, ...]}; the headline is "" if no line is about a rank. */
 function tell(text, tables) {
   const told = read(text, tables);
   const missing = range(told.size).filter((rank) => !told.ranks.has(rank));
@@ -18,7 +18,7 @@ function tell(text, tables) {
   return { headline: sentence(headline), more: more.map(sentence) };
 }
 
-// ---- what the lines say
+// ---- reading the lines
 
 function read(text, tables) {
   const all = (name, within) => [...within.matchAll(new RegExp(tables.patterns[name], "gm"))]

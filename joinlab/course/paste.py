@@ -1,7 +1,6 @@
-"""The page "Paste your log": what a pasted log tells, in the browser, with nothing uploaded.
+"""The page "Paste your log": diagnoses a pasted log in the browser and uploads nothing.
 
-It reads with the patterns of `importers/text.py`, and says the sentences of `story/forms/pasted.py`, handed over as
-data; paste.js is the code around them.
+paste.js gets the patterns of `importers/text.py` and the sentences of `story/forms/pasted.py` as data.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from joinlab.timeline import STUCK
 
 
 def tables() -> dict[str, Any]:
-    """What paste.js reads and says."""
+    """The patterns, words and sentences that paste.js uses."""
     return {
         "patterns": {name: re.sub(r"\(\?P<", "(?<", pattern) for name, pattern in text.PATTERNS.items()},
         "ops": {op.value.replace("_", ""): op for op in Op},
@@ -42,12 +41,12 @@ def body() -> str:
     script = (files("joinlab.course") / "paste.js").read_text("utf-8")
     data = json.dumps(tables()).replace("</", "<\\/")
     return f"""<h1>Paste your log</h1>
-<p>What a job's log says of its ranks: the watchdog's lines, TORCH_DISTRIBUTED_DEBUG=DETAIL, NCCL_DEBUG=INFO, ncclras,
-monitored_barrier, torchrun's report, tracebacks. It is read here, in this page: nothing is uploaded.</p>
+<p>It may have the watchdog's lines, those of TORCH_DISTRIBUTED_DEBUG=DETAIL, NCCL_DEBUG=INFO, ncclras or
+monitored_barrier, torchrun's report, and tracebacks. This page reads the log in your browser and uploads nothing.</p>
 <label for="log">The log, or the part around the hang</label>
 <textarea id="log" rows="14" spellcheck="false" autocomplete="off"></textarea>
 <div id="story" aria-live="polite"></div>
-<p class="soft">A file is read in full by <code>python -m joinlab show train.log</code>, beside dumps, too.</p>
+<p class="soft">For a whole file, also one beside dumps, run <code>python -m joinlab show train.log</code>.</p>
 <p><a href="index.html">The story</a></p>
 <script>{script}
 const tables = {data};

@@ -1,8 +1,8 @@
-"""How far a learner is: which questions and exercises of the course were answered, kept from one notebook to the next.
+"""A learner's progress: the answers to the questions and exercises of the course, kept across notebooks.
 
 The state is one small JSON file: `$JOINLAB_PROGRESS`, or joinlab/progress.json in the user's state folder
-(`$XDG_STATE_HOME`, by default ~/.local/state). With JOINLAB_PROGRESS=off, or where the file cannot be written, it is
-kept for this process only, and so it is where a machine runs a notebook (nbmake, nbconvert, CI): no one has answered.
+(`$XDG_STATE_HOME`, by default ~/.local/state). It is kept in memory only with JOINLAB_PROGRESS=off, if the file cannot
+be written, or if a machine runs the notebook (nbmake, nbconvert, CI), since then nobody answers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _state: dict[str, dict[str, bool]] | None = None
 
 
 def path() -> Path | None:
-    """Where the state is kept; None: nowhere."""
+    """The file of the state; None if it is kept in memory only."""
     if os.environ.get("JOINLAB_PROGRESS") == "off":
         return None
     if named := os.environ.get("JOINLAB_PROGRESS"):
@@ -31,8 +31,8 @@ def path() -> Path | None:
 
 
 def _run_by_a_machine() -> bool:
-    """Whether nobody sits before this notebook: its cells come from a client that cannot answer `input()`, as nbclient,
-    which nbmake, nbconvert and papermill use; or this is CI."""
+    """Whether no person runs this notebook: this is CI, or its client cannot answer `input()`, as nbclient, which
+    nbmake, nbconvert and papermill use."""
     if os.environ.get("CI"):
         return True
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
@@ -40,7 +40,7 @@ def _run_by_a_machine() -> bool:
 
 
 def state() -> dict[str, dict[str, bool]]:
-    """By kind and name whether the answer was right: the first answer to a question, the last to an exercise."""
+    """By kind and name, whether the answer was right: the first to a question, the last to an exercise."""
     global _state
     if _state is None:
         _state = _read()
@@ -48,7 +48,7 @@ def state() -> dict[str, dict[str, bool]]:
 
 
 def record(kind: Kind, name: str, right: bool) -> None:
-    """Keep an answer. Of a question the first one counts, so that it is a prediction; of an exercise the last one."""
+    """Keep the first answer to a question, since it is a prediction, and the last one to an exercise."""
     known = state()[kind]
     if kind == "questions":
         known.setdefault(name, right)
@@ -57,15 +57,15 @@ def record(kind: Kind, name: str, right: bool) -> None:
     place = path()
     if place is None or (place.exists() and not place.is_file()):  # never replace a device such as /dev/null
         return
-    with suppress(OSError):  # a read-only home: the notebook goes on, with what is in memory
+    with suppress(OSError):  # a read-only home: keep the state in memory
         place.parent.mkdir(parents=True, exist_ok=True)
         part = place.with_name(f"{place.name}.{os.getpid()}")
         part.write_text(json.dumps(_state, indent=1, sort_keys=True), "utf-8")
-        part.replace(place)  # another notebook never reads half a file
+        part.replace(place)  # atomic: another notebook never reads half a file
 
 
 def forget() -> None:
-    """Begin the course again: every answer is forgotten."""
+    """Forget every answer, to begin the course again."""
     global _state
     _state = {"questions": {}, "exercises": {}}
     if (place := path()) is not None and place.is_file():

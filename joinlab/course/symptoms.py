@@ -1,4 +1,4 @@
-"""The symptoms: programs that go wrong as users' jobs do, with cause and cure. One page of the site for each.
+"""The symptoms: programs that fail as users' jobs did, each with cause, cure and a page of the site.
 
 symptom = SYMPTOMS["early_stopping"]
 joinlab.emulate(symptom.program, symptom.inputs)        # hangs
@@ -21,7 +21,7 @@ from joinlab.scenarios import symptoms as programs
 
 @dataclass(frozen=True, slots=True)
 class Symptom:
-    """One symptom. `edits`: (old, new) texts, each old one once in the program; together they are the cure."""
+    """One symptom. `edits`: (old, new) texts that make up the cure; each old text occurs once in the program."""
 
     name: str
     title: str
@@ -44,13 +44,13 @@ class Symptom:
 
     @property
     def text(self) -> str:
-        """Its text, without the docstring."""
+        """Its source, without the docstring."""
         head, _, rest = inspect.getsource(self.program).partition('    """')
         return re.sub(r"  # type: ignore.*", "", head + rest.partition('"""\n')[2])
 
     @property
     def cured_text(self) -> str:
-        """Its text after the cure."""
+        """Its source after the cure."""
         text = self.text
         for old, new in self.edits:
             text = text.replace(old, new, 1)
@@ -58,7 +58,7 @@ class Symptom:
 
     @property
     def cured(self) -> Callable[..., Any]:
-        """The function after the cure. Its lines can be shown: they are in linecache."""
+        """The function after the cure, with its lines in linecache so that they can be shown."""
         file = f"<{self.name}, cured>"
         text = self.cured_text
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)

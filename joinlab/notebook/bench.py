@@ -214,7 +214,7 @@ class Bench(View):
     def _check_said(self, proposal: Mapping[str, Any]) -> tuple[str, ...]:
         said: tuple[str, ...] = proposal["value"]
         if any(said) and not (self.predict and self.covered):
-            raise ProgramError("nothing is covered that could be predicted; joinlab.bench(predict=True) asks first")
+            raise ProgramError("no run is hidden, so there is none to predict; use joinlab.bench(predict=True)")
         if len(said) != len(self.counts) or not set(said) <= {*self.words}:
             raise ProgramError(
                 f"say {', '.join(WORDS[:-1])} or {WORDS[-1]} of each of {len(self.counts)} ranks; got {said}"

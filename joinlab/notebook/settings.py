@@ -72,7 +72,7 @@ def check_counts(counts: object) -> tuple[int, ...]:
     """Counts that the bench can show; ProgramError for any others."""
     found = check_inputs(counts, MAX_RANKS)
     if max(found) > MAX_INPUTS:
-        raise ProgramError(f"the bench gives a rank at most {MAX_INPUTS} inputs; got {found}")
+        raise ProgramError(f"a rank of the bench can have at most {MAX_INPUTS} inputs; got {found}")
     return found
 
 

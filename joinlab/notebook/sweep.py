@@ -129,7 +129,7 @@ def pairs(counts: Iterable[Any], ranks: int = 2) -> list[tuple[int, ...]]:
     try:
         found = list(counts)
     except TypeError:
-        raise ProgramError(f"counts= is some numbers, as range(9), or some tuples of them; got {counts!r}") from None
+        raise ProgramError(f"counts= takes numbers, such as range(9), or tuples of numbers; got {counts!r}") from None
     if all(isinstance(one, int) and not isinstance(one, bool) for one in found):
         found = [(one, other) for one in found for other in found]
     return [check_inputs(one) for one in found]

@@ -145,5 +145,5 @@ def compare(one: Timeline, other: Timeline) -> View:
     """
     for timeline in (one, other):
         if not isinstance(timeline, Timeline):
-            raise ProgramError(f"Timelines can be compared, as launch and emulate return them; got {timeline!r:.60}")
+            raise ProgramError(f"compare takes a Timeline, as launch and emulate return it; got {timeline!r:.60}")
     return View(one, beside=other)

@@ -175,7 +175,7 @@ def slider_page(
         if (position.setting, position.inputs) == (start.setting, start.inputs):
             printed[position.program] = timeline
     if start.program not in printed:
-        raise ValueError(f"the controls start at {start}, and there is no run")
+        raise ValueError(f"the controls start at {start}, which has no run; add one to runs=")
     return shown("".join(document(heading, _sliders(found, start, printed, map), data)))
 
 
@@ -191,7 +191,7 @@ def _sliders(
     numbers: dict[str, dict[str, dict[str, int]]] = {}
     for at in (Position(*each) for each in product(programs, settings, counts)):
         if at not in found:
-            raise ValueError(f"no run stands at {at}, where the controls can be moved to")
+            raise ValueError(f"the controls can be moved to {at}, which has no run; add one to runs=")
         by_inputs = numbers.setdefault(at.program, {}).setdefault(at.setting, {})
         by_inputs[",".join(f"{count}" for count in at.inputs)] = found[at]
     inputs_at = ",".join(f"{count}" for count in start.inputs)

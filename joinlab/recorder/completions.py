@@ -1,8 +1,8 @@
-"""Which calls are open, and how each one's completion or failure is written down, once.
+"""Keeps the open calls, and records the completion or failure of each, once.
 
-Three sides may report the same completion: the Work's future, the host that waits for the call, and the poll on a GPU.
-The first one wins, under one lock. With gloo the values that came out are read at that moment, before the waiting host
-is let go: after that the program may overwrite the tensors.
+The Work's future, the host's wait and the poll on a GPU may all report the same completion; the first one wins, under
+one lock. On gloo the output values are read at that moment, before the waiting host continues: afterwards the program
+may overwrite the tensors.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from joinlab.recorder.events import EventLog, now, to_json, values_text
 
 
 class Turn:
-    """What one thread of the program is about."""
+    """The state of one thread of the program."""
 
     __slots__ = ("buckets", "deferred", "frame", "issued", "stack", "waiting", "within")
 
     def __init__(self) -> None:
-        self.deferred: list[RecordedCall] = []  # calls whose completion nothing tells yet, see Completions
+        self.deferred: list[RecordedCall] = []  # calls whose completion nothing reports yet, see Completions
         # The backward pass that it is in, see reducer.py:
         self.issued: list[RecordedCall] | None = None  # calls of the Reducer in this pass; None: none yet
         self.waiting: Sequence[RecordedCall] = ()  # calls that it waits for now, at the end of the pass
-        self.buckets = 0  # how many calls the previous pass issued
+        self.buckets = 0  # number of calls of the previous pass
         self.frame = 0  # id of the frame from which the pass issues calls: alive until the pass has ended
         self.stack = 0  # number of that frame's stack
-        self.within = False  # a recorded torch.autograd.backward is under way
+        self.within = False  # in a recorded torch.autograd.backward
 
 
 class OwnTurn(threading.local):
-    """The turn of the thread that asks: `own.turn`."""
+    """`own.turn` is the turn of the calling thread."""
 
     def __init__(self) -> None:
         self.turn = Turn()
@@ -45,7 +45,7 @@ class Completions:
     """The open calls of one rank."""
 
     def __init__(self, log: EventLog, prompt: bool) -> None:
-        """`prompt`: each completion is written down when it happens."""
+        """`prompt`: write each completion when it happens."""
         self.log = log
         self.prompt = prompt
         self.lock = threading.RLock()
@@ -67,21 +67,21 @@ class Completions:
         """Calls that have neither completed nor failed, in the order of issue."""
         return list(self._open.values())
 
-    # A callback on a future runs on gloo's thread and needs the GIL there, and memory that is in no cache: with one a
-    # step of 0.36 ms took 0.46 ms, and one of 2 million parameters 0.2 ms longer. So a call has none where the host
-    # waits for it next: the end of the wait tells. Such a call is `deferred`, until the host does something else.
-    # Unless `prompt` is set, every call of the Reducer is deferred until the Reducer waits. Each call that it issues
-    # checks the earlier ones.
+    # A callback on a future runs on gloo's thread, needs the GIL and misses the caches: with them a step of 0.36 ms
+    # took 0.46 ms, and one of 2 million parameters took 0.2 ms longer. So if the host waits for a call next, the call
+    # gets no callback, and the end of the wait reports its completion. Such a call is `deferred` until the host does
+    # something else. Unless `prompt` is set, all calls of the Reducer are deferred until it waits; each call that it
+    # issues checks the earlier ones.
 
     def follow(self, call: RecordedCall, turn: Turn, waits: bool) -> None:
-        """The call was issued, and the host waits for it next, or (not `waits`) goes on."""
+        """Follow an issued call, for which the host waits next if `waits`."""
         if waits:
             turn.deferred.append(call)
         else:
             self.watch(call)
 
     def before_issue(self, kind: CallKind, turn: Turn) -> None:
-        """The host is about to issue a call: another one of the Reducer leaves the earlier ones to its wait."""
+        """The host is about to issue a call; one of the Reducer leaves earlier calls deferred until its wait."""
         if turn.deferred:
             if kind.direct and not self.prompt:
                 self.look(turn)
@@ -89,14 +89,14 @@ class Completions:
                 self.end_deferral(turn)
 
     def end_deferral(self, turn: Turn, awaited: RecordedCall | None = None) -> None:
-        """The host waits for `awaited` or does something else, so that deferred calls are told by their futures."""
+        """The host waits for `awaited` or does something else: let futures report the other deferred calls."""
         calls, turn.deferred = turn.deferred, []
         for call in calls:
             if call is not awaited and not call.done:
                 self.watch(call)
 
     def look(self, turn: Turn) -> None:
-        """Write down which deferred calls have completed by now."""
+        """Record the deferred calls that have completed."""
         calls, turn.deferred = turn.deferred, []
         for call in calls:
             if call.group.reader.late:  # on a GPU the future is done when the call is issued
@@ -110,11 +110,11 @@ class Completions:
         """Have the completion of `call` reported by its group's reader, or by its future."""
         if call.group.reader.watch(call):
             return
-        with suppress(Exception):  # send and recv of gloo have no future: their wait tells
+        with suppress(Exception):  # gloo's send and recv have no future; their wait reports them
             self.call_back(call.work.get_future(), lambda future: self.take(call, future))
 
     def take(self, call: RecordedCall, future: Any) -> None:
-        """Record what a completed future says of its call."""
+        """Record the result of a completed future for its call."""
         try:
             future.value()
         except Exception as error:
@@ -123,7 +123,7 @@ class Completions:
             self.finish(call)
 
     def finish(self, call: RecordedCall) -> None:
-        """Record completion, with the values that came out."""
+        """Record completion, with the output values."""
         with self.lock:
             if not call.done:
                 at = now()
@@ -143,7 +143,7 @@ class Completions:
         self.close(call)
 
     def close(self, call: RecordedCall) -> None:
-        """Drop what an open call holds. Set `done` last: readers treat it as permission to overwrite the tensors."""
+        """Release an open call's tensors. Set `done` last: readers treat it as permission to overwrite the tensors."""
         self._open.pop(call.id, None)
         if not call.group.reader.late:  # a late reader still needs them: the program may wait long after completion
             call.outs = None
@@ -155,7 +155,7 @@ class Completions:
         for reader in {call.group.reader for call in self.open_calls()}:
             reader.settle()
         for call in self.open_calls():
-            with suppress(Exception):  # send and recv of gloo have no future
+            with suppress(Exception):  # gloo's send and recv have no future
                 if not call.group.reader.late and (future := call.work.get_future()).done():
                     self.take(call, future)
         with self.lock:  # wait for a completion that another thread is just writing

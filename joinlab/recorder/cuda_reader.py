@@ -1,8 +1,8 @@
-"""Recording on NCCL without making the host wait: the part of recording that differs where tensors lie on a GPU.
+"""Records calls on GPU tensors without making the host wait.
 
-Completion is polled for (`Work.is_completed` asks a CUDA event). Small values are copied into pinned memory on the
-program's own stream, before the call and after the stream has been made to wait for it, and written down when the
-copy has arrived. Neither makes host or stream wait for anything it would not have waited for.
+A thread polls for completion (`Work.is_completed` queries a CUDA event). Small values are copied into pinned memory on
+the program's own stream, before the call and after the stream has been made to wait for it, and recorded once the copy
+has arrived. Neither adds a wait to the host or the stream.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class CudaReader(Reader):
     def __init__(
         self, log: EventLog, completions: Completions, waits: Waits, on_other_stream: Callable[[], None]
     ) -> None:
-        """`on_other_stream` is told that the program issues or awaits a call on a stream of its own."""
+        """`on_other_stream` is called when the program issues or awaits a call on a stream of its own."""
         self._log = log
         self._completions = completions
         self._waits = waits
@@ -47,7 +47,7 @@ class CudaReader(Reader):
         c10d.batch_isend_irecv = dist.batch_isend_irecv = batching(c10d.batch_isend_irecv)
 
     def before(self, call: RecordedCall, tensors: Sequence[torch.Tensor]) -> None:
-        """Copy what goes in; it is written down when it has arrived."""
+        """Start to copy the inputs; they are recorded once the copy has arrived."""
         self._copy(call, "value_in", tensors)
 
     def watch(self, call: RecordedCall) -> bool:
@@ -57,7 +57,7 @@ class CudaReader(Reader):
         return True
 
     def after_wait(self, call: RecordedCall) -> None:
-        """Copy what came out, on the stream that has just been made to wait for it."""
+        """Start to copy the outputs, on the stream that was just made to wait for the call."""
         if not call.done:
             self._see_stream()
             self._waits.newly_streamed.append(call.id)
@@ -73,7 +73,7 @@ class CudaReader(Reader):
         """Nothing is read at completion."""
 
     def settle(self) -> None:
-        """Write down what has completed or arrived by now."""
+        """Record the completions and copies that have arrived."""
         with self._lock:
             for call in [self._open.popleft() for _ in range(len(self._open))]:
                 if not self._completed(call):
@@ -120,7 +120,7 @@ class CudaReader(Reader):
 
 
 def _mark_host_syncs(waits: Waits) -> None:
-    """`.item()` and its like are where the host of a NCCL program really waits: for all its stream waits for."""
+    """Record host syncs such as `.item()`, in which the host waits for everything that its stream waits for."""
 
     def marked(sync: Callable[..., Any], on_gpu: Callable[..., bool]) -> Callable[..., Any]:
         def recorded(*args: Any, **kwargs: Any) -> Any:

@@ -1,10 +1,9 @@
-"""The event log: what one rank appends while it runs. rank_log.py makes rows of it, and of an emulated rank's events.
+"""The event log that one rank appends to while it runs. rank_log.py makes rows of these events.
 
-Each rank writes one file of JSON lines, through a shared mapping of it: an append is a copy in memory, no system
-call, and what is copied is in the file whatever then happens to the process: SIGKILL, an abort in C++, os._exit. (A
-`write` per event made the step of a tiny model half as long again, since each lets other threads in between.) The
-file is longer than its text; for a reader it ends at its first zero byte. Times are the raw monotonic
-clock; the reader subtracts the moment the run began.
+Each rank writes one file of JSON lines through a shared memory mapping. An append is a copy in memory without a system
+call, and it survives SIGKILL, an abort in C++ and os._exit. (A `write` per event made the step of a tiny model half as
+long again, since each lets other threads run.) The file is longer than its text, which ends at the first zero byte.
+Times are of the monotonic clock; the reader subtracts the start of the run.
 
     begin   rank, pid, host, versions              group   name, ranks, backend
     issued  group, collectives issued in it so far  (a bounded log's preamble)
@@ -14,12 +13,12 @@ clock; the reader subtracts the moment the run began.
     call    id, stack, group, number, op, input...  done / fail   id, values or text, r: it was refused
     begun   id (emulated on NCCL: its kernel runs)
     value   id, column, values (from a GPU)         wait   ids, thread, live threads
-    wake    ids, thread, values, open: of these calls those that had not ended complete now, but for the open ones
-    then    number of a callback, id of the call that it runs after (null: it runs, or may)    ran   number
+    wake    ids, thread, values; these calls are now complete, except those listed in `open`
+    then    number of a callback, id of the call that it runs after (null: running, or may run)    ran   number
     span+   id, name, input or step                span-   id
     over    how the program ended                  return / raise   type and text, traceback
-    way     s: a step that the rank made in the program's own text, or v: what the test before read
-    stacks  where each thread stood, of a rank that had written nothing for a while: see standstill.py
+    way     s: a step of the rank in the program's own text, or v: values that the step before read
+    stacks  stacks of the threads of a rank that wrote no event for a while: see standstill.py
 """
 
 from __future__ import annotations
@@ -38,19 +37,19 @@ from pathlib import Path
 from typing import Any
 
 CHUNK = 1 << 18
-"""Bytes by which a log grows at least."""
+"""A log grows by at least this many bytes."""
 MOST_AHEAD = 1 << 20
 """A log's file is longer than its text by at most this much."""
 MADV_POPULATE_WRITE = 23
-"""Of Linux 5.14 (include/uapi/asm-generic/mman-common.h)."""
+"""From Linux 5.14, include/uapi/asm-generic/mman-common.h."""
 RESERVE = 512
-"""Bytes at the end of a log in which it can still say that the disk is full."""
+"""Bytes at the end of a log reserved for the event that says that the disk is full."""
 
 now = time.monotonic_ns
 """The clock of every event: int nanoseconds, one for all ranks of a host."""
 
 PROGRAM = "program.pickle"
-"""Within a run's folder: the program, pickled. Beside it stand three files for each rank."""
+"""File of the pickled program within a run's folder, beside three files per rank."""
 
 
 def log_name(rank: int) -> str:
@@ -59,12 +58,12 @@ def log_name(rank: int) -> str:
 
 
 def output_name(rank: int) -> str:
-    """File name of what a rank printed."""
+    """File name of a rank's output."""
     return f"rank-{rank}.out"
 
 
 def return_name(rank: int) -> str:
-    """File name of what a rank's program returned."""
+    """File name of the return value of a rank's program."""
     return f"rank-{rank}.return.json"
 
 
@@ -73,7 +72,7 @@ class EventLog:
 
     __slots__ = ("__weakref__", "_end", "_fd", "_full_at", "_lock", "_map", "_on_failure", "_put", "failed", "segment")
 
-    _end: int  # once the mapping is sealed: where its text ends
+    _end: int  # end of the text, once the mapping is sealed
     _fd: int
     _full_at: int  # the file takes at most this many bytes of text
     _map: mmap.mmap
@@ -86,13 +85,13 @@ class EventLog:
         self._full_at = full_at
         self.failed = False
         self.segment = 0
-        """Number of the file that is being filled, where there are several: see BoundedLog."""
+        """Number of the current file; a BoundedLog has several."""
         self._begin(path)
         _LOGS.add(self)
 
     @property
     def place(self) -> tuple[int, int]:
-        """Where the next event goes. It changes with each."""
+        """The place of the next event; it changes with each event."""
         return self.segment, self._map.tell()
 
     def write(self, event: Mapping[str, Any]) -> None:
@@ -102,8 +101,8 @@ class EventLog:
     def write_text(self, lines: str) -> int:
         """Append events that the caller has formatted, each with its line break; returns the segment that has them.
 
-        The hot path: a copy to where the mapping's last one ended, by one call of C. That is whole under the GIL, so
-        it takes no lock: that took 1.4 us of each of a step's eight appends. What replaces the mapping seals it first.
+        The hot path: one C call copies the lines behind the last event. The GIL makes it atomic, so it takes no lock,
+        which would cost 1.4 us in each of a step's eight appends. Code that replaces the mapping seals it first.
         """
         data = lines.encode()
         segment = self.segment
@@ -117,14 +116,14 @@ class EventLog:
         with self._lock:
             room = not self.failed
             while room:
-                with suppress(ValueError):  # other threads take room, too
+                with suppress(ValueError):  # other threads may take the room
                     self._put(data)
                     break
                 room = self._make_room(len(data))
             return self.segment
 
     def lose(self, error: OSError) -> None:
-        """Write as the last event that the rest is lost: otherwise the rank would seem killed."""
+        """Write a last event that says that the rest is lost; without it the rank would look killed."""
         if not self.failed:
             self.stop()
             event = {"e": "lost", "x": f"{type(error).__name__}: {error}"[: RESERVE // 4], "t": now()}
@@ -132,12 +131,12 @@ class EventLog:
                 os.pwrite(self._fd, to_json(event).encode() + b"\n", self._end)
 
     def stop(self) -> None:
-        """Take no further event."""
+        """Stop taking events."""
         self._seal()
         self.failed = True
 
     def close(self) -> None:
-        """Cut the file behind its last event. What is written afterwards is lost."""
+        """Truncate the file after its last event. Later events are lost."""
         with self._lock:
             if self._fd >= 0:
                 cut(self._fd, None if self.failed else self._seal())
@@ -146,7 +145,7 @@ class EventLog:
 
     def _begin(self, path: Path, text: bytes = b"") -> None:
         """Create the file, beginning with this text."""
-        # Others may write to the folder: no link is followed, and only the first file, which is reserved, is replaced.
+        # Other users may write to the folder: follow no link, and replace only the first file, which is reserved.
         new = os.O_EXCL if self.segment else os.O_TRUNC
         fd = os.open(path, os.O_RDWR | os.O_CREAT | new | getattr(os, "O_NOFOLLOW", 0) | os.O_CLOEXEC, 0o600)
         try:
@@ -163,7 +162,7 @@ class EventLog:
         self._put = mapped.write
 
     def _seal(self) -> int:
-        """Let no further event into the mapping, also of a thread that is about to put one; returns its text's end."""
+        """Let no further event into the mapping, also from other threads; return the end of its text."""
         if self._put is not _refuse:
             self._put = _refuse
             at = self._map.tell()
@@ -173,7 +172,7 @@ class EventLog:
         return self._end
 
     def _make_room(self, size: int) -> bool:
-        """Make room for `size` bytes; False if there is none any more. The caller has the lock."""
+        """Make room for `size` bytes; False if that fails. The caller holds the lock."""
         return self._grow(self._seal(), size)
 
     def _grow(self, at: int, size: int) -> bool:
@@ -195,13 +194,13 @@ def _mapped(fd: int, size: int, most: int, at: int) -> mmap.mmap:
     At most `most` bytes are mapped. The pages from `at` on are made ready for writing together: of 1,000 appends the
     slowest took 130 to 190 us, and 50 to 66 us since, beside a process that writes and syncs files.
     """
-    if hasattr(os, "posix_fallocate"):  # a full disk is an error here, and not a SIGBUS at the next append
+    if hasattr(os, "posix_fallocate"):  # a full disk raises here, instead of a SIGBUS at the next append
         os.posix_fallocate(fd, 0, size)
     else:
         os.ftruncate(fd, size)
     mapped = mmap.mmap(fd, min(size - RESERVE, most))
     start = at - at % mmap.PAGESIZE
-    with suppress(AttributeError, OSError, ValueError):  # an older kernel, another system: each page when it is needed
+    with suppress(AttributeError, OSError, ValueError):  # older kernels and other systems map each page on first use
         mapped.madvise(MADV_POPULATE_WRITE, start, len(mapped) - start)
     return mapped
 
@@ -211,7 +210,7 @@ def _refuse(data: bytes) -> None:
 
 
 def cut(fd: int, size: int | None) -> None:
-    """Close a log's file, cut to `size` bytes where that is given."""
+    """Close a log's file, truncated to `size` bytes if given."""
     if size is not None:
         with suppress(OSError):
             os.ftruncate(fd, size)
@@ -222,7 +221,7 @@ _LOGS: weakref.WeakSet[EventLog] = weakref.WeakSet()
 
 
 def _leave_to_parent() -> None:
-    """In a forked child, such as a worker of a DataLoader: the mapping is shared, and the log is the parent's."""
+    """Stop all logs in a forked child, such as a DataLoader's worker: it shares the mapping with its parent."""
     for log in list(_LOGS):
         log._lock = threading.RLock()  # another thread of the parent may hold it
         log.stop()
@@ -246,7 +245,7 @@ _NO_JSON = re.compile("[naTFj]").search  # nan, inf, True, False, complex
 
 
 class LogTail:
-    """Reads what was appended to a log since the last time; the log may be still being written."""
+    """Reads the bytes appended to a log since the last read; the log may still be growing."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

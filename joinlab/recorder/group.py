@@ -1,4 +1,4 @@
-"""The recording process group: listens at the seam between a program and its backend.
+"""The recording process group, between a program and its backend.
 
 A `RecordingGroup` is a Python subclass of torch's ProcessGroup that records each call and hands it to the real group.
 DDP's C++ Reducer calls it too, so the log has its gradient all-reduces beside the program's own calls. Each call of
@@ -23,11 +23,11 @@ from joinlab.recorder.call import Reader, RecordedCall, RecordedGroup
 from joinlab.recorder.recorder import Recorder
 
 BACKEND = "joinlab"
-"""Name under which the recording group is registered. It must be its own: DDP's logger casts a "gloo" group."""
+"""Backend name of the recording group. Not "gloo": DDP's logger would cast the group to that class."""
 
 
 class RecordedWork(dist.Work):
-    """The Work that a RecordingGroup returns to Python: the real one decides, this one writes down."""
+    """The Work that a RecordingGroup returns to Python: records, and leaves the rest to the real Work."""
 
     def __init__(self, recorder: Recorder, call: RecordedCall) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class RecordedWork(dist.Work):
         self._call = call
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Wait as the real Work does, and record it if it is the host that waits."""
+        """Wait as the real Work does, and record the wait if the host waits."""
         call, real = self._call, self._call.work
         self._recorder.waits.begin_expected(call)
         if not call.kind.host_waits and not timeout:
@@ -66,7 +66,7 @@ for _name in (
 
 
 class RecordingGroup(dist.ProcessGroup):
-    """A process group that writes down every call and hands it to `real`, which does the work."""
+    """A process group that records every call and passes it to `real`."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class RecordingGroup(dist.ProcessGroup):
         timeout: timedelta = timedelta(0),
         inner: Any = None,
     ) -> None:
-        """`readers`: by type of device, the backend that serves it and who reads its values.
+        """`readers`: by type of device, its backend and the reader of its values.
 
         inner  the backend of `real`, where there is one alone
         desc   what the program calls the group
@@ -103,13 +103,13 @@ class RecordingGroup(dist.ProcessGroup):
         self.about = (desc, eager)
         self._note(timeout)
         self.coalescing = False
-        # NCCL tells it from the group's first rank; of two ranks there is one ring.
+        # NCCL prints the ring on the group's first rank; two ranks have only one ring.
         self.ring_wanted = (
             recorder.nccl_log is not None and self.backend == "nccl" and real.rank() == 0 and real.size() > 2
         )
 
     def record_of(self, method: Method, args: tuple[Any, ...]) -> RecordedGroup:
-        """The record of the backend that will serve this call, where there are several: that of its tensors' device."""
+        """The record of the backend that serves the device of this call's tensors, if there are several."""
         for at in (method.ins, method.outs):
             tensors = tensors_in(args[at]) if at is not None else []
             if tensors:
@@ -117,7 +117,7 @@ class RecordingGroup(dist.ProcessGroup):
         return self.record
 
     def nearer(self) -> Any:
-        """What a bucket of the Reducer, a plain tensor, is handed to: the backend itself, where there is one alone.
+        """The target for a bucket of the Reducer, a plain tensor: the backend itself if there is only one.
 
         `real` passes it through PyTorch's dispatcher, which took 8 us of a step of 0.3 ms. A profiler and a dispatch
         mode of the program listen there.
@@ -183,10 +183,10 @@ def _method(name: str) -> Callable[..., dist.Work]:
         turn = recorder.own.turn
         try:
             record = self.record if self.only else self.record_of(method, args)
-            # A thread of C++ has no frame further out (autograd, for a GPU): there sys._getframe(1) would raise.
+            # A C++ thread (autograd, for a GPU) has no outer frame, and sys._getframe(1) would raise.
             frame = sys._getframe().f_back
             call = recorder.describe(record, method, args, kwargs, frame, turn)
-        except Exception as error:  # a call that the recorder cannot describe is issued all the same
+        except Exception as error:  # issue a call even if the recorder cannot describe it
             recorder.give_up(error)
             return getattr(self.real, name)(*args, **kwargs)  # type: ignore[no-any-return]
         direct = call.kind.direct
@@ -197,7 +197,7 @@ def _method(name: str) -> Callable[..., dist.Work]:
             raise
         if self.ring_wanted:
             self.look_for_ring()
-        if direct:  # no Python code sees this Work, and C++ waits for it: told by reducer.py, without a Work of ours
+        if direct:  # only C++ waits for this Work; reducer.py records the wait
             recorder.reducer.bracket(call, turn, frame)
             return work  # type: ignore[no-any-return]
         if several:

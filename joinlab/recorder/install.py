@@ -1,6 +1,6 @@
-"""Installing the recorder into a process: every process group it makes from then on is recorded.
+"""Installs the recorder into a process, which then records every process group that it makes.
 
-What is replaced in torch, and why, is all in this file (and, for NCCL, in cuda_reader.py).
+All patches of torch are in this file and, for NCCL, in cuda_reader.py, each with its reason.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _patch_group_creation(recorder: Recorder) -> None:
             )
             return helper(*args, **kwargs)
         default.append(backends)
-        device = kwargs.get("device_id")  # given one, NCCL makes the communicator at once
+        device = kwargs.get("device_id")  # with a device_id, NCCL makes the communicator at once
         eager = device is not None and "nccl" in backends.values()
         requested.append((backends, kwargs.get("group_desc") or "", eager))
         if "backend" in kwargs:
@@ -67,7 +67,7 @@ def _patch_group_creation(recorder: Recorder) -> None:
         try:
             made = helper(*args, **kwargs)
         finally:
-            requested.clear()  # a rank that is not in the group made none
+            requested.clear()  # a rank outside the group made none
         if eager and isinstance(made[0], RecordingGroup):
             made[0].look_for_ring()
         return made
@@ -90,9 +90,9 @@ def _patch_group_creation(recorder: Recorder) -> None:
 
 
 def _backends(backend: str) -> dict[str, str] | None:
-    """The backend of each type of device, for what init_process_group was given; None if one is neither gloo nor NCCL.
+    """The backend of each type of device for init_process_group's argument; None if one is neither gloo nor NCCL.
 
-    As torch reads it: "undefined" is gloo for the CPU and NCCL for GPUs, where they are there.
+    As in torch, "undefined" is gloo for the CPU and NCCL for GPUs, if there are any.
     """
     found: Mapping[str, str] = c10d.BackendConfig(dist.Backend(backend)).get_device_backend_map()
     if not torch.cuda.is_available():
@@ -145,10 +145,10 @@ def _create_backend(name: str, store: Any, ranks: list[int], options: Any, backe
 
 
 def _checked(backend: Any, store: Any, options: Any) -> Any:
-    """The backend; under TORCH_DISTRIBUTED_DEBUG=DETAIL with the checks that torch puts before each of its calls.
+    """The backend, wrapped in torch's checks under TORCH_DISTRIBUTED_DEBUG=DETAIL.
 
-    torch's helper does that for "gloo" and "nccl" alone, and is given our name. Without them a call that does not fit
-    would hang in a recorded job where it raises in any other.
+    torch's helper adds these checks only for the names "gloo" and "nccl", and gets our name. Without them a mismatched
+    call would hang in a recorded job and raise in any other.
     """
     checked: Any = c10d
     if checked.get_debug_level() != checked.DebugLevel.DETAIL:
@@ -188,7 +188,7 @@ def _patch_spans(recorder: Recorder) -> None:
         turn = own.turn
         outer, turn.within = turn.within, True
         if not outer:
-            turn.waiting = ()  # left by a pass that raised, and was not recorded
+            turn.waiting = ()  # left over from a pass that raised and was not recorded
         try:
             backward(*args, **kwargs)
         except BaseException as error:
@@ -228,7 +228,7 @@ def _patch_spans(recorder: Recorder) -> None:
 
 
 def _patch_futures(recorder: Recorder) -> None:
-    """The join hook waits on futures that C++ hands out, one per bucket, in the order of issue; callbacks run later."""
+    """Record waits on futures, such as the join hook's, one per bucket in the order of issue, and their callbacks."""
     wait, then, add_done_callback = torch._C.Future.wait, torch._C.Future.then, torch._C.Future.add_done_callback
     waits, recorder.completions.call_back = recorder.waits, add_done_callback
 
@@ -280,7 +280,7 @@ def _patch_thread_start(recorder: Recorder) -> None:
     start_bare = _thread.start_new_thread
 
     def started_bare(function: Any, args: Any, *kwargs: Any) -> int:
-        """Return when Python counts the thread, as Thread.start does: a wait that began before would seem a hang."""
+        """Return once Python counts the thread, as Thread.start does; an earlier wait would look like a hang."""
         if not callable(function):
             return start_bare(function, args, *kwargs)
         begun = _thread.allocate_lock()
@@ -298,7 +298,7 @@ def _patch_thread_start(recorder: Recorder) -> None:
 
 
 def _hide_from_compiler() -> None:
-    """Let torch.compile leave the recorder alone. It would trace it with the program, and fail at the first group."""
+    """Keep torch.compile from tracing the recorder with the program, which would fail at the first group."""
     modules = [module for name, module in sys.modules.items() if name.startswith("joinlab.recorder.")]
     for owner in [*modules, *(one for module in modules for one in vars(module).values() if isinstance(one, type))]:
         for function in vars(owner).values():
@@ -309,7 +309,7 @@ def _hide_from_compiler() -> None:
 def _uncompiled(function: Any, within: bool) -> None:
     """torch._dynamo.disable, without a wrapper and without the import of torch._dynamo, which takes a second.
 
-    within  also what the function calls is left alone
+    within  also exclude the functions that it calls
     """
     function._torchdynamo_disable = True  # where it would be traced into a caller
     function._torchdynamo_disable_msg = "joinlab records here"

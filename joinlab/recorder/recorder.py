@@ -1,4 +1,4 @@
-"""The recorder of one rank: describes each call, and holds the parts that write down what becomes of it.
+"""The recorder of one rank: describes each call, and holds the parts that record its progress.
 
     install.py   puts the recorder into the process
     group.py     listens at the process-group seam, and tells the recorder of every call
@@ -43,20 +43,21 @@ if TYPE_CHECKING:
     import torch
 
 KEPT_WORKS = 1024
-"""How many works on small tensors are kept alive. DDP's C++ holds the first all-reduce of a forward pass alone, until
-the backward pass ends. 65,536 of them took a page of new memory each step, and a third of the recorder's time.
+"""Number of works on small tensors that are kept alive. DDP's C++ is the only holder of the first all-reduce of a
+forward pass, until the backward pass ends. Keeping 65,536 took a new page of memory per step, and a third of the
+recorder's time.
 """
 
-# What a step costs is the memory that it touches: between two calls the tensors of the model fill the caches. What
-# takes 0.2 us in a loop of its own takes 1 us in a step of 0.3 ms, and 4 us in one of 2 million parameters. So a
-# call that repeats an earlier one passes few lines of Python, asks torch for little, and leaves nothing behind.
+# Recording costs cache misses: between two calls the model's tensors fill the caches. Code that takes 0.2 us in a loop
+# of its own takes 1 us in a step of 0.3 ms, and 4 us in one of 2 million parameters. So a call that repeats an earlier
+# one runs few lines of Python, makes few calls into torch, and allocates nothing that stays.
 
 
 class Recorder:
     """Writes the events of one rank. One per process; the groups, works and patches of `install` share it."""
 
     def __init__(self, log: EventLog, rank: int) -> None:
-        """Completions are written down when they happen; a bucket's, in a bounded log, may be seen later."""
+        """Completions are recorded when they happen; in a bounded log, those of buckets may be recorded later."""
         if isinstance(log, BoundedLog):
             log.preamble = self._preamble
         self.log = log
@@ -64,7 +65,7 @@ class Recorder:
         self.input: int | None = None
         self.steps = Steps()
         self.place = '"i":null'
-        """Fields of an event: the input that the rank processes, or the step, where it has marked none."""
+        """Fields of an event: the input that the rank processes, or the step if the program marks no inputs."""
         self.completions = Completions(log, prompt=not isinstance(log, BoundedLog))
         self.own = self.completions.own
         self.waits = Waits(log, self.completions)
@@ -85,13 +86,13 @@ class Recorder:
         self._input_event = ""
         self._works: deque[Any] = deque(maxlen=KEPT_WORKS)
         self.held: list[object] = []
-        """Groups that DDP's Reducer uses: they live as long as the process, see RecordingGroup.getBackendName."""
+        """Groups that DDP's Reducer uses, kept alive until the process ends, see RecordingGroup.getBackendName."""
         self._cuda_reader: Reader | None = None
 
     @property
     def issued(self) -> int:
-        """How many calls the rank has issued."""
-        return int(repr(self._ids)[len("count(") : -1])  # a number of its own would be written at each call
+        """Number of calls that the rank has issued."""
+        return int(repr(self._ids)[len("count(") : -1])  # a separate counter would cost a write per call
 
     # ---------------------------------------------------------------- the program's progress
 
@@ -121,11 +122,11 @@ class Recorder:
         self.log.write_text(self._input_event)
 
     def begin_step(self) -> None:
-        """The rank begins the step that `steps` says."""
+        """Note that the rank begins step `steps.now`."""
         self.place = f'"i":null,"b":{self.steps.now}'
 
     def _preamble(self) -> Iterator[str]:
-        """What the next segment of a bounded log begins with, see bounded_log.py."""
+        """The preamble of a bounded log's next segment, see bounded_log.py."""
         yield from self._beginnings
         if self._input_event:
             yield self._input_event
@@ -139,14 +140,14 @@ class Recorder:
         yield from list(self.waits.open.values())
 
     def give_up(self, error: Exception) -> None:
-        """Stop recording: a call could not be described. What is written so far stays."""
+        """Stop recording, since a call could not be described. The events so far stay."""
         if not self.log.failed:
             self.log.write({"e": "lost", "x": text_of(error), "t": now()})
             self.log.close()
             warnings.warn(f"joinlab stops recording rank {self.rank}: {text_of(error)}", RuntimeWarning, stacklevel=3)
 
     def end_program(self, how: str) -> None:
-        """The program is over; its process ends once nothing is in flight. The log says `how` if something is."""
+        """Wait for calls in flight after the program's end; if there are any, the log says `how` it ended."""
         self.drain(how=how)
         self.completions.settle()
 
@@ -161,7 +162,7 @@ class Recorder:
         frame: FrameType | None,
         turn: Turn,
     ) -> RecordedCall:
-        """Write down a call that is about to be issued from `frame`; None: from a thread without Python frames."""
+        """Record a call that is about to be issued from `frame`; None for a thread without Python frames."""
         stack = turn.stack if id(frame) == turn.frame else self._stacks.intern(frame)
         ins = outs = args[0] if args else None
         kind = None
@@ -180,7 +181,7 @@ class Recorder:
         numbering = group.numbering
         seq = numbering.next_seq()
         more = f',"n":{numbering.next_number(kind.collective)}'
-        if not kind.collective:  # where the log is bounded, a reader may not have the collectives that came before
+        if not kind.collective:  # a bounded log may have dropped the earlier collectives
             more += f',"k":{numbering.collectives}'
         if kind.small:
             call.outs = outs
@@ -203,7 +204,7 @@ class Recorder:
         return call
 
     def _know(self, kind: CallKind, group: RecordedGroup, ins: list[torch.Tensor], outs: list[torch.Tensor]) -> None:
-        """The first call of a kind: write down what can be read only now."""
+        """Record the facts that can be read only at the first call of a kind."""
         kind.text = to_json(kind.event)[1:-1]
         self._note_sources(self._stacks.sources[kind.stack])
         self._note_gpu([*ins, *outs])
@@ -211,14 +212,14 @@ class Recorder:
             group.of_reducer[kind.stack, ins[0].dtype, ins[0].shape] = kind
 
     def refuse(self, call: RecordedCall, error: BaseException) -> None:
-        """The backend raised when it was handed the call, which so has no place in the order of its group."""
+        """Record that the backend refused the call, which therefore gets no number in its group."""
         call.group.numbering.take_back(call.kind.collective)
         self.completions.fail(call, error, refused=True)
 
     def track(self, call: RecordedCall, work: Any, frame: FrameType | None, turn: Turn) -> None:
         """Follow a call that was issued from `frame` until it has ended; keep `work`, a RecordedWork, alive.
 
-        One that the Reducer issues itself has no such Work, and only `reducer.bracket` follows it.
+        The Reducer's own calls have no RecordedWork; `reducer.bracket` follows them.
         """
         kind = call.kind
         if kind.small:
@@ -245,7 +246,7 @@ class Recorder:
             self.note_streams()
 
     def note_streams(self) -> None:
-        """Record that not all calls are issued and waited for on one stream, so that one may overtake another."""
+        """Record that calls use several streams, so that one may overtake another."""
         if self._one_stream:
             self._one_stream = False
             self._begin({"e": "streams"})
@@ -261,7 +262,7 @@ class Recorder:
         self._begin({"e": "ring", "g": group.label, "r": ranks})
 
     def _note_sources(self, sources: Iterable[Source]) -> None:
-        """Write down the texts of functions that are not written yet, while they are small enough together."""
+        """Record the texts of functions that are not recorded yet, up to a total size."""
         for source in sources:
             key = source["file"], source["first_line"]
             if key in self._texts or sum(len(one["text"]) for one in self._texts.values()) > MAX_TEXTS:

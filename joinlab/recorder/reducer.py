@@ -1,4 +1,4 @@
-"""The waits of DDP's C++ Reducer, which no Python sees.
+"""Records the waits of DDP's C++ Reducer, which Python code does not see.
 
 At the end of a backward pass the Reducer waits, in C++, for the all-reduces of all buckets. It does so in a callback
 that it has queued with the autograd engine, and the engine runs callbacks in the order in which they were queued:
@@ -23,14 +23,14 @@ from joinlab.recorder.waits import Waits
 
 
 class ReducerWaits:
-    """Brackets the Reducer's waits. What it knows of a pass is in the thread's Turn."""
+    """Brackets the Reducer's waits. The state of a pass is in the thread's Turn."""
 
     def __init__(self, completions: Completions, waits: Waits) -> None:
         self.completions = completions
         self.waits = waits
 
     def bracket(self, call: RecordedCall, turn: Turn, frame: FrameType | None) -> None:
-        """`call` was issued by the Reducer, from this frame: follow it, and have the Reducer's wait for it recorded."""
+        """Follow a call that the Reducer issued from `frame`, and prepare to record the Reducer's wait for it."""
         issued, kind = turn.issued, call.kind
         if issued is None:
             issued = turn.issued = []
@@ -38,7 +38,7 @@ class ReducerWaits:
         issued.append(call)
         if kind.direct:
             turn.frame, turn.stack = id(frame), kind.stack
-        # No callback tells of the last bucket, see Completions. Which one is last, the pass before tells.
+        # The last bucket gets no callback, see Completions. The previous pass had as many buckets.
         waits = kind.host_waits and (not self.completions.prompt or len(issued) == turn.buckets)
         self.completions.follow(call, turn, waits)
 
@@ -54,7 +54,7 @@ class ReducerWaits:
         turn.waiting = calls
         host_waits = calls[0].kind.host_waits
         if host_waits:
-            # Of several calls a later one may complete while the first never does, so its future has to tell.
+            # A later call may complete while the first never does, so its future has to report it.
             self.completions.end_deferral(turn, calls[0] if len(calls) == 1 else None)
             self.waits.begin(calls)
         if not (host_waits and turn.within):
@@ -66,27 +66,27 @@ class ReducerWaits:
             self.after(turn)
 
     def after(self, turn: Turn, span: int | None = None) -> bool:
-        """The Reducer's wait for `turn.waiting` has ended, and with it this host span.
+        """Record that the Reducer's wait for `turn.waiting` has ended, and with it this host span.
 
-        Where the host waited, the end of the span is written with that of the wait: then True.
+        Returns True if the host waited: then the end of the span is written with that of the wait.
         """
         calls, turn.waiting = turn.waiting, ()
         if calls[0].kind.host_waits:
             self.waits.end(calls, span=span)
             return span is not None
-        for call in calls:  # NCCL: the stream has been made to wait, not the host
+        for call in calls:  # NCCL: the stream waits, not the host
             call.waited = True
             call.group.reader.after_wait(call)
         return False
 
     def gave_up(self, error: BaseException) -> None:
-        """The backward pass raised, so its wait has not ended as expected."""
+        """Record that the backward pass raised instead of ending its wait."""
         turn = self.completions.own.turn
         calls, turn.waiting, turn.issued, turn.frame = turn.waiting, (), None, 0
         self.completions.end_deferral(turn)
         if not calls:
             return
-        for call in calls:  # the Reducer waits for one bucket after the other, and stops at the first that fails
+        for call in calls:  # the Reducer waits for its buckets in order, and stops at the first that fails
             future = call.work.get_future()
             if not future.done():
                 self.completions.fail(call, error)
