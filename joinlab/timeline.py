@@ -480,6 +480,8 @@ def _check_meta(meta: Mapping[str, Any], world_size: int) -> None:
     if wrong := misfit(meta, Meta):
         raise ValueError(f"meta whose {wrong}")
     ranks = range(world_size)
+    if not all(fix["edits"] for fix in meta.get("fixes", ())):
+        raise ValueError("a fix without an edit")
     if not meta.get("groups"):
         raise ValueError("meta without groups")
     for name, members in meta["groups"].items():

@@ -385,6 +385,7 @@ def test_frames_with_other_columns_are_refused() -> None:
                 {"skipped": {"0": {"x": 1}}},
                 {"progress": {"0": {0: {"enqueued": 1}}}},
                 {"fixes": [{"edits": [], "fewer": False}]},
+                {"fixes": [{"kind": "out", "edits": [], "fewer": False}]},
                 {"missing_ranks": [2]},
                 {"clock": {}},
             )
