@@ -1,8 +1,9 @@
 """The cases: one small DDP loop with and without `join()`, with and without a barrier.
 
-They are the six loops of the forum thread "DDP join and uneven inputs" (https://discuss.pytorch.org), each a plain
-function of two arguments. `inputs` holds this rank's inputs, tensors of one float; rank 1 has one more than rank 0.
-The caller sets up the process group and the default device, so the same code runs on CPU and GPU.
+They are the six loops of the forum thread "DDP join and uneven inputs" (https://discuss.pytorch.org). Each is a plain
+function of two arguments: the rank, and `inputs`, the rank's own inputs, which are tensors of one float. Rank 1 has
+one more than rank 0. The caller sets up the process group and the default device, so the same code runs on CPU and
+GPU.
 
     timeline = joinlab.launch(joinlab.cases.case_4, inputs=(5, 6))
     joinlab.cases.DOCUMENTED[4].asker     # how the thread's author saw it end: ("hangs", "finishes")

@@ -142,6 +142,15 @@ def is_setup(origin: str) -> bool:
     return any(words in origin for words in ("DDP construction", "DDP bucket rebuild"))
 
 
+def is_own(origin: str) -> bool:
+    """Whether a program issues calls of this label itself: DDP, Join and ZeRO issue the others.
+
+    >>> is_own("all-reduce (barrier)"), is_own("all-reduce (DDP backward())")
+    (True, False)
+    """
+    return parts(origin)[1] not in MEANINGS.keys() - {"barrier"}
+
+
 def shadows(one: str, other: str) -> bool:
     """Whether calls of these two labels are meant for each other: the same label, or a call and its shadow.
 

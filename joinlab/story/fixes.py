@@ -36,6 +36,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from joinlab.analysis.meanings import is_own
 from joinlab.emulator.again import Again
 from joinlab.errors import LaunchError, ProgramError
 from joinlab.program.branches import dotted, names_in
@@ -292,10 +293,15 @@ def _trained(timeline: Timeline) -> list[int]:
 
 
 def _work(timeline: Timeline, edited: str) -> Counter[tuple[int, str]]:
-    """By rank: backward passes begun, by ""; and calls, by the text of the line they came from."""
+    """By rank: backward passes begun, by ""; and calls, by the text of the line they came from.
+
+    What DDP and Join issue by themselves is left out: how much that is depends on how the ranks go on.
+    """
     found = Counter({(rank, ""): count for rank, count in enumerate(_trained(timeline))})
     lines = edited.splitlines()
-    for rank, site in timeline.calls.select("rank", "call_site").drop_nulls().iter_rows():
+    for rank, site, origin in timeline.calls.select("rank", "call_site", "origin").iter_rows():
+        if site is None or not is_own(origin or ""):
+            continue
         file, _, line = site.rpartition(":")
         text = lines[int(line) - 1] if file.endswith(EDITED) else linecache.getline(file, int(line))
         found[rank, text.strip()] += 1
