@@ -164,7 +164,7 @@ def test_the_same_seed_draws_the_same_counts():
 
 
 def test_what_is_no_function_is_said_to_be_none():
-    assert "needs a function or a class; this is 3" in check("gradient", 3).sentence  # type: ignore[arg-type]
+    assert "pass a function or a class to check; got 3" in check("gradient", 3).sentence  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("ask", [solution, lambda name: check(name, print)])

@@ -100,5 +100,5 @@ def test_a_folder_that_is_removed_is_followed_no_more(folder: Path, view: Follow
 
 
 def test_a_folder_without_a_rank_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TimelineFileError, match="no rank was recorded"):
+    with pytest.raises(TimelineFileError, match="it has no record of a rank"):
         joinlab.follow(tmp_path)

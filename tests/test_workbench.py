@@ -428,7 +428,7 @@ def test_two_pictures_have_one_axis():
     mine, yours = one["scene"]["columns"], other["scene"]["columns"]
     assert [(each["size"], each["far"]) for each in mine] == [(each["size"], each["far"]) for each in yours]
     assert one["scene"]["behind"] == other["scene"]["behind"] and one["scene"]["focus"] == other["scene"]["focus"]
-    with pytest.raises(ProgramError, match="Timelines can be compared"):
+    with pytest.raises(ProgramError, match="compare takes a Timeline"):
         joinlab.compare(left, "right")
 
 
