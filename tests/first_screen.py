@@ -30,7 +30,7 @@ from joinlab.picture.gallery import PREVIEW
 from joinlab.picture.page import Position, write_html, write_sliders
 from joinlab.picture.places import along
 from joinlab.picture.scene import scene
-from tests.browser import chromium
+from tests.browser import Notebook, chromium, lab, watched, write_notebook
 
 SIZES = ((1440, 900), (1024, 768), (720, 450), (390, 844))
 """px; the third is the first at a zoom of 200 %."""
@@ -116,7 +116,8 @@ def positions(path: Path) -> Path:
     return write_sliders("Case 4", ((at, run) for at, run in runs if run is not None), start, path)
 
 
-SEEN = """() => {
+SEEN = """(within) => {
+    const root = document.querySelector(within ?? 'body');
     const seen = (one) => one.checkVisibility({ opacityProperty: true }), look = (one) => getComputedStyle(one);
     const inSight = (one) => {
         const box = one.getBoundingClientRect();
@@ -124,27 +125,27 @@ SEEN = """() => {
             && seen(one); };
     const isCode = (on) => document.querySelector('.gallery') && on.closest('code, .jl-code') && !on.closest('.jl-tag');
     const texts = [];
-    const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    const walk = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
     for (let node; (node = walk.nextNode()); ) {
         const on = node.parentElement, skipped = /SCRIPT|STYLE|TITLE|OPTION/i.test(on.tagName) || isCode(on);
         if (skipped || !node.data.trim() || !inSight(on)) continue;
         const cut = on.scrollWidth > on.clientWidth + 1 && look(on).overflowX === 'hidden';
         texts.push({ text: node.data.trim(), size: parseFloat(look(on).fontSize), cut });
     }
-    for (const one of [...document.querySelectorAll('select')].filter(inSight))
+    for (const one of [...root.querySelectorAll('select')].filter(inSight))
         texts.push({ text: one.selectedOptions[0].text, size: parseFloat(look(one).fontSize), cut: false });
-    const stage = document.querySelector('.jl-stage').getBoundingClientRect();
-    const cut = [...document.querySelectorAll('.jl-scene text')].filter((one) => {
+    const stage = root.querySelector('.jl-stage').getBoundingClientRect();
+    const cut = [...root.querySelectorAll('.jl-scene text')].filter((one) => {
         const box = one.getBoundingClientRect();
         return inSight(one) && (box.right > stage.right + 1 || box.left < stage.left - 1); });
     const controls = 'button, input, select, a[href], summary, [role=slider], [tabindex="0"]';
     return {
         words: texts.flatMap((one) => one.text.split(/\\s+/)).filter((one) => /\\p{L}/u.test(one)).length,
-        controls: new Set([...document.querySelectorAll(controls)].filter(inSight).map((one) => one.name || one)).size,
+        controls: new Set([...root.querySelectorAll(controls)].filter(inSight).map((one) => one.name || one)).size,
         least: Math.min(...texts.map((one) => one.size)),
         cut: [...cut.map((one) => one.textContent), ...texts.filter((one) => one.cut).map((one) => one.text)],
-        top: document.querySelector('.jl-scene').getBoundingClientRect().top,
-        dots: [...document.querySelectorAll('.jl-dotrow')].map((one) => one.getBoundingClientRect().top) }; }"""
+        top: root.querySelector('.jl-scene').getBoundingClientRect().top,
+        dots: [...root.querySelectorAll('.jl-dotrow')].map((one) => one.getBoundingClientRect().top) }; }"""
 
 
 def moved(page: Page) -> float:
@@ -194,12 +195,49 @@ def measured(browser: Browser, path: Path, size: tuple[int, int], scheme: str, s
     return found
 
 
+BENCH = ".joinlab-bench"
+
+
+def benches(browser: Browser, folder: Path, shots: Path | None) -> Iterator[tuple[str, dict[str, object]]]:
+    """A row for the bench in JupyterLab at each size and theme."""
+    (folder / "served").mkdir()
+    with lab(folder / "served", folder / "settings") as served:
+        for size, scheme in product(SIZES, ("light", "dark")):
+            told = named("the bench", size, scheme)
+            yield told, bench(browser, folder / "served", *served, size, scheme, shots and shots / f"{told}.png")
+
+
+def bench(
+    browser: Browser, folder: Path, url: str, token: str, size: tuple[int, int], scheme: str, shot: Path | None = None
+) -> dict[str, object]:
+    """What is seen of a new bench, without what JupyterLab itself shows. Requests to the outside raise."""
+    write_notebook(folder / "first.ipynb", ["import joinlab\njoinlab.bench()"])
+    viewport = {"width": size[0], "height": size[1]}
+    with watched(browser, [url], viewport=viewport, reduced_motion="reduce") as page:
+        notebook = Notebook(page, url, token, "first.ipynb")
+        page.evaluate("window.jupyterapp.shell.collapseLeft()")
+        notebook.change_theme(scheme.title())  # JupyterLab keeps the last one
+        notebook.run_all()
+        page.locator(f"{BENCH} .jl-scene").wait_for()
+        notebook.settle()
+        found: dict[str, object] = page.evaluate(SEEN, BENCH) | {"outside": 0}
+        if shot is not None:
+            page.screenshot(path=shot)
+        notebook.shut_down()
+    return found
+
+
+def named(screen: str, size: tuple[int, int], scheme: str) -> str:
+    return f"{screen}, {size[0]} x {size[1]}, {scheme}"
+
+
 def rows(shots: Path | None) -> Iterator[tuple[str, dict[str, object]]]:
     """A row for each screen, size and theme."""
     with tempfile.TemporaryDirectory() as name, chromium() as browser:
+        yield from benches(browser, Path(name), shots)
         for screen, path in pages(Path(name)).items():
             for size, scheme in product(SIZES, ("light", "dark")):
-                told = f"{screen}, {size[0]} x {size[1]}, {scheme}"
+                told = named(screen, size, scheme)
                 yield told, measured(browser, path, size, scheme, shots and shots / f"{told}.png")
 
 

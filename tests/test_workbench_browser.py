@@ -11,6 +11,7 @@ pytestmark = pytest.mark.browser
 pytest.importorskip("playwright.sync_api")
 from playwright.sync_api import expect  # noqa: E402
 
+from tests import first_screen  # noqa: E402
 from tests.browser import Notebook, barriers, end_kernels, watched, write_notebook  # noqa: E402
 
 CELLS = (
@@ -265,6 +266,12 @@ def test_the_bench_is_on_one_screen(notebook, size):
 def test_axe_finds_no_serious_violation(notebook, axe, theme):
     notebook.change_theme(theme)
     assert barriers(notebook.page, axe, ".jl") == []
+
+
+def test_a_new_bench_has_few_words_and_controls(browser, served):
+    found = first_screen.bench(browser, *served, (1440, 900), "light")
+    assert found["words"] <= first_screen.MOST_WORDS and found["controls"] <= first_screen.MOST_CONTROLS
+    assert found["least"] >= first_screen.LEAST_TEXT and found["cut"] == []
 
 
 @pytest.mark.parametrize("width", [900, 1400])

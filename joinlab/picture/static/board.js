@@ -16,7 +16,7 @@ class Board extends First {
     this.controls = new Controls(this.model, (counts) => this.count(counts));
     this.view.classList.add("jl-board");
     this.printed = element("div", { class: "jlb-printed" });
-    this.view.append(this.printed);
+    this.story.after(this.printed);
     this.tools.querySelector(".jl-own").append(...this.controls.above);
     this.story.before(...this.controls.below);
     wireDots(this.stage, (rank) => this.counts[rank], this.get("most"),

@@ -259,7 +259,8 @@ export class First {
     const { run } = scene;
     return run.scene.names.map((name, i) => {
       const tall = this.headHeight(i, run), style = scene.turned
-        ? `left:${scene.lane(i)}px;top:0;max-width:${scene.thick}px`
+        ? `left:${scene.lane(i)}px;top:0;max-width:min(${scene.thick + scene.between - 8}px, ` +
+          `100% - ${scene.lane(i)}px)`
         : `left:0;top:${Math.round(scene.lane(i) + scene.thick / 2 - tall / 2)}px`;
       const odd = run.scene.odd === i ? ' class="jl-tone-bad"' : "";
       const whole = this.laneName(i, name, run), narrow = scene.turned && scene.thick < 60;

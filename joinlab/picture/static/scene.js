@@ -257,7 +257,10 @@ export class Scene {
   under(one, box, lane) {
     if (one.size !== "big") return one.extra === lane ? "extra" : "";
     const { to, of, value, sent, taken } = this.reading(one.i);
-    if (to === lane) return `hears ${value}${taken && `: ${taken}`}`;
+    if (to === lane) {
+      const said = `hears ${value}${taken && `: ${taken}`}`;
+      return widthOf(said, 13) < this.box(one, lane).w ? said : `hears ${value}`;
+    }
     if (of === lane) return `sends ${sent}`;
     return to !== undefined ? "" : box.open ? "never ends" : box.failed ? "fails" : "";
   }
