@@ -34,6 +34,9 @@ PID_STEP = 2**22
 """Distance of the ranks' process ids: above PID_MAX_LIMIT of Linux (include/linux/threads.h, v6.12), so that no other
 process has one of them."""
 
+IDS = ("setuid", "seteuid", "setreuid", "setresuid", "setgid", "setegid", "setregid", "setresgid", "setgroups")
+"""What changes the user or the groups of a process."""
+
 _IGNORED = {"SIGCHLD", "SIGCONT", "SIGURG", "SIGWINCH"}
 """Signals that do nothing to a process without a handler."""
 
@@ -47,6 +50,8 @@ def patch_process(patches: Patches, pid: int) -> None:
     patches.for_ranks(os, "kill", lambda host, kill=os.kill: _kill(host, pid, kill))  # type: ignore[misc]
     for name in ("execv", "execve"):  # which the others call
         patches.for_ranks(os, name, lambda host: _no_exec)
+    for name in filter(os.__dict__.get, IDS):
+        patches.for_ranks(os, name, lambda host, name=name: _no_id(name))  # type: ignore[misc]
     if sys.platform != "win32":
         group, thread, limit = (
             _no_kill("os.killpg", os.killpg),
@@ -83,6 +88,16 @@ def _kill(host: Any, pid: int, kill: Callable[[int, int], None]) -> Callable[[in
             _signal(host, number)
 
     return kill_rank
+
+
+def _no_id(name: str) -> Callable[..., NoReturn]:
+    def refuse(*args: Any) -> NoReturn:
+        raise RuntimeError(
+            f"os.{name} would change the user or the groups of the process that all ranks of an emulation share. "
+            "Leave it out, or use joinlab.launch."
+        )
+
+    return refuse
 
 
 def _no_kill(name: str, kill: Callable[[int, int], None], of_group: bool = True) -> Callable[[int, int], None]:
