@@ -1,7 +1,7 @@
 """The emulator: real DDP code on a modelled NCCL or gloo, without a GPU, in milliseconds.
 
-It stands in for PyTorch's own process groups, whose methods a new PyTorch changes: of another version than those that
-its tests pass on nothing is shown that might be false.
+It replaces PyTorch's own process groups, whose methods change between PyTorch versions. It refuses a version on which
+its tests have not passed, since what it showed there might be false.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The futures that a rank's calls were asked for, and the calls that they are to be fulfilled by."""
+"""The futures that a program got from a rank's calls, and the call that fulfils each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every way in which a program can end, over what is undefined on real hardware."""
+"""Every way in which a program can end, for all values of what is undefined on real hardware."""
 
 from __future__ import annotations
 

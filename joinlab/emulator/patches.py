@@ -1,4 +1,4 @@
-"""Functions that are replaced while an emulation runs: ranks get another one, all other threads the original."""
+"""Replaces functions while an emulation runs: ranks call the replacement, all other threads the original."""
 
 from __future__ import annotations
 

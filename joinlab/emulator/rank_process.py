@@ -1,7 +1,7 @@
-"""What would end, delay or outlive a rank's process does so to the rank, not to the process that all ranks share.
+"""Calls that would end, delay or outlive a rank's process affect the rank alone, not the process that all ranks share.
 
-Signals that a rank sends itself go to the handler it has set, or do to it what they would do to a process. Clocks show
-its virtual time. What needs a process or real time of its own raises, and says what to write instead.
+A signal that a rank sends itself goes to the handler it has set, or ends the rank as it would end a process. Clocks
+show virtual time. Calls that need a process or real time of their own raise, and say what to write instead.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
 """The bench: choose a case, give each rank its inputs, predict, look, and then run it for real and compare.
 
-It is one widget: a view whose lanes have a row of dots for their inputs, and what is run on what. Emulated runs follow
-every move at once; the browser holds back the positions that come while one is emulated, and then sends the newest
-alone. Of the cases the emulations that ship with the package are shown, so that nothing waits for torch; what the map
-has drawn of them lies on the page already. A launched run goes on in a thread of its own, which is the only one besides
-the kernel's that touches the widget, and holds the lock while it does. A cell that is run again begins with what its
-bench was left with, and ends what that one launched.
+The bench is one widget: a view with a row of dots per rank for its inputs, and a choice of the program and of what it
+runs on. An emulated run follows every move at once; while one is being emulated, the browser keeps only the newest
+position and sends it afterwards. For the cases the bench shows emulations that ship with the package, so it does not
+wait for torch; pictures that the map has drawn are on the page already. A launched run has its own thread, the only one
+besides the kernel's that touches the widget; it holds the lock while it does. Running the cell again keeps the choices
+of its last bench and ends what that bench launched.
 
-Everything that can be done with the mouse can be done from Python too, so that a notebook can be checked without a
-browser:
+Python can do whatever the mouse can, so a notebook can be checked without a browser:
 
     bench = joinlab.bench(predict=True)
     bench.counts = (5, 6)

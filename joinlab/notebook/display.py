@@ -1,6 +1,6 @@
-"""Display: what a notebook shows where a cell ends in a Timeline: the verdict, and below it the swimlanes.
+"""Shows a Timeline at the end of a notebook cell: the verdict, and the swimlanes below it.
 
-A Timeline knows nothing of this: it is plain data, and IPython is told here how to show it. A view shows itself.
+A Timeline is plain data and does not know how it is shown; this module registers that with IPython.
 """
 
 from __future__ import annotations

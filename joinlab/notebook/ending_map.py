@@ -1,12 +1,12 @@
 """The bench's map of endings: how a case ends with each pair of inputs, one cell at a time while the kernel is idle.
 
-The pictures of its cells go to the page before a slider asks for them, in parcels, since pictures that travel together
-share their words: 16 take 4 to 5 kB, where each alone takes 1.2 to 2. The page draws a move from what it has at once,
-while it tells Python; Python's answer says the same, and is not drawn again. A picture is known by everything that it
-depends on (`Setting.key`). It has no calls: Python sends them when a reader asks for one.
+The map sends the pictures of its cells to the page before a slider asks for them. They travel in parcels, because
+pictures in one message share their words: 16 take 4 to 5 kB, and one alone 1.2 to 2. The page draws a move at once from
+the pictures it has, and tells Python; Python's answer is the same picture, so the page does not draw it again. The key
+of a picture (`Setting.key`) holds everything that it depends on. A picture has no calls: Python sends them on request.
 
-It is made in the kernel's own thread, between the messages that it gets: a slider waits for one cell at most. Of a
-program of one's own `joinlab.sweep` makes a map: any cell of the notebook may redefine what such a program calls.
+The map is computed in the kernel's main thread, between messages, so a slider waits for one cell at most. It covers the
+cases only: another cell of the notebook may redefine what your own program calls. `joinlab.sweep` maps your program.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Engines: on what the bench can run a program, which knobs each has, and whether this machine has it."""
+"""Engines: what the bench can run a program on, the knobs of each, and whether this machine has it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A view that follows a folder while a job records into it: what `joinlab watch` is in a terminal.
 
-It looks from the kernel's own event loop, between cells, so that no thread and no process outlives the kernel. While a
-cell runs nothing is read; afterwards it catches up.
+It reads the folder in the kernel's event loop, between cells, so no thread or process outlives the kernel. While a cell
+runs it reads nothing; afterwards it catches up.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Stills: what stands in for a live view where it cannot live.
+"""Stills: static pictures for places where a live view cannot run.
 
-A live view answers only while its kernel runs, and a notebook that is opened again has nothing to show in its place. So
-an output of its own stands before each: the picture, or a sentence. The live view hides it, and where no view can live
-(a saved notebook, GitHub, one converted to HTML) it is what the reader sees.
+A live view works only while its kernel runs; a notebook that is opened again would show nothing. So each view is
+preceded by an output with a static picture or a sentence. The live view hides it. Where no view can run (a saved
+notebook, GitHub, a notebook converted to HTML) the reader sees it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The live view: the swimlanes of a Timeline in a notebook, to be stepped through, zoomed and asked.
 
-Python lays out the lanes (`lane_data`), and a script of the package's own (`assets`) draws them as SVG; the
-page of `write_html` is drawn by the same script. What the reader does comes back: `view.selected` is the slot that is
-selected, and setting it selects another.
+Python lays out the lanes (`lane_data`), and a script in the package (`assets`) draws them as SVG; the same script draws
+the page of `write_html`. `view.selected` is the slot that the reader has selected; set it to select another.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The scripts and styles that the package holds: ES modules, joined into the one that a widget or a page can load."""
+"""The package's scripts and styles: ES modules, joined into one that a widget or a page can load."""
 
 from __future__ import annotations
 

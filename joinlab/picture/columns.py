@@ -1,8 +1,8 @@
 """Columns: every call of a Timeline as numbers, for the script that draws them all.
 
-A million boxes as JSON would be 200 MB; as columns they are 5. What all calls of a kind share (label, line, dtype,
-stack) is told once, times are steps from one call to the next, and each column is written byte by byte of
-significance, so that the high bytes, mostly 0, pack well. static/columns.js reads them.
+A million boxes take 200 MB as JSON and 5 MB as columns. What all calls of a kind share (label, line, dtype, stack) is
+written once. Times are differences from one call to the next. Each column is split into byte planes, so that the high
+bytes, which are mostly 0, compress well. static/columns.js reads the columns.
 
     begun       10 25 31 ...     steps 10 15 6, zigzag (0, 1, -1 as 0, 2, 1), in `unit` ns
     waited      only of calls that a host waited for: from when to when, counted from the call's begin

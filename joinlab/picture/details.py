@@ -1,7 +1,7 @@
 """What a tooltip says of a call or a span: every column, in words, as (name, text) pairs.
 
-A null means different things in different columns ("never completed", "the backend does not say"), and a tooltip
-that left it out would hide just what a learner looks for.
+A null means different things in different columns ("never completed", "the backend does not say"), so a tooltip says
+what it means instead of leaving it out.
 """
 
 from __future__ import annotations

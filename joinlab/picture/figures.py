@@ -1,7 +1,7 @@
 """The lanes as a Plotly figure, for people who want a picture that they can edit, combine and export.
 
-It writes down the boxes of `scene`. The background is transparent and the text outside boxes is of a grey that reads on
-white and on black alike: a figure does not know whether its notebook is light or dark.
+It draws the boxes of `scene`. A figure does not know whether its notebook is light or dark, so its background is
+transparent, and the grey of the text outside boxes is readable on both white and black.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Lane data: the lanes of one or more Timelines as compact JSON, for the script that draws the live view.
 
-Every box and every word is decided in `scene`, `details` and the story; the script only draws. A text is written once
-and named by its number after that, and every call is a row of numbers (`columns`). What is not small is compressed: a
-run of 2 ranks with 5 inputs is about 5 kB. static/types.d.ts says the same in the script's language.
+`scene`, `details` and the story decide every box and every word; the script only draws. Each text is written once and
+then referred to by its number, and every call is a row of numbers (`columns`). Larger data is compressed: a run of 2
+ranks with 5 inputs takes about 5 kB. static/types.d.ts declares the same types for the script.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One HTML page with any number of timelines, or with sliders, which needs nothing but a browser.
 
-The page holds everything it shows: the script of the live view once, the lanes as data, and for readers without
-scripts, and for paper, the sentences, the program and a static SVG. Its own content security policy forbids it to ask
-anything of a network, and the same timelines always give the same bytes.
+The page contains everything it shows: the script of the live view, the lanes as data, and the sentences, the program
+and a static SVG for paper and for browsers without scripts. Its content security policy forbids network requests. The
+same timelines always give the same bytes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Places: where the boxes of a first screen lie along time and across it, in px.
 
-The scripts are told SIZES and GIVES and do the same for the width that they have; static/scene.js draws a picture of
-one width as `svg` does, box by box.
+The scripts get SIZES and GIVES and compute the same for their own width. For one width, static/scene.js and `svg` draw
+the same boxes.
 
     t0   a stack   slim slim slim     big      mid      behind
     rank 0  [5 inputs] [] [] []  [anyone left?] [...]    ✓ left

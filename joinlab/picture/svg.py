@@ -1,7 +1,7 @@
 """The first screen as one static SVG picture, for where no script runs: GitHub, paper, a mail, a saved notebook.
 
-It draws the boxes of `scene` where `places` puts them, as static/scene.js does, with the colours of a light page and a
-ground of its own.
+It draws the boxes of `scene` at the positions from `places`, as static/scene.js does, with the colours of a light page
+and its own background.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The theme: every colour of joinlab's pictures. Style sheets and scripts get theirs from here, too.
 
-The Okabe-Ito palette, which people with any common colour blindness can tell apart. Vermillion is kept for what went
-wrong. A colour never stands alone: every box says in words what it is.
+The colours are the Okabe-Ito palette, which people with any common colour blindness can tell apart. Vermillion is only
+for what went wrong. Colour is never the only sign: every box also says in words what it is.
 
-An edge that means something (EDGE, PICKED) stands out 3:1 from every fill beside it, on light and dark pages, for eyes
-that lack a kind of cone, too: tests/test_contrast.py. So the pastels are no darker.
+Edges with a meaning (EDGE, PICKED) have a contrast of at least 3:1 to every fill beside them, on light and dark pages
+and with simulated colour blindness (tests/test_contrast.py). That is why the pastels are no darker.
 """
 
 from __future__ import annotations

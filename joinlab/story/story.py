@@ -1,4 +1,4 @@
-"""The story: what happened in a run, as typed lines that say themselves.
+"""The story: what happened in a run, as typed lines that can be printed.
 
 story = joinlab.diagnose(timeline)
 story.headline                    Line(kind="headline", form="wrong_answer", ranks=(0, 1), calls=(...), ...)

@@ -1,7 +1,7 @@
 """The clash: calls that differ in one place, or that nothing meets, and what the ranks made of them.
 
-Asked in the order of FINDERS: a question that another call answered, a call too many, ranks that wait in a circle,
-different calls in one place, and a call that nothing meets.
+The finders are tried in the order of FINDERS: a question that another call answered, a call too many, ranks that wait
+in a circle, different calls in one place, and a call that no other call meets.
 """
 
 from __future__ import annotations

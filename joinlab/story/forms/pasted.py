@@ -1,7 +1,7 @@
-"""What text tells: a pasted log names some ranks and some calls, so nothing is said of what it leaves out.
+"""What a pasted log says: it names some ranks and some calls, and the story says nothing about the others.
 
-Of some ranks the text says how many calls they had enqueued: those that had enqueued fewer than the number of a call
-in which others wait have not come to it. Of every other rank it is only known in which call it waits.
+For some ranks the text gives the number of calls they had enqueued: a rank that had enqueued fewer than the number of a
+call in which others wait has not reached that call. For every other rank the text only says in which call it waits.
 """
 
 from __future__ import annotations

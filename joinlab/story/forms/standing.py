@@ -1,6 +1,6 @@
 """Where a rank stands that issues nothing, while a peer waits: in a lock, a sleep, a subprocess, a dead mount.
 
-Its own recorder has written the stacks of its threads down; where it could not, how to look is told.
+The rank's own recorder wrote the stacks of its threads down; where it could not, the line says how to look.
 """
 
 from __future__ import annotations
