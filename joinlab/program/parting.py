@@ -141,7 +141,7 @@ class _Pair:
         i = j = 0
         while True:
             while i < len(self.one) and j < len(self.other) and self.one[i].key == self.other[j].key:
-                self._common(self.one[i], self.other[j])
+                self._common(i, j)
                 i, j = i + 1, j + 1
             one, other = (steps[at] if at < len(steps) else None for steps, at in ((self.one, i), (self.other, j)))
             if (one is None and other is None) or any(
@@ -162,13 +162,16 @@ class _Pair:
             if not whole:  # both functions have returned: the caller's next line says whether it matters
                 self.depth -= 1
 
-    def _common(self, one: Step, other: Step) -> None:
+    def _common(self, i: int, j: int) -> None:
+        one, other = self.one[i], self.other[j]
         self.depth = one.depth - (one.event == "return")
         if one.event == "line":
             if one.values != other.values and taken(one) != taken(other):
                 statement = statement_at(one.file, one.line)
                 assert statement is not None
-                self.met.append(_At(one.depth, statement, (one, other), (one, other), (one.issued, other.issued)))
+                after = self.one[min(i + 1, len(self.one) - 1)], self.other[min(j + 1, len(self.other) - 1)]
+                behind = after[0].issued, after[1].issued
+                self.met.append(_At(one.depth, statement, (one, other), (one, other), behind))
             self.last[one.depth] = one, other
             for deeper in [depth for depth in self.last if depth > one.depth]:
                 del self.last[deeper]
