@@ -28,10 +28,14 @@ def find(scene: Scene) -> tuple[Line, ...]:
     for group, paths in _paths(scene).items():
         for lane in lanes[:-1]:
             mine, theirs = paths.get(lane, []), paths.get(most, [])
-            found = departure([step.place for step in mine], [step.place for step in theirs])
+            places, others = ([step.place for step in path] for path in (mine, theirs))
+            found = departure(places, others)
             if not found or not found.turned or _comes_too_late(scene, group, found.at):
                 continue
-            if mine[found.at].place[:-1] != theirs[found.at].place[:-1]:  # not of another input alone
+            one, other = places[found.at], others[found.at]
+            if any(places.count(each) != others.count(each) for each in (one, other)):
+                continue  # one rank has issued more of them, so the two that fit may be of different rounds
+            if one[:-1] != other[:-1]:  # not of another input alone
                 return _told(scene, mine[found.at :], theirs[found.at :])
     return ()
 
