@@ -23,6 +23,7 @@ class Statement:
     one_line     the test of an `if` whose block stands on its line, or of its one conditional expression
     reads        what it reads without the statements in it: "loss"
     stores       what it or the statements in it set: "start", "self.bad"
+    loop         it is a `for` or a `while`
     """
 
     first: int
@@ -35,12 +36,23 @@ class Statement:
     one_line: ast.expr | None
     reads: frozenset[str]
     stores: frozenset[str]
+    loop: bool
+
+
+def loops_around(file: str, line: int) -> list[range]:
+    """The lines of each loop that this line is in the body of, the outermost first."""
+    found = {one.first: one.last for one in _statements_of(file).values() if one.loop and one.first < line <= one.last}
+    return [range(first, last + 1) for first, last in found.items()]
 
 
 def statement_at(file: str, line: int) -> Statement | None:
     """The statement at a line: of `if a: b` on one line the `if`, of a `case` its `match`. None without the text."""
+    return _statements_of(file).get(line)
+
+
+def _statements_of(file: str) -> dict[int, Statement]:
     linecache.checkcache(file)
-    return _statements("".join(linecache.getlines(file)), file).get(line)
+    return _statements("".join(linecache.getlines(file)), file)
 
 
 @lru_cache(maxsize=64)
@@ -91,6 +103,7 @@ def _made(node: ast.stmt, lines: list[str]) -> Statement:
         _one_line(node),
         frozenset(own),
         frozenset(_stores(node)),
+        isinstance(node, (ast.For, ast.AsyncFor, ast.While)),
     )
 
 

@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import NamedTuple, NotRequired, TypedDict
 
 from joinlab.ops import CallRow
-from joinlab.program.branches import Statement, outcome, statement_at
+from joinlab.program.branches import Statement, loops_around, outcome, statement_at
 from joinlab.program.ways import Plain, Step, Way, Window
 
 
@@ -186,8 +186,9 @@ class _Pair:
     def _meet(self, i: int, j: int, found: _At | None) -> tuple[int, int, bool] | None:
         """Where both ways go on behind the statement: at the same line, or, False, in the function's caller."""
         inside = range(found.statement.first, found.statement.last + 1) if found else range(0)
-        one, end = _outside(self.one, i, self.depth, inside)
-        other, other_end = _outside(self.other, j, self.depth, inside)
+        loops = self._loops(self.depth)
+        one, end = _outside(self.one, i, self.depth, inside, loops)
+        other, other_end = _outside(self.other, j, self.depth, inside, loops)
         if both := one.keys() & other.keys():
             return (*min(((one[key], other[key]) for key in both), key=sum), True)
         if end is None or other_end is None:
@@ -197,10 +198,17 @@ class _Pair:
     def _meet_outside(self, i: int, j: int) -> tuple[int, int, bool] | None:
         """An exception ends the function on one rank: where both go on in the function that catches it."""
         for depth in range(self.depth - 1, 0, -1):
-            one, other = (_outside(steps, at, depth, range(0))[0] for steps, at in ((self.one, i), (self.other, j)))
+            loops = self._loops(depth)
+            one, _ = _outside(self.one, i, depth, range(0), loops)
+            other, _ = _outside(self.other, j, depth, range(0), loops)
             if both := one.keys() & other.keys():
                 return (*min(((one[key], other[key]) for key in both), key=sum), True)
         return None
+
+    def _loops(self, depth: int) -> list[range]:
+        """The loops around the line where the function at this depth stands on both ranks."""
+        here, _ = self.last.get(depth, (None, None))
+        return loops_around(here.file, here.line) if here else []
 
 
 def taken(step: Step) -> bool | None:
@@ -211,12 +219,17 @@ def taken(step: Step) -> bool | None:
     return outcome(statement.one_line, dict(step.values))
 
 
-def _outside(steps: Sequence[Step], at: int, depth: int, inside: range) -> tuple[dict[object, int], int | None]:
+def _outside(
+    steps: Sequence[Step], at: int, depth: int, inside: range, loops: Sequence[range]
+) -> tuple[dict[object, int], int | None]:
     """Where a way first comes to each line of a function outside of a statement, and where it returns.
+
+    `loops` are those around the statement: a line in one of them is another place in each of its rounds.
 
     A function that ends by an exception does not return; `__next__` returns by StopIteration.
     """
     found: dict[object, int] = {}
+    rounds = [0] * len(loops)
     raised = False
     for place in range(at, len(steps)):
         step = steps[place]
@@ -226,7 +239,11 @@ def _outside(steps: Sequence[Step], at: int, depth: int, inside: range) -> tuple
             return found, None if raised else place
         raised = step.event == "raise" and step.values[0][1] != "StopIteration"
         if step.event == "line" and step.line not in inside:
-            found.setdefault(step.key, place)
+            for n, loop in enumerate(loops):
+                if step.line == loop.start:
+                    rounds[n:] = [rounds[n] + 1, *[0] * (len(loops) - n - 1)]
+            turns = tuple(turn for turn, loop in zip(rounds, loops, strict=True) if step.line in loop)
+            found.setdefault((step.key, turns), place)
     return found, None
 
 
