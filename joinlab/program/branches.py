@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import linecache
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -90,7 +91,7 @@ def _made(node: ast.stmt, lines: list[str]) -> Statement:
     inner = {dotted(one) for target in sets for one in ast.walk(target)}
     value = node.value if isinstance(node, (ast.Return, ast.Expr)) else None
     every = (name for test in tests or filter(None, [value]) for name in names_in(test))
-    names = tuple(name for name in dict.fromkeys(every) if name.partition(".")[0] not in inner)
+    names = tuple(name for name in dict.fromkeys(every) if inner.isdisjoint({*_WORDS.findall(name)}))
     own = (name for child in ast.iter_child_nodes(node) if not isinstance(child, ast.stmt) for name in names_in(child))
     return Statement(
         node.lineno,
@@ -144,10 +145,10 @@ def _expressions(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def names_in(test: ast.AST) -> Iterator[str]:
-    """The names that an expression reads, with attributes: not the function of a call, but what its method is of.
+    """The names that an expression reads, with attributes and items: of a call's function only what a method is of.
 
-    >>> list(names_in(ast.parse("stop(loss.item()) or self.best < len(seen)").body[0].value))
-    ['loss', 'self.best', 'seen']
+    >>> list(names_in(ast.parse("stop(loss.item()) or self.best[step] < len(seen)").body[0].value))
+    ['loss', 'self.best[step]', 'seen']
     """
     match test:
         case ast.Call(func=func, args=args, keywords=keywords):
@@ -155,6 +156,8 @@ def names_in(test: ast.AST) -> Iterator[str]:
                 yield from names_in(func.value)
             for one in (*args, *(keyword.value for keyword in keywords)):
                 yield from names_in(one)
+        case ast.Subscript() if _is_item(test):
+            yield ast.unparse(test)
         case ast.Attribute() | ast.Name():
             if name := dotted(test):
                 yield name
@@ -165,6 +168,16 @@ def names_in(test: ast.AST) -> Iterator[str]:
         case _:
             for child in ast.iter_child_nodes(test):
                 yield from names_in(child)
+
+
+def _is_item(node: ast.AST) -> bool:
+    """Whether it is an item of a name, by a constant or a name: `losses[epoch]`, `groups[-1]["lr"]`."""
+    match node:
+        case ast.Subscript(value=value, slice=ast.Constant() | ast.UnaryOp(operand=ast.Constant())):
+            return bool(dotted(value)) or _is_item(value)
+        case ast.Subscript(value=value, slice=key) if dotted(key):
+            return bool(dotted(value)) or _is_item(value)
+    return False
 
 
 def _one_line(node: ast.stmt) -> ast.expr | None:
@@ -192,7 +205,7 @@ def outcome(test: ast.expr, values: Mapping[str, str | float | None]) -> bool | 
 
     class Known(ast.NodeTransformer):
         def visit(self, node: ast.AST) -> ast.AST:
-            name = ast.unparse(node) if isinstance(node, (ast.Name, ast.Attribute, ast.Call)) else ""
+            name = ast.unparse(node) if isinstance(node, _NAMED) else ""
             if name in values:
                 return ast.Constant(values[name])
             return self.generic_visit(node)
@@ -202,6 +215,10 @@ def outcome(test: ast.expr, values: Mapping[str, str | float | None]) -> bool | 
         return bool(eval(text, {"__builtins__": {}}))
     except Exception:  # a name whose value is not known, or no text of a value
         return None
+
+
+_NAMED = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
+_WORDS = re.compile(r"\w+")
 
 
 def dotted(node: ast.AST) -> str:
@@ -217,6 +234,8 @@ def _stores(node: ast.stmt) -> Iterator[str]:
     for one in ast.walk(node):
         if isinstance(one, (ast.Name, ast.Attribute)) and isinstance(one.ctx, ast.Store):
             yield dotted(one)
+        elif isinstance(one, ast.Subscript) and isinstance(one.ctx, ast.Store):
+            yield dotted(one.value)
         elif isinstance(one, ast.Expr) and isinstance(one.value, ast.Call):  # seen.append(x)
             called = one.value.func
             if isinstance(called, ast.Attribute) and (called.attr in _CHANGES or called.attr.endswith("_")):

@@ -328,8 +328,9 @@ def _chain(apart: Apart, one: tuple[int, Way], other: tuple[int, Way]) -> list[_
 
 def _set_before(met: Sequence[_At], reads: Set[str], line: int = 0) -> list[_At]:
     """The last statement at which they parted before that set what is read, or that this line is in."""
+    parts = {part for name in reads for part in name.replace("]", "").split("[")}  # of "counts[rank]" both
     here = (
-        at for at in reversed(met) if at.statement.stores & reads or at.statement.first <= line <= at.statement.last
+        at for at in reversed(met) if at.statement.stores & parts or at.statement.first <= line <= at.statement.last
     )
     return [at for at in [next(here, None)] if at]
 

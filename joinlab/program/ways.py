@@ -16,6 +16,7 @@ from __future__ import annotations
 import linecache
 import sys
 import threading
+from ast import literal_eval
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -221,6 +222,9 @@ class Way:
         tensors: list[tuple[int, Any]] = []
         for name in test.names:
             value = _named(frame, name)
+            if value is frame:  # of an item that is not to be had, its container
+                name = name.partition("[")[0]
+                value = _named(frame, name)
             told = told_of(name, value)
             if told is not None:
                 if told[0] == name and _is_tensor(value):
@@ -343,7 +347,17 @@ def _told_error(unwinds: bool, throws: bool) -> Callable[..., None]:
 
 
 def _named(frame: FrameType, name: str) -> Any:
-    """What a name stands for; attributes are read from the object's own dict, so that no code of a class runs."""
+    """What a name stands for, `frame` if that is not known.
+
+    Attributes are read from the object's own dict, and items of a list, tuple or dict alone: no code of a class runs.
+    """
+    if name.endswith("]"):
+        of, _, key = name[:-1].rpartition("[")
+        with suppress(LookupError, ValueError, SyntaxError):
+            held, at = _named(frame, of), _named(frame, key) if key[0].isidentifier() else literal_eval(key)
+            if (type(held) is dict and type(at) in (str, int)) or (type(held) in (list, tuple) and type(at) is int):
+                return held[at]
+        return frame
     first, *rest = name.split(".")
     value = frame.f_locals.get(first, frame.f_globals.get(first, frame))
     for attribute in rest:
