@@ -40,6 +40,7 @@ class Call:
     site    "file:line" of the learner's code; "" where it is not known
     peer    the rank that a send goes to, or a recv comes from
     within  what people call its group, "1 (mesh_dp)"; "" where the run has one group
+    tag     of a send or a recv; 0 on NCCL, where PyTorch ignores it
     """
 
     rank: int
@@ -51,6 +52,7 @@ class Call:
     site: str = ""
     within: str = ""
     peer: int | None = None
+    tag: int = 0
 
 
 @dataclass(frozen=True, slots=True)

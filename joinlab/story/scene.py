@@ -16,7 +16,7 @@ from joinlab.analysis.wording import group_text
 from joinlab.backend.calls import Blocked, Blocker, Key, setting_of
 from joinlab.proof import Proof, Wait, blocked_calls, prove
 from joinlab.story.lines import Call, Line, LineKind, SourceLine
-from joinlab.timeline import CallRow, EndKind, Timeline
+from joinlab.timeline import CallRow, EndKind, Timeline, backend_of
 
 
 class Scene:
@@ -49,6 +49,7 @@ class Scene:
             row["call_site"] or "",
             within,
             row["peer"],
+            (row["tag"] or 0) if backend_of(self.meta, row["group"]) != "nccl" else 0,
         )
 
     def ranks(self, side: Iterable[int]) -> tuple[int, ...]:

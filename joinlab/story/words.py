@@ -128,6 +128,7 @@ def full(line: Line, at: int) -> Text:
     """A call with number and line: "barrier, call 7 of group 1 (mesh_dp) (train.py:12)"."""
     call = line.calls[at]
     peer = "" if call.peer is None else f" {'to' if call.op == Op.SEND else 'from'} rank {call.peer}"
+    peer += f" with tag {call.tag}" if call.tag else ""
     number = f", call {call.number}" if call.number is not None else ""
     return (noun(line, at), Piece(peer + number + (f" of group {call.within}" if call.within else "") + place(call)))
 
