@@ -89,6 +89,7 @@ class Way:
         self._window = window
         self._most = most
         self._depth = 0
+        self._closes = 0  # the depth of a generator that is being closed
         self._over = False
         self._follows = False
         self._unsure: tuple[list[tuple[str, Plain]], list[tuple[int, Any]]] | None = None
@@ -165,20 +166,30 @@ class Way:
 
     def raised(self, frame: FrameType, kind: type[BaseException]) -> None:
         """An exception passes through a frame. The end of a loop is no event; joinlab's own exceptions end the way."""
+        if issubclass(kind, GeneratorExit):
+            self._close()
         if issubclass(kind, GeneratorExit) or frame.f_code.co_code[frame.f_lasti] in _ENDS_A_LOOP:
             return
         if kind.__module__.startswith("joinlab.") and not issubclass(kind, Exception):
             self._over = True
         self.note("raise", frame, (("", kind.__name__),))
 
+    def _close(self) -> None:
+        """Python closes an abandoned generator: the rank did not call it, so its last steps are not kept."""
+        kept = self.within or self.before
+        if kept and (kept[-1].event, kept[-1].depth) == ("call", self._depth):
+            kept.pop()
+            self._closes = self._closes or self._depth
+
     def note(self, event: str, frame: FrameType, values: tuple[tuple[str, Plain], ...] = ()) -> None:
         """Keep an event of a frame of the program."""
         if event == "call":
             self._depth += 1
-        if not self._over:
+        if not self._over and not self._closes:
             self._settle()
             self._keep(event, frame, values)
         if event == "return":
+            self._closes = 0 if self._depth == self._closes else self._closes
             self._depth -= 1
 
     def _keep(self, event: str, frame: FrameType, values: tuple[tuple[str, Plain], ...]) -> None:

@@ -1,4 +1,4 @@
-"""Programs that told something false, or were told too little of, v01 to v05: one-line branches, retries, items, tags."""
+"""Programs that told something false, or were told too little of, v01 to v06: one-line branches, retries, items, tags, generators."""
 from tests.material.unseen.pa import *
 
 def v01(rank, inputs):
@@ -36,3 +36,11 @@ def v05(rank, inputs):
         for n in range(len(mine)):
             net(torch.ones(1, 1) * mine[n]).sum().backward(); opt.step(); opt.zero_grad()
         seen = torch.tensor([1.0]); dist.all_reduce(seen)
+def rounds(net, inputs):
+    for i, x in enumerate(inputs):
+        net(x).sum().backward(); yield i
+def v06(rank, inputs):
+    net = DDP(nn.Linear(1, 1))
+    for i in rounds(net, inputs):
+        if rank == 0 and i == 1: break
+    dist.barrier()
