@@ -40,7 +40,7 @@ class ProgramError(JoinlabError, ValueError):
 
 
 class LaunchError(JoinlabError, RuntimeError):
-    """The machine cannot run the request; the message says what is missing and what would work."""
+    """This machine cannot do the run. The message names what it lacks and suggests what to do instead."""
 
 
 class LaunchInterrupted(JoinlabError, KeyboardInterrupt):

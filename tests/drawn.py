@@ -62,11 +62,11 @@ def timelines(draw: st.DrawFn) -> Timeline:
 
 
 def unzipped(packed: bytes) -> bytes:
-    """Lane data without its compression; what is small has none."""
+    """Decompressed lane data; small data was not compressed."""
     return gzip.decompress(packed) if packed.startswith(b"\x1f") else packed
 
 
 def lane_data(packed: bytes) -> tuple[dict[str, Any], bytes]:
-    """What the view's script is told, as data.js reads it: the texts of the JSON, and behind a NUL the columns."""
+    """The data that the view's script gets, as data.js reads it: the JSON, and the columns after a NUL."""
     text, _, columns = unzipped(packed).partition(b"\0")
     return json.loads(text), columns

@@ -210,7 +210,7 @@ def benches(browser: Browser, folder: Path, shots: Path | None) -> Iterator[tupl
 def bench(
     browser: Browser, folder: Path, url: str, token: str, size: tuple[int, int], scheme: str, shot: Path | None = None
 ) -> dict[str, object]:
-    """What is seen of a new bench, without what JupyterLab itself shows. Requests to the outside raise."""
+    """Measures a new bench without JupyterLab's own words and controls. A request to another host raises."""
     write_notebook(folder / "first.ipynb", ["import joinlab\njoinlab.bench()"])
     viewport = {"width": size[0], "height": size[1]}
     with watched(browser, [url], viewport=viewport, reduced_motion="reduce") as page:

@@ -1,4 +1,4 @@
-"""Each process group uses its own backend, whichever backends other groups use."""
+"""Process groups with different backends in one emulation."""
 
 from __future__ import annotations
 

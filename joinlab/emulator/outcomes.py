@@ -1,4 +1,4 @@
-"""Every way in which a program can end, for all values of what is undefined on real hardware."""
+"""The possible endings of a program: it is emulated once for each value that real hardware leaves undefined."""
 
 from __future__ import annotations
 

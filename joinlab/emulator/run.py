@@ -263,7 +263,7 @@ class Emulation:
     ) -> EmulatedGroup:
         others = self._ranks_of.get(name, ranks)
         if others != ranks and len(others) == len(ranks) == 1:
-            name = f"{name} of rank {host.rank}"  # a group of one connects to nobody
+            name = f"{name} of rank {host.rank}"  # such a group needs no peer, so its name may repeat
         elif others != ranks:
             self._broken = self._broken or LaunchError(
                 f"the ranks name different groups {name!r}: rank {host.rank} that of ranks {list(ranks)}, others that "

@@ -37,7 +37,7 @@ LOOK_S = 0.5
 """How often the server checks whether its launcher still lives."""
 
 LEAVE_S = 10.0
-"""Time for the keepers to end their runs when the server ends; then it kills what is left."""
+"""When the server ends, each keeper has this long to end its run; then the server kills the remaining processes."""
 
 
 def main(control_fd: int, launcher: int) -> None:

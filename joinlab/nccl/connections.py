@@ -16,9 +16,9 @@ class Connections:
 
     made     those that are set up, as (place, peer, whether it sends)
     crossed  those whose other end is not what the peer set up: see `mirrors`
-    uneven   two ranks have met of which one sets up more connections than the other
-    met_ns   by place: when its host last heard a message, in virtual ns
-    waiting  by message that a host waits for: what to call when it is told
+    uneven   of two ranks that met, one set up more connections than the other
+    met_ns   by place: when its host last received a message, in virtual ns
+    waiting  by message: the function to call when it is sent
     """
 
     def __init__(self, size: int) -> None:
@@ -28,12 +28,13 @@ class Connections:
         self.met_ns = [0] * size
         self.waiting: dict[Word, Callable[[], object]] = {}
         self._size = size
-        self._told: dict[Word, deque[tuple[int, set[bool]]]] = {}  # what is not heard yet: when, and which connections
+        # Sent messages that their receiver has not read: the time, and whether each connection sends.
+        self._told: dict[Word, deque[tuple[int, set[bool]]]] = {}
 
     def make(self, place: int, steps: Iterable[Step], now: int = 0) -> Iterator[Word]:
-        """The host at `place` issues a call with these steps: connect to places that are new.
+        """The host at `place` issues a call with these steps: connect it to new peers.
 
-        Yields a message that it has not heard yet; go on when it is told.
+        Yields each message that its host has to wait for; resume once that message has been sent.
         """
         new = {(place, step.peer, step.send is not None) for step in steps if step.peer is not None} - self.made
         sends, recvs = ({peer for _, peer, is_send in new if is_send is side} for side in (True, False))

@@ -312,7 +312,7 @@ def _about_nccl(logs: Collection[RankLog]) -> AboutNccl:
 
 
 def about_calls(logs: Collection[RankLog], program: Source | None = None) -> dict[str, Any]:
-    """Meta of recorded calls: functions that they came from besides the program, counted steps, mixed gradients."""
+    """The part of `meta` that calls determine: texts of helper functions, how steps are counted, mixed gradients."""
     about = {
         "functions": other_functions(program, (text for log in logs for text in log.texts.values())),
         "input_column": BY_BACKWARD if settle_steps(logs) else None,

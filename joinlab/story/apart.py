@@ -111,9 +111,9 @@ def _paths(timeline: Timeline, ranks: Sequence[int], *which: pl.Expr) -> dict[in
 
 
 def unpaired(timeline: Timeline) -> list[tuple[_Path, _Path]]:
-    """Sends of one rank to another, or recvs, of which there are more than counterparts; and those counterparts.
+    """Per pair of ranks, the sends (or recvs) where one rank issued more than the other its counterparts; and those.
 
-    Which sends a recv from any rank took is not known, so nothing is said of sends to a rank that issued one.
+    A recv from any rank does not record whose send it took, so sends to a rank with such a recv are left out.
     """
     calls: dict[tuple[object, ...], _Path] = {}
     for rank, path in _paths(timeline, range(timeline.world_size), pl.col("op").is_in([*POINT_TO_POINT])).items():

@@ -111,7 +111,7 @@ class Bench(Notebook):
         self.page.get_by_label(slider).focus()
         for at in range(ROUNDS):
             self.tell(before)
-            self.page.wait_for_timeout(150)  # let what that and the last move began come to an end
+            self.page.wait_for_timeout(150)  # let this move and the last one finish
             self.sent.clear()
             self.page.evaluate(WATCH)
             self.page.keyboard.press("ArrowLeft" if at % 4 < 2 else "ArrowRight")
@@ -122,7 +122,7 @@ class Bench(Notebook):
 
 
 def _as_used(notebook: Bench) -> Iterator[Figure]:
-    """With the map, which draws the neighbours of what is shown ahead."""
+    """Times moves with the map on, which draws neighbouring positions in advance."""
     notebook.wait_for("bench.loading", False)
     floor, _ = notebook.moves("there and back")
     taken, _ = notebook.moves("rank 0: inputs")
