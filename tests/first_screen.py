@@ -203,15 +203,17 @@ def benches(browser: Browser, folder: Path, shots: Path | None) -> Iterator[tupl
     (folder / "served").mkdir()
     with lab(folder / "served", folder / "settings") as served:
         for size, scheme in product(SIZES, ("light", "dark")):
-            told = named("the bench", size, scheme)
-            yield told, bench(browser, folder / "served", *served, size, scheme, shots and shots / f"{told}.png")
+            yield from bench(browser, folder / "served", *served, size, scheme, shots)
 
 
 def bench(
-    browser: Browser, folder: Path, url: str, token: str, size: tuple[int, int], scheme: str, shot: Path | None = None
-) -> dict[str, object]:
-    """Measures a new bench without JupyterLab's own words and controls. A request to another host raises."""
-    write_notebook(folder / "first.ipynb", ["import joinlab\njoinlab.bench()"])
+    browser: Browser, folder: Path, url: str, token: str, size: tuple[int, int], scheme: str, shots: Path | None = None
+) -> Iterator[tuple[str, dict[str, object]]]:
+    """Measures a bench without JupyterLab's own words and controls: a new one, and all positions of two cases.
+
+    A request to another host raises.
+    """
+    write_notebook(folder / "first.ipynb", ["import joinlab\nbench = joinlab.bench()\nbench"])
     viewport = {"width": size[0], "height": size[1]}
     with watched(browser, [url], viewport=viewport, reduced_motion="reduce") as page:
         notebook = Notebook(page, url, token, "first.ipynb")
@@ -220,11 +222,41 @@ def bench(
         notebook.run_all()
         page.locator(f"{BENCH} .jl-scene").wait_for()
         notebook.settle()
-        found: dict[str, object] = page.evaluate(SEEN, BENCH) | {"outside": 0}
-        if shot is not None:
-            page.screenshot(path=shot)
+        told = named("the bench", size, scheme)
+        if shots is not None:
+            page.screenshot(path=shots / f"{told}.png")
+        yield told, page.evaluate(SEEN, BENCH) | {"outside": 0}
+        if scheme == "light":
+            notebook.wait_for("bench.loading", False)
+            for case in (2, 4):
+                yield named(f"the bench, case {case} at 81 positions", size, scheme), every_position(notebook, case)
         notebook.shut_down()
-    return found
+
+
+def every_position(notebook: Notebook, case: int) -> dict[str, object]:
+    """The most words and controls, the smallest text, every cut label, and what moves, over all positions of a case."""
+    notebook.tell(f"bench.case = {case}")
+    seen = []
+    for counts in product(range(9), repeat=2):
+        notebook.tell(f"bench.counts = {counts}")
+        notebook.page.wait_for_function(AT, arg=counts)
+        seen.append(notebook.page.evaluate(SEEN, BENCH))
+    places = zip(*([one["top"], *one["dots"]] for one in seen), strict=True)
+    return {
+        "words": max(one["words"] for one in seen),
+        "controls": max(one["controls"] for one in seen),
+        "least": min(one["least"] for one in seen),
+        "cut": sorted({label for one in seen for label in one["cut"]}),
+        "moved": max(max(some) - min(some) for some in places),
+        "outside": 0,
+    }
+
+
+AT = """(counts) => new Promise((done) => {
+    const rows = () => [...document.querySelectorAll('.jl-dotrow')].map((one) => Number(one.ariaValueNow));
+    const look = () => rows().join() === counts.join() ? done(true) : requestAnimationFrame(look);
+    requestAnimationFrame(look); })"""
+"""Waits until the rows of dots show these counts, and a frame has been drawn."""
 
 
 def named(screen: str, size: tuple[int, int], scheme: str) -> str:

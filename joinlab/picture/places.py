@@ -22,7 +22,8 @@ SIZES = {
 
 GIVES = (
     ("mid", 92), ("big", 160), ("slim", 26), ("mid", 60), ("stack", 78),
-    ("slim", 14), ("mid", 30), ("big", 130), ("stack", 50),
+    ("slim", 14), ("mid", 30), ("big", 130), ("stack", 50), ("gap", 2), ("slim", 4),
+    ("wide", 6), ("far", 12),
 )  # fmt: skip
 """What gives way first where lanes are too long, and how far."""
 
@@ -73,8 +74,8 @@ def along(scene: Scene, room: float, how: str = "row") -> tuple[list[tuple[float
 
     places, length = lay()
     for size, least in GIVES:
-        many = sum(one.size == size for one in columns)
-        if length > room and many:
+        many = sum(one.size == size for one in columns) or len(columns)  # the room between two is no column's size
+        if length > room:
             sizes[size] = max(least, sizes[size] - (length - room) / many)
             places, length = lay()
     return places, length

@@ -13,7 +13,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, groupby, pairwise, takewhile
+from difflib import SequenceMatcher
+from itertools import chain, groupby, pairwise
 from typing import Literal, NamedTuple
 
 from joinlab.analysis.folding import Fold, Folding
@@ -44,6 +45,9 @@ MOST = 32
 
 BEFORE, BEHIND = 3, 8
 """Columns that are kept before the one where the lanes part, or before the end; and from there on."""
+
+AFTER = 1
+"""Columns behind the one where the lanes part whose mismatches have words; of later ones pointing tells."""
 
 NARROW = 4
 """More lanes than these are shared by ranks that did the same, or of which the picture shows the same."""
@@ -354,13 +358,14 @@ class _Scene:
         return Column(begin, end - 1, number, boxes, "wrong" if bad else "met", stack, said)
 
     def _give_sizes(self, focus: int | None, odd: int | None) -> None:
-        ends = set()  # of calls that never end, the first and the last of each lane
+        ends = set()  # of calls that never end, the first of each lane
         for lane in range(len(self.lanes)):
-            open_ = [at for at, one in enumerate(self.columns) if (box := one.boxes[lane]) is not None and box.open]
-            ends.update(open_[:1] + open_[-1:])
+            open_ = (at for at, one in enumerate(self.columns) if (box := one.boxes[lane]) is not None and box.open)
+            ends.update([next(open_, -1)])
         for at, one in enumerate(self.columns):
             one.far = at == focus
-            loud = one.flag in ("wrong", "apart") or at in ends or any(box.failed for box in one.drawn)
+            loud = one.flag in ("wrong", "apart") or any(box.failed for box in one.drawn)
+            loud = at in ends or (loud and (focus is None or at <= focus + AFTER))
             loud = loud or at == focus or (odd is not None and 0 <= at - (focus or 0) < BEHIND // 2)
             if one.stack:
                 one.size = "stack"
@@ -479,7 +484,7 @@ class _Scene:
         if edit is None or edit.tried.finished < edit.tried.counts:
             return Piece("".join(said(line) for line in self.story.of(LineKind.FIX)[:1]))
         many = self.timeline.world_size > 2
-        return Piece("Tried: every rank finishes." if many else "Tried: both ranks finish.", tone="good")
+        return Piece("Tried: every rank finishes." if many else "Tried: both finish.", tone="good")
 
     def _end(self, lane: Sequence[int]) -> tuple[str, str, Tone, str]:
         """How most ranks of a lane ended."""
@@ -538,19 +543,22 @@ _CALLS = re.compile(r"\s*(with .*join\(|for |.*backward\(|.*barrier\()")
 
 
 def _edited(lines: Sequence[CodeLine], edit: Edit) -> Iterator[CodeLine]:
-    """The lines with an edit in them: what goes is struck through, what comes follows."""
-    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(edit.removed, edit.added, strict=False)))
-    removed = range(edit.begin + same, edit.begin + len(edit.removed))
-    left = list(lines)
-    while left and (left[0].number or 0) < removed.start:
-        yield left.pop(0)
-    while left and (left[0].number or 0) in removed:
-        line = left.pop(0)
-        yield replace(line, sign="" if line.text in edit.added else "-")
-    for text in edit.added[same:]:
-        if text not in edit.removed:
-            yield CodeLine("+", None, text)
-    yield from left
+    """The lines with an edit in them: what goes is struck through, what comes follows.
+
+    A line that only moves right stands in a block that is new: it keeps its number, and is no change.
+    """
+    known = {line.number or 0: line for line in lines}
+    yield from (line for number, line in known.items() if number < edit.begin)
+    before, after = ([text.strip() for text in texts] for texts in (edit.removed, edit.added))
+    for how, first, last, begin, end in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        old = [known[edit.begin + at] for at in range(first, last) if edit.begin + at in known]
+        new = edit.added[begin:end]
+        if how == "equal" and all(len(text) >= len(line.text) for line, text in zip(old, new, strict=False)):
+            yield from (replace(line, text=text) for line, text in zip(old, new, strict=False))
+        else:
+            yield from (replace(line, sign="-") for line in old)
+            yield from (CodeLine("+", None, text) for text in new)
+    yield from (line for number, line in known.items() if number >= edit.begin + len(edit.removed))
 
 
 def _numbers(source: SourceText) -> range:

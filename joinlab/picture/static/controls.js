@@ -39,8 +39,18 @@ export class Controls {
   /** @param {string} name @param {(value: string) => void} chosen @returns {HTMLSelectElement} */
   choice(name, chosen) {
     const made = /** @type {HTMLSelectElement} */ (element("select", { "aria-label": name }));
-    made.addEventListener("change", () => chosen(made.value));
+    made.addEventListener("change", () => { this.name(made, false); chosen(made.value); });
+    for (const event of ["pointerdown", "keydown", "focus"])
+      made.addEventListener(event, () => this.name(made, true));
+    made.addEventListener("blur", () => this.name(made, false));
     return made;
+  }
+
+  /** In use, a list has whole names: "Case 1: join(), no barrier"; at rest it shows what is chosen in short.
+   * @param {HTMLSelectElement} select @param {boolean} whole */
+  name(select, whole) {
+    for (const one of select.options)
+      one.text = whole || !one.selected ? one.dataset.name ?? "" : one.dataset.name?.split(":")[0] ?? "";
   }
 
   /** @param {string} trait @param {unknown} value */
@@ -106,10 +116,11 @@ export class Controls {
    * @param {boolean} busy */
   options(select, wanted, chosen, busy) {
     if ([...select.options].map((one) => one.value).join() !== wanted.map(([value]) => value).join())
-      select.replaceChildren(...wanted.map(([value, label]) => element("option", { value }, label)));
+      select.replaceChildren(...wanted.map(([value, label]) => element("option", { value, "data-name": label })));
     wanted.forEach(([, , missing], at) => { select.options[at].title = missing ?? ""; });
     select.value = chosen;
     select.disabled = busy;
+    if (select !== document.activeElement) this.name(select, false);
   }
 
   /** @param {{ text: string, bad?: boolean, done?: number, of?: number }} status */

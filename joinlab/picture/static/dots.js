@@ -9,7 +9,7 @@ export const SHOWN = 8; // dots of a rank, unless it has more inputs
  * @param {(count: number) => { sign: string, color: string } | null} ending of that position, where it is
  * known */
 export function dots(rank, count, most, busy, ending) {
-  const last = Math.min(most, Math.max(SHOWN, count + (count >= SHOWN ? 1 : 0)));
+  const last = Math.min(most, count > SHOWN ? count + 1 : SHOWN);
   const each = Array.from({ length: last + 1 }, (_, n) => {
     const how = ending(n), look = [n && n <= count ? "jl-on" : "", n === count ? "jl-at" : ""].join(" ");
     const shine = how && `<u style="background:${how.color}"></u><em aria-hidden="true">${how.sign}</em>`;
@@ -36,9 +36,9 @@ export function wireDots(stage, count, most, move) {
     event.preventDefault();
     const rank = Number(hit.dataset.rank);
     row(rank).focus({ preventScroll: true });
+    const lefts = [...row(rank).children].map((dot) => dot.getBoundingClientRect().left); // until it is let go
     const go = (/** @type {PointerEvent} */ at) => {
-      const found = [...row(rank).children]
-        .filter((dot) => at.clientX > dot.getBoundingClientRect().left).length - 1;
+      const found = lefts.filter((left) => at.clientX > left).length - 1;
       if (clamp(found, 0, most) !== count(rank)) move(rank, clamp(found, 0, most));
       shine(rank, true); // the row is drawn anew by a move
     };

@@ -26,8 +26,8 @@ export function along(columns, looks, how, room) {
   };
   let length = lay();
   for (const [size, least] of looks.gives) {
-    const many = columns.filter((one) => one.size === size).length;
-    if (length <= room || !many) continue;
+    const many = columns.filter((one) => one.size === size).length || columns.length;
+    if (length <= room) continue;
     sizes[size] = Math.max(least, sizes[size] - (length - room) / many);
     length = lay();
   }
@@ -258,8 +258,8 @@ export class Scene {
     if (one.size !== "big") return one.extra === lane ? "extra" : "";
     const { to, of, value, sent, taken } = this.reading(one.i);
     if (to === lane) {
-      const said = `hears ${value}${taken && `: ${taken}`}`;
-      return widthOf(said, 13) < this.box(one, lane).w ? said : `hears ${value}`;
+      const { w } = this.box(one, lane), heard = `hears ${value}`;
+      return [heard + (taken && `: ${taken}`), heard].find((said) => widthOf(said, 13) < w) ?? "";
     }
     if (of === lane) return `sends ${sent}`;
     return to !== undefined ? "" : box.open ? "never ends" : box.failed ? "fails" : "";
