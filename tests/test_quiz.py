@@ -45,7 +45,7 @@ def test_the_answer_is_told_only_after_one_was_chosen():
     assert part.question.why not in part.verdict
     part.choose("a barrier")
     part.show()
-    assert "✕ No: <code>anyone left?</code>" in part.verdict and "circle begins again" in part.verdict
+    assert "✕ No: <code>anyone left?</code>" in part.verdict and "begins its next round" in part.verdict
 
 
 def test_a_right_answer_is_praised_and_the_run_appears(capsys):
