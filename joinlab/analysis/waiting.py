@@ -49,23 +49,42 @@ _NEEDS_ALL = (Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_TO_ALL, Op
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """`rank` waits in a call of `group` for `on`, since `since_ns`.
+class OpenCall:
+    """A rank's first open call in a group: a collective, or a send or recv.
 
-    number    of the collective in its group, from 1 as the watchdog counts; None for a send or recv
-    op        of the call
+    number   of the collective in its group, from 1 as the watchdog counts; 0 of a send or recv
+    started  the GPU has begun it
+    peer     the other rank of a send or recv
+    issued   the peer has issued a counterpart; met: as its own first open send or recv
+    """
+
+    rank: int
+    group: str
+    op: str
+    number: int
+    since_ns: int
+    started: bool
+    peer: int = -1
+    issued: bool = False
+    met: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A rank waits in `call` for `on`.
+
     enqueued  whether `on` has enqueued the call: then its stream is behind, otherwise its host
     reached   how many collectives of the group `on` has enqueued (completed, where `enqueued`); None for send and recv
     """
 
-    rank: int
+    call: OpenCall
     on: int
-    group: str
-    op: str
-    number: int | None
     enqueued: bool
     reached: int | None
-    since_ns: int
+
+    @property
+    def rank(self) -> int:
+        return self.call.rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,33 +122,6 @@ class WaitGraph:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """How far one rank has got in the collectives of a group; `op` and the rest are of the first that is open."""
-
-    enqueued: int
-    completed: int
-    op: str = ""
-    since_ns: int = 0
-    started: bool = False  # the GPU has begun it
-
-    @property
-    def waits(self) -> bool:
-        return self.enqueued > self.completed
-
-
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    """A rank's first send or recv in a group that is open; `met`: the peer's first one is its counterpart."""
-
-    peer: int
-    op: str
-    since_ns: int
-    started: bool
-    issued: bool  # the peer has issued a counterpart
-    met: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class _Odd:
     """A collective in which ranks stand with calls that cannot meet, or that others completed with another call.
 
@@ -158,11 +150,11 @@ class _Odd:
 class _Job:
     """The facts about a job that its Timeline holds.
 
-    unknown  ranks without a record
-    members  the others of each group
-    places   by group and rank, from the `collectives` that took a number
-    pairs    the same, of the sends and recvs that are not complete
-    absent   pairs of a rank and one without a record to which its open send or recv goes
+    unknown   ranks without a record
+    members   the others of each group
+    enqueued  by group and rank: how many `collectives` it has enqueued
+    open      the same: the first that is open; pairs: the first open send or recv
+    absent    pairs of a rank and one without a record to which its open send or recv goes
     """
 
     def __init__(self, timeline: Timeline) -> None:
@@ -175,15 +167,21 @@ class _Job:
         )
         pair = pl.Series(found.paired)
         self.collectives = calls.filter(~pair & calls["number"].is_not_null())
-        self.places = _places(timeline, self.collectives)
+        self.enqueued, self.open = _reached(timeline, self.collectives)
         pending = calls.filter(pair & calls["peer"].is_not_null()).filter(_OPEN)
         self.pairs = _pairs(pending)
         self.absent = sorted({two for two in pending.select("rank", "peer").rows() if two[1] in self.unknown})
         self.odds = [*self._odd()]
 
-    def call(self, group: str, number: int | None, op: str = "") -> dict[str, Any]:
+    def completed(self, group: str, rank: int) -> int:
+        """How many collectives of a group a rank has completed."""
+        one = self.open.get((group, rank))
+        return self.enqueued[group, rank] if one is None else one.number - 1
+
+    def told(self, call: OpenCall | _Odd) -> dict[str, Any]:
         """A call as plain data."""
-        return {"op": op, "number": number, "group": group_text(self.timeline.meta, group)}
+        op = call.op if isinstance(call, OpenCall) else ""
+        return {"op": op, "number": call.number, "group": group_text(self.timeline.meta, call.group)}
 
     def has_ended(self, rank: int) -> bool:
         return self.ends[rank].kind in (EndKind.FINISHED, EndKind.RAISED, EndKind.KILLED)
@@ -191,9 +189,8 @@ class _Job:
     def _odd(self) -> Iterator[_Odd]:
         """In each group the calls of the first collective that is open on some rank, where they cannot all meet."""
         least: dict[str, int] = {}
-        for (group, rank), one in self.places.items():
-            if one.waits and rank not in self.unknown:
-                least[group] = min(one.completed + 1, least.get(group, one.completed + 1))
+        for one in self.open.values():
+            least[one.group] = min(one.number, least.get(one.group, one.number))
         forms: dict[str, dict[str, list[int]]] = {}
         calls = self.collectives.filter(pl.col("number").is_in([*least.values()]))
         names = ("rank", "group", "number", "op", "dtype", "shape")
@@ -210,70 +207,59 @@ class _Job:
 
     def waits(self) -> Iterator[Waiting]:
         """Every edge of the graph."""
-        for group, ranks in self.members.items():
-            held: dict[object, list[tuple[int, bool]]] = {}  # most ranks of a group wait for the same ones
-            for rank in ranks:
-                mine = self.places[group, rank]
-                if mine.waits:
-                    if (mine.completed, mine.started) not in held:
-                        held[mine.completed, mine.started] = [*self._behind(group, mine)]
-                    for on, enqueued in held[mine.completed, mine.started]:
-                        if on != rank:
-                            theirs = self.places[group, on]
-                            reached = theirs.completed if enqueued else theirs.enqueued
-                            number = mine.completed + 1
-                            yield Waiting(rank, on, group, mine.op, number, enqueued, reached, mine.since_ns)
+        held: dict[object, list[tuple[int, bool, int]]] = {}  # most ranks of a group wait for the same ones
+        for one in self.open.values():
+            key = one.group, one.number, one.started
+            if key not in held:
+                held[key] = [*self._behind(one)]
+            yield from (Waiting(one, *behind) for behind in held[key] if behind[0] != one.rank)
         # The others of a collective wait for the ranks whose call theirs cannot meet; without a usual call, all do.
         for odd in self.odds:
             for form, alike in odd.forms.items():
-                standing = [rank for rank in alike if self.places[odd.group, rank].completed < odd.number]
-                for rank, on in product(standing if odd.usual in ("", form) else (), {*odd.here} - {*alike}):
-                    mine = self.places[odd.group, rank]
-                    yield Waiting(rank, on, odd.group, mine.op, odd.number, True, odd.number - 1, mine.since_ns)
-        for (group, rank), pair in self.pairs.items():
-            unstarted = pair.met and pair.started and not self.pairs[group, pair.peer].started
-            if pair.peer not in self.unknown and (not pair.met or unstarted):
-                yield Waiting(rank, pair.peer, group, pair.op, None, pair.issued, None, pair.since_ns)
+                for rank, on in product(alike if odd.usual in ("", form) else (), {*odd.here} - {*alike}):
+                    mine = self.open.get((odd.group, rank))
+                    if mine is not None and mine.number == odd.number:
+                        yield Waiting(mine, on, True, odd.number - 1)
+        for one in self.pairs.values():
+            unstarted = one.met and one.started and not self.pairs[one.group, one.peer].started
+            if one.peer not in self.unknown and (not one.met or unstarted):
+                yield Waiting(one, one.peer, one.issued, None)
 
-    def _behind(self, group: str, mine: _Place) -> Iterator[tuple[int, bool]]:
-        """The ranks that have not got as far as one that waits at `mine`, and whether they have enqueued the call."""
-        for rank in self.members[group]:
-            theirs = self.places[group, rank]
-            unstarted = theirs.completed == mine.completed and mine.started and not theirs.started
-            if theirs.enqueued <= mine.completed:
-                yield rank, False
-            elif theirs.completed < mine.completed or unstarted:
-                yield rank, True
+    def _behind(self, one: OpenCall) -> Iterator[tuple[int, bool, int]]:
+        """The ranks that have not got as far as a collective, whether they have enqueued it, and how far they are."""
+        for rank in self.members[one.group]:
+            enqueued, theirs = self.enqueued[one.group, rank], self.open.get((one.group, rank))
+            if enqueued < one.number:
+                yield rank, False, enqueued
+            elif theirs is not None and (theirs.number, theirs.started) < (one.number, one.started):
+                yield rank, True, theirs.number - 1
 
     def unrecorded(self) -> Iterator[tuple[int, int]]:
         """Ranks, each with one without a record that it may wait for."""
         yield from self.absent
         for group, known in self.members.items():
-            furthest = max((self.places[group, rank].completed for rank in known), default=0)
-            for rank in known:
-                mine = self.places[group, rank]
+            furthest = max((self.completed(group, rank) for rank in known), default=0)
+            for one in (self.open[group, rank] for rank in known if (group, rank) in self.open):
                 # Where another member completed the call, the absent one has given what is needed for it.
-                if mine.waits and (mine.completed == furthest or mine.op not in _NEEDS_ALL):
-                    yield from ((rank, one) for one in self.groups[group] if one in self.unknown)
+                if one.number == furthest + 1 or one.op not in _NEEDS_ALL:
+                    yield from ((one.rank, other) for other in self.groups[group] if other in self.unknown)
 
     # ---------------------------------------------------------------- who stands where
 
     @cached_property
-    def first(self) -> dict[int, tuple[str, bool]]:
-        """By rank the first of its open calls: its group, and whether it is a send or recv."""
-        calls = [(pair.since_ns, group, True, rank) for (group, rank), pair in self.pairs.items()]
-        calls += [(one.since_ns, group, False, rank) for (group, rank), one in self.places.items() if one.waits]
-        return {rank: (group, pair) for _, group, pair, rank in sorted(calls, reverse=True)}
+    def first(self) -> dict[int, OpenCall]:
+        """By rank the first of its open calls."""
+        calls = [*self.open.values(), *self.pairs.values()]
+        calls.sort(key=lambda one: (one.since_ns, one.group, not one.number), reverse=True)
+        return {one.rank: one for one in calls}
 
     def level(self, rank: int) -> set[int]:
         """Ranks that stand with `rank` in its first open call."""
-        group, is_pair = self.first.get(rank, ("", False))
-        if is_pair:
-            pair = self.pairs[group, rank]
-            return {pair.peer} if pair.met else set()
-        here = {other: self.places[group, other] for other in self.members.get(group, ())}
-        mine = here.pop(rank, None)
-        return {other for other, one in here.items() if mine and one.waits and one.completed == mine.completed}
+        one = self.first.get(rank)
+        if one is None or not one.number:
+            return {one.peer} if one is not None and one.met else set()
+        here = (self.open.get((one.group, other)) for other in self.members[one.group] if other != rank)
+        return {other.rank for other in here if other is not None and other.number == one.number}
 
     def still(self) -> tuple[int, ...]:
         """The ranks of a call that is the first open one of all that take part in it.
@@ -281,11 +267,12 @@ class _Job:
         One of them, or what connects them, keeps it from completing. () if there are several such calls, or if all
         ranks take part.
         """
+        places = {rank: (one.group, not one.number) for rank, one in self.first.items()}
         calls = {
-            (call, tuple(sorted((rank, self.pairs[call[0], rank].peer))) if call[1] else self.groups[call[0]])
-            for rank, call in self.first.items()
+            (places[one.rank], self.groups[one.group] if one.number else tuple(sorted((one.rank, one.peer))))
+            for one in self.first.values()
         }
-        level = [takers for call, takers in calls if all(self.first.get(rank) == call for rank in takers)]
+        level = [takers for place, takers in calls if all(places.get(rank) == place for rank in takers)]
         return level[0] if len(level) == 1 and len(level[0]) < self.timeline.world_size else ()
 
 
@@ -310,7 +297,7 @@ class _Finding:
 
     def __init__(self, job: _Job) -> None:
         self.job = job
-        self.waits = tuple(sorted(job.waits(), key=lambda one: (one.since_ns, one.rank, one.on)))
+        self.waits = tuple(sorted(job.waits(), key=lambda one: (one.call.since_ns, one.rank, one.on)))
         self.after: dict[int, set[int]] = {}
         self.before: dict[int, set[int]] = {}
         for one in self.waits:
@@ -318,8 +305,7 @@ class _Finding:
             self.before.setdefault(one.on, set()).add(one.rank)
         for rank, absent in job.unrecorded():
             self.after.setdefault(rank, set()).add(absent)
-        reached = {place: one.enqueued for place, one in job.places.items()}
-        self.paths = Paths(job.timeline, job.groups, reached, job.unknown)
+        self.paths = Paths(job.timeline, job.groups, job.enqueued, job.unknown)
         self.culprits: list[tuple[int, Culprit]] = []
         self.doubts: list[Why] = []
         self.either: list[tuple[int, ...]] = []
@@ -352,19 +338,19 @@ class _Finding:
         """Name a rank, or a circle, where the graph ends; or say which ranks cannot be told apart there."""
         circle = self._alone(ranks)
         rank, edges = circle[0], self._edges(circle)
-        first = min(edges, key=lambda one: (one.number is None, one.since_ns, one.rank))  # a collective tells more
+        # A collective tells more than a send or recv.
+        first = min(edges, key=lambda one: (not one.call.number, one.call.since_ns, one.rank))
         if len(circle) > 1:
             self.either.append(circle)
         elif level := self.job.level(rank) - self.after.keys():
-            call = self.job.call(first.group, first.number, first.op)
-            facts = {"rank": rank, "waiter": first.rank, "call": call, "level": sorted(level)}
+            facts = {"rank": rank, "waiter": first.rank, "call": self.job.told(first.call), "level": sorted(level)}
             self.doubts.append(Why("one_stands", facts))
             self.either.append((rank, *level))
             return
         self._name(circle, _why(self.job, circle, first, edges, parted=ranks != circle))
 
     def _name(self, circle: tuple[int, ...], why: Why) -> None:
-        since = min((one.since_ns for one in self._edges(circle)), default=0)
+        since = min((one.call.since_ns for one in self._edges(circle)), default=0)
         behind = set().union(*(_closure(rank, self.before) for rank in circle)) - {*circle}
         self.culprits.append((since, Culprit(circle, tuple(sorted(behind)), why)))
 
@@ -385,8 +371,7 @@ class _Finding:
             and not job.has_ended(sinks[0])
             and (len(sinks) > 1 or not self.paths.behind(sinks[0], waiter))
         ):
-            call = job.call(first.group, first.number, first.op)
-            self.doubts.append(Why("one_waits", {"rank": waiter, "call": call, "on": sinks}))
+            self.doubts.append(Why("one_waits", {"rank": waiter, "call": job.told(first.call), "on": sinks}))
             self.either.append((waiter, *sinks))
             self.culprits = []
 
@@ -418,7 +403,7 @@ class _Finding:
         for rank, one in job.absent:
             yield Why("may_wait", {"ranks": [rank], "absent": [one], "group": ""})
         for group, known in job.members.items():
-            stuck, absent = [one for one in known if job.places[group, one].waits], job.unknown & {*job.groups[group]}
+            stuck, absent = [one for one in known if (group, one) in job.open], job.unknown & {*job.groups[group]}
             if stuck and absent:
                 name = group_text(job.timeline.meta, group)
                 yield Why("may_wait", {"ranks": stuck, "absent": sorted(absent), "group": name})
@@ -428,11 +413,10 @@ class _Finding:
                 forms = {form.partition(" ")[0]: ranks for form, ranks in odd.forms.items()}
                 forms = forms if len(forms) == len(odd.forms) else {**odd.forms}  # the op alone may tell them apart
                 issued = [[[*ranks], form] for form, ranks in forms.items()]
-                call = job.call(odd.group, odd.number)
-                yield Why("other_calls", {"call": call, "issued": issued, "wrong": wrong})
+                yield Why("other_calls", {"call": job.told(odd), "issued": issued, "wrong": wrong})
                 return
         told = {rank for one in self.waits for rank in (one.rank, one.on)}
-        standing = {rank for (_, rank), place in job.places.items() if place.waits} - told
+        standing = {one.rank for one in job.open.values()} - told
         if standing and self.waits:
             yield Why("all_reached", {"ranks": sorted(standing)})
         elif standing and either:
@@ -441,28 +425,34 @@ class _Finding:
             yield Why("none_apart", {})
 
 
-def _places(timeline: Timeline, collectives: pl.DataFrame) -> dict[tuple[str, int], _Place]:
-    """By group and rank: from the calls themselves, and, for calls that the record lost, from meta["progress"]."""
+_OpenCalls = dict[tuple[str, int], OpenCall]
+"""By group and rank."""
+
+
+def _reached(timeline: Timeline, collectives: pl.DataFrame) -> tuple[dict[tuple[str, int], int], _OpenCalls]:
+    """By group and rank how many collectives it has enqueued, and its first open one.
+
+    From the calls themselves, and, for calls that the record lost, from meta["progress"].
+    """
     reading = read(timeline)
     counts = collectives.group_by("place").agg(pl.col("number").max(), pl.col("number").first().alias("first"))
     heads = {row["place"]: row for row in _first(collectives.filter(_OPEN), "place").iter_rows(named=True)}
     progress: Mapping[str, Mapping[int, Progress]] = timeline.meta.get("progress", {})
-    places = {(name, rank): _Place(0, 0) for name, ranks in reading.groups.items() for rank in ranks}
+    reached = {(name, rank): 0 for name, ranks in reading.groups.items() for rank in ranks}
     for group, counted in progress.items():
-        for rank, one in counted.items():
-            places[group, rank] = _Place(one["completed"], one["completed"])  # what is open stands in the rows
+        reached.update(((group, rank), one["completed"]) for rank, one in counted.items())
+    found: _OpenCalls = {}
     whole = timeline.calls["completed_ns"].null_count() < timeline.calls.height
     for place, enqueued, first in counts.iter_rows():
         group, rank = reading.names[place // timeline.world_size], place % timeline.world_size
-        if (head := heads.get(place)) is None:
-            places[group, rank] = _Place(enqueued, enqueued)
-            continue
-        completed, lost = head["number"] - 1, progress.get(group, {}).get(rank)
-        if whole and head["number"] == first and lost:  # a ring may have lost calls which had not completed
-            completed = min(completed, lost["completed"])
-        started = head["started_ns"] is not None
-        places[group, rank] = _Place(enqueued, completed, head["op"], head["enqueued_ns"] or 0, started)
-    return places
+        reached[group, rank] = enqueued
+        if (head := heads.get(place)) is not None:
+            number, lost = head["number"], progress.get(group, {}).get(rank)
+            if whole and number == first and lost:  # a ring may have lost calls which had not completed
+                number = min(number, lost["completed"] + 1)
+            started = head["started_ns"] is not None
+            found[group, rank] = OpenCall(rank, group, head["op"], number, head["enqueued_ns"] or 0, started)
+    return reached, found
 
 
 def _first(calls: pl.DataFrame, *names: str) -> pl.DataFrame:
@@ -479,20 +469,18 @@ def _form(op: str, dtype: str | None, shape: Sequence[Sequence[int]] | None) -> 
     return f"{op} of {count} element{'' if count == 1 else 's'}{f' ({dtype})' if dtype else ''}"
 
 
-def _pairs(pending: pl.DataFrame) -> dict[tuple[str, int], _Pair]:
-    """By group and rank. A communicator carries out its sends and recvs in order, so only the first one counts."""
+def _pairs(pending: pl.DataFrame) -> _OpenCalls:
+    """A communicator carries out its sends and recvs in order, so only the first one counts."""
     issued = set(pending.select("group", "rank", "peer", "op").iter_rows())
     found = {}
-    for group, rank, peer, op, since, started in (
-        _first(pending, "group", "rank")
-        .select("group", "rank", "peer", "op", "enqueued_ns", pl.col("started_ns").is_not_null())
-        .iter_rows()
-    ):
-        found[group, rank] = _Pair(peer, op, since or 0, started, (group, peer, rank, _OTHER[op]) in issued)
-    for (group, rank), one in found.items():
-        theirs = found.get((group, one.peer))
-        if theirs is not None and (theirs.peer, theirs.op) == (rank, _OTHER[one.op]):
-            found[group, rank] = replace(one, met=True)
+    names = ("rank", "group", "op", "peer", "enqueued_ns", "started_ns")
+    for rank, group, op, peer, since, started in _first(pending, "group", "rank").select(names).iter_rows():
+        both = (group, peer, rank, _OTHER[op]) in issued
+        found[group, rank] = OpenCall(rank, group, op, 0, since or 0, started is not None, peer, both)
+    for place, one in found.items():
+        theirs = found.get((one.group, one.peer))
+        if theirs is not None and (theirs.peer, theirs.op) == (one.rank, _OTHER[one.op]):
+            found[place] = replace(one, met=True)
     return found
 
 
@@ -507,31 +495,25 @@ def _closure(start: int, edges: Mapping[int, set[int]]) -> set[int]:
 
 
 def _why_odd(job: _Job, rank: int, odd: _Odd) -> Why:
-    call, most = job.call(odd.group, odd.number), [*odd.forms[odd.usual]]
-    return Why("odd_one", {"rank": rank, "issued": odd.wrong[rank], "call": call, "most": most, "usual": odd.usual})
+    facts = {"call": job.told(odd), "most": [*odd.forms[odd.usual]], "usual": odd.usual}
+    return Why("odd_one", {"rank": rank, "issued": odd.wrong[rank], **facts})
 
 
-def _why(
-    job: _Job,
-    circle: Sequence[int],
-    first: Waiting,
-    edges: set[Waiting],
-    parted: bool,
-) -> Why:
+def _why(job: _Job, circle: Sequence[int], first: Waiting, edges: set[Waiting], parted: bool) -> Why:
     """Why a rank, or a circle, keeps others waiting. `first`: the wait that is told."""
-    call = job.call(first.group, first.number, first.op)
-    facts: dict[str, Any] = {"call": call, "gpu": backend_of(job.timeline.meta, first.group) != "gloo"}
+    call, reached = first.call, first.reached
+    facts: dict[str, Any] = {"call": job.told(call), "gpu": backend_of(job.timeline.meta, call.group) != "gloo"}
     if len(circle) > 1:
         return Why("circle_of", facts | {"ranks": list(circle)})
     (rank,) = circle
-    here = {one.rank for one in edges if (one.group, one.number, one.op) == (first.group, first.number, first.op)}
+    place = (call.group, call.number, call.op)
+    here = {one.rank for one in edges if (one.call.group, one.call.number, one.call.op) == place}
     others = {one.rank for one in edges} - here
-    facts |= {"rank": rank, "waiting": sorted(here), "elsewhere": sorted(others), "reached": first.reached}
+    facts |= {"rank": rank, "waiting": sorted(here), "elsewhere": sorted(others), "reached": reached}
     if job.has_ended(rank):
         return Why("ended", facts | {"kind": job.ends[rank].kind.value})
     if parted:
         return Why("parted_from", facts)
     if first.enqueued:
-        begun = first.number is not None and first.reached != first.number - 1
-        return Why("stream_behind" if begun else "not_begun", facts)
-    return Why("no_counterpart" if first.number is None else "stopped", facts)
+        return Why("not_begun" if reached in (None, call.number - 1) else "stream_behind", facts)
+    return Why("stopped" if call.number else "no_counterpart", facts)

@@ -97,9 +97,7 @@ def _keeps(line: Line) -> Text:
 def _words(line: Line) -> Text:
     facts: Mapping[str, Any] = line.facts
     parts: dict[str, Part] = {
-        name: _call(fact) if name == "call" else (fact,) if type(fact) is int else fact
-        for name, fact in facts.items()
-        if name not in ("gpu", "group", "wrong")
+        name: _call(fact) if name == "call" else (fact,) if type(fact) is int else fact for name, fact in facts.items()
     }
     parts |= {"device": "GPU" if facts.get("gpu") else "process", "reached": str(facts.get("reached"))}
     match line.form:
@@ -111,7 +109,7 @@ def _words(line: Line) -> Text:
         case "ended":
             parts["past"] = ENDINGS[EndKind(facts["kind"])].past
         case "not_begun":
-            parts["enqueued"] = "issued the counterpart" if facts["call"]["number"] is None else "enqueued that call"
+            parts["enqueued"] = "enqueued that call" if facts["call"]["number"] else "issued the counterpart"
         case "may_wait":
             parts["group"] = f"group {facts['group']}" if facts["group"] else "a send or recv"
         case "other_calls":
@@ -124,7 +122,7 @@ def _words(line: Line) -> Text:
 
 def _call(call: Mapping[str, Any]) -> str:
     """A call as the watchdog names it: "collective 5 (all_reduce) of group 73"; of a send or recv, its op."""
-    if call["number"] is None:
+    if not call["number"]:
         return f"a {call['op']} of group {call['group']}"
     op = f" ({call['op']})" if call.get("op") else ""
     return f"collective {call['number']}{op} of group {call['group']}"
