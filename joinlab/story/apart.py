@@ -58,6 +58,8 @@ def _some(sides: Sequence[Sequence[int]]) -> list[int]:
 def _apart(scene: Scene, headline: Line) -> Apart | None:
     """The calls at which the ranks part; None where they do not."""
     parting, ends = scene.parting, scene.ends
+    if headline.form == "circle" and (found := _in_circle(scene, headline)) is not None:
+        return found
     if parting.clash is not None and not parting.slot.pair:
         return _before(scene, parting.slot, [scene.ranks(side) for side in parting.sides])
     if parting.clash is None and headline.form in _MET:
@@ -69,6 +71,18 @@ def _apart(scene: Scene, headline: Line) -> Apart | None:
     raised, well = ([rank for rank, end in enumerate(ends) if end.kind is kind] for kind in _RAISED)
     if raised and well and len(raised) + len(well) == len(ends):  # and no call tells them apart
         return Apart((raised, well), dict.fromkeys(_some((raised, well)), ALL), dict.fromkeys(range(len(ends)), ()))
+    return None
+
+
+def _in_circle(scene: Scene, headline: Line) -> Apart | None:
+    """Of ranks that wait in a circle: the smallest group in which one waits for a rank that never came."""
+    slots = (scene.slot_of[call.rank, call.group, call.seq] for call in headline.calls)
+    for slot in sorted((slot for slot in slots if not slot.pair), key=lambda slot: len(scene.groups[slot.group])):
+        members = scene.groups[slot.group]
+        came = [rank for rank in members if rank in slot.calls]
+        absent = [rank for rank in members if rank not in slot.calls]
+        if came and absent:
+            return _before(scene, slot, [came, absent])
     return None
 
 

@@ -32,7 +32,10 @@ def _branches(test: Mapping[str, Any]) -> bool:
         side["how"] == "line" and side["line"] != test["line"] for side in test["sides"]
     )
     loop = leaves and "raise" not in hows and "for " in test["text"]
-    return loop or not hows & {"issue", "call"} or test["text"].startswith(("if ", "elif ", "while ", "match "))
+    return loop or not hows & {"issue", "call"} or test["text"].startswith(_HEADS)
+
+
+_HEADS = ("if ", "elif ", "while ", "match ", "with ")
 
 
 def _lines(tests: Sequence[Mapping[str, Any]]) -> Iterator[Line]:

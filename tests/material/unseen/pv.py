@@ -1,4 +1,4 @@
-"""Programs that told something false, or were told too little of, v01 to v06: one-line branches, retries, items, tags, generators."""
+"""Programs that were told falsely or not enough: one-line branches, retries, items, tags, generators, contexts."""
 from tests.material.unseen.pa import *
 
 def v01(rank, inputs):
@@ -44,3 +44,21 @@ def v06(rank, inputs):
     for i in rounds(net, inputs):
         if rank == 0 and i == 1: break
     dist.barrier()
+def v07(rank, inputs):
+    stage, copy = divmod(rank, 2); copies = [dist.new_group([2 * s, 2 * s + 1]) for s in range(4)][stage]
+    for mb in range(3):
+        t = torch.zeros(1)
+        if stage: dist.recv(t, rank - 2)
+        if stage < 3: dist.send(t + 1, rank + 2)
+    for mb in range(2):
+        if (stage, copy, mb) == (2, 1, 1): continue
+        dist.all_reduce(torch.ones(4), group=copies)
+    dist.barrier()
+class Profile:
+    def __enter__(self): return self
+    def __exit__(self, *error): dist.barrier()
+def v08(rank, inputs):
+    net = DDP(nn.Linear(1, 1))
+    for i, x in enumerate(inputs):
+        with (Profile() if i % 2 == 0 and rank < 2 else contextlib.nullcontext()):
+            net(x).sum().backward()
