@@ -86,16 +86,15 @@ class Apart:
 
     sides    ranks by what they did there
     windows  by rank: its steps from the last call that all made from one place to the first that they did not
-    places   by rank: the place of each call of the group among all calls of the rank
-    counts   whether a rank that has issued more of them than another is ahead of it: join() makes calls of its own
+    places   by rank: the place of each call of the group among all calls of the rank; {}: who has issued more of them
+             is not ahead, since join() makes calls of its own
     one_call  the first side issued a call that the second has not, and its window ends there
     turns    of one_call: places of the second side's last two calls that met such calls
     """
 
     sides: Sequence[Sequence[int]]
     windows: Mapping[int, Window]
-    places: Mapping[int, Sequence[int]]
-    counts: bool = True
+    places: Mapping[int, Sequence[int]] = field(default_factory=dict)
     one_call: bool = False
     turns: tuple[int, ...] = ()
 
@@ -184,31 +183,22 @@ class _Pair:
         return _At(depth, statement, here, nexts)
 
     def _meet(self, i: int, j: int, found: _At | None) -> tuple[int, int, bool] | None:
-        """Where both ways go on behind the statement: at the same line, or, False, in the function's caller."""
-        inside = range(found.statement.first, found.statement.last + 1) if found else range(0)
-        loops = self._loops(self.depth)
-        one, end = _outside(self.one, i, self.depth, inside, loops)
-        other, other_end = _outside(self.other, j, self.depth, inside, loops)
-        if both := one.keys() & other.keys():
-            return (*min(((one[key], other[key]) for key in both), key=sum), True)
-        if end is None or other_end is None:
-            return self._meet_outside(i, j)
-        return end + 1, other_end + 1, False
+        """Where both ways go on behind the statement: at the same line, or, False, in the function's caller.
 
-    def _meet_outside(self, i: int, j: int) -> tuple[int, int, bool] | None:
-        """An exception ends the function on one rank: where both go on in the function that catches it."""
-        for depth in range(self.depth - 1, 0, -1):
-            loops = self._loops(depth)
-            one, _ = _outside(self.one, i, depth, range(0), loops)
-            other, _ = _outside(self.other, j, depth, range(0), loops)
+        Where an exception ends the function on one rank, both go on in the function that catches it.
+        """
+        inside = range(found.statement.first, found.statement.last + 1) if found else range(0)
+        for depth in range(self.depth, 0, -1):
+            here, _ = self.last.get(depth, (None, None))
+            loops = loops_around(here.file, here.line) if here else []
+            one, end = _outside(self.one, i, depth, inside, loops)
+            other, other_end = _outside(self.other, j, depth, inside, loops)
             if both := one.keys() & other.keys():
                 return (*min(((one[key], other[key]) for key in both), key=sum), True)
+            if depth == self.depth and end is not None and other_end is not None:
+                return end + 1, other_end + 1, False
+            inside = range(0)
         return None
-
-    def _loops(self, depth: int) -> list[range]:
-        """The loops around the line where the function at this depth stands on both ranks."""
-        here, _ = self.last.get(depth, (None, None))
-        return loops_around(here.file, here.line) if here else []
 
 
 def taken(step: Step) -> bool | None:
@@ -291,11 +281,19 @@ def _turn(step: Step, after: Step | None) -> object:
 
 def _of_its_own(way: Way, first: int, last: int) -> _At | None:
     """Where a rank's way behind its last call parts from its way behind the call before."""
+    until = [step for step in way.steps if step.issued <= first]
     before = [step for step in way.steps if first < step.issued <= last]
-    pair = _Pair([step for step in way.steps if step.issued > last], before)
-    pair.last = {step.depth: (step, step) for step in _standing([step for step in way.steps if step.issued <= first])}
-    pair.depth = max(pair.last, default=0)
-    return pair.part()
+    return _behind((until, until), [step for step in way.steps if step.issued > last], before).part()
+
+
+def _behind(until: tuple[Iterable[Step], Iterable[Step]], one: Sequence[Step], other: Sequence[Step]) -> _Pair:
+    """Two ways, from the lines on where both ranks stand behind the steps `until` there."""
+    here: dict[int, tuple[Step, Step]] = {}
+    for mine, same in zip(*map(_standing, until), strict=False):
+        if mine.key != same.key:
+            break
+        here[mine.depth] = mine, same
+    return _Pair(one, other, here, depth=max(here, default=0))
 
 
 def _chain(apart: Apart, one: tuple[int, Way], other: tuple[int, Way]) -> list[_At]:
@@ -303,23 +301,17 @@ def _chain(apart: Apart, one: tuple[int, Way], other: tuple[int, Way]) -> list[_
     (rank, way), (peer, theirs) = one, other
     whole = _Pair((), ()) if way.dropped or theirs.dropped else _Pair(way.steps, theirs.steps)
     whole.part()
-    here: dict[int, tuple[Step, Step]] = {}
-    for mine, same in zip(_standing(way.before), _standing(theirs.before), strict=False):
-        if mine.key != same.key:
-            break
-        here[mine.depth] = mine, same
-    pair = _Pair(way.within, theirs.within, here, depth=max(here, default=0))
+    pair = _behind((way.before, theirs.before), way.within, theirs.within)
     found = pair.part()
     met = whole.met or pair.met
-    if apart.counts and not apart.one_call:  # one issued more calls than the other, and has been ahead since
+    if apart.places:  # one issued more calls than the other, and has been ahead since
         ahead = [at.behind and apart.count(rank, at.behind[0]) - apart.count(peer, at.behind[1]) for at in met]
         since = next((n for n in range(len(met), 0, -1) if not ahead[n - 1]), 0)
         if since < len(met):
             found = met[since]
             met = met[:since]
-    if (
-        found is None
-    ):  # one line, which issued a call on one rank alone: told is what it is in, or what set what it reads
+    if found is None:
+        # One line issued a call on one rank alone: what it is in is told, or what set what it reads.
         step, _ = pair.last.get(pair.depth, (None, None))
         line = step and statement_at(step.file, step.line)
         return _set_before(met, line.reads, line.first) if line else []

@@ -70,7 +70,7 @@ def _apart(scene: Scene, headline: Line) -> Apart | None:
         return found
     raised, well = ([rank for rank, end in enumerate(ends) if end.kind is kind] for kind in _RAISED)
     if raised and well and len(raised) + len(well) == len(ends):  # and no call tells them apart
-        return Apart((raised, well), dict.fromkeys(_some((raised, well)), ALL), dict.fromkeys(range(len(ends)), ()))
+        return Apart((raised, well), dict.fromkeys(_some((raised, well)), ALL))
     return None
 
 
@@ -103,7 +103,7 @@ def _before(scene: Scene, slot: Slot, sides: Sequence[Sequence[int]]) -> Apart:
         for rank, path in paths.items()
     }
     joined = any(is_made_by_join(row["stack"] or ()) for path in paths.values() for _, row in path)
-    return Apart(sides, windows, {rank: [n for n, _ in path] for rank, path in paths.items()}, not joined)
+    return Apart(sides, windows, {} if joined else {rank: [n for n, _ in path] for rank, path in paths.items()})
 
 
 def _place(row: CallRow) -> tuple[object, ...]:
@@ -150,7 +150,7 @@ def _unpaired(timeline: Timeline, told: set[tuple[int, int | None]]) -> Apart | 
         rank, peer = row["rank"], row["peer"]
         assert peer is not None
         turns = tuple(at for at, _ in others[-2:])
-        return Apart(((rank,), (peer,)), {rank: Window(0, first), peer: ALL}, {}, one_call=True, turns=turns)
+        return Apart(((rank,), (peer,)), {rank: Window(0, first), peer: ALL}, one_call=True, turns=turns)
     return None
 
 
