@@ -19,7 +19,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -139,6 +139,24 @@ def _answers(url: str) -> bool:
             return True
     except (urllib.error.URLError, OSError):
         return False
+
+
+def from_npm(package: str, folder: Path) -> Path:
+    """Installs a package of npm, for the tests alone; returns the folder that has it. RuntimeError where it cannot."""
+    if not shutil.which("npm"):
+        raise RuntimeError(f"no npm to get {package} with")
+    options = ["--prefix", str(folder), "--no-audit", "--no-fund", "--ignore-scripts"]
+    install = ["npm", "install", *options, "--cache", str(folder / "cache"), package]
+    done = subprocess.run(install, capture_output=True, text=True, timeout=90)
+    if done.returncode:
+        raise RuntimeError(f"npm could not get {package}: {done.stderr.strip()[-200:]}")
+    return folder / "node_modules"
+
+
+def axe_core(get: Callable[[str], Path]) -> str:
+    """The script of axe-core, by a function that installs a package. AXE_CORE names a file with another version."""
+    path = os.environ.get("AXE_CORE") or get("axe-core@4") / "axe-core" / "axe.min.js"
+    return Path(path).read_text("utf-8")
 
 
 def barriers(page: Page, axe: str, within: str = "html") -> list[tuple[str, str, str]]:

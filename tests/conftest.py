@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,8 +24,6 @@ if (
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
-
-AXE = "axe-core@4"
 
 collect_ignore = ["material"]  # programs that tests run, not tests
 
@@ -92,21 +89,19 @@ def npm(tmp_path_factory) -> Callable[[str], Path]:
     """Gets a package from npm, for the tests alone; returns the folder that has it. Skips the test where it cannot."""
 
     def get(package: str) -> Path:
-        if not shutil.which("npm"):
-            pytest.skip(f"no npm to get {package} with")
-        folder = tmp_path_factory.mktemp("npm")
-        options = ["--prefix", str(folder), "--no-audit", "--no-fund", "--ignore-scripts"]
-        install = ["npm", "install", *options, "--cache", str(folder / "cache"), package]
-        done = subprocess.run(install, capture_output=True, text=True, timeout=90)
-        if done.returncode:
-            pytest.skip(f"npm could not get {package}: {done.stderr.strip()[-200:]}")
-        return folder / "node_modules"
+        from tests.browser import from_npm
+
+        try:
+            return from_npm(package, tmp_path_factory.mktemp("npm"))
+        except RuntimeError as error:
+            pytest.skip(str(error))
 
     return get
 
 
 @pytest.fixture(scope="session")
 def axe(npm) -> str:
-    """The script of axe-core, which looks for what hinders people who cannot see or point. AXE_CORE names another."""
-    path = os.environ.get("AXE_CORE") or npm(AXE) / "axe-core" / "axe.min.js"
-    return Path(path).read_text("utf-8")
+    """The script of axe-core, which looks for what hinders people who cannot see or point."""
+    from tests.browser import axe_core
+
+    return axe_core(npm)

@@ -1,10 +1,11 @@
 """Measures the first screen in Chromium: `python -m tests.first_screen [--shots FOLDER]`.
 
 For each screen, at four sizes, on a light and a dark page: visible words and controls, the smallest text, truncated
-labels, external requests, and for a page with positions how far the picture's top and the dots move between them.
+labels, the least contrast and the violations that axe-core finds (npm gets it), external requests, and for pages with
+positions how far the picture's top and the dots move between them.
 Only visible words count, without those of loops side by side; a row of dots, the scrubber and a table of small pictures
 (radio buttons, moved by arrow keys) count as one control each. One module draws both this page and the bench's first
-screen. The browser tests check contrast and roles with axe-core.
+screen.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from hashlib import sha256
 from itertools import pairwise, product
+from math import isfinite
 from pathlib import Path
 from statistics import median
 
@@ -30,7 +32,7 @@ from joinlab.picture.gallery import PREVIEW
 from joinlab.picture.page import Position, write_html, write_sliders
 from joinlab.picture.places import along
 from joinlab.picture.scene import scene
-from tests.browser import Notebook, chromium, lab, watched, write_notebook
+from tests.browser import Notebook, axe_core, barriers, chromium, from_npm, lab, watched, write_notebook
 
 SIZES = ((1440, 900), (1024, 768), (720, 450), (390, 844))
 """px; the third is the first at a zoom of 200 %."""
@@ -174,7 +176,22 @@ def frames(page: Page) -> float:
     return 1000 / median(after - before for before, after in pairwise(stamps))
 
 
-def measured(browser: Browser, path: Path, size: tuple[int, int], scheme: str, shot: Path | None) -> dict[str, object]:
+CONTRAST = """async (within) => {
+    const found = await axe.run(within, { runOnly: ['color-contrast'], resultTypes: ['passes', 'violations'] });
+    const checks = [...found.passes, ...found.violations].flatMap((one) => one.nodes).flatMap((one) => one.any);
+    return Math.min(...checks.map((one) => one.data?.contrastRatio).filter(Boolean)); }"""
+
+
+def axe(page: Page, script: str, within: str) -> dict[str, object]:
+    """What axe-core says of a part of a page: the rules that it breaks, and the least contrast of text."""
+    broken = [rule for _, rule, _ in barriers(page, script, within)]
+    least = page.evaluate(CONTRAST, within)
+    return {"axe": broken} | ({"contrast": least} if isfinite(least) else {})  # in JupyterLab axe cannot tell
+
+
+def measured(
+    browser: Browser, path: Path, size: tuple[int, int], scheme: str, script: str, shot: Path | None
+) -> dict[str, object]:
     """What is seen of one page."""
     outside: list[str] = []
     page = browser.new_page(
@@ -183,7 +200,8 @@ def measured(browser: Browser, path: Path, size: tuple[int, int], scheme: str, s
     page.on("request", lambda asked: None if asked.url.startswith("file:") else outside.append(asked.url))
     page.goto(path.as_uri())
     page.locator(".jl-stage .jl-scene").wait_for()
-    found: dict[str, object] = page.evaluate(SEEN) | {"outside": len(outside)}
+    within = "body" if path.stem == "gallery" else ".jl-first"
+    found: dict[str, object] = page.evaluate(SEEN) | axe(page, script, within) | {"outside": len(outside)}
     if shot is not None:
         page.screenshot(path=shot)
     if path.stem == "case 4":
@@ -198,16 +216,23 @@ def measured(browser: Browser, path: Path, size: tuple[int, int], scheme: str, s
 BENCH = ".joinlab-bench"
 
 
-def benches(browser: Browser, folder: Path, shots: Path | None) -> Iterator[tuple[str, dict[str, object]]]:
+def benches(browser: Browser, folder: Path, script: str, shots: Path | None) -> Iterator[tuple[str, dict[str, object]]]:
     """A row for the bench in JupyterLab at each size and theme."""
     (folder / "served").mkdir()
     with lab(folder / "served", folder / "settings") as served:
         for size, scheme in product(SIZES, ("light", "dark")):
-            yield from bench(browser, folder / "served", *served, size, scheme, shots)
+            yield from bench(browser, folder / "served", *served, size, scheme, script, shots)
 
 
 def bench(
-    browser: Browser, folder: Path, url: str, token: str, size: tuple[int, int], scheme: str, shots: Path | None = None
+    browser: Browser,
+    folder: Path,
+    url: str,
+    token: str,
+    size: tuple[int, int],
+    scheme: str,
+    script: str,
+    shots: Path | None = None,
 ) -> Iterator[tuple[str, dict[str, object]]]:
     """Measures a bench without JupyterLab's own words and controls: a new one, and all positions of two cases.
 
@@ -225,7 +250,7 @@ def bench(
         told = named("the bench", size, scheme)
         if shots is not None:
             page.screenshot(path=shots / f"{told}.png")
-        yield told, page.evaluate(SEEN, BENCH) | {"outside": 0}
+        yield told, page.evaluate(SEEN, BENCH) | axe(page, script, ".jl") | {"outside": 0}
         if scheme == "light":
             notebook.wait_for("bench.loading", False)
             for case in (2, 4):
@@ -266,11 +291,12 @@ def named(screen: str, size: tuple[int, int], scheme: str) -> str:
 def rows(shots: Path | None) -> Iterator[tuple[str, dict[str, object]]]:
     """A row for each screen, size and theme."""
     with tempfile.TemporaryDirectory() as name, chromium() as browser:
-        yield from benches(browser, Path(name), shots)
+        script = axe_core(lambda package: from_npm(package, Path(name) / "npm"))
+        yield from benches(browser, Path(name), script, shots)
         for screen, path in pages(Path(name)).items():
             for size, scheme in product(SIZES, ("light", "dark")):
                 told = named(screen, size, scheme)
-                yield told, measured(browser, path, size, scheme, shots and shots / f"{told}.png")
+                yield told, measured(browser, path, size, scheme, script, shots and shots / f"{told}.png")
 
 
 def preview() -> None:
@@ -298,12 +324,14 @@ def main() -> None:
         shots.mkdir(parents=True, exist_ok=True)
     for told, found in rows(shots):
         beyond = found["words"] > MOST_WORDS or found["controls"] > MOST_CONTROLS or found["least"] < LEAST_TEXT  # type: ignore[operator]
-        wrong = beyond or found["cut"] or found["outside"] or found.get("moved", 0)
-        moved_ = f", moved {found['moved']:g} px" if "moved" in found else ""
-        moved_ += f", {found['frames']:.0f} frames per second in play" if "frames" in found else ""
+        wrong = beyond or found["cut"] or found["outside"] or found.get("moved", 0) or found.get("axe")
+        more = f", contrast {found['contrast']:.1f}" if "contrast" in found else ""
+        more += f", axe {found['axe'] or 0}" if "axe" in found else ""
+        more += f", moved {found['moved']:g} px" if "moved" in found else ""
+        more += f", {found['frames']:.0f} frames per second in play" if "frames" in found else ""
         print(
             f"{'✕' if wrong else '✓'} {told}: {found['words']} words, {found['controls']} controls, "
-            f"text {found['least']:g} px and up, cut {found['cut'] or 0}, outside {found['outside']}{moved_}"
+            f"text {found['least']:g} px and up, cut {found['cut'] or 0}, outside {found['outside']}{more}"
         )
 
 

@@ -268,8 +268,8 @@ def test_axe_finds_no_serious_violation(notebook, axe, theme):
     assert barriers(notebook.page, axe, ".jl") == []
 
 
-def test_a_new_bench_has_few_words_and_controls(browser, served):
-    for _, found in first_screen.bench(browser, *served, (1440, 900), "light"):
+def test_a_bench_has_few_words_and_controls_at_every_position(browser, served, axe):
+    for _, found in first_screen.bench(browser, *served, (1440, 900), "light", axe):
         assert found["words"] <= first_screen.MOST_WORDS and found["controls"] <= first_screen.MOST_CONTROLS
         assert found["least"] >= first_screen.LEAST_TEXT and found["cut"] == [] and not found.get("moved")
 
