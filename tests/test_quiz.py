@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -346,8 +347,8 @@ def looks(rank: int, inputs: Any) -> None:
     print(model.module.weight.grad.item())
 
 
-def gradient_of(program: Callable[..., Any], rank: int, input: int) -> float:
-    return joinlab.emulate(program, (1, 2, 4)).returns[rank][input]
+def gradient_of(rank: int, input: int, **options: bool) -> float:
+    return joinlab.emulate(partial(scenarios.gradients, **options), (1, 2, 4)).returns[rank][input]
 
 
 def drifts(optimizer: Any) -> bool:
@@ -556,7 +557,7 @@ EVIDENCE: dict[str, Callable[[], bool | str]] = {
     "7-disabled": lambda: ends(scenarios.join_disabled, (2, 3)) == "rank 1 hung" and case(2, 2, 3) == "all finish",
     "7-shadow": lambda: len(set(joinlab.emulate(scenarios.linear, (0, 3)).calls.group_by("rank").len()["len"])) == 1,
     "7-divide": lambda: (
-        [gradient_of(one, 2, 3) for one in (scenarios.gradients, scenarios.gradients_of_those_left)] == [1.0, 3.0]
+        [gradient_of(2, 3, divide_by_initial_world_size=by_all) for by_all in (True, False)] == [1.0, 3.0]
     ),
     "7-drift": lambda: [drifts(one) for one in (torch.optim.SGD, torch.optim.Adam)] == [False, True],
     "7-exception": lambda: ends(scenarios.exception, (2, 3)) == "rank 0 hung, rank 1 raised",

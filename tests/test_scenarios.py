@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,10 @@ RAISE = "raised"
 @cache
 def run(name: str, inputs: tuple[int, ...], how: str, seed: Any = 0) -> Timeline:
     """One run of a scenario: "nccl" or "gloo" are emulated, "launched" is real processes on gloo."""
+    name, _, off = name.partition(", without ")
     program = getattr(scenarios, name)
+    if off:
+        program = partial(program, **{off: False})
     if how != "launched":
         return joinlab.emulate(program, inputs, backend=how, seed=seed)
     return joinlab.launch(program, inputs, backend="gloo", seed=seed, on_output=None, progress=False)
@@ -76,7 +79,8 @@ ENDINGS: list[tuple[str, tuple[int, ...], list[str], list[str], list[Any] | None
     ("convolutional", (1, 3), [FINISH] * 2, [FINISH] * 2, None),
     ("batch_norm", (2, 4, 3), [FINISH] * 3, [FINISH] * 3, None),
     ("gradients", (1, 2, 4), [FINISH] * 3, [FINISH] * 3, [[2.0, 1.66667, 1.0, 1.0][:n] for n in (1, 2, 4)]),
-    ("gradients_of_those_left", (1, 2, 4), [FINISH] * 3, [FINISH] * 3, [[2.0, 2.5, 3.0, 3.0][:n] for n in (1, 2, 4)]),
+    ("gradients, without divide_by_initial_world_size", (1, 2, 4), [FINISH] * 3, [FINISH] * 3,
+     [[2.0, 2.5, 3.0, 3.0][:n] for n in (1, 2, 4)]),
     ("own_parameters_at_the_end", (4, 2, 4), [FINISH] * 3, [FINISH] * 3, [2.0] * 3),
     ("own_parameters_at_the_end", (5, 2, 4), [FINISH] * 3, [FINISH] * 3, [0.0] * 3),
     ("exception", (2, 3), [HANG, RAISE], [RAISE, RAISE], [None, None]),
@@ -87,7 +91,7 @@ ENDINGS: list[tuple[str, tuple[int, ...], list[str], list[str], list[Any] | None
     ("own_collective_in_forward", (2, 3), [HANG, FINISH], [HANG, HANG], None),
     ("count_inputs", (1, 3, 2), [FINISH] * 3, [FINISH] * 3, [6.0] * 3),
     ("count_inputs", (0, 0), [FINISH] * 2, [FINISH] * 2, [0.0] * 2),
-    ("count_inputs_for_oneself", (1, 3, 2), [FINISH] * 3, [FINISH] * 3, [3.0, 6.0, 5.0]),
+    ("count_inputs, without to_all", (1, 3, 2), [FINISH] * 3, [FINISH] * 3, [3.0, 6.0, 5.0]),
     ("two_counters", (1, 3), [FINISH] * 2, [FINISH] * 2, [[4.0, 4.0]] * 2),
     ("ddp_and_zero", (1, 3), [FINISH] * 2, [FINISH] * 2, None),
     ("two_process_groups", (1, 1), [RAISE] * 2, [RAISE] * 2, [None, None]),
@@ -237,7 +241,7 @@ def test_a_thousand_are_not():
 
 
 def test_a_keyword_of_the_context_reaches_the_hooks():
-    with_it, without = run("count_inputs", (1, 3), "nccl"), run("count_inputs_for_oneself", (1, 3), "nccl")
+    with_it, without = run("count_inputs", (1, 3), "nccl"), run("count_inputs, without to_all", (1, 3), "nccl")
     assert len(calls(with_it, 0, "broadcast")) == 1
     assert calls(without, 0, "broadcast") == []
 

@@ -15,12 +15,9 @@ from tqdm.auto import tqdm
 
 from joinlab.cases import CASES
 from joinlab.emulator.emulate import ERAS, emulate
-from joinlab.emulator.recorded import recorded
+from joinlab.emulator.recorded import MOST, recorded
 from joinlab.picture.page import Position, write_sliders
 from joinlab.timeline import Timeline
-
-MOST = 8
-"""Most inputs of a rank."""
 
 BARRIERS = {
     "today": "of today: an all-reduce of a float zero",
@@ -31,7 +28,7 @@ BARRIERS = {
 def write_handout(path: str | os.PathLike[str], most: int = MOST, progress: bool = True) -> Path:
     """Write the page, which takes a few seconds, and return its path.
 
-    most      most inputs of a rank; each case has (most + 1)² positions
+    most      most inputs of a rank; each case has (most + 1)² positions per barrier
     progress  show a progress bar
 
     Raises FileNotFoundError if the folder does not exist.

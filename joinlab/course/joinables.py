@@ -15,7 +15,7 @@ import torch
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 from joinlab.analysis.matching import match
-from joinlab.course.judge import Answer, Judge, Wrong, compare, issued, run
+from joinlab.course.judge import Answer, Judge, Wrong, compare, issued, run, uneven
 from joinlab.timeline import Timeline
 
 Numbers = Sequence[Sequence[float]]
@@ -129,9 +129,7 @@ def _alike(timeline: Timeline, given: str) -> None:
 
 
 def _draw_uneven(rng: random.Random) -> Numbers:
-    ranks = rng.randint(2, 4)
-    while len(set(counts := [rng.randint(0, 4) for _ in range(ranks)])) == 1:
-        pass
+    counts = uneven(rng)
     numbers = [[float(rng.randint(-99, -9)) for _ in range(count)] for count in counts]
     numbers[counts.index(max(counts))][-1] = -float(rng.randint(1, 8))  # the largest comes when others have joined
     return numbers

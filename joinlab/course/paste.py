@@ -60,4 +60,4 @@ log.addEventListener("input", () => {{
 </script>"""
 
 
-NOTHING = "The text holds nothing that says what a rank did."
+NOTHING = "No line of this text says what a rank did."

@@ -1,7 +1,4 @@
-"""Solutions of the exercises, one of several for each. `joinlab.solution("gather_list")` shows one.
-
-Each stands under the name of its exercise; exercises.py says what is asked, and judges.
-"""
+"""A solution of each exercise, under its name. `joinlab.solution("gather_list")` shows one."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 
 def ring_sum(x: torch.Tensor) -> torch.Tensor:
-    """What came from the left goes on to the right, until every rank has seen all."""
+    """Each rank sends on to the right the tensor that it received from the left, and adds up all of them."""
     rank, size = dist.get_rank(), dist.get_world_size()
     passed = total = x
     for _ in range(size - 1):
@@ -31,7 +28,7 @@ def ring_sum(x: torch.Tensor) -> torch.Tensor:
 
 
 def gather_list(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """All ranks' tensors, rank 0's first, by one call."""
+    """Gathers all ranks' tensors, rank 0's first, in one call."""
     joined = torch.cat(tensors, -1)
     places = [torch.zeros_like(joined) for _ in range(dist.get_world_size())]
     dist.all_gather(places, joined)
@@ -39,7 +36,7 @@ def gather_list(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def accumulate(model: DDP, inputs: Sequence[torch.Tensor]) -> None:
-    """All but the last backward without communication; the last one reduces the sum."""
+    """All backwards but the last run without communication; the last one reduces the sum."""
     with model.no_sync():
         for input in inputs[:-1]:
             model(input).backward()
@@ -47,7 +44,7 @@ def accumulate(model: DDP, inputs: Sequence[torch.Tensor]) -> None:
 
 
 def safe_loop(rank: int, inputs: Sequence[torch.Tensor]) -> None:
-    """The barrier stands after the join() block, where every rank calls it once."""
+    """The barrier comes after the join() block, where every rank calls it once."""
     model = DDP(torch.nn.Linear(1, 1))
     with model.join():
         for input in inputs:
@@ -56,7 +53,7 @@ def safe_loop(rank: int, inputs: Sequence[torch.Tensor]) -> None:
 
 
 def even_out(rank: int, inputs: Sequence[torch.Tensor]) -> None:
-    """The smallest count holds for all; a barrier behind it hangs nothing."""
+    """All ranks train on the smallest count of inputs, so a barrier after the loop is safe."""
     model = DDP(torch.nn.Linear(1, 1))
     count = torch.tensor(len(inputs))
     dist.all_reduce(count, op=dist.ReduceOp.MIN)
@@ -65,7 +62,7 @@ def even_out(rank: int, inputs: Sequence[torch.Tensor]) -> None:
 
 
 def in_step(rank: int, stream: Iterator[torch.Tensor]) -> None:
-    """Before each step: has every rank an input?"""
+    """Before each step the ranks ask whether all of them have an input."""
     model = DDP(torch.nn.Linear(1, 1))
     while True:
         input = next(stream, None)
@@ -77,13 +74,13 @@ def in_step(rank: int, stream: Iterator[torch.Tensor]) -> None:
 
 
 def as_float(byte: int) -> float:
-    """The byte and three that are 0, read as a float: the lowest byte comes first."""
+    """The byte and three zero bytes, read as a float; the lowest byte comes first."""
     (number,) = struct.unpack("<f", bytes([byte, 0, 0, 0]))
     return number  # type: ignore[no-any-return]
 
 
 def mean_loss(rank: int, inputs: Sequence[torch.Tensor]) -> float:
-    """Collected in the loop, and reduced once behind join()."""
+    """The loop collects the losses; one all-reduce follows after join()."""
     model = DDP(torch.nn.Linear(1, 1))
     total = torch.zeros(2)
     with model.join():
@@ -106,7 +103,7 @@ def last_joiner(counts: Sequence[int]) -> int:
 
 
 class Largest(Joinable):
-    """Knows the largest number that any rank has been given."""
+    """Keeps the largest number that any rank was called with."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,12 +139,12 @@ class LargestHook(JoinHook):
 
 
 def shadows(counts: Sequence[int]) -> list[int]:
-    """Three for each input that the longest rank has more: two questions, and zeros for the gradients."""
+    """For each input that a rank has fewer than the longest: two questions, and zeros for the gradients."""
     return [3 * (max(counts) - count) for count in counts]
 
 
 def in_order(ready: Iterable[int], reduce: Callable[[int], None]) -> None:
-    """A bucket that is ready waits for those before it; when they come, it follows at once."""
+    """A bucket that is ready waits for those before it, and follows them at once."""
     waiting: set[int] = set()
     following = 0
     for bucket in ready:
@@ -161,7 +158,7 @@ def in_order(ready: Iterable[int], reduce: Callable[[int], None]) -> None:
 
 
 def report(rank: int, inputs: Sequence[torch.Tensor]) -> None:
-    """Every rank takes part in the sum; one prints it."""
+    """Every rank calls reduce; one prints the sum."""
     model = DDP(torch.nn.Linear(1, 1))
     for i, input in enumerate(inputs):
         model(input).backward()
@@ -173,7 +170,7 @@ def report(rank: int, inputs: Sequence[torch.Tensor]) -> None:
 
 
 def stop_early(rank: int, inputs: Sequence[torch.Tensor]) -> int:
-    """All ranks decide together, by reducing the condition."""
+    """The ranks reduce the condition, and so decide together."""
     model = DDP(torch.nn.Linear(1, 1))
     steps = 0
     for input in inputs:
@@ -201,7 +198,7 @@ def skip_bad(rank: int, inputs: Sequence[torch.Tensor]) -> list[float]:
 
 
 def save_all(rank: int, inputs: Sequence[torch.Tensor]) -> list[float] | None:
-    """Every rank gives its part; one writes the file."""
+    """Every rank calls all_gather; one writes the file."""
     model = DDP(torch.nn.Linear(1, 1))
     for input in inputs:
         model(input).backward()
@@ -211,7 +208,7 @@ def save_all(rank: int, inputs: Sequence[torch.Tensor]) -> list[float] | None:
 
 
 def every_second(rank: int, inputs: Sequence[torch.Tensor]) -> None:
-    """The same inputs are left out on all ranks."""
+    """All ranks skip the reduction for the same inputs."""
     model = DDP(torch.nn.Linear(1, 1))
     for i, input in enumerate(inputs):
         with model.no_sync() if i % 2 == 0 else nullcontext():
@@ -230,7 +227,7 @@ class Branches(torch.nn.Module):
 
 
 def unused(rank: int, inputs: Sequence[torch.Tensor]) -> None:
-    """DDP is told that a rank may leave parameters out."""
+    """find_unused_parameters lets a rank leave parameters unused."""
     model = DDP(Branches(), find_unused_parameters=True)
     for input in inputs:
         model(input).backward()
@@ -246,7 +243,7 @@ def hand_out(module: torch.nn.Module) -> None:
 
 
 def buckets_of(module: torch.nn.Module, numbers: int) -> list[list[torch.nn.Parameter]]:
-    """From the last parameter to the first, since their gradients come in this order."""
+    """From the last parameter to the first, the order in which backward computes their gradients."""
     buckets: list[list[torch.nn.Parameter]] = [[]]
     for parameter in reversed(list(module.parameters())):
         if sum(other.numel() for other in buckets[-1]) >= numbers:
@@ -256,7 +253,7 @@ def buckets_of(module: torch.nn.Module, numbers: int) -> list[list[torch.nn.Para
 
 
 class SmallDDP(torch.nn.Module):
-    """Reduces each bucket as soon as it is full and all before it are under way."""
+    """Reduces each bucket as soon as it is full and the reductions of all before it have begun."""
 
     def __init__(self, module: torch.nn.Module, numbers: int) -> None:
         super().__init__()
@@ -288,17 +285,17 @@ class SmallDDP(torch.nn.Module):
 
 
 def ask(number: int, op: Any = dist.ReduceOp.SUM) -> int:
-    """All ranks' numbers, added up, or the largest."""
+    """The sum of all ranks' numbers, or their maximum."""
     answer = torch.tensor([number])
     dist.all_reduce(answer, op=op)
     return int(answer.item())
 
 
 def small_join(model: torch.nn.Module, inputs: Sequence[torch.Tensor], train: Callable[[torch.Tensor], None]) -> None:
-    """Three questions: who is left? are gradients to be reduced? and, once, who was the last?"""
+    """Asks before each input: anyone left? sync gradients? And once, at the end: who was the last?"""
     for input in inputs:
-        ask(1)  # who is left? I am
-        ask(1)  # are gradients to be reduced? yes
+        ask(1)  # anyone left? I am
+        ask(1)  # sync gradients? yes
         train(input)
     last = True
     while ask(0) > 0:

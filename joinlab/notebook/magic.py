@@ -8,9 +8,8 @@
         model(x).sum().backward()
     rank * 10
 
-`rank` and `inputs` are the program's arguments, and every name of the notebook is there to be read. What the body
-assigns stays with its rank. The value of its last expression comes back as `_ranks`, a list with one entry per rank,
-and the run as `_timeline`.
+`rank` and `inputs` are the program's arguments, and the body can read every name of the notebook. Its assignments are
+local to each rank. `_ranks` gets the values of the body's last expression, one per rank, and `_timeline` the run.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from joinlab.errors import JoinlabError, LaunchInterrupted
 from joinlab.timeline import Timeline
 
 NAME = "cell"
-"""What tracebacks and Timelines call the program."""
+"""The program's name in tracebacks and Timelines."""
 
 
 class _Parser(ArgumentParser):
@@ -40,13 +39,13 @@ def _parser() -> _Parser:
     parser.add_argument("counts", nargs="*", type=int, default=[5, 6], help="inputs per rank")
     parser.add_argument("--emulate", choices=["nccl", "gloo"], help="on a modelled backend; nccl is the default")
     parser.add_argument("--launch", choices=["nccl", "gloo"], help="as real processes on this machine")
-    parser.add_argument("--era", choices=["today", "1.9"], help="whose barrier an emulated NCCL has")
+    parser.add_argument("--era", choices=["today", "1.9"], help="PyTorch version whose barrier an emulated NCCL uses")
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds after which the run is ended")
     return parser
 
 
 def load_magic(shell: Any) -> None:
-    """Make %%ranks known to a shell."""
+    """Register %%ranks in a shell."""
 
     def ranks(line: str, cell: str) -> Timeline:
         """Run the cell on every rank and show what happened. Results: _ranks, and the run: _timeline."""
@@ -54,9 +53,7 @@ def load_magic(shell: Any) -> None:
         if options.emulate and options.launch:
             raise UsageError("%%ranks takes --emulate or --launch, not both.")
         if options.launch and options.era:
-            raise UsageError(
-                "%%ranks: --era is a knob of --emulate. A launch has the barrier of the installed PyTorch."
-            )
+            raise UsageError("%%ranks: --era needs --emulate; --launch has the barrier of the installed PyTorch.")
         program = program_of(shell, cell)
         try:
             timeline = _run(program, options)
@@ -92,8 +89,8 @@ def _run(program: Callable[..., Any], options: Namespace) -> Timeline:
 def program_of(shell: Any, cell: str) -> Callable[..., Any]:
     """The body of a cell as a function of rank and inputs. Raises SyntaxError, as the cell itself would.
 
-    Its lines keep their numbers in the cell, whose first line is %%ranks, so that a traceback and a call's line name
-    what the reader sees.
+    Its lines keep their numbers in the cell, whose first line is %%ranks, so that tracebacks and calls name
+    the line that the reader sees.
     """
     text = "\n" + shell.transform_cell(cell)
     file = shell.compile.cache(text, shell.execution_count)

@@ -1,10 +1,9 @@
 """Scenarios: the programs beyond the six cases that the notebooks and the tests share.
 
-Each is a plain function of two arguments, as a case is: the process group and the default device are set up before,
-and `inputs` holds this rank's inputs, tensors of one float each. The first line of each says what it shows and where
-that comes from: the notes on DDP ("Distributed Data Parallel (DDP)": the toy model and the collectives), PyTorch's
-pull requests 42577 (join() for DDP), 61555 (the generic Join) and 3435 (the first NCCL backend), or PyTorch's
-tutorials.
+Each is a function of two arguments, like a case: the caller sets up the process group and the default device, and
+`inputs` holds this rank's inputs, tensors of one float each. Its docstring says what it shows, and its source: the
+notes on DDP ("Distributed Data Parallel (DDP)": the toy model and the collectives), PyTorch's pull requests 42577
+(join() for DDP), 61555 (the generic Join) and 3435 (the first NCCL backend), or PyTorch's tutorials.
 
     timeline = joinlab.emulate(joinlab.scenarios.all_gather, inputs=(1, 1, 1))
 
@@ -25,32 +24,32 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 Inputs = Sequence[torch.Tensor]
 
-# ---- collectives: rank r begins with values from 10 (r + 1) on, which shows whose they are
+# ---- collectives: the values of rank r begin at 10 (r + 1), so that a value shows its rank
 
 
 def broadcast(rank: int, inputs: Inputs) -> torch.Tensor:
-    """One rank's tensor to all. PyTorch docs."""
+    """All ranks get one rank's tensor. PyTorch docs."""
     x = torch.tensor([10.0, 11.0]) + 10 * rank
     dist.broadcast(x, src=1)
     return x
 
 
 def reduce(rank: int, inputs: Inputs) -> torch.Tensor:
-    """The sum of all, on one rank. PyTorch docs."""
+    """One rank gets the sum of all tensors. PyTorch docs."""
     x = torch.tensor([10.0, 11.0]) + 10 * rank
     dist.reduce(x, dst=1)
     return x
 
 
 def all_reduce(rank: int, inputs: Inputs) -> torch.Tensor:
-    """The sum of all, on all ranks. PyTorch docs."""
+    """All ranks get the sum of all tensors. PyTorch docs."""
     x = torch.tensor([10.0, 11.0]) + 10 * rank
     dist.all_reduce(x)
     return x
 
 
 def gather(rank: int, inputs: Inputs) -> list[torch.Tensor] | None:
-    """Every rank's tensor on one rank; the others pass None as the list. Notes on DDP."""
+    """One rank gets every rank's tensor; the others pass None as the list. Notes on DDP."""
     x = torch.tensor([10.0, 11.0]) + 10 * rank
     places = [torch.zeros(2) for _ in range(dist.get_world_size())] if rank == 0 else None
     dist.gather(x, places, dst=0)
@@ -58,13 +57,13 @@ def gather(rank: int, inputs: Inputs) -> list[torch.Tensor] | None:
 
 
 def gather_with_a_list_everywhere(rank: int, inputs: Inputs) -> None:
-    """A rank that is not the destination, but passes a list anyway. Notes on DDP."""
+    """A rank that is not the destination passes a list anyway. Notes on DDP."""
     places = [torch.zeros(1) for _ in range(dist.get_world_size())]
     dist.gather(torch.ones(1), places, dst=0)
 
 
 def all_gather(rank: int, inputs: Inputs) -> list[torch.Tensor]:
-    """Every rank's tensor on all ranks. Notes on DDP."""
+    """All ranks get every rank's tensor. Notes on DDP."""
     x = torch.tensor([10.0, 11.0]) + 10 * rank
     places = [torch.zeros(2) for _ in range(dist.get_world_size())]
     dist.all_gather(places, x)
@@ -72,7 +71,7 @@ def all_gather(rank: int, inputs: Inputs) -> list[torch.Tensor]:
 
 
 def scatter(rank: int, inputs: Inputs) -> torch.Tensor:
-    """One rank deals out a list, one tensor to each rank. PyTorch docs."""
+    """One rank sends each rank a tensor of its list. PyTorch docs."""
     x = torch.zeros(1)
     dealt = [torch.tensor([10.0 + i]) for i in range(dist.get_world_size())] if rank == 0 else None
     dist.scatter(x, dealt, src=0)
@@ -80,7 +79,7 @@ def scatter(rank: int, inputs: Inputs) -> torch.Tensor:
 
 
 def reduce_scatter(rank: int, inputs: Inputs) -> torch.Tensor:
-    """The sum of all lists, one entry of it on each rank. PyTorch docs."""
+    """Each rank gets one entry of the sum of all lists. PyTorch docs."""
     x = torch.zeros(1)
     dealt = [torch.tensor([10.0 * (rank + 1) + i]) for i in range(dist.get_world_size())]
     dist.reduce_scatter(x, dealt)
@@ -88,7 +87,7 @@ def reduce_scatter(rank: int, inputs: Inputs) -> torch.Tensor:
 
 
 def all_to_all(rank: int, inputs: Inputs) -> list[torch.Tensor]:
-    """Every rank deals out a list, one tensor to each rank. PyTorch docs."""
+    """Every rank sends each rank a tensor of its list. PyTorch docs."""
     dealt = [torch.tensor([10.0 * (rank + 1) + i]) for i in range(dist.get_world_size())]
     places = [torch.zeros(1) for _ in dealt]
     dist.all_to_all(places, dealt)
@@ -96,7 +95,7 @@ def all_to_all(rank: int, inputs: Inputs) -> list[torch.Tensor]:
 
 
 def send_and_recv(rank: int, inputs: Inputs) -> torch.Tensor:
-    """One rank to one other; the rest take no part. PyTorch docs."""
+    """One rank sends a tensor to one other; the rest make no call. PyTorch docs."""
     x = torch.tensor([10.0, 11.0]) + 10 * rank
     if rank == 0:
         dist.send(x, dst=1)
@@ -106,7 +105,7 @@ def send_and_recv(rank: int, inputs: Inputs) -> torch.Tensor:
 
 
 def barrier(rank: int, inputs: Inputs) -> tuple[int, int]:
-    """No rank goes on before all have come. Returns when this rank came and when it went, in ns. PyTorch docs."""
+    """No rank goes on before all have called it. Returns when this rank called and went on, in ns. PyTorch docs."""
     came = time.monotonic_ns()
     dist.barrier()
     return came, time.monotonic_ns()
@@ -138,7 +137,7 @@ def gather_one_by_one(rank: int, inputs: Inputs) -> list[torch.Tensor]:
 
 
 def gather_by_cat_and_chunk(rank: int, inputs: Inputs) -> list[torch.Tensor]:
-    """The same with a single all_gather: cat before it, chunk after it. Notes on DDP."""
+    """The same list with a single all_gather: cat before it, chunk after it. Notes on DDP."""
     own = _own_tensors(rank, len(inputs))
     joined = torch.cat(own, -1)
     places = [torch.zeros_like(joined) for _ in range(dist.get_world_size())]
@@ -147,7 +146,7 @@ def gather_by_cat_and_chunk(rank: int, inputs: Inputs) -> list[torch.Tensor]:
 
 
 def time_both_gathers(rank: int, inputs: Inputs) -> list[tuple[float, float]]:
-    """How long both take, in ms, once per input: with 20 inputs, 20 times 20 tensors. Notes on DDP."""
+    """Time both ways once per input; 20 inputs gather 20 tensors 20 times. Returns ms. Notes on DDP."""
     taken = []
     for _ in inputs:
         dist.barrier()
@@ -163,7 +162,7 @@ def time_both_gathers(rank: int, inputs: Inputs) -> list[tuple[float, float]]:
 
 
 class ToyModel(torch.nn.Module):
-    """Two linear layers with a ReLU between them, of PyTorch's DDP tutorial."""
+    """Two linear layers with a ReLU between them, from PyTorch's DDP tutorial."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -181,7 +180,7 @@ def toy_model(rank: int, inputs: Inputs) -> list[float]:
     model = DDP(ToyModel())
     loss_fn = torch.nn.MSELoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
-    torch.manual_seed(rank)  # from here on the ranks differ: in their data
+    torch.manual_seed(rank)  # each rank draws its own data
     losses = []
     for _ in inputs:
         optimizer.zero_grad()
@@ -194,7 +193,7 @@ def toy_model(rank: int, inputs: Inputs) -> list[float]:
 
 
 def weights_before_and_after(rank: int, inputs: Inputs) -> tuple[float, float]:
-    """A weight before and after DDP's constructor, which hands out the parameters of rank 0. Notes on DDP."""
+    """A weight before and after DDP's constructor, which broadcasts the parameters of rank 0. Notes on DDP."""
     layer = torch.nn.Linear(1, 1)
     before = layer.weight.item()
     DDP(layer)
@@ -212,7 +211,7 @@ def several_buckets(rank: int, inputs: Inputs) -> list[list[float]]:
 
 
 def accumulate(rank: int, inputs: Inputs) -> list[float]:
-    """Gradients of two inputs added up, and one all-reduce for both: no_sync(). Returns them. PyTorch docs."""
+    """no_sync(): one all-reduce for the added gradients of two inputs. Returns the gradients. PyTorch docs."""
     model = DDP(torch.nn.Linear(1, 1, bias=False))
     found = []
     for index, input in enumerate(inputs):
@@ -244,7 +243,7 @@ def _train(model: DDP, inputs: Inputs, scale: float = 1.0, **options: Any) -> li
 
 
 def linear(rank: int, inputs: Inputs) -> list[torch.Tensor]:
-    """The simple linear model, trained; returns its parameters. Pull request 42577."""
+    """Trains a linear model and returns its parameters. Pull request 42577."""
     return _train(DDP(torch.nn.Linear(1, 1)), inputs, scale=rank + 1)
 
 
@@ -262,7 +261,7 @@ def convolutional(rank: int, inputs: Inputs) -> list[torch.Tensor]:
 
 
 def batch_norm(rank: int, inputs: Inputs) -> list[torch.Tensor]:
-    """A model with buffers, which every forward broadcasts, as ResNet has. Returns them too. Pull request 42577."""
+    """A model with buffers, like ResNet: every forward broadcasts them. Returns them too. Pull request 42577."""
     model = DDP(torch.nn.Sequential(torch.nn.Linear(1, 2), torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 1)))
     with model.join():
         for input in inputs:
@@ -271,7 +270,7 @@ def batch_norm(rank: int, inputs: Inputs) -> list[torch.Tensor]:
 
 
 def gradients(rank: int, inputs: Inputs, divide_by_initial_world_size: bool = True) -> list[float]:
-    """The gradient of each input, where rank r's own is r + 1: what it was divided by. Pull request 42577."""
+    """DDP's gradient for each input; that of rank r alone is r + 1, which shows the divisor. Pull request 42577."""
     model = DDP(torch.nn.Linear(1, 1, bias=False))
     found = []
     with model.join(divide_by_initial_world_size=divide_by_initial_world_size):
@@ -282,13 +281,8 @@ def gradients(rank: int, inputs: Inputs, divide_by_initial_world_size: bool = Tr
     return found
 
 
-def gradients_of_those_left(rank: int, inputs: Inputs) -> list[float]:
-    """The same, divided by the number of ranks that still have inputs. Pull request 42577."""
-    return gradients(rank, inputs, divide_by_initial_world_size=False)
-
-
 def own_parameters_at_the_end(rank: int, inputs: Inputs) -> float:
-    """Each rank writes its own number into the weight before it joins: whose number do all get? Pull request 42577."""
+    """Each rank writes its number into the weight before it joins; all end with the same. Pull request 42577."""
     model = DDP(torch.nn.Linear(1, 1))
     with model.join():
         for input in inputs:
@@ -319,9 +313,9 @@ def throw_early(rank: int, inputs: Inputs) -> list[torch.Tensor]:
 
 
 def without_ddp(rank: int, inputs: Inputs) -> list[torch.Tensor]:
-    """What `linear` does, by plain training of one model on the inputs of all ranks. Pull request 42577.
+    """The same training as `linear`, without DDP, on the inputs of all ranks. Pull request 42577.
 
-    The ranks only tell each other how many inputs they have; then each trains the same model by itself.
+    The ranks exchange only their numbers of inputs; then each trains the same model by itself.
     """
     counts = [torch.zeros(1) for _ in range(dist.get_world_size())]
     dist.all_gather(counts, torch.tensor([float(len(inputs))]))
@@ -349,7 +343,7 @@ class _OwnCollective(torch.nn.Module):
 
 
 def own_collective_in_forward(rank: int, inputs: Inputs) -> list[torch.Tensor]:
-    """A collective that the model calls in forward, which join() does not shadow: a limit. Pull request 42577."""
+    """A limit: join() does not shadow a collective that the model calls in forward. Pull request 42577."""
     return _train(DDP(_OwnCollective()), inputs)
 
 
@@ -359,7 +353,7 @@ def own_collective_in_forward(rank: int, inputs: Inputs) -> list[torch.Tensor]:
 class Counter(Joinable):
     """Counts the inputs of all ranks, one all-reduce per input. From PyTorch's tutorial on Join.
 
-    to_all  a keyword of the context manager: whether the last rank to join hands its count to all
+    to_all  a keyword of the context manager: whether the last rank to join broadcasts its count
     """
 
     def __init__(self) -> None:
@@ -395,37 +389,28 @@ class CounterHook(JoinHook):
         self.counter, self.to_all = counter, to_all
 
     def main_hook(self) -> None:
-        """Once per input of the others: their all-reduce, with nothing in it."""
+        """Once per input of the others: their all-reduce, with a zero."""
         dist.all_reduce(torch.zeros(1))
 
     def post_hook(self, is_last_joiner: bool) -> None:
-        """When all have joined: the count of the last to join to all."""
+        """When all have joined, broadcast the count of the last to join."""
         if self.to_all:
             last = torch.tensor([dist.get_rank() if is_last_joiner else -1])
             dist.all_reduce(last, op=dist.ReduceOp.MAX)
             dist.broadcast(self.counter.count, src=int(last.item()))
 
 
-def count_inputs(rank: int, inputs: Inputs) -> float:
-    """A custom Joinable: with its hooks, every rank ends with the number of all inputs. Tutorial on Join."""
+def count_inputs(rank: int, inputs: Inputs, to_all: bool = True) -> float:
+    """Counts the inputs of all ranks; with to_all=False an early joiner keeps its own count. Tutorial on Join."""
     counter = Counter()
-    with Join([counter]):
-        for _ in inputs:
-            counter()
-    return float(counter.count.item())
-
-
-def count_inputs_for_oneself(rank: int, inputs: Inputs) -> float:
-    """A keyword for the hooks: without the post hook's work, an early joiner keeps its count. Pull request 61555."""
-    counter = Counter()
-    with Join([counter], to_all=False):
+    with Join([counter], to_all=to_all):
         for _ in inputs:
             counter()
     return float(counter.count.item())
 
 
 def two_counters(rank: int, inputs: Inputs) -> tuple[float, float]:
-    """Two Joinables: only the first notifies; the hooks run in the order of the list. Pull request 61555."""
+    """Two Joinables: only the first one notifies, and the hooks run in the order of the list. Pull request 61555."""
     first, second = Counter(), Counter()
     with Join([first, second]):
         for _ in inputs:
@@ -449,7 +434,7 @@ def ddp_and_zero(rank: int, inputs: Inputs) -> list[torch.Tensor]:
 
 
 def two_process_groups(rank: int, inputs: Inputs) -> None:
-    """Joinables of two process groups under one Join: refused. Pull request 61555."""
+    """Join refuses Joinables of two process groups. Pull request 61555."""
     one = DDP(torch.nn.Linear(1, 1))
     other = DDP(torch.nn.Linear(1, 1), process_group=dist.new_group())
     with Join([one, other]):
@@ -457,7 +442,7 @@ def two_process_groups(rank: int, inputs: Inputs) -> None:
 
 
 def nothing_to_join(rank: int, inputs: Inputs) -> None:
-    """Join with no Joinable: refused. Pull request 61555."""
+    """Join refuses an empty list. Pull request 61555."""
     with Join([]):
         pass
 
@@ -490,7 +475,7 @@ def forgetful_hook(rank: int, inputs: Inputs) -> float:
 
 
 def no_hook(rank: int, inputs: Inputs) -> int:
-    """Uneven inputs without protection: the same counter without Join. Pull request 61555."""
+    """The same counter without Join. Pull request 61555."""
     counter = Counter()
     for _ in inputs:
         counter()
@@ -501,7 +486,7 @@ def no_hook(rank: int, inputs: Inputs) -> int:
 
 
 def two_buckets(rank: int, inputs: Inputs) -> list[list[float]]:
-    """Two buckets of different size, reduced as they become ready: on rank 1 in the other order. Pull request 3435."""
+    """Two buckets of different sizes, reduced as they become ready: rank 1 has the other order. Pull request 3435."""
     buckets = [torch.ones(1), torch.ones(3)]
     ready = [0, 1] if rank == 0 else [1, 0]
     works = [dist.all_reduce(buckets[i], async_op=True) for i in ready]
@@ -521,7 +506,7 @@ def two_buckets_of_one_size(rank: int, inputs: Inputs) -> list[list[float]]:
 
 
 def buckets_from_threads(rank: int, inputs: Inputs) -> list[list[float]]:
-    """The two buckets, each from its own thread; they become ready in different orders. Pull request 3435."""
+    """A thread per bucket; the buckets become ready in different orders. Pull request 3435."""
     buckets = [torch.ones(1), torch.ones(3)]
     works: list[Any] = []
 
@@ -531,14 +516,14 @@ def buckets_from_threads(rank: int, inputs: Inputs) -> list[list[float]]:
     for i in [0, 1] if rank == 0 else [1, 0]:
         thread = threading.Thread(target=reduce_bucket, args=(i,))
         thread.start()
-        thread.join()  # so that the order is the same every time
+        thread.join()  # keeps the order the same in every run
     for work in works:
         work.wait()
     return [bucket.tolist() for bucket in buckets]
 
 
 def fixed_order(rank: int, inputs: Inputs) -> list[list[float]]:
-    """The cure: a bucket that is ready waits for those before it, as in DDP today. Asked for in pull request 3435."""
+    """The cure: a bucket that is ready waits for those before it, as in DDP today. Review of pull request 3435."""
     buckets = [torch.ones(1), torch.ones(3)]
     works: list[Any] = []
     ready = set()
@@ -563,7 +548,7 @@ def matched_by_name(rank: int, inputs: Inputs) -> list[list[float]]:
 
 
 def destroy_behind_a_call(rank: int, inputs: Inputs) -> str:
-    """destroy_process_group() after a call that rank 0 never meets. Pull request 3435 introduced it."""
+    """destroy_process_group() after a call without a partner. Pull request 3435 introduced it."""
     if rank == 1:
         dist.all_reduce(torch.ones(1), async_op=True)
         dist.destroy_process_group()

@@ -1,8 +1,7 @@
-"""Symptoms: programs that go wrong as jobs of users do, one for each cause. Each was reported, more than once.
+"""Symptoms: programs that fail as users' jobs did, one for each cause.
 
-The reports are named in course/symptoms.toml, with the cause, the cure and the inputs that show it. Programs are
-written as `worker(rank, inputs)`; what differs between the ranks' data is written out as a table by rank, where a real
-job would read it from its shard.
+course/symptoms.toml has the reports, the cause, the cure and the inputs that show it. Where a real job would read
+different data from its shard, a program has a table by rank.
 
     joinlab.emulate(joinlab.scenarios.symptoms.early_stopping, inputs=(5, 5), backend="gloo")
 """
@@ -23,7 +22,7 @@ Inputs = Sequence[torch.Tensor]
 
 
 def uneven_shards(rank: int, inputs: Inputs) -> None:
-    """A shard with one batch more, and two epochs over it."""
+    """One rank's shard has an extra batch; two epochs."""
     model = DDP(torch.nn.Linear(1, 1))
     for _epoch in range(2):
         for x in inputs:
@@ -31,7 +30,7 @@ def uneven_shards(rank: int, inputs: Inputs) -> None:
 
 
 def loss_averaged_under_join(rank: int, inputs: Inputs) -> None:
-    """The loss is averaged over the ranks inside join()'s block."""
+    """The loop averages the loss over the ranks inside join()."""
     model = DDP(torch.nn.Linear(1, 1))
     with model.join():
         for x in inputs:
@@ -42,7 +41,7 @@ def loss_averaged_under_join(rank: int, inputs: Inputs) -> None:
 
 
 def batch_norm_under_join(rank: int, inputs: Inputs) -> None:
-    """SyncBatchNorm makes calls of its own in each forward, which join() cannot repeat."""
+    """SyncBatchNorm makes its own calls in each forward, and join() cannot repeat them."""
     net = torch.nn.Sequential(torch.nn.Linear(1, 2), torch.nn.BatchNorm1d(2))
     model = DDP(torch.nn.SyncBatchNorm.convert_sync_batchnorm(net))  # type: ignore[no-untyped-call]
     with model.join():
@@ -51,7 +50,7 @@ def batch_norm_under_join(rank: int, inputs: Inputs) -> None:
 
 
 def sharded_optimizer_under_join(rank: int, inputs: Inputs) -> None:
-    """A ZeroRedundancyOptimizer communicates, too, and only the model is joined."""
+    """A ZeroRedundancyOptimizer communicates too, but Join has only the model."""
     from torch.distributed.optim import ZeroRedundancyOptimizer  # slow to import
 
     model = DDP(torch.nn.Linear(1, 1))
@@ -63,7 +62,7 @@ def sharded_optimizer_under_join(rank: int, inputs: Inputs) -> None:
 
 
 def adam_under_join(rank: int, inputs: Inputs) -> list[float]:
-    """Momentum of a rank that ran out stands still, and its weights part from the others' in the next epoch."""
+    """The moments of a rank that ran out fall behind, so its weights differ after the next epoch."""
     model = DDP(torch.nn.Linear(1, 1, bias=False))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
     for _epoch in range(2):
@@ -80,7 +79,7 @@ def adam_under_join(rank: int, inputs: Inputs) -> list[float]:
 
 
 def decode_until_done(rank: int, inputs: Inputs) -> None:
-    """Each rank generates until its own text is done, with a sharded layer that every token gathers."""
+    """Each rank generates until its own text is done; each token gathers a sharded layer."""
     length = (2, 5)[rank]  # tokens of this rank's answer
     for _token in range(length):
         shards = [torch.zeros(1) for _ in range(dist.get_world_size())]
@@ -88,7 +87,7 @@ def decode_until_done(rank: int, inputs: Inputs) -> None:
 
 
 def microbatches_differ(rank: int, inputs: Inputs) -> None:
-    """A pipeline whose stages count their microbatches by their own data."""
+    """Each stage of a pipeline counts the microbatches of its own data."""
     for x in inputs:
         if rank == 0:
             dist.send(x, dst=1)
@@ -100,7 +99,7 @@ def microbatches_differ(rank: int, inputs: Inputs) -> None:
 
 
 def rank_0_only(rank: int, inputs: Inputs) -> None:
-    """Saving is for rank 0, and the barrier behind it slipped into its branch."""
+    """Rank 0 saves, and the barrier after it is in the same branch."""
     model = DDP(torch.nn.Linear(1, 1))
     for x in inputs:
         model(x).backward()
@@ -133,7 +132,7 @@ def early_stopping(rank: int, inputs: Inputs) -> None:
 
 
 def metric_of_an_empty_shard(rank: int, inputs: Inputs) -> None:
-    """A metric is reduced where a rank has seen something."""
+    """A rank reduces the metric only if it has seen something."""
     seen = ([0.5, 0.7], [])[rank]
     total = torch.tensor([sum(seen), len(seen)], dtype=torch.float32)
     if len(seen) > 0:
@@ -142,7 +141,7 @@ def metric_of_an_empty_shard(rank: int, inputs: Inputs) -> None:
 
 
 def log_keys_differ(rank: int, inputs: Inputs) -> None:
-    """Each entry of the log is reduced, and one rank logged another key."""
+    """The ranks reduce each entry of their logs, and one rank has an extra key."""
     logs = ({"loss": 1.0}, {"loss": 2.0, "grad_norm": 3.0})[rank]
     for value in logs.values():
         dist.all_reduce(torch.tensor([value]))
@@ -150,7 +149,7 @@ def log_keys_differ(rank: int, inputs: Inputs) -> None:
 
 
 def nan_batch_skipped(rank: int, inputs: Inputs) -> None:
-    """A batch with a NaN loss is skipped, where it is."""
+    """Only the rank with the NaN loss skips its batch."""
     bad = (None, 1)[rank]  # the batch of this rank's shard that is broken
     model = DDP(torch.nn.Linear(1, 1))
     for step, x in enumerate(inputs):
@@ -161,7 +160,7 @@ def nan_batch_skipped(rank: int, inputs: Inputs) -> None:
 
 
 def best_decided_by_each(rank: int, inputs: Inputs) -> None:
-    """The loss is reduced to rank 0, and every rank asks whether it is the best."""
+    """reduce() gives the loss to rank 0, but every rank compares it with the best."""
     best = torch.tensor([1.5])
     loss = torch.tensor([1.0])
     dist.reduce(loss, dst=0)
@@ -171,7 +170,7 @@ def best_decided_by_each(rank: int, inputs: Inputs) -> None:
 
 
 def file_seen_by_some(rank: int, inputs: Inputs) -> None:
-    """A file exists on one node and not yet on the other."""
+    """A file exists on one node, but not yet on the other."""
     exists = (True, False)[rank]  # path.exists(), on a network drive
     if not exists:
         dist.barrier()  # until rank 0 has written it
@@ -179,7 +178,7 @@ def file_seen_by_some(rank: int, inputs: Inputs) -> None:
 
 
 def log_by_the_clock(rank: int, inputs: Inputs) -> None:
-    """A loss is averaged once a second, by each rank's own clock."""
+    """The ranks average a loss once a second, each by its own clock."""
     seconds = ((0.4, 0.8, 1.2), (0.5, 1.0, 2.0))[rank]  # when each step of this rank was done
     last = 0.0
     for now in seconds:
@@ -190,7 +189,7 @@ def log_by_the_clock(rank: int, inputs: Inputs) -> None:
 
 
 def error_swallowed(rank: int, inputs: Inputs) -> None:
-    """A broken sample raises on one rank, which goes on with the next one."""
+    """A broken sample raises on one rank, which goes on with the next sample."""
     broken = (None, 1)[rank]
     model = DDP(torch.nn.Linear(1, 1))
     for step, x in enumerate(inputs):
@@ -204,7 +203,7 @@ def error_swallowed(rank: int, inputs: Inputs) -> None:
 
 
 def resumed_on_one_rank(rank: int, inputs: Inputs) -> None:
-    """Only one rank found a checkpoint, and begins at its step."""
+    """Only one rank found a checkpoint, and begins at the checkpoint's step."""
     start = (0, 1)[rank]  # checkpoint["step"]
     model = DDP(torch.nn.Linear(1, 1))
     for x in inputs[start:]:
@@ -212,7 +211,7 @@ def resumed_on_one_rank(rank: int, inputs: Inputs) -> None:
 
 
 def expert_without_tokens(rank: int, inputs: Inputs) -> None:
-    """A mixture of experts: where no token takes an expert, its parameters get no gradient."""
+    """A mixture of experts: without tokens, an expert's parameters get no gradient."""
     experts = torch.nn.ModuleList([torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)])
     model = DDP(_Routed(experts))
     taken = ((0, 1), (0,))[rank]  # the experts that this rank's tokens take
@@ -221,7 +220,7 @@ def expert_without_tokens(rank: int, inputs: Inputs) -> None:
 
 
 def frozen_on_one_rank(rank: int, inputs: Inputs) -> None:
-    """A layer is frozen behind DDP's back, on one rank."""
+    """One rank freezes a layer after DDP's constructor."""
     model = DDP(torch.nn.Linear(1, 1))
     if rank == 1:
         model.module.bias.requires_grad = False
@@ -230,7 +229,7 @@ def frozen_on_one_rank(rank: int, inputs: Inputs) -> None:
 
 
 def no_sync_out_of_step(rank: int, inputs: Inputs) -> list[float]:
-    """Gradients are accumulated by a counter that a skipped batch puts out of step."""
+    """A skipped batch puts one rank's counter for accumulation out of step."""
     skipped = (None, 0)[rank]
     model = DDP(torch.nn.Linear(1, 1))
     count = 0
@@ -242,7 +241,7 @@ def no_sync_out_of_step(rank: int, inputs: Inputs) -> list[float]:
 
 
 def unused_layer(rank: int, inputs: Inputs) -> None:
-    """A layer that the loss does not use, on any rank."""
+    """The loss does not use a layer, on any rank."""
     layers = torch.nn.ModuleList([torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)])
     model = DDP(_Routed(layers))
     for x in inputs:
@@ -250,7 +249,7 @@ def unused_layer(rank: int, inputs: Inputs) -> None:
 
 
 class _Routed(torch.nn.Module):
-    """Sums what the experts say that `taken` names."""
+    """The sum of the outputs of the experts in `taken`."""
 
     def __init__(self, experts: torch.nn.ModuleList) -> None:
         super().__init__()
@@ -260,11 +259,11 @@ class _Routed(torch.nn.Module):
         return torch.stack([self.experts[expert](x) for expert in taken]).sum()
 
 
-# ---- calls that meet the wrong one, or no one
+# ---- calls that meet the wrong call, or none
 
 
 def models_in_other_order(rank: int, inputs: Inputs) -> list[float]:
-    """Two models of one size, stepped in an order that depends on the rank."""
+    """The ranks step two models of the same size in different orders."""
     models = {name: DDP(torch.nn.Linear(1, 1)) for name in ("generator", "critic")}
     order = (["generator", "critic"], ["critic", "generator"])[rank]
     for x in inputs:
@@ -274,7 +273,7 @@ def models_in_other_order(rank: int, inputs: Inputs) -> list[float]:
 
 
 def metrics_in_other_order(rank: int, inputs: Inputs) -> list[float]:
-    """Metrics are reduced in the order in which a rank met them. Their sums are swapped, and nothing hangs."""
+    """Each rank reduces its metrics in its own order. The sums are swapped, and nothing hangs."""
     metrics = ({"loss": 1.0, "accuracy": 100.0}, {"accuracy": 100.0, "loss": 1.0})[rank]
     found = {}
     for name in metrics:
@@ -285,7 +284,7 @@ def metrics_in_other_order(rank: int, inputs: Inputs) -> list[float]:
 
 
 def groups_in_other_order(rank: int, inputs: Inputs) -> None:
-    """Two groups of the same ranks, used in another order, with a result that is read in between."""
+    """The ranks use two groups in different orders, and read a result in between."""
     groups = {name: dist.new_group([0, 1]) for name in ("data", "tensor")}
     for name in (("data", "tensor"), ("tensor", "data"))[rank]:
         value = torch.ones(1)
@@ -294,7 +293,7 @@ def groups_in_other_order(rank: int, inputs: Inputs) -> None:
 
 
 def lengths_differ(rank: int, inputs: Inputs) -> None:
-    """Predictions are gathered, and the ranks have unequal numbers of them."""
+    """The ranks gather unequal numbers of predictions."""
     predictions = torch.ones(2 + rank)
     everyone = [torch.zeros_like(predictions) for _ in range(dist.get_world_size())]
     dist.all_gather(everyone, predictions)
@@ -302,14 +301,14 @@ def lengths_differ(rank: int, inputs: Inputs) -> None:
 
 
 def half_on_one_rank(rank: int, inputs: Inputs) -> float:
-    """One rank left its autocast block early, and reduces a half instead of a float."""
+    """One rank reduces a half-precision loss, the other a float."""
     loss = torch.ones(2, dtype=(torch.float32, torch.float16)[rank])
     dist.all_reduce(loss)
     return loss.sum().item()
 
 
 def each_its_own_root(rank: int, inputs: Inputs) -> None:
-    """Each rank takes itself for the source of the broadcast."""
+    """Each rank names itself as the source of the broadcast."""
     config = torch.tensor([0.1, 0.2])
     dist.broadcast(config, src=rank)
     dist.all_reduce(config)
@@ -325,14 +324,14 @@ def all_receive_first(rank: int, inputs: Inputs) -> None:
 
 
 def read_before_wait(rank: int, inputs: Inputs) -> float:
-    """The result of an asynchronous call is read without a wait."""
+    """The program reads the result of an asynchronous call without a wait."""
     total = torch.tensor([1.0 + rank])
     dist.all_reduce(total, async_op=True)
     return total.item()
 
 
 def destroyed_behind_a_call(rank: int, inputs: Inputs) -> None:
-    """An uneven loop without join(), and destroy_process_group() behind it, as tutorials have it."""
+    """An uneven loop without join(), followed by destroy_process_group() as in tutorials."""
     model = DDP(torch.nn.Linear(1, 1))
     for x in inputs:
         model(x).backward()
@@ -340,7 +339,7 @@ def destroyed_behind_a_call(rank: int, inputs: Inputs) -> None:
 
 
 def group_under_an_if(rank: int, inputs: Inputs) -> None:
-    """What sets the job up runs on rank 0 alone, new_group() too."""
+    """Only rank 0 runs the set-up code, including new_group()."""
     group = None
     if rank == 0:
         group = dist.new_group()
