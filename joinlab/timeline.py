@@ -120,13 +120,6 @@ class Process(TypedDict):
     command: list[str]
 
 
-class PlainTried(TypedDict):
-    """A `joinlab.story.lines.Tried`."""
-
-    finished: int
-    counts: int
-
-
 class PlainEdit(TypedDict):
     """A `joinlab.story.lines.Edit`."""
 
@@ -134,15 +127,18 @@ class PlainEdit(TypedDict):
     begin: int
     removed: list[str]
     added: list[str]
-    tried: PlainTried
 
 
 class PlainFix(TypedDict):
-    """A fix of `joinlab.story.fixes`: what it does, its edits, and whether ranks do less with it."""
+    """A fix of `joinlab.story.fixes`: what it does, its edits, and whether ranks do less with it.
+
+    tried  how many counts of inputs were emulated with it; every rank finished with each
+    """
 
     kind: str
     edits: list[PlainEdit]
     fewer: bool
+    tried: int
 
 
 class Meta(TypedDict, total=False):

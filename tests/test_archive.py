@@ -384,8 +384,8 @@ def test_frames_with_other_columns_are_refused() -> None:
                 {"emulation": {"watchdog": [{"rank": 0, "after_s": "long", "text": ""}]}},
                 {"skipped": {"0": {"x": 1}}},
                 {"progress": {"0": {0: {"enqueued": 1}}}},
-                {"fixes": [{"edits": [], "fewer": False}]},
-                {"fixes": [{"kind": "out", "edits": [], "fewer": False}]},
+                {"fixes": [{"edits": [], "fewer": False, "tried": 1}]},
+                {"fixes": [{"kind": "out", "edits": [], "fewer": False, "tried": 1}]},
                 {"missing_ranks": [2]},
                 {"clock": {}},
             )
@@ -542,14 +542,14 @@ _JSON = st.recursive(
 _META_KEYS = ["groups", "source", "functions", "inputs", "backend", "engine", "program", "world_size", "versions"]
 
 
-_EDIT = {"file": "a.py", "begin": 1, "removed": [], "added": ["x"], "tried": {"finished": 1, "counts": 2, "later": 3}}
+_EDIT = {"file": "a.py", "begin": 1, "removed": [], "added": ["x"], "later": 3}
 _TEST = {"file": "a.py", "line": 1, "text": "if x:", "values": []}
 _SIDES = [{"ranks": [rank], "how": "later", "line": 2, "text": "{0}", "{": 1} for rank in (0, 1)]
 
 
 @settings(max_examples=60, deadline=None)
 @given(key=st.sampled_from([*_META_KEYS, "clock", "skipped", "transport", "emulation", "verdict_ns"]), value=_JSON)
-@example(key="fixes", value=[{"kind": "later", "edits": [_EDIT], "fewer": False}])
+@example(key="fixes", value=[{"kind": "later", "edits": [_EDIT], "fewer": False, "tried": 2}])
 @example(key="parting", value={"tests": [_TEST | {"sides": _SIDES}], "keys": [], "left_out": 0})
 def test_what_opens_can_be_read_to_the_end_whatever_its_meta(key: str, value: object) -> None:
     header = json.loads(zipfile.ZipFile(io.BytesIO(archive.pack(sample()))).read(archive.HEADER))

@@ -15,7 +15,7 @@ from joinlab.story.lines import LineKind
 def changed(program, inputs, backend="nccl"):
     """What the fix does, and the lines that it puts, without indentation."""
     fix = fix_of(joinlab.emulate(program, inputs, backend))
-    assert all(edit.tried.finished == edit.tried.counts > 1 for edit in fix.edits)
+    assert fix.facts["tried"] > 1
     return fix.facts, [line.strip() for edit in fix.edits for line in edit.added]
 
 

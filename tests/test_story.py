@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from joinlab.story.lines import Call, Line, LineKind, RankEnd, SourceLine, Tried, Value
+from joinlab.story.lines import Call, Line, LineKind, RankEnd, SourceLine, Value
 from joinlab.story.story import Story
 
 
@@ -37,5 +37,4 @@ def test_a_story_has_one_headline_and_it_is_the_first_line(kinds: list[str]) -> 
 
 
 def test_lines_compare_by_value() -> None:
-    assert Tried(81, 81) == Tried(81, 81)
     assert a_line() == a_line()

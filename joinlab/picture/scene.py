@@ -481,7 +481,7 @@ class _Scene:
     def _tried(self) -> Piece:
         """What came of the edit that the code shows; the story says it at length."""
         edit = next((one for line in self.story.of(LineKind.FIX) for one in line.edits), None)
-        if edit is None or edit.tried.finished < edit.tried.counts:
+        if edit is None:
             return Piece("".join(said(line) for line in self.story.of(LineKind.FIX)[:1]))
         many = self.timeline.world_size > 2
         return Piece("Tried: every rank finishes." if many else "Tried: both finish.", tone="good")

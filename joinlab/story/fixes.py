@@ -43,7 +43,7 @@ from joinlab.program.branches import dotted, names_in
 from joinlab.program.parting import Test
 from joinlab.story.forms import cause_of
 from joinlab.story.forms.fates import is_peer_gone
-from joinlab.story.lines import Edit, Tried
+from joinlab.story.lines import Edit
 from joinlab.story.scene import Scene
 from joinlab.timeline import EndKind, PlainFix, Timeline
 
@@ -225,14 +225,14 @@ class Edited:
         made.__kwdefaults__ = function.__kwdefaults__
         return made
 
-    def edits(self, tried: Tried) -> tuple[Edit, ...]:
+    def edits(self) -> tuple[Edit, ...]:
         """The lines that it changes."""
         texts = (self.before.text, self.after)
         old, new = ([self.before.indent + one if one else one for one in text.splitlines()] for text in texts)
         file = self.before.function.__code__.co_filename
         blocks = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
         return tuple(
-            Edit(file, self.before.first + a, tuple(old[a:b]), tuple(new[c:d]), tried)
+            Edit(file, self.before.first + a, tuple(old[a:b]), tuple(new[c:d]))
             for tag, a, b, c, d in blocks
             if tag != "equal"
         )
@@ -248,7 +248,7 @@ def _try(timeline: Timeline, again: Again, edited: Edited) -> PlainFix | None:
     if not _good(first):
         return None
     now, then = (_work(run, edited.after) for run in (first, timeline))
-    moved = {line.strip() for edit in edited.edits(Tried(0, 0)) for line in edit.removed}
+    moved = {line.strip() for edit in edited.edits() for line in edit.removed}
     fewer = any(now[rank, line] < many for (rank, line), many in then.items() if line not in moved)
     even = (max(again.counts),) * len(again.counts)
     most, tried = max(MIN_COUNTS, min(MAX_COUNTS, MAX_CALLS // (first.calls.height + 30))), 1
@@ -263,8 +263,8 @@ def _try(timeline: Timeline, again: Again, edited: Edited) -> PlainFix | None:
         if before is not None and (_changes(before, run) if _good(run) else not _raises(before)):
             return None
         tried += _good(run)
-    edits: Any = [asdict(edit) for edit in edited.edits(Tried(tried, tried))]
-    return {"kind": edited.kind, "edits": edits, "fewer": fewer}
+    edits: Any = [asdict(edit) for edit in edited.edits()]
+    return {"kind": edited.kind, "edits": edits, "fewer": fewer, "tried": tried}
 
 
 def _changes(before: Timeline, after: Timeline) -> bool:

@@ -85,14 +85,6 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
-    """How many of the emulated counts of inputs finished on every rank after an edit."""
-
-    finished: int
-    counts: int
-
-
-@dataclass(frozen=True, slots=True)
 class Edit:
     """An edit of the program's text: lines `begin`, `begin` + 1, ... of `file` (`removed`) become `added`."""
 
@@ -100,13 +92,11 @@ class Edit:
     begin: int
     removed: tuple[str, ...]
     added: tuple[str, ...]
-    tried: Tried
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Edit:
         """The Edit that `asdict` made plain, also where JSON made lists of its tuples."""
-        removed, added, tried = tuple(plain["removed"]), tuple(plain["added"]), plain["tried"]
-        return cls(plain["file"], plain["begin"], removed, added, Tried(tried["finished"], tried["counts"]))
+        return cls(plain["file"], plain["begin"], tuple(plain["removed"]), tuple(plain["added"]))
 
 
 @dataclass(frozen=True, slots=True)

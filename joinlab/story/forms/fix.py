@@ -51,8 +51,8 @@ def _raised(scene: Scene) -> Iterator[Line]:
 
 
 def _plain(fix: Mapping[str, Any], equal: bool) -> Line:
-    edits = tuple(map(Edit.of, fix["edits"]))
-    return Line(LineKind.FIX, "edit", edits=edits, facts={"kind": fix["kind"], "fewer": fix["fewer"], "equal": equal})
+    facts = {name: fix[name] for name in ("kind", "fewer", "tried")} | {"equal": equal}
+    return Line(LineKind.FIX, "edit", edits=tuple(map(Edit.of, fix["edits"])), facts=facts)
 
 
 def _untried(scene: Scene) -> tuple[Line, ...]:
@@ -69,10 +69,10 @@ def _untried(scene: Scene) -> tuple[Line, ...]:
 
 
 def _edit(line: Line) -> Text:
-    tried, fewer = line.edits[0].tried, " Some inputs or calls are then left out." * bool(line.facts["fewer"])
-    does = DOES.get(line.facts["kind"], "Change these lines.")
-    equal = ", equal on all ranks" * bool(line.facts.get("equal"))
-    counts = f"{tried.finished} of {tried.counts} counts of inputs{equal}"
+    facts, tried = line.facts, line.facts["tried"]
+    fewer = " Some inputs or calls are then left out." * bool(facts["fewer"])
+    does = DOES.get(facts["kind"], "Change these lines.")
+    counts = f"{tried} of {tried} counts of inputs{', equal on all ranks' * bool(facts['equal'])}"
     return say("{}{} Tried: every rank finishes, for {}.", does, fewer, counts)
 
 
