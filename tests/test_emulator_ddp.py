@@ -453,3 +453,18 @@ def test_a_process_on_gloo_waits_for_its_calls_in_flight_before_it_ends(program)
     assert [end.text for end in emulated.ends if end.kind == "hung"] == [
         end.text for end in launched.ends if end.kind == "hung"
     ]
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_pad_stands_for_the_map_of_used_parameters_that_a_rank_without_a_backward_pass_hands_out(backend: str) -> None:
+    def program(rank, inputs):
+        model = DDP(Half(), find_unused_parameters=True)
+        with model.join():
+            for input in inputs:
+                model(input).sum().backward()
+        return [None if p.grad is None else p.grad.tolist() for p in model.module.unused.parameters()]
+
+    for pad, left in ((0, [None, None]), (7, [[[0.0]], [0.0]]), (2**32 - 1, [[[0.0]], [0.0]])):
+        found = emulate(program, (2, 0), backend, pad=pad)
+        assert found.returns[0] == left
+        assert found.meta["emulation"].get("pad", 0) == pad

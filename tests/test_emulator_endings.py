@@ -48,8 +48,8 @@ def test_a_knob_that_is_given_is_not_varied():
     assert only.knobs == ({"era": "1.9", "barrier_value": 7, "pad": 1, "gpu": "V100"},)
 
 
-def test_gloo_leaves_nothing_undefined():
-    with pytest.raises(ProgramError, match="gloo"):
+def test_endings_varies_what_nccl_leaves_undefined_and_takes_no_other_backend():
+    with pytest.raises(ProgramError, match="no other backend"):
         joinlab.endings(cases.case_4, (2, 3), backend="gloo")
 
 

@@ -395,6 +395,24 @@ def test_a_child_that_comes_to_the_end_of_the_program_ends_there():
     assert both(program) == (0, 1)
 
 
+def test_a_child_cannot_end_the_process_that_all_ranks_share():
+    def program(rank, inputs):
+        heard, told = os.pipe()
+        if os.fork() == 0:
+            for kill, target in ((os.kill, os.getppid()), (os.kill, 0), (os.killpg, os.getpgrp())):
+                try:
+                    kill(target, signal.SIGKILL)
+                except RuntimeError as error:
+                    os.write(told, b"1" if SHARED[0] in str(error) else b"0")
+            os.kill(os.getpid(), signal.SIGKILL)
+        _, status = os.wait()
+        os.close(told)
+        with os.fdopen(heard, "rb") as pipe:
+            return pipe.read(), os.waitstatus_to_exitcode(status)
+
+    assert emulate(program, (1,)).returns == ((b"111", -signal.SIGKILL),)
+
+
 def test_a_child_inherits_no_descriptor_of_joinlab():
     launch(cases.case_2, (1, 1), "gloo", on_output=None)
     server = ForkServer.get()

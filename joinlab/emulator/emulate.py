@@ -52,8 +52,9 @@ def emulate(
                        that no one had set
     barrier_value      the 4-byte word that this byte is the lowest of, 0 to 2**32 - 1: a rank whose float meets the
                        barrier reads all of it
-    pad                32 bits that no one had set: the upper half of an NCCL line that holds only 4 bytes of data, and
-                       memory beyond a tensor's storage
+    pad                32 bits that no one had set: the upper half of an NCCL line that holds only 4 bytes of data,
+                       memory beyond a tensor's storage, and each number in the map of used parameters
+                       (find_unused_parameters=True) of a rank that never ran a backward pass
     gpu                "P100", "V100", "A100" or "H100": from which size on NCCL leaves the LL protocol, and whether the
                        threads of a warp progress apart, as since Volta; see nccl/ring.py
     seed               seeds torch, numpy and random on every rank: one int for all, one per rank, or None

@@ -38,7 +38,7 @@ from joinlab.emulator.leftovers import Leftovers
 from joinlab.emulator.output import RankInput, RankOutput
 from joinlab.emulator.own import DRAWING, GIVEN, Environments, Own, Worlds, read_swapped, write_swapped
 from joinlab.emulator.patches import Patches
-from joinlab.emulator.rank_process import patch_process
+from joinlab.emulator.rank_process import patch_process, spare_kernel
 from joinlab.emulator.scheduler import behind, current, forget_ranks
 from joinlab.program.process_group import HOST_SYNCS, batching, name_backend
 
@@ -127,6 +127,8 @@ class Isolation:
     def leave_to_child(self) -> None:
         """In a process that a rank has just forked: every function is the original again, and no thread is a rank's.
 
+        Only os.kill and os.killpg still refuse what would end the process that all ranks share.
+
         The child keeps what its rank has of its own: environment, working directory, random state, settings.
         """
         host = behind()
@@ -134,6 +136,7 @@ class Isolation:
         self._uninstall()
         if host is not None:
             _environ._data = _environb._data = host.own.environ
+            spare_kernel(self._pid)
         for name in ("stdin", "stdout", "stderr"):
             stream = getattr(sys, name)
             if isinstance(stream, (RankInput, RankOutput)):
@@ -261,10 +264,11 @@ def _patch_spans(patches: Patches) -> None:
             host.replicas.made(module, str(module.process_group.group_name))
             helper(module, *args, **kwargs)
             if module.find_unused_parameters:
-                # The Reducer leaves the map of used parameters undefined until its first backward pass, and a rank
-                # without inputs hands it to its peers (initialize_local_used_map, reducer.cpp, v2.13.0). Here it says:
-                # none used.
-                module.reducer._get_local_used_map().zero_()
+                # at::empty, which only a backward pass fills. A rank that never had one sends it to its peers in
+                # join(): they leave the gradient of an unused parameter as it is where the sum is 0, and set it to
+                # zeros elsewhere (initialize_local_used_map and finalize_bucket_dense, reducer.cpp, v2.13.0).
+                pad = torch.tensor(host.orders.knobs.pad, dtype=torch.uint32)
+                module.reducer._get_local_used_map().fill_(pad.view(torch.int32).item())
 
         return made
 

@@ -48,7 +48,7 @@ def endings(program: Program, inputs: Sequence[int] = (5, 6), **options: Any) ->
             print(outcome.ends, outcome.knobs)
     """
     if options.get("backend", "nccl") != "nccl":
-        raise ProgramError('endings are those of backend="nccl": on gloo nothing is left undefined')
+        raise ProgramError('endings() varies what NCCL leaves undefined, so it takes no other backend than "nccl"')
     found: dict[tuple[Any, ...], tuple[list[dict[str, Any]], Timeline]] = {}
     names = ("era", "barrier_value", "pad", "gpu")
     for knobs in _settings({name: options.pop(name) for name in names if name in options}):

@@ -90,6 +90,16 @@ def _kill(host: Any, pid: int, kill: Callable[[int, int], None]) -> Callable[[in
     return kill_rank
 
 
+def spare_kernel(pid: int) -> None:
+    """In a forked child: refuse signals to the process `pid`, which all ranks share, and to its group."""
+    kill = os.kill
+
+    def kill_others(target: int, number: int) -> None:
+        _no_kill("os.kill", kill, of_group=target <= 0 or target == pid)(target, number)
+
+    os.kill, os.killpg = kill_others, _no_kill("os.killpg", os.killpg)
+
+
 def _no_id(name: str) -> Callable[..., NoReturn]:
     def refuse(*args: Any) -> NoReturn:
         raise RuntimeError(

@@ -361,6 +361,8 @@ class Emulation:
             "latency": knobs.costs.latency_ns / 1e9,
             "bytes_per_second": knobs.costs.bytes_per_second,
         }
+        if knobs.pad:
+            emulation["pad"] = knobs.pad
         if knobs.streams:
             emulation = {"era": knobs.era, "barrier_value": knobs.barrier_value, "pad": knobs.pad, **emulation}
             if knobs.gpu != "A100":
