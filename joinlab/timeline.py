@@ -493,7 +493,7 @@ def _check_meta(meta: Mapping[str, Any], world_size: int) -> None:
 
 def _check_rows(timeline: Timeline) -> None:
     n = timeline.world_size
-    for name, needed in (("calls", ("rank", "group", "seq", "op")), ("spans", ("rank", "begin_ns"))):
+    for name, needed in (("calls", ("rank", "group", "seq", "op")), ("spans", ("rank", "name", "begin_ns"))):
         frame: pl.DataFrame = getattr(timeline, name)
         if any(frame[column].null_count() for column in needed):
             raise ValueError(f"{name} that lack one of {', '.join(needed)}")

@@ -249,7 +249,7 @@ cells = {
 
 def rows(columns) -> st.SearchStrategy:
     """Rows as producers write them: what no row can lack is there."""
-    needed = {"rank": st.integers(0, 1), "begin_ns": st.integers(0, 9)}
+    needed = {"rank": st.integers(0, 1), "name": st.text(), "begin_ns": st.integers(0, 9)}
     if "seq" in columns:
         needed |= {"group": st.sampled_from(["0", "1"]), "seq": st.integers(0, 9), "op": st.text(max_size=9)}
         needed |= {"number": st.none()}
@@ -513,6 +513,12 @@ def test_rows_that_make_no_sense_are_refused(change: dict) -> None:
     parquet = io.BytesIO()
     calls.write_parquet(parquet)
     assert "content is not that of a Timeline" in refusal(repacked({"calls.parquet": parquet.getvalue()}))
+
+
+def test_a_span_without_a_name_is_refused() -> None:
+    parquet = io.BytesIO()
+    sample().spans.head(1).with_columns(name=pl.lit(None, pl.String())).write_parquet(parquet)
+    assert "spans that lack one of rank, name, begin_ns" in refusal(repacked({"spans.parquet": parquet.getvalue()}))
 
 
 def test_calls_that_are_numbered_alike_are_refused() -> None:

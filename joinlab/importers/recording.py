@@ -34,7 +34,7 @@ FIRST_BYTES = 1 << 20
 MOST_CALLS = 2000
 """Of a bounded log that has dropped segments, this many last calls per group and rank are read."""
 
-NO_END = "the process is gone, and the record has no end: killed, or ended by os._exit"
+NO_END = "its process is gone without an ending in the record: it was killed, or called os._exit"
 LOST = "its record ends early, so that its ending is not known"
 NO_BEGINNING = "its record has no beginning yet"
 NO_WORD = "its record has no end, and it runs on another host: it may be running"

@@ -259,10 +259,10 @@ def _killed(line: Line) -> Text:
     text = str(line.facts.get("text", ""))
     if len(line.ranks) > 1:
         text = text.replace("its process was", "their processes were").replace("its process", "their processes")
-    how = text if text.startswith("ended by") else f"ended: {text}" if text else "ended before its program returned"
+    how, why = (text, "") if text.startswith("ended by") else ("ended", f": {text}" if text else "")
     more = " Gloo aborts a process that is sent more bytes than its call has room for."
-    where = say(",{}", _in(line)) if "in" in line.facts else _after(line)
-    return say("{} [was|were] {}{}.{}", line.ranks, how, where, more * bool(line.facts.get("overrun")))
+    where = _in(line) if "in" in line.facts else _after(line) or ("" if why else " before its program returned")
+    return say("{} [was|were] {}{}{}.{}", line.ranks, how, where, why, more * bool(line.facts.get("overrun")))
 
 
 def _unknown(line: Line) -> Text:
