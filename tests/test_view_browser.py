@@ -111,7 +111,10 @@ def test_a_move_of_a_slider_is_small_on_the_wire_and_drawn(notebook):
 def test_covered_lanes_tell_nothing_until_they_are_uncovered(notebook):
     notebook.tell("view.timeline = case_timeline(4, 5, 'nccl', '1.9'); view.covered = [0, 1]")
     view = first(notebook, ".jl")
-    view.locator(".jl-stage .jl-cover").nth(1).wait_for()
+    cover = view.locator(".jl-stage .jl-cover")
+    cover.nth(1).wait_for()
+    look = "(one) => [getComputedStyle(one).fill, getComputedStyle(one.nextElementSibling).fill]"
+    assert len(set(cover.first.evaluate(look))) == 2  # the word on it can be read
     assert view.locator(".jl-lane").count() == view.locator(".jl-end").count() == 0
     parts = ".jl-headline, .jl-stage, .jl-low .jl-tag, .jl-story, .jl-every, .jl-texts .jl-tag"
     for words in ("hung", "finished", "hangs", ": barrier", "≠", "✕"):

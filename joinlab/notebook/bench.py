@@ -278,7 +278,7 @@ class Bench(View):
         if reason := missing(self._now, len(self.counts)):
             return f"Not on this machine. {reason}"
         if self.predict and self.covered and "" in self.said:
-            return "Predict first: say of each rank whether it finishes, hangs or raises. Then it is shown."
+            return "Predict first: choose for each rank whether it finishes, hangs or raises. Then press Show."
         if self.predict and self.covered and not self._now.launched:
             return "Everything is said. Press Show."
         return "Not run yet. Press Run: each rank becomes a process of its own."

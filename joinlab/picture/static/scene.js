@@ -164,7 +164,7 @@ export class Scene {
   /** What stands here, for who does not see it. */
   said() {
     const focus = this.columns.find((one) => one.focus), all = this.scene.names;
-    if (this.covered.size) return `${all.join(", ")}: covered.`;
+    if (this.covered.size) return `${all.join(", ")}: hidden.`;
     if (!focus) return `${all.join(", ")}: every call met its partner.`;
     const issued = (/** @type {number} */ lane) =>
       focus.missing?.[0] === lane ? `no ${focus.missing[1]}` : (focus.boxes[lane]?.label ?? "nothing");
@@ -176,7 +176,7 @@ export class Scene {
     const [x, y] = this.at(this.t0, this.lane(lane));
     const [w, h] = this.at(this.turned ? 260 : this.width - this.t0 - 20, this.thick);
     const look = { x: x + w / 2, y: y + h / 2 + 5, "text-anchor": "middle", "font-size": 14 };
-    return rect({ x, y, w, h }, { rx: 8, class: "jl-cover" }) + tag("text", look, "covered");
+    return rect({ x, y, w, h }, { rx: 8, class: "jl-cover" }) + tag("text", look, "hidden");
   }
 
   /** The one loud place. */
