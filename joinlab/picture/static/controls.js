@@ -116,7 +116,8 @@ export class Controls {
    * @param {boolean} busy */
   options(select, wanted, chosen, busy) {
     if ([...select.options].map((one) => one.value).join() !== wanted.map(([value]) => value).join())
-      select.replaceChildren(...wanted.map(([value, label]) => element("option", { value, "data-name": label })));
+      select.replaceChildren(
+        ...wanted.map(([value, label]) => element("option", { value, "data-name": label })));
     wanted.forEach(([, , missing], at) => { select.options[at].title = missing ?? ""; });
     select.value = chosen;
     select.disabled = busy;

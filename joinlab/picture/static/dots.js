@@ -36,7 +36,7 @@ export function wireDots(stage, count, most, move) {
     event.preventDefault();
     const rank = Number(hit.dataset.rank);
     row(rank).focus({ preventScroll: true });
-    const lefts = [...row(rank).children].map((dot) => dot.getBoundingClientRect().left); // until it is let go
+    const lefts = [...row(rank).children].map((dot) => dot.getBoundingClientRect().left); // kept for the drag
     const go = (/** @type {PointerEvent} */ at) => {
       const found = lefts.filter((left) => at.clientX > left).length - 1;
       if (clamp(found, 0, most) !== count(rank)) move(rank, clamp(found, 0, most));
