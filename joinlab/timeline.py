@@ -360,6 +360,11 @@ class Timeline:
         """Name of the group that all ranks are in: the first of meta["groups"]."""
         return str(next(iter(self.meta["groups"])))
 
+    def ended_in(self, rank: int) -> tuple[int, str, int] | None:
+        """Rank, group and seq of the call that a rank's ending names; None where it names none."""
+        end = self.ends[rank]
+        return None if end.call is None else (rank, self.default_group if end.group is None else end.group, end.call)
+
     def equals(self, other: Timeline) -> bool:
         """True if both hold the same calls, spans, endings, output and meta (returns are compared by repr)."""
         return (

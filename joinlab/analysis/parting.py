@@ -43,7 +43,7 @@ class Parting:
     """
 
     def __init__(self, timeline: Timeline, folding: Folding) -> None:
-        self.meta, self.ends, self.folding = timeline.meta, timeline.ends, folding
+        self.timeline, self.meta, self.ends, self.folding = timeline, timeline.meta, timeline.ends, folding
         self.slots, self.lanes = folding.slots, folding.lanes
         self.circle: tuple[CallRow, ...] = ()
         self.clash = next((at for at, slot in enumerate(self.slots) if self._parts(slot)), None)
@@ -92,9 +92,8 @@ class Parting:
             stuck = {EndKind.HUNG, EndKind.RAISED}  # an error may come from a peer that ended
             if self.slots[at].differs or not absent or any(end.kind not in stuck for end in absent):
                 return at
-            lane = lane_of[self.slots[at].absent[0]]
-            key = (lane, absent[0].group or "", -1 if absent[0].call is None else absent[0].call)
-            if key not in row_of or not self._parts(self.slots[row_of[key]]):
+            key = self.timeline.ended_in(lane_of[self.slots[at].absent[0]])
+            if key is None or key not in row_of or not self._parts(self.slots[row_of[key]]):
                 return at
             path[at] = self.folding.matched.row_of[key]
             at = row_of[key]

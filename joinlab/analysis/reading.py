@@ -65,11 +65,7 @@ class Reading:
     def __init__(self, timeline: Timeline) -> None:
         self.calls, self.meta, self.world_size = timeline.calls, timeline.meta, timeline.world_size
         self.ranks: Numbers = self.calls["rank"].to_numpy()
-        self.ends = [
-            (rank, timeline.default_group if end.group is None else end.group, end.call)
-            for rank, end in enumerate(timeline.ends)
-            if end.call is not None
-        ]
+        self.ends = [key for key in map(timeline.ended_in, range(self.world_size)) if key is not None]
         self.groups = {str(name): tuple(ranks) for name, ranks in self.meta.get("groups", {}).items()}
         used = self.calls["group"].unique().to_list()
         self.groups |= dict.fromkeys(sorted({*used} - self.groups.keys()), ())

@@ -239,7 +239,6 @@ def _ending(timeline: Timeline, rank: int) -> str:
 
 def lines_of_end(every: Matched, rank: int) -> tuple[CodeLine, ...]:
     """The lines that led to the call in which a rank ended; none if it ended in no call, or it was not recorded."""
-    timeline, end = every.timeline, every.timeline.ends[rank]
-    group = timeline.default_group if end.group is None else end.group
-    row = None if end.call is None else every.row_of.get((rank, group, end.call))
-    return SourceTexts.of(timeline).lines_of(row) if row else ()
+    key = every.timeline.ended_in(rank)
+    row = None if key is None else every.row_of.get(key)
+    return SourceTexts.of(every.timeline).lines_of(row) if row else ()

@@ -61,7 +61,7 @@ def _apart(scene: Scene, headline: Line) -> Apart | None:
     if headline.form == "circle" and (found := _in_circle(scene, headline)) is not None:
         return found
     if parting.clash is not None and not parting.slot.pair:
-        return _before(scene, parting.slot, [scene.ranks(side) for side in parting.sides])
+        return _before(scene, parting.slot, [parting.ranks(side) for side in parting.sides])
     if parting.clash is None and headline.form in _MET:
         sides = list(dict.fromkeys(map(tuple, headline.facts["sides"])))
         first = headline.calls[0]

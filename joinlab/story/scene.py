@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+import polars as pl
+
 from joinlab.analysis.folding import Folding, fold
 from joinlab.analysis.matching import Slot
 from joinlab.analysis.meanings import asks_of
@@ -52,10 +54,6 @@ class Scene:
             (row["tag"] or 0) if backend_of(self.meta, row["group"]) != "nccl" else 0,
         )
 
-    def ranks(self, side: Iterable[int]) -> tuple[int, ...]:
-        """The ranks of these lanes."""
-        return self.parting.ranks(side)
-
     def line_of(self, row: CallRow, ranks: Sequence[int]) -> SourceLine | None:
         """The line of the program that a call came from; None where it is not known."""
         lines = self.sources.lines_of(row)
@@ -69,13 +67,15 @@ class Scene:
         found: dict[tuple[object, ...], tuple[CallRow, list[int]]] = {}
         for rank in slot.calls:
             row = self.parting.call(slot, rank)
-            found.setdefault((row["call_site"], self.sources.lines_of(row)), (row, []))[1].extend(self.ranks((rank,)))
+            found.setdefault((row["call_site"], self.sources.lines_of(row)), (row, []))[1].extend(
+                self.parting.ranks((rank,))
+            )
         lines = (self.line_of(row, sorted(ranks)) for row, ranks in found.values())
         return tuple(line for line in lines if line is not None)
 
     def sides(self, some: Iterable[Side]) -> list[list[int]]:
         """The ranks of each of these sides, as plain data."""
-        return [list(self.ranks(side)) for side in some]
+        return [list(self.parting.ranks(side)) for side in some]
 
     def headline(self, form: str, sides: Iterable[Sequence[int]], rows: Iterable[CallRow] = (), **more: Any) -> Line:
         """A headline on the ranks of each side and these calls, as `line` makes it."""
@@ -92,11 +92,8 @@ class Scene:
 
     def count(self, rank: int, row: CallRow) -> int:
         """How many calls of this row's label and group a rank issued in all."""
-        calls = self.timeline.calls
-        named = calls["origin"].is_null() if row["origin"] is None else calls["origin"] == row["origin"]
-        return int(
-            ((calls["rank"] == rank) & (calls["group"] == row["group"]) & (calls["op"] == row["op"]) & named).sum()
-        )
+        label = pl.col("origin").eq_missing(row["origin"])
+        return self.timeline.calls.filter(label, rank=rank, group=row["group"], op=row["op"]).height
 
     # ---------------------------------------------------------------- why calls do not complete
 
@@ -140,9 +137,8 @@ class Scene:
 
     def awaited(self, rank: int) -> Key | None:
         """The call a rank ended in: what its ending names; else the last of its calls that the backend failed."""
-        end, rows = self.ends[rank], self.matched.row_of
-        if end.call is not None:
-            key = (rank, self.timeline.default_group if end.group is None else end.group, end.call)
+        end, rows, key = self.ends[rank], self.matched.row_of, self.timeline.ended_in(rank)
+        if key is not None:
             return key if key in rows else None
         if end.kind is not EndKind.RAISED:
             return None
@@ -171,6 +167,7 @@ def _waits(timeline: Timeline, rows: Sequence[CallRow]) -> list[Wait]:
             found.setdefault((row["rank"], row["host_wait_begin_ns"]), []).append((row["group"], row["seq"]))
     waits = [Wait(rank, tuple(calls)) for (rank, _), calls in found.items()]
     for rank, end in enumerate(timeline.ends):
-        if end.kind is EndKind.HUNG and end.call is not None and all(wait.rank != rank for wait in waits):
-            waits.append(Wait(rank, ((timeline.default_group if end.group is None else end.group, end.call),)))
+        named = timeline.ended_in(rank) if end.kind is EndKind.HUNG else None
+        if named is not None and all(wait.rank != rank for wait in waits):
+            waits.append(Wait(rank, (named[1:],)))
     return waits

@@ -30,7 +30,7 @@ def circle(scene: Scene) -> tuple[Line, ...]:
         by_call.setdefault((row["origin"], row["op"], row["number"], row["group"], row["call_site"]), []).append(row)
     if not rows:
         return ()
-    some = [scene.ranks(sorted({row["rank"] for row in those})) for those in by_call.values()]
+    some = [scene.parting.ranks(sorted({row["rank"] for row in those})) for those in by_call.values()]
     first = (those[0] for those in by_call.values())
     each = [row if len(ranks) == 1 else {**row, "peer": None} for row, ranks in zip(first, some, strict=True)]
     headline = scene.headline("circle", some, each)  # type: ignore[arg-type]

@@ -27,8 +27,6 @@ def find(scene: Scene) -> tuple[Line, ...]:
         return (Line(LineKind.HEADLINE, "all_fit_so_far", runs, facts=facts),)
     facts["fits"] = not any(scene.ends[rank].kind in _BROKEN for rank in wrong)  # what it left out is not known
     facts["out_of_time"] = all(out_of_time(scene.ends[rank]) for rank in wrong)
-    kinds = {scene.ends[rank].kind for rank in wrong}
-    facts["kind"] = kinds.pop().value if len(kinds) == 1 else ""
     return (Line(LineKind.HEADLINE, "same_calls", tuple(wrong), facts=facts),)
 
 
@@ -52,10 +50,8 @@ def _same_calls(line: Line) -> Text:
     fits = "; every call fits" * bool(line.facts["fits"])
     if line.facts["out_of_time"]:
         return say("{} [was|were] still running when the time was over{}.", line.ranks, fits)
-    if not line.facts["kind"]:
-        each = [ends(one["ranks"], one["kind"], one["pending"]) for one in line.facts["ends"] if not one["good"]]
-        return say("{}{}.", listing(each, "; "), fits)
-    return say("{}{}.", ends(line.ranks, line.facts["kind"]), fits)
+    each = [ends(one["ranks"], one["kind"], one["pending"]) for one in line.facts["ends"] if not one["good"]]
+    return say("{}{}.", listing(each, "; "), fits)
 
 
 WORDS: Mapping[str, Callable[[Line], Text]] = {

@@ -15,12 +15,8 @@ from joinlab.story.words import Text, at_place, listing, say, sides
 from joinlab.timeline import CallRow, backend_of
 
 
-def causes(scene: Scene) -> tuple[Line, ...]:
+def causes(scene: Scene) -> Iterator[Line]:
     """The lines that tell of the clash: what met, and what the ranks made of it."""
-    return tuple(_met(scene))
-
-
-def _met(scene: Scene) -> Iterator[Line]:
     parting, slot = scene.parting, scene.parting.slot
     present = parting.present
     if len(present) < 2:
@@ -66,7 +62,7 @@ def value_of(scene: Scene, side: Side, row: CallRow) -> Value:
     """What a call gave the ranks that issued it, and what they took it for: "" where they discarded it."""
     values = [value for one in decode_values(row["value_out"]) or () for value in one]
     _, _, taken = (conclusion(row["origin"], row["value_out"]) or "").partition("concluded that ")
-    return Value(scene.ranks(side), asks_of(row), values[0] if len(values) == 1 else None, taken)
+    return Value(scene.parting.ranks(side), asks_of(row), values[0] if len(values) == 1 else None, taken)
 
 
 # ---------------------------------------------------------------- words
