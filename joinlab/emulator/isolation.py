@@ -35,7 +35,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from joinlab.emulator.copies import Copies
 from joinlab.emulator.devices import patch_devices
 from joinlab.emulator.leftovers import Leftovers
-from joinlab.emulator.output import RankInput, RankOutput
+from joinlab.emulator.output import RankStreams, no_input, output
 from joinlab.emulator.own import DRAWING, GIVEN, Environments, Own, Worlds, read_swapped, write_swapped
 from joinlab.emulator.patches import Patches
 from joinlab.emulator.rank_process import patch_process, spare_kernel
@@ -139,7 +139,7 @@ class Isolation:
             spare_kernel(self._pid)
         for name in ("stdin", "stdout", "stderr"):
             stream = getattr(sys, name)
-            if isinstance(stream, (RankInput, RankOutput)):
+            if isinstance(stream, RankStreams):
                 setattr(sys, name, stream.before)
         forget_ranks()
 
@@ -179,8 +179,8 @@ class Isolation:
         if torch.get_num_threads() != 1:
             torch.set_num_threads(1)  # as in a launched rank: sums are then made in the same order
         _environ._data = _environb._data = Environments(self._environ)
-        sys.stdin = RankInput(sys.stdin)
-        sys.stdout, sys.stderr = RankOutput(sys.stdout), RankOutput(sys.stderr)
+        sys.stdin = RankStreams(sys.stdin, no_input)  # type: ignore[assignment]
+        sys.stdout, sys.stderr = (RankStreams(one, output) for one in (sys.stdout, sys.stderr))  # type: ignore[assignment]
         for own in self._owns:
             own.begin(self._environ, self._cwd)
         _isolate_threads(True)
