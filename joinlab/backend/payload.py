@@ -19,14 +19,7 @@ from joinlab.program.process_group import METHODS, tensors_in
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
-_numpy = torch._C.TensorBase.numpy  # not those of torch.Tensor, which make a rank's host wait for its stream
-_tolist = torch._C.TensorBase.tolist
-
-
-def elements(tensor: torch.Tensor) -> list[Any]:
-    """The elements of a tensor, flat."""
-    found: list[Any] = _tolist(tensor.reshape(-1))
-    return found
+_numpy = torch._C.TensorBase.numpy  # not that of torch.Tensor, which makes a rank's host wait for its stream
 
 
 def memory(tensor: torch.Tensor) -> Bytes:

@@ -17,10 +17,10 @@ import torch
 from torch.autograd import Variable
 
 from joinlab.backend.model import EmulatedCall
-from joinlab.backend.payload import elements
 from joinlab.emulator.buckets import BucketRebuild
 from joinlab.emulator.futures import Futures, outputs
 from joinlab.emulator.waits import Wait, Waits
+from joinlab.program.process_group import values_in
 
 
 def future_with(tensors: list[torch.Tensor]) -> Any:
@@ -52,7 +52,7 @@ class Reducer:
 
     def disbelief(self, call: EmulatedCall) -> str:
         """Why the Reducer cannot go on with what came out of `call`, numbers of parameters; "" if it can."""
-        return self._rebuild.believe(elements(call.parts[0].outs[0]))
+        return self._rebuild.believe((values_in(call.parts[0].outs) or [[]])[0])
 
     def future_of(self, call: EmulatedCall) -> torch.futures.Future[Any]:
         """A future for what `call` puts out.

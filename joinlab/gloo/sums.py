@@ -68,16 +68,6 @@ def combine(dtype: torch.dtype, reduce_op: str, one: Bytes, other: Bytes) -> Byt
     return _numpy(_TORCH_OPS[reduce_op](left, right).view(torch.uint8))
 
 
-def chunk(nbytes: int, item: int, size: int) -> int:
-    """Bytes of the chunk of an all_reduce whose sum one rank holds at the end of the first half.
-
-    >>> chunk(12, 4, 2)
-    8
-    """
-    number, each = messages.segments(nbytes, item, size)
-    return number // size * each
-
-
 def summed(dtype: torch.dtype, reduce_op: str, each: Sequence[Bytes]) -> Bytes:
     """What an all_reduce of ranks that agree gives: `each` by place.
 
@@ -86,7 +76,8 @@ def summed(dtype: torch.dtype, reduce_op: str, each: Sequence[Bytes]) -> Bytes:
     NaN, and so it is kept.
     """
     size, nbytes = len(each), len(each[0])
-    whole = chunk(nbytes, dtype.itemsize, size)
+    number, segment = messages.segments(nbytes, dtype.itemsize, size)
+    whole = number // size * segment  # the chunk whose sum one rank holds at the end of the ring's first half
     if size == 2 and reduce_op in ("sum", "product"):
         whole = nbytes  # one numpy call instead of two for the small tensors that most programs send
     pieces = []

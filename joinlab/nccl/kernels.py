@@ -20,7 +20,6 @@ common_kernel.h (MULTI). Held to those kernels, compiled for a CPU, by tests/tes
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,8 +45,6 @@ DTYPES = frozenset({*_INTEGERS, *_FLOATS, torch.bfloat16})
 
 Source: ncclDataType in torch/csrc/distributed/c10d/NCCLUtils.cpp, v2.13.0, without the float8 types.
 """
-
-_ONE = struct.Struct("f")
 
 _NAN: dict[torch.dtype, int] = {torch.float32: 0x7FFFFFFF, torch.float16: 0x7FFF, torch.bfloat16: 0x7FFF}
 """The one NaN that a GPU's arithmetic on these types gives (PTX ISA 8.7, "Floating-Point Instructions", on NaN).
@@ -142,15 +139,6 @@ class Kernels:
     ) -> Bytes:
         """The reduction of a chunk that goes through the places of `order`; `each` and `factors` by place."""
         size, kind = len(each), _FLOATS.get(dtype)
-        if reduce_op == "sum" and dtype is torch.float32 and len(each[0]) == _ONE.size:  # 8 us less than by numpy
-            total = _ONE.unpack(each[order[0]].data)[0]
-            try:
-                for place in order[1:]:  # in float64 and then rounded, which gives float32's sum
-                    total = _ONE.unpack(_ONE.pack(total + _ONE.unpack(each[place].data)[0]))[0]
-                if total == total:
-                    return np.frombuffer(_ONE.pack(total), np.uint8)
-            except OverflowError:  # the sum is infinite
-                pass
         if reduce_op == "sum" and kind is not None:  # in one go, 10 us less a call; only a NaN needs the way below
             with np.errstate(all="ignore"):
                 floats = each[order[0]].view(kind)
