@@ -179,8 +179,8 @@ class Isolation:
         if torch.get_num_threads() != 1:
             torch.set_num_threads(1)  # as in a launched rank: sums are then made in the same order
         _environ._data = _environb._data = Environments(self._environ)
-        sys.stdin = RankStreams(sys.stdin, no_input)  # type: ignore[assignment]
-        sys.stdout, sys.stderr = (RankStreams(one, output) for one in (sys.stdout, sys.stderr))  # type: ignore[assignment]
+        sys.stdin = RankStreams(sys.stdin, no_input)
+        sys.stdout, sys.stderr = (RankStreams(one, output) for one in (sys.stdout, sys.stderr))
         for own in self._owns:
             own.begin(self._environ, self._cwd)
         _isolate_threads(True)

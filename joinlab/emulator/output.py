@@ -32,7 +32,7 @@ class RankStreams:
 
 def output(before: Any) -> io.TextIOBase:
     """What a rank prints is kept for its Timeline."""
-    return io.TextIOWrapper(_Kept(before), "utf-8", "backslashreplace", newline="", write_through=True)  # type: ignore[arg-type]
+    return io.TextIOWrapper(_Kept(before), "utf-8", "backslashreplace", newline="", write_through=True)  # type: ignore[type-var]
 
 
 def no_input(before: Any) -> io.TextIOBase:
