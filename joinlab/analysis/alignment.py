@@ -19,10 +19,10 @@ from joinlab.program.labels import kind_of
 from joinlab.timeline import CallRow
 
 FURTHEST = 3
-"""Two ranks that are up to so many calls apart are still seen to issue the same calls."""
+"""Most calls that one rank may be ahead of another while both still count as issuing the same calls."""
 
 LONGEST = 8
-"""So many calls may stand in another order."""
+"""Most calls that may come in a different order."""
 
 Place = tuple[object, ...]
 """Where a call came from: its label, op and root, and the lines of the program that led to it."""
@@ -37,9 +37,9 @@ class Departure(NamedTuple):
 
 
 def departure(one: Sequence[Place], other: Sequence[Place]) -> Departure | None:
-    """Where two sequences of calls part; None where one is the beginning of the other.
+    """Where two sequences of calls part; None if one is the beginning of the other.
 
-    Calls are meant for each other from one place, or where each side has a line of its own:
+    Calls are meant for each other if they come from the same place, or if each side has its own line for them:
 
         if rank == 0: broadcast(a, 0)           # each rank has only one of these lines
         else:         broadcast(b, 0)

@@ -1,10 +1,9 @@
 """Comparison: the calls of two Timelines row by row on one axis, and the first place where the two runs part.
 
 The two may differ in anything: emulated and launched, with a barrier and without, PyTorch 1.9 and today, other
-inputs. A row holds a slot (see matching) of the one, of the other, or of both: what stands before and after the
-same slots stands in the same rows. Rows can differ in small things, such as the dtype of a barrier, long before
-anything comes of it. The two part where a rank issues another call, or where a call ends in one run and not in the
-other.
+inputs. A row has a slot (see matching) of one run, or the same slot of both. Rows can differ in small things, such as
+the dtype of a barrier, long before these matter. The runs part where a rank issues another call, or where a call ends
+in only one of them.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ Calls = dict[int, Call]
 """The calls of one slot, by rank."""
 
 Key = tuple[Any, ...]
-"""What makes a row the same in both runs; its place comes first."""
+"""Key by which rows of both runs are paired; the place comes first."""
 
 
 class ComparedRow(NamedTuple):
-    """One place on the common axis: the index of the slot in joinlab.match of each Timeline; None: it has none here."""
+    """A row of the common axis: the slot's index in joinlab.match of each Timeline, or None."""
 
     left: int | None
     right: int | None
@@ -52,7 +51,7 @@ class Comparison:
 
 
 def compare(left: Timeline, right: Timeline) -> Comparison:
-    """Lay two Timelines beside each other and say where they first part.
+    """Align two Timelines and find where they first part.
 
     print(compare(joinlab.emulate(case_4, era="1.9"), joinlab.emulate(case_4)).sentence)
     """
@@ -80,7 +79,7 @@ def compare(left: Timeline, right: Timeline) -> Comparison:
 
 
 def told_apart(left: Timeline, right: Timeline) -> tuple[str, str]:
-    """What tells two runs apart, as names for them: the era, backend, engine, program or inputs of each.
+    """Names for two runs: those of era, backend, engine, program and inputs in which they differ.
 
     >>> import joinlab
     >>> case_4 = joinlab.cases.case_4
@@ -108,7 +107,7 @@ def told_apart(left: Timeline, right: Timeline) -> tuple[str, str]:
 
 
 class _Side:
-    """One Timeline: the calls of each slot, and what makes it the same in both runs."""
+    """One Timeline: the calls and the key of each slot."""
 
     def __init__(self, timeline: Timeline) -> None:
         matched = Matched(timeline)
@@ -121,7 +120,7 @@ class _Side:
 
 
 BEFORE, AFTER = -1, 1 << 62
-"""The places of rows that no input was being processed in: before the first input, and after the last."""
+"""Places of the rows before the first input and after the last."""
 
 
 def _place(slot: Slot, calls: Calls) -> int:
@@ -131,13 +130,13 @@ def _place(slot: Slot, calls: Calls) -> int:
 
 
 def _name(call: Call) -> tuple[Any, ...]:
-    """What makes a call the same in both runs. A barrier is one, whether it is an all-reduce (NCCL) or not (gloo)."""
+    """Key of a call. A barrier has one key, whether it is an all-reduce (NCCL) or gloo's own call."""
     label = call["origin"] or call["op"]
     return ("barrier" if label == "all-reduce (barrier)" else label, call["root"], call["peer"])
 
 
 def _aligned(left: Sequence[Key], right: Sequence[Key]) -> Iterator[tuple[int | None, int | None]]:
-    """Indices side by side: equal ones stand together, those that begin alike always do."""
+    """Pairs of indices of equal keys; a common beginning is always paired."""
     same = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False))))
     yield from ((at, at) for at in range(same))
     for tag, a, a_end, b, b_end in SequenceMatcher(None, left[same:], right[same:], autojunk=False).get_opcodes():
@@ -153,7 +152,7 @@ def _aligned(left: Sequence[Key], right: Sequence[Key]) -> Iterator[tuple[int | 
 
 
 def _differences(ours: Calls, theirs: Calls, here: str, there: str) -> Iterator[tuple[str, str]]:
-    """What differs in a row, with its kind: "parts" (a rank issues another call, or a call ends in one run alone).
+    """Differences in a row, each with its kind: "parts" (a rank issues another call, or a call ends in only one run).
 
     The others are "read" (a rank concludes something else) and "data" (dtype, shape or reduce operation).
     """
@@ -176,7 +175,7 @@ def _differences(ours: Calls, theirs: Calls, here: str, there: str) -> Iterator[
 
 
 def _issued(calls: Calls, ranks: Sequence[int]) -> str:
-    """What these ranks issue: "rank 0 issues barrier"."""
+    """Which calls these ranks issue: "rank 0 issues barrier"."""
     told: dict[str, list[int]] = {}
     for rank in ranks:
         told.setdefault(quoted(calls[rank]) if rank in calls else "no call here", []).append(rank)
@@ -196,7 +195,7 @@ def _fate(call: Call) -> str:
 
 
 def _read(call: Call) -> str | None:
-    """What a rank read, with what it concluded; None where it concluded nothing."""
+    """The value that a rank read, and its conclusion; None without a conclusion."""
     said = conclusion(call["origin"], call["value_out"]) if call["completed_ns"] is not None else None
     value, _, concluded = (said or "").partition(" and concluded that ")
     return f"{value.removeprefix('read ')} ({concluded})" if concluded else None

@@ -1,12 +1,12 @@
-"""Folding: what agrees is told once, so that what is left is where the ranks part.
+"""Folding: shows calls that agree only once, so that the calls in which ranks differ stand out.
 
 Two folds, both of a Timeline alone. Ranks that did the same become one lane:
 
     ranks 0-4, 6, 7   all-reduce  broadcast  barrier       7 ranks: same calls, same meetings, same endings
     rank 5            all-reduce  broadcast  broadcast
 
-and rounds that repeat become one row: "5 x forward, backward, barrier". Terminal, page, figure and view all read
-these folds, so that they fold alike.
+and rounds that repeat become one row: "5 x forward, backward, barrier". Terminal, page, figure and view all use these
+folds.
 
 Never folded into a row: calls that met what they should not, that never completed or failed, that met the same call
 from another line, that some rank of the group did not issue, and the last call of every rank.
@@ -31,7 +31,7 @@ from joinlab.analysis.wording import ranks_text
 from joinlab.timeline import Timeline, derived
 
 FEWEST = 3
-"""A round of rows is folded if that hides at least this many rows, or it is DDP's own setup."""
+"""Fewest rows that a fold hides, unless it is DDP's own setup."""
 
 _CANDIDATES = 64  # periods tried at one place: the distances to the next places where the same row comes again
 
@@ -40,7 +40,7 @@ Classes = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Neighbouring rows that all matched, told as one: `times` rounds.
+    """Neighbouring rows that all matched, shown as one: `times` rounds.
 
     begin, end  the rows: those with begin <= index < end of Folding.slots
     times       how often the pattern is repeated; 1 for a stretch of DDP's own setup
@@ -90,14 +90,14 @@ class Folding:
         return self.matched.numbers
 
     def label(self, part: Fold, rank: int | None = None) -> str:
-        """What a fold holds, in words; of one lane, or of all of them.
+        """The content of a fold in words, of one lane or of all lanes.
 
         folding.label(folding.parts[0])         # "5 x forward, backward, barrier"
         """
         slots = self.slots[part.begin : part.end]
         rows = (row for slot in slots for of, row in self.matched.calls_of(slot).items() if rank in (None, of))
         asked = ((asks_of(row), is_setup(row["origin"] or "")) for row in rows)
-        both = ("forward 1", "forward 2")  # the two collectives of a forward pass are one thing to who reads this
+        both = ("forward 1", "forward 2")  # shown as one: both belong to a forward pass
         words = dict.fromkeys(("forward" if word in both else word, own) for word, own in asked)
         setup, pattern = ([word for word, own in words if own is which] for which in (True, False))
         said = ", ".join(pattern or setup)
@@ -110,7 +110,7 @@ class Folding:
 
 
 def fold(timeline: Timeline, ranks: bool = True, whole: bool = False) -> Folding:
-    """Fold a Timeline; of one with many calls, the slots that are told one by one.
+    """Fold a Timeline; if it has many calls, only the slots that are shown one by one.
 
     ranks  False gives every rank a lane of its own
     whole  all slots, however many
@@ -151,7 +151,7 @@ def rank_lanes(timeline: Timeline) -> Classes:
 
 
 def _signatures(timeline: Timeline) -> tuple[Codes, dict[tuple[int, str | None], int]]:
-    """A number a rank: the same for ranks whose calls are alike, one after the other, and met in the same way.
+    """A number per rank; ranks with the same calls in the same order and the same meetings share it.
 
     Also the groups of each rank, numbered in the order in which the rank first used them.
     """
@@ -225,7 +225,7 @@ def _matched_fully(slot: Slot, rows: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _look(rows: Sequence[Mapping[str, Any]]) -> object:
-    """What must be the same for two rows to be the same step of a round. Values may differ."""
+    """Key of a row within a round. Values are not part of it."""
     names = ("rank", "group", "op", "origin", "dtype", "reduce_op", "root", "peer", "tag", "call_site")
     return tuple((*(row[name] for name in names), str(row["shape"])) for row in rows)
 

@@ -1,12 +1,12 @@
-"""Matching: which calls of the ranks met, and in what they disagree.
+"""Matching: which calls of the ranks met, and how they differ.
 
-A backend pairs calls by its own rule, not by what the program meant. On NCCL the k-th collective of one rank on a
-communicator meets the k-th of the other, whatever the two are. On gloo they must also be of one kind, or they miss
-each other and both wait. Sends and recvs pair up by sender, receiver and, on gloo, tag, outside that count. A `Slot`
-is one such pairing, met or missed; `match` lists them all in an order that agrees with each rank's own.
+A backend pairs calls by its own rule, not by the program's intention. On NCCL the k-th collective of one rank on a
+communicator meets the k-th of the other, of whatever kinds they are. On gloo they must also be of the same kind, or
+they miss each other and both wait. Sends and recvs pair up by sender, receiver and, on gloo, tag, outside that count. A
+`Slot` is one such pairing, met or missed; `match` lists them all in an order that agrees with each rank's own.
 
-Some calls meet that carry different labels, rightly so: `join()` lets a rank without inputs shadow, call by call,
-the forward and backward passes of the others. `meanings` lists those pairs. Two other labels that met should not have.
+Some calls with different labels are meant to meet: `join()` lets a rank without inputs shadow, call by call, the
+forward and backward passes of the others. `meanings` lists these pairs. Any other two labels should not meet.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from joinlab.timeline import CallRow, Timeline, backend_of, derived
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """The calls that one place in the order of a group brought together.
+    """The calls at one place in the order of a group.
 
     group     name of the process group
     calls     seq of the call, by rank
@@ -150,7 +150,7 @@ def _slots(places: Iterable[tuple[Sequence[CallRow], Sequence[int]]], found: Rea
 
 @derived
 def wrong(timeline: Timeline) -> Flags:
-    """By slot: its calls met, or miss each other, and should not have."""
+    """By slot: whether its calls met, or missed each other, by mistake."""
     found = read(timeline)
     where, examples, of_pattern = found.patterns
     flags = np.zeros(found.count, bool)
@@ -188,7 +188,7 @@ def _differences(members: Sequence[CallRow]) -> tuple[str, ...]:
 
 @lru_cache(1024)  # the same few calls meet again and again
 def _differing(carried: frozenset[tuple[str, str, str | None, int | None, str | None, int | None]]) -> tuple[str, ...]:
-    """In what calls differ that must be the same, given each one's op, origin, dtype, elements, reduce_op and root."""
+    """The properties that differ but must not, given each call's op, origin, dtype, elements, reduce_op and root."""
     ops, origins, *values = map(set, zip(*carried, strict=True))
     pair = ops <= POINT_TO_POINT
     found = [] if pair or len(ops) == 1 else ["op"]

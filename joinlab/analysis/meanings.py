@@ -1,7 +1,7 @@
-"""Meanings: what a call of DDP or Join asks, which call it shadows, and what a rank makes of the value it got.
+"""Meanings: what a call of DDP or Join asks, which call it shadows, and what a rank concludes from the value it got.
 
-DDP and Join read very few of the values they exchange. What they conclude from those few is what a wrong meeting
-turns into a wrong turn: the one float of a barrier, read as "0 ranks have not joined", ends a rank's join phase.
+DDP and Join read very few of the values they exchange. If the wrong calls meet, a rank reads a wrong value and takes a
+wrong branch: it reads the float of a barrier as "0 ranks have not joined", and ends its join phase.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def shadows(one: str, other: str) -> bool:
 
 
 def number(value: Number) -> str:
-    """A value as it is read: 1.0 is "1", a stray bit pattern stays "1.4013e-45", and nothing is rounded off to "3".
+    """A number as text: 1.0 is "1", a stray bit pattern stays "1.4013e-45", and 3.00000167 is not rounded to "3".
 
     >>> number(1.0), number(0.5), number(1.401298464324817e-45), number(3.0000016689300537)
     ('1', '0.5', '1.4013e-45', '3.00000167')
@@ -172,7 +172,7 @@ def number(value: Number) -> str:
     if isinstance(value, int) or _is_whole(value):
         return str(int(value))
     said = f"{value:.5g}"
-    return f"{value:.9g}" if _is_whole(float(said)) else said  # the little that it is off by may be the point
+    return f"{value:.9g}" if _is_whole(float(said)) else said  # a small difference from a whole number may matter
 
 
 def _is_whole(value: Number) -> bool:
@@ -181,7 +181,7 @@ def _is_whole(value: Number) -> bool:
 
 @lru_cache(4096)  # the same few values come again and again
 def conclusion(origin: str | None, value_out: str | None) -> str | None:
-    """What the issuer of a call made of the value it got, to be said after "rank 0"; None if that is not known.
+    """The issuer's conclusion from the value it got, as words to follow "rank 0"; None if unknown.
 
     origin     label of the call
     value_out  as in Timeline.calls

@@ -1,4 +1,4 @@
-"""Parting: where the ranks of a run part, and who did otherwise than most.
+"""Parting: where the ranks of a run part, and which ranks did something else than most.
 
 row   rank 0      rank 1
   0   forward     forward
@@ -31,7 +31,7 @@ class Shift:
 
 
 Side = tuple[int, ...]
-"""Lanes (by the rank that stands for each) that issued the same call at the first difference, or none."""
+"""Lanes, each named by one of its ranks, that issued the same call at the first difference, or no call."""
 
 
 class Parting:

@@ -1,4 +1,4 @@
-"""Reading: what is derived of a Timeline by columns, each thing once, at any size. It dies with its Timeline.
+"""Reading: facts derived from the columns of a Timeline, each computed once, at any size, and freed with it.
 
 Which calls met is one number a call, its slot. Collectives of one number share a slot; a send meets its recv:
 
@@ -9,8 +9,8 @@ Which calls met is one number a call, its slot. Collectives of one number share 
 
 Slots are numbered in an order that agrees with each rank's own. A million calls take a second.
 
-Of a run with many calls few slots are told one by one: those where the ranks part, those beside them, and the first and
-last of every rank. They keep their numbers, so that they meet, and are called, as in the whole:
+In a run with many calls, few slots are shown one by one: those where the ranks part, their neighbours, and the first
+and last of every rank. They keep their numbers and meetings:
 
     slot     0 1 2 | 3 ...  59,998 | 59,999  60,000  60,001 | ...  124,998 | 124,999
     told     x x x |               |    x    differs     x  |              |   hangs
@@ -32,7 +32,7 @@ from joinlab.ops import POINT_TO_POINT, Op
 from joinlab.timeline import Timeline, backend_of, derived
 
 MOST = 4000
-"""Calls of which all slots are told one by one."""
+"""Most calls of a run whose slots are all shown one by one."""
 
 KEPT = 2000  # of a run with more, so many calls are told, about
 BESIDE = 3  # slots told on either side of one that is told
@@ -53,7 +53,7 @@ def read(timeline: Timeline) -> Reading:
 
 
 class Reading:
-    """What the calls of a Timeline are by columns. It does not hold the Timeline, which holds it.
+    """Facts about the calls of a Timeline, as columns. The Timeline refers to it, not the reverse.
 
     calls   of the Timeline
     groups  global ranks of every group: those that meta names, and any other rank that issued a call in it
@@ -195,12 +195,12 @@ class Reading:
 
     @cached_property
     def kinds(self) -> Codes:
-        """Of every call what it asks for and from which line, as a number."""
+        """A number for each call's op, label, tensors, root and line."""
         calls = self.calls
         kinds = mixed(hash_columns(calls, "op", "origin", "dtype", "shape", "reduce_op", "call_site"))
         if calls["root"].null_count() == calls.height:
             return kinds
-        # A root counts by its place in the group, so that ranks of groups that did the same are alike.
+        # Number a root by its place in the group, so that groups that did the same get equal numbers.
         placed = np.full(len(self.names) * (self.world_size + 1), -2)
         for at, members in enumerate(self.groups.values()):
             placed[at * (self.world_size + 1) + np.array(members, np.int64)] = np.arange(len(members))
@@ -258,7 +258,7 @@ class Reading:
 
 
 def in_order(following: Sequence[Sequence[int]], waits_for: list[int], place: Sequence[int]) -> Iterator[int]:
-    """Indices in an order that agrees with a graph; of those that could come next, the one with the lowest place does.
+    """Indices in topological order; among several candidates the one with the lowest place comes first.
 
     following  by index, those that come after it
     waits_for  how many come before it; used up
@@ -280,7 +280,7 @@ def in_order(following: Sequence[Sequence[int]], waits_for: list[int], place: Se
 
 
 def left_out(odd: Flags, last: int | None, slot: int) -> str:
-    """The line that stands for the rows between two listed ones; "" if there are none. `odd` is that of the Reading."""
+    """The line for the rows left out between two listed ones; "" if there are none. `odd` is that of the Reading."""
     begin = 0 if last is None else last + 1
     if slot <= begin:
         return ""
@@ -301,7 +301,7 @@ def hash_columns(frame: pl.DataFrame, *names: str) -> Codes:
     found = np.zeros(frame.height, np.uint64)
     for name in names:
         found *= np.uint64(0x9E3779B97F4A7C15)
-        if frame[name].null_count() < frame.height:  # a column of nulls says nothing
+        if frame[name].null_count() < frame.height:  # skip a column of nulls
             found += frame[name].hash().to_numpy()
     return found
 

@@ -76,7 +76,7 @@ class SourceTexts:
     def lines_of(self, row: Mapping[str, Any]) -> tuple[CodeLine, ...]:
         """The lines of the learner's code that a call or span came from, innermost first; () if none is known.
 
-        A line is told once where it has several frames, as that of a list comprehension has.
+        A line with several frames, such as that of a list comprehension, is listed once.
 
         row  of `Timeline.calls` or `Timeline.spans`
         """

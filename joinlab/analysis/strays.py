@@ -1,8 +1,8 @@
 """Which rank left the common path? Compares each rank's calls, over all its groups, with its peers'.
 
-In a circle of waiting several ranks wait for each other, and where calls in one place differ, either side may be
-wrong. The rank to blame is the one that departs from what ranks with the same part in the job do. Peers issue the same
-calls in the same order, each in its own groups; one may only be further than another:
+If several ranks wait for each other in a circle, or if calls at one place differ, any of the ranks may be wrong. The
+rank to blame is the one whose calls differ from its peers', the ranks with the same part in the job. Peers issue the
+same calls in the same order, each in its own groups; one may only be further than another:
 
     rank 2    tensor 7   data 3   all 3      peers
     rank 0    tensor 7   data 3              fits rank 2: it is not as far
@@ -22,15 +22,15 @@ from joinlab.ops import FACTS, POINT_TO_POINT, Op
 from joinlab.timeline import Timeline
 
 WINDOW = 600
-"""How many of a rank's last calls are looked at: several steps of most jobs."""
+"""Number of last calls compared per rank: several steps of most jobs."""
 
 MOST_CALLS = 100_000
-"""How many calls of all ranks together are read, about a second's worth; at least LEAST_CALLS of each rank."""
+"""Most calls to read of all ranks together, which takes about a second; but at least LEAST_CALLS per rank."""
 
 LEAST_CALLS = 60
 
 MOST_PEERS = 16
-"""How many peers a rank is compared with; more seldom change the outcome."""
+"""Number of peers to compare a rank with; more seldom change the outcome."""
 
 Role = tuple[object, ...]
 Place = tuple[Role, bool, int]
@@ -38,7 +38,7 @@ Place = tuple[Role, bool, int]
 
 
 class Why(NamedTuple):
-    """What a record shows of some ranks: which words it gets (story/forms/kept_waiting.py), and what they need."""
+    """Evidence about some ranks: the name of its sentence in story/forms/kept_waiting.py, and the facts in it."""
 
     form: str
     facts: Mapping[str, Any]
@@ -86,7 +86,7 @@ class Paths:
         self._fit: dict[frozenset[int], bool] = {}
 
     def strays(self, suspects: Collection[int]) -> dict[int, Why]:
-        """The one among `suspects` that left the common path, and what shows it; {} if nothing decides."""
+        """The one among `suspects` that left the common path, with the evidence; {} if undecided."""
         known = sorted(set(suspects) - self.unknown)
         if len(known) < 2:
             return {}
@@ -177,7 +177,7 @@ class Paths:
             self._known[rank] = path
 
     def _apart(self, rank: int, peers: Sequence[int]) -> Why | None:
-        """What shows that the path of a rank fits those of few peers, while theirs fit each other."""
+        """Evidence that the path of a rank fits those of few peers, while theirs fit each other."""
         against = [peer for peer in peers if not self._fits(rank, peer)]
         model = max(against, key=lambda peer: sum(self._fits(peer, other) for other in against), default=rank)
         against = [peer for peer in against if self._fits(peer, model)]

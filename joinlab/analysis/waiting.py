@@ -1,27 +1,27 @@
 """Who waits for whom, over all process groups: the graph from which the story of a hung job names its culprits.
 
-Each rank has, in each group, a first collective that is not complete. It waits there for every member that has not
-got as far: one that did not enqueue the call, or whose stream still has an earlier call of the group before it.
+In each group a rank waits in its first incomplete collective for every member that has not reached it: a member that
+did not enqueue the call, or whose stream still has an earlier call of the group before it.
 
     rank 13 ──▶ rank 12      group 74, collective 20537: rank 12 enqueued 20536
     rank 15 ──▶ rank 14      group 42, collective 42819: rank 14 completed 42805
 
-It also waits for a member whose GPU has not begun the call, where its own has and the record says so.
+It also waits for a member whose GPU has not begun the call, if the record says that its own GPU has.
 
-A rank for which others wait, and which waits for none, keeps the job from going on. All others are innocent as far as
-the record shows: they wait.
+A rank that others wait for, and that waits for none, is a culprit. All others only wait, so the record shows no mistake
+of theirs.
 
-Ranks that stand in one collective with calls that cannot meet, because most of its group issued another op or size
-there, keep it from completing, whatever they wait for themselves.
+Ranks whose call in a collective has another op or size than the calls of most of its group keep it from completing,
+whatever they wait for themselves.
 
-Where ranks wait for each other in a circle, and where no call is that of most, `strays` tells which of them left the
-path of its peers. Where that decides nothing, too, one of them is to blame, and `either` holds them.
+If ranks wait for each other in a circle, or no call has a majority, `strays` finds the rank that left the path of its
+peers. If it finds none, `either` has these ranks: at least one of them is to blame.
 
-A call that may wait for a rank without a record blames no one: that rank may be the culprit.
+A call that may wait for a rank without a record blames no rank: that one may be the culprit.
 
-Where such a rank stands in a call that its peers have reached but not completed either, the record does not tell which
-of them is the one that stands still. Then it is no culprit; `unclear` and `either` say who it may be.
-A later call of the same rank and group proves nothing, since its stream may never get there; it is not looked at.
+If such a rank hangs in a call that its peers have reached but not completed either, the record does not show which of
+them is stuck. Then it is no culprit; `unclear` and `either` name the candidates.
+Later calls of the same rank and group are ignored, since its stream may never get to them.
 """
 
 from __future__ import annotations
@@ -102,11 +102,11 @@ class Culprit:
 
 @dataclass(frozen=True, slots=True)
 class WaitGraph:
-    """Who keeps a job from going on, in the order in which it began.
+    """The culprits of a hung job, in the order in which others began to wait for them.
 
     culprits  what to look at, the one whose peers have waited longest first
     waits     every edge of the graph
-    unclear   what cannot be told apart, and why
+    unclear   cases that the record leaves open, and why
     either    ranks of which at least one is a culprit, and the record does not tell which
     """
 
@@ -123,7 +123,7 @@ class WaitGraph:
 
 @dataclass(frozen=True, slots=True)
 class _Odd:
-    """A collective in which ranks stand with calls that cannot meet, or that others completed with another call.
+    """A collective in which some ranks wait with calls that cannot meet, or that others completed with another call.
 
     number  of the collective in its group
     forms   by form of the call, the ranks that issued it
@@ -142,7 +142,7 @@ class _Odd:
 
     @property
     def wrong(self) -> dict[int, str]:
-        """By rank whose call that of most cannot meet, its form; none without a usual one."""
+        """By rank: the form of its call, if the usual call cannot meet it. Empty without a usual call."""
         others = self.forms.items() if self.usual else ()
         return {rank: form for form, ranks in others if form != self.usual for rank in ranks}
 
@@ -187,7 +187,7 @@ class _Job:
         return self.ends[rank].kind in (EndKind.FINISHED, EndKind.RAISED, EndKind.KILLED)
 
     def _odd(self) -> Iterator[_Odd]:
-        """In each group the calls of the first collective that is open on some rank, where they cannot all meet."""
+        """By group: the calls of the first collective open on some rank, if they cannot all meet."""
         least: dict[str, int] = {}
         for one in self.open.values():
             least[one.group] = min(one.number, least.get(one.group, one.number))
@@ -254,7 +254,7 @@ class _Job:
         return {one.rank: one for one in calls}
 
     def level(self, rank: int) -> set[int]:
-        """Ranks that stand with `rank` in its first open call."""
+        """Ranks that wait in the same first open call as `rank`."""
         one = self.first.get(rank)
         if one is None or not one.number:
             return {one.peer} if one is not None and one.met else set()
@@ -278,7 +278,7 @@ class _Job:
 
 @derived
 def who_waits(timeline: Timeline) -> WaitGraph:
-    """Name the ranks that keep the others of a job waiting, from the Timeline alone.
+    """Find the ranks that keep the others of a job waiting, from the Timeline alone.
 
     who_waits(joinlab.load("dumps/")).ranks         # (12, 14)
     """
@@ -388,7 +388,7 @@ class _Finding:
         return circle
 
     def _ends(self) -> Iterator[tuple[int, ...]]:
-        """Where the graph ends: ranks that wait for none, and circles that wait for none outside."""
+        """The ends of the graph: ranks that wait for none, and circles that wait for no rank outside."""
         reach = {rank: _closure(rank, self.after) for rank in {*self.after, *self.before}}
         seen: set[int] = set()
         for rank in sorted(reach):
@@ -398,7 +398,7 @@ class _Finding:
                 yield tuple(sorted(circle))
 
     def unclear(self, either: Sequence[tuple[int, ...]]) -> Iterator[Why]:
-        """What the record does not tell apart."""
+        """Cases that the record leaves open."""
         job = self.job
         for rank, one in job.absent:
             yield Why("may_wait", {"ranks": [rank], "absent": [one], "group": ""})
@@ -411,7 +411,7 @@ class _Finding:
             if not odd.usual:
                 wrong = sorted(odd.here) if tuple(sorted(odd.here)) in either else []
                 forms = {form.partition(" ")[0]: ranks for form, ranks in odd.forms.items()}
-                forms = forms if len(forms) == len(odd.forms) else {**odd.forms}  # the op alone may tell them apart
+                forms = forms if len(forms) == len(odd.forms) else {**odd.forms}  # the ops alone may differ
                 issued = [[[*ranks], form] for form, ranks in forms.items()]
                 yield Why("other_calls", {"call": job.told(odd), "issued": issued, "wrong": wrong})
                 return
@@ -456,12 +456,12 @@ def _reached(timeline: Timeline, collectives: pl.DataFrame) -> tuple[dict[tuple[
 
 
 def _first(calls: pl.DataFrame, *names: str) -> pl.DataFrame:
-    """Of calls that are alike in these columns the first."""
+    """The first of the calls that are equal in these columns."""
     return calls.unique(names, keep="first", maintain_order=True)
 
 
 def _form(op: str, dtype: str | None, shape: Sequence[Sequence[int]] | None) -> str:
-    """What a collective must have in common with the calls that it is to meet, in words."""
+    """The properties that a collective must share with the calls it meets, in words."""
     alike = FACTS[op].alike if op in FACTS else ()
     if shape is None or op == Op.BARRIER or not ("shape" in alike or op == Op.ALL_GATHER):
         return op  # all-to-all may split as it likes
@@ -500,7 +500,7 @@ def _why_odd(job: _Job, rank: int, odd: _Odd) -> Why:
 
 
 def _why(job: _Job, circle: Sequence[int], first: Waiting, edges: set[Waiting], parted: bool) -> Why:
-    """Why a rank, or a circle, keeps others waiting. `first`: the wait that is told."""
+    """Why a rank, or a circle, keeps others waiting. `first`: the wait to report."""
     call, reached = first.call, first.reached
     facts: dict[str, Any] = {"call": job.told(call), "gpu": backend_of(job.timeline.meta, call.group) != "gloo"}
     if len(circle) > 1:

@@ -12,7 +12,7 @@ from joinlab.timeline import Ending, EndKind, Meta, Timeline
 
 
 def listed(words: Sequence[str]) -> str:
-    """Words as a list is read.
+    """Words joined as in a sentence.
 
     >>> listed(["a"]), listed(["a", "b", "c"])
     ('a', 'a, b and c')
@@ -24,10 +24,10 @@ _UNSHOWABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\
 
 
 def shown(text: str) -> str:
-    """The text as it leaves joinlab: control characters, writing directions and lone surrogates as escapes.
+    """The text for output: control characters, writing directions and lone surrogates become escapes.
 
-    A program, or a file of a stranger, decides what an error says. Raw, a control character can rename a terminal or
-    fill its clipboard, and makes SVG malformed; a lone surrogate cannot be encoded. A Timeline keeps both as they are.
+    The text may come from a program or a stranger's file. A raw control character can rename a terminal or fill its
+    clipboard, and makes SVG malformed; a lone surrogate cannot be encoded. A Timeline keeps the original text.
 
     >>> print(shown("\\x1b[2J in\\ntwo lines"))
     \\x1b[2J in
@@ -68,12 +68,12 @@ def short_site(site: str) -> str:
 
 
 def shapes(shape: Sequence[Sequence[int]] | None) -> str:
-    """Shapes as they are read aloud: "[1]", "[2, 3] and [2]"; a scalar is "scalar"."""
+    """Shapes in words: "[1]", "[2, 3] and [2]"; a scalar is "scalar"."""
     return " and ".join(str(list(one)) if one else "scalar" for one in shape or []) or "no tensor"
 
 
 def tensor(row: Mapping[str, Any]) -> str:
-    """dtype and shape of what a call carries: "float32[1]"; "no tensor" for a gloo barrier.
+    """dtype and shape of a call's tensors: "float32[1]"; "no tensor" for a gloo barrier.
 
     >>> tensor({"dtype": "float32", "shape": [[1]]})
     'float32[1]'
@@ -143,7 +143,7 @@ def at_input(number: int, meta: Meta) -> str:
 
 
 def input_or_step(meta: Meta) -> str:
-    """What the column `input` counts: "input" or "step"."""
+    """The unit of the column `input`: "input" or "step"."""
     return "step" if counts_steps(meta) else "input"
 
 
@@ -153,7 +153,7 @@ def counts_steps(meta: Meta) -> bool:
 
 
 def measured(timeline: Timeline) -> str:
-    """Says whether what is shown was measured or modelled, and on what."""
+    """Whether a run was measured or modelled, and on which system."""
     meta = timeline.meta
     backend, versions = meta.get("backend", "an unknown backend"), meta.get("versions") or {}
     torch = f", PyTorch {versions['torch']}" if versions.get("torch") else ""
@@ -172,7 +172,7 @@ def measured(timeline: Timeline) -> str:
 
 
 def _barrier(timeline: Timeline) -> str:
-    """Which barrier was modelled: on NCCL, endings hang on it."""
+    """Which barrier was modelled; on NCCL, endings depend on it."""
     knobs = timeline.meta.get("emulation") or {}
     if timeline.meta.get("backend") != "nccl" or "era" not in knobs:
         return ""
@@ -187,7 +187,7 @@ def _barrier(timeline: Timeline) -> str:
 
 
 def differing_text(names: Sequence[str]) -> str:
-    """What calls differ in, see Slot.differs.
+    """The properties in which calls differ (Slot.differs), in words.
 
     >>> differing_text(["dtype", "shape"]), differing_text(["reduce_op"])
     ('dtype and size', 'reduce operation')
@@ -196,7 +196,7 @@ def differing_text(names: Sequence[str]) -> str:
 
 
 def group_text(meta: Mapping[str, Any], group: str) -> str:
-    """A group as people know it: its name, of a hash the beginning, and what the program, or its ranks, say of it.
+    """A group for readers: its name, or the beginning of a hash, and its description or its ranks.
 
     >>> names = {"group_names": {"1": "mesh_dp", "3dc437aa018bb5b1c0d2": "ranks 0, 2"}}
     >>> group_text(names, "1"), group_text(names, "3dc437aa018bb5b1c0d2"), group_text(names, "0")
