@@ -2,7 +2,7 @@
 
 import { Ahead } from "./ahead.js";
 import { CONTROLS, Controls } from "./controls.js";
-import { element } from "./dom.js";
+import { element, write } from "./dom.js";
 import { dots, wireDots } from "./dots.js";
 import { First } from "./first.js";
 import { save } from "./save.js";
@@ -39,7 +39,7 @@ class Board extends First {
         due = false;
         if (!this.alive) return;
         this.controls.draw();
-        this.draw();
+        this.drawHeads();
         this.tellPrinted();
       });
       due = true;
@@ -64,10 +64,9 @@ class Board extends First {
 
   /** The last lines that each rank printed. */
   tellPrinted() {
-    const html = this.get("printed").map((/** @type {[number, string]} */ [rank, text]) =>
+    write(this.printed, this.get("printed").map((/** @type {[number, string]} */ [rank, text]) =>
       tag("section", { "aria-label": `Output of rank ${rank}` },
-        `<b>rank ${rank} printed</b>${tag("pre", { tabindex: 0 }, esc(text))}`)).join("");
-    if (this.printed.innerHTML !== html) this.printed.innerHTML = html;
+        `<b>rank ${rank} printed</b>${tag("pre", { tabindex: 0 }, esc(text))}`)).join(""));
   }
 
   /** @returns {number[]} */
@@ -99,8 +98,12 @@ class Board extends First {
     if (shown && shown !== this.early && this.early === this.ahead.key) return true;
     const same = shown === this.early;
     this.early = "";
+    if (same && (this.wanted || !this.more.hidden)) this.askCalls();
     return same;
   }
+
+  /** Python knows the calls of what was drawn early only once it has answered. */
+  askCalls() { if (!this.early) super.askCalls(); }
 
   /** @param {number} lane @param {RawRun} run */
   headHeight(lane, run) {

@@ -20,3 +20,18 @@ export function button(text, title, onclick, more = {}) {
   return /** @type {HTMLButtonElement} */ (element("button", { type: "button", title, onclick, ...more },
     text));
 }
+
+/** What was last written into an element. @type {WeakMap<Element, string>} */
+const written = new WeakMap();
+
+/** Write HTML into an element, unless that is there already. What has the focus gets it again.
+ * @param {Element} place @param {string} html */
+export function write(place, html) {
+  if (written.get(place) === html) return;
+  written.set(place, html);
+  const focused = place.contains(document.activeElement)
+    && /** @type {HTMLElement} */ (document.activeElement).dataset.key;
+  place.innerHTML = html;
+  if (focused) /** @type {HTMLElement | null} */ (
+    place.querySelector(`[data-key="${focused}"]`))?.focus({ preventScroll: true });
+}

@@ -2,7 +2,7 @@
 // Everything else, the grid of every call among it, is behind "…". It follows a model: a widget's, or a Store
 // where there is no Python.
 
-import { button, element } from "./dom.js";
+import { button, element, write } from "./dom.js";
 import { unpack } from "./data.js";
 import { Every } from "./every.js";
 import { Play, pose } from "./play.js";
@@ -122,6 +122,7 @@ export class First {
   }
 
   listen() {
+    this.wire();
     this.view.addEventListener("keydown", (event) => this.pressed(event));
     this.view.addEventListener("pointerdown", () => this.view.classList.add("jl-mouse"), true);
     /** @type {Record<string, (message?: any) => void>} */
@@ -184,8 +185,10 @@ export class First {
   withCalls(then) {
     if (this.run.columns) return then();
     this.wanted = then;
-    this.model.send({ press: "calls" });
+    this.askCalls();
   }
+
+  askCalls() { this.model.send({ press: "calls" }); }
 
   hideStill() { // what stands in for this view where it cannot live is not needed now
     if (!this.get("_still")) return;
@@ -217,17 +220,19 @@ export class First {
     this.scenes = runs.map((one, i) => new Scene(data, one, `${this.name}-${i}`,
       { turned, phone, width, covered, least, below: i < runs.length - 1 }));
     [this.scene] = this.scenes;
-    const focused = /** @type {HTMLElement | null} */ (this.stage.contains(document.activeElement)
-      ? document.activeElement : null)?.dataset.key;
     this.stage.style.width = each === 1 && beside < this.width ? `${beside}px` : "";
     const scrubber = covered.length || !this.scene.columns.length ? "" : this.scrubber();
     const last = turned ? 0 : runs.length - 1;
-    this.stage.innerHTML = this.scenes.map((scene, i) => tag("div", { class: "jl-picture" },
-      scene.svg() + this.heads(scene) + (i === last ? scrubber : "") +
-      (runs.length > 1 ? tag("p", { class: "jl-which" }, this.pieces(scene.scene.head)) : ""))).join("");
-    this.wire();
-    if (focused) /** @type {HTMLElement | null} */ (
-      this.stage.querySelector(`[data-key="${focused}"]`))?.focus({ preventScroll: true });
+    const { stage } = this, part = () => element("div");
+    if (stage.children.length !== runs.length) stage.replaceChildren(
+      ...runs.map(() => element("div", { class: "jl-picture" }, part(), part(), part())));
+    for (const [i, scene] of this.scenes.entries()) {
+      const [svg, , other] = stage.children[i].children;
+      write(svg, scene.svg());
+      write(other, (i === last ? scrubber : "") +
+        (runs.length > 1 ? tag("p", { class: "jl-which" }, this.pieces(scene.scene.head)) : ""));
+    }
+    this.drawHeads();
     this.code();
     if (!this.more.hidden) this.tellMore();
     if (this.scene.columns.length) this.show_(this.at);
@@ -249,10 +254,15 @@ export class First {
     const told = apart ? coded(apart) : this.pieces(scene.head);
     const said = this.covered.length ? "What will each rank do?" : told;
     const html = `${heading}<span>${said}</span>`;
-    if (this.headline.innerHTML !== html) this.headline.innerHTML = html;
+    write(this.headline, html);
   }
 
   // -- the heads of the lanes
+
+  drawHeads() {
+    for (const [i, scene] of this.scenes.entries())
+      write(this.stage.children[i].children[1], this.heads(scene));
+  }
 
   /** @param {Scene} scene */
   heads(scene) {
@@ -387,32 +397,33 @@ export class First {
 
   // -- hands
 
+  /** Listen to the play button, the scrubber and the calls. */
   wire() {
-    const { stage, scene } = this, scrub =
-      /** @type {HTMLElement | null} */ (stage.querySelector(".jl-scrub"));
-    if (!scrub) return;
-    stage.querySelector(".jl-play").addEventListener("click",
-      () => (this.play.on ? this.play.stop() : this.play.start()));
-    const seek = (/** @type {PointerEvent} */ event) => {
-      const box = scrub.getBoundingClientRect(), t = scene.turned ? event.clientY - box.top
-        : event.clientX - box.left;
-      const found = scene.columns.findIndex((one) => t < one.t + one.w + 8), here = found < 0
-        ? scene.columns.length - 1 : found, one = scene.columns[here];
-      this.seek(here + clamp((t - one.t) / one.w, 0.01, 0.99));
-    };
-    scrub.addEventListener("pointerdown", (event) => {
+    const { stage } = this, hit = (/** @type {Event} */ event, /** @type {string} */ what) =>
+      /** @type {HTMLElement | null} */ (/** @type {Element} */ (event.target).closest(what));
+    stage.addEventListener("click", (event) => {
+      if (hit(event, ".jl-play")) return this.play.on ? this.play.stop() : this.play.start();
+      const call = hit(event, ".jl-col");
+      if (!call) return;
+      const { columns, run } = this.scenes[[...stage.children].indexOf(hit(event, ".jl-picture"))];
+      this.open(columns[Number(call.dataset.i)], run);
+    });
+    stage.addEventListener("pointerdown", (event) => {
+      const scrub = hit(event, ".jl-scrub");
+      if (!scrub) return;
+      const seek = (/** @type {PointerEvent} */ event) => {
+        const { columns, turned } = this.scene, box = scrub.getBoundingClientRect();
+        const t = turned ? event.clientY - box.top : event.clientX - box.left;
+        const found = columns.findIndex((one) => t < one.t + one.w + 8);
+        const here = found < 0 ? columns.length - 1 : found, one = columns[here];
+        this.seek(here + clamp((t - one.t) / one.w, 0.01, 0.99));
+      };
       event.preventDefault();
       scrub.focus();
       seek(event);
       addEventListener("pointermove", seek);
       addEventListener("pointerup", () => removeEventListener("pointermove", seek), { once: true });
     });
-    for (const [i, picture] of stage.querySelectorAll(".jl-picture").entries())
-      for (const group of /** @type {NodeListOf<SVGElement>} */ (picture.querySelectorAll(".jl-col")))
-        group.addEventListener("click", () => {
-          const { columns, run } = this.scenes[i];
-          this.open(columns[Number(group.dataset.i)], run);
-        });
   }
 
   /** @param {KeyboardEvent} event */
@@ -528,7 +539,7 @@ export class First {
     if (run.columns) {
       this.texts.innerHTML = program(run, covered);
       this.every.show();
-    } else this.model.send({ press: "calls" }); // this is told again once they are here
+    } else this.askCalls(); // this is told again once they are here
   }
 
   /** Say something to a screen reader. @param {string} said */

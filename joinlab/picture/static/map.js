@@ -1,6 +1,6 @@
 // The map of endings: a grid over the inputs of two ranks, each cell coloured by how the program ends there.
 
-import { element } from "./dom.js";
+import { element, write } from "./dom.js";
 import { clamp, esc, tag } from "./text.js";
 
 /** @typedef {{ most?: number, kinds?: { name: string, sign: string, color: string }[], cells?:
@@ -19,7 +19,6 @@ export class EndingMap {
     this.legend = element("p", { class: "jlm-legend" });
     this.whole = element("section", { class: "jlm", "aria-label": "Map of endings" }, this.grid,
       this.legend);
-    this.shown = "";
     this.grid.addEventListener("click", (event) => {
       const cell = /** @type {HTMLElement | null} */ (
         /** @type {Element} */ (event.target).closest("[data-cell]"));
@@ -61,14 +60,13 @@ export class EndingMap {
       made.push(`<div role="row">${row.join("")}</div>`);
     }
     const foot = Array.from({ length: most + 1 }, (_, x) => `<span class="jlm-axis">${x}</span>`).join("");
-    const html = `${made.join("")}<div aria-hidden="true"><span class="jlm-axis"></span>${foot}</div>`;
-    if (html !== this.shown) this.grid.innerHTML = this.shown = html;
+    write(this.grid, `${made.join("")}<div aria-hidden="true"><span class="jlm-axis"></span>${foot}</div>`);
     const present = kinds.filter((_, number) => Object.values(cells).includes(number));
-    this.legend.innerHTML = present
+    write(this.legend, present
       .map(({ name, sign, color }) =>
       `<span>${tag("i", { style: color !== kinds[0].color && `background:${color}` }, sign)} ` +
       `${esc(name)}</span>`).join(" ") +
-      `<span class="jl-soft">rank 0 across, rank 1 upward${note ? `. ${esc(note)}` : ""}</span>`;
+      `<span class="jl-soft">rank 0 across, rank 1 upward${note ? `. ${esc(note)}` : ""}</span>`);
     this.mark();
   }
 
