@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple, Protocol, assert_never
 
 from joinlab.ops import Op, op_of
@@ -144,6 +145,7 @@ def lines_of(nbytes: int) -> int:
     return -(-nbytes // LINE_BYTES)
 
 
+@lru_cache(1024)  # a program issues the same few calls again and again
 def steps(op: str, place: int, size: int, root: int, nbytes: int, align: int = 16) -> tuple[Step, ...] | None:
     """The steps of one collective at `place` (0 to size - 1) of the ring; None for an op that is not run on the ring.
 

@@ -312,7 +312,7 @@ def _steps_of(
     found = steps(op, place, size, root, nbytes // size if op is Op.REDUCE_SCATTER else nbytes, align)
     # A large call has more steps than these. That matters to other large ones alone, see Ring.unsure: a receiver of LL
     # stands at the first of them for ever, since no flag comes.
-    return tuple([step._replace(flags=not large) for step in found or ()])
+    return tuple(step._replace(flags=False) for step in found or ()) if large else found or ()
 
 
 def _steps_to_peers(call: IssuedCall, op: Op, place: int, size: int, root: int) -> tuple[Step, ...] | None:
