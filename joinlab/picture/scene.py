@@ -392,32 +392,25 @@ class _Scene:
                 return focus
             return next((at for at, one in enumerate(self.columns) if self._holds(one, self.parting.clash)), focus)
         extra = self.parting.extra[0]
-        if odd == self.parting.ranks(shift.ahead):
-            at = self._at(shift.ahead[0], shift.at)
-            if at is not None:
-                self.columns[at].extra = self.lane[shift.ahead[0]]
-                return at
-        elif odd == self.parting.ranks(shift.behind) and (at := self._at(shift.ahead[0], shift.at)) is not None:
-            there = self.columns[at]
+        at = self._column_of(extra)
+        if at is not None and odd == self.parting.ranks(shift.ahead):
+            self.columns[at].extra = self.lane[extra["rank"]]
+            return at
+        if at is not None and odd == self.parting.ranks(shift.behind):
+            there = self.columns[at].slot
             none: list[Box | None] = [None] * len(self.lanes)
             missing = (self.lane[shift.behind[0]], asks_of(extra))
-            self.columns.insert(at, Column(there.slot, there.slot, "", none, "open", missing=missing))
+            self.columns.insert(at, Column(there, there, "", none, "open", missing=missing))
             return at
         return focus
 
     def _holds(self, column: Column, row: int | None) -> bool:
         return row is not None and not column.stack and not column.missing and column.slot == self.numbers[row]
 
-    def _at(self, rank: int, place: int) -> int | None:
-        """The column of a rank's collective of the clash's group, by its place there."""
-        rows = self.parting.collectives(rank)
-        if place >= len(rows):
-            return None
-        wanted = rows[place]
-        for at, column in enumerate(self.columns):
-            if (box := column.boxes[self.lane[rank]]) is not None and box.row is wanted:
-                return at
-        return None
+    def _column_of(self, row: CallRow) -> int | None:
+        """Where a call stands; None where it is within a stack."""
+        lane = self.lane[row["rank"]]
+        return next((at for at, one in enumerate(self.columns) if (box := one.boxes[lane]) and box.row is row), None)
 
     def _meant(self) -> Iterator[tuple[int, int, int, int]]:
         shift = self.parting.shift if self.parting.first is not None else None
@@ -425,10 +418,11 @@ class _Scene:
             return
         ahead, behind = shift.ahead[0], shift.behind[0]
         gap = next((at for at, one in enumerate(self.columns) if one.missing), None)
-        if gap is not None and (at := self._at(ahead, shift.at)) is not None:
+        if gap is not None and (at := self._column_of(self.parting.extra[0])) is not None:
             yield gap, self.lane[behind], at, self.lane[ahead]
-        for k in range(shift.at, len(self.parting.collectives(behind))):
-            one, other = self._at(behind, k), self._at(ahead, k + shift.by)
+        late = self.parting.collectives(behind)[shift.at :]
+        early = self.parting.collectives(ahead)[shift.at + shift.by :]
+        for one, other in zip(map(self._column_of, late), map(self._column_of, early), strict=False):
             if one is not None and other is not None:
                 yield one, self.lane[behind], other, self.lane[ahead]
 
