@@ -1,6 +1,6 @@
 """Checks the stories of 34 jobs under torchrun against tests/material/jobs, which has the scripts and the facts.
 
-    python -m tests.unseen --jobs [NAMES] [--tell]
+    python -m tests.unseen --jobs [NAMES] [--tell] [--ways]
 
 Each is recorded as a user would: torchrun -m joinlab record SCRIPT. Its story is read once the job has ended or stood
 still for a while; while a healthy job runs, it must never be called hung.
@@ -75,19 +75,19 @@ def under_torchrun(folder: Path, ranks: int, words: Sequence[str]) -> Iterator[s
 
 
 @contextmanager
-def running(name: str, folder: Path, start: Start) -> Iterator[Any]:
-    """The job, recorded into folder/runs."""
+def running(name: str, folder: Path, start: Start, ways: bool = False) -> Iterator[Any]:
+    """The job, recorded into folder/runs; `ways` records its branches, too."""
     shutil.copy(JOBS / f"{name}.py", folder)
     (folder / "scratch").mkdir()
     os.mkfifo(folder / "scratch" / "nfs.fifo")
-    record = ["record", "--into", "runs", "--still", str(STILL_S), f"{name}.py"]
+    record = ["record", "--into", "runs", "--still", str(STILL_S), *["--ways"][:ways], f"{name}.py"]
     with start(folder, jobs()[name].world, record) as job:
         yield job
 
 
-def followed(name: str, start: Start) -> tuple[Timeline, Story, list[str]]:
+def followed(name: str, start: Start, ways: bool = False) -> tuple[Timeline, Story, list[str]]:
     """Run a job: the Timeline and the story that are read of it, and alarms while it ran."""
-    with tempfile.TemporaryDirectory() as scratch, running(name, Path(scratch), start) as job:
+    with tempfile.TemporaryDirectory() as scratch, running(name, Path(scratch), start, ways) as job:
         folder = Path(scratch) / "runs"
         begun = moved = time.monotonic()
         recorded = RecordedFolder(folder)
@@ -110,14 +110,14 @@ def followed(name: str, start: Start) -> tuple[Timeline, Story, list[str]]:
         return timeline, joinlab.diagnose(timeline), alarms
 
 
-def check(name: str, start: Start = under_torchrun) -> tuple[list[str], Story]:
+def check(name: str, start: Start = under_torchrun, ways: bool = False) -> tuple[list[str], Story]:
     """Run a job: what is wrong with its story."""
-    timeline, story, alarms = followed(name, start)
+    timeline, story, alarms = followed(name, start, ways)
     checked = Check(jobs()[name], lambda text: place(name, text), timeline, story)
     return list(dict.fromkeys([*alarms, *checked.problems()])), story
 
 
-def main(names: Sequence[str], tell: bool) -> int:
+def main(names: Sequence[str], tell: bool, ways: bool = False) -> int:
     """Run the jobs; 1 if anything false is said."""
     warnings.filterwarnings("ignore")
     wrong = silent = runs = 0
@@ -127,7 +127,7 @@ def main(names: Sequence[str], tell: bool) -> int:
         if row.needs and importlib.util.find_spec(row.needs) is None:
             print(f"{name}: not run, {row.needs} is not installed")
             continue
-        problems, story = check(name)
+        problems, story = check(name, ways=ways)
         false = any(one.startswith("FALSE") for one in problems)
         runs, wrong, silent = runs + 1, wrong + false, silent + (bool(problems) and not false)
         print(f"{name}: {'; '.join(problems) or 'so'}", flush=True)

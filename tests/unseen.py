@@ -370,6 +370,7 @@ def main() -> int:
     parser.add_argument("--gloo", action="store_true", help="with the rules of gloo alone")
     parser.add_argument("--launched", action="store_true", help="as real processes on gloo")
     parser.add_argument("--jobs", action="store_true", help="34 scripts under torchrun instead: see tests/jobs.py")
+    parser.add_argument("--ways", action="store_true", help="with --jobs: record their branches, too")
     parser.add_argument("--quick", action="store_true", help="try no fix")
     parser.add_argument("--tell", action="store_true", help="print each story, too")
     parser.add_argument("--wrong", action="store_true", help="print only what is wrong")
@@ -377,7 +378,7 @@ def main() -> int:
     if told.jobs:
         from tests import jobs
 
-        return jobs.main(told.names, told.tell)
+        return jobs.main(told.names, told.tell, told.ways)
     warnings.filterwarnings("ignore")
     names = [name for name in table() if not told.names or name in told.names or name.split(".")[0] in told.names]
     if told.launched and not told.names:

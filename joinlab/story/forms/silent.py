@@ -162,11 +162,14 @@ def _splits(line: Line) -> Text:
 
 
 def _replicas(line: Line) -> Text:
-    facts, steps = line.facts, sorted(set(line.facts["steps"].values()))
-    since = f"since step{'s' * (len(steps) > 1)} {' to '.join(dict.fromkeys(map(str, (*steps[:1], *steps[-1:]))))}"
+    facts, by_step = line.facts, dict[int, list[int]]()
+    for rank, step in sorted(facts["steps"].items(), key=lambda one: (one[1], int(one[0]))):
+        by_step.setdefault(step, []).append(int(rank))
+    each = [say("step {} of {}", str(step), ranks) for step, ranks in by_step.items()]
+    since = say(f"since step {next(iter(by_step))}") if len(each) == 1 else say("since {}", listing(each))
     what = "the optimizer's state of " * (facts["what"] == "state")
     said = "{} finished, but their replicas differ {}: {}{}."
-    return say(said, line.ranks, since if steps else "at the end", what, code(facts["name"]))
+    return say(said, line.ranks, since if each else "at the end", what, code(facts["name"]))
 
 
 WORDS: Mapping[str, Callable[[Line], Text]] = {
