@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from joinlab.story.lines import Call, Edit, Line, LineKind, SourceLine, Tried
+from joinlab.story.lines import Call, Edit, Line, LineKind, SourceLine
 from joinlab.story.story import RankEnd, Story
 from joinlab.timeline import Timeline
 from tests import jobs
@@ -129,7 +129,7 @@ def test_an_ending_that_is_not_so_is_false(uneven: tuple[Timeline, Story]) -> No
 def test_a_fix_is_applied_and_run_again(uneven: tuple[Timeline, Story]) -> None:
     place, line = site_of("pf.f01", "net = DDP(nn.Linear(1, 1))").rsplit(":", 1)
     head, last = "    net = DDP(nn.Linear(1, 1))", "    inputs = inputs[:3]"
-    good = Edit(place, int(line), (head,), (last, head), Tried(16, 16))
+    good = Edit(place, int(line), (head,), (last, head))
     bad = dataclasses.replace(good, added=(head, "    inputs = inputs[:2 + rank]"))
     assert edited(program_of("pf.f01"), [good]).__name__ == program_of("pf.f01").__name__
     checked = checker("pf.f01", *uneven)
