@@ -167,8 +167,9 @@ class Way:
     def raised(self, frame: FrameType, kind: type[BaseException]) -> None:
         """An exception passes through a frame. The end of a loop is no event; joinlab's own exceptions end the way."""
         if issubclass(kind, GeneratorExit):
-            self._close()
-        if issubclass(kind, GeneratorExit) or frame.f_code.co_code[frame.f_lasti] in _ENDS_A_LOOP:
+            return self._close()
+        ends = issubclass(kind, (StopIteration, StopAsyncIteration))
+        if ends and frame.f_code.co_code[frame.f_lasti] in _ENDS_A_LOOP:
             return
         if kind.__module__.startswith("joinlab.") and not issubclass(kind, Exception):
             self._over = True
