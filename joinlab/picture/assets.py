@@ -22,9 +22,9 @@ _IMPORT = re.compile(r'(?m)^import \{[^}]*\} from "\./([\w.]+)";\n')
 
 @cache
 def script(name: str = "widget.js") -> str:
-    """One of the modules and every module that it imports, as one: each once, and below those that it needs.
+    """A module and all modules that it imports, joined: each once, after the modules that it needs.
 
-    Their top-level names differ, so that what one exports another can use.
+    All top-level names differ, so exports need no renaming.
 
         script("widget.js")     # the live view in a notebook: exports what anywidget asks for
         script("page.js")       # the same on a page
@@ -50,7 +50,7 @@ def asset(name: str) -> str:
 
 
 def style(*names: str) -> str:
-    """Style sheets after each other, behind the palette that they take their colours from.
+    """Style sheets, preceded by the palette of their colours.
 
     style("view.css")
     """

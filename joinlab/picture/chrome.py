@@ -6,9 +6,9 @@ are threads of it:
     process "rank 0"    thread "host"       forward, backward, optimizer, and the waits of the host
                         thread "group 0"    one slice per call, from its enqueueing to its completion
 
-Slices of one thread must lie within each other or apart ("duration events" of that format); Perfetto drops others (its
-statistic slice_drop_overlapping_complete_event). Calls that are in flight at the same time overlap, so that a group has
-as many threads of its name as it needs.
+Slices of one thread must be nested or disjoint ("duration events" of that format); Perfetto drops others (its statistic
+slice_drop_overlapping_complete_event). Calls in flight at the same time overlap, so a group gets several threads of the
+same name if needed.
 
 Calls that met are joined by flows: an arrow from each rank's call to the one that was enqueued next, since a flow that
 ends before it has begun is dropped, and so is one in a slice without length (Perfetto, flow_tracker.cc: the statistics
@@ -32,7 +32,7 @@ from joinlab.timeline import CallRow, Timeline
 
 Event = dict[str, Any]
 HOST = 0
-"""Thread of a rank's host; its groups are the threads from 1 on, and those that overlaps need follow."""
+"""Thread of a rank's host. Its groups are threads from 1 on; further threads for overlaps follow."""
 
 _PLACE = ("pid", "tid", "ts")
 _TOLD = ("seq", "number", "input", "dtype", "shape", "reduce_op", "root", "peer")
@@ -54,7 +54,7 @@ def write_chrome(timeline: Timeline, path: str | os.PathLike[str]) -> Path:
 
 
 def events(timeline: Timeline) -> Iterator[Event]:
-    """Every event of the trace; `ts` and `dur` are microseconds, as the format wants them."""
+    """Every event of the trace; `ts` and `dur` are in microseconds."""
     matched = Matched(timeline)
     thread = {group: number for number, group in enumerate(matched.groups, HOST + 1)}
     yield from _names(timeline, thread)
@@ -84,7 +84,7 @@ def events(timeline: Timeline) -> Iterator[Event]:
 
 
 def _apart(slices: list[Event], names: Mapping[int, str]) -> Iterator[Event]:
-    """Give slices that overlap threads of their own, and yield the names of these threads.
+    """Move overlapping slices to further threads, and yield the names of these threads.
 
     thread "group 0"        |---- call 1 ----|     |- call 3 -|
     thread "group 0 (2)"          |---- call 2 ----|

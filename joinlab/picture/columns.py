@@ -41,7 +41,7 @@ Column = npt.NDArray[np.int64]
 
 
 class Code(NamedTuple):
-    """What calls of one code have in common.
+    """The common properties of all calls with the same code.
 
     lines  of the learner's code that they came from, innermost first
     """
@@ -53,7 +53,7 @@ class Code(NamedTuple):
 
 
 def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[Code], int, bytes]:
-    """What the script is told of the columns, the codes of the calls, where the clock begins, and the columns."""
+    """Description of the columns for the script, the codes of the calls, the clock's beginning, and the columns."""
     found, lanes = read(timeline), [ranks[0] for ranks in folding.classes]
     every = timeline.calls
     shown = pl.Series(np.isin(every["rank"].to_numpy(), lanes))
@@ -127,7 +127,7 @@ def columns(timeline: Timeline, folding: Folding) -> tuple[dict[str, Any], list[
 
 
 def call_times(calls: pl.DataFrame) -> tuple[Column, Column, Column, Column]:
-    """When each call began and ended, and its host began to wait and was let go; -1 where that is not known."""
+    """When each call began and ended, and when its host's wait began and ended; -1 if unknown."""
     begun = pl.coalesce("started_ns", "enqueued_ns", "host_wait_begin_ns", "completed_ns").fill_null(0)
     failed = pl.when(pl.col("error").is_not_null()).then("host_wait_end_ns")
     found = calls.select(
@@ -159,7 +159,7 @@ def _codes(calls: pl.DataFrame, texts: SourceTexts) -> tuple[Column, list[Code]]
 
 
 def _steps(values: Column, lane: Column) -> Column:
-    """From each value of a lane to the next; the first of a lane is its own step."""
+    """Differences between successive values of a lane; the first value stays as it is."""
     if not len(values):
         return values
     steps = np.diff(values, prepend=0)
@@ -173,7 +173,7 @@ def _zigzag(values: Column) -> Column:
 
 
 def _plane(values: Column) -> tuple[int, bytes]:
-    """How many bytes each value takes, and all lowest bytes, all second ones, ..."""
+    """Bytes per value; then the lowest bytes of all values, all second bytes, and so on."""
     size = max((int(values.max(initial=0)).bit_length() + 7) // 8, 1)
     assert size <= 4, "a column holds numbers under 2**32"
     parts = values.astype("<u4").view(np.uint8).reshape(-1, 4)

@@ -1,6 +1,6 @@
-"""Two runs as two pictures on one axis: column i of the one stands where column i of the other does.
+"""Two runs as two pictures on one axis: column i of one is above column i of the other.
 
-A column that only one of them has leaves its place empty in the other:
+A column that only one run has leaves a gap in the other:
 
     1.9    [5 inputs] [anyone left?] [sync gradients?]
     today  [5 inputs] [anyone left?] [who is last?] [broadcast]
@@ -19,9 +19,9 @@ from joinlab.timeline import Timeline
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Two scenes, each headed by what tells it from the other.
+    """Two scenes, each headed by how it differs from the other.
 
-    sentence  what differs
+    sentence  the difference in words
     behind    px past the last call for how the ranks ended, of both
     """
 
@@ -44,13 +44,13 @@ Pair = tuple[int | None, int | None]
 
 
 def _spans(of: Scene, found: Comparison, side: str) -> list[Span]:
-    """The rows of the common axis that each column holds, the first and the last; of a missing call just before it."""
+    """By column: its first and last row on the common axis; for a missing call, the place just before it."""
     row = {slot: at for at, one in enumerate(found.rows) if (slot := getattr(one, side)) is not None}
     return [(row[one.slot] - bool(one.missing) / 2, row[one.until] - bool(one.missing) / 2) for one in of.columns]
 
 
 def _pairs(left: Sequence[Span], right: Sequence[Span]) -> list[Pair]:
-    """Which columns stand at one place: those that have rows in common, in the order of both."""
+    """Columns that share a place: those with rows in common, in the order of both runs."""
     found: list[Pair] = []
     i = j = 0
     while i < len(left) or j < len(right):

@@ -1,7 +1,7 @@
-"""What a tooltip says of a call or a span: every column, in words, as (name, text) pairs.
+"""The tooltip of a call or a span: every column, in words, as (name, text) pairs.
 
-A null means different things in different columns ("never completed", "the backend does not say"), so a tooltip says
-what it means instead of leaving it out.
+A null means different things in different columns ("never completed", "the backend does not say"), so the tooltip names
+the meaning instead of leaving the column out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_FRAMES = 8
 
 
 def duration(ns: int) -> str:
-    """A time in the unit in which it reads well.
+    """A duration in a suitable unit.
 
     >>> duration(850), duration(12_345), duration(85_200_000), duration(1_800_000_000_000)
     ('850 ns', '12.3 µs', '85.2 ms', '1800 s')
@@ -53,7 +53,7 @@ def moment(ns: int) -> str:
 
 @lru_cache(4096)  # the same few values come again and again
 def values(text: str | None) -> str | None:
-    """Recorded values as they are read: "[[1.0]]" is "1.0", several tensors are joined by "; ".
+    """Recorded values as text: "[[1.0]]" is "1.0", several tensors are joined by "; ".
 
     >>> values("[[1.0],[2,3]]")
     '1.0; 2, 3'
@@ -65,8 +65,8 @@ def values(text: str | None) -> str | None:
 
 
 def call_details(row: Mapping[str, Any], tells_start: bool, meta: Meta = _NO_META) -> Details:
-    """Every column of one call (a row of Timeline.calls). What cannot apply, such as the root of an all-reduce, is
-    left out; whatever is unknown or never happened says so.
+    """Every column of one call (a row of Timeline.calls), without those that cannot apply, such as the root of an
+    all-reduce. A value that is unknown, or an event that never happened, is named as such.
 
     tells_start  whether the backend says when it begins a call; gloo does not
     meta         of its Timeline: it says what the column `input` counts

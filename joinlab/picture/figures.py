@@ -32,7 +32,7 @@ WIDE = 0.78  # of the room of a lane: its boxes
 
 
 class Bar(NamedTuple):
-    """A box: its lane, from where it goes, how far, what it says, and what it tells."""
+    """A box: its lane, begin, length, label and tooltip."""
 
     kind: RowKind
     lane: int
@@ -45,7 +45,7 @@ class Bar(NamedTuple):
 
 
 def figure(timeline: Timeline, setup: bool = False) -> go.Figure:
-    """The lanes of a Timeline, calls that met beside each other; of one with many calls, those that tell the story.
+    """The lanes of a Timeline, with calls that met side by side; with many calls, only those of the story.
 
     setup  True shows every call, instead of stacks of rounds in which all agree
 
@@ -113,7 +113,7 @@ def _signs(made: Scene, places: Sequence[tuple[float, float]]) -> Iterator[go.Sc
 
 
 def hover(row: CallRow) -> str:
-    """The tooltip of a call: every column, one a line."""
+    """The tooltip of a call: one line per column."""
     facts = call_details(row, row["started_ns"] is not None)
     return "<br>".join(f"<b>{html.escape(name)}</b> {_lines(text)}" for name, text in facts)
 

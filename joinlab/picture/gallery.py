@@ -25,12 +25,12 @@ PREVIEW = "preview.png"
 """In static/: what a message with a link to the page shows; `python -m tests.first_screen --preview` draws it."""
 
 Place = tuple[str, tuple[str, str], tuple[int, ...]]
-"""Which program, on which fabric and how that came to be, and with which inputs."""
+"""Program, fabric with engine, and inputs of a picture."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A run, how it ended in a few words, and what else to say above it."""
+    """A run, its ending in a few words, and a note above it."""
 
     timeline: Timeline
     ended: str
@@ -39,7 +39,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Gallery:
-    """What a page shows: pictures by their places, and where it starts. Every program has one on every fabric."""
+    """Content of a page: pictures by their places, and the first one shown. Every program has one on every fabric."""
 
     heading: str
     pictures: Mapping[Place, Picture]
@@ -47,7 +47,7 @@ class Gallery:
 
 
 def write_gallery(gallery: Gallery, path: str | os.PathLike[str]) -> Path:
-    """Write the page, and beside it the picture that stands for it in a message; return the page's path."""
+    """Write the page, and beside it the preview picture for messages; return the page's path."""
     path = Path(path)
     write(path, lambda: gallery_page(gallery, path.with_suffix(".png").name))
     path.with_suffix(".png").write_bytes((files("joinlab.picture") / "static" / PREVIEW).read_bytes())
@@ -112,7 +112,7 @@ def _body(gallery: Gallery, numbers: Mapping[Place, int]) -> Iterator[str]:
 
 
 def loop(timeline: Timeline) -> list[str]:
-    """The loop of a program: from its first `with` or `for`, without what counts and prints, indented by tabs."""
+    """The loop of a program: from its first `with` or `for`, without counting and printing, indented by tabs."""
     known = SourceTexts.of(timeline).program
     lines = [] if known is None else [line for line in known.lines if line.strip()]
     begin = next((i for i, line in enumerate(lines) if line.strip().startswith(("with ", "for "))), 0)

@@ -27,7 +27,7 @@ Tensor = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What one rank held: its tensors, or, where there are none to show, a word for that."""
+    """The tensors of one rank, or a word if there are none to show."""
 
     tensors: tuple[Tensor, ...] = ()
     words: str = ""

@@ -27,10 +27,10 @@ from joinlab.story.scene import Scene
 from joinlab.timeline import EndKind, Timeline
 
 SMALL = 2**13
-"""Fewer bytes than these are not compressed: the browser takes as long to unpack them as to draw them."""
+"""Fewest bytes to compress: unpacking fewer takes the browser as long as drawing them."""
 
 LARGE = 2**20
-"""More bytes than these are compressed in a hurry: to pack them well takes 4 times as long for 4 %."""
+"""From this many bytes on, use fast compression: a better one takes 4 times as long and saves 4 %."""
 
 KINDS = tuple(FILLS)
 
@@ -41,11 +41,11 @@ LOOKS = {
     "first": ("dtype", "shape", "value in", "value out", MADE, "error"),  # what a reader looks for first
     "made": MADE,
 }
-"""What the script is told of every run: the kinds of calls, by which `theme` names colours, and lengths along time."""
+"""Data for the script that all runs share: the kinds of calls, which name the colours of `theme`, and box lengths."""
 
 
 class Table:
-    """Numbers the different values that it is given, in order."""
+    """Numbers distinct values in order of first use."""
 
     def __init__(self) -> None:
         self._at: dict[Any, int] = {}
@@ -56,7 +56,7 @@ class Table:
 
     @property
     def values(self) -> list[Any]:
-        """What was numbered, in that order."""
+        """The numbered values, in order."""
         return list(self._at)
 
 
@@ -83,7 +83,7 @@ class _Cited:
 
 
 class LaneData:
-    """Collects runs; what they have in common is held once."""
+    """Collects runs, and stores their common parts once."""
 
     def __init__(self) -> None:
         self._texts = Table()

@@ -29,7 +29,7 @@ from joinlab.story.writers import html_of
 from joinlab.timeline import Timeline
 
 MAX_OUTPUT = 20_000
-"""A page shows at most this many characters of what a rank printed, the last ones."""
+"""Characters of a rank's output that a page shows, the last ones."""
 
 SHEETS = ("view.css", "first.css", "map.css", "page.css")
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
@@ -37,7 +37,7 @@ POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inli
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where the controls of a page with sliders stand: which program, under which setting, with which inputs."""
+    """A position of a page's controls: program, setting and inputs."""
 
     program: str
     setting: str
@@ -75,7 +75,7 @@ def write_sliders(
     runs   every position that the controls can take, with the run that stands there; used up one by one
     start  where the controls stand at first
 
-    Raises as `write_html` does, and ValueError if a position that the controls can take has no run.
+    Raises like `write_html`, and ValueError if a position of the controls has no run.
     """
     return write(Path(path), lambda: slider_page(heading, runs, start))
 
@@ -234,7 +234,7 @@ def document(
 
 
 def still(name: str, timeline: Timeline) -> Iterator[str]:
-    """What the live view says, without a script: for readers who have none, and for paper."""
+    """The content of the live view without scripts, for paper and for browsers without scripts."""
     story = diagnose(timeline, folded(timeline))
     yield f'<div class="still">\n<p class="soft">{escape(measured(timeline))}</p>\n<div class="beside">\n<div>\n'
     yield f"{html_of(story.lines)}\n"

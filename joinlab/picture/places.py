@@ -18,14 +18,14 @@ SIZES = {
     "column": {"stack": 46, "slim": 22, "mid": 46, "big": 96, "ghost": 46, "gap": 7, "wide": 12, "far": 26},
     "phone": {"stack": 40, "slim": 20, "mid": 40, "big": 82, "ghost": 40, "gap": 6, "wide": 10, "far": 24},
 }
-"""Lengths along time of columns in lanes that run across, or down, and of the room between two of them."""
+"""Lengths of columns along time, in horizontal and in vertical lanes, and the gap between two."""
 
 GIVES = (
     ("mid", 92), ("big", 160), ("slim", 26), ("mid", 60), ("stack", 78),
     ("slim", 14), ("mid", 30), ("big", 130), ("stack", 50), ("gap", 2), ("slim", 4),
     ("wide", 6), ("far", 12),
 )  # fmt: skip
-"""What gives way first where lanes are too long, and how far."""
+"""Which lengths shrink first if lanes are too long, and how far."""
 
 SIDE = 44  # px above the first lane
 _NARROW, _WIDE = frozenset("iljtfrI.,:;'|!()[] "), frozenset("mwMWG@%—…✓✕")

@@ -1,4 +1,4 @@
-"""The calls of a picture: what each is, which share a place, and in which order the places come."""
+"""The calls of a picture: their kinds, which of them share a place, and the order of the places."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Row = CallRow
 
 
 class RowKind(StrEnum):
-    """What a box stands for; the value is what a legend says."""
+    """The kind of a box; the value is its text in the legend."""
 
     FORWARD = "DDP forward()"
     BACKWARD = "DDP backward()"
@@ -47,7 +47,7 @@ _KINDS = (  # the first that fits; "join()" stands in many labels, hence the ord
 
 
 def kind(call: Row) -> RowKind:
-    """What sort of call this is, told by its label."""
+    """The kind of a call, by its label."""
     return _kind(call["origin"] or "", call["op"])
 
 
@@ -63,7 +63,7 @@ def _kind(origin: str, op: str) -> RowKind:
 
 
 def _own(op: Op) -> RowKind:
-    """What sort of call of the program's own this is: told by what it does with the ranks' data."""
+    """The kind of a call of the program's own, by what it does with the ranks' data."""
     facts = FACTS[op]
     if facts.point_to_point:
         return RowKind.PAIR
@@ -86,7 +86,7 @@ class Place(NamedTuple):
 
 
 Lanes = Mapping[int, Sequence[int]]
-"""The ranks that each rank stands for; one that is not in it stands for itself."""
+"""By lane: the ranks that its rank represents; a rank without an entry represents only itself."""
 
 
 def plan(matched: Matched, lanes: Lanes = MappingProxyType({})) -> tuple[Place, ...]:

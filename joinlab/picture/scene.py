@@ -57,7 +57,7 @@ LANES = 8
 
 
 class Box(NamedTuple):
-    """What stands in one lane of a column: a call, or a stack of them.
+    """One lane of a column: a call, or a stack of calls.
 
     open    it never ended
     bad     it met a call that it should not have met, or can never meet the one that it faces
@@ -84,7 +84,7 @@ class Piece:
 
 @dataclass(slots=True)
 class Column:
-    """What stands at one place of the lanes.
+    """A column: the calls at one place of the lanes.
 
     slot     the first that it holds, as `joinlab.match` counts; `until` the last
     number   of its calls: "28", of a stack "0-24"
@@ -473,7 +473,7 @@ class _Scene:
         return tuple(piece for piece in found if piece.text)
 
     def _tried(self) -> Piece:
-        """What came of the edit that the code shows; the story says it at length."""
+        """The result of the edit shown in the code; the story has the details."""
         edit = next((one for line in self.story.of(LineKind.FIX) for one in line.edits), None)
         if edit is None:
             return Piece("".join(said(line) for line in self.story.of(LineKind.FIX)[:1]))
