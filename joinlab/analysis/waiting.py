@@ -55,7 +55,7 @@ class OpenCall:
     number   of the collective in its group, from 1 as the watchdog counts; 0 of a send or recv
     started  the GPU has begun it
     peer     the other rank of a send or recv
-    issued   the peer has issued a counterpart; met: as its own first open send or recv
+    issued   the peer has issued a counterpart; met: it is the peer's first open send or recv
     """
 
     rank: int
@@ -153,7 +153,7 @@ class _Job:
     unknown   ranks without a record
     members   the others of each group
     enqueued  by group and rank: how many `collectives` it has enqueued
-    open      the same: the first that is open; pairs: the first open send or recv
+    open      by group and rank: its first open collective; pairs: its first open send or recv
     absent    pairs of a rank and one without a record to which its open send or recv goes
     """
 

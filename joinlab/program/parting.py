@@ -86,8 +86,8 @@ class Apart:
 
     sides    ranks by what they did there
     windows  by rank: its steps from the last call that all made from one place to the first that they did not
-    places   by rank: the place of each call of the group among all calls of the rank; {}: who has issued more of them
-             is not ahead, since join() makes calls of its own
+    places   by rank: the place of each call of the group among all calls of the rank; {} where join() makes calls of
+             its own: there a rank that has issued more calls is not ahead
     one_call  the first side issued a call that the second has not, and its window ends there
     turns    of one_call: places of the second side's last two calls that met such calls
     """
@@ -287,7 +287,7 @@ def _of_its_own(way: Way, first: int, last: int) -> _At | None:
 
 
 def _behind(until: tuple[Iterable[Step], Iterable[Step]], one: Sequence[Step], other: Sequence[Step]) -> _Pair:
-    """Two ways, from the lines on where both ranks stand behind the steps `until` there."""
+    """A comparison of two ways that begins where both ranks stand after the steps in `until`, one sequence per rank."""
     here: dict[int, tuple[Step, Step]] = {}
     for mine, same in zip(*map(_standing, until), strict=False):
         if mine.key != same.key:
@@ -311,7 +311,7 @@ def _chain(apart: Apart, one: tuple[int, Way], other: tuple[int, Way]) -> list[_
             found = met[since]
             met = met[:since]
     if found is None:
-        # One line issued a call on one rank alone: what it is in is told, or what set what it reads.
+        # Both ran a line from which one alone issued a call: tell the statement around it, or what set its names.
         step, _ = pair.last.get(pair.depth, (None, None))
         line = step and statement_at(step.file, step.line)
         return _set_before(met, line.reads, line.first) if line else []
