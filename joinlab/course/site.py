@@ -203,8 +203,8 @@ def _symptom(symptom: Symptom, folder: Path) -> str:
         f"<p><b>On {'NCCL' if backend == 'nccl' else backend}.</b> {escape(tell(run).sentence)}</p>"
         for backend, run in runs.items()
     )
-    if "nccl" in runs and any(end.pending for end in runs["nccl"].ends):
-        said += "<p>A pending call on NCCL: the GPU is stuck, and a program hangs where it next needs a result.</p>"
+    if "nccl" in runs and not symptom.silent and any(end.pending for end in runs["nccl"].ends):
+        said += "<p>The pending call never ends: the GPU is stuck, and a program that reads a result hangs.</p>"
     engines = " and ".join("NCCL" if backend == "nccl" else backend for backend in runs)
     body = (
         f"<h1>{_code(symptom.title)}</h1>{_python(symptom.text)}<h2>What happens</h2>"
