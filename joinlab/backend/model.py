@@ -1,10 +1,10 @@
-"""What everything in an emulation speaks of: its knobs, one call of one rank, and who answers for a rank or a group.
+"""The types that all parts of an emulation share: its knobs, a call of a rank, and protocols of ranks and groups.
 
 The other files of the emulator import this one; it imports none of them. At run time references point down, too:
 
     Emulation -> Host -> EmulatedGroup -> Fabric -> EmulatedCall -> tensors
 
-Whatever must look up (a call to its group and host, a host or a fabric to the emulation) holds a weak proxy. So an
+References that point up (of a call to its group and host, of a host or a fabric to the emulation) are weak. So an
 emulation has no cycle of references, and it is freed when `emulate` returns, not when the garbage collector comes.
 """
 
@@ -26,7 +26,7 @@ from joinlab.program.process_group import Numbering, values_in
 
 @dataclass(frozen=True, slots=True)
 class Knobs:
-    """What decides an emulation, beside the program and its inputs: see `joinlab.emulate`."""
+    """The arguments of `joinlab.emulate` that fabrics and hosts read."""
 
     backend: str
     era: str
@@ -43,7 +43,7 @@ class Knobs:
 
 
 class Rank(Protocol):
-    """What calls and fabrics ask of a rank: `Host` answers."""
+    """A rank, as calls and fabrics see it: a `Host`."""
 
     rank: int
     gone: bool
@@ -73,7 +73,7 @@ class Rank(Protocol):
 
 
 class Machine(Protocol):
-    """What ranks and fabrics ask of the emulation: `Emulation` answers."""
+    """The emulation, as ranks and fabrics see it: an `Emulation`."""
 
     knobs: Knobs
     costs: Costs
@@ -87,7 +87,7 @@ class Machine(Protocol):
 
 
 class Group(Protocol):
-    """What a call says of its process group: `EmulatedGroup` answers."""
+    """A process group, as its calls and its fabric see it: an `EmulatedGroup`."""
 
     label: str
     backend: str
@@ -178,7 +178,7 @@ class EmulatedCall:
         return self.row.get("completed_ns") is not None or bool(self.row.get("error"))
 
     def begin(self, at_ns: int) -> None:
-        """The backend carries it out now; whatever it reads is there."""
+        """The backend begins to carry it out; its input is there."""
         if self.inflight and self.small and self.row["value_in"] is not None:
             self._tell("value", c="value_in", v=values_in(self.tensors_in))
         if self.group.fabric.streams:
@@ -229,12 +229,12 @@ class EmulatedCall:
         self.host.completed(self)
 
     def expire(self, error: RuntimeError) -> None:
-        """The host has given up waiting for it: that is what its row says of it from now on."""
+        """The host has given up waiting for it; its row says so, whatever comes later."""
         self.expired = True
         self._tell("fail", x=f"{type(error).__name__}: {error}")
 
     def refuse(self, error: Exception) -> None:
-        """The backend has raised when it was handed the call, which so takes no place in its group."""
+        """The backend refused the call when it was handed over, so the call takes no number in its group."""
         self._end()
         self.group.numbering.take_back(self.kind.collective)
         self._tell("fail", x=f"{type(error).__name__}: {error}", r=1)

@@ -1,4 +1,4 @@
-"""What moves: the bytes of tensors, and where they go when the ranks of a collective agree.
+"""The bytes of tensors, and where a collective moves them when its ranks agree.
 
 Memory is read and written as flat arrays of bytes, as a backend does: without autograd, and whatever the dtype. Sums
 are each backend's own: see nccl/kernels.py and gloo/sums.py.
@@ -84,7 +84,7 @@ class Part:
 def parts_of(name: str, args: Sequence[Any], size: int, streams: bool) -> list[Part]:
     """The collectives that one call of the method `name` in a group of `size` ranks consists of.
 
-    Not of those whose tensors are input and output: they are one for each tensor.
+    Not for methods that work in place: those have one for each tensor.
     """
     method = METHODS[name]
     if method.op is Op.BARRIER:
@@ -144,7 +144,7 @@ def agree(op: Op, parts: Sequence[Part], root: int) -> bool:
 
 
 def _sources_and_targets(facts: OpFacts, root: int, size: int) -> tuple[Sequence[int], Sequence[int]]:
-    """The places that something comes from, and those that it goes to, of an op that sums nothing."""
+    """The places that send and those that receive, for an op that does not reduce."""
     one, everyone = (root,), range(size)
     return one if facts.needs is Needs.FROM_ROOT else everyone, one if facts.needs is Needs.AT_ROOT else everyone
 
@@ -155,7 +155,7 @@ def len_of(tensor: torch.Tensor) -> int:
 
 
 def move(op: Op, parts: Sequence[Part], root: int) -> None:
-    """Carry out one collective that sums nothing and whose ranks agree; `parts` by place."""
+    """Carry out one collective that does not reduce and whose ranks agree; `parts` by place."""
     facts = FACTS[op]
     if facts.reduces or facts.point_to_point:
         raise ValueError(f"a {op} does more, or less, than to move bytes between all ranks")

@@ -1,4 +1,4 @@
-"""Again: an emulation that went wrong is run once more, to see which lines its ranks ran, or with an edited program."""
+"""Runs an emulation that went wrong once more: to see which lines its ranks ran, or with an edited program."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from joinlab.timeline import Timeline
 
 
 class Again:
-    """What an emulation was made of."""
+    """The arguments of an emulation, to run it again."""
 
     def __init__(self, program: Program, counts: Sequence[int], seeds: Sequence[int | None], knobs: Knobs) -> None:
         self.program, self.counts, self.seeds, self.knobs = program, tuple(counts), seeds, knobs
@@ -26,7 +26,7 @@ class Again:
         return Emulation(program, counts, self.seeds, knobs).go()
 
     def ways(self, timeline: Timeline, windows: Mapping[int, Window]) -> Mapping[int, Way] | str:
-        """The ways of these ranks, followed in a second run; none if that is another one; or why they are not known."""
+        """The ways of these ranks, followed in a second run: none if it differs; a text if it cannot be."""
         if current() is not None:
             return {}
         if tracer := traced_by():

@@ -33,8 +33,7 @@ from joinlab.emulator.sync_batch_norm import patch_sync_batch_norm
 NAME = "a GPU that joinlab emulates"
 MEMORY_BYTES = 80 * 2**30
 CAPABILITY = (9, 0)
-"""What the program is told of its GPU: those of an H100 (NVIDIA H100 data sheet), since programs ask for such numbers
-to choose between code paths."""
+"""The numbers of an H100 (NVIDIA H100 data sheet): programs ask for them to choose between code paths."""
 
 _FACTORIES = (
     "tensor", "as_tensor", "scalar_tensor", "zeros", "ones", "full", "empty", "empty_strided", "rand", "randn",
@@ -261,7 +260,7 @@ class Stream:
         """There is no other."""
 
     def wait_event(self, event: Any) -> None:
-        """What is recorded on this stream has come before."""
+        """An event of this stream is behind it already."""
 
     def record_event(self, event: Event | None = None) -> Event:
         """Record `event`, or a new one."""
@@ -278,11 +277,11 @@ class Event:
         self._ns: int | None = None
 
     def record(self, stream: Any = None) -> None:
-        """It happens when the stream has done all that is queued on it now."""
+        """The event happens when the stream has done what is queued on it now."""
         self._ns = max(self._host.waits.now, self._host.waits.stream_ns)
 
     def wait(self, stream: Any = None) -> None:
-        """The stream that it was recorded on is the only one."""
+        """There is no other stream that could wait."""
 
     def synchronize(self) -> None:
         """The host waits for it."""

@@ -2,7 +2,7 @@
 
 Its parts have one job each, and know only those before them:
 
-    Futures     the futures its calls were asked for
+    Futures     futures of its calls
     Waits       its thread: two clocks, and how it stands still
     Reducer     what DDP's C++ code waits for and believes
     Progress    inputs, passes, and their time
@@ -105,7 +105,7 @@ class Host:
         self.own = own
         self.ending: Ending | None = None
         self.gone = False
-        self.closing = ""  # what is said of a rank that waits though its program is over
+        self.closing = ""  # said of it if it still waits once its program is over
         self.log = RankLog(rank)
         self.take = self.log.take
         self.take({"e": "begin", "coalesced": (), **versions()})
@@ -128,8 +128,8 @@ class Host:
     def issue(
         self, group: Group, name: str, args: tuple[Any, ...], coalesced: list[EmulatedCall] | None
     ) -> EmulatedCall:
-        """Write a call down, and hand it to the group's fabric, or put it with those that are issued together."""
-        if self.orders.judged:  # the program has caught how it was ended, and goes on: no rank is there to meet
+        """Record a call, and hand it to the group's fabric or add it to `coalesced`, calls that are issued as one."""
+        if self.orders.judged:  # the program caught RankEnded and goes on, with no rank left to meet
             raise RankEnded
         mine = current() is self
         if not mine:

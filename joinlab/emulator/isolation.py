@@ -1,16 +1,16 @@
-"""What an emulation puts into torch's and Python's global state, and takes out again.
+"""Installs an emulation into torch's and Python's global state, and restores that state at the end.
 
-All of it is process-wide, though only the threads of ranks may notice: each replaced function asks whose thread it
-runs in, and any other thread gets the original.
+The changes are process-wide, but only threads of ranks see them: each replaced function looks up whose thread calls it,
+and is the original in any other thread.
 
-    Isolation       installs and restores everything, swaps what ranks have of their own, lets go of forked children
-    own.py          what each rank has of its own
-    copies.py       what the program reaches, which each rank has of its own, too
+    Isolation       installs and restores everything, swaps the state of ranks
+    own.py          the state that each rank has of its own
+    copies.py       each rank's copy of the objects that the program reaches
     patches.py      how a function is replaced
     devices.py      the lines of a program that name a GPU
-    rank_process.py what would end, delay or outlive a rank's process
+    rank_process.py calls that would end, delay or outlive a rank's process
     output.py       sys.stdout, stderr and stdin
-    leftovers.py    what a program changed in the process, put back at the end
+    leftovers.py    undoes a program's changes to the process at the end
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Isolation:
 
     owns     what each rank has of its own
     backend  of the default group
-    program  what the ranks run: they have copies of all that it reaches
-    copied   bytes of what each rank has got a copy of, roughly
+    program  runs in each rank, on the rank's own copies of all objects that it reaches
+    copied   bytes of one rank's copies, roughly
     """
 
     _installed: Isolation | None = None
@@ -89,11 +89,11 @@ class Isolation:
     def __exit__(self, *_: object) -> None:
         Isolation._installed = None
         self._uninstall()
-        restore, self._restore = self._restore, lambda: None  # which knows this Isolation, and so what its ranks own
+        restore, self._restore = self._restore, lambda: None  # a closure that keeps all of this alive
         restore()
 
     def switched(self, old: Any, new: Any) -> None:
-        """The baton passes from one host to another (None: to or from no rank): swap what cannot tell threads apart."""
+        """The baton passes from one host to another (None: to or from no rank): swap state that is one per process."""
         swapped = read_swapped()
         if old is not None:
             old.own.torch_random = torch.default_generator.get_state()
@@ -111,7 +111,7 @@ class Isolation:
             self._cwd = new.own.cwd
 
     def call(self, program: Callable[[], Any]) -> Any:
-        """Run a rank's program. A process that it forks, and in which it returns or raises, ends there."""
+        """Run a rank's program. If it returns or raises in a process that it has forked, that process ends."""
         try:
             value = program()
         except BaseException as error:
@@ -146,7 +146,7 @@ class Isolation:
     # ------------------------------------------------------------------------------------ what is kept, and restored
 
     def _keep(self) -> Callable[[], None]:
-        """Read what ranks may change; returns what puts it back."""
+        """Read what ranks may change; return a function that restores it."""
         self._copies = Copies(self._program, len(self._owns))
         self.copied = self._copies.nbytes
         state, threads = torch.default_generator.get_state(), torch.get_num_threads()
@@ -292,7 +292,7 @@ def _patch_waits(patches: Patches) -> None:
 
 
 def _naming_its_backend(make: Callable[..., Any]) -> Callable[[Any], Callable[..., Any]]:
-    """torch.distributed tells our default group to make a group, but not what the program asked for: noted here."""
+    """Note what the program asks of a new group: torch.distributed does not tell our default group, which makes it."""
 
     def of(host: Any) -> Callable[..., Any]:
         def noted(ranks: Any = None, timeout: Any = None, backend: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -335,7 +335,7 @@ def _zeroed(make: Callable[..., torch.Tensor]) -> Callable[[Any], Callable[..., 
 
 
 def _undo_environ(before: dict[bytes, bytes], after: dict[bytes, bytes]) -> None:
-    """Variables that a rank has set were set for C code too; those that it was given were not."""
+    """Undo a rank's changes in C's environment, which has those that it made, but not what it was given."""
     for name in {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)} - GIVEN:
         if name in before:
             os.putenv(name, before[name])

@@ -1,4 +1,4 @@
-"""What a program changed in this process, put back when its emulation is over.
+"""Undoes a program's changes to this process when its emulation is over.
 
 The ranks of an emulation share this process with a notebook. A real rank's process ends and takes its settings with
 it; here they would stay. Restored are:
@@ -172,7 +172,7 @@ def _copied(value: Any) -> tuple[Any, list[Any] | None]:
 
 
 def _changes(owner: Any, before: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Names of `owner` to put back, each with the value that it had; None: it had none."""
+    """Names of `owner` to put back, each with its earlier value; None: there was no such name."""
     now = vars(owner)
     for name, value in before.items():
         found = now.get(name)
@@ -186,5 +186,5 @@ def _changes(owner: Any, before: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _from(value: Any, place: str) -> bool:
-    """Whether it is a Python function whose text is torch's, or the program's. (torch._dynamo patches torch itself.)"""
+    """Whether it is a Python function of torch's own source, or of the program's. (torch._dynamo patches torch.)"""
     return isinstance(value, FunctionType) and kind_of(value.__code__.co_filename) == place

@@ -12,10 +12,10 @@ from joinlab.program.program import Program
 from joinlab.timeline import Ending, EndKind, Timeline
 
 BARRIER_VALUES = (0, 7, 0x100, 0x3F800000)
-"""A word that no one had set is zero, or it is not; its lowest byte may be zero all the same; it may be a float's 1."""
+"""Values of an undefined word: zero, small, one whose lowest byte alone is zero, and a float's 1."""
 
 PADS = (0, 1, 0x3F800000, 0x7FC00000, 0x80000000, 0xFFFFFFFF)
-"""The undefined half of a line: zero; small, or a float's 1 or nan; and values that are negative as a signed number."""
+"""Values of the undefined half of a line: zero, small, a float's 1 and nan, and two that are negative if signed."""
 
 
 @dataclass(frozen=True, slots=True)

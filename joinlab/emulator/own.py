@@ -1,13 +1,13 @@
 """What each rank of an emulation has of its own, as a process would have it.
 
-Some of it can be told apart by thread: each access asks whose thread it is in (process groups, the environment, random
-numbers of Python and numpy, output, clocks). The rest is one value per process, so it is swapped whenever the baton
-passes (`read_swapped`). Swapping costs 4 us for each pass of the baton.
+Some of it is looked up by thread at each access (process groups, the environment, random numbers of Python and numpy,
+output, clocks). The rest is one value per process, so it is swapped whenever the baton passes (`read_swapped`), which
+takes 4 us.
 
-Ranks still share what cannot be told apart nor swapped: umask, resource limits, signal masks, open descriptors, flags
-of torch that are not named below (cudnn, mkldnn, autograd's own), module globals and class attributes of libraries.
-What the program itself reaches is each rank's own (copies.py). A name that was imported from a module before the
-emulation (`from time import sleep`) is the original, in ranks too.
+Ranks still share what can neither be looked up by thread nor swapped: umask, resource limits, signal masks, open
+descriptors, flags of torch that are not named below (cudnn, mkldnn, autograd's own), module globals and class
+attributes of libraries. What the program itself reaches is each rank's own (copies.py). A name that was imported from a
+module before the emulation (`from time import sleep`) is the original, in ranks too.
 
 Other threads of the process see the swapped values of the rank that runs, and random numbers that they draw from torch
 meanwhile come from its generator.
@@ -36,7 +36,7 @@ from joinlab.program.program import as_torchrun
 
 
 class World:
-    """What torch.distributed knows of process groups: one of these for every rank."""
+    """torch.distributed's table of process groups. Each rank has one."""
 
     def __init__(self) -> None:
         self.default_pg: Any = None
@@ -73,9 +73,9 @@ class Worlds:
 
 
 class Environments(MutableMapping[bytes, bytes]):
-    """What stands behind os.environ: in a rank's thread, and in those that it starts, its own variables.
+    """The dict behind os.environ: in a rank's thread, and in threads that it starts, the rank's own variables.
 
-    C code, and a child process that is started without `env=`, see those that were there before and what ranks set.
+    C code, and a child process that is started without `env=`, see the process's variables and those that ranks set.
     """
 
     def __init__(self, before: dict[bytes, bytes]) -> None:
@@ -108,7 +108,7 @@ class Environments(MutableMapping[bytes, bytes]):
 def _set_filters(filters: list[Any]) -> None:
     changed = filters != warnings.filters
     warnings.filters = filters
-    if changed:  # which makes Python forget what it has warned of
+    if changed:  # Python then forgets which warnings it has shown
         warnings._filters_mutated()  # type: ignore[attr-defined]
 
 
@@ -130,7 +130,7 @@ _context: Any = multiprocessing.context._default_context
 
 
 def read_swapped() -> list[Any]:
-    """What is swapped, as it is now. Lists and dicts are copied for each rank: it may change them in place."""
+    """The values that are swapped, as they are now. Each rank gets copies of lists and dicts, and may change them."""
     return [  # one expression, as 14 functions took 3 us more
         torch.get_default_dtype(),
         (torch._C._get_deterministic_algorithms(), torch._C._get_deterministic_algorithms_warn_only()),
@@ -163,7 +163,7 @@ _WRITE: tuple[Callable[[Any], Any], ...] = (
     _set_attribute(_context, "_actual_context"),
     _set_attribute(os, "environ"),
 )
-"""How each of them is set."""
+"""The setter of each, in the same order."""
 
 
 def write_swapped(now: list[Any], values: list[Any]) -> None:
@@ -222,7 +222,7 @@ class Own:
         self.begun = False
 
     def begin(self, environ: dict[bytes, bytes], cwd: str) -> None:
-        """The emulation begins: from here on the rank has its own copy of what the process has now."""
+        """Give the rank its own copy of the process's state, as the emulation begins."""
         generator = torch.Generator()
         generator.manual_seed(self._seed)
         self.torch_random = generator.get_state()

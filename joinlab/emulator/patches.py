@@ -13,7 +13,7 @@ from joinlab.program.labels import kind_of
 _MISSING = object()
 
 Make = Callable[[Any], Callable[..., Any]]
-"""Given the host of the rank that calls: the function that stands there for it."""
+"""Makes the replacement for the host of the rank that calls."""
 
 
 class Patches:
@@ -37,7 +37,7 @@ class Patches:
         setattr(owner, name, value)
 
     def for_ranks(self, owner: Any, name: str, make: Make) -> None:
-        """Replace a function in the threads of ranks: make(host) returns what stands there."""
+        """Replace a function in the threads of ranks: make(host) returns the replacement."""
         self.set(owner, name, chosen(getattr(owner, name), name, make))
 
     def given(self, owner: Any, name: str, **changes: Callable[[Any, Any], Any]) -> None:
@@ -61,7 +61,7 @@ class Patches:
         self.for_ranks(owner, name, make)
 
     def for_programs(self, owner: Any, name: str, make: Make) -> None:
-        """Likewise, where the program itself calls it: torch and other libraries get the original."""
+        """Replace a function where the program of a rank calls it; torch and other libraries get the original."""
         before = getattr(owner, name)
 
         def chosen(*args: Any, **kwargs: Any) -> Any:

@@ -39,7 +39,7 @@ class Reducer:
         self.typed_futures = False  # DDP was given one of C++'s own comm hooks, which reads futures in C++
         self._waits = waits
         self._futures = futures
-        self._handed_out: list[EmulatedCall] = []  # their futures were, though no wait has been seen yet
+        self._handed_out: list[EmulatedCall] = []  # calls whose future was, and whose wait has not been seen yet
         self._in_backward: list[EmulatedCall] | None = None  # what this backward pass has issued; None outside of one
         self._rebuild = BucketRebuild()
 

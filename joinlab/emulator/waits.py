@@ -23,15 +23,15 @@ from joinlab.emulator.futures import Futures
 from joinlab.emulator.scheduler import Baton, RankThread
 
 NAPS = 1_000
-"""A rank that sleeps more often without a call may be waiting, in a loop, for what another does after a stream's wait.
+"""After so many sleeps without a call, a rank counts as one that waits in a loop for what another rank does.
 
-One that sleeps less often may still come, so the others' streams are not given up for it. The number is our own.
+Before that it may still issue a call, so no other rank's stream is given up. The number is our own.
 """
 
 
 @dataclass(slots=True)
 class Wait:
-    """What a thread stands still for: all of `calls`, or, where `why` says so, something that is no call's end.
+    """What a thread waits for: that all of `calls` end, or something else, which `why` names.
 
     of_stream  only the stream waits; the real host would run on
     let_go     every rank waits, so this thread goes on as that host would

@@ -1,4 +1,4 @@
-"""What an emulation needs is imported before it starts: once per process, in a thread of its own.
+"""Imports what an emulation needs before it starts: once per process, in a thread of its own.
 
 DDP imports 800 modules when the first model is wrapped (torch._dynamo, sympy), which takes 1.5 to 8 s. If that counted
 as the emulation's time, a short `timeout=` would cut it off; and an exception inside an import leaves a module half
@@ -20,7 +20,7 @@ STEPS = (
     ("loading what DDP needs", ("torch._dynamo", "torch.nn.parallel.distributed")),
     ("loading the emulator", ("joinlab.emulator.emulate", "joinlab.emulator.outcomes")),
 )
-"""What is said, and the modules that are imported meanwhile."""
+"""A line for the user, and the modules that are imported meanwhile."""
 
 _listeners: list[Callable[[str], None]] = []
 

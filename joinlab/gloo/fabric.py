@@ -9,7 +9,7 @@ same number and kind, whatever else they disagree in:
                    meet          never meet         meet
 
 A collective whose ranks all run it, and agree, is carried out at once (`_carry_out`). Where they disagree, or some
-never come, each rank's part runs message by message, as the programs of `programs` post them (`_begin`): a
+never come, each rank's part runs message by message, as `jobs.program` posts them (`_begin`): a
 send waits for its receiver; a message that is too long for its receiver aborts that process; one that is too short
 fills a part, silently. When a rank's process ends, its connections close, and every rank that has posted a message to
 it, or does so later, gets an error.

@@ -1,4 +1,4 @@
-"""What PyTorch makes of a call before gloo runs it, gloo's messages with their bytes, and what PyTorch makes of these.
+"""What PyTorch hands gloo for a call, gloo's messages with their bytes, and what PyTorch does with the result.
 
 Gloo knows memory: a pointer and a number of elements. ProcessGroupGloo hands it either the tensor's own memory, from
 its first element on and whatever its strides (`flat`), or a packed copy that it unpacks afterwards:
@@ -123,7 +123,7 @@ def jobs_of(call: EmulatedCall) -> list[Job]:
 
 
 class Task(net.Part, Protocol):
-    """What an algorithm reads of the task that it carries out: `fabric.Task` answers."""
+    """A `fabric.Task`, as far as an algorithm reads it."""
 
     call: EmulatedCall
     op: Op

@@ -1,6 +1,6 @@
 """The network that carries gloo's messages: who meets whom, who waits, who aborts, and what a closed connection does.
 
-Which messages a collective posts, and where it waits, is told in messages.py, from gloo's sources. `play` carries them
+messages.py defines, from gloo's sources, which messages a collective posts and where it waits. `play` carries them
 out: it posts sends and recvs to the `Network`, and yields (buffer, "send" or "recv") where gloo calls waitSend or
 waitRecv. So a mismatch ends here as it does there: it hangs at the same wait, fills the same part of a buffer, or
 aborts the same process. The emulator's buffers hold bytes; the rule plays the same messages without any.

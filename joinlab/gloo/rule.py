@@ -101,7 +101,7 @@ def _first_open(lanes: Sequence[Sequence[IssuedCall]]) -> int:
 
 
 def _blame(slot: Slot, behind: Mapping[int, Blocker], other: int) -> Blocker:
-    """What a rank did that takes no part: `behind` has the calls for which some stand before theirs."""
+    """Why `other` takes no part: the stuck call in front of its own, from `behind`, or its call in this slot."""
     return behind.get(other) or Blocker(other, slot[other].seq if other in slot else None)
 
 

@@ -1,6 +1,6 @@
 """The first call that sends between two ranks of a communicator connects them: their hosts meet inside that call.
 
-What they tell each other is in `ring.words`. The emulator's hosts meet here with their clocks, and the rule's without.
+`ring.words` has the messages that they exchange. The emulator runs this with the hosts' clocks, the rule without.
 """
 
 from __future__ import annotations

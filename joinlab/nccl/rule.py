@@ -70,7 +70,7 @@ def blocked(group: GroupCalls, gone: Collection[int] = ()) -> Blocked:
 
 
 def _held(group: GroupCalls, blocker: Blocker, index: int) -> Blocker:
-    """Of a rank that takes no part in that place though it has issued its call there: what its stream waits for."""
+    """For a rank that has issued its call at `index` and yet takes no part: the call that its stream waits for."""
     lane = group.collectives[blocker.rank]
     if blocker.seq is None and index < len(lane):
         return next(iter(group.held.get((blocker.rank, lane[index].seq), ())), blocker)
@@ -257,7 +257,7 @@ def _arrangements(counts: list[int]) -> Iterator[tuple[int, ...]]:
 def _culprits(
     rank: int, at: int, rest: Mapping[int, Sequence[IssuedCall]], done: Mapping[int, int]
 ) -> tuple[Blocker, ...]:
-    """Whose calls in that place are none, or others; if all fit, the calls that keep the other ranks from theirs."""
+    """Ranks whose call at `at` is missing or does not fit; if all fit, the calls at which other ranks are stuck."""
     mine = rest[rank][at]
     others = [other for other in rest if other != rank]
     there = {other: rest[other][at] for other in others if at < len(rest[other])}
@@ -417,9 +417,9 @@ def _partners(group: GroupCalls, rank: int, sends: bool) -> Collection[int]:
 
 
 def _own_pairs(group: GroupCalls) -> Blocked:
-    """Sends and recvs of which each two ranks have a communicator of their own, with a ring of two places.
+    """Sends and recvs where each pair of ranks has its own communicator, a ring of two places.
 
-    The two make it in their first call on it, so a send, too, waits for the other rank there.
+    The first call of each of the two makes it, so a send, too, waits there for the other rank.
     """
     lanes: dict[tuple[int, int], list[IssuedCall]] = {}  # by rank and peer
     for (source, target, _), calls in group.sends.items():
@@ -452,7 +452,7 @@ def _crossed(mine: Sequence[IssuedCall], theirs: Sequence[IssuedCall]) -> bool:
 def _done_with(mine: Sequence[IssuedCall], theirs: Sequence[IssuedCall], setting: Setting) -> int:
     """How many of a rank's sends and recvs complete, at most, given those of the one peer that they are for.
 
-    Of a message whose size or protocol is not known, a send counts as long enough for every recv, and a recv as short.
+    If the size or protocol of a message is not known, a send counts as long enough for any recv, a recv as one line.
     """
     ring, crossed = Ring(2, setting.warps_apart), _crossed(mine, theirs)
     for place, lane in enumerate((mine, theirs)):
