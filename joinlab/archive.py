@@ -19,13 +19,13 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from lzma import LZMAError
 from pathlib import Path
 from tokenize import TokenError
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import polars as pl
 
@@ -33,9 +33,6 @@ from joinlab._version import __version__
 from joinlab.errors import TimelineFileError
 from joinlab.program import parquet_footer
 from joinlab.program.plain_data import decode, encode
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 FORMAT = "joinlab-timeline"
 FILE_VERSION = 1
@@ -70,26 +67,9 @@ _UNREADABLE = (
 )
 
 
-class Saved(Protocol):
-    """The saved parts of a Timeline; its endings are dataclasses."""
-
-    @property
-    def calls(self) -> pl.DataFrame: ...
-    @property
-    def spans(self) -> pl.DataFrame: ...
-    @property
-    def ends(self) -> Sequence[DataclassInstance]: ...
-    @property
-    def meta(self) -> Mapping[str, Any]: ...
-    @property
-    def returns(self) -> Sequence[Any]: ...
-    @property
-    def output(self) -> Sequence[str]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of a Timeline as read from a file; each ending is a dict of its fields."""
+    """The parts of a Timeline that a file holds; each ending is a dict of its fields."""
 
     calls: pl.DataFrame
     spans: pl.DataFrame
@@ -102,13 +82,13 @@ class Parts:
 T = TypeVar("T")
 
 
-def save(timeline: Saved, path: str | os.PathLike[str]) -> Path:
-    """Write `timeline` to `path`, replacing a file there in one step, and return that path.
+def save(parts: Parts, path: str | os.PathLike[str]) -> Path:
+    """Write a Timeline's parts to `path`, replacing a file there in one step, and return that path.
 
     Raises OSError if the folder cannot be written to.
     """
     target = Path(path)
-    data = pack(timeline)
+    data = pack(parts)
     # In the same folder, so that the last step is a rename.
     draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
@@ -150,7 +130,8 @@ def load(path: str | os.PathLike[str], build: Callable[[Parts], T], max_bytes: i
     return unpack(data, name, build, max_bytes)
 
 
-def pack(timeline: Saved) -> bytes:
+def pack(parts: Parts) -> bytes:
+    """The bytes of a file with these parts."""
     members: dict[str, bytes] = {}
 
     def store(npy: bytes) -> str:
@@ -162,12 +143,12 @@ def pack(timeline: Saved) -> bytes:
         "format": FORMAT,
         "version": FILE_VERSION,
         "written_by": f"joinlab {__version__}",
-        "meta": encode(dict(timeline.meta), store),
-        "ends": [asdict(end) for end in timeline.ends],
-        "output": list(timeline.output),
-        "returns": [encode(value, store) for value in timeline.returns],
+        "meta": encode(parts.meta, store),
+        "ends": parts.ends,
+        "output": parts.output,
+        "returns": [encode(value, store) for value in parts.returns],
     }
-    for name, frame in (("calls", timeline.calls), ("spans", timeline.spans)):
+    for name, frame in (("calls", parts.calls), ("spans", parts.spans)):
         parquet = io.BytesIO()
         frame.write_parquet(parquet)
         members[f"{name}.parquet"] = parquet.getvalue()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
@@ -392,7 +392,7 @@ class Timeline:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one file that `joinlab.load` opens, also on a machine without torch; returns its path."""
         self._judged()
-        return archive.save(self, path)
+        return archive.save(parts_of(self), path)
 
     def __repr__(self) -> str:
         ends = ", ".join(f"{rank}: {end}" for rank, end in enumerate(self.ends))
@@ -446,6 +446,12 @@ def load(path: str | os.PathLike[str], max_bytes: int = archive.MAX_BYTES) -> Ti
     max_bytes  largest size of the file, and of its unpacked content
     """
     return archive.load(path, timeline_from_parts, max_bytes)
+
+
+def parts_of(timeline: Timeline) -> archive.Parts:
+    """The parts of a Timeline that a file holds."""
+    ends = tuple(map(asdict, timeline.ends))
+    return archive.Parts(timeline.calls, timeline.spans, ends, dict(timeline.meta), timeline.returns, timeline.output)
 
 
 def timeline_from_parts(parts: archive.Parts) -> Timeline:

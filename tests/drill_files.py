@@ -26,7 +26,7 @@ from joinlab.errors import TimelineFileError
 from joinlab.picture.scene import scene
 from joinlab.picture.svg import svg
 from tests import dumps
-from tests.test_archive import repacked, sample
+from tests.test_archive import packed, repacked, sample
 
 MAX_BYTES = 1 << 26
 """Of every `load` here, so that a file of a few kB that takes more memory than that shows."""
@@ -126,7 +126,7 @@ def _runs() -> tuple[bytes, ...]:
         runs.append(joinlab.load(folder))
     for one in runs:
         joinlab.diagnose(one)
-    return tuple(map(archive.pack, runs))
+    return tuple(map(packed, runs))
 
 
 def _members(data: bytes) -> dict[str, bytes]:
@@ -298,7 +298,7 @@ META = {
     "source": {"file": "train.py", "first_line": 1, "text": "def worker():\n    pass\n"},
     "clock": {"domain": "monotonic", "origin_ns": 5, "hosts": {"a": 0}},
 }
-SAVED = archive.pack(sample(meta=META, returns=(np.arange(3.0), {"a": [1, None]})))
+SAVED = packed(sample(meta=META, returns=(np.arange(3.0), {"a": [1, None]})))
 SAVED_MEMBERS = _members(SAVED)
 
 FILES: dict[str, tuple[int, Callable[[random.Random, Path], Path]]] = {

@@ -35,6 +35,7 @@ from joinlab.timeline import (
     Ending,
     EndKind,
     Timeline,
+    parts_of,
     timeline_from_parts,
     timeline_from_rows,
 )
@@ -69,6 +70,10 @@ def sample(**changes) -> Timeline:
     return timeline_from_rows(**(values | changes))
 
 
+def packed(timeline: Timeline) -> bytes:
+    return archive.pack(parts_of(timeline))
+
+
 def opened(data: bytes, name: str = "x") -> Timeline:
     """The Timeline in the bytes of a file."""
     return archive.unpack(data, name, timeline_from_parts)
@@ -78,7 +83,7 @@ def repacked(
     replace: dict[str, bytes | None], header: dict | None = None, data: bytes | None = None, deflate: bool = False
 ) -> bytes:
     """The file with members replaced (None: left out) or header keys changed, and sealed again."""
-    old = zipfile.ZipFile(io.BytesIO(data or archive.pack(sample())))
+    old = zipfile.ZipFile(io.BytesIO(data or packed(sample())))
     members = {name: old.read(name) for name in old.namelist()} | replace
     if header is not None:
         members[archive.HEADER] = json.dumps(json.loads(old.read(archive.HEADER)) | header).encode()
@@ -119,7 +124,7 @@ def test_save_and_load_give_the_same_timeline(tmp_path: Path) -> None:
 
 def test_a_timeline_without_calls_or_spans_round_trips() -> None:
     timeline = timeline_from_rows([], [Ending(EndKind.KILLED, text="signal 9")], {})
-    assert opened(archive.pack(timeline)).equals(timeline)
+    assert opened(packed(timeline)).equals(timeline)
 
 
 def test_save_returns_the_path_and_leaves_no_other_file(tmp_path: Path) -> None:
@@ -143,12 +148,12 @@ def test_a_save_that_fails_keeps_the_file_that_was_there(tmp_path: Path, monkeyp
 
 
 def test_the_same_timeline_gives_the_same_bytes() -> None:
-    assert len({archive.pack(sample(returns=(np.arange(3), {"a": 1}))) for _ in range(10)}) == 1
+    assert len({packed(sample(returns=(np.arange(3), {"a": 1}))) for _ in range(10)}) == 1
 
 
 def test_saving_what_was_loaded_gives_the_same_bytes() -> None:
-    data = archive.pack(sample(returns=(object(), [np.float32(1.5), (1, b"\0")])))
-    assert archive.pack(opened(data)) == data
+    data = packed(sample(returns=(object(), [np.float32(1.5), (1, b"\0")])))
+    assert packed(opened(data)) == data
 
 
 def test_a_file_opens_without_torch(tmp_path: Path) -> None:
@@ -278,7 +283,7 @@ endings = st.one_of(
 )
 def test_any_timeline_round_trips(calls, spans, ends, meta, returns, output) -> None:
     timeline = timeline_from_rows(calls, ends, meta, spans=spans, returns=returns, output=output)
-    loaded = opened(archive.pack(timeline))
+    loaded = opened(packed(timeline))
     assert loaded.calls.equals(timeline.calls)
     assert loaded.spans.equals(timeline.spans)
     assert (loaded.ends, loaded.output) == (timeline.ends, timeline.output)
@@ -298,13 +303,13 @@ def refusal(data: bytes) -> str:
 
 
 def test_a_file_cut_short_anywhere_is_refused() -> None:
-    data = archive.pack(timeline_from_rows([], [Ending(EndKind.FINISHED)], {}))
+    data = packed(timeline_from_rows([], [Ending(EndKind.FINISHED)], {}))
     for length in range(len(data)):
         refusal(data[:length])
 
 
 def test_a_file_with_any_byte_changed_is_refused() -> None:
-    data = archive.pack(timeline_from_rows([], [Ending(EndKind.FINISHED)], {}))
+    data = packed(timeline_from_rows([], [Ending(EndKind.FINISHED)], {}))
     edges = {*range(100), *range(len(data) - 400, len(data))}  # every bit of the zip's own records
     for at in range(len(data)):
         for bit in range(8) if at in edges else [at % 8]:
@@ -313,15 +318,15 @@ def test_a_file_with_any_byte_changed_is_refused() -> None:
 
 @given(st.integers(0), st.binary(min_size=1, max_size=9))
 def test_a_file_with_bytes_added_is_refused(at, extra) -> None:
-    data = archive.pack(sample())
+    data = packed(sample())
     at %= len(data) + 1
     refusal(data[:at] + extra + data[at:])
 
 
 def test_a_file_cut_where_another_timeline_ends_inside_it_is_refused() -> None:
     # zipfile searches for the end record from the end, so returned bytes of a Timeline file plant a second one.
-    inner = np.frombuffer(archive.pack(sample()), np.uint8)
-    outer = repacked({}, data=archive.pack(sample(returns=(inner, None))))  # stored, not deflated
+    inner = np.frombuffer(packed(sample()), np.uint8)
+    outer = repacked({}, data=packed(sample(returns=(inner, None))))  # stored, not deflated
     end = outer.index(inner.tobytes()) + inner.size
     assert "cut short or damaged" in refusal(outer[:end])
 
@@ -352,7 +357,7 @@ def test_another_version_is_refused_and_told_what_to_do() -> None:
 
 @pytest.mark.parametrize("member", ["calls.parquet", "spans.parquet", "arrays/0.npy"])
 def test_a_missing_member_is_refused_by_its_name(member: str) -> None:
-    data = archive.pack(sample(returns=(np.ones(2), None)))
+    data = packed(sample(returns=(np.ones(2), None)))
     assert member in refusal(repacked({member: None}, data=data))
 
 
@@ -407,7 +412,7 @@ class Bomb:
 
 
 def test_a_pickle_is_never_run() -> None:
-    data = archive.pack(sample(returns=(np.ones(2), None)))
+    data = packed(sample(returns=(np.ones(2), None)))
     hostile = io.BytesIO()
     np.save(hostile, np.array([Bomb()], dtype=object), allow_pickle=True)
     for member in ("arrays/0.npy", "calls.parquet", "spans.parquet", archive.HEADER):
@@ -448,7 +453,7 @@ def peak_of(work) -> int:
 
 
 def test_a_member_that_unpacks_to_more_than_allowed_is_refused_unread() -> None:
-    data = archive.pack(sample(returns=(np.ones(2), None)))
+    data = packed(sample(returns=(np.ones(2), None)))
     bomb = repacked({"arrays/0.npy": bytes(64 << 20)}, data=data, deflate=True)
     assert len(bomb) < 100_000
 
@@ -460,7 +465,7 @@ def test_a_member_that_unpacks_to_more_than_allowed_is_refused_unread() -> None:
 
 
 def test_an_array_that_is_named_many_times_counts_each_time() -> None:
-    data = archive.pack(sample(returns=(np.ones(10_000), None)))
+    data = packed(sample(returns=(np.ones(10_000), None)))
     many = [{"$": ["array", "arrays/0.npy"]}] * 50
     with pytest.raises(TimelineFileError, match="unpacks to more"):
         archive.unpack(repacked({}, header={"returns": [many, None]}, data=data), "x", timeline_from_parts, 1 << 20)
@@ -470,7 +475,7 @@ def test_an_array_whose_header_claims_more_than_there_is_is_refused() -> None:
     npy = io.BytesIO()
     np.save(npy, np.ones(2))
     lie = npy.getvalue().replace(b"(2,)", b"(9,)")
-    data = archive.pack(sample(returns=(np.ones(2), None)))
+    data = packed(sample(returns=(np.ones(2), None)))
     assert "an array of shape (9,)" in refusal(repacked({"arrays/0.npy": lie}, data=data))
 
 
@@ -536,7 +541,7 @@ def test_calls_of_a_file_without_numbers_are_numbered_when_it_is_read() -> None:
     timeline = joinlab.emulate(joinlab.cases.case_4, (2, 3), "gloo")
     parquet = io.BytesIO()
     timeline.calls.drop("number").write_parquet(parquet)
-    opened_again = opened(repacked({"calls.parquet": parquet.getvalue()}, data=archive.pack(timeline)))
+    opened_again = opened(repacked({"calls.parquet": parquet.getvalue()}, data=packed(timeline)))
     assert opened_again.calls.equals(timeline.calls)
 
 
@@ -558,7 +563,7 @@ _SIDES = [{"ranks": [rank], "how": "later", "line": 2, "text": "{0}", "{": 1} fo
 @example(key="fixes", value=[{"kind": "later", "edits": [_EDIT], "fewer": False, "tried": 2}])
 @example(key="parting", value={"tests": [_TEST | {"sides": _SIDES}], "keys": [], "left_out": 0})
 def test_what_opens_can_be_read_to_the_end_whatever_its_meta(key: str, value: object) -> None:
-    header = json.loads(zipfile.ZipFile(io.BytesIO(archive.pack(sample()))).read(archive.HEADER))
+    header = json.loads(zipfile.ZipFile(io.BytesIO(packed(sample()))).read(archive.HEADER))
     data = repacked({}, header={"meta": header["meta"] | {key: value}})
     try:
         timeline = opened(data)
@@ -569,7 +574,7 @@ def test_what_opens_can_be_read_to_the_end_whatever_its_meta(key: str, value: ob
 
 
 def test_nan_and_infinity_are_no_bare_json() -> None:
-    header = zipfile.ZipFile(io.BytesIO(archive.pack(sample(returns=(math.nan, -math.inf))))).read(archive.HEADER)
+    header = zipfile.ZipFile(io.BytesIO(packed(sample(returns=(math.nan, -math.inf))))).read(archive.HEADER)
     assert json.loads(header, parse_constant=pytest.fail)["returns"] == [
         {"$": ["float", "nan"]},
         {"$": ["float", "-inf"]},
