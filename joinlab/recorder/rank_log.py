@@ -44,7 +44,6 @@ class RankLog:
     """Whether the program has iterated over its inputs."""
     numbered: list[CallRow | SpanRow] = field(default_factory=list)
     """Rows whose input is the number of a step, see program/steps.py."""
-    last_ns: int = 0
     over: str | None = None
     """How the program ended, once its process only waits for calls in flight."""
     returned: bool = False
@@ -120,7 +119,6 @@ class RankLog:
         at: Any = event.get("t")  # some events have no time
         if at is not None:
             at -= self.origin_ns
-            self.last_ns = max(self.last_ns, at)
         self.moves += event["e"] != "stacks"
         self.stood = []
         match event["e"]:
