@@ -324,7 +324,7 @@ def test_two_dumps_of_one_rank_are_two_series(tmp_path: Path) -> None:
         (tmp_path / f"older_{rank}").write_bytes((tmp_path / f"nccl_trace_rank_{rank}").read_bytes())
     timeline, told = quietly(tmp_path)
     assert timeline.meta["missing_ranks"] == []
-    assert [one for one in told if "older_0' were left out: they are of another series" in one]
+    assert [one for one in told if "older_0' were left out: part of another series" in one]
 
 
 @pytest.mark.parametrize("ahead", [-500, 0, 500])

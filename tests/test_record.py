@@ -683,7 +683,7 @@ def test_a_record_of_another_job_or_a_second_one_of_a_rank_is_left_out(tmp_path:
     timeline = load_recording(tmp_path)
     assert timeline.world_size == 2
     problems = "\n".join(timeline.meta["problems"])
-    assert "rank-7.0.jsonl' was left out: it is of another job" in problems
+    assert "rank-7.0.jsonl' was left out: part of another job" in problems
     assert "rank-1.0.jsonl' was left out: it is a second record of rank 1" in problems
 
 

@@ -328,6 +328,12 @@ def _calls(
     return calls, {one.number: one.group for one in told}
 
 
+def left_out(files: Sequence[Path]) -> str:
+    """The beginning of a sentence: which files were left out."""
+    first = repr(str(files[0]))
+    return f"{len(files)} files such as {first} were left out" if files[1:] else f"{first} was left out"
+
+
 def unknown(counts: Mapping[str, int]) -> list[str]:
     """Sentences about calls of unknown kinds, from the count of each kind."""
     if len(counts) > 3:

@@ -161,9 +161,7 @@ def _records(files: Sequence[Path], problems: list[str]) -> Timeline:
     while series and not dumps:
         dumps = _read(series.pop(0), texts, problems)
     for those in series:
-        several = f"{len(those)} files such as {str(those[0])!r} were left out: they are"
-        one = f"{str(those[0])!r} was left out: it is"
-        problems.append(f"{several if len(those) > 1 else one} of another series")
+        problems.append(f"{dump.left_out(those)}: part of another series")
     if not dumps:
         raise TimelineFileError(problems[0])
     return job.timeline_of(dumps, texts, problems)

@@ -17,6 +17,7 @@ from joinlab.analysis.wording import ranks_text
 from joinlab.backend.calls import setting_of
 from joinlab.errors import TimelineFileError
 from joinlab.importers.clocks import Offset, offsets
+from joinlab.importers.dump import left_out
 from joinlab.ops import POINT_TO_POINT, CallRow, SpanRow
 from joinlab.proof import Proof, Wait, prove
 from joinlab.recorder.bounded_log import parse_segment_name
@@ -269,10 +270,8 @@ def _of_one_job(recorded: RecordedFolder, problems: list[str]) -> dict[int, Rank
     else:
         others += second + stale
     if others:
-        them = f"'{others[0].path}' was left out: it is"
-        if others[1:]:
-            them = f"{len(others)} records such as '{others[0].path}' were left out: they are"
-        problems.append(f"{them} of another job. Load that file to read its job")
+        them = left_out([files.path for files in others])
+        problems.append(f"{them}: part of another job. Load that file to read its job")
     for files in chosen.values():
         log = files.log
         if log.damaged:

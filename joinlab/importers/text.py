@@ -29,7 +29,7 @@ import polars as pl
 
 from joinlab.analysis.wording import ranks_text
 from joinlab.errors import TimelineFileError
-from joinlab.importers.dump import op_of, rank_in
+from joinlab.importers.dump import left_out, op_of, rank_in
 from joinlab.importers.job import NOTHING_RECORDED
 from joinlab.ops import POINT_TO_POINT, CallRow, Op, Stood
 from joinlab.program.labels import Frame
@@ -125,8 +125,7 @@ def beside(timeline: Timeline, files: Sequence[Path]) -> Timeline:
     told, problems, ends = Told(), timeline.meta.setdefault("problems", []), list(timeline.ends)
     silent = [one for one in files if not (_is_text(one) and told.take(_text_of(one), rank_in(one.stem)))]
     if silent:
-        them = f"{len(silent)} files such as {str(silent[0])!r} were" if silent[1:] else f"{str(silent[0])!r} was"
-        problems.append(f"{them} left out: no line says what a rank did")
+        problems.append(f"{left_out(silent)}: no line says what a rank did")
     for rank in told.raised.keys() | told.ended.keys():
         if rank < len(ends) and ends[rank].kind is EndKind.UNKNOWN:
             text = told.raised.get(rank) or told.ended[rank]
