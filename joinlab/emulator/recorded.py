@@ -112,9 +112,5 @@ def _without_nothing(row: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def _folders() -> dict[str, str]:
-    found = {}
-    for name, package in PLACES.items():
-        spec = find_spec(package)
-        if spec is not None and spec.origin is not None:
-            found[name] = str(Path(spec.origin).parent)
-    return found
+    specs = {name: find_spec(package) for name, package in PLACES.items()}
+    return {name: str(Path(spec.origin).parent) for name, spec in specs.items() if spec and spec.origin}

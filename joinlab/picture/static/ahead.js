@@ -4,9 +4,6 @@ import { unpack } from "./data.js";
 
 /** @typedef {{ data: LaneData, run: RawRun }} Early */
 
-/** How many pictures are kept when others come: a map has 81 cells. */
-const KEPT = 100;
-
 export class Ahead {
   /** @param {Model} model the board's
    * @param {(count: number) => void} told called with how many pictures are here */
@@ -25,12 +22,8 @@ export class Ahead {
   /** @param {DataView} packed */
   async take(packed) {
     const data = await unpack(packed), { ahead } = data, [key] = Object.keys(ahead);
-    const setting = (/** @type {string} */ one) => {
-      const parts = one.split(",");
-      return [...parts.slice(0, 4), parts.length].join();
-    };
-    const others = [...this.known.keys()].filter((one) => setting(one) !== setting(key)); // of another map
-    for (const one of [...others, ...[...this.known.keys()].slice(0, -KEPT)]) this.known.delete(one);
+    const map = (/** @type {string} */ one) => one.split(",").slice(0, -2).join(); // without the counts
+    for (const one of this.known.keys()) if (map(one) !== map(key)) this.known.delete(one);
     for (const [one, run] of Object.entries(ahead)) this.known.set(one, { data, run: data.runs[run] });
     this.told(this.known.size);
   }

@@ -21,6 +21,10 @@ export function button(text, title, onclick, more = {}) {
     text));
 }
 
+/** What an event hit. @param {Event} event @param {string} what a selector */
+export const hit = (event, what) =>
+  /** @type {HTMLElement | null} */ (/** @type {Element} */ (event.target).closest(what));
+
 /** What was last written into an element. @type {WeakMap<Element, string>} */
 const written = new WeakMap();
 

@@ -1,6 +1,7 @@
 // The inputs of a rank as a row of dots, which is the slider: click the last one wanted, drag, or use the
 // arrow keys. While one drags, the endings of the other positions shine up behind the dots.
 
+import { hit } from "./dom.js";
 import { clamp, tag } from "./text.js";
 
 export const SHOWN = 8; // dots of a rank, unless it has more inputs
@@ -30,11 +31,10 @@ export function wireDots(stage, count, most, move) {
   const shine = (/** @type {number} */ rank, /** @type {boolean} */ on) =>
     row(rank)?.classList.toggle("jl-shine", on);
   stage.addEventListener("pointerdown", (event) => {
-    const hit = /** @type {HTMLElement | null} */ (
-      /** @type {HTMLElement} */ (event.target).closest(".jl-dotrow"));
-    if (!hit || hit.getAttribute("aria-disabled") === "true") return;
+    const slider = hit(event, ".jl-dotrow");
+    if (!slider || slider.getAttribute("aria-disabled") === "true") return;
     event.preventDefault();
-    const rank = Number(hit.dataset.rank);
+    const rank = Number(slider.dataset.rank);
     row(rank).focus({ preventScroll: true });
     const lefts = [...row(rank).children].map((dot) => dot.getBoundingClientRect().left); // kept for the drag
     const go = (/** @type {PointerEvent} */ at) => {
@@ -51,11 +51,10 @@ export function wireDots(stage, count, most, move) {
     addEventListener("pointerup", up, { once: true });
   });
   stage.addEventListener("keydown", (event) => {
-    const hit = /** @type {HTMLElement | null} */ (
-      /** @type {HTMLElement} */ (event.target).closest(".jl-dotrow"));
-    if (!hit || event.ctrlKey || event.metaKey || event.altKey ||
-      hit.getAttribute("aria-disabled") === "true") return;
-    const rank = Number(hit.dataset.rank), n = count(rank);
+    const slider = hit(event, ".jl-dotrow");
+    if (!slider || event.ctrlKey || event.metaKey || event.altKey ||
+      slider.getAttribute("aria-disabled") === "true") return;
+    const rank = Number(slider.dataset.rank), n = count(rank);
     const to = { ArrowRight: n + 1, ArrowUp: n + 1, ArrowLeft: n - 1, ArrowDown: n - 1, Home: 0,
       End: Math.min(most, SHOWN) }[event.key];
     if (to === undefined) return;

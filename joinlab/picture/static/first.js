@@ -2,7 +2,7 @@
 // Everything else, the grid of every call among it, is behind "…". It follows a model: a widget's, or a Store
 // where there is no Python.
 
-import { button, element, write } from "./dom.js";
+import { button, element, hit, write } from "./dom.js";
 import { unpack } from "./data.js";
 import { Every } from "./every.js";
 import { Play, pose } from "./play.js";
@@ -223,16 +223,12 @@ export class First {
     this.stage.style.width = each === 1 && beside < this.width ? `${beside}px` : "";
     const scrubber = covered.length || !this.scene.columns.length ? "" : this.scrubber();
     const last = turned ? 0 : runs.length - 1;
-    const { stage } = this, part = () => element("div");
-    if (stage.children.length !== runs.length) stage.replaceChildren(
-      ...runs.map(() => element("div", { class: "jl-picture" }, part(), part(), part())));
-    for (const [i, scene] of this.scenes.entries()) {
-      const [svg, , other] = stage.children[i].children;
-      write(svg, scene.svg());
-      write(other, (i === last ? scrubber : "") +
-        (runs.length > 1 ? tag("p", { class: "jl-which" }, this.pieces(scene.scene.head)) : ""));
-    }
+    if (this.stage.children.length !== runs.length) this.stage.replaceChildren(
+      ...runs.map(() => element("div", { class: "jl-picture" }, element("div"), element("div"))));
     this.drawHeads();
+    for (const [i, scene] of this.scenes.entries())
+      write(this.stage.children[i].lastElementChild, scene.svg() + (i === last ? scrubber : "") +
+        (runs.length > 1 ? tag("p", { class: "jl-which" }, this.pieces(scene.scene.head)) : ""));
     this.code();
     if (!this.more.hidden) this.tellMore();
     if (this.scene.columns.length) this.show_(this.at);
@@ -261,7 +257,7 @@ export class First {
 
   drawHeads() {
     for (const [i, scene] of this.scenes.entries())
-      write(this.stage.children[i].children[1], this.heads(scene));
+      write(this.stage.children[i].firstElementChild, this.heads(scene));
   }
 
   /** @param {Scene} scene */
@@ -399,8 +395,7 @@ export class First {
 
   /** Listen to the play button, the scrubber and the calls. */
   wire() {
-    const { stage } = this, hit = (/** @type {Event} */ event, /** @type {string} */ what) =>
-      /** @type {HTMLElement | null} */ (/** @type {Element} */ (event.target).closest(what));
+    const { stage } = this;
     stage.addEventListener("click", (event) => {
       if (hit(event, ".jl-play")) return this.play.on ? this.play.stop() : this.play.start();
       const call = hit(event, ".jl-col");

@@ -1,6 +1,6 @@
 // The map of endings: a grid over the inputs of two ranks, each cell coloured by how the program ends there.
 
-import { element, write } from "./dom.js";
+import { element, hit, write } from "./dom.js";
 import { clamp, esc, tag } from "./text.js";
 
 /** @typedef {{ most?: number, kinds?: { name: string, sign: string, color: string }[], cells?:
@@ -20,8 +20,7 @@ export class EndingMap {
     this.whole = element("section", { class: "jlm", "aria-label": "Map of endings" }, this.grid,
       this.legend);
     this.grid.addEventListener("click", (event) => {
-      const cell = /** @type {HTMLElement | null} */ (
-        /** @type {Element} */ (event.target).closest("[data-cell]"));
+      const cell = hit(event, "[data-cell]");
       if (cell) this.go(/** @type {[number, number]} */ (cell.dataset.cell.split(",").map(Number)));
     });
     this.grid.addEventListener("keydown", (event) => {
