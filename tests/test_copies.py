@@ -177,6 +177,38 @@ def test_whatever_holds_a_value_holds_a_copy_and_shares_it_as_before():
     assert torch.equal(generator.get_state(), state) and not lock.locked()
 
 
+def test_a_method_of_any_kind_that_holds_a_value_holds_a_copy():
+    held: list[int] = []
+
+    class Holder:
+        @staticmethod
+        def static(rank):
+            held.append(rank)
+            return list(held)
+
+        @classmethod
+        def of_class(cls, rank):
+            return cls.static(rank)
+
+        @property
+        def read(self):
+            return list(held)
+
+        @functools.lru_cache(maxsize=4)  # noqa: B019
+        def remembered(self):
+            return []
+
+    def program(rank, inputs):
+        one = Holder()
+        one.remembered().append(rank)
+        Holder.of_class(rank)
+        dist.barrier()
+        return Holder.static(rank), one.read, one.remembered()
+
+    assert emulate(program, (0, 0)).returns == tuple(([rank] * 2, [rank] * 2, [rank]) for rank in (0, 1))
+    assert held == [] and Holder.remembered.cache_info().misses == 0
+
+
 def test_functions_that_refer_to_each_other_do_so_in_the_copy():
     def even(number):
         return number == 0 or odd(number - 1)

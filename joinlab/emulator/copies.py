@@ -282,8 +282,11 @@ class _Pickler(pickle.Pickler):
         for cls in list(self._classes):
             for name, value in list(vars(cls).items()):
                 inner = getattr(value, "__func__", value)
-                if isinstance(inner, (FunctionType, _CACHED)):
-                    swapped = _is_copied(inner) and getattr(inner.__code__, "co_filename", "") != "<string>"
+                if isinstance(inner, property):
+                    swapped = any(map(_is_copied, (inner.fget, inner.fset, inner.fdel)))
+                elif isinstance(inner, (FunctionType, _CACHED)):
+                    code = getattr(inner, "__code__", None)  # a cached function has none of its own
+                    swapped = _is_copied(inner) and (code is None or code.co_filename != "<string>")
                 else:
                     plain = not name.startswith(("__", "_abc_")) and not hasattr(value, "__get__")
                     swapped = plain and (name in self._stored_attrs or _is_copied(value))
