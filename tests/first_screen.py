@@ -90,7 +90,7 @@ def pages(folder: Path) -> dict[str, Path]:
 def gallery(path: Path) -> Path:
     """The page that `make demo` writes, with a model of gloo in place of the runs here."""
     tables = {n: {number: case_runs(number, n) for number in joinlab.cases.CASES} for n in (2, 5)}
-    write_page(tables, path)
+    write_page(tables, path, "https://example.org/joinlab/gallery.html")
     return path
 
 

@@ -50,8 +50,9 @@ def test_who_shares_it_sends_a_title_and_a_picture_that_is_there(written):
                 about[found["property"]] = found["content"]
 
     Read().feed(written.read_text("utf-8"))
-    assert about.keys() == {"og:type", "og:title", "og:description", "og:image"}
-    assert (written.parent / about["og:image"]).read_bytes().startswith(b"\x89PNG")
+    assert about.keys() == {"og:type", "og:title", "og:description", "og:url", "og:image"}
+    assert about["og:image"] == "https://example.org/joinlab/demo.png"  # others load it by an absolute address alone
+    assert written.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_preview_shows_the_boxes_of_today():

@@ -23,6 +23,10 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", type=int, nargs="+", metavar="CASE", help="only these cases, by number")
     add_backend(parser)
     add_html(parser)
+    parser.add_argument(
+        "--address", metavar="URL", default="",
+        help="where the page will be on the web: messages with a link to it show a picture, which is written beside it",
+    )  # fmt: skip
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -50,7 +54,7 @@ def _run(options: argparse.Namespace) -> int:
             with screen.status(f"case {number}, inputs {n} and {n + 1}: trying fixes"):
                 for run in tables[n][number].all():
                     diagnose(run)
-        write_page(tables, Path(options.html))
+        write_page(tables, Path(options.html), options.address)
     return 0
 
 
@@ -64,8 +68,8 @@ def _modelled(number: int, n: int, era: str) -> Timeline:
     return shipped or emulate(CASES[number].program, (n, n + 1), era=era)
 
 
-def write_page(tables: Mapping[int, Mapping[int, CaseRuns]], path: Path) -> None:
-    """Write the runs as one page: a large picture above small ones of all runs."""
+def write_page(tables: Mapping[int, Mapping[int, CaseRuns]], path: Path, address: str = "") -> None:
+    """Write the runs as one page: a large picture above small ones of all runs. `address`: as write_gallery has it."""
     from joinlab.cli import report
     from joinlab.picture.gallery import Gallery, Picture, Place, write_gallery
 
@@ -81,7 +85,7 @@ def write_page(tables: Mapping[int, Mapping[int, CaseRuns]], path: Path) -> None
     }
     start = (f"Case {4 if 4 in some else next(iter(some))}", rows[1], max((n, n + 1) for n in tables))
     path.parent.mkdir(parents=True, exist_ok=True)
-    print(f"wrote {write_gallery(Gallery('Six loops, one input more on rank 1', pictures, start), path)}")
+    print(f"wrote {write_gallery(Gallery('Six loops, one input more on rank 1', pictures, start), path, address)}")
 
 
 COMMAND = Command(

@@ -14,6 +14,7 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
 
 from joinlab.analysis.source import SourceTexts
 from joinlab.analysis.wording import good, shown
@@ -46,22 +47,23 @@ class Gallery:
     start: Place
 
 
-def write_gallery(gallery: Gallery, path: str | os.PathLike[str]) -> Path:
-    """Write the page, and beside it the preview picture for messages; return the page's path."""
-    path = Path(path)
-    write(path, lambda: gallery_page(gallery, path.with_suffix(".png").name))
-    path.with_suffix(".png").write_bytes((files("joinlab.picture") / "static" / PREVIEW).read_bytes())
-    return path
+def write_gallery(gallery: Gallery, path: str | os.PathLike[str], address: str = "") -> Path:
+    """Write the page and return its path.
 
-
-def gallery_page(gallery: Gallery, preview: str) -> str:
-    """The text of the page."""
+    address  where the page will be on the web; a message with a link to it then shows the picture written beside it
+    """
+    path, head = Path(path), ""
+    if address:  # a preview's own address must be absolute
+        preview = path.with_suffix(".png")
+        preview.write_bytes((files("joinlab.picture") / "static" / PREVIEW).read_bytes())
+        about = {"type": "website", "title": gallery.heading, "description": SUMMARY, "url": address}
+        about["image"] = urljoin(address, preview.name)
+        head = "".join(f'<meta property="og:{name}" content="{escape(said)}">\n' for name, said in about.items())
+        head += '<meta name="twitter:card" content="summary_large_image">\n'
     data = LaneData()
     numbers = {place: data.add(picture.timeline) for place, picture in gallery.pictures.items()}
-    about = {"type": "website", "title": gallery.heading, "description": SUMMARY, "image": preview}
-    shared = "".join(f'<meta property="og:{name}" content="{escape(said)}">\n' for name, said in about.items())
-    shared += '<meta name="twitter:card" content="summary_large_image">\n'
-    return shown("".join(document(gallery.heading, _body(gallery, numbers), data, name="gallery", head=shared)))
+    text = document(gallery.heading, _body(gallery, numbers), data, name="gallery", head=head)
+    return write(path, lambda: shown("".join(text)))
 
 
 SUMMARY = "What every rank really called, which call met which, and the line to change."
@@ -112,7 +114,7 @@ def _body(gallery: Gallery, numbers: Mapping[Place, int]) -> Iterator[str]:
 
 
 def loop(timeline: Timeline) -> list[str]:
-    """The loop of a program: from its first `with` or `for`, without counting and printing, indented by tabs."""
+    """The loop of a program: from its first `with` or `for`, without what counts and prints, indented by tabs."""
     known = SourceTexts.of(timeline).program
     lines = [] if known is None else [line for line in known.lines if line.strip()]
     begin = next((i for i, line in enumerate(lines) if line.strip().startswith(("with ", "for "))), 0)
