@@ -17,9 +17,8 @@ os.environ["JOINLAB_PROGRESS"] = "off"  # tests must not touch the user's progre
 settings.register_profile("joinlab", deadline=None, derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "joinlab"))
 
-if (
-    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-):  # as in a shell's background job, but tests interrupt their own process
+# A shell's background job ignores SIGINT, but tests interrupt their own process.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if TYPE_CHECKING:

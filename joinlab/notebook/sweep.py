@@ -118,7 +118,7 @@ class Sweep:
         return "\n".join(lines)
 
 
-def pairs(counts: Iterable[Any], ranks: int = 2) -> list[tuple[int, ...]]:
+def pairs(counts: Iterable[Any]) -> list[tuple[int, ...]]:
     """What `counts=` asks for: every pair of whole numbers, or the tuples that it names.
 
     >>> pairs([0, 1])
