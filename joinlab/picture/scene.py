@@ -47,7 +47,7 @@ BEFORE, BEHIND = 3, 8
 """Columns that are kept before the one where the lanes part, or before the end; and from there on."""
 
 AFTER = 1
-"""Columns behind the one where the lanes part whose mismatches have words; of later ones pointing tells."""
+"""Columns behind the one where the lanes part that have words for what does not fit; of later ones pointing tells."""
 
 NARROW = 4
 """More lanes than these are shared by ranks that did the same, or of which the picture shows the same."""
@@ -242,10 +242,10 @@ class _Scene:
     def made(self) -> Scene:
         counts, focus = self.timeline.meta.get("inputs") or (), self.focus
         given = [{counts[rank] if rank < len(counts) else None for rank in ranks} for ranks in self.ranks]
-        odd, meant = self._lane_of(self.odd), tuple(self._meant())
+        meant = tuple(self._meant())
         for at, one in enumerate(self.columns):  # whose partner comes one call later is not alone
             one.absent = one.absent if at == focus or not meant else ()
-        self._give_sizes(focus, odd)
+        self._give_sizes(focus)
         return Scene(
             tuple(self.ranks),
             tuple(ranks_text(of) if at != self.rest else f"{len(of)} others" for at, of in enumerate(self.ranks)),
@@ -255,7 +255,7 @@ class _Scene:
             focus,
             meant,
             tuple(self._readings()),
-            odd,
+            next((lane for lane, ranks in enumerate(self.ranks) if ranks == tuple(sorted(self.odd)) != ()), None),
             tuple(map(self._end, self.lanes)),
             *self._code(),
             self._tried(),
@@ -357,7 +357,7 @@ class _Scene:
         stack = f"{end - begin:,} {'rows' if end - begin > 1 else 'row'}"
         return Column(begin, end - 1, number, boxes, "wrong" if bad else "met", stack, said)
 
-    def _give_sizes(self, focus: int | None, odd: int | None) -> None:
+    def _give_sizes(self, focus: int | None) -> None:
         ends = set()  # of calls that never end, the first of each lane
         for lane in range(len(self.lanes)):
             open_ = (at for at, one in enumerate(self.columns) if (box := one.boxes[lane]) is not None and box.open)
@@ -365,8 +365,7 @@ class _Scene:
         for at, one in enumerate(self.columns):
             one.far = at == focus
             loud = one.flag in ("wrong", "apart") or any(box.failed for box in one.drawn)
-            loud = at in ends or (loud and (focus is None or at <= focus + AFTER))
-            loud = loud or at == focus or (odd is not None and 0 <= at - (focus or 0) < BEHIND // 2)
+            loud = at in ends or at == focus or (loud and (focus is None or at <= focus + AFTER))
             if one.stack:
                 one.size = "stack"
             elif one.missing:
@@ -377,9 +376,6 @@ class _Scene:
                 one.size = "mid" if loud else "slim"
 
     # ---- where they part
-
-    def _lane_of(self, ranks: Sequence[int]) -> int | None:
-        return next((lane for lane, of in enumerate(self.ranks) if ranks and set(of) == set(ranks)), None)
 
     def _mark(self) -> int | None:
         """Find where the ranks part, and mark the call that is too many there, or put in the one that is missing."""
@@ -517,7 +513,9 @@ class _Scene:
                 file = site
                 call = next((one for one in line.calls if one.site == source.site and one.rank in source.ranks), None)
                 row = call and self.folding.matched.row_of.get((call.rank, call.group, call.seq))
-                mark = Piece(ranks_text(source.ranks), kind(row) if row else None, "" if row else "bad")
+                who = ranks_text(source.ranks)
+                who = who if len(who) < 32 else f"{len(source.ranks)} ranks"
+                mark = Piece(who, kind(row) if row else None, "" if row else "bad")
                 if source.ranks:
                     here.setdefault(int(at), {}).setdefault(mark.text, mark)
         texts = self.told.sources

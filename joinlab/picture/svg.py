@@ -101,6 +101,8 @@ class _Picture:
 
     def _end(self, lane: int) -> Iterator[str]:
         sign, word, tone, more = self.scene.ends[lane]
+        if len(self.scene.ends) > 4 and lane and self.scene.ends[lane] == self.scene.ends[lane - 1]:
+            word = more = ""  # of lanes that end alike, the first tells
         t0, length, middle = self.across.t0, self.across.length, self.across.lane(lane) + self.across.thick / 2
         x, y = t0 + length + 22, middle + 5 - 8 * bool(more)
         dots = "…" if "wait" in word else ""
@@ -118,30 +120,46 @@ class _Picture:
             for a, b in pairwise(here):
                 begin, end = self.across.lane(a) + self.across.thick + 9, self.across.lane(b) - (17 if one.stack else 9)
                 yield self._line((t, begin), (t, end), LIGHT["faint"], 6)
+        before = None
         for lane in range(len(one.boxes)):
-            rect = self.across.box(at, lane)
-            if one.missing and one.missing[0] == lane:
-                yield self._ghost(rect, one.missing[1])
-            elif lane in one.absent and one.size != "slim":
-                yield self._ghost(rect, "nobody")
-            elif rect.box is not None:
-                yield from self._stack(rect, one) if one.stack else self._call(rect, one)
+            rect, said = self.across.box(at, lane), self._said(at, lane)
+            words = ("", "") if said == before and len(one.boxes) > 2 else said  # neighbours say the same once
+            before = said
+            if rect.box is None:
+                yield self._ghost(rect, words[0]) if any(said) and one.size != "slim" else ""
+            else:
+                yield from self._stack(rect, one, words[0]) if one.stack else self._call(rect, one, *words)
         loud = at == self.scene.focus
         if loud or (not one.stack and (one.size != "slim" or self.across.places[at][1] > width_of(one.number, 12))):
-            said = "missing" if one.missing else f"call {one.number}" if loud else one.number
+            number = "missing" if one.missing else f"call {one.number}" if loud else one.number
             color = LIGHT["bad" if loud else "soft"]
             y = SIDE - (24 if loud else 14)
-            yield self._text(self.across.centre(at), y, said, 13 if loud else 12, color, bold=loud, anchor="middle")
+            yield self._text(self.across.centre(at), y, number, 13 if loud else 12, color, bold=loud, anchor="middle")
         yield from self._between(at, one)
 
-    def _stack(self, rect: Rect, one: Column) -> Iterator[str]:
+    def _said(self, at: int, lane: int) -> tuple[str, str]:
+        """What a column says in a lane, and below it."""
+        one = self.scene.columns[at]
+        box, big = one.boxes[lane], one.size == "big"
+        if box is None:
+            missing = one.missing[1] if one.missing and one.missing[0] == lane else ""
+            return missing or "nobody" * (lane in one.absent), ""
+        reading = next((of for of in self.scene.readings if of.column == at), None) if big else None
+        sub = "extra" if one.extra == lane else ""
+        if reading is not None and reading.to == lane:
+            sub = f"hears {reading.value}{f': {reading.taken}' if reading.taken else ''}"
+        elif reading is not None and reading.of == lane:
+            sub = f"sends {reading.sent}"
+        elif big and (box.open or box.failed):
+            sub = "never ends" if box.open else "fails"
+        return one.stack or box.label, sub
+
+    def _stack(self, rect: Rect, one: Column, said: str) -> Iterator[str]:
         for by in (8, 4, 0):
             yield self._rect(rect.x + by, rect.y - by, rect.w - 8, rect.h, LIGHT["faint"], 8, LIGHT["line"], 1, "fill")
-        color = LIGHT["bad" if one.flag == "wrong" else "soft"]
-        if len(one.boxes) < 5 or not any(one.boxes[: rect.lane]):  # of many lanes, the first tells
-            yield from self._words(replace(rect, w=rect.w - 8), one.stack, color, 14)
+        yield from self._words(replace(rect, w=rect.w - 8), said, LIGHT["bad" if one.flag == "wrong" else "soft"], 14)
 
-    def _call(self, rect: Rect, one: Column) -> Iterator[str]:
+    def _call(self, rect: Rect, one: Column, said: str, sub: str) -> Iterator[str]:
         box, big, extra = rect.box, one.size == "big", one.extra == rect.lane
         assert box is not None
         loud = big and one.flag != "met"
@@ -152,20 +170,10 @@ class _Picture:
         if box.open:
             ground = LIGHT["ground" if rect.column == self.scene.focus else "paper"]
             yield self._rect(rect.x, rect.y, rect.w + more, rect.h, ground, 8)
-        radius = 6 if one.size == "slim" else 8
-        fill = FILLS[box.kind]
-        yield self._rect(rect.x, rect.y, rect.w + more, rect.h, fill, radius, edge, 2.4, "fill", rest)
-        if one.size == "slim":
-            return
-        reading = next((of for of in self.scene.readings if of.column == rect.column), None) if big else None
-        sub = "extra" if extra else ""
-        if reading is not None and reading.to == rect.lane:
-            sub = f"hears {reading.value}{f': {reading.taken}' if reading.taken else ''}"
-        elif reading is not None and reading.of == rect.lane:
-            sub = f"sends {reading.sent}"
-        elif big and (box.open or box.failed):
-            sub = "never ends" if box.open else "fails"
-        yield from self._words(rect, box.label, ink_of(box.kind), 17 if big else 14, loud or extra, sub)
+        slim, fill = one.size == "slim", FILLS[box.kind]
+        yield self._rect(rect.x, rect.y, rect.w + more, rect.h, fill, 6 if slim else 8, edge, 2.4, "fill", rest)
+        if not slim:
+            yield from self._words(rect, said, ink_of(box.kind), 17 if big else 14, loud or extra, sub)
 
     def _ghost(self, rect: Rect, label: str) -> str:
         bad, place = LIGHT["bad"], (rect.x, rect.y, rect.w, rect.h)
@@ -212,10 +220,8 @@ class _Picture:
         fits = min(size, size * room / max(*(width_of(line, size * wide) for line in lines), 1))
         if fits < 11:
             return
-        x, top = (
-            rect.x + rect.w / 2,
-            rect.y + rect.h / 2 + fits * 0.35 - (len(lines) - 1) * fits * 0.59 - (9 if sub else 0),
-        )
+        x, middle = rect.x + rect.w / 2, rect.y + rect.h / 2 - (9 if sub else 0)
+        top = middle + fits * 0.35 - (len(lines) - 1) * fits * 0.59
         for i, line in enumerate(lines):
             yield self._text(x, top + i * fits * 1.18, line, fits, color, bold=bold, anchor="middle")
         yield self._text(x, top + (len(lines) - 1) * fits * 1.18 + 20, sub, 13, color, anchor="middle")

@@ -7,7 +7,7 @@ import { unpack } from "./data.js";
 import { Every } from "./every.js";
 import { Play, pose } from "./play.js";
 import { Scene, along, columnsOf } from "./scene.js";
-import { clamp, coded, esc, rect, tag } from "./text.js";
+import { clamp, coded, esc, rect, tag, widthOf } from "./text.js";
 import { fill, kindStyle, program, tellSlot } from "./told.js";
 
 const PHONE = 740; // px: of narrower views the lanes run down, since how each rank ended would be cut
@@ -264,15 +264,17 @@ export class First {
   heads(scene) {
     const { run } = scene;
     return run.scene.names.map((name, i) => {
+      const room = scene.turned ? scene.pitch - 4 : Infinity;
       const tall = this.headHeight(i, run), style = scene.turned
-        ? `left:${scene.lane(i)}px;top:0;max-width:min(${scene.thick + scene.between - 8}px, ` +
-          `100% - ${scene.lane(i)}px)`
+        ? `left:${scene.lane(i)}px;top:0;max-width:min(${room}px, 100% - ${scene.lane(i)}px)`
         : `left:0;top:${Math.round(scene.lane(i) + scene.thick / 2 - tall / 2)}px`;
-      const odd = run.scene.odd === i ? ' class="jl-tone-bad"' : "";
-      const whole = this.laneName(i, name, run), narrow = scene.turned && scene.thick < 60;
-      const short = narrow ? whole.replace(/^ranks? /, "") : whole;
-      const said = `<b${odd} title="${esc(whole)}">${esc(short)}</b>`;
-      return `<div class="jl-rank" style="${style}">${said}${this.head(i, run)}</div>`;
+      const whole = this.laneName(i, name, run), many = run.scene.ranks[i].length;
+      const forms = [whole, whole.replace(/^ranks? /, ""), ...(many > 1 ? [`×${many}`] : [])];
+      const fits = forms.find((said) => widthOf(said, 16.5) < room), short = fits ?? forms.at(-1);
+      const look = { class: run.scene.odd === i && "jl-tone-bad", title: esc(whole),
+        style: !fits && "font-size:12px" };
+      const said = tag("b", look, esc(short));
+      return `<div class="jl-rank" style="${style}">${said}${this.head(i, run, room)}</div>`;
     }).join("");
   }
 
@@ -289,18 +291,19 @@ export class First {
   }
 
   /** Below the name of a lane: how many inputs it had, or which ranks it stands for.
-   * @param {number} lane @param {RawRun} run */
-  head(lane, run) {
+   * @param {number} lane @param {RawRun} run @param {number} room px */
+  head(lane, run, room = Infinity) {
     const { ranks, world, odd, inputs, names } = run.scene, all = names[lane].replace("ranks ", "");
     if (ranks.length === world || world > DOTS) {
-      const n = inputs[lane], given = n === null ? "" : `${n} input${n === 1 ? "" : "s"}`;
+      const n = inputs[lane], alike = inputs.length > 4 && inputs.every((one) => one === n);
+      const given = n === null || alike ? "" : `${n} input${n === 1 ? "" : "s"}`;
       const said = ranks[lane].length > 3 && names[lane] !== all ? all : given;
-      const short = said.length < 26 ? said : `${said.slice(0, 24)}…`;
-      return tag("span", { class: "jl-soft", title: esc(said) }, esc(short));
+      const short = widthOf(said, 13) > room ? "" : said.length < 26 ? said : `${said.slice(0, 24)}…`;
+      return short && tag("span", { class: "jl-soft", title: esc(said) }, esc(short));
     }
     const many = world > 8, step = many ? 9 : this.scene.phone ? 15 : 20;
-    const per = many ? 2 * Math.ceil(Math.sqrt(world)) : 8;
-    const dots = Array.from({ length: Math.min(world, 256) }, (_, rank) => {
+    const per = Math.min(many ? 2 * Math.ceil(Math.sqrt(world)) : 8, Math.floor(room / step));
+    const dots = Array.from({ length: world }, (_, rank) => {
       const x = (rank % per) * step + step / 2, y = Math.floor(rank / per) * step + step / 2;
       const here = ranks[lane].includes(rank);
       const look = here ? (odd === lane ? "jl-odd" : "jl-in") : "jl-out";
@@ -308,7 +311,8 @@ export class First {
       return tag("circle", { class: look, cx: x, cy: y, r: many ? 3.2 : step * 0.43 }) +
         (!many && here ? tag("text", said, `${rank}`) : "");
     });
-    const height = Math.ceil(Math.min(world, 256) / per) * step;
+    const height = Math.ceil(world / per) * step;
+    if (height > 45) return ""; // too narrow a lane
     return tag("svg", { "aria-hidden": "true", width: per * step, height }, dots.join(""));
   }
 

@@ -234,7 +234,7 @@ export class Scene {
       const q = this.box(one, lane), w = q.w - 8;
       const sheets = [8, 4, 0].map((by) =>
         rect({ x: q.x + by, y: q.y - by, w, h: q.h }, { class: "jl-fill jl-pile", rx: 8 }));
-      if (this.n > 4 && one.boxes.slice(0, lane).some(Boolean)) return sheets.join(""); // the first tells
+      if (!this.tells(one, lane)) return sheets.join("");
       return sheets.join("") + this.words({ ...q, w, cx: q.cx - 4 }, one.stack, colour, { sub });
     }).join("");
   }
@@ -265,17 +265,29 @@ export class Scene {
     return to !== undefined ? "" : box.open ? "never ends" : box.failed ? "fails" : "";
   }
 
+  /** What a column says in a lane. @param {Placed} one @param {number} lane */
+  told(one, lane) {
+    const box = one.boxes[lane];
+    return box ? one.stack || box.label + this.under(one, box, lane) : one.absent.includes(lane) && "nobody";
+  }
+
+  /** Of more than two lanes, neighbours that would say the same say it once.
+   * @param {Placed} one @param {number} lane */
+  tells(one, lane) { return this.n < 3 || !lane || this.told(one, lane) !== this.told(one, lane - 1); }
+
   /** @param {Placed} one @param {Box | null} box @param {number} lane */
   call(one, box, lane) {
-    const big = one.size === "big", slim = one.size === "slim";
-    if (!box) return one.absent.includes(lane) && !slim ? this.dashed(this.box(one, lane), "nobody") : "";
+    const big = one.size === "big", slim = one.size === "slim", tells = this.tells(one, lane);
+    if (!box)
+      return one.absent.includes(lane) && !slim
+        ? this.dashed(this.box(one, lane), tells ? "nobody" : "") : "";
     const loud = one.focus && big && one.flag !== "met", extra = one.extra === lane;
     const more = box.open && !this.turned ? (loud ? 26 : one.i === this.columns.length - 1 ? 14 : 0) : 0;
     const q = this.box(one, lane, more), edge = extra ? " jl-extra" : loud || box.failed ? " jl-bad" : "";
     const plate = box.open ? rect(q, { class: one.focus ? "jl-onground" : "jl-plain" }) : "";
     const look = { class: `jl-fill${edge}`, rx: slim ? 6 : 8, fill: `var(--jl-k${box.kind})` };
     const drawn = plate + rect(q, { ...look, mask: box.open && `url(#${this.name}-fade)` });
-    if (slim) return drawn;
+    if (slim || !tells) return drawn;
     const how = { size: big ? 17 : 14, bold: loud || extra, sub: this.under(one, box, lane) };
     const left = box.open && !loud && !this.turned, where = { ...q, w: q.w - more, cx: q.cx - more / 2 };
     return drawn + this.words(where, box.label, `var(--jl-i${box.kind})`, { ...how, left });
@@ -325,15 +337,20 @@ export class Scene {
 
   /** @param {number} lane */
   end(lane) {
-    const [sign, word, tone, more] = this.scene.ends[lane], middle = this.lane(lane) + this.thick / 2;
+    const { ends } = this.scene, middle = this.lane(lane) + this.thick / 2;
+    const [sign, word, tone, more] = this.n > 4 && `${ends[lane]}` === `${ends[lane - 1]}`
+      ? [ends[lane][0], "", ends[lane][2], ""] : ends[lane]; // of lanes that end alike, the first tells
     const [x, y] = this.turned ? [middle, this.t0 + this.length + 34]
       : [this.t0 + this.length + 22, middle + 5 - (more ? 8 : 0)];
     const look = { x, "text-anchor": this.turned ? "middle" : "start", class: `jl-tone-${tone}` };
-    const dots = word.includes("wait") ? '<tspan class="jl-breathe">…</tspan>' : "";
-    const how = tag("text", { ...look, y, "font-size": 15, "font-weight": 700 }, esc(`${sign} ${word}`) +
+    const room = this.turned ? Math.min(this.pitch - 4, this.thick + 20) : Infinity;
+    const told = widthOf(`${sign} ${word}…`, 16) < room ? word : ""; // else the sign alone
+    const dots = told.includes("wait") ? '<tspan class="jl-breathe">…</tspan>' : "";
+    const how = tag("text", { ...look, y, "font-size": 15, "font-weight": 700 }, esc(`${sign} ${told}`) +
       dots);
-    const below = more && tag("text", { ...look, y: y + 19, "font-size": 12.5 }, esc(more));
-    return tag("g", { class: "jl-end" }, how + below);
+    const below = more && widthOf(more, 13) < room &&
+      tag("text", { ...look, y: y + 19, "font-size": 12.5 }, esc(more));
+    return tag("g", { class: "jl-end" }, how + (below || ""));
   }
 
   /** @param {number} i of a column */
