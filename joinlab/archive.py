@@ -87,19 +87,22 @@ def save(parts: Parts, path: str | os.PathLike[str]) -> Path:
 
     Raises OSError if the folder cannot be written to.
     """
-    target = Path(path)
-    data = pack(parts)
+    return write_whole(Path(path), pack(parts))
+
+
+def write_whole(path: Path, data: bytes) -> Path:
+    """Write a file whole or not at all, replacing one there in one step, and return its path."""
     # In the same folder, so that the last step is a rename.
-    draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         with draft.open("xb") as file:
             file.write(data)
-        os.replace(draft, target)
+        os.replace(draft, path)
     except BaseException:
         with suppress(OSError):
             draft.unlink()
         raise
-    return target
+    return path
 
 
 MAX_BYTES = 1 << 30

@@ -14,6 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
+from joinlab.archive import write_whole
+
 Kind = Literal["questions", "exercises"]
 
 _state: dict[str, dict[str, bool]] | None = None
@@ -59,9 +61,7 @@ def record(kind: Kind, name: str, right: bool) -> None:
         return
     with suppress(OSError):  # a read-only home: keep the state in memory
         place.parent.mkdir(parents=True, exist_ok=True)
-        part = place.with_name(f"{place.name}.{os.getpid()}")
-        part.write_text(json.dumps(_state, indent=1, sort_keys=True), "utf-8")
-        part.replace(place)  # atomic: another notebook never reads half a file
+        write_whole(place, json.dumps(_state, indent=1, sort_keys=True).encode())  # another notebook may read it
 
 
 def forget() -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from joinlab.analysis.reading import read
 from joinlab.analysis.source import CodeLine, SourceTexts
 from joinlab.analysis.wording import measured, ranks_text, shown, title
+from joinlab.archive import write_whole
 from joinlab.picture.assets import script, style
 from joinlab.picture.compared import compared
 from joinlab.picture.lane_data import LaneData, lines_of_end
@@ -86,14 +87,7 @@ def write(path: Path, text: Callable[[], str]) -> Path:
         raise FileNotFoundError(f"cannot write {path}: there is no folder {path.parent}. Create it first.")
     if path.is_dir():
         raise IsADirectoryError(f"cannot write {path}: it is a folder. Name a file, such as {path / 'cases.html'}.")
-    page = text().encode()
-    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        draft.write_bytes(page)
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
-    return path
+    return write_whole(path, text().encode())
 
 
 def _named(timelines: Timeline | Iterable[Timeline] | Mapping[str, Timeline]) -> list[tuple[str, Timeline]]:
