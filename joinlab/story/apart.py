@@ -94,7 +94,7 @@ def _before(scene: Scene, slot: Slot, sides: Sequence[Sequence[int]]) -> Apart:
     sides = sorted(sides, key=len, reverse=True)
     paths = _paths(scene.timeline, _some(sides), pl.col("group") == slot.group, ~pl.col("op").is_in([*POINT_TO_POINT]))
     lane_of = {rank: lane for lane, ranks in scene.parting.lanes.items() for rank in ranks}
-    seqs = {rank: slot.calls.get(lane_of[rank], -1) for rank in paths}
+    seqs = {rank: slot.calls.get(rank, slot.calls.get(lane_of[rank], -1)) for rank in paths}
     at = next(n for rank, path in paths.items() for n, (_, row) in enumerate(path) if row["seq"] == seqs[rank])
     while at and len({_place(path[at - 1][1]) if at <= len(path) else None for path in paths.values()}) > 1:
         at -= 1
