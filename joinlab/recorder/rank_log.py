@@ -336,7 +336,7 @@ def _count(value: object) -> bool:
 
 
 def _positive(value: object) -> bool:
-    return type(value) is int and value > 0
+    return type(value) is int and 0 < value < 2**62
 
 
 def _text(value: object) -> bool:
