@@ -19,6 +19,7 @@ from joinlab.launcher import launcher
 from joinlab.notebook import bench as workbench
 from joinlab.notebook import settings
 from joinlab.notebook.bench import LINES, Bench, bench
+from joinlab.notebook.engines import ENGINES
 from joinlab.timeline import Ending, EndKind, timeline_from_rows
 from tests.drawn import lane_data, unzipped
 from tests.leftovers import assert_nothing_left
@@ -109,6 +110,15 @@ def test_what_was_emulated_lately_is_kept(emulated):
     made.counts = (9, 2)
     made.counts = (1, 9)
     assert made.run() is made.timeline is first and len(emulated) == 2
+
+
+def test_what_ships_for_another_pytorch_is_shown_until_torch_is_loaded_and_no_longer(monkeypatch):
+    monkeypatch.setattr(recorded, "_installed_torch", lambda: "2.14.0")
+    monkeypatch.setattr(settings, "torch_is_loaded", lambda: False)
+    kept, setting = settings.Emulations(), settings.Setting(None, 4, (5, 6), ENGINES["emulated nccl"])
+    shipped = kept.emulate(setting)
+    monkeypatch.setattr(settings, "torch_is_loaded", lambda: True)
+    assert kept.emulate(setting) is not shipped
 
 
 def test_what_ships_for_another_pytorch_is_emulated(emulated, monkeypatch):

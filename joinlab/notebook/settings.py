@@ -99,7 +99,7 @@ class Emulations:
             return found
         found = setting.recorded or self._emulated(setting)
         cut_off = any(end.kind is EndKind.KILLED for end in found.ends)  # a busy machine does that, too
-        if not cut_off and (setting.case or self.cell is not None):
+        if not cut_off and is_of_this_torch(found) and (setting.case or self.cell is not None):
             self.kept[setting] = found
             if len(self.kept) > KEPT:
                 self.kept.popitem(last=False)
