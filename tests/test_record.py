@@ -643,6 +643,7 @@ def test_calls_whose_damaged_number_is_another_ones_are_left_out(tmp_path: Path)
         ('"ranks": [0, 1]', '"ranks": [0, 0]', 4),
         ('"sh": [[1]]', '"sh": [[-1]]', 2),
         ('"i": null', f'"n": {10**20}, "i": null', 2),
+        ('"t": 1500', f'"t": {1 - 2**62}', 2),
         ('"i": null', f'"v": [["{"9" * 70_000}"]], "i": null', 2),
     ],
 )
