@@ -521,8 +521,6 @@ class Bench(View):
             case {"counts": counts}:
                 with self._asked_by_page():
                     self.counts = tuple(counts)
-            case _:
-                pass
 
     # ---------------------------------------------------------------- running, in the run's own thread
 

@@ -135,11 +135,7 @@ def pairs(counts: Iterable[Any]) -> list[tuple[int, ...]]:
     return [check_inputs(one) for one in found]
 
 
-def sweep(
-    program: Program,
-    counts: Iterable[int] | Iterable[tuple[int, ...]] = COUNTS,
-    **options: Any,
-) -> Sweep:
+def sweep(program: Program, counts: Iterable[int] | Iterable[tuple[int, ...]] = COUNTS, **options: Any) -> Sweep:
     """Emulate `program` for many input counts; return how each run ended.
 
     counts    numbers, for every pair of them on two ranks (81 runs of 20 to 30 ms each without more), or tuples with

@@ -114,7 +114,7 @@ def _body(gallery: Gallery, numbers: Mapping[Place, int]) -> Iterator[str]:
 
 
 def loop(timeline: Timeline) -> list[str]:
-    """The loop of a program: from its first `with` or `for`, without what counts and prints, indented by tabs."""
+    """The loop of a program: from its first `with` or `for`, without counting and printing, indented by tabs."""
     known = SourceTexts.of(timeline).program
     lines = [] if known is None else [line for line in known.lines if line.strip()]
     begin = next((i for i, line in enumerate(lines) if line.strip().startswith(("with ", "for "))), 0)

@@ -174,10 +174,7 @@ def slider_page(
 
 
 def _sliders(
-    found: Mapping[Position, int],
-    start: Position,
-    printed: Mapping[str, Timeline],
-    map: Mapping[str, object] | None,
+    found: Mapping[Position, int], start: Position, printed: Mapping[str, Timeline], map: Mapping[str, object] | None
 ) -> Iterator[str]:
     programs = list(dict.fromkeys(at.program for at in found))
     settings = list(dict.fromkeys(at.setting for at in found))
