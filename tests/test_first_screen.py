@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
+import torch
+import torch.distributed as dist
 
 import joinlab
 from joinlab.emulator.recorded import recorded
@@ -18,6 +22,15 @@ from tests.first_screen import LEAST_TEXT, MOST_CONTROLS, MOST_WORDS, SEEN, gall
 WIDE = {"width": 1440, "height": 900}
 
 
+def several_odd(rank, inputs):
+    for step, _ in enumerate(inputs):
+        dist.all_reduce(torch.ones(8))
+        if (rank, step) == (8, 3):
+            dist.barrier()
+        if rank not in (3, 10) or step != 6:
+            dist.broadcast(torch.ones(8), 0)
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("first")
@@ -27,6 +40,7 @@ def files(tmp_path_factory):
     for name, run in (("case_2", recorded(2, (5, 6))), ("odd_of_8", joinlab.emulate(odd_of_8, (20,) * 8))):
         joinlab.diagnose(run)
         write_html(run, folder / f"{name}.html")
+    write_html(joinlab.emulate(several_odd, (8,) * 16), folder / "several_odd.html")
     positions(folder / "positions.html")
     gallery(folder / "gallery.html")
     found = joinlab.sweep(joinlab.cases.case_4, range(3))
@@ -162,6 +176,21 @@ def test_it_is_calm_and_can_be_read(opened, axe, name, scheme):
     assert found["words"] <= MOST_WORDS and found["controls"] <= MOST_CONTROLS
     assert found["least"] >= LEAST_TEXT and found["cut"] == []
     assert barriers(page, axe, "body" if name == "gallery" else ".jl-first") == []
+
+
+RIGHTS = "(all) => all.map((one) => one.getBoundingClientRect()).map((one) => [one.left, one.right])"
+
+
+def test_lanes_that_say_the_same_say_it_once_and_on_a_phone_nothing_is_cut(opened):
+    page = opened("several_odd", viewport={"width": 390, "height": 844})
+    assert page.evaluate(SEEN)["cut"] == []
+    for what in (".jl-rank", ".jl-end"):
+        across = page.locator(what).evaluate_all(RIGHTS)
+        assert len(across) == 5 and all(one[1] <= other[0] for one, other in pairwise(across)), what
+    page.set_viewport_size(WIDE)
+    expect(page.locator(".jl-phone")).to_have_count(0)
+    said = column(page, "call 8").locator("text:not(.jl-num)").all_text_contents()
+    assert said == ["broadcast", "barrier", "never ends", "broadcast", "never ends"]
 
 
 FILLS = "(all) => all.map((one) => one.getAttribute('fill') ?? getComputedStyle(one).fill)"
