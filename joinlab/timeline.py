@@ -525,7 +525,7 @@ def _check_rows(timeline: Timeline) -> None:
         raise ValueError("calls that name ranks that do not exist")
     for text in {*calls["value_in"].drop_nulls(), *calls["value_out"].drop_nulls()}:
         if len(text) > LONG_VALUES:
-            raise ValueError("values longer than any that are kept")
+            raise ValueError("values longer than the recorder keeps")
         tensors = decode_values(text)
         if not isinstance(tensors, list) or not all(isinstance(values, list) for values in tensors):
             raise ValueError(f"values of another form: {text:.40}")

@@ -56,9 +56,9 @@ def write_html(
     timelines  one Timeline, several, or a mapping from the title of each to it
     compare    of two Timelines: two pictures on one axis, below one sentence that says what differs
 
-    Raises ValueError if there is none, or where two are to be compared another number, TypeError for what is no
-    Timeline, FileNotFoundError if the folder does not exist. A file that was there is replaced in one step, or not at
-    all.
+    Raises ValueError if there is no Timeline, or if compare=True gets more or fewer than two; TypeError for an object
+    that is no Timeline; FileNotFoundError if the folder does not exist. Replaces an existing file in one step, or not
+    at all.
 
         joinlab.write_html({"with a barrier": one, "without": other}, "cases.html")
     """

@@ -408,5 +408,5 @@ _FORMS: Mapping[str, Mapping[str, Callable[[object], bool]]] = {
 def _values(tensors: Any) -> str | None:
     text = None if tensors is None else encode_values(tensors)
     if text is not None and len(text) > LONG_VALUES:
-        raise ValueError("values of more elements than are kept")
+        raise ValueError("values longer than the recorder keeps")
     return text
