@@ -142,7 +142,7 @@ def _slots(places: Iterable[tuple[Sequence[CallRow], Sequence[int]]], found: Rea
             input=input,
             met=number is not None and _meet(members, backend_of(found.meta, group), lost),
             pair=pair,
-            differs=() if number is None else _differences(members),
+            differs=() if number is None else differences(members),
             lost=lost,
             refused=number is None,
         )
@@ -169,7 +169,8 @@ def _meet(members: Sequence[CallRow], backend: object, lost: Sequence[int]) -> b
     return len({(gloo_kind(row["op"], row["dtype"]), row["root"]) for row in members}) == 1
 
 
-def _differences(members: Sequence[CallRow]) -> tuple[str, ...]:
+def differences(members: Sequence[CallRow]) -> tuple[str, ...]:
+    """In what calls that met differ, of what must be the same."""
     carried = {
         (row["op"], row["origin"] or "", row["dtype"], elements_of(row["shape"]), row["reduce_op"], row["root"])
         for row in members

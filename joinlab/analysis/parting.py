@@ -15,8 +15,8 @@ from functools import cached_property
 
 from joinlab.analysis.alignment import departure, place_of
 from joinlab.analysis.folding import Folding
-from joinlab.analysis.matching import Slot
-from joinlab.analysis.meanings import is_setup, shadows
+from joinlab.analysis.matching import Slot, differences
+from joinlab.analysis.meanings import is_setup
 from joinlab.timeline import CallRow, EndKind, Timeline
 
 
@@ -192,6 +192,4 @@ class Parting:
 
 def _alike(one: CallRow, other: CallRow) -> bool:
     """Whether two calls can be meant for each other, by all but their lines."""
-    names = ("op", "dtype", "shape", "reduce_op", "root")
-    fit = all(one[name] == other[name] for name in names)  # type: ignore[literal-required]
-    return fit and shadows(one["origin"] or "", other["origin"] or "")
+    return one["op"] == other["op"] and not differences((one, other))

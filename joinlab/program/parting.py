@@ -89,7 +89,7 @@ class Apart:
     places   by rank: the place of each call of the group among all calls of the rank; {} where join() makes calls of
              its own: there a rank that has issued more calls is not ahead
     one_call  the first side issued a call that the second has not, and its window ends there
-    turns    of one_call: places of the second side's last two calls that met such calls
+    turns    of one_call: places of the second side's calls that met such calls; `lacks`: how many more it lacks
     """
 
     sides: Sequence[Sequence[int]]
@@ -97,6 +97,7 @@ class Apart:
     places: Mapping[int, Sequence[int]] = field(default_factory=dict)
     one_call: bool = False
     turns: tuple[int, ...] = ()
+    lacks: int = 0
 
     def count(self, rank: int, issued: int) -> int:
         """How many of a rank's first `issued` calls are in the group."""
@@ -248,9 +249,10 @@ def tests_of(apart: Apart, ways: Mapping[int, Way]) -> list[Test]:
                 chains[rank] = chain
     if apart.one_call and chains:  # the way of the rank that issued it tells where
         one, other = (side[0] for side in sides)
-        if apart.turns and _each_has_a_branch(chains[one][-1], ways[other].steps, apart.turns):
-            found = _of_its_own(ways[other], *apart.turns) if len(apart.turns) > 1 else None
-            return [_test(_line_of(found), {other: [found]})] if found else []
+        if found := _of_its_own(ways[other], ways[one].steps, apart.turns, apart.lacks):
+            return [_test(_line_of(found), {other: [found]})]
+        if apart.turns and _each_has_a_branch(chains[one][-1], ways[other].steps, apart.turns[-2:]):
+            return []
         if _goes_ever(chains[one][-1], ways[one].steps, ways[other].steps):
             return []
         chains[other] = [at.turned() for at in chains[one]]
@@ -279,11 +281,33 @@ def _turn(step: Step, after: Step | None) -> object:
     return (after and after.key) if (block := taken(step)) is None else block
 
 
-def _of_its_own(way: Way, first: int, last: int) -> _At | None:
-    """Where a rank's way behind its last call parts from its way behind the call before."""
-    until = [step for step in way.steps if step.issued <= first]
-    before = [step for step in way.steps if first < step.issued <= last]
-    return _behind((until, until), [step for step in way.steps if step.issued > last], before).part()
+def _of_its_own(way: Way, peer: Sequence[Step], turns: Sequence[int], lacks: int) -> _At | None:
+    """The one test that led the rank to each call of `turns`, and went another way as often as it `lacks` such calls.
+
+    Without such a test, the one loop that led to each of them until it ended, and of which the peer ran more rounds.
+    """
+    lines: dict[object, list[int]] = {}
+    steps = way.steps
+    for at, step in enumerate(steps):
+        if step.event == "line" and not way.dropped:
+            lines.setdefault(step.key, []).append(at)
+    found = []
+    for key, places in lines.items():
+        statement = statement_at(steps[places[0]].file, steps[places[0]].line)
+        if statement is None or not statement.decides:
+            continue
+        ends = [*(steps[at].issued for at in places[1:]), steps[-1].issued]
+        led = [any(steps[at].issued <= turn < end for turn in turns) for at, end in zip(places, ends, strict=True)]
+        nexts = [next(iter(steps[at + 1 :]), None) for at in places]
+        went = {(_turn(steps[at], after), leads) for at, after, leads in zip(places, nexts, led, strict=True)}
+        rounds, others = led.count(True), led.count(False)
+        fits = others == 1 and sum(step.key == key for step in peer) > rounds if statement.loop else others == lacks
+        if fits and rounds and len(went) == len({turn for turn, _ in went}):
+            odd, one = led.index(False), led.index(True)
+            tests, after = (steps[places[odd]], steps[places[one]]), (nexts[odd], nexts[one])
+            found.append(_At(tests[0].depth, statement, tests, after))
+    best = [at for at in found if not at.statement.loop] or found
+    return best[0] if len(best) == 1 else None
 
 
 def _behind(until: tuple[Iterable[Step], Iterable[Step]], one: Sequence[Step], other: Sequence[Step]) -> _Pair:
@@ -300,9 +324,10 @@ def _chain(apart: Apart, one: tuple[int, Way], other: tuple[int, Way]) -> list[_
     """Where the way of a rank parts from another's: the tests whose statements set what the last one read, and it."""
     (rank, way), (peer, theirs) = one, other
     whole = _Pair((), ()) if way.dropped or theirs.dropped else _Pair(way.steps, theirs.steps)
-    whole.part()
+    found = whole.part()
     pair = _behind((way.before, theirs.before), way.within, theirs.within)
-    found = pair.part()
+    if pair.last or not way.before:  # both stand at one line: else join() shadowed a call
+        found = pair.part()
     met = whole.met or pair.met
     if apart.places:  # one issued more calls than the other, and has been ahead since
         ahead = [at.behind and apart.count(rank, at.behind[0]) - apart.count(peer, at.behind[1]) for at in met]

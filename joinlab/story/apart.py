@@ -6,11 +6,13 @@ rank 1   all-reduce   ....   barrier        one place; what the steps say is rea
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import product, takewhile
 
 import polars as pl
 
 from joinlab.analysis.matching import Slot
+from joinlab.analysis.meanings import shadows
 from joinlab.ops import POINT_TO_POINT, CallRow, Op
 from joinlab.program.branches import statement_at
 from joinlab.program.parting import Apart, Key, Parting, tests_of
@@ -57,16 +59,20 @@ def _some(sides: Sequence[Sequence[int]]) -> list[int]:
 
 def _apart(scene: Scene, headline: Line) -> Apart | None:
     """The calls at which the ranks part; None where they do not."""
-    parting, ends = scene.parting, scene.ends
-    if headline.form == "circle" and (found := _in_circle(scene, headline)) is not None:
+    parting, ends, timeline = scene.parting, scene.ends, scene.timeline
+    sends = {(call.rank, call.peer) for call in headline.calls if call.peer is not None}
+    if headline.form == "circle" and sends and (found := _unpaired(timeline, sends)) is not None:
         return found
+    if headline.form == "circle" and (lacking := _lacking(scene, headline)):
+        slot, came, absent = lacking[0]
+        return _before(scene, slot, [came, absent]) if len(lacking) == 1 else None
     if parting.clash is not None and not parting.slot.pair:
         return _before(scene, parting.slot, [parting.ranks(side) for side in parting.sides])
     if parting.clash is None and headline.form in _MET:
         sides = list(dict.fromkeys(map(tuple, headline.facts["sides"])))
         first = headline.calls[0]
         return _before(scene, scene.slot_of[first.rank, first.group, first.seq], sides)
-    if (found := _unpaired(scene.timeline, {(call.rank, call.peer) for call in headline.calls})) is not None:
+    if (found := _unpaired(timeline, sends)) is not None:
         return found
     raised, well = ([rank for rank, end in enumerate(ends) if end.kind is kind] for kind in _RAISED)
     if raised and well and len(raised) + len(well) == len(ends):  # and no call tells them apart
@@ -74,16 +80,17 @@ def _apart(scene: Scene, headline: Line) -> Apart | None:
     return None
 
 
-def _in_circle(scene: Scene, headline: Line) -> Apart | None:
-    """Of ranks that wait in a circle: the smallest group in which one waits for a rank that never came."""
-    slots = (scene.slot_of[call.rank, call.group, call.seq] for call in headline.calls)
-    for slot in sorted((slot for slot in slots if not slot.pair), key=lambda slot: len(scene.groups[slot.group])):
-        members = scene.groups[slot.group]
-        came = [rank for rank in members if rank in slot.calls]
-        absent = [rank for rank in members if rank not in slot.calls]
+def _lacking(scene: Scene, headline: Line) -> list[tuple[Slot, list[int], list[int]]]:
+    """Of ranks that wait in a circle: where some wait for ranks that never came; in the smallest groups alone."""
+    found = []
+    slots = [scene.slot_of[call.rank, call.group, call.seq] for call in headline.calls]
+    for slot in {id(slot): slot for slot in slots}.values():
+        members = [] if slot.pair else scene.groups[slot.group]
+        came, absent = ([rank for rank in members if (rank in slot.calls) is here] for here in (True, False))
         if came and absent:
-            return _before(scene, slot, [came, absent])
-    return None
+            found.append((slot, came, absent))
+    least = min((len(came) + len(absent) for _, came, absent in found), default=0)
+    return [one for one in found if len(one[1]) + len(one[2]) == least]
 
 
 _RAISED = (EndKind.RAISED, EndKind.FINISHED)
@@ -96,14 +103,38 @@ def _before(scene: Scene, slot: Slot, sides: Sequence[Sequence[int]]) -> Apart:
     lane_of = {rank: lane for lane, ranks in scene.parting.lanes.items() for rank in ranks}
     seqs = {rank: slot.calls.get(rank, slot.calls.get(lane_of[rank], -1)) for rank in paths}
     at = next(n for rank, path in paths.items() for n, (_, row) in enumerate(path) if row["seq"] == seqs[rank])
-    while at and len({_place(path[at - 1][1]) if at <= len(path) else None for path in paths.values()}) > 1:
+    sides = _closest(sides, paths)
+    one, other = (paths[side[0]] for side in (sides[0], sides[:2][-1]))
+    while at and not (at <= len(one) and at <= len(other) and _one_place(one[at - 1][1], other[at - 1][1])):
         at -= 1
     windows = {
-        rank: Window(path[at - 1][0] + 1 if at else 0, path[at][0] if at < len(path) else None)
+        rank: Window(path[at - 1][0] + 1 if 0 < at <= len(path) else 0, path[at][0] if at < len(path) else None)
         for rank, path in paths.items()
     }
     joined = any(is_made_by_join(row["stack"] or ()) for path in paths.values() for _, row in path)
     return Apart(sides, windows, {} if joined else {rank: [n for n, _ in path] for rank, path in paths.items()})
+
+
+def _closest(sides: Sequence[Sequence[int]], paths: Mapping[int, _Path]) -> list[list[int]]:
+    """The sides, each with the rank in front whose calls came longest from the same places as a rank's of the other."""
+    kinds: list[dict[tuple[object, ...], int]] = [{}, {}]  # of each side, the first rank of each path
+    for kind, side in zip(kinds, sides, strict=False):
+        for rank in side:
+            if rank in paths:
+                kind.setdefault(tuple(_place(row) for _, row in paths[rank]), rank)
+
+    def alike(two: tuple[tuple[object, ...], ...]) -> int:
+        return sum(1 for _ in takewhile(lambda places: places[0] == places[1], zip(*two, strict=False)))
+
+    closest = max(product(*kinds), key=alike, default=())
+    first = [kind[path] for kind, path in zip(kinds, closest, strict=False)]
+    return [sorted(side, key=lambda rank: rank not in first) for side in sides]
+
+
+def _one_place(one: CallRow, other: CallRow) -> bool:
+    """Whether two calls came from one place, or one of them is join()'s shadow of the other."""
+    shadow = any(is_made_by_join(row["stack"] or ()) for row in (one, other))
+    return _place(one) == _place(other) or (shadow and shadows(one["origin"] or "", other["origin"] or ""))
 
 
 def _place(row: CallRow) -> tuple[object, ...]:
@@ -142,15 +173,15 @@ def unpaired(timeline: Timeline) -> list[tuple[_Path, _Path]]:
     return sorted(more, key=lambda two: two[0][len(two[1])][1]["enqueued_ns"] or 0)
 
 
-def _unpaired(timeline: Timeline, told: set[tuple[int, int | None]]) -> Apart | None:
+def _unpaired(timeline: Timeline, told: Collection[tuple[int, int | None]]) -> Apart | None:
     """Two ranks of which one sends more often than the other receives, or the reverse: of `told`, or the first."""
     more = unpaired(timeline)
     for path, others in [two for two in more if (two[0][0][1]["rank"], two[0][0][1]["peer"]) in told] or more:
         first, row = path[len(others)]
         rank, peer = row["rank"], row["peer"]
         assert peer is not None
-        turns = tuple(at for at, _ in others[-2:])
-        return Apart(((rank,), (peer,)), {rank: Window(0, first), peer: ALL}, one_call=True, turns=turns)
+        turns, lacks = tuple(at for at, _ in others), len(path) - len(others)
+        return Apart(((rank,), (peer,)), {rank: Window(0, first), peer: ALL}, one_call=True, turns=turns, lacks=lacks)
     return None
 
 

@@ -64,11 +64,12 @@ def _words(line: Line) -> Text:
 def _side(line: Line, side: Mapping[str, Any]) -> Text:
     """What some ranks had in the test, and where they went: "rank 0 had len(inputs) = 3 and went to line 7"."""
     ranks = side["ranks"]
-    had: dict[str, list[str]] = {}
+    had: dict[str, list[str]] = {one.name: [] for one in line.values}
     for one in line.values:
         if {*one.ranks} & {*ranks}:
-            had.setdefault(one.name, []).append(_shown(one.name, one.value))
-    values = listing([say("{}", code(f"{name} = {', '.join(dict.fromkeys(all_))}")) for name, all_ in had.items()])
+            had[one.name].append(_shown(one.name, one.value))
+    each = [f"{name} = {', '.join(dict.fromkeys(all_))}" for name, all_ in had.items() if all_]
+    values = listing([say("{}", code(text)) for text in each])
     went = _WENT.get(side["how"], "went on").format_map(side)
     if side["how"] == "line" and side["line"] == line.facts["line"]:
         went = "went on in it"
