@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from functools import partial
@@ -21,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 import joinlab
 from joinlab import cases
 from joinlab.emulator.own import World
-from tests.bench.figures import Figure, ms
+from tests.bench.figures import Figure, ms, seconds
 
 N = 5
 ROUNDS = 12
@@ -40,10 +39,10 @@ def _case(number: int) -> list[Figure]:
     program = cases.CASES[number].program
     emulated, launched, idle = [], [], []
     for _ in range(ROUNDS + 1):
-        emulated.append(_seconds(lambda: joinlab.emulate(program, (N, N + 1))))
-        launched.append(_seconds(lambda: _launch(program)))
+        emulated.append(seconds(lambda: joinlab.emulate(program, (N, N + 1))))
+        launched.append(seconds(lambda: _launch(program)))
         with _idle_group() as ranks:
-            idle.append(_seconds(lambda: ranks(program, (N, N + 1))))
+            idle.append(seconds(lambda: ranks(program, (N, N + 1))))
     emulated, launched, idle = emulated[1:], launched[1:], idle[1:]  # the first of each warms up
     quick, slow, ddp = median(emulated), median(launched), median(idle)
     real, work = f"{ms(launched)} / {ms(emulated)}", f"{ms(emulated)} / {ms(idle)}"
@@ -54,9 +53,9 @@ def _case(number: int) -> list[Figure]:
 
 
 def _growth() -> Iterator[Figure]:
-    two = [_seconds(lambda: _many(2)) for _ in range(ROUNDS)]
+    two = [seconds(lambda: _many(2)) for _ in range(ROUNDS)]
     for ranks, aim in GROWTH.items():
-        many = [_seconds(partial(_many, ranks)) for _ in range(3)]
+        many = [seconds(partial(_many, ranks)) for _ in range(3)]
         both = f"{ms(many)} / {ms(two)}"
         yield Figure(f"emulate {ranks} ranks / 2 ranks, case 1", both, f"{median(many) / median(two):.0f}", aim)
 
@@ -67,12 +66,6 @@ def _launch(program: Callable[..., object]) -> None:
 
 def _many(ranks: int) -> None:
     joinlab.emulate(cases.case_1, (1, *[2] * (ranks - 1)))
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
 
 
 class _Done(dist.Work):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
 
@@ -17,7 +18,14 @@ class Figure:
     aim: str
 
 
-def ms(seconds: Sequence[float]) -> str:
+def seconds(work: Callable[[], object]) -> float:
+    """How long `work` takes."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def ms(samples: Sequence[float]) -> str:
     """Median and quartiles in milliseconds."""
-    low, _, high = quantiles(seconds, n=4) if len(seconds) > 1 else (seconds[0],) * 3
-    return f"{1e3 * median(seconds):.2f} ms ({1e3 * low:.2f} to {1e3 * high:.2f})"
+    low, _, high = quantiles(samples, n=4) if len(samples) > 1 else (samples[0],) * 3
+    return f"{1e3 * median(samples):.2f} ms ({1e3 * low:.2f} to {1e3 * high:.2f})"

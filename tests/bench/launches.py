@@ -5,8 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
@@ -15,7 +14,7 @@ import polars as pl
 import joinlab
 from joinlab import cases
 from joinlab.timeline import Timeline
-from tests.bench.figures import Figure, ms
+from tests.bench.figures import Figure, ms, seconds
 
 LAUNCHES = 20
 TORCHRUNS = 3
@@ -36,12 +35,12 @@ dist.destroy_process_group()  # without it torch sometimes aborts while the inte
 
 def measure() -> Iterator[Figure]:
     """Both figures."""
-    launched = [_seconds(_launch) for _ in range(LAUNCHES + 1)][1:]  # the first starts the fork server
+    launched = [seconds(_launch) for _ in range(LAUNCHES + 1)][1:]  # the first starts the fork server
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "script.py"
         script.write_text(SCRIPT)
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
-        torchrun = [_seconds(lambda: _run(command)) for _ in range(TORCHRUNS)]
+        torchrun = [seconds(lambda: _run(command)) for _ in range(TORCHRUNS)]
     ratio = median(torchrun) / median(launched)
     both = f"{ms(torchrun)} / {ms(launched)}"
     yield Figure("torchrun / repeated launch, case 1, 2 ranks", both, f"{ratio:.0f} times", "40 times or more")
@@ -61,12 +60,6 @@ def _run(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"torchrun failed:\n{done.stderr[-3000:]}")
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
 
 
 def _silence(timeline: Timeline) -> float:
