@@ -54,6 +54,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip("no NVIDIA GPU")
 
 
+@pytest.fixture
+def nothing_left_behind() -> Iterator[None]:
+    """Fails the test if a run of it left a process, a port or a file behind."""
+    from tests.leftovers import assert_nothing_left
+
+    yield
+    assert_nothing_left()
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """One Chromium for all tests; each opens its own pages in it (browser.watched)."""

@@ -28,8 +28,9 @@ from joinlab.launcher.launcher import choose_backend
 from joinlab.launcher.terminal import ECHO_LINES
 from joinlab.timeline import EndKind, Timeline
 from tests.agreement import differences
-from tests.leftovers import assert_nothing_left
 from tests.patience import launch_in_time
+
+pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
 TRACES: dict[tuple[int, int], list[Any]] = {}
 """By case and N: the traces that are documented."""
@@ -40,12 +41,6 @@ for _case in json.loads((Path(__file__).parent.parent / "data" / "six_cases.json
 
 def run(program: Callable[..., Any], inputs: tuple[int, ...] = (2, 3), **options: Any) -> Timeline:
     return joinlab.launch(program, inputs, **{"backend": "gloo", "on_output": None, **options})
-
-
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> Iterator[None]:
-    yield
-    assert_nothing_left()
 
 
 # ------------------------------------------------------------------------------------------ the six cases

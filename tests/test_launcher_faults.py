@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing import shared_memory
 from pathlib import Path
@@ -33,8 +33,9 @@ from joinlab.launcher.forkclient import ForkServer
 from joinlab.program.kept import KEPT
 from joinlab.program.sources import source_of
 from joinlab.timeline import EndKind, Timeline
-from tests.leftovers import assert_nothing_left
 from tests.patience import launch_in_time
+
+pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
 ROOT = Path(__file__).parent.parent
 
@@ -45,12 +46,6 @@ def run(program: Callable[..., Any], inputs: tuple[int, ...] = (1, 1), **options
 
 def plain(rank: int, inputs: Any) -> None:
     dist.all_reduce(torch.ones(1))
-
-
-@pytest.fixture(autouse=True)
-def nothing_left_behind() -> Iterator[None]:
-    yield
-    assert_nothing_left()
 
 
 # ------------------------------------------------------------------------------------------ deadlines
