@@ -66,9 +66,6 @@ def imports() -> tuple[Import, ...]:
     )
 
 
-_BY_NAME = ("import_module", "__import__")
-
-
 def _named(tree: ast.Module, known: Mapping[str, Path]) -> Iterator[tuple[str, int]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -446,10 +446,10 @@ def shadowed(what: str) -> list[dict[str, Any]]:
     return [row for row in rows_of(scenarios.linear, (0, 3), 0) if what in row["origin"]]
 
 
-def of_starter(name: str, backend: Any = "gloo") -> str:
+def of_starter(name: str) -> str:
     """The diagnosis of an exercise as the notebook gives it."""
     (answer,) = (one for _, exercise, one in starters() if exercise == name)
-    return str(joinlab.diagnose(joinlab.emulate(answer, (4, 4), backend=backend)))
+    return str(joinlab.diagnose(joinlab.emulate(answer, (4, 4), "gloo")))
 
 
 def reduced_in_order() -> list[int]:

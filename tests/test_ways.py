@@ -51,8 +51,8 @@ def turns(values):
     return [abs(value) for value in values]
 
 
-def steps_of(run, window=None):
-    way = Way(int, window or Window(0, None))
+def steps_of(run):
+    way = Way(int, Window(0, None))
     way.follow(run)
     return way.within
 

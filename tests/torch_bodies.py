@@ -261,13 +261,13 @@ class Ended:
         return self.launched in ((), self.emulated)
 
 
-def run_on_both(names: Sequence[str], backend: str, folder: Path, at_once: int = 2) -> list[Ended]:
+def run_on_both(names: Sequence[str], backend: str, folder: Path) -> list[Ended]:
     """Run each body: emulated, then launched, except on NCCL and where it skips itself."""
     emulated = {name: _emulated(name, backend, folder) for name in names}
     asked = [] if backend == "nccl" else [name for name in names if not emulated[name][0].startswith(SKIPPED)]
     passing = [name for name in asked if emulated[name] == PASSED]
     together = [passing[at : at + TOGETHER] for at in range(0, len(passing), TOGETHER)]
-    with ThreadPoolExecutor(at_once) as lanes:
+    with ThreadPoolExecutor(2) as lanes:
         launched = dict.fromkeys(passing, PASSED)
         ends = lanes.map(lambda some: _launched(some, folder), together)
         alone = [name for some, end in zip(together, ends, strict=True) if end != PASSED for name in some]
