@@ -482,31 +482,28 @@ class Evil:
         return os.mkdir, ("evil",)
 
 
-def test_a_pickle_that_names_a_function_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    file = tmp_path / "trace_0"
-    file.write_bytes(pickle.dumps({"version": "2.10", "pg_config": {}, "entries": [Evil()]}, protocol=2))
-    with pytest.raises(TimelineFileError, match="mkdir"):
-        joinlab.load(file)
-    assert [one.name for one in tmp_path.iterdir()] == ["trace_0"]
-
-
 @pytest.mark.parametrize(
-    "config",
+    ("content", "message"),
     [
-        "__import__('os').mkdir('evil')",
-        "[1 for _ in range(10**9)]",
-        "(" * 100_000,
-        {"0": {"ranks": "print(1)"}},
-        7,
-        [1],
+        ({"pg_config": {}, "entries": [Evil()]}, "mkdir"),
+        *(
+            ({"pg_config": config, "entries": []}, "trace_0")
+            for config in (
+                "__import__('os').mkdir('evil')",
+                "[1 for _ in range(10**9)]",
+                "(" * 100_000,
+                {"0": {"ranks": "print(1)"}},
+                7,
+                [1],
+            )
+        ),
     ],
 )
-def test_a_process_group_that_is_a_program_runs_nothing(tmp_path: Path, monkeypatch: Any, config: Any) -> None:
+def test_a_pickle_that_is_a_program_runs_nothing(tmp_path: Path, monkeypatch: Any, content: Any, message: str) -> None:
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "trace_0"
-    file.write_bytes(pickle.dumps({"version": "2.10", "pg_config": config, "entries": []}, protocol=2))
-    with pytest.raises(TimelineFileError, match="trace_0"):
+    file.write_bytes(pickle.dumps({"version": "2.10", **content}, protocol=2))
+    with pytest.raises(TimelineFileError, match=message):
         joinlab.load(file)
     assert [one.name for one in tmp_path.iterdir()] == ["trace_0"]
 
