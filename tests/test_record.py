@@ -698,7 +698,7 @@ def test_no_record_is_overwritten_and_each_job_is_read_by_the_name_of_a_file(tmp
     newest = load_recording(tmp_path)
     assert (newest.world_size, newest.calls.height, newest.meta["missing_ranks"]) == (2, 0, [])
     problem = newest.meta["problems"][0]
-    assert problem.startswith("4 records such as ") and problem.endswith("Load that file to read its job")
+    assert problem.startswith("4 files such as ") and problem.endswith("Load that file to read its job")
     for file, ranks in (("rank-1.0", [0, 1]), ("job-2/rank-0.0", [0, 1]), ("rank-0.0", []), ("job-2/rank-1.0", [])):
         assert loaded(tmp_path, f"{file}.jsonl").calls["rank"].to_list() == ranks
 
