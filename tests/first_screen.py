@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from itertools import pairwise, product
 from math import isfinite
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -156,9 +157,14 @@ def moved(page: Page) -> float:
     for one, other in product(range(9), repeat=2):
         page.evaluate(f"location.hash = '#case=1&barrier=0&inputs={one},{other}'")
         page.wait_for_function(f"document.querySelector('.jl-scene') && location.hash.includes('inputs={one},{other}')")
-        found = page.evaluate(SEEN)
-        seen.append([found["top"], *found["dots"]])
-    return max(max(some) - min(some) for some in zip(*seen, strict=True))
+        seen.append(page.evaluate(SEEN))
+    return spread(seen)
+
+
+def spread(seen: Sequence[dict[str, Any]]) -> float:
+    """px between the extreme places of the picture's top, or of a row of dots."""
+    places = zip(*([one["top"], *one["dots"]] for one in seen), strict=True)
+    return max(max(some) - min(some) for some in places)
 
 
 FRAMES = """() => new Promise((done) => {
@@ -266,13 +272,12 @@ def every_position(notebook: Notebook, case: int) -> dict[str, object]:
         notebook.tell(f"bench.counts = {counts}")
         notebook.page.wait_for_function(AT, arg=counts)
         seen.append(notebook.page.evaluate(SEEN, BENCH))
-    places = zip(*([one["top"], *one["dots"]] for one in seen), strict=True)
     return {
         "words": max(one["words"] for one in seen),
         "controls": max(one["controls"] for one in seen),
         "least": min(one["least"] for one in seen),
         "cut": sorted({label for one in seen for label in one["cut"]}),
-        "moved": max(max(some) - min(some) for some in places),
+        "moved": spread(seen),
         "outside": 0,
     }
 

@@ -277,7 +277,7 @@ class Event:
         self._ns: int | None = None
 
     def record(self, stream: Any = None) -> None:
-        """The event happens when the stream has done what is queued on it now."""
+        """The event completes once the stream has finished the work that is queued on it now."""
         self._ns = max(self._host.waits.now, self._host.waits.stream_ns)
 
     def wait(self, stream: Any = None) -> None:

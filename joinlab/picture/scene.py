@@ -47,7 +47,7 @@ BEFORE, BEHIND = 3, 8
 """Columns that are kept before the one where the lanes part, or before the end; and from there on."""
 
 AFTER = 1
-"""Columns behind the one where the lanes part that have words for what does not fit; of later ones pointing tells."""
+"""After the column where the lanes part, so many columns with mismatches are labelled; later ones on hover."""
 
 NARROW = 4
 """More lanes than these are shared by ranks that did the same, or of which the picture shows the same."""
@@ -535,9 +535,9 @@ _CALLS = re.compile(r"\s*(with .*join\(|for |.*backward\(|.*barrier\()")
 
 
 def _edited(lines: Sequence[CodeLine], edit: Edit) -> Iterator[CodeLine]:
-    """The lines with an edit in them: what goes is struck through, what comes follows.
+    """The code lines after an edit: removed lines are marked "-" and added lines "+".
 
-    A line that only moves right stands in a block that is new: it keeps its number, and is no change.
+    A line that is only indented further, because the edit wraps it in a new block, keeps its number and gets no mark.
     """
     known = {line.number or 0: line for line in lines}
     yield from (line for number, line in known.items() if number < edit.begin)

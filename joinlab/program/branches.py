@@ -145,7 +145,7 @@ def _expressions(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def names_in(test: ast.AST) -> Iterator[str]:
-    """The names that an expression reads, with attributes and items: of a call's function only what a method is of.
+    """The names that an expression reads, with attributes and items; of a called method, its object.
 
     >>> list(names_in(ast.parse("stop(loss.item()) or self.best[step] < len(seen)").body[0].value))
     ['loss', 'self.best[step]', 'seen']

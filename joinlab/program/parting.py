@@ -215,7 +215,7 @@ def _outside(
 ) -> tuple[dict[object, int], int | None]:
     """Where a way first comes to each line of a function outside of a statement, and where it returns.
 
-    `loops` are those around the statement: a line in one of them is another place in each of its rounds.
+    `loops` are those around the statement. In each round of a loop its lines count as different places.
 
     A function that ends by an exception does not return; `__next__` returns by StopIteration.
     """
@@ -297,7 +297,8 @@ def _of_its_own(way: Way, peer: Sequence[Step], turns: Sequence[int], lacks: int
         if statement is None or not statement.decides:
             continue
         ends = [*(steps[at].issued for at in places[1:]), steps[-1].issued]
-        led = [any(steps[at].issued <= turn < end for turn in turns) for at, end in zip(places, ends, strict=True)]
+        begins = (steps[at].issued for at in places)
+        led = [bisect_left(turns, begin) < bisect_left(turns, end) for begin, end in zip(begins, ends, strict=True)]
         nexts = [next(iter(steps[at + 1 :]), None) for at in places]
         went = {(_turn(steps[at], after), leads) for at, after, leads in zip(places, nexts, led, strict=True)}
         rounds, others = led.count(True), led.count(False)
@@ -345,7 +346,7 @@ def _chain(apart: Apart, one: tuple[int, Way], other: tuple[int, Way]) -> list[_
 
 def _set_before(met: Sequence[_At], reads: Set[str], line: int = 0) -> list[_At]:
     """The last statement at which they parted before that set what is read, or that this line is in."""
-    parts = {part for name in reads for part in name.replace("]", "").split("[")}  # of "counts[rank]" both
+    parts = {part for name in reads for part in name.replace("]", "").split("[")}  # "counts[rank]" reads two names
     here = (
         at for at in reversed(met) if at.statement.stores & parts or at.statement.first <= line <= at.statement.last
     )

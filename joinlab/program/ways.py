@@ -234,7 +234,7 @@ class Way:
         tensors: list[tuple[int, Any]] = []
         for name in test.names:
             value = _named(frame, name)
-            if value is frame:  # of an item that is not to be had, its container
+            if value is frame:  # the item cannot be read: use its container
                 name = name.partition("[")[0]
                 value = _named(frame, name)
             told = told_of(name, value)

@@ -46,7 +46,7 @@ export class Controls {
     return made;
   }
 
-  /** In use, a list has whole names: "Case 1: join(), no barrier"; at rest it shows what is chosen in short.
+  /** A list in use shows full names, "Case 1: join(), no barrier"; at rest only the part before the colon.
    * @param {HTMLSelectElement} select @param {boolean} whole */
   name(select, whole) {
     for (const one of select.options)
