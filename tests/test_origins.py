@@ -1,4 +1,4 @@
-"""Labels and call sites from stacks; those of real DDP and Join are tested with real runs, in test_emulator_ddp."""
+"""Labels and call sites from stacks; test_recorder and test_scenarios have those of real DDP and Join."""
 
 from __future__ import annotations
 
