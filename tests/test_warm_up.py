@@ -6,10 +6,12 @@ import _thread
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
 from joinlab import emulate
+from joinlab.emulator.scheduler import GRACE_S, Baton, RankThread, one_at_a_time
 from joinlab.emulator.warm_up import STEPS
 from joinlab.errors import LaunchError, LaunchInterrupted
 from joinlab.interrupts import Background, HeldInterrupts, import_whole
@@ -153,6 +155,24 @@ def test_an_interrupt_while_threads_start_leaves_no_rank_behind(monkeypatch, whe
         emulate(endless, (1, 1, 1), timeout=20)
     assert ranks_alive() == []
     assert [end.kind for end in caught.value.timeline.ends] == [EndKind.KILLED] * 3
+
+
+def test_the_deadline_ends_a_rank_that_has_not_had_its_first_turn():
+    """Handing it that turn takes longer here than the emulator waits between two interrupts."""
+
+    def switched(old, new):
+        if new == 1:
+            time.sleep(3 * GRACE_S)
+
+    def began():
+        had_a_turn.append(1)
+
+    had_a_turn: list[int] = []
+    ranks = [RankThread(0, 0, lambda: endless(0, ())), RankThread(1, 1, began)]
+    with one_at_a_time():
+        Baton(switched, lambda _: None).run(ranks, 0.1, lambda _: None)
+    assert all(rank.over for rank in ranks)
+    assert (had_a_turn, ranks_alive()) == ([], [])
 
 
 @pytest.mark.parametrize("started", [0, 1, 2])

@@ -85,6 +85,7 @@ class RankThread:
     host     whatever the rank is to the caller; `current()` returns it
     body     what the thread runs
     now      its virtual clock, ns
+    began    it has had a turn
     doomed   it is to end where it next waits
     over     it has ended, or is no longer waited for
     queued   it is runnable
@@ -92,13 +93,14 @@ class RankThread:
     gate     closed (acquired) unless `_hand` has just given it the baton
     """
 
-    __slots__ = ("body", "doomed", "gate", "host", "index", "now", "over", "queued", "thread", "until")
+    __slots__ = ("began", "body", "doomed", "gate", "host", "index", "now", "over", "queued", "thread", "until")
 
     def __init__(self, index: int, host: Any, body: Callable[[], None]) -> None:
         self.index = index
         self.host = host
         self.body = body
         self.now = 0
+        self.began = False
         self.doomed = False
         self.over = False
         self.queued = False
@@ -256,9 +258,10 @@ class Baton:
 
     def _live(self, rank: RankThread) -> None:
         """A rank's thread, from its first turn to its end."""
-        rank.gate.acquire()
-        _here.host = rank.host
         try:
+            rank.gate.acquire()
+            _here.host = rank.host
+            rank.began = True
             if not rank.doomed:
                 rank.body()
         except RankEnded:
@@ -346,7 +349,7 @@ class Baton:
                 continue
             if now < at_most and _importing(holder.thread):
                 until = now + ABANDON_S  # it has this long once the import is over
-            elif not _in_baton(holder.thread):
+            elif holder.began and not _in_baton(holder.thread):  # before its first turn it sees that it is doomed
                 _interrupt(holder.thread)
                 if now > until - ABANDON_S / 2:
                     stack.enter_context(_raising_at_lines(holder.thread))
