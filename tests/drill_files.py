@@ -12,6 +12,7 @@ import tempfile
 import warnings
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -25,7 +26,7 @@ from joinlab import archive
 from joinlab.errors import TimelineFileError
 from joinlab.picture.scene import scene
 from joinlab.picture.svg import svg
-from tests import dumps
+from tests import dumps, parallel_jobs
 from tests.test_archive import packed, repacked, sample
 
 MAX_BYTES = 1 << 26
@@ -122,7 +123,7 @@ def _runs() -> tuple[bytes, ...]:
     runs = [joinlab.emulate(one, (2, 3), backend="nccl") for one in (cases.case_2, cases.case_4)]
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        dumps.write(Path(folder), dumps.dumps(dumps.draw(3)))
+        dumps.write(Path(folder), parallel_jobs.dumps(parallel_jobs.draw(3)))
         runs.append(joinlab.load(folder))
     for one in runs:
         joinlab.diagnose(one)
@@ -155,14 +156,14 @@ def _frame(draw: random.Random, calls: bytes) -> bytes:
 
 def dump(draw: random.Random, folder: Path) -> Path:
     """Flight recorder dumps of a small job, one of them damaged, now and then beside files of others."""
-    job = dumps.draw(draw.randrange(20))
-    pairs = draw.random() < 0.3
-    for rank, content in (dumps.of_pairs() if pairs else dumps.dumps(job)).items():
+    job = replace(parallel_jobs.draw(draw.randrange(20)), form="ring")
+    found = dumps.of_pairs() if draw.random() < 0.3 else parallel_jobs.dumps(job)
+    for rank, content in found.items():
         as_json = draw.random() < 0.5
-        if rank == 0 and draw.random() < 0.6:
+        if rank == min(found) and draw.random() < 0.6:
             content = spread(content, "entries", draw) if draw.random() < 0.4 else changed(content, draw)
         data = json.dumps(content).encode() if as_json else pickle.dumps(content)
-        data = disturbed(data, draw) if rank == 0 and draw.random() < 0.5 else data
+        data = disturbed(data, draw) if rank == min(found) and draw.random() < 0.5 else data
         (folder / f"dump_{rank}").write_bytes(data)
     if draw.random() < 0.3:
         for number in range(draw.randint(1, 9)):

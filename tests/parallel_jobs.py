@@ -243,6 +243,19 @@ def draw(seed: int) -> Job:
     )  # fmt: skip
 
 
+def standing(groups: Mapping[str, tuple[int, ...]], calls: Sequence[tuple[str, str]], culprit: int, at: int) -> Job:
+    """A job with these calls, (group, name), of which one rank's host issues none from the at-th on."""
+    programs = [
+        [
+            Step(name, group, line=10 + number)
+            for number, (group, name) in enumerate(calls)
+            if rank in groups[group] and (rank != culprit or number < at)
+        ]
+        for rank in range(1 + max(map(max, groups.values())))
+    ]
+    return Job(groups, tuple(programs), "sleep", (culprit,), 2, "whole", 0, lines=True, timed=False)
+
+
 def _places(todo: Sequence[Step], fault: str) -> Iterator[int]:
     """Where a program can break so: not in its first steps."""
     for at in range(len(todo) // 5, len(todo)):
@@ -370,6 +383,7 @@ def _dump(job: Job, rank: int, issued: list[Issued]) -> dict[str, Any]:
         )  # fmt: skip
     return {
         "version": "2.10",
+        "comm_lib_version": "2.29.7",
         "pg_config": {name: {"name": name, "desc": f"G{name}", "ranks": str(list(job.groups[name]))} for name in names},
         "pg_status": {
             str(at): {"last_enqueued_collective": last[name][0], "last_completed_collective": last[name][1]}

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from joinlab.errors import TimelineFileError
-from tests.dumps import draw, dumps
+from tests.parallel_jobs import draw, dumps
 
 pytest.importorskip("tabulate")
 
@@ -110,7 +110,7 @@ def answers(content: dict[int, object]) -> list[Response]:
 
 
 def test_the_recorder_that_holds_more_calls_is_read_and_a_rank_that_does_not_answer_is_named() -> None:
-    found = answers(dict(dumps(draw(3))))
+    found = answers(dict(dumps(draw(7))))
     empty = [Response(200, json.dumps({"version": "2.10", "pg_config": {}, "entries": []}))] * len(found)
     found[1] = Response(408, "Timeout: no answer in 60 s")
     timeline = timeline_of_answers({ENDPOINTS[0]: empty, ENDPOINTS[1]: found})

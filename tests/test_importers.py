@@ -25,16 +25,12 @@ from joinlab.errors import TimelineFileError
 from joinlab.importers import dump, safe_pickle
 from joinlab.importers.dump import Texts, check, rank_in
 from joinlab.timeline import EndKind
-from tests.dumps import Job, batches, draw, dumps, nccl_trace, of_pairs, write
+from tests.dumps import batches, nccl_trace, of_pairs, write
+from tests.parallel_jobs import dumps, standing
 
-JOB = Job(
-    groups={"0": (0, 1, 2, 3), "1": (0, 1), "2": (2, 3)},
-    calls=(("0", "nccl:all_reduce"), ("1", "nccl:_all_gather_base"), ("2", "nccl:_all_gather_base")) * 3,
-    culprit=3,
-    fault="host",
-    at=5,
-    ahead=2,
-)
+GROUPS = {"0": (0, 1, 2, 3), "1": (0, 1), "2": (2, 3)}
+CALLS = (("0", "all_reduce"), ("1", "_all_gather_base"), ("2", "_all_gather_base")) * 3
+JOB = standing(GROUPS, CALLS, culprit=3, at=5)
 
 
 def quietly(path: Path) -> tuple[joinlab.Timeline, list[str]]:
@@ -49,10 +45,10 @@ def test_a_folder_of_dumps_is_a_timeline(tmp_path: Path) -> None:
     timeline, told = quietly(write(tmp_path, dumps(JOB)))
     assert told == []
     assert timeline.meta["groups"] == {"0": [0, 1, 2, 3], "1": [0, 1], "2": [2, 3]}
-    assert timeline.meta["group_names"]["1"] == "GROUP_1"
+    assert timeline.meta["group_names"]["1"] == "G1"
     assert {end.kind for end in timeline.ends} == {EndKind.UNKNOWN}
     row = timeline.call(0, 0, "1")
-    assert (row["op"], row["dtype"], row["shape"]) == ("all_gather", "float32", [[4, 2]])
+    assert (row["op"], row["dtype"], row["shape"]) == ("all_gather", "float32", [[8]])
     assert (row["call_site"], row["stack"]) == ("train.py:11", ["train.py:11 step"])
     assert row["completed_ns"] - row["enqueued_ns"] > 0
     assert who_waits(timeline).ranks == (3,)
@@ -67,10 +63,10 @@ def test_it_is_saved_and_drawn_like_any_other(tmp_path: Path) -> None:
     assert joinlab.write_html({"job": again}, tmp_path / "job.html").stat().st_size > 10_000
 
 
-@pytest.mark.parametrize("form", [{"whole": False}, {"ring": 4}])
+@pytest.mark.parametrize("form", [{"form": "active"}, {"form": "ring", "ring": 4}])
 def test_calls_are_matched_by_their_number_when_the_beginning_is_lost(tmp_path: Path, form: dict[str, Any]) -> None:
     whole, _ = quietly(write(tmp_path / "whole", dumps(JOB)))
-    part, _ = quietly(write(tmp_path / "part", dumps(JOB, **form)))
+    part, _ = quietly(write(tmp_path / "part", dumps(replace(JOB, **form))))
 
     def stacks(timeline: joinlab.Timeline) -> dict[tuple[str, int], set[int]]:
         return {(slot.group, seq): set(slot.calls) for slot in match(timeline) for seq in slot.calls.values()}
@@ -156,7 +152,7 @@ def test_sends_and_recvs_name_their_peers_by_global_rank(tmp_path: Path) -> None
     found = dumps(JOB)
     for rank, title in ((2, "nccl:send 0->1"), (3, "nccl:recv 1<-0")):
         entry = dict(found[rank]["entries"][-1], op_id=90, collective_seq_id=0, p2p_seq_id=1, is_p2p=True)
-        entry.update(profiling_name=title, process_group=("2", "GROUP_2"), pg_id=1, state="scheduled", retired=False)
+        entry.update(profiling_name=title, process_group=("2", "G2"), pg_id=1, state="scheduled", retired=False)
         entry["time_discovered_completed_ns"] = None
         found[rank]["entries"].append(entry)
     timeline, _ = quietly(write(tmp_path, found))
@@ -246,8 +242,7 @@ def test_a_missing_rank_is_named_and_no_culprit(tmp_path: Path) -> None:
 
 def test_what_is_no_dump_of_this_job_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
     folder = write(tmp_path, dumps(JOB))
-    other = {rank + 10: one for rank, one in dumps(draw(0)).items()}
-    write(folder, {10: other[10]})
+    write(folder, {10: dumps(standing({"0": tuple(range(12))}, CALLS[:1], 3, 1))[0]})
     (folder / "notes.txt").write_text("restarted at 2:14")
     (folder / "nccl_trace_rank_11").write_bytes(b"\x80\x02}garbage")
     (folder / "nccl_trace_rank_03").write_bytes((folder / "nccl_trace_rank_3").read_bytes())
@@ -329,7 +324,7 @@ def test_two_dumps_of_one_rank_are_two_series(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ahead", [-500, 0, 500])
 def test_dumps_of_an_earlier_run_of_the_same_size_are_named_and_left_out(tmp_path: Path, ahead: int) -> None:
-    found = dumps(replace(JOB, calls=JOB.calls * 4, at=30), ring=9)
+    found = dumps(replace(standing(GROUPS, CALLS * 4, culprit=3, at=30), form="ring", ring=9))
     for rank, one in found.items():
         for entry in one["entries"]:
             for name in ("collective_seq_id", "op_id"):

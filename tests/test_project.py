@@ -21,7 +21,8 @@ from packaging.specifiers import SpecifierSet
 import joinlab
 from joinlab import emulator
 from tests import rooms
-from tests.dumps import Job, dumps, write
+from tests.dumps import write
+from tests.parallel_jobs import dumps, standing
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "joinlab"
@@ -172,7 +173,7 @@ for name in set(joinlab.__all__) - {"debug_handler"}:
 
 
 def test_without_the_lab_extra_a_job_is_read_judged_and_drawn_and_the_rest_says_what_to_install(tmp_path: Path) -> None:
-    job = Job({"0": (0, 1, 2, 3)}, (("0", "nccl:all_reduce"),) * 3, culprit=3, fault="host", at=1, ahead=1)
+    job = standing({"0": (0, 1, 2, 3)}, [("0", "all_reduce")] * 3, culprit=3, at=1)
     folder = write(tmp_path / "dumps", dumps(job))
     command = [sys.executable, "-c", WITHOUT_LAB, str(folder), str(tmp_path / "job.html")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)

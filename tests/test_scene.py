@@ -17,7 +17,8 @@ from joinlab.picture.scene import LANES, MOST, NARROW, scene
 from joinlab.timeline import Ending, timeline_from_rows
 from tests.bench.large import large
 from tests.drawn import timelines
-from tests.dumps import Job, dumps, write
+from tests.dumps import write
+from tests.parallel_jobs import dumps, standing
 from tests.timelines import Writer, case_timeline
 
 DONE = Ending("finished")
@@ -140,8 +141,8 @@ def test_of_a_large_run_the_calls_that_tell_have_the_room_and_every_row_is_count
 @pytest.mark.filterwarnings("ignore:there is no record of")
 def test_of_many_lanes_those_that_the_story_names_stay_and_the_rest_is_one(tmp_path):
     groups = {str(at): tuple(range(8 * at, 8 * at + 8)) for at in range(8)} | {"all": tuple(range(64))}
-    calls = tuple((group, "nccl:all_reduce") for _ in range(3) for group in groups)
-    job = Job(groups, calls, culprit=21, fault="host", at=11, ahead=2)
+    calls = tuple((group, "all_reduce") for _ in range(3) for group in groups)
+    job = standing(groups, calls, culprit=21, at=11)
     for missing in ((), (21,)):
         recorded = {rank: dump for rank, dump in dumps(job).items() if rank not in missing}
         made = scene(load(write(tmp_path / f"{len(missing)}", recorded)))

@@ -15,7 +15,8 @@ from joinlab.analysis.wording import ranks_text
 from joinlab.errors import TimelineFileError
 from joinlab.importers import text
 from joinlab.timeline import EndKind
-from tests.dumps import Job, dumps, write
+from tests.dumps import write
+from tests.parallel_jobs import dumps, standing
 
 LOGS = Path(__file__).parent / "material" / "logs"
 
@@ -113,7 +114,7 @@ def test_ranks_of_a_communicator_are_those_that_its_beginning_tells(tmp_path: Pa
 
 
 def test_stacks_and_output_beside_dumps_tell_of_the_rank_that_is_missing(tmp_path: Path) -> None:
-    job = Job({"0": (0, 1, 2, 3)}, (("0", "nccl:all_reduce"),) * 3, culprit=2, fault="host", at=1, ahead=1)
+    job = standing({"0": (0, 1, 2, 3)}, [("0", "all_reduce")] * 3, culprit=2, at=1)
     found = dumps(job)
     del found[2]
     write(tmp_path, found)
@@ -128,7 +129,7 @@ def test_stacks_and_output_beside_dumps_tell_of_the_rank_that_is_missing(tmp_pat
 
 
 def test_the_output_of_a_rank_says_how_it_ended(tmp_path: Path) -> None:
-    job = Job({"0": (0, 1)}, (("0", "nccl:all_reduce"),) * 3, culprit=1, fault="host", at=1, ahead=1)
+    job = standing({"0": (0, 1)}, [("0", "all_reduce")] * 3, culprit=1, at=1)
     write(tmp_path, dumps(job))
     (tmp_path / "train.log").write_text((LOGS / "torchrun_raised.log").read_text())
     timeline = loaded(tmp_path)
