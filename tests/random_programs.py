@@ -1,6 +1,6 @@
-"""Random programs from a seed: the same seed gives the same program in every process.
+"""Random programs from a seed, with DDP and a loop: the same seed gives the same program in every process.
 
-A program is a list of actions per rank: mostly the same on all, with some changed, missing or added on one of them.
+A program is a list of collectives per rank: mostly the same on all, with some changed, missing or added on one of them.
 """
 
 from __future__ import annotations
@@ -10,25 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tests.wild_programs import Step, collective, tensor_of
+
 DTYPES = ("float32", "float64", "int64", "int32", "uint8", "float16", "bfloat16")
 OPS = (
     "all_reduce", "all_reduce", "all_reduce", "broadcast", "broadcast", "all_gather", "barrier", "reduce", "gather",
     "scatter", "reduce_scatter", "all_to_all", "send_recv", "object",
 )  # fmt: skip
 REDUCE_OPS = ("SUM", "SUM", "SUM", "MAX", "MIN", "PRODUCT", "AVG")
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """One collective: what, in which group (its index; None: all ranks), of which tensor, and from where."""
-
-    op: str
-    group: int | None = None
-    dtype: str = "float32"
-    count: int = 1
-    reduce_op: str = "SUM"
-    root: int = 0
-    asynchronous: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +30,9 @@ class Plan:
     join: bool
     barrier: str | None  # "inside" or "after" the loop
     groups: tuple[tuple[int, ...], ...]
-    before: tuple[tuple[Action, ...], ...]  # by rank
-    during: tuple[tuple[Action, ...], ...]
-    after: tuple[tuple[Action, ...], ...]
+    before: tuple[tuple[Step, ...], ...]  # by rank
+    during: tuple[tuple[Step, ...], ...]
+    after: tuple[tuple[Step, ...], ...]
 
 
 def draw(seed: int, ranks: Sequence[int] = (2, 3, 4), mismatch: float = 0.5) -> Plan:
@@ -66,16 +55,16 @@ def draw(seed: int, ranks: Sequence[int] = (2, 3, 4), mismatch: float = 0.5) -> 
     return Plan(seed, counts, ddp, ddp and rng.random() < 0.6, barrier, groups, *lists)
 
 
-def _action(rng: random.Random, n: int, groups: Sequence[tuple[int, ...]]) -> Action:
+def _action(rng: random.Random, n: int, groups: Sequence[tuple[int, ...]]) -> Step:
     group = rng.choice((None, *range(len(groups))))
     members = range(n) if group is None else groups[group]
-    return Action(
+    return Step(
         rng.choice(OPS), group, rng.choice(DTYPES), rng.choice((1, 1, 1, 2, 3, 5, 8)), rng.choice(REDUCE_OPS),
-        rng.choice(members), rng.random() < 0.2,
+        rng.choice(members), asynchronous=rng.random() < 0.2,
     )  # fmt: skip
 
 
-def _disturb(rng: random.Random, lane: list[Action], n: int, groups: Sequence[tuple[int, ...]]) -> None:
+def _disturb(rng: random.Random, lane: list[Step], n: int, groups: Sequence[tuple[int, ...]]) -> None:
     if not lane or rng.random() < 0.3:
         lane.insert(rng.randint(0, len(lane)), _action(rng, n, groups))
         return
@@ -107,57 +96,20 @@ def program_of(plan: Plan) -> Callable[[int, Sequence[Any]], Any]:
         pending: list[Any] = []
         kept: list[Any] = []
 
-        def act(index: int, action: Action) -> None:
+        def act(index: int, action: Step) -> None:
             members = range(dist.get_world_size()) if action.group is None else plan.groups[action.group]
             if rank not in members:
                 return
             group = None if action.group is None else made[action.group]
-            place, size, root = list(members).index(rank), len(members), action.root
-            dtype = getattr(torch, action.dtype)
-            value = torch.arange(action.count).add(rank + index + 1).to(dtype)
-            like = [torch.zeros(action.count, dtype=dtype) for _ in members]
-            reduce_op = getattr(dist.ReduceOp, action.reduce_op)
-            options: dict[str, Any] = {"group": group, "async_op": action.asynchronous}
-            work = None
-            match action.op:
-                case "all_reduce":
-                    work = dist.all_reduce(value, reduce_op, **options)
-                case "broadcast":
-                    work = dist.broadcast(value, root, **options)
-                case "all_gather":
-                    work = dist.all_gather(like, value, **options)
-                    value = like
-                case "barrier":
-                    work = dist.barrier(**options)
-                case "reduce":
-                    work = dist.reduce(value, root, reduce_op, **options)
-                case "gather":
-                    work = dist.gather(value, like if rank == root else None, root, **options)
-                    value = like
-                case "scatter":
-                    work = dist.scatter(
-                        value, [t + i for i, t in enumerate(like)] if rank == root else None, root, **options
-                    )
-                case "reduce_scatter":
-                    work = dist.reduce_scatter(value, [t + i + rank for i, t in enumerate(like)], reduce_op, **options)
-                case "all_to_all":
-                    work = dist.all_to_all(like, [t + i + 10 * rank for i, t in enumerate(like)], **options)
-                    value = like
-                case "send_recv":  # around the group, the first one sends first
-                    following, before = members[(place + 1) % size], members[(place - 1) % size]
-                    if place == 0:
-                        dist.send(value, following, group)
-                        dist.recv(value, before, group)
-                    else:
-                        dist.recv(value, before, group)
-                        dist.send(value, following, group)
-                case "object":
-                    found: list[Any] = [None] * size
-                    dist.all_gather_object(found, (rank, index), group)
-                    value = found
-            if work is not None:
+            if action.op == "send_recv":  # around the group, the first one sends first
+                place = list(members).index(rank)
+                value, following = tensor_of(action, rank + index), members[(place + 1) % len(members)]
+                steps = [(dist.send, following), (dist.recv, members[place - 1])]
+                for do, peer in steps if place == 0 else steps[::-1]:
+                    do(value, peer, group)
+                kept.append(value)
+            elif (work := collective(action, rank, members, group, index, kept)) is not None:
                 pending.append(work)
-            kept.append(value)
 
         def loop(model: Any) -> None:
             for index, input in enumerate(inputs):

@@ -1,4 +1,4 @@
-"""Wilder random programs than random_programs.py: anything that a program may do with gloo, from a seed.
+"""Wild random programs: anything that a program may do with gloo, from a seed.
 
 Each rank has a list of steps. All ranks get the same collectives in the same order, a send and its recv go to the same
 place in two lists, and every rank waits for its calls at places of its own: soon, late, with a time limit, or after
@@ -161,6 +161,95 @@ def _disturb(rng: random.Random, plan: Plan, steps: list[Step]) -> None:
             steps[at], steps[other] = steps[other], steps[at]
 
 
+def tensor_of(step: Step, start: int, count: int | None = None) -> Any:
+    """The numbers from `start` on, in the dtype and layout of the step."""
+    import torch
+
+    count = step.count if count is None else count
+    dtype = getattr(torch, step.dtype)
+    match step.layout:
+        case "column":
+            whole = torch.arange(count * 2).add(start).to(dtype).view(count, 2)
+            return whole[:, 0]
+        case "gapped":
+            return torch.arange(count * 2 + 1).add(start).to(dtype)[1::2]
+        case "transposed":
+            return torch.arange(count * 2).add(start).to(dtype).view(2, count).t()
+        case _:
+            return torch.arange(count).add(start).to(dtype)
+
+
+def collective(step: Step, rank: int, members: Sequence[int], group: Any, index: int, kept: list[Any]) -> Any:
+    """Call it in `group`; returns the Work, if it is asynchronous. The tensors that are looked at are added to `kept`.
+
+    index  which of the rank's calls it is: tensors begin with other values in each
+    """
+    import torch
+    import torch.distributed as dist
+
+    place, size, root = list(members).index(rank), len(members), step.root
+    reduce_op = getattr(dist.ReduceOp, step.reduce_op)
+    options: dict[str, Any] = {"group": group, "async_op": step.asynchronous}
+    value = tensor_of(step, rank + index)
+    like = [tensor_of(step, 0).zero_() for _ in members]
+    splits = list(step.splits)[:size] + [1] * (size - len(step.splits))
+    match step.op:
+        case "barrier":
+            return dist.barrier(**options)
+        case "monitored_barrier":
+            return dist.monitored_barrier(group) if step.group is None else None
+        case "object":
+            found: list[Any] = [None] * size
+            dist.all_gather_object(found, (rank, index), group)
+            kept.append(found)
+            return None
+        case "sparse":
+            sparse = torch.sparse_coo_tensor([[rank, 0]], torch.tensor([1.0, 2.0]), (step.count + 5,))
+            kept.append(sparse)
+            return dist.all_reduce(sparse, **options)
+    kept.append(value)
+    match step.op:
+        case "all_reduce":
+            return dist.all_reduce(value, reduce_op, **options)
+        case "coalesced":
+            kept.append(like[0])
+            return dist.all_reduce_coalesced([value, like[0]], reduce_op, group)  # async it gives a future
+        case "broadcast":
+            return dist.broadcast(value, root, **options)
+        case "reduce":
+            return dist.reduce(value, root, reduce_op, **options)
+        case "gather":
+            kept.append(like)
+            return dist.gather(value, like if rank == root else None, root, **options)
+        case "scatter":
+            ins = [tensor_of(step, place) for place in range(size)]
+            return dist.scatter(value, ins if rank == root else None, root, **options)
+        case "all_gather":
+            kept.append(like)
+            return dist.all_gather(like, value, **options)
+        case "all_gather_into_tensor":
+            out = torch.zeros(size * value.size(0), *value.shape[1:], dtype=value.dtype)
+            kept.append(out)
+            return dist.all_gather_into_tensor(out, value, **options)
+        case "reduce_scatter":  # of unequal shares
+            ins = [tensor_of(step, rank, count + 1) for count in splits]
+            out = tensor_of(step, 0, splits[place] + 1)
+            kept.append(out)
+            return dist.reduce_scatter(out, ins, reduce_op, **options)
+        case "reduce_scatter_tensor":
+            whole = tensor_of(step, rank, step.count * size)
+            return dist.reduce_scatter_tensor(value, whole, reduce_op, **options)
+        case "all_to_all":
+            kept.append(like)
+            return dist.all_to_all(like, [tensor_of(step, 10 * rank + i) for i in range(size)], **options)
+        case "all_to_all_single":  # everyone sends splits[i] elements to place i
+            flat = torch.arange(sum(splits)).add(100 * rank).to(value.dtype)
+            out = torch.zeros(size * splits[place], dtype=value.dtype)
+            kept.append(out)
+            return dist.all_to_all_single(out, flat, [splits[place]] * size, splits, **options)
+    raise ValueError(step.op)
+
+
 def program_of(plan: Plan) -> Callable[[int, Any], Any]:
     """The plan as a program for joinlab.launch and joinlab.emulate: it returns what its steps gave, at the end."""
 
@@ -178,20 +267,6 @@ def program_of(plan: Plan) -> Callable[[int, Any], Any]:
         pending: list[tuple[Any, int, int]] = []  # a Work, and which of `kept` its call may still write to
         kept: list[Any] = []
 
-        def tensor_of(step: Step, start: int, count: int | None = None) -> Any:
-            count = step.count if count is None else count
-            dtype = getattr(torch, step.dtype)
-            match step.layout:
-                case "column":
-                    whole = torch.arange(count * 2).add(start).to(dtype).view(count, 2)
-                    return whole[:, 0]
-                case "gapped":
-                    return torch.arange(count * 2 + 1).add(start).to(dtype)[1::2]
-                case "transposed":
-                    return torch.arange(count * 2).add(start).to(dtype).view(2, count).t()
-                case _:
-                    return torch.arange(count).add(start).to(dtype)
-
         def wait(which: str) -> None:
             if not pending:
                 return
@@ -207,71 +282,6 @@ def program_of(plan: Plan) -> Callable[[int, Any], Any]:
                     pending[0][0].is_completed()
                 case "brief":
                     pending.pop(0)[0].wait(timedelta(seconds=BRIEF_S))
-
-        def collective(step: Step, members: Sequence[int], index: int) -> Any:
-            """The Work, if it is asynchronous, after the tensors that are looked at were kept."""
-            group = None if step.group is None else made[step.group]
-            place, size, root = list(members).index(rank), len(members), step.root
-            reduce_op = getattr(dist.ReduceOp, step.reduce_op)
-            options: dict[str, Any] = {"group": group, "async_op": step.asynchronous}
-            value = tensor_of(step, rank + index)
-            like = [tensor_of(step, 0).zero_() for _ in members]
-            splits = list(step.splits)[:size] + [1] * (size - len(step.splits))
-            match step.op:
-                case "barrier":
-                    return dist.barrier(**options)
-                case "monitored_barrier":
-                    return dist.monitored_barrier(group) if step.group is None else None
-                case "object":
-                    found: list[Any] = [None] * size
-                    dist.all_gather_object(found, (rank, index), group)
-                    kept.append(found)
-                    return None
-                case "sparse":
-                    sparse = torch.sparse_coo_tensor([[rank, 0]], torch.tensor([1.0, 2.0]), (step.count + 5,))
-                    kept.append(sparse)
-                    return dist.all_reduce(sparse, **options)
-            kept.append(value)
-            match step.op:
-                case "all_reduce":
-                    return dist.all_reduce(value, reduce_op, **options)
-                case "coalesced":
-                    kept.append(like[0])
-                    return dist.all_reduce_coalesced([value, like[0]], reduce_op, group)  # async it gives a future
-                case "broadcast":
-                    return dist.broadcast(value, root, **options)
-                case "reduce":
-                    return dist.reduce(value, root, reduce_op, **options)
-                case "gather":
-                    kept.append(like)
-                    return dist.gather(value, like if rank == root else None, root, **options)
-                case "scatter":
-                    ins = [tensor_of(step, place) for place in range(size)]
-                    return dist.scatter(value, ins if rank == root else None, root, **options)
-                case "all_gather":
-                    kept.append(like)
-                    return dist.all_gather(like, value, **options)
-                case "all_gather_into_tensor":
-                    out = torch.zeros(size * value.size(0), *value.shape[1:], dtype=value.dtype)
-                    kept.append(out)
-                    return dist.all_gather_into_tensor(out, value, **options)
-                case "reduce_scatter":  # of unequal shares
-                    ins = [tensor_of(step, rank, count + 1) for count in splits]
-                    out = tensor_of(step, 0, splits[place] + 1)
-                    kept.append(out)
-                    return dist.reduce_scatter(out, ins, reduce_op, **options)
-                case "reduce_scatter_tensor":
-                    whole = tensor_of(step, rank, step.count * size)
-                    return dist.reduce_scatter_tensor(value, whole, reduce_op, **options)
-                case "all_to_all":
-                    kept.append(like)
-                    return dist.all_to_all(like, [tensor_of(step, 10 * rank + i) for i in range(size)], **options)
-                case "all_to_all_single":  # everyone sends splits[i] elements to place i
-                    flat = torch.arange(sum(splits)).add(100 * rank).to(value.dtype)
-                    out = torch.zeros(size * splits[place], dtype=value.dtype)
-                    kept.append(out)
-                    return dist.all_to_all_single(out, flat, [splits[place]] * size, splits, **options)
-            raise ValueError(step.op)
 
         def run(step: Step, index: int) -> None:
             first = len(kept)
@@ -295,7 +305,8 @@ def program_of(plan: Plan) -> Callable[[int, Any], Any]:
             else:
                 members = range(plan.ranks) if step.group is None else plan.groups[step.group]
                 if rank in members:
-                    work = collective(step, members, index)
+                    group = None if step.group is None else made[step.group]
+                    work = collective(step, rank, members, group, index, kept)
                     if work is not None:
                         pending.append((work, first, len(kept)))
 
