@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -72,10 +73,11 @@ def _named(tree: ast.Module, known: Mapping[str, Path]) -> Iterator[tuple[str, i
             for alias in node.names:
                 if alias.name in known:
                     yield alias.name, node.lineno
-        elif isinstance(node, ast.ImportFrom) and node.module in known:
-            for alias in node.names:
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports hide which room they name"
+            for alias in node.names if node.module in known else ():
                 inner = f"{node.module}.{alias.name}"
-                yield (inner if inner in known else node.module), node.lineno
+                yield (inner if inner in known else str(node.module)), node.lineno
         elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in (
             "import_module",
             "__import__",
@@ -102,37 +104,18 @@ def upward() -> list[Import]:
     ]
 
 
-def circles(of_rooms: bool) -> list[list[str]]:
-    """Groups of modules (or rooms) that import each other, directly or by a detour: Tarjan's algorithm."""
+def circle(of_rooms: bool) -> list[str]:
+    """Modules (or rooms) that import each other, directly or by a detour; [] if none do."""
     graph: dict[str, set[str]] = {}
     for item in imports():
         pair = (room_of(item.importer), room_of(item.imported)) if of_rooms else (item.importer, item.imported)
-        graph.setdefault(pair[0], set()).add(pair[1])
-        graph.setdefault(pair[1], set())
-    number: dict[str, int] = {}
-    low: dict[str, int] = {}
-    path: list[str] = []
-    found: list[list[str]] = []
-
-    def visit(node: str) -> None:
-        number[node] = low[node] = len(number)
-        path.append(node)
-        for other in sorted(graph[node] - {node}):
-            if other not in number:
-                visit(other)
-            if other in path:
-                low[node] = min(low[node], low[other])
-        if low[node] == number[node]:
-            at = path.index(node)
-            circle = path[at:]
-            del path[at:]
-            if len(circle) > 1:
-                found.append(sorted(circle))
-
-    for node in sorted(graph):
-        if node not in number:
-            visit(node)
-    return found
+        if pair[0] != pair[1]:
+            graph.setdefault(pair[0], set()).add(pair[1])
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
 
 
 def main() -> int:
@@ -147,16 +130,16 @@ def main() -> int:
             f"{floor}  " + ", ".join(f"{name} ({len(sizes[name])} files, {sum(sizes[name])} lines)" for name in names)
         )
     missing = sorted(set(sizes) - set(level) - {TOP})
-    wrong, round_modules, round_rooms = upward() if not missing else [], circles(False), circles(True)
+    wrong, circles = upward() if not missing else [], [one for one in (circle(True), circle(False)) if one]
     print(f"{len(level)} rooms, {len(set(level.values()))} floors, {sum(map(sum, sizes.values()))} lines of Python")
     print(f"{len(missing)} rooms missing from the table: {', '.join(missing) or 'none'}")
     print(f"{len(wrong)} upward imports")
     for item in wrong:
         print(f"    {item}")
-    print(f"{len(round_rooms)} circles of rooms, {len(round_modules)} circles of modules")
-    for circle in [*round_rooms, *round_modules]:
-        print(f"    {' <-> '.join(circle)}")
-    return bool(missing or wrong or round_modules or round_rooms)
+    print(f"{len(circles)} circles of rooms or modules")
+    for one in circles:
+        print(f"    {' <- '.join(one)}")
+    return bool(missing or wrong or circles)
 
 
 if __name__ == "__main__":
