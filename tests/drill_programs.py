@@ -7,25 +7,18 @@ and files are unchanged, as is the next emulation.
 from __future__ import annotations
 
 import gc
-import json
-import locale
-import logging
-import multiprocessing
 import os
 import random
-import resource
-import signal
 import sys
 import tempfile
 import threading
 import time
-import warnings
 from collections import Counter
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 import torch.utils.data
@@ -34,6 +27,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from joinlab import cases, emulate
 from joinlab.errors import LaunchError
 from joinlab.timeline import EndKind
+from tests.test_isolation import state
 
 TIMEOUT_S = 1.5
 HELD_UP_S = TIMEOUT_S + 60
@@ -127,8 +121,8 @@ sys.stdout.close(); sys.stderr.close(); sys.stdin.close(); sys.stdout = None; sy
 sys.excepthook = None; sys.setrecursionlimit(60); sys.setswitchinterval(5); gc.disable(); gc.collect()
 locale.setlocale(locale.LC_ALL, "C"); os.umask(0o777); os.chdir("/"); os.environ.clear(); os.putenv("X", "y")
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0)); sys.path.clear(); sys.meta_path.clear(); sys.argv.clear()
-sys.modules.pop("json"); warnings.simplefilter("error"); builtins.print = None; builtins.len = None
-builtins.isinstance = None; torch.ones = None; torch.Tensor.add = None; dist.all_reduce = None; time.sleep = 1
+sys.modules.pop("json"); warnings.simplefilter("error"); builtins.print = None; torch.ones = None
+torch.Tensor.add = None; dist.all_reduce = None; time.sleep = 1
 threading.Thread = None; json.dumps = None; os.getpid = None; random.random = None; torch.nn.Linear.forward = None
 np.random.rand = None; np.array = None; torch.set_default_dtype(torch.float64); torch.set_default_device("meta")
 torch.set_grad_enabled(False); torch.set_num_threads(2); torch.manual_seed(5); random.seed(1); np.random.seed(1)
@@ -138,35 +132,11 @@ logging.basicConfig(level=1, force=True); logging.disable(99); logging.shutdown(
 multiprocessing.set_start_method("spawn", force=True); dist.init_process_group("nccl"); dist.all_reduce(torch.ones(3))
 dist.barrier(); dist.all_reduce("x"); dist.send(torch.ones(1), 77)
 """.replace("; ", "\n").split("\n")[1:-1]
+NAMES = (
+    "atexit builtins gc io json locale logging multiprocessing os random resource signal sys threading time warnings"
+)
+MODULES = {name: import_module(name) for name in (*NAMES.split(), "weakref", "torch")} | {"np": import_module("numpy")}
 HOSTILE = "\x1b[2J\ud800\n\x1b]0;x\x07" * 500
-
-
-def state() -> dict[str, Any]:
-    """What an emulation must leave as it was."""
-    return {
-        "python": (sys.getrecursionlimit(), sys.getswitchinterval(), gc.isenabled(), gc.get_threshold()),
-        "locale": locale.setlocale(locale.LC_ALL),
-        "umask": (mask := os.umask(0o022), os.umask(mask))[0],
-        "limits": {name: resource.getrlimit(getattr(resource, name)) for name in ("RLIMIT_NOFILE", "RLIMIT_STACK")},
-        "signals": [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)],
-        "timers": signal.getitimer(signal.ITIMER_REAL)[0] == 0,
-        "hooks": (sys.excepthook, threading.excepthook, logging.root.manager.disable, sys.gettrace(), sys.getprofile()),
-        "path": (list(sys.path), list(sys.argv), list(sys.meta_path), sys.modules.get("json")),
-        "builtins": (print, len, isinstance, quit),
-        "filters": list(warnings.filters),
-        "patched": (torch.ones, torch.Tensor.add, dist.all_reduce, time.sleep, threading.Thread, json.dumps, os.getpid),
-        "more": (torch.nn.Linear.forward, random.random, np.random.rand, np.array, np.geterr()),
-        "torch": (torch.are_deterministic_algorithms_enabled(), torch.is_anomaly_enabled(), torch.get_default_dtype()),
-        "modes": (torch.is_grad_enabled(), torch.get_default_device(), torch.get_num_threads()),
-        "random": (torch.initial_seed(), random.getstate(), np.random.get_state()[1].tolist()),  # type: ignore[index]
-        "streams": (sys.stdout, sys.stderr, sys.stdin, sys.stdout.closed, sys.stdin.closed),
-        "logging": (logging.root.level, list(logging.root.handlers)),
-        "processes": multiprocessing.get_start_method(allow_none=True),
-        "environ": dict(os.environ),
-        "cwd": os.getcwd(),
-        "threads": sorted(one.name for one in threading.enumerate() if one.name.startswith("rank ")),
-        "files": sorted(one.name for one in Path(tempfile.gettempdir()).glob(f"joinlab-{os.getpid()}-*")),
-    }
 
 
 def descriptors() -> Counter[str]:
@@ -188,7 +158,7 @@ def misbehave(draw: random.Random) -> str:
         if meets:
             dist.all_reduce(torch.ones(1))
         for misdeed in plans[rank]:
-            exec(misdeed, globals())
+            exec(misdeed, globals() | MODULES)
         return rank
 
     before, had, began = state(), descriptors(), time.monotonic()
@@ -205,6 +175,7 @@ def misbehave(draw: random.Random) -> str:
         said = ", ".join(sorted({end.kind.value for end in ends}))
     gc.collect()
     assert time.monotonic() - began < HELD_UP_S, (plans, "held the caller up")
+    assert list(Path(tempfile.gettempdir()).glob(f"joinlab-{os.getpid()}-*")) == [], plans
     after = state()
     assert (found := [name for name in before if before[name] != after[name]]) == [], (plans, backend, found)
     assert (left := descriptors() - had) == Counter(), (

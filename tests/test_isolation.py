@@ -105,18 +105,19 @@ GETENV.restype = ctypes.c_char_p
 def state() -> dict[str, object]:
     """All of the process's state that an emulation touches."""
     modules = (random, np.random, torch.autograd, dist, c10d, os, time, torch.cuda)
-    replaced = (torch.empty, torch.empty_like, torch.equal, torch._C.Future.wait, DDP.forward)
     return {
         "drawn": (torch.get_rng_state().tolist(), str(np.random.get_state()), random.getstate()),
         "functions": [{name: one for name, one in vars(module).items() if callable(one)} for module in modules],
-        "replaced": replaced,
         "tensor": {name: vars(torch.Tensor).get(name) for name in dir(torch.Tensor) if name[:9] != "_backward"},
+        "replaced": (torch.empty, torch.empty_like, torch.equal, torch._C.Future.wait, DDP.forward, torch.ones),
+        "patched": (torch.relu, torch.nn.Linear.forward, threading.Thread, json.dumps, np.array),
+        "added": (hasattr(torch.Tensor, "mine"), hasattr(torch, "mine")),
         "threads": (torch.get_num_threads(), threading.active_count()),
         "c environ": [GETENV(name) for name in (b"JOINLAB_TEST_LEFT", b"RANK")],
         "world": (c10d._world, dict(c10d._pg_map), c10d._group_count, dist.is_initialized()),
         "backends": (list(dist.Backend.backend_list), dict(dist.Backend._plugins)),
         "libraries": (socket.getdefaulttimeout(), socket.create_connection, tempfile.mkdtemp, subprocess.run),
-        "more": (warnings.warn, random.shuffle, random.random, tempfile.tempdir, time.monotonic, id(os.environ)),
+        "more": (warnings.warn, tempfile.tempdir, id(os.environ)),
         "global hooks": (
             len(torch.nn.modules.module._global_forward_hooks),
             len(optimizers._global_optimizer_pre_hooks),
@@ -124,18 +125,18 @@ def state() -> dict[str, object]:
         ),
         "python": (sys.getrecursionlimit(), sys.getswitchinterval(), gc.isenabled(), gc.get_threshold()),
         "locale": locale.setlocale(locale.LC_ALL),
-        "umask": (os.umask(0o022), os.umask(0o022)),
-        "limits": resource.getrlimit(resource.RLIMIT_CORE)[0],
-        "hooks": (sys.excepthook, threading.excepthook, logging.root.manager.disable),
+        "umask": (mask := os.umask(0o022), os.umask(mask))[0],
+        "limits": [resource.getrlimit(one) for one in (resource.RLIMIT_CORE, resource.RLIMIT_NOFILE)],
+        "timer": signal.getitimer(signal.ITIMER_REAL)[0] == 0,
+        "signals": [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)],
+        "hooks": (sys.excepthook, threading.excepthook, logging.root.manager.disable, sys.gettrace(), sys.getprofile()),
         "path": (list(sys.path), list(sys.argv), list(sys.meta_path), sys.modules["json"], sys.modules["random"]),
-        "builtins": (breakpoint, getattr(builtins, "mine", None)),
+        "builtins": (print, len, isinstance, quit, breakpoint, getattr(builtins, "mine", None)),
         "filters": list(warnings.filters),
         "print": (torch._tensor_str.PRINT_OPTS.precision, np.get_printoptions()["precision"], np.geterr()),
         "torch": (torch.are_deterministic_algorithms_enabled(), torch.is_anomaly_enabled(), torch.get_default_dtype()),
-        "matmul": torch.get_float32_matmul_precision(),
+        "modes": (torch.is_grad_enabled(), torch.get_default_device(), torch.get_float32_matmul_precision()),
         "debug": dist.get_debug_level(),
-        "patched": (torch.relu, torch.nn.Linear.forward, torch.Tensor.add, dist.all_reduce),
-        "added": (hasattr(torch.Tensor, "mine"), hasattr(torch, "mine")),
         "streams": (sys.stdout, sys.stderr, sys.stdin, sys.stdout.closed, sys.stdin.closed),
         "logging": (logging.root.level, list(logging.root.handlers)),
         "processes": multiprocessing.get_start_method(allow_none=True),
@@ -147,11 +148,9 @@ def state() -> dict[str, object]:
 @pytest.mark.parametrize("change", [change_python, change_imports, change_torch, change_output, change_libraries])
 def test_nothing_that_a_program_changes_is_left_behind(change):
     warm_up()  # imports change some of it, for good
-    mask = os.umask(0o022)
     before = state()
     timeline = emulate(lambda rank, inputs: change(), (1, 1))
     after = state()
-    os.umask(mask)
     assert [str(end) for end in timeline.ends] == ["finished"] * 2
     assert [name for name in before if before[name] != after[name]] == []
     assert emulate(cases.case_1, (1, 2)).returns == (1, 2)
