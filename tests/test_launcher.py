@@ -284,28 +284,13 @@ else:
 
 
 def test_without_joinlab_a_process_on_gloo_ends_only_when_its_calls_have(tmp_path: Path) -> None:
-    """What the next tests rest on, seen in two plain scripts."""
+    """What the next test and test_emulator_ddp rest on, seen in two plain scripts."""
     ranks = [
         subprocess.Popen([sys.executable, "-c", PLAIN, str(rank), str(tmp_path)], stdout=subprocess.PIPE, text=True)
         for rank in (0, 1)
     ]
     outputs = [process.communicate()[0] for process in ranks]
     assert outputs[1] == "met 2.0\n"
-
-
-def test_a_process_on_gloo_ends_only_when_its_calls_have() -> None:
-    def program(rank: int, inputs: Any) -> float:
-        x = torch.ones(1)
-        if rank == 1:
-            time.sleep(0.5)
-        work = dist.all_reduce(x, async_op=True)
-        if rank == 1:
-            work.wait()
-        return x.item() if rank else 0.0
-
-    timeline = run(program).raise_for_ending()
-    assert timeline.returns == (0.0, 2.0)
-    assert timeline.calls["completed_ns"].null_count() == 0
 
 
 @pytest.mark.parametrize("how", ["returned", "raised ValueError: bad"])
@@ -324,6 +309,9 @@ def test_a_process_whose_call_never_ends_hangs_behind_its_program(how: str) -> N
     assert timeline.ends[0].text == f"its program has {how}, and its process waits for this call before it ends"
     assert f"Its program has {how}, and its process waits" in joinlab.diagnose(timeline).told(0)
     assert ("ValueError: bad" in timeline.output[0]) == (how != "returned")
+    emulated = joinlab.emulate(program, (2, 3), "gloo")
+    assert differences(emulated, timeline) == []
+    assert [end.text for end in emulated.ends] == [end.text for end in timeline.ends]
 
 
 def test_a_program_without_a_collective_has_an_empty_timeline() -> None:

@@ -14,37 +14,25 @@ def one(name: str) -> Figure:
     return Figure(name, "2 ms / 1 ms", "2.0", "at most 3")
 
 
-def test_a_row_stands_there_before_the_next_is_measured(capsys) -> None:
+def test_rows_are_printed_as_they_come_and_what_fails_or_cannot_run_is_named_at_the_end(capsys) -> None:
     seen = []
 
-    def part() -> Iterator[Figure]:
-        yield one("first")
-        seen.append(capsys.readouterr().out)
-        yield one("second")
-
-    assert measure({"launches": part}, browser=None) == 0
-    assert "first" in seen[0] and "second" not in seen[0]
-    assert "second" in capsys.readouterr().out
-
-
-def test_a_part_that_fails_is_named_and_the_others_stand(capsys) -> None:
     def fails() -> Iterator[Figure]:
         yield one("before")
+        seen.append(capsys.readouterr().out)
         raise OSError("no such thing\nand more")
 
-    assert measure({"launches": fails, "steps": lambda: iter([one("after")])}, browser=None) == 1
-    rows = capsys.readouterr().out
-    assert rows.index("before") < rows.index("after") < rows.index("failed: launches: OSError: no such thing\n")
-
-
-def test_without_a_browser_its_parts_are_left_out_and_nothing_has_failed(capsys) -> None:
     def unwanted() -> Iterator[Figure]:
         raise AssertionError("it must not run")
         yield
 
-    assert measure({"views": unwanted, "steps": lambda: iter([one("kept")])}, browser=None) == 0
-    out = capsys.readouterr().out
-    assert "kept" in out and "left out: views, which needs Chromium" in out
+    parts = {"launches": fails, "steps": lambda: iter([one("after")]), "views": unwanted}
+    assert measure(parts, browser=None) == 1
+    assert "before" in seen[0] and "after" not in seen[0]
+    rows = capsys.readouterr().out
+    assert "after" in rows and "left out: views, which needs Chromium" in rows
+    assert rows.rstrip().endswith("failed: launches: OSError: no such thing")
+    assert measure({"views": unwanted, "steps": parts["steps"]}, browser=None) == 0
 
 
 def test_each_part_is_a_module_that_measures() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -177,10 +175,6 @@ def metric_in_the_loop(rank: int, inputs: Any) -> None:
             dist.all_reduce(torch.ones(1))
 
 
-def crossed(run: Timeline) -> int:
-    return sum(slot.met and not slot.expected for slot in joinlab.match(run))
-
-
 def of_code(name: str) -> Callable[..., Any]:
     names: dict[str, Any] = {"torch": torch, "dist": dist}
     exec(questions()[name].code, names)
@@ -195,33 +189,29 @@ def two_of_one_size(rank: int, inputs: Any) -> list[float]:
     return [bucket.item() for bucket in buckets]
 
 
-def largest_of_four(rank: int, inputs: Any) -> float:
-    x = torch.tensor([rank + 1.0])
-    dist.all_reduce(x, op=dist.ReduceOp.MAX)
-    return x.item()
+def reduced(op: str, *values: float) -> float:
+    """What an all-reduce makes of the ranks' values."""
+
+    def program(rank: int, inputs: Any) -> float:
+        x = torch.tensor([values[rank]])
+        dist.all_reduce(x, op=getattr(dist.ReduceOp, op))
+        return x.item()
+
+    return joinlab.emulate(program, (1,) * len(values)).returns[0]
 
 
-def second_input(by_all: bool) -> float:
+def gradients(counts: Sequence[int], scale: float = 1.0, **options: bool) -> tuple[list[float], ...]:
+    """DDP's gradients by rank and input; rank r's own is (r + 1) * scale."""
+
     def program(rank: int, inputs: Any) -> list[float]:
-        scaled = [4.0 * input for input in inputs]  # the scenario multiplies by rank + 1: 4 and 8
-        return scenarios.gradients(rank, scaled, divide_by_initial_world_size=by_all)
+        return scenarios.gradients(rank, [scale * input for input in inputs], **options)
 
-    return joinlab.emulate(program, (1, 2)).returns[1][1]
-
-
-def four_buckets(rank: int, inputs: Any) -> None:
-    layers = [torch.nn.Linear(1, 20), torch.nn.Linear(20, 20), torch.nn.Linear(20, 20), torch.nn.Linear(20, 1)]
-    model = DDP(torch.nn.Sequential(*layers), bucket_cap_mb=0.0015)
-    with model.join():
-        for input in inputs:
-            model(input).sum().backward()
+    return joinlab.emulate(program, counts).returns
 
 
-def calls_per_input(program: Callable[..., Any]) -> tuple[int, int]:
-    """How many of the third input's calls are gradients, and how many there are in all."""
-    calls = joinlab.emulate(program, (3, 3)).calls
-    rows = calls.filter(calls["rank"] == 0, calls["input"] == 2)["origin"].to_list()
-    return sum("backward" in origin for origin in rows), len(rows)
+def beside_gradients(program: Callable[..., Any]) -> int:
+    """How many of the third input's calls carry no gradients."""
+    return len(origins(program, 2)) - reductions(program, 2)
 
 
 def leaves_one_out(rank: int, inputs: Any) -> None:
@@ -231,12 +221,17 @@ def leaves_one_out(rank: int, inputs: Any) -> None:
     [parameter.grad.sum().item() for parameter in model.parameters() if parameter.grad is not None]
 
 
-def prints_a_gradient(rank: int, inputs: Any) -> None:
-    model = solutions.SmallDDP(torch.nn.Linear(1, 1), 100)
-    for input in inputs:
-        model(input).sum().backward()
-    print("through its loop")
-    print(model.module.weight.grad)
+def looks(wrapped: Callable[[torch.nn.Module], Any]) -> Callable[..., Any]:
+    """A loop without join(), and a print of the gradient behind it."""
+
+    def program(rank: int, inputs: Any) -> None:
+        model = wrapped(torch.nn.Linear(1, 1))
+        for input in inputs:
+            model(input).sum().backward()
+        print("through its loop")
+        print(model.module.weight.grad)
+
+    return program
 
 
 def joined(answer: Callable[..., Any], counts: Sequence[int], barrier: bool = False) -> Timeline:
@@ -311,21 +306,10 @@ def seeded(program: Callable[..., Any]) -> tuple[Any, ...]:
     return joinlab.emulate(program, (1, 1), seed=(0, 1)).returns
 
 
-def mean_gradient() -> float:
-    def program(rank: int, inputs: Any) -> float:
-        model = DDP(torch.nn.Linear(1, 1, bias=False))
-        model(torch.tensor([2.0 * (rank + 1)])).backward()
-        return model.module.weight.grad.item()
-
-    return joinlab.emulate(program, (1, 1)).returns[0]
-
-
 def waits_for(number: int) -> str:
-    """The last call for which rank 1's program waits for ever, with inputs (2, 3)."""
+    """The call in which rank 1's program hangs, with inputs (2, 3)."""
     run = joinlab.emulate(CASES[number].program, (2, 3))
-    calls = run.calls.filter(run.calls["rank"] == 1)
-    begun = calls.filter(calls["host_wait_begin_ns"].is_not_null(), calls["host_wait_end_ns"].is_null())
-    return begun["origin"][-1]
+    return run.call(1, run.ends[1].call)["origin"]
 
 
 def meeting(number: int, counts: Sequence[int], later: int = 0, **options: Any) -> list[Any]:
@@ -337,18 +321,6 @@ def meeting(number: int, counts: Sequence[int], later: int = 0, **options: Any) 
 
 def crossed_calls(number: int, counts: Sequence[int], **options: Any) -> list[tuple[str, ...]]:
     return [tuple(call["origin"] for call in meeting(number, counts, **options))]
-
-
-def looks(rank: int, inputs: Any) -> None:
-    model = DDP(torch.nn.Linear(1, 1))
-    for input in inputs:
-        model(input).backward()
-    print("through its loop")
-    print(model.module.weight.grad.item())
-
-
-def gradient_of(rank: int, input: int, **options: bool) -> float:
-    return joinlab.emulate(partial(scenarios.gradients, **options), (1, 2, 4)).returns[rank][input]
 
 
 def drifts(optimizer: Any) -> bool:
@@ -387,19 +359,7 @@ def of_sizes(*sizes: int) -> Callable[..., Any]:
     return program
 
 
-def looping(joined: Callable[[Any], Any]) -> Callable[..., Any]:
-    def program(rank: int, inputs: Any) -> None:
-        model = DDP(torch.nn.Linear(1, 1))
-        with joined(model):
-            for input in inputs:
-                model(input).backward()
-
-    return program
-
-
-alone = looping(lambda model: nullcontext())
-disabled = looping(lambda model: model.join(enable=False))
-under_join = looping(lambda model: model.join())
+under_join, alone = CASES[1].program, CASES[2].program
 
 
 def apart(counts: Sequence[int]) -> float:
@@ -472,15 +432,6 @@ def documented() -> list[float]:
     return next([pair[0] for pair in row["fwd_bwd_opt"]] for row in rows if "even inputs" in row["what"])
 
 
-def smallest(first: float, other: float) -> float:
-    def program(rank: int, inputs: Any) -> float:
-        x = torch.tensor([(first, other)[rank]])
-        dist.all_reduce(x, op=dist.ReduceOp.MIN)
-        return x.item()
-
-    return joinlab.emulate(program, (1, 1)).returns[0]
-
-
 def tells_late() -> tuple[str, str]:
     def program(rank: int, inputs: Any) -> None:
         joinable = AfterTheCall()
@@ -516,13 +467,13 @@ EVIDENCE: dict[str, Callable[[], bool | str]] = {
     "2-gather": lambda: [one for one, held in LISTS.items() if ends(passing(held), (1, 1)) != "all finish"] == ["two"],
     "2-scatter": lambda: "the sum of all first entries" if first_entries() else "",
     "2-barrier": lambda: joinlab.emulate(scenarios.barrier, (1, 1)).calls["op"][0] == "all_reduce",
-    "2.1": lambda: joinlab.emulate(largest_of_four, (1,) * 4).returns == (4.0,) * 4,
+    "2.1": lambda: reduced("MAX", 1.0, 2.0, 3.0, 4.0) == 4.0,
     "2.3": lambda: ends(of_code("2.3"), (1, 1)) == "rank 0 hung",
     "2.2": lambda: str(joinlab.emulate(scenarios.all_gather, (1, 1, 1)).calls["value_out"][0].count(".")),
     "3-seeds": lambda: len({after for _, after in seeded(scenarios.weights_before_and_after)}) == 1,
     "3-buckets": lambda: reductions(scenarios.several_buckets, 0) == 1 < reductions(scenarios.several_buckets, 1),
     "3-nosync": lambda: {1: "one", 2: "two", 4: "four"}[reductions(scenarios.accumulate, None, (4, 4))],
-    "3.1": lambda: f"{mean_gradient():.0f}",
+    "3.1": lambda: f"{gradients((1, 1), 2.0)[0][0]:.0f}",
     "5-case3": lambda: waits_for(3) == "all-reduce (barrier)",
     "5-case5": lambda: crossed_calls(5, (2, 3))[0] == ("all-reduce (barrier)", "all-reduce (DDP backward())"),
     "5-today": lambda: [n for n in CASES if case(n, 5, 6) != case(n, 5, 6, era="1.9")] == [4],
@@ -543,27 +494,28 @@ EVIDENCE: dict[str, Callable[[], bool | str]] = {
         [case(4, 2, n, era="1.9") == "all finish" for n in (2, 3, 4, 5)] == [True, False, False, True]
         and case(4, 2, 5) == "rank 0 raised, rank 1 hung"
     ),
-    "6-look": lambda: hangs_where_it_prints(looks),
+    "6-look": lambda: hangs_where_it_prints(looks(DDP)),
     "6-rebuild": lambda: (
         case(2, 1, 2) == "rank 1 hung"
         and origins(CASES[2].program, 1).count("broadcast (DDP bucket rebuild)") == 2
         and origins(CASES[2].program, 2).count("broadcast (DDP bucket rebuild)") == 0
     ),
-    "6.2": lambda: crossed(joinlab.emulate(metric_in_the_loop, (2, 3))) > 0,
+    "6.2": lambda: bool(crossed_pairs(joinlab.emulate(metric_in_the_loop, (2, 3)))),
     "6.3": lambda: not any(end.pending for end in joinlab.emulate(CASES[2].program, (3, 3)).ends),
     "6.4": lambda: (
-        case(4, 2, 5, era="1.9") == "all finish" and crossed(joinlab.emulate(CASES[4].program, (2, 5), era="1.9")) > 0
+        case(4, 2, 5, era="1.9") == "all finish"
+        and crossed_pairs(joinlab.emulate(CASES[4].program, (2, 5), era="1.9")) != []
     ),
     "7-disabled": lambda: ends(scenarios.join_disabled, (2, 3)) == "rank 1 hung" and case(2, 2, 3) == "all finish",
     "7-shadow": lambda: len(set(joinlab.emulate(scenarios.linear, (0, 3)).calls.group_by("rank").len()["len"])) == 1,
     "7-divide": lambda: (
-        [gradient_of(2, 3, divide_by_initial_world_size=by_all) for by_all in (True, False)] == [1.0, 3.0]
+        [gradients((1, 2, 4), divide_by_initial_world_size=all)[2][3] for all in (True, False)] == [1.0, 3.0]
     ),
     "7-drift": lambda: [drifts(one) for one in (torch.optim.SGD, torch.optim.Adam)] == [False, True],
     "7-exception": lambda: ends(scenarios.exception, (2, 3)) == "rank 0 hung, rank 1 raised",
     "7-final": lambda: joinlab.emulate(scenarios.own_parameters_at_the_end, (4, 2, 4)).returns == (2.0,) * 3,
-    "7.1": lambda: second_input(by_all=True) == 4.0,
-    "7.2": lambda: second_input(by_all=False) == 8.0,
+    "7.1": lambda: gradients((1, 2), 4.0)[1][1] == 4.0,
+    "7.2": lambda: gradients((1, 2), 4.0, divide_by_initial_world_size=False)[1][1] == 8.0,
     "7.3": lambda: ends(scenarios.throw_early, (2, 3)) == "rank 0 raised, rank 1 raised",
     "9-alone": lambda: ends(scenarios.no_hook, (1, 2)) == "rank 1 hung",
     "9-count": lambda: joinlab.emulate(scenarios.count_inputs, (1, 3, 2)).returns == (6.0,) * 3,
@@ -578,8 +530,8 @@ EVIDENCE: dict[str, Callable[[], bool | str]] = {
     "10-same": lambda: joinlab.emulate(scenarios.two_buckets_of_one_size, (1, 1)).returns[0] == [[11.0], [11.0]],
     "10-named": lambda: ends(scenarios.matched_by_name, (1, 1), backend="gloo") == "all finish",
     "10.1": lambda: joinlab.emulate(two_of_one_size, (1, 1)).returns == ([7.0, 7.0],) * 2,
-    "11.1": lambda: (lambda gradients, all_calls: all_calls == gradients + 2)(*calls_per_input(four_buckets)),
-    "11-calls": lambda: [len(origins(one, 2)) for one in (alone, disabled, under_join)] == [1, 1, 3],
+    "11.1": lambda: beside_gradients(scenarios.convolutional) == 2,
+    "11-calls": lambda: [len(origins(one, 2)) for one in (alone, scenarios.join_disabled, under_join)] == [1, 1, 3],
     "12.1": lambda: (
         ends(of_code("12.1"), (3, 3), backend="gloo") == "rank 0 raised"
         and ends(of_code("12.1"), (3, 3)) == "rank 0 hung"
@@ -591,7 +543,9 @@ EVIDENCE: dict[str, Callable[[], bool | str]] = {
     "3.2": lambda: {row["input"] for row in rows_of(under_join, (3, 3), 0) if "rebuild" in row["origin"]} == {1},
     "3.3": lambda: before_backward_ends() == {True},
     "4-reverse": lambda: order_of_gradients() == [1, 0],
-    "4-order": lambda: crossed(joinlab.emulate(scenarios.two_buckets, (1, 1))) > 0 and reduced_in_order() == [0, 1, 2],
+    "4-order": lambda: (
+        crossed_pairs(joinlab.emulate(scenarios.two_buckets, (1, 1))) != [] and reduced_in_order() == [0, 1, 2]
+    ),
     "6-pad": lambda: any(
         "4294967297" in str(row["value_out"])
         for row in rows_of(CASES[4].program, (2, 3), 1, era="1.9", barrier_value=7, pad=1)
@@ -606,13 +560,13 @@ EVIDENCE: dict[str, Callable[[], bool | str]] = {
     ),
     "7-buffers": lambda: roots_of_buffers()[-1] == 1,
     "7-throw": lambda: {1: "one"}[len(origins(scenarios.throw_early, 2)) - len(origins(under_join, 2))],
-    "7-own": lambda: crossed(joinlab.emulate(scenarios.own_collective_in_forward, (2, 3))) > 0,
+    "7-own": lambda: crossed_pairs(joinlab.emulate(scenarios.own_collective_in_forward, (2, 3))) != [],
     # the calls of its two inputs, as they are with even inputs, without the three at the end
     "8-first": lambda: "nonjoined" in rows_of(under_join, (2, 3), 0)[len(rows_of(under_join, (2, 2), 0)) - 3]["origin"],
     "8-zeros": lambda: {value for row in shadowed("join() hook") for value in json.loads(row["value_in"])[0]} == {0.0},
     "8-last": lambda: [joined(solutions.small_join, counts).returns[0] for counts in ((5, 2), (2, 5))] == [0.0, 1.0],
     "9.1": lambda: ends(scenarios.forgetful_hook, (1, 3)) != "all finish",
-    "9.2": lambda: smallest(3.0, torch.inf) == 3.0 != smallest(3.0, 0.0),
+    "9.2": lambda: reduced("MIN", 3.0, torch.inf) == 3.0 != reduced("MIN", 3.0, 0.0),
     "9.3": lambda: "nonjoined" in tells_late()[0] and "DDP" not in tells_late()[1],
     "10-threads": lambda: ends(scenarios.two_buckets, (1, 1), backend="gloo") == "rank 0 hung, rank 1 hung",
     "10-cost": lambda: len(rows_of(scenarios.fixed_order, (1, 1), 1)) == len(rows_of(scenarios.two_buckets, (1, 1), 1)),
@@ -634,7 +588,7 @@ EVIDENCE: dict[str, Callable[[], bool | str]] = {
     "4-alike": lambda: apart((5, 5)) == apart((0, 0)) > 0,
     "4.1": lambda: filled_at_4() == [5, 6],
     "4.3": lambda: ends(leaves_one_out, (2, 2)) == "rank 0 hung",
-    "4.4": lambda: hangs_where_it_prints(prints_a_gradient),
+    "4.4": lambda: hangs_where_it_prints(looks(lambda net: solutions.SmallDDP(net, 100))),
     # three calls for each of the five inputs, the last question, who was the last, and the parameters
     "8.1": lambda: joined(solutions.small_join, (2, 5)).calls.filter(rank=0).height == 3 * 5 + 3,
     "8.2": lambda: joined(joining(second=False, second_as_shadow=False), (2, 5)).returns == (1.0, 1.0),
