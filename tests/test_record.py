@@ -36,7 +36,8 @@ from tests.forked import Job, forked, starter
 from tests.segments import begin, call, write
 
 ROOT = Path(__file__).parent.parent
-ENV = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+ENV = {name: value for name, value in os.environ.items() if name not in record.RANK_NAMES}
+ENV |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 TRAIN = """
 import os, signal, sys, time
@@ -81,6 +82,13 @@ def job_of(ranks_from: subprocess.Popen[bytes], tmp_path: Path) -> Callable[...,
         return forked(ranks_from, tmp_path, ranks, ["record", "--into", "runs", *more, "train.py", how])
 
     return start
+
+
+def python(folder: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """What a fresh Python says and ends with, which no launcher has told its rank unless `environ` does."""
+    return subprocess.run(
+        [sys.executable, *words], cwd=folder, env={**ENV, **environ}, capture_output=True, text=True, check=False
+    )
 
 
 def loaded(folder: Path, name: str = "runs") -> Timeline:
@@ -165,10 +173,7 @@ def test_a_hung_job_is_proven_hung_while_it_stands_and_after_it_was_killed(
         timeline = until(tmp_path, lambda timeline: timeline.ends[0].kind is EndKind.HUNG)
         assert ends(timeline) == ["hung (proven)"] * 2
         assert "barrier" in joinlab.diagnose(timeline).told(0)
-        seen = subprocess.run(
-            [sys.executable, "-m", "joinlab", "watch", "runs", "--exit-code"],
-            cwd=tmp_path, env=ENV, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        seen = python(tmp_path, "-m", "joinlab", "watch", "runs", "--exit-code")
         assert seen.returncode == 1
         assert "The job stands still." in seen.stdout
         assert "BOTH HANG" in seen.stdout
@@ -184,10 +189,7 @@ def test_a_hung_job_is_proven_hung_while_it_stands_and_after_it_was_killed(
 def test_a_rank_that_stands_outside_any_call_says_where(tmp_path: Path, job_of: Any) -> None:
     with job_of("", 2, STANDING, "--still", "0.5") as job:
         timeline = until(tmp_path, lambda timeline: "load_shard" in str(timeline.meta.get("stood", {}).get(1)))
-        seen = subprocess.run(
-            [sys.executable, "-m", "joinlab", "watch", "runs", "--exit-code", "--still", "1"],
-            cwd=tmp_path, env=ENV, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        seen = python(tmp_path, "-m", "joinlab", "watch", "runs", "--exit-code", "--still", "1")
         assert job.poll() is None
         assert seen.returncode == watch.STILL  # a stand-still, no verdict
         assert "Nothing has moved for 1 s." in seen.stdout
@@ -234,9 +236,8 @@ def test_a_killed_rank_and_those_whom_it_leaves(tmp_path: Path, job_of: Any) -> 
 
 def test_a_rank_that_raises_is_named_with_its_error_and_torchrun_fails(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
-    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command = [*run, "-m", "joinlab", "record", "--into", "runs", "train.py", "raising"]
-    assert subprocess.run(command, cwd=tmp_path, env=ENV, capture_output=True).returncode != 0
+    run = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    assert python(tmp_path, *run, "-m", "joinlab", "record", "--into", "runs", "train.py", "raising").returncode != 0
     timeline = loaded(tmp_path)
     assert str(timeline.ends[1]) == "raised"
     assert timeline.ends[1].text == "ValueError: a bad batch"
@@ -301,11 +302,8 @@ def test_a_module_is_recorded_and_wrong_usage_is_one_sentence(
 
 def test_rank_0_says_where_it_records_and_at_the_end_how_to_see_it(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("print('the script')")
-    command = [sys.executable, "-m", "joinlab", "record", "--into", "my runs", "script.py"]
-    first, other = (
-        subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env={**ENV, "RANK": rank})
-        for rank in ("0", "1")
-    )
+    words = ("-m", "joinlab", "record", "--into", "my runs", "script.py")
+    first, other = (python(tmp_path, *words, RANK=rank) for rank in ("0", "1"))
     assert first.stderr.splitlines() == [
         "joinlab: recording into my runs. If it hangs: python -m joinlab show 'my runs'",
         "joinlab: to see what was recorded: python -m joinlab show 'my runs'",
@@ -346,10 +344,9 @@ def test_a_recorded_script_ends_and_sees_itself_as_without_a_recorder(tmp_path: 
         "os.chdir('/')\nprint(__file__, __name__, __spec__, sys.argv, sys.path[0])\nraise KeyboardInterrupt\n"
     )
     bare, recorded = (
-        subprocess.run([sys.executable, *words, "probe.py", "--lr"], cwd=tmp_path, capture_output=True, text=True,
-                       check=False, env={**ENV, "RANK": "0"})
+        python(tmp_path, *words, "probe.py", "--lr", RANK="0")
         for words in ((), ("-m", "joinlab", "record", "--quiet", "--into", str(tmp_path / "runs")))
-    )  # fmt: skip
+    )
     assert (recorded.returncode, recorded.stdout, recorded.stderr) == (bare.returncode, bare.stdout, bare.stderr)
     assert bare.returncode
 
@@ -388,9 +385,7 @@ if __name__ == "__main__":
 
 def test_one_line_records_a_job_that_no_launcher_has_told_its_ranks(tmp_path: Path) -> None:
     (tmp_path / "spawned.py").write_text(SPAWNED)
-    env = {name: value for name, value in ENV.items() if name not in record.RANK_NAMES}
-    command = [sys.executable, "spawned.py", str(tmp_path / "runs"), str(tmp_path / "store")]
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    done = python(tmp_path, "spawned.py", str(tmp_path / "runs"), str(tmp_path / "store"))
     assert done.returncode == 0, done.stderr
     timeline = loaded(tmp_path)
     assert timeline.world_size == 2
@@ -400,9 +395,7 @@ def test_one_line_records_a_job_that_no_launcher_has_told_its_ranks(tmp_path: Pa
 
 
 def test_a_process_that_makes_no_group_says_that_nothing_was_recorded(tmp_path: Path) -> None:
-    env = {name: value for name, value in ENV.items() if name not in record.RANK_NAMES}
-    command = [sys.executable, "-c", "import joinlab; joinlab.record('runs')"]
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    done = python(tmp_path, "-c", "import joinlab; joinlab.record('runs')")
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr.startswith("joinlab recorded nothing: this process made no process group.")
 
@@ -439,9 +432,8 @@ print("the job has finished")
 
 def alone(folder: Path, harm: str = "", script: str = ALONE) -> subprocess.CompletedProcess[str]:
     """A job of one rank, to whose record something happens."""
-    command = [sys.executable, "-c", script.replace("HARM", harm), str(folder / "runs"), str(folder / "store")]
-    env = {**ENV, "RANK": "0", "WORLD_SIZE": "1"}
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    code = script.replace("HARM", harm)
+    return python(folder, "-c", code, str(folder / "runs"), str(folder / "store"), RANK="0", WORLD_SIZE="1")
 
 
 def test_a_disk_that_fills_up_is_one_warning_and_the_job_goes_on(
@@ -467,10 +459,12 @@ def test_a_disk_that_fills_up_is_one_warning_and_the_job_goes_on(
     assert json.loads(lines[-1])["x"] == "OSError: [Errno 28] No space left on device"
 
 
-def test_a_rank_whose_record_was_lost_is_not_said_to_be_killed(tmp_path: Path) -> None:
+def test_a_rank_whose_record_was_lost_is_not_said_to_be_killed_and_its_gpu_is_told(tmp_path: Path) -> None:
+    gpu = '{"e":"gpu","x":"cuda:3 (NVIDIA H100)"}\n'
     lost = '{"e":"lost","x":"OSError: [Errno 28] No space left on device","t":1700}\n'
-    write(tmp_path, 0, begin(0, 1, host=socket.gethostname()) + call(0, 1500, 1600) + lost)
+    write(tmp_path, 0, begin(0, 1, host=socket.gethostname()) + gpu + call(0, 1500, 1600) + lost)
     timeline = load_recording(tmp_path)
+    assert timeline.meta["processes"][0]["gpu"] == "cuda:3 (NVIDIA H100)"
     assert (timeline.ends[0].kind, timeline.ends[0].text) == (EndKind.UNKNOWN, LOST)
     assert "the record of rank 0 ends early: OSError" in "\n".join(timeline.meta["problems"])
 
@@ -713,12 +707,13 @@ def test_without_a_name_of_the_job_a_record_belongs_to_those_that_began_with_it(
     assert loaded(tmp_path, "rank-1.0.jsonl").meta["missing_ranks"] == []
 
 
-def test_files_of_another_form_beside_a_record_are_named(tmp_path: Path) -> None:
-    write(tmp_path, 0, begin(0, 1))
-    assert loaded(tmp_path, ".").meta["problems"] == []
+def test_files_of_another_form_beside_a_record_are_named_and_a_pipe_is_not_read(tmp_path: Path) -> None:
+    write(tmp_path, 0, begin(0, 2))
+    os.mkfifo(tmp_path / "rank-1.0.jsonl")
     (tmp_path / "nccl_trace_rank_0").write_bytes(b"\x80\x02}.")
-    (problem,) = loaded(tmp_path, ".").meta["problems"]
-    assert "nccl_trace_rank_0' was left out: no line says what a rank did" in problem
+    problems = "\n".join(loaded(tmp_path, ".").meta["problems"])
+    assert "nccl_trace_rank_0' was left out: no line says what a rank did" in problems
+    assert "there is no record of rank 1" in problems
 
 
 @pytest.mark.parametrize("text", ["no events\n", '{"e":5}\n[]\n7\n'])
@@ -728,23 +723,12 @@ def test_a_folder_without_a_beginning_is_refused(tmp_path: Path, text: str) -> N
         load_recording(tmp_path)
 
 
-def test_a_pipe_among_the_files_is_not_read(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "rank-0.0.jsonl")
-    write(tmp_path, 1, begin(1, 2))
-    assert "there is no record of rank 0" in "\n".join(load_recording(tmp_path).meta["problems"])
-
-
 @pytest.mark.gpu
 def test_a_rank_on_a_gpu_says_on_which(tmp_path: Path) -> None:
     script = ALONE.replace('"gloo"', '"nccl"').replace("torch.ones(1)", 'torch.ones(1, device="cuda")')
     done = alone(tmp_path, script=script)
     assert done.returncode == 0, done.stderr
     assert loaded(tmp_path).meta["processes"][0]["gpu"] == f"cuda:0 ({torch.cuda.get_device_name(0)})"
-
-
-def test_the_gpu_of_a_rank_is_told(tmp_path: Path) -> None:
-    write(tmp_path, 0, begin(0, 1) + '{"e":"gpu","x":"cuda:3 (NVIDIA H100)"}\n')
-    assert load_recording(tmp_path).meta["processes"][0]["gpu"] == "cuda:3 (NVIDIA H100)"
 
 
 def test_watch_gives_the_story_as_a_line_of_json(
