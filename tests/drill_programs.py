@@ -6,28 +6,43 @@ and files are unchanged, as is the next emulation.
 
 from __future__ import annotations
 
+import atexit  # noqa: F401  # named by misdeeds, as io and weakref are
+import builtins
+import ctypes
 import gc
+import io  # noqa: F401
+import json
+import locale
+import logging
+import multiprocessing
 import os
 import random
+import resource
+import signal
+import socket
+import subprocess
 import sys
 import tempfile
 import threading
 import time
+import warnings
+import weakref  # noqa: F401
 from collections import Counter
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.utils.data
+from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.optim import optimizer as optimizers
 
 from joinlab import cases, emulate
 from joinlab.errors import LaunchError
 from joinlab.timeline import EndKind
-from tests.test_isolation import state
 
 TIMEOUT_S = 1.5
 HELD_UP_S = TIMEOUT_S + 60
@@ -131,12 +146,63 @@ dist.destroy_process_group(); atexit.register(leave_file); atexit.register(spin)
 logging.basicConfig(level=1, force=True); logging.disable(99); logging.shutdown(); weakref.finalize(Cycle(), print, "x")
 multiprocessing.set_start_method("spawn", force=True); dist.init_process_group("nccl"); dist.all_reduce(torch.ones(3))
 dist.barrier(); dist.all_reduce("x"); dist.send(torch.ones(1), 77)
+gc.set_threshold(1, 2, 3); threading.excepthook = print; builtins.breakpoint = print; builtins.mine = len
+sys.path.insert(0, "/nowhere"); sys.modules["json"] = None; torch.relu = None
+torch.Tensor.mine = torch.mine = lambda self: 0
+torch.set_printoptions(precision=1); np.set_printoptions(precision=1); torch.set_float32_matmul_precision("medium")
+dist.set_debug_level(dist.DebugLevel.DETAIL); torch.nn.modules.module.register_module_forward_hook(lambda *_: 1 / 0)
+torch.optim.optimizer.register_optimizer_step_pre_hook(print); socket.setdefaulttimeout(0.001); warnings.warn = None
+socket.create_connection = None; tempfile.mkdtemp = None; tempfile.tempdir = "/nowhere"; subprocess.run = None
+random.shuffle = None; time.monotonic = len; os.environ = {"PATH": "nowhere"}
 """.replace("; ", "\n").split("\n")[1:-1]
-NAMES = (
-    "atexit builtins gc io json locale logging multiprocessing os random resource signal sys threading time warnings"
-)
-MODULES = {name: import_module(name) for name in (*NAMES.split(), "weakref", "torch")} | {"np": import_module("numpy")}
 HOSTILE = "\x1b[2J\ud800\n\x1b]0;x\x07" * 500
+
+
+GETENV = ctypes.CDLL(None).getenv
+GETENV.restype = ctypes.c_char_p
+
+
+def state() -> dict[str, object]:
+    """All of the process's state that an emulation touches."""
+    modules = (random, np.random, torch.autograd, dist, c10d, os, time, torch.cuda)
+    return {
+        "drawn": (torch.get_rng_state().tolist(), str(np.random.get_state()), random.getstate()),
+        "functions": [{name: one for name, one in vars(module).items() if callable(one)} for module in modules],
+        "tensor": {name: vars(torch.Tensor).get(name) for name in dir(torch.Tensor) if name[:9] != "_backward"},
+        "replaced": (torch.empty, torch.empty_like, torch.equal, torch._C.Future.wait, DDP.forward, torch.ones),
+        "patched": (torch.relu, torch.nn.Linear.forward, threading.Thread, json.dumps, np.array),
+        "added": (hasattr(torch.Tensor, "mine"), hasattr(torch, "mine")),
+        "threads": (torch.get_num_threads(), threading.active_count()),
+        "c environ": [GETENV(name) for name in (b"JOINLAB_TEST_LEFT", b"RANK")],
+        "world": (c10d._world, dict(c10d._pg_map), c10d._group_count, dist.is_initialized()),
+        "backends": (list(dist.Backend.backend_list), dict(dist.Backend._plugins)),
+        "libraries": (socket.getdefaulttimeout(), socket.create_connection, tempfile.mkdtemp, subprocess.run),
+        "more": (warnings.warn, tempfile.tempdir, id(os.environ)),
+        "global hooks": (
+            len(torch.nn.modules.module._global_forward_hooks),
+            len(optimizers._global_optimizer_pre_hooks),
+            len(optimizers._global_optimizer_post_hooks),
+        ),
+        "python": (sys.getrecursionlimit(), sys.getswitchinterval(), gc.isenabled(), gc.get_threshold()),
+        "locale": locale.setlocale(locale.LC_ALL),
+        "umask": (mask := os.umask(0o022), os.umask(mask))[0],
+        "limits": [resource.getrlimit(one) for one in (resource.RLIMIT_CORE, resource.RLIMIT_NOFILE)],
+        "timer": signal.getitimer(signal.ITIMER_REAL)[0] == 0,
+        "signals": [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)],
+        "hooks": (sys.excepthook, threading.excepthook, logging.root.manager.disable, sys.gettrace(), sys.getprofile()),
+        "path": (list(sys.path), list(sys.argv), list(sys.meta_path), sys.modules["json"], sys.modules["random"]),
+        "builtins": (print, len, isinstance, quit, breakpoint, getattr(builtins, "mine", None)),
+        "filters": list(warnings.filters),
+        "print": (torch._tensor_str.PRINT_OPTS.precision, np.get_printoptions()["precision"], np.geterr()),
+        "torch": (torch.are_deterministic_algorithms_enabled(), torch.is_anomaly_enabled(), torch.get_default_dtype()),
+        "modes": (torch.is_grad_enabled(), torch.get_default_device(), torch.get_float32_matmul_precision()),
+        "debug": dist.get_debug_level(),
+        "streams": (sys.stdout, sys.stderr, sys.stdin, sys.stdout.closed, sys.stdin.closed),
+        "logging": (logging.root.level, list(logging.root.handlers)),
+        "processes": multiprocessing.get_start_method(allow_none=True),
+        "environ": dict(os.environ),
+        "cwd": os.getcwd(),
+    }
 
 
 def descriptors() -> Counter[str]:
@@ -152,20 +218,23 @@ def misbehave(draw: random.Random) -> str:
     """Emulate one program; how its ranks ended, or raise AssertionError."""
     ranks = draw.randint(1, 3)
     plans = [[draw.choice(MISDEEDS) for _ in range(draw.randint(0, 3))] for _ in range(ranks)]
-    meets = draw.random() < 0.5
+    return undisturbed(plans, draw.choice(("gloo", "nccl")), meets=draw.random() < 0.5)
+
+
+def undisturbed(plans: list[list[str]], backend: Any, meets: bool = False) -> str:
+    """Emulate ranks that do this, after a call in which all meet if they do; see `misbehave`."""
 
     def program(rank: int, inputs: Any) -> Any:
         if meets:
             dist.all_reduce(torch.ones(1))
         for misdeed in plans[rank]:
-            exec(misdeed, globals() | MODULES)
+            exec(misdeed, globals())
         return rank
 
     before, had, began = state(), descriptors(), time.monotonic()
-    backend = draw.choice(("gloo", "nccl"))
     said = "LaunchError"
     try:
-        ends = emulate(program, (1,) * ranks, backend, timeout=TIMEOUT_S).ends
+        ends = emulate(program, (1,) * len(plans), backend, timeout=TIMEOUT_S).ends
     except LaunchError as error:
         assert "\n" not in str(error), (plans, error)
     else:

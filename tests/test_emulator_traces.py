@@ -22,7 +22,7 @@ import joinlab
 from joinlab import cases, emulate, launch
 from joinlab.errors import LaunchInterrupted, ProgramError
 from joinlab.timeline import EndKind
-from tests.test_isolation import state
+from tests.drill_programs import state
 
 ROOT = Path(__file__).parent.parent
 
