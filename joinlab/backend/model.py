@@ -115,8 +115,8 @@ class Fabric(Protocol):
     def submit(self, calls: Sequence[EmulatedCall]) -> None:
         """A rank has issued these calls, as one; carry out what can be."""
 
-    def flush(self) -> bool:
-        """No rank can go on: carry out what needs less than all ranks. True if that completed anything."""
+    def flush(self) -> None:
+        """No rank can go on: carry out what needs less than all ranks."""
 
     def leave(self, place: int) -> None:
         """The rank at `place` has ended."""

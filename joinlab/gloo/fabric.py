@@ -8,17 +8,13 @@ same number and kind, whatever else they disagree in:
     rank 1   all_reduce (0)   all_reduce (1)   all_reduce (2)
                    meet          never meet         meet
 
-A collective whose ranks all run it, and agree, is carried out at once (`_carry_out`). Where they disagree, or some
-never come, each rank's part runs message by message, as `jobs.program` posts them (`_begin`): a
-send waits for its receiver; a message that is too long for its receiver aborts that process; one that is too short
-fills a part, silently. When a rank's process ends, its connections close, and every rank that has posted a message to
-it, or does so later, gets an error.
+Each rank's part of a collective runs message by message, as `jobs.program` posts them: a send waits for its receiver;
+a message that is too long for its receiver aborts that process; one that is too short fills a part, silently. When a
+rank's process ends, its connections close, and every rank that has posted a message to it, or does so later, gets an
+error.
 
-A task goes through these states. `program` is set from the third one on, `done` at the end:
-
-    queued -> working -> in its slot, waiting for the others -> message by message -> done
-                     |                         `-> carried out at once, with all of its slot -> done
-                     `-> empty, or alone in the group: done
+    queued -> working, message by message -> done
+         `-> empty, or alone in the group: done
 
 Sources: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp of PyTorch v2.13.0, by function: nextTag() numbers, enqueue()
 and runLoop() are the queue and its workers, AsyncBarrierWork::run() waits for what is before it,
@@ -31,15 +27,12 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from joinlab.backend.model import EmulatedCall, Machine
-from joinlab.backend.payload import Part, agree, len_of, look, move, read, write
+from joinlab.backend.payload import Part, len_of, read, write
 from joinlab.gloo.checks import check
 from joinlab.gloo.jobs import Job, jobs_of, program
 from joinlab.gloo.network import Buffer, Network, Waits, advance
-from joinlab.gloo.sums import summed, summed_sparse
-from joinlab.ops import FACTS, GLOO_THREADS, POINT_TO_POINT, Needs, Op
+from joinlab.ops import GLOO_THREADS, POINT_TO_POINT, Op
 
 
 class Task:
@@ -49,7 +42,7 @@ class Task:
     part       the memory, once a worker has begun with it
     number     among the collectives of the group, from 0: gloo's tag
     at_ns      how far its rank's worker has come with it, on the virtual clock
-    program    its messages, once it runs message by message
+    program    its messages, once a worker has begun with it
     waits_on   the buffer and the direction that `program` waits for
     undefined  its result holds memory that was never set
     """
@@ -71,12 +64,7 @@ class Task:
 
 
 class GlooFabric:
-    """What lies between the ranks of one group on gloo.
-
-    Invariants: a task stands in at most one of `_queued` and `_working` of its place; while it works it is in its slot,
-    unless it is empty or alone in the group, which ends it at once; and in one slot either no task has a `program`, or
-    every task that is there has one, so that nothing is both carried out at once and message by message.
-    """
+    """What lies between the ranks of one group on gloo. A task is in at most one of `_queued` and `_working`."""
 
     streams = False
 
@@ -88,10 +76,8 @@ class GlooFabric:
         self._counters = [0] * self.size
         self._queued: list[deque[Task]] = [deque() for _ in ranks]
         self._working: list[list[Task]] = [[] for _ in ranks]  # by place: what its workers carry out
-        self._slots: dict[int, dict[int, Task]] = {}  # by number: the tasks that are started, by place
-        self._left: set[int] = set()
+        self._awake: deque[Any] = deque()  # tasks that may go on
         self._aborts: dict[int, int] = {}  # by place: when its process aborts; it issues nothing any more
-        self._cut: set[int] = set()  # places that have closed their connections after a wait that timed out
         self._failures: list[list[tuple[int, str]]] = [[] for _ in ranks]  # by place: when a task of it failed, and how
 
     def check(self, call: EmulatedCall) -> None:
@@ -121,33 +107,15 @@ class GlooFabric:
                 for task in self._tasks(call):
                     self._queued[call.place].append(task)
                 self._start_next(call.place)
+                self._advance()
 
-    def flush(self) -> bool:
-        """No rank can go on: run message by message what still waits for a rank to come.
-
-        So a broadcast reaches the ranks that are there, and only those that need the missing rank stay behind. All of
-        them send what they can before a process aborts: they had begun long before.
-        """
-        waiting = [task for slot in list(self._slots.values()) for task in slot.values() if task.program is None]
-        for task in waiting:
-            self._begin(task, abort=False)
-        self._abort_who_must()
-        return any(task.done for task in waiting)
+    def flush(self) -> None:
+        """Nothing to do: each rank's part runs as soon as it is issued."""
 
     def leave(self, place: int) -> None:
         """The process of the rank at `place` has ended: its connections close."""
-        if place in self._left:
-            return
         self.freeze(place)
-        self._left.add(place)
-        for slot in list(self._slots.values()):  # its peers meet a closed connection, or do without it
-            slot.pop(place, None)
-            for task in list(slot.values()):
-                self._begin(task)
-        for buffer in self._network.close(place):
-            self._advance(buffer.task)
-        for other in range(self.size):
-            self._start_next(other)
+        self._advance(*(buffer.task for buffer in self._network.close(place)))
 
     def abort(self, place: int, at_ns: int) -> None:
         """The process at `place` aborts at that time: what others have issued by then may still meet its calls."""
@@ -159,16 +127,11 @@ class GlooFabric:
         A send to a recv that it has posted still goes, and completes: gloo has told the sender (NOTIFY_RECV_READY).
         """
         self._aborts.setdefault(place, 0)
-        for task in [*self._working[place]]:
-            for other in list(self._slots.get(task.number, {}).values()):
-                self._begin(other, abort=False)
-        for task in [*self._working[place]]:
+        for task in self._working[place]:
             task.done = True
-            self._slots.get(task.number, {}).pop(place, None)
         self._working[place].clear()
         self._queued[place].clear()
         self._network.mute(place)
-        self._abort_who_must()
 
     def timed_out(self, call: EmulatedCall, ms: int) -> RuntimeError:
         """The host stops waiting for `call`.
@@ -188,12 +151,7 @@ class GlooFabric:
 
     def cut(self, place: int) -> None:
         """The rank at `place` closes its connections; its process lives on."""
-        self._cut.add(place)
-        for slot in list(self._slots.values()):
-            for task in list(slot.values()):
-                self._begin(task)
-        for buffer in self._network.cut(place):
-            self._advance(buffer.task)
+        self._advance(*(buffer.task for buffer in self._network.cut(place)))
 
     def next_numbers(self, place: int, count: int) -> list[int]:
         """Use up this many of a rank's numbers, as its collectives do."""
@@ -227,11 +185,7 @@ class GlooFabric:
                 self._start(task)
 
     def _start(self, task: Task) -> None:
-        """A worker begins with `task`: put it into its slot, and carry that out if it is complete and agrees.
-
-        Once a rank has left, or one of the slot runs message by message, all of it does: only the messages tell who
-        can still finish. A reduce always does, since in it a rank may be done before others have come at all.
-        """
+        """A worker begins with `task`."""
         call = task.call
         if task.op is Op.BARRIER:
             late = next((text for ended_ns, text in self._failures[call.place] if ended_ns > call.ready_ns), None)
@@ -244,65 +198,8 @@ class GlooFabric:
             run_alone(task, self.size)
             self._finish(task)
             return
-        slot = self._slots.setdefault(task.number, {})
-        slot[call.place] = task
-        others = list(slot.values())
-        if any(other.program is not None for other in others) or self._left or self._cut or task.op is Op.REDUCE:
-            for other in others:
-                if other.program is None:
-                    self._begin(other)
-        elif len(slot) == self.size:
-            if self._agree(others):
-                self._carry_out([slot[place] for place in range(self.size)])
-            else:
-                for other in others:
-                    self._begin(other)
-
-    def _agree(self, tasks: Sequence[Task]) -> bool:
-        """Whether these tasks, one of each rank, do what they would do in a program without a mistake."""
-        one = tasks[0].call
-        if len({_sparsity(task.job.sparse) for task in tasks}) > 1:
-            return False
-        if FACTS[one.op].one_size and all(task.call.look == one.look for task in tasks):
-            return True
-        return all(
-            task.op == tasks[0].op and task.call.root == one.root and task.call.reduce_op == one.reduce_op
-            for task in tasks
-        ) and (
-            tasks[0].op is Op.BARRIER
-            or agree(tasks[0].op, [t.part for t in sorted(tasks, key=lambda task: task.call.place)], one.root)
-        )
-
-    def _carry_out(self, tasks: Sequence[Task]) -> None:
-        """Carry out a slot whose ranks agree; `tasks` by place. A rank is done when all that it needs had started."""
-        one = tasks[0].call
-        op = tasks[0].op
-        parts = [task.part for task in tasks]
-        if tasks[0].job.sparse is not None:
-            self._sum_sparse(tasks)
-        elif op in (Op.ALL_REDUCE, Op.REDUCE):
-            total = summed(parts[0].dtype, tasks[0].job.reduce_op, [look(part.ins) for part in parts])
-            for part in parts if op is Op.ALL_REDUCE else parts[one.root : one.root + 1]:
-                write(part.outs, total)
-        elif op is not Op.BARRIER:
-            move(op, parts, one.root)
-        starts = [task.at_ns for task in tasks]
-        latest = max(starts)
-        for place, task in enumerate(tasks):
-            with_all = place == one.root or FACTS[op].needs is Needs.EVERYONE
-            task.at_ns = latest if with_all else max(starts[place], starts[one.root])  # a send waits for its recv
-        for task in tasks:
-            self._slots[task.number].pop(task.call.place, None)
-        for task in tasks:
-            self._finish(task)
-
-    def _sum_sparse(self, tasks: Sequence[Task]) -> None:
-        """Carry out an all_reduce of sparse tensors of one shape."""
-        tensors = [task.job.sparse for task in tasks if task.job.sparse is not None]
-        with torch.no_grad():
-            total = summed_sparse([tensor.detach().coalesce() for tensor in tensors])
-            for tensor in tensors:
-                tensor.copy_(total)
+        task.program = program(self._network, task, self.size)
+        self._awake.append(task)  # and not at once: another worker may begin with the next one meanwhile
 
     def _finish(self, task: Task | Pair) -> None:
         """`task` has succeeded. Its call completes with the last of its tasks; the worker takes the next one."""
@@ -319,10 +216,6 @@ class GlooFabric:
             return
         task.done = True
         place = task.call.place
-        slot = self._slots.get(task.number, {})
-        slot.pop(place, None)
-        if not slot:
-            self._slots.pop(task.number, None)
         if task in self._working[place]:
             self._working[place].remove(task)
         call = task.call
@@ -352,22 +245,17 @@ class GlooFabric:
             self._network.withdraw(buffer)
         if task in self._working[task.call.place]:
             self._working[task.call.place].remove(task)
-        self._slots.get(task.number, {}).pop(task.call.place, None)
 
     # ------------------------------------------------------------------------------------ message by message
 
-    def _begin(self, task: Task, abort: bool = True) -> None:
-        """Run this rank's part of the collective message by message, and then `abort` who must."""
-        if task.done or task.program is not None:
-            return
-        task.program = program(self._network, task, self.size)
-        self._advance(task, abort)
+    def _advance(self, *tasks: Any) -> None:
+        """Run these tasks until they wait, then every task whose messages have gone or come meanwhile.
 
-    def _advance(self, task: Any, abort: bool = True) -> None:
-        """Run `task` until it waits, then every task whose messages have gone or come meanwhile."""
-        ready = deque([task])
-        while ready:
-            one = ready.popleft()
+        End the processes that receive a message which is too long for them.
+        """
+        self._awake.extend(tasks)
+        while self._awake:
+            one = self._awake.popleft()
             if one.done or one.program is None:
                 continue
             try:
@@ -375,12 +263,7 @@ class GlooFabric:
                     self._finish(one)
             except ConnectionError as error:
                 self._fail(one, str(error))
-            ready.extend(buffer.task for buffer in self._network.woken())
-        if abort:
-            self._abort_who_must()
-
-    def _abort_who_must(self) -> None:
-        """End the processes that receive a message which is too long for them."""
+            self._awake.extend(buffer.task for buffer in self._network.woken())
         for place, text, at_ns in self._network.aborts():
             self._run.abort_rank(self._run.hosts[self._ranks[place]], text, at_ns)
 
@@ -422,10 +305,6 @@ def run_alone(task: Task, size: int) -> None:
     part = task.part
     if size == 1 and task.op not in (Op.BROADCAST, Op.BARRIER) and part.ins and part.outs:
         write(part.outs, read(part.ins))
-
-
-def _sparsity(tensor: torch.Tensor | None) -> tuple[Any, ...]:
-    return () if tensor is None else (tensor.shape, tensor.sparse_dim(), tensor.dense_dim())
 
 
 def _is_empty(task: Task) -> bool:

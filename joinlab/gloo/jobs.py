@@ -147,9 +147,9 @@ def program(network: Network, task: Task, size: int) -> Waits:
     ins, outs = ([len_of(tensor) for tensor in side] for side in (part.ins, part.outs))
     item = part.dtype.itemsize if ins or outs else 0
     steps = messages.of(op, me, size, root, outs if op is Op.SCATTER and me != root else ins, item, outs)
-    buffers, result, in_place = _buffers(task, size, ins, outs)
+    buffers, result = _buffers(task, size, ins, outs)
     for wait in play(network, (messages.kind(op), task.number), me, steps, buffers, add):
-        if in_place and result is not None:  # received data is in the tensor at once, even if the call never ends
+        if op is Op.ALL_TO_ALL and result is not None:  # what has come is in the tensor even if the call never ends
             write(part.outs, result.data)
         yield wait
     if result is not None:
@@ -157,42 +157,39 @@ def program(network: Network, task: Task, size: int) -> Waits:
         write(part.outs, result.data)
 
 
-def _buffers(
-    task: Task, size: int, ins: Sequence[int], outs: Sequence[int]
-) -> tuple[list[Buffer], Buffer | None, bool]:
-    """The buffers of gloo's messages, the one with the result, and whether gloo works in the tensor's own memory."""
+def _buffers(task: Task, size: int, ins: Sequence[int], outs: Sequence[int]) -> tuple[list[Buffer], Buffer | None]:
+    """The buffers of gloo's messages, and the one that has the result."""
     part, op, me, root = task.part, task.op, task.call.place, task.call.root
     match op:
         case Op.BARRIER:
-            return [Buffer(task, np.empty(0, np.uint8))], None, False
+            return [Buffer(task, np.empty(0, np.uint8))], None
         case Op.BROADCAST | Op.ALL_REDUCE | Op.REDUCE:
             nbytes, item, each = sum(ins), part.dtype.itemsize, 0
             if op is not Op.BROADCAST:
                 plan = messages.segments if op is Op.ALL_REDUCE else messages.reduce_segments
                 each = plan(nbytes, item, size)[1]
-            work = Buffer(task, read(part.ins))
-            return [work, Buffer(task, np.zeros(each * 2, np.uint8), scratch=True)], work, True
+            work = Buffer(task, tensor=part.ins[0])
+            return [work, Buffer(task, np.zeros(each * 2, np.uint8), scratch=True)], work
         case Op.ALL_GATHER:
             work = Buffer(task, np.zeros(sum(ins) * size, np.uint8), scratch=True)
             work.data[me * sum(ins) : (me + 1) * sum(ins)] = read(part.ins)
-            return [work], work, False
+            return [work], work
         case Op.GATHER if me == root:
             work = Buffer(task, np.tile(read(part.ins), size), scratch=True)
-            return [work], work, False
+            return [work], work
         case Op.GATHER:
-            return [Buffer(task, read(part.ins))], None, False
+            return [Buffer(task, tensor=part.ins[0])], None
         case Op.SCATTER if me == root:
-            each_buffer = [Buffer(task, read([tensor])) for tensor in part.ins]
-            return each_buffer, each_buffer[me], True
+            write(part.outs, read([part.ins[me]]))
+            return [Buffer(task, tensor=tensor) for tensor in part.ins], None
         case Op.SCATTER:
-            work = Buffer(task, read(part.outs))
-            return [work], work, False
+            return [Buffer(task, tensor=part.outs[0])], None
         case Op.ALL_TO_ALL:
             sent, came = Buffer(task, read(part.ins)), Buffer(task, read(part.outs))
             mine = sent.data[sum(ins[:me]) :][: min(ins[me], outs[me])]
             came.data[sum(outs[:me]) :][: len(mine)] = mine
             write(part.outs, came.data)  # a rank's own share is there even if the call fails
-            return [sent, came], came, True
+            return [sent, came], came
         case Op.REDUCE_SCATTER | Op.SEND | Op.RECV:  # the fabric makes all-reduces of the one, and pairs of the others
             raise ValueError(f"a {op} is no algorithm of gloo's collectives")
         case _:

@@ -210,19 +210,15 @@ def all_reduce(me: int, size: int, nbytes: int, item: int) -> Steps:
     turns = plan[0] - plan[0] // size
     yield from _ring(me, size, nbytes, plan, turns)
 
-    for turn in range(turns + 2):
-        if turn >= 2:
-            _, sent, _, came = _spans(me, turn - 2, size, nbytes, plan)
-            if came > 0:
-                yield Wait("recv", WORK)
-            if sent > 0:
-                yield Wait("send", WORK)
-        if turn < turns:
-            out, sent, into, came = _spans(me, turn, size, nbytes, plan)
-            if came > 0:
-                yield Post("recv", (me + 1) % size, WORK, into, came)
-            if sent > 0:
-                yield Post("send", (me - 1) % size, WORK, out, sent)
+    for _, before, now in _turns(me, turns, size, nbytes, plan):
+        if before.came > 0:
+            yield Wait("recv", WORK)
+        if before.sent > 0:
+            yield Wait("send", WORK)
+        if now.came > 0:
+            yield Post("recv", (me + 1) % size, WORK, now.into, now.came)
+        if now.sent > 0:
+            yield Post("send", (me - 1) % size, WORK, now.out, now.sent)
 
 
 def reduce(me: int, size: int, root: int, nbytes: int, item: int) -> Steps:
@@ -275,29 +271,45 @@ def _ring(me: int, size: int, nbytes: int, plan: tuple[int, int], turns: int) ->
     if not each:
         return  # nothing to sum
 
-    for turn in range(turns + 2):
+    for turn, before, now in _turns(me + 1, turns, size, nbytes, plan):
         at = turn % 2 * each
-        if turn >= 2:
-            _, sent, into, came = _spans(me + 1, turn - 2, size, nbytes, plan)
-            if came > 0:
-                yield Wait("recv", ARRIVED)
-                yield Sum(at, into, came)
-            if sent > 0:
-                yield Wait("send", WORK)
-        if turn < turns:
-            out, sent, _, came = _spans(me + 1, turn, size, nbytes, plan)
-            if came > 0:
-                yield Post("recv", (me + 1) % size, ARRIVED, at, came)
-            if sent > 0:
-                yield Post("send", (me - 1) % size, WORK, out, sent)
+        if before.came > 0:
+            yield Wait("recv", ARRIVED)
+            yield Sum(at, before.into, before.came)
+        if before.sent > 0:
+            yield Wait("send", WORK)
+        if now.came > 0:
+            yield Post("recv", (me + 1) % size, ARRIVED, at, now.came)
+        if now.sent > 0:
+            yield Post("send", (me - 1) % size, WORK, now.out, now.sent)
 
 
-def _spans(chunk: int, turn: int, size: int, nbytes: int, plan: tuple[int, int]) -> tuple[int, int, int, int]:
-    """What moves in a turn, of this chunk and of the next: where from, how many bytes, where to, how many bytes."""
+class _Move(NamedTuple):
+    """What moves in a turn: `sent` bytes go from `out` on, `came` bytes come to `into`; below 1: none."""
+
+    out: int
+    sent: int
+    into: int
+    came: int
+
+
+_NOTHING = _Move(0, 0, 0, 0)
+
+
+def _turns(chunk: int, turns: int, size: int, nbytes: int, plan: tuple[int, int]) -> Iterator[tuple[int, _Move, _Move]]:
+    """Each turn in which something moves: what was posted two turns before, and what is posted now.
+
+    A turn sends a segment of this chunk, or of those after it, and receives one of the next chunk.
+    """
     number, each = plan
-    out = (chunk * (number // size) + turn) * each % (number * each)
-    into = ((chunk + 1) * (number // size) + turn) * each % (number * each)
-    return out, min(each, nbytes - out), into, min(each, nbytes - into)
+    starts = [(chunk * (number // size) + turn) * each % (number * each) for turn in range(turns + number // size)]
+    moves = {
+        turn: _Move(out, min(each, nbytes - out), into, min(each, nbytes - into))
+        for turn, (out, into) in enumerate(zip(starts, starts[number // size :], strict=False))
+        if out < nbytes or into < nbytes
+    }
+    for at in sorted({at for turn in moves for at in (turn, turn + 2)}):
+        yield at, moves.get(at - 2, _NOTHING), moves.get(at, _NOTHING)
 
 
 def all_gather(me: int, size: int, each: int) -> Steps:

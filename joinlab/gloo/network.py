@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Protocol, assert_never
 
+from joinlab.backend.payload import memory
 from joinlab.gloo.messages import ARRIVED, WORK, Post, Steps, Sum, Wait
 
 
@@ -49,7 +50,7 @@ class Buffer:
         4:8 arrives                  counts["recv"] == 1
         waitRecv()                   returns, though 0:4 has not come
 
-    data       its bytes, a numpy array; None where only the meeting of messages is looked at
+    data       its bytes, a numpy array: those of `tensor`, if given, read and written in place; None in the rule
     counts     completed messages that no wait has taken yet
     error      set when the connection of one of its messages closes; every later wait raises it
     scratch    gloo allocates it without setting it, so what no message fills is undefined
@@ -57,17 +58,22 @@ class Buffer:
     source     place of the sender of the last message that came
     """
 
-    __slots__ = ("at_ns", "counts", "data", "error", "scratch", "source", "task", "undefined")
+    __slots__ = ("_data", "_tensor", "at_ns", "counts", "error", "scratch", "source", "task", "undefined")
 
-    def __init__(self, task: Part, data: Any = None, scratch: bool = False) -> None:
+    def __init__(self, task: Part, data: Any = None, scratch: bool = False, tensor: Any = None) -> None:
         self.task = task
         self.scratch = scratch
-        self.data = data
+        self._data = data
+        self._tensor = tensor
         self.counts = {"send": 0, "recv": 0}
         self.error: str | None = None
         self.source = -1
         self.at_ns = 0
         self.undefined = False
+
+    @property
+    def data(self) -> Any:
+        return self._data if self._tensor is None else memory(self._tensor)
 
     def completed(self, way: str) -> bool:
         """Take one completed message off the count; False if there is none."""
@@ -178,8 +184,9 @@ class Network:
         if length <= room:
             recv.buffer.source = send.place
             recv.buffer.undefined |= send.buffer.undefined or (recv.buffer.scratch and length < room)
-            if recv.buffer.data is not None:
-                recv.buffer.data[recv.low : recv.low + length] = send.buffer.data[send.low : send.high]
+            room_at = recv.buffer.data
+            if room_at is not None:
+                room_at[recv.low : recv.low + length] = send.buffer.data[send.low : send.high]
 
     def woken(self) -> list[Buffer]:
         """Buffers with news since the last call."""
@@ -264,9 +271,10 @@ def play(
             case Sum():
                 work, arrived = buffers[WORK], buffers[ARRIVED]
                 work.undefined |= arrived.undefined
-                if work.data is not None:
-                    own, came = (one.data[at : at + step.size] for one, at in ((work, step.low), (arrived, step.at)))
-                    own[:] = add(own, came)
+                sums = work.data
+                if sums is not None:
+                    own = sums[step.low : step.low + step.size]
+                    own[:] = add(own, arrived.data[step.at : step.at + step.size])
             case _:
                 assert_never(step)
 

@@ -1,4 +1,4 @@
-"""Gloo's arithmetic: two runs of elements, the order in which ranks are summed, and sums of sparse tensors.
+"""Gloo's arithmetic: two runs of elements, and sums of sparse tensors.
 
 Source: gloo/math.h (sum, product, min, max) in third_party/gloo of PyTorch v2.13.0, and band, bor, bxor in
 torch/csrc/distributed/c10d/ProcessGroupGlooDetail.hpp. In the ring `one` is what the rank has, `other` what arrived.
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from joinlab.backend.payload import Bytes, len_of, read
+from joinlab.backend.payload import Bytes, len_of, read, write
 from joinlab.gloo import messages
 from joinlab.gloo import network as net
 from joinlab.gloo.network import Buffer, Network, Slot, Waits, play
@@ -68,27 +68,6 @@ def combine(dtype: torch.dtype, reduce_op: str, one: Bytes, other: Bytes) -> Byt
     return _numpy(_TORCH_OPS[reduce_op](left, right).view(torch.uint8))
 
 
-def summed(dtype: torch.dtype, reduce_op: str, each: Sequence[Bytes]) -> Bytes:
-    """What an all_reduce of ranks that agree gives: `each` by place.
-
-    Chunk c is summed as the ring does it: it begins with what rank c - 1 has and goes from rank to rank - 1, so that
-    rank c adds its own last. With 2 ranks the order makes no difference to a sum, but it does to min and max with a
-    NaN, and so it is kept.
-    """
-    size, nbytes = len(each), len(each[0])
-    number, segment = messages.segments(nbytes, dtype.itemsize, size)
-    whole = number // size * segment  # the chunk whose sum one rank holds at the end of the ring's first half
-    if size == 2 and reduce_op in ("sum", "product"):
-        whole = nbytes  # one numpy call instead of two for the small tensors that most programs send
-    pieces = []
-    for index, at in enumerate(range(0, nbytes, max(1, whole))):
-        total = each[(index - 1) % size][at : at + whole]
-        for turn in range(1, size):
-            total = combine(dtype, reduce_op, each[(index - 1 - turn) % size][at : at + whole], total)
-        pieces.append(total)
-    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-
-
 def summed_sparse(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """The sum of coalesced sparse tensors, in the order of the ranks: AsyncSparseAllreduceWork::allreduce()."""
     total = tensors[0]
@@ -127,7 +106,9 @@ def all_reduce_sparse(network: Network, task: net.Part, tensor: torch.Tensor, sl
         work.data[sum(lengths[:me]) : sum(lengths[: me + 1])] = read([part])
         yield from _all_gather_v(network, work, slot, me, lengths)
         rows = np.split(work.data, np.cumsum(lengths)[:-1])
-        found.append([torch.from_numpy(row.copy()).view(part.dtype).view(-1, *part.shape[1:]) for row in rows])
+        found.append([torch.empty((count, *part.shape[1:]), dtype=part.dtype) for count in counts])
+        for one, row in zip(found[-1], rows, strict=True):
+            write([one], row)
     each = [torch.sparse_coo_tensor(rows.t(), values, mine.shape) for rows, values in zip(*found, strict=True)]
     with torch.no_grad():
         tensor.copy_(summed_sparse([one.coalesce() for one in each]))

@@ -158,14 +158,11 @@ class Communicator:
             self.run.abort_rank(call.host, watchdog_text(call, ns // 1_000_000), call.ready_ns + ns)
         return bool(late)
 
-    def flush(self) -> bool:
-        """Run step by step what waits for a slot to fill; True if anything completed."""
-        if self._ring is not None or not any(self._queues):
-            return False
-        # Some ranks have called, the others never will. A broadcast's root, say, sends into its FIFO and is done.
-        before = sum(len(queue) for queue in self._queues)
-        self._to_ring()
-        return before > sum(len(running) for running in self._running)
+    def flush(self) -> None:
+        """Run step by step what waits for a slot to fill."""
+        if self._ring is None and any(self._queues):
+            # Some ranks have called, the others never will. A broadcast's root, say, sends into its FIFO and is done.
+            self._to_ring()
 
     def abort(self, place: int) -> None:
         """ncclCommAbort: the kernels of the rank at `place` end where they are, and nothing of it moves any more."""
@@ -363,9 +360,10 @@ class NcclFabric:
         pair = (self._ranks[low], self._ranks[high])
         return self._pairs.setdefault((low, high), Communicator(self._run, pair)), int(call.place == high)
 
-    def flush(self) -> bool:
+    def flush(self) -> None:
         """See `Fabric`."""
-        return sum(one.flush() for one in (self._main, *self._pairs.values())) > 0  # all of them
+        for one in (self._main, *self._pairs.values()):
+            one.flush()
 
     def leave(self, place: int) -> None:
         """NCCL within one machine does not notice that a rank has ended."""
