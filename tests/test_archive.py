@@ -97,6 +97,13 @@ def repacked(
     return body + archive._seal(body)
 
 
+def with_table(table: pl.DataFrame, member: str = "calls.parquet", data: bytes | None = None) -> bytes:
+    """The file with another table in place of its calls or spans."""
+    parquet = io.BytesIO()
+    table.write_parquet(parquet)
+    return repacked({member: parquet.getvalue()}, data=data)
+
+
 def round_trip(value):
     kept: dict[str, bytes] = {}
 
@@ -362,9 +369,7 @@ def test_a_missing_member_is_refused_by_its_name(member: str) -> None:
 
 
 def test_frames_with_other_columns_are_refused() -> None:
-    buffer = io.BytesIO()
-    pl.DataFrame({"rank": [0]}).write_parquet(buffer)
-    assert "CALL_COLUMNS" in refusal(repacked({"calls.parquet": buffer.getvalue()}))
+    assert "CALL_COLUMNS" in refusal(with_table(pl.DataFrame({"rank": [0]})))
     assert "content" in refusal(repacked({"calls.parquet": b"PAR1 nonsense PAR1"}))
 
 
@@ -485,9 +490,7 @@ def test_a_table_of_more_values_than_allowed_is_refused_unread(column: str) -> N
     calls = sample().calls.head(1).select(pl.all().repeat_by(rows).explode()) if rows > 1 else sample().calls.head(1)
     if column == "stack":
         calls = calls.with_columns(pl.Series("stack", [["f"] * 1_000_000]))
-    parquet = io.BytesIO()
-    calls.write_parquet(parquet)
-    bomb = repacked({"calls.parquet": parquet.getvalue()})
+    bomb = with_table(calls)
     assert len(bomb) < 200_000
     with pytest.raises(TimelineFileError, match="unpacks to more, at a table's values"):
         archive.unpack(bomb, "x", timeline_from_parts, max_bytes=4 << 20)
@@ -515,15 +518,12 @@ HOSTILE_CALLS = {
 def test_rows_that_make_no_sense_are_refused(change: dict) -> None:
     first = sample().calls.head(1)
     calls = first.with_columns(pl.Series(name, [value], dtype=CALL_COLUMNS[name]) for name, value in change.items())
-    parquet = io.BytesIO()
-    calls.write_parquet(parquet)
-    assert "content is not that of a Timeline" in refusal(repacked({"calls.parquet": parquet.getvalue()}))
+    assert "content is not that of a Timeline" in refusal(with_table(calls))
 
 
 def test_a_span_without_a_name_is_refused() -> None:
-    parquet = io.BytesIO()
-    sample().spans.head(1).with_columns(name=pl.lit(None, pl.String())).write_parquet(parquet)
-    assert "spans that lack one of rank, name, begin_ns" in refusal(repacked({"spans.parquet": parquet.getvalue()}))
+    spans = sample().spans.head(1).with_columns(name=pl.lit(None, pl.String()))
+    assert "spans that lack one of rank, name, begin_ns" in refusal(with_table(spans, "spans.parquet"))
 
 
 def test_calls_that_are_numbered_alike_are_refused() -> None:
@@ -532,17 +532,13 @@ def test_calls_that_are_numbered_alike_are_refused() -> None:
         (call, "calls with the same seq"),
         (call.with_columns(pl.col("seq") + 1), "two collectives with the same number"),
     ):
-        parquet = io.BytesIO()
-        pl.concat([call, other]).write_parquet(parquet)
-        assert what in refusal(repacked({"calls.parquet": parquet.getvalue()}))
+        assert what in refusal(with_table(pl.concat([call, other])))
 
 
 def test_calls_of_a_file_without_numbers_are_numbered_when_it_is_read() -> None:
     timeline = joinlab.emulate(joinlab.cases.case_4, (2, 3), "gloo")
-    parquet = io.BytesIO()
-    timeline.calls.drop("number").write_parquet(parquet)
-    opened_again = opened(repacked({"calls.parquet": parquet.getvalue()}, data=packed(timeline)))
-    assert opened_again.calls.equals(timeline.calls)
+    without = with_table(timeline.calls.drop("number"), data=packed(timeline))
+    assert opened(without).calls.equals(timeline.calls)
 
 
 _JSON = st.recursive(

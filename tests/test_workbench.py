@@ -337,32 +337,43 @@ def test_a_launched_case_4_shows_its_proven_hang():
     assert_nothing_left()
 
 
-def test_a_run_under_way_is_told_of_and_is_stopped_midway():
-    def patient(rank, inputs):
-        print(f"rank {rank} <waits>", flush=True)
-        threading.Event().wait()
+def patient(rank, inputs):
+    threading.Event().wait()
 
+
+def waiting(monkeypatch, cell: str, run: str) -> Bench:
+    """A bench made by that run of that notebook cell; its run is under way, and its ranks wait for ever."""
+
+    in_cell(monkeypatch, cell, run)
     made = bench(patient, inputs=(1, 1), engine="launched gloo")
     heard = threading.Event()
     made.observe(lambda change: heard.set() if "Running" in change["new"]["text"] else None, "status")
     press(made, press="go")
-    assert made.running and made.running and not made.can_go
+    assert heard.wait(100) and made.running
+    return made
+
+
+def in_cell(monkeypatch, cell: str, run: str) -> None:
+    asked = {"header": {"msg_id": run}, "metadata": {"cellId": cell} if cell else {}}
+    shell = types.SimpleNamespace(get_parent=lambda: asked)
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
+
+
+def test_a_run_under_way_is_told_of_and_is_stopped_midway(monkeypatch):
+    made = waiting(monkeypatch, "one", "first")
+    assert not made.can_go
     press(made, press="go")  # a second click changes nothing
     with pytest.raises(ProgramError, match="under way"):
         made.counts = (2, 2)
-    assert heard.wait(100)
     assert "Running" in status(made) and made.timeline is None
     made.stop()
-    assert not made.running and not made.running
+    assert not made.running
     assert [(end.kind, end.text) for end in made.timeline.ends] == [(EndKind.KILLED, "stopped on request")] * 2
     made.stop()
     assert_nothing_left()
 
 
 def test_an_interrupted_cell_ends_the_run(monkeypatch):
-    def patient(rank, inputs):
-        threading.Event().wait()
-
     made = bench(patient, inputs=(1,), engine="launched gloo")
 
     def interrupted(*_: Any) -> None:
@@ -451,27 +462,6 @@ def test_a_call_that_one_run_lacks_leaves_its_place_empty():
 
 
 # ---- several, and the end
-
-
-def waiting(monkeypatch, cell: str, run: str) -> Bench:
-    """A bench made by that run of that notebook cell; its run is under way, and its ranks wait for ever."""
-
-    def patient(rank, inputs):
-        threading.Event().wait()
-
-    in_cell(monkeypatch, cell, run)
-    made = bench(patient, inputs=(1, 1), engine="launched gloo")
-    heard = threading.Event()
-    made.observe(lambda change: heard.set() if "Running" in change["new"]["text"] else None, "status")
-    made.start()
-    assert heard.wait(100) and made.running
-    return made
-
-
-def in_cell(monkeypatch, cell: str, run: str) -> None:
-    asked = {"header": {"msg_id": run}, "metadata": {"cellId": cell} if cell else {}}
-    shell = types.SimpleNamespace(get_parent=lambda: asked)
-    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
 
 
 def test_a_cell_that_runs_again_stops_what_its_old_bench_launched(monkeypatch):
