@@ -311,6 +311,13 @@ def test_a_recording_that_cannot_be_saved_is_kept_elsewhere_and_named(launches, 
     assert joinlab.load(kept).calls.height == 8
 
 
+def test_a_run_is_saved_where_its_report_needs_letters_that_the_terminal_lacks(launches, program, monkeypatch) -> None:
+    launches(timeline())
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
+    assert cli.main(["run", "train.py:worker", "--save", "run.joinlab"]) == 1
+    assert joinlab.load("run.joinlab").calls.height == 8
+
+
 def test_an_interrupted_run_keeps_what_was_recorded(launches, program, capsys) -> None:
     launches(LaunchInterrupted("interrupted after 4 calls", timeline()))
     assert cli.main(["run", "train.py:worker", "--save", "run.joinlab"]) == 130

@@ -78,9 +78,9 @@ def test_every_question_of_the_course_is_shown_and_answered(opened):
     choices = [choice(one, at % 2 == 1) for at, one in enumerate(asked)]
     expect(page.locator(".jp-OutputArea-output button")).to_have_count(len(asked))  # JupyterLab shows them one by one
     assert page.evaluate(ANSWER, choices) == len(asked)
-    page.get_by_text(f"{len(asked) // 2} of {len(asked)} answered questions right ({len(asked)} in all)").wait_for()
     verdicts = page.get_by_role("status").filter(has_text=re.compile("^[✓✕]"))
     expect(verdicts).to_have_count(len(asked))
+    page.get_by_text(f"{len(asked) // 2} of {len(asked)} answered questions right ({len(asked)} in all)").wait_for()
     for at, (one, verdict) in enumerate(zip(asked, verdicts.all_inner_texts(), strict=True)):
         assert plain(verdict) == plain(f"{'✓ Right.' if at % 2 else f'✕ No: {one.answer}.'} {one.why}")
 
