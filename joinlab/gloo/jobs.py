@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from joinlab.backend.model import EmulatedCall
-from joinlab.backend.payload import Bytes, Part, len_of, read, write
+from joinlab.backend.payload import Bytes, Part, len_of, memory, read, write
 from joinlab.gloo import messages
 from joinlab.gloo import network as net
 from joinlab.gloo.network import Buffer, Network, Waits, play
@@ -168,7 +168,7 @@ def _buffers(task: Task, size: int, ins: Sequence[int], outs: Sequence[int]) -> 
             if op is not Op.BROADCAST:
                 plan = messages.segments if op is Op.ALL_REDUCE else messages.reduce_segments
                 each = plan(nbytes, item, size)[1]
-            work = Buffer(task, tensor=part.ins[0])
+            work = Buffer(task, window=partial(memory, part.ins[0]))
             return [work, Buffer(task, np.zeros(each * 2, np.uint8), scratch=True)], work
         case Op.ALL_GATHER:
             work = Buffer(task, np.zeros(sum(ins) * size, np.uint8), scratch=True)
@@ -178,12 +178,12 @@ def _buffers(task: Task, size: int, ins: Sequence[int], outs: Sequence[int]) -> 
             work = Buffer(task, np.tile(read(part.ins), size), scratch=True)
             return [work], work
         case Op.GATHER:
-            return [Buffer(task, tensor=part.ins[0])], None
+            return [Buffer(task, window=partial(memory, part.ins[0]))], None
         case Op.SCATTER if me == root:
             write(part.outs, read([part.ins[me]]))
-            return [Buffer(task, tensor=tensor) for tensor in part.ins], None
+            return [Buffer(task, window=partial(memory, tensor)) for tensor in part.ins], None
         case Op.SCATTER:
-            return [Buffer(task, tensor=part.outs[0])], None
+            return [Buffer(task, window=partial(memory, part.outs[0]))], None
         case Op.ALL_TO_ALL:
             sent, came = Buffer(task, read(part.ins)), Buffer(task, read(part.outs))
             mine = sent.data[sum(ins[:me]) :][: min(ins[me], outs[me])]

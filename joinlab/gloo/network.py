@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Protocol, assert_never
 
-from joinlab.backend.payload import memory
 from joinlab.gloo.messages import ARRIVED, WORK, Post, Steps, Sum, Wait
 
 
@@ -50,7 +49,7 @@ class Buffer:
         4:8 arrives                  counts["recv"] == 1
         waitRecv()                   returns, though 0:4 has not come
 
-    data       its bytes, a numpy array: those of `tensor`, if given, read and written in place; None in the rule
+    data       its bytes, a numpy array; `window`, if given, returns it anew each time. None in the rule
     counts     completed messages that no wait has taken yet
     error      set when the connection of one of its messages closes; every later wait raises it
     scratch    gloo allocates it without setting it, so what no message fills is undefined
@@ -58,13 +57,15 @@ class Buffer:
     source     place of the sender of the last message that came
     """
 
-    __slots__ = ("_data", "_tensor", "at_ns", "counts", "error", "scratch", "source", "task", "undefined")
+    __slots__ = ("_data", "_window", "at_ns", "counts", "error", "scratch", "source", "task", "undefined")
 
-    def __init__(self, task: Part, data: Any = None, scratch: bool = False, tensor: Any = None) -> None:
+    def __init__(
+        self, task: Part, data: Any = None, scratch: bool = False, window: Callable[[], Any] | None = None
+    ) -> None:
         self.task = task
         self.scratch = scratch
         self._data = data
-        self._tensor = tensor
+        self._window = window
         self.counts = {"send": 0, "recv": 0}
         self.error: str | None = None
         self.source = -1
@@ -73,7 +74,7 @@ class Buffer:
 
     @property
     def data(self) -> Any:
-        return self._data if self._tensor is None else memory(self._tensor)
+        return self._data if self._window is None else self._window()
 
     def completed(self, way: str) -> bool:
         """Take one completed message off the count; False if there is none."""
