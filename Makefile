@@ -49,9 +49,8 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Two tests run at a time, file by file (tests/conftest.py). Beside them run mypy, the browser tests, which are mostly
-# idle, and the notebooks, each in its own kernel; their output is printed last. Only the notebooks load nbmake, whose
-# import takes 2 s.
+# Two files of tests run at a time. Beside them run mypy, the browser tests, which are mostly idle, and the notebooks,
+# each in its own kernel; their output is printed last. Only the notebooks load nbmake, whose import takes 2 s.
 test: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -59,7 +58,7 @@ test: $(STAMP)
 	{ $(BIN)/mypy && $(BIN)/python -m pytest -p no:nbmake -m browser $$(grep -l browser tests/test_*.py) && \
 	  JOINLAB_PROGRESS=off $(BIN)/python -m pytest --nbmake --nbmake-timeout=300 notebooks; } \
 	  > out/beside.txt 2>&1 & beside=$$!; \
-	$(BIN)/python -m pytest -p no:nbmake --numprocesses=2 --dist=loadgroup --no-loadscope-reorder -m "not browser" \
+	$(BIN)/python -m pytest -p no:nbmake --numprocesses=2 --dist=loadfile --no-loadscope-reorder -m "not browser" \
 	  --doctest-modules tests joinlab; suite=$$?; \
 	wait $$beside; beside=$$?; cat out/beside.txt; exit $$((suite || beside))
 

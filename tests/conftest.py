@@ -27,20 +27,10 @@ if TYPE_CHECKING:
 collect_ignore = ["material"]  # programs that tests run, not tests
 
 
-ONE_BY_ONE = {"test_claims.py", "test_exercises.py", "test_pages.py", "test_record.py"}
-"""Long files: two workers take turns at their tests, those of one notebook together."""
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Two workers share the tests, file by file (`--dist loadgroup`).
-
-    Modules with a browser come last: they share one, and while Playwright runs, no other event loop can.
-    """
+    """Modules with a browser come last: they share one, and while Playwright runs, no other event loop can."""
     with_browser = {item.path for item in items if item.get_closest_marker("browser")}
     items.sort(key=lambda item: item.path in with_browser)
-    for item in items:
-        if item.path.name not in ONE_BY_ONE:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

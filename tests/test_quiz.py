@@ -445,7 +445,7 @@ def tells_late() -> tuple[str, str]:
 
 
 NOT_RUN = {
-    "run for real by test_claims.py": ("2-calls", "12-endless", "12-timeout", "12-monitored", "12-state", "13-dump"),
+    "run for real by test_pages.py": ("2-calls", "12-endless", "12-timeout", "12-monitored", "12-state", "13-dump"),
     "of records, held by test_record.py and test_importers.py": ("13.1", "13.2", "13.3"),
     "of a wait that the model's clock does not show on gloo": ("4.2",),
     "of FSDP, which is not emulated": ("13.4",),
