@@ -76,7 +76,6 @@ class GlooFabric:
         self._counters = [0] * self.size
         self._queued: list[deque[Task]] = [deque() for _ in ranks]
         self._working: list[list[Task]] = [[] for _ in ranks]  # by place: what its workers carry out
-        self._awake: deque[Any] = deque()  # tasks that may go on
         self._aborts: dict[int, int] = {}  # by place: when its process aborts; it issues nothing any more
         self._failures: list[list[tuple[int, str]]] = [[] for _ in ranks]  # by place: when a task of it failed, and how
 
@@ -199,7 +198,7 @@ class GlooFabric:
             self._finish(task)
             return
         task.program = program(self._network, task, self.size)
-        self._awake.append(task)  # and not at once: another worker may begin with the next one meanwhile
+        self._network.awake.append(task)  # and not at once: another worker may begin with the next one meanwhile
 
     def _finish(self, task: Task | Pair) -> None:
         """`task` has succeeded. Its call completes with the last of its tasks; the worker takes the next one."""
@@ -253,9 +252,10 @@ class GlooFabric:
 
         End the processes that receive a message which is too long for them.
         """
-        self._awake.extend(tasks)
-        while self._awake:
-            one = self._awake.popleft()
+        awake = self._network.awake
+        awake.extend(tasks)
+        while awake:
+            one = awake.popleft()
             if one.done or one.program is None:
                 continue
             try:
@@ -263,7 +263,6 @@ class GlooFabric:
                     self._finish(one)
             except ConnectionError as error:
                 self._fail(one, str(error))
-            self._awake.extend(buffer.task for buffer in self._network.woken())
         for place, text, at_ns in self._network.aborts():
             self._run.abort_rank(self._run.hosts[self._ranks[place]], text, at_ns)
 

@@ -122,6 +122,23 @@ def jobs_of(call: EmulatedCall) -> list[Job]:
             assert_never(op)
 
 
+class _InPlace(Buffer):
+    """The memory of a tensor, which the program may resize meanwhile: then it lies elsewhere."""
+
+    __slots__ = ("_address", "_tensor")
+
+    def __init__(self, task: net.Part, tensor: torch.Tensor) -> None:
+        super().__init__(task)
+        self._tensor = tensor
+        self._address = 0
+
+    @property
+    def data(self) -> Any:
+        if self._tensor.data_ptr() != self._address:  # to look it up each time took 3 us more a message
+            self._address, self._data = self._tensor.data_ptr(), memory(self._tensor)
+        return self._data
+
+
 class Task(net.Part, Protocol):
     """A `fabric.Task`, as far as an algorithm reads it."""
 
@@ -148,10 +165,12 @@ def program(network: Network, task: Task, size: int) -> Waits:
     item = part.dtype.itemsize if ins or outs else 0
     steps = messages.of(op, me, size, root, outs if op is Op.SCATTER and me != root else ins, item, outs)
     buffers, result = _buffers(task, size, ins, outs)
-    for wait in play(network, (messages.kind(op), task.number), me, steps, buffers, add):
-        if op is Op.ALL_TO_ALL and result is not None:  # what has come is in the tensor even if the call never ends
-            write(part.outs, result.data)
-        yield wait
+    waits = play(network, (messages.kind(op), task.number), me, steps, buffers, add)
+    if op is Op.ALL_TO_ALL and result is not None:
+        for wait in waits:
+            write(part.outs, result.data)  # what has come is in the tensor even if the call never ends
+            yield wait
+    yield from waits
     if result is not None:
         task.undefined = result.undefined
         write(part.outs, result.data)
@@ -168,7 +187,7 @@ def _buffers(task: Task, size: int, ins: Sequence[int], outs: Sequence[int]) -> 
             if op is not Op.BROADCAST:
                 plan = messages.segments if op is Op.ALL_REDUCE else messages.reduce_segments
                 each = plan(nbytes, item, size)[1]
-            work = Buffer(task, window=partial(memory, part.ins[0]))
+            work: Buffer = _InPlace(task, part.ins[0])
             return [work, Buffer(task, np.zeros(each * 2, np.uint8), scratch=True)], work
         case Op.ALL_GATHER:
             work = Buffer(task, np.zeros(sum(ins) * size, np.uint8), scratch=True)
@@ -178,12 +197,12 @@ def _buffers(task: Task, size: int, ins: Sequence[int], outs: Sequence[int]) -> 
             work = Buffer(task, np.tile(read(part.ins), size), scratch=True)
             return [work], work
         case Op.GATHER:
-            return [Buffer(task, window=partial(memory, part.ins[0]))], None
+            return [_InPlace(task, part.ins[0])], None
         case Op.SCATTER if me == root:
             write(part.outs, read([part.ins[me]]))
-            return [Buffer(task, window=partial(memory, tensor)) for tensor in part.ins], None
+            return [_InPlace(task, tensor) for tensor in part.ins], None
         case Op.SCATTER:
-            return [Buffer(task, window=partial(memory, part.outs[0]))], None
+            return [_InPlace(task, part.outs[0])], None
         case Op.ALL_TO_ALL:
             sent, came = Buffer(task, read(part.ins)), Buffer(task, read(part.outs))
             mine = sent.data[sum(ins[:me]) :][: min(ins[me], outs[me])]

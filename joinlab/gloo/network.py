@@ -49,7 +49,7 @@ class Buffer:
         4:8 arrives                  counts["recv"] == 1
         waitRecv()                   returns, though 0:4 has not come
 
-    data       its bytes, a numpy array; `window`, if given, returns it anew each time. None in the rule
+    data       its bytes, a numpy array; None in the rule
     counts     completed messages that no wait has taken yet
     error      set when the connection of one of its messages closes; every later wait raises it
     scratch    gloo allocates it without setting it, so what no message fills is undefined
@@ -57,15 +57,12 @@ class Buffer:
     source     place of the sender of the last message that came
     """
 
-    __slots__ = ("_data", "_window", "at_ns", "counts", "error", "scratch", "source", "task", "undefined")
+    __slots__ = ("_data", "at_ns", "counts", "error", "scratch", "source", "task", "undefined")
 
-    def __init__(
-        self, task: Part, data: Any = None, scratch: bool = False, window: Callable[[], Any] | None = None
-    ) -> None:
+    def __init__(self, task: Part, data: Any = None, scratch: bool = False) -> None:
         self.task = task
         self.scratch = scratch
         self._data = data
-        self._window = window
         self.counts = {"send": 0, "recv": 0}
         self.error: str | None = None
         self.source = -1
@@ -74,7 +71,7 @@ class Buffer:
 
     @property
     def data(self) -> Any:
-        return self._data if self._window is None else self._window()
+        return self._data
 
     def completed(self, way: str) -> bool:
         """Take one completed message off the count; False if there is none."""
@@ -104,6 +101,8 @@ class Network:
     its counterpart waiting meets it at once and is never queued. A send completes only when its recv is there: gloo
     announces it (NOTIFY_SEND_READY) and sends the bytes once the receiver has answered (Pair::send in pair.cc).
     Only what a process that aborts still has to send may stand beside a recv: it does not answer any more.
+
+    awake  the parts that may go on, since a message of theirs has met its counterpart
     """
 
     def __init__(self, size: int) -> None:
@@ -112,7 +111,7 @@ class Network:
         self._any: dict[tuple[int, Slot], deque[_Post]] = {}
         self._closed: set[int] = set()
         self._cut: set[int] = set()  # places whose process lives on without connections
-        self._woken: list[Buffer] = []
+        self.awake: deque[Any] = deque()
         self._aborts: list[tuple[int, str, int]] = []
         self._aborts_at: dict[int, int] = {}  # by place: when its process aborts
         self._size = size
@@ -181,18 +180,13 @@ class Network:
                 continue
             post.buffer.counts[way] += 1
             post.buffer.at_ns = max(post.buffer.at_ns, at)
-            self._woken.append(post.buffer)
+            self.awake.append(post.buffer.task)
         if length <= room:
             recv.buffer.source = send.place
             recv.buffer.undefined |= send.buffer.undefined or (recv.buffer.scratch and length < room)
-            room_at = recv.buffer.data
-            if room_at is not None:
-                room_at[recv.low : recv.low + length] = send.buffer.data[send.low : send.high]
-
-    def woken(self) -> list[Buffer]:
-        """Buffers with news since the last call."""
-        found, self._woken = self._woken, []
-        return found
+            into = recv.buffer.data
+            if into is not None:
+                into[recv.low : recv.low + length] = send.buffer.data[send.low : send.high]
 
     def aborts(self) -> list[tuple[int, str, int]]:
         """Places whose process aborts, what it says, and when."""

@@ -29,7 +29,6 @@ number is known, no collective begins behind as many that are stuck.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -38,7 +37,7 @@ from math import prod
 from joinlab.backend.calls import ANY_SOURCE, ITEM_BYTES, Blocked, Blocker, GroupCalls, IssuedCall
 from joinlab.gloo import messages
 from joinlab.gloo.messages import Steps, kind
-from joinlab.gloo.network import Buffer, Network, Part, Waits, advance, play
+from joinlab.gloo.network import Buffer, Network, Waits, advance, play
 from joinlab.ops import FACTS, Needs, Op, op_of
 
 Slot = dict[int, IssuedCall]
@@ -139,10 +138,9 @@ def _stuck_in(
         if steps is None:
             return {}
         parts[rank] = _Part(network, place, steps, len(ranks))
-    awake = deque[Part](parts.values())
-    while awake:
-        advance(awake.popleft())
-        awake.extend(buffer.task for buffer in network.woken())
+    network.awake.extend(parts.values())
+    while network.awake:
+        advance(network.awake.popleft())
     if network.aborts():
         return None
     found: dict[int, tuple[Blocker, ...]] = {}
