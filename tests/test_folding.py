@@ -175,5 +175,5 @@ def test_case_4_is_left_with_what_went_wrong():
     assert labels(fold(case_timeline(4, 5, "nccl"))) == [
         "DDP's setup",
         "5 × forward, backward, barrier, and bucket rebuild",
-        *[f"row {row}" for row in range(23, 29)],
+        *[f"row {row}" for row in range(25, 31)],
     ]

@@ -72,11 +72,11 @@ def test_case_4_on_gloo_names_both_calls():
     story = diagnose(case_timeline(4, 2))
     assert str(story).splitlines()[:5] == [
         'Rank 0 called "anyone left?", where rank 1 called barrier. Both ranks hang.',
-        "WHY    Call 15: rank 0's \"anyone left?\" (train.py:28) can never meet rank 1's barrier (train.py:33): "
+        "WHY    Call 17: rank 0's \"anyone left?\" (train.py:28) can never meet rank 1's barrier (train.py:33): "
         "on gloo calls of different kinds never meet.",
         'FIX    None was tried: joinlab.emulate(case_4, (2, 3), "gloo") looks for one.',
-        'ENDED  Rank 0 hangs in "anyone left?", call 15 (train.py:28). Proven: no issued call can end this wait.',
-        "       Rank 1 hangs in barrier, call 15 (train.py:33). Proven: no issued call can end this wait.",
+        'ENDED  Rank 0 hangs in "anyone left?", call 17 (train.py:28). Proven: no issued call can end this wait.',
+        "       Rank 1 hangs in barrier, call 17 (train.py:33). Proven: no issued call can end this wait.",
     ]
 
 
@@ -88,26 +88,27 @@ def test_case_4_on_nccl_says_what_each_took_the_value_to_mean():
     assert (value.ranks, value.value, value.taken) == ((0,), 0.0, "all ranks have joined")
     asked = next(piece for piece in pieces_of(story.headline) if piece.call == 0)
     assert (asked.text, asked.ranks) == ("anyone left?", (0,))
-    assert 'Rank 1 hangs in "who is last?", call 17 (train.py:28)' in story.told(1)
+    assert 'Rank 1 hangs in "who is last?", call 19 (train.py:28)' in story.told(1)
 
 
 def test_case_2_on_nccl_leaves_a_call_behind():
     story = diagnose(case_timeline(2, 2, "nccl"))
     assert story.ranks[1].pending
-    assert story.told(1) == "Rank 1 finished, but left backward, call 6 (train.py:32) pending."
-    assert story.sentence.startswith("Rank 0 finished; nothing meets rank 1's backward, call 6 (train.py:32).")
+    assert story.told(1) == "Rank 1 finished, but left backward, call 8 (train.py:32) pending."
+    assert story.sentence.startswith("Rank 0 finished; nothing meets rank 1's backward, call 8 (train.py:32).")
 
 
 def test_case_3_on_gloo_is_an_error_because_the_peer_is_gone():
     assert diagnose(case_timeline(3, 2)).told(1) == (
-        "Rank 1 raised an error in backward, call 8 (train.py:32): on gloo a process that ends closes its connections."
+        "Rank 1 raised an error in backward, call 10 (train.py:32): on gloo a process that ends closes its connections."
     )
 
 
 def test_case_3_on_nccl_hangs_behind_its_own_call():
     story = diagnose(case_timeline(3, 2, "nccl"))
-    assert "Rank 1 hangs in barrier, call 9 (train.py:33), behind its own backward, call 8 (train.py:32)" in story.told(
-        1
+    assert (
+        "Rank 1 hangs in barrier, call 11 (train.py:33), behind its own backward, call 10 (train.py:32)"
+        in story.told(1)
     )
 
 

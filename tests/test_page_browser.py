@@ -120,10 +120,10 @@ def test_every_call_can_be_walked_and_told_of_by_keyboard(opened):
     view = every(page)
     chart(view).focus()
     page.keyboard.press("Home")
-    for _ in range(3):
+    for _ in range(4):
         page.keyboard.press("ArrowRight")
-    row(view, 4, 15)
-    assert drawn(view)[3] == "rank 0: forward 2" and len(drawn(view)) == 15
+    row(view, 5, 17)
+    assert drawn(view)[4] == "rank 0: forward 2" and len(drawn(view)) == 17
     card = view.locator(".jl-every .jl-told .jl-two > div").first
     for words in ("forward 2", "float32", "value in1.0", "value out2.0", "discarded the value", "train.py:31 model(x)"):
         expect(card).to_contain_text(words)
@@ -133,7 +133,7 @@ def test_every_call_can_be_walked_and_told_of_by_keyboard(opened):
     assert "host waited" in times.locator("table").text_content()
     chart(view).focus()
     page.keyboard.press("End")
-    row(view, 15, 15)
+    row(view, 17, 17)
     assert "never ends" in chart(view).get_attribute("aria-valuetext")
     page.keyboard.press("Escape")
     expect(chart(view)).to_have_attribute("aria-valuetext", "nothing selected")
@@ -145,11 +145,11 @@ def test_a_click_selects_and_a_stack_is_shown_call_by_call(opened):
     view = first(page)
     view.locator(".jl-col .jl-pile").last.click(force=True)
     view.get_by_role("button", name="one by one").click()
-    row(view, 1, 15)
-    box = view.locator(".jl-lane").nth(1).locator("rect.jl-fill").nth(2)
+    row(view, 1, 17)
+    box = view.locator(".jl-lane").nth(1).locator("rect.jl-fill").nth(3)
     assert box.bounding_box()["width"] > 60
     box.click()
-    row(view, 3, 15)
+    row(view, 4, 17)
     assert chart(view).get_attribute("aria-valuetext").endswith("rank 1: forward 1")
     box = view.locator(".jl-picked").bounding_box()
     assert box["width"] > 60

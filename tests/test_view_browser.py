@@ -70,7 +70,7 @@ def test_python_hears_of_the_selection_and_can_set_it(notebook):
     chart = first(notebook, ".jl-chart")
     chart.focus()
     notebook.page.keyboard.press("Home")
-    for _ in range(3):
+    for _ in range(4):
         notebook.page.keyboard.press("ArrowRight")
     notebook.wait_for("view.calls['origin'].to_list()", ["all-reduce (DDP forward() 2)"] * 2)
     notebook.tell("view.selected = len(joinlab.match(view.timeline)) - 1")
