@@ -212,13 +212,21 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
     >>> ranks_text([3]), ranks_text([2, 0]), ranks_text([0, 1, 2, 3, 4, 6, 7])
     ('rank 3', 'ranks 0, 2', 'ranks 0-4, 6, 7')
+    >>> ranks_text(range(1, 64, 2))
+    'ranks 1, 3, ..., 63'
     """
     found: list[str] = []
-    run: list[int] = []
-    for rank in [*sorted(ranks), None]:
-        if run and (rank is None or rank != run[-1] + 1):
-            found += [f"{run[0]}-{run[-1]}"] if len(run) > 2 else map(str, run)
-            run = []
-        if rank is not None:
-            run.append(rank)
+    left = sorted(ranks)
+    while left:
+        step = left[1] - left[0] if left[1:] else 1
+        count = next((at for at, rank in enumerate(left) if rank != left[0] + at * step), len(left))
+        first, last = left[0], left[count - 1]
+        if step == 1 and count > 2:
+            found.append(f"{first}-{last}")
+        elif step > 1 and count > 4:
+            found.append(f"{first}, {first + step}, ..., {last}")
+        else:
+            found.append(f"{first}")
+            count = 1  # the next one may begin a run
+        left = left[count:]
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(found)}"
