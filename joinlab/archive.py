@@ -182,7 +182,7 @@ def unpack(data: bytes, name: str, build: Callable[[Parts], T], max_bytes: int =
 
     # The header comes first, so these bytes identify our file even if the rest is missing.
     if not (data.startswith(b"PK\x03\x04") and data.startswith(HEADER.encode(), _FIRST_NAME_AT)):
-        _refuse(name, "it is no Timeline file", "open a file that Timeline.save wrote")
+        _refuse(name, "it is not a Timeline file", "open a file that Timeline.save wrote")
     whole = data[-_SEAL_BYTES:] == _seal(data[:-_SEAL_BYTES])
     if not whole and data[-_SEAL_BYTES:].startswith(_SEAL):
         _refuse(name, *_DAMAGED)

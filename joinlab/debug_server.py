@@ -75,7 +75,7 @@ class JoinlabHandler(DebugHandler):
         from joinlab.picture.page import page
 
         try:
-            text = page([("The job as it stands", self._timeline())], notes=[NO_LINES])
+            text = page([("The job now", self._timeline())], notes=[NO_LINES])
         except TimelineFileError as error:
             text = f"<!doctype html><meta charset='utf-8'><title>joinlab</title><p>{escape(str(error))}</p>"
         return text.encode("utf-8", "backslashreplace")

@@ -45,7 +45,7 @@ class Needs(Enum):
 
     EVERYONE = "every rank needs every rank"
     FROM_ROOT = "every rank needs the root"
-    AT_ROOT = "the root needs every rank; the others need only be heard"
+    AT_ROOT = "the root needs every rank; the others only contribute"
     PEER = "the receiver needs the sender"
 
 

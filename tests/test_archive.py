@@ -339,8 +339,8 @@ def test_a_file_cut_where_another_timeline_ends_inside_it_is_refused() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"P", b"hello", b"PAR1" * 20, pickle.dumps(sample)])
-def test_what_is_no_zip_is_refused(data: bytes) -> None:
-    assert "no Timeline file" in refusal(data)
+def test_a_file_that_is_not_a_zip_is_refused(data: bytes) -> None:
+    assert "not a Timeline file" in refusal(data)
 
 
 def test_a_zip_of_others_is_refused() -> None:
@@ -510,7 +510,7 @@ HOSTILE_CALLS = {
     "a size below 0": {"shape": [[-1]]},
     "a shape that is null": {"shape": [None]},
     "a frame that is null": {"stack": [None]},
-    "a time that no clock shows": {"completed_ns": (1 << 63) - 1},
+    "an impossible time": {"completed_ns": (1 << 63) - 1},
 }
 
 

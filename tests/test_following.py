@@ -39,7 +39,7 @@ def view(folder: Path) -> Iterator[Following]:
 
 
 def test_it_grows_with_the_folder_and_ends_with_the_job(folder: Path, view: Following) -> None:
-    assert (view.timeline.calls.height, view.heading) == (2, "The job runs.")
+    assert (view.timeline.calls.height, view.heading) == (2, "The job is running.")
     assert not view.look()
     add(folder, 0, call(1, 1700, None))
     assert view.look()
@@ -54,10 +54,10 @@ def test_it_grows_with_the_folder_and_ends_with_the_job(folder: Path, view: Foll
 
 def test_the_verdict_is_said_when_it_stands_still(folder: Path) -> None:
     view = joinlab.follow(folder, still=0)
-    assert view.heading == "The job runs."  # no call is open: it computes
+    assert view.heading == "The job is running."  # no call is open: it computes
     add(folder, 0, call(1, 1700, None))
     view.look()
-    assert view.heading == "The job stands still."
+    assert view.heading == "The job has stalled."
     assert "Rank 1 keeps rank 0 waiting" in diagnose(view.timeline).sentence  # the verdict below the heading says why
     view.close()
 
@@ -88,7 +88,7 @@ def test_what_goes_wrong_stops_it_and_not_the_kernel(
 
     monkeypatch.setattr(view.recorded, "refresh", fails)
     view._tick()
-    assert view.heading.startswith("Followed no more: ")
+    assert view.heading.startswith("No longer following: ")
     assert said in view.heading
     assert not view.following
 
@@ -96,7 +96,7 @@ def test_what_goes_wrong_stops_it_and_not_the_kernel(
 def test_a_folder_that_is_removed_is_followed_no_more(folder: Path, view: Following) -> None:
     shutil.rmtree(folder)
     view._tick()
-    assert view.heading.startswith("Followed no more: ")
+    assert view.heading.startswith("No longer following: ")
 
 
 def test_a_folder_without_a_rank_is_refused(tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ def test_a_hung_job_is_proven_hung_while_it_stands_and_after_it_was_killed(
         assert "barrier" in joinlab.diagnose(timeline).told(0)
         seen = python(tmp_path, "-m", "joinlab", "watch", "runs", "--exit-code")
         assert seen.returncode == 1
-        assert "The job stands still." in seen.stdout
+        assert "The job has stalled." in seen.stdout
         assert "BOTH HANG" in seen.stdout
         assert main(["watch", str(tmp_path / "runs"), "--once", "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["state"] == "stuck"
@@ -405,7 +405,7 @@ def test_a_folder_that_cannot_be_written_is_one_warning_and_the_job_goes_on(tmp_
     done = alone(tmp_path)
     assert done.returncode == 0
     assert done.stdout == "the job has finished\n"
-    assert done.stderr.count("joinlab does not record rank 0") == 1
+    assert done.stderr.count("joinlab cannot record rank 0") == 1
 
 
 def test_a_folder_that_is_removed_under_the_job_does_not_harm_it(tmp_path: Path) -> None:
@@ -451,8 +451,7 @@ def test_a_disk_that_fills_up_is_one_warning_and_the_job_goes_on(
             log.write_text("x" * 999 + "\n")
     (warning,) = [str(one.message) for one in found]
     assert warning == (
-        "joinlab does not record rank 0 (any more): OSError: [Errno 28] No space left on device. "
-        "The job goes on without."
+        "joinlab cannot record rank 0: OSError: [Errno 28] No space left on device. The job goes on without."
     )
     assert log.failed
     lines = (tmp_path / "rank-0.0.jsonl").read_bytes().partition(b"\0")[0].decode().splitlines()

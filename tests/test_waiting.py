@@ -60,12 +60,12 @@ JOBS = {  # by name: each rank's calls, the groups, the ranks that are named, on
             [call("b", True), call()],
             [call("b", True), call("d", True), call()],
         ],
-        MESH, (2,), (), "Rank 2 went another way than ranks 0, 1, 3",
+        MESH, (2,), (), "Rank 2 took a different path from ranks 0, 1, 3",
     ),
     "GPU": ([[call(started_ns=5)], [call()], [call(started_ns=5)]], {}, (1,), (), "its GPU has not begun it"),
     "GPU behind": ([[call(done=True), call()], [call(), call()]], {}, (1,), (), "Look at its GPU"),
     "GPU?": ([[call()]] * 3, {}, (), (), "does not tell the ranks apart"),
-    "level": ([[*OVER[0], call("a")], *OVER[1:]], MESH, (), ((0, 1),), "Either rank 1 stands still, or rank 0 made a"),
+    "level": ([[*OVER[0], call("a")], *OVER[1:]], MESH, (), ((0, 1),), "Either rank 1 has stalled, or rank 0 made a"),
     "more": ([[call("1")], [], []], {"1": [0, 1]}, (), ((0, 1),), "Rank 0 alone waits, in collective 1 (all_re"),
     "fewer": (
         [[call("1")], [], *([[call("2", True)]] * 2)],
@@ -78,7 +78,7 @@ JOBS = {  # by name: each rank's calls, the groups, the ranks that are named, on
             [*[call("2", True, op="send", peer=3)] * 2, call()],
             [*[call("2", True, op="recv", peer=2)] * 2, call()],
         ],
-        {"1": [0, 1], "2": [2, 3]}, (0,), (), "Rank 0 went another way than rank 2, which has the same part in the job",
+        {"1": [0, 1], "2": [2, 3]}, (0,), (), "Rank 0 took a different path from rank 2, which has the same part",
     ),
     "size": (
         [[call(shape=[[4]])], [call(shape=[[9]])], [call(shape=[[4]])]],
@@ -88,11 +88,11 @@ JOBS = {  # by name: each rank's calls, the groups, the ranks that are named, on
         [[call(shape=[[5]])], [call(done=True, shape=[[1]]), call(shape=[[5]])]],
         {}, (), ((0, 1),), "the ranks issued different calls",
     ),
-    "other group": ([[call()], [call("1")], [call()]], {"1": [0, 1, 2]}, (1,), (), "It went another way than they"),
+    "other group": ([[call()], [call("1")], [call()]], {"1": [0, 1, 2]}, (1,), (), "It took a different path"),
     "circle": (
         [[call()], [call("1")]],
         {"1": [0, 1]}, (), ((0, 1),),
-        "Rank 0 or rank 1 went another way than the rest of the job: the record does not tell which.",
+        "Rank 0 or rank 1 took a different path from the rest of the job: the record does not show which.",
     ),
     "send": ([[call(op="send", peer=1)], []], {}, (1,), (), "issued no counterpart"),
     "a send without a time": (

@@ -394,7 +394,7 @@ def test_a_stopped_run_is_not_counted_as_a_prediction(monkeypatch):
     made = bench(predict=True, engine="launched gloo")
     made.said = ("hangs", "finishes")
     made.run()
-    assert made.results == ("we ended it: not counted", "✓ it finishes")
+    assert made.results == ("ended by joinlab: not counted", "✓ it finishes")
     assert "1 of 1 right" in status(made)
 
 

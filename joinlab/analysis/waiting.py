@@ -107,7 +107,7 @@ class WaitGraph:
     culprits  what to look at, the one whose peers have waited longest first
     waits     every edge of the graph
     unclear   cases that the record leaves open, and why
-    either    ranks of which at least one is a culprit, and the record does not tell which
+    either    ranks of which at least one is a culprit, and the record does not show which
     """
 
     culprits: tuple[Culprit, ...]

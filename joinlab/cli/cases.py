@@ -25,7 +25,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     add_html(parser)
     parser.add_argument(
         "--address", metavar="URL", default="",
-        help="where the page will be on the web: messages with a link to it show a picture, which is written beside it",
+        help="URL that the page will have; a preview picture for links to it is written beside the page",
     )  # fmt: skip
 
 

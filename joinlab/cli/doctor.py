@@ -30,7 +30,7 @@ def _facts() -> Iterator[tuple[str, str]]:
     yield "Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     yield "packages", ", ".join(f"{name} {_version(name)}" for name in PACKAGES)
     if find_spec("torch") is None:
-        yield "PyTorch", "not installed: records open here, launch and emulate cannot run"
+        yield "PyTorch", "not installed: joinlab opens records here, but cannot launch or emulate"
         return
     import torch
     import torch.distributed as dist

@@ -25,7 +25,7 @@ INTERRUPTED = 130
 BROKEN_PIPE = 141
 
 EXIT_CODES = """exit codes: 0 done, and for run every rank finished; 1 a rank did not finish, or nothing can be
-launched here; 2 could not be done: wrong usage, no such file, no GPU; 3 (watch) nothing moves,
+launched here; 2 wrong usage, no such file, or no GPU; 3 (watch) nothing moves,
 but no hang is proven; 130 interrupted
 """
 

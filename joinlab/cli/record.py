@@ -41,7 +41,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
         type=float,
         metavar="S",
         default=STILL_S,
-        help="after S seconds without an event, a rank records where its threads stand (default: 5)",
+        help="after S seconds without an event, a rank records its threads' stacks (default: 5)",
     )
     parser.add_argument(
         "--ways",

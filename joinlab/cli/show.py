@@ -74,7 +74,7 @@ def newest(folder: Path) -> Path:
 
 COMMAND = Command(
     "show",
-    "say what happened in a run: of a record, dumps, traces, a log or a saved file",
+    "say what happened in a run, from a record, dumps, traces, a log or a saved file",
     _options,
     _run,
     (

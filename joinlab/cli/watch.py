@@ -38,7 +38,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=30.0,
         metavar="S",
-        help="after S seconds without an event while a call is open, the job stands still (default: 30)",
+        help="call the job stalled after S seconds without an event while a call is open (default: 30)",
     )
     parser.add_argument(
         "--json",
@@ -91,7 +91,7 @@ def _run(options: argparse.Namespace) -> int:
             if state == "over":
                 tell(state, timeline)
             elif state != "running" and said != (said := str(timeline.ends)):
-                what = "The job stands still." if state == "stuck" else f"Nothing has moved for {options.still:g} s."
+                what = "The job has stalled." if state == "stuck" else f"Nothing has moved for {options.still:g} s."
                 tell(state, timeline, what)
             if state == "over" or (options.exit_code and _code(timeline, still)):
                 return _code(timeline, still) if options.exit_code else 0
@@ -147,7 +147,7 @@ def _lines(recorded: RecordedFolder, timeline: Timeline, quiet: float | None = N
 
 COMMAND = Command(
     "watch",
-    "follow a recorded job while it runs: who is ahead, and why it stands still",
+    "follow a recorded job while it runs: who is ahead, and why it has stalled",
     _options,
     _run,
     (("runs/today --exit-code", "exits with 1 as soon as the job cannot finish"),),

@@ -102,7 +102,7 @@ def emulate(
     if emulation.copied > LARGE:
         warnings.warn(
             f"each rank began with a copy of the {emulation.copied / 1e6:,.0f} MB that {program_name(program)} refers "
-            "to; make large data inside the program, where a test of it needs less",
+            "to; make large data inside the program to avoid the copies",
             stacklevel=2,
         )
     if on_output is not None:

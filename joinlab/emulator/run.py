@@ -74,7 +74,7 @@ class Emulation:
                 self.baton.run([host.waits.thread for host in self.hosts], self.knobs.timeout_s, self._give_up)
         except KeyboardInterrupt:
             raise LaunchInterrupted(
-                "the emulation was interrupted; what was recorded is in the `timeline` of this exception "
+                "the emulation was interrupted; the `timeline` of this exception has what was recorded "
                 "(sys.last_value.timeline in a notebook)",
                 self._timeline(),
             ) from None
@@ -267,9 +267,9 @@ class Emulation:
         elif others != ranks:
             self._broken = self._broken or LaunchError(
                 f"the ranks name different groups {name!r}: rank {host.rank} that of ranks {list(ranks)}, others that "
-                f"of {list(others)}. Real ones then connect to the wrong peers, and what comes of it is "
-                "not known. Every rank has to call new_group for every group, in the same order, also those that are "
-                "not in it; or give it use_local_synchronization=True."
+                f"of {list(others)}. Real ranks would connect to the wrong peers, with unknown results. Every rank, "
+                "also one outside the group, has to call new_group for every group in the same order, or pass "
+                "use_local_synchronization=True."
             )
             raise self._broken
         if self._backend_of.get(name, backend) != backend:

@@ -187,7 +187,7 @@ def _rows(dumps: Sequence[Dump], groups: Mapping[str, Group], texts: Texts, told
         wrong = (data[name] < 0) | (data[name] >= _LONG_NS)
         if wrong.any():
             whose = ranks_text(sorted(set(data["rank"][wrong].tolist())))
-            told.append(f"{int(wrong.sum())} times of {whose} were left out: no clock shows them")
+            told.append(f"{int(wrong.sum())} times of {whose} were left out: they are impossible")
             data[name] = np.where(wrong, 0, data[name])
     return pl.DataFrame(data).with_columns(
         *(

@@ -253,7 +253,7 @@ class Told:
         several = len({host for host, _, _ in devices}) > 1
         if any((host, pid) not in known for host, _, pid in devices):
             order = "GPUs in the order of their hosts' names" if several else "GPUs of one host"
-            self.notes.add(f"ranks are taken as {order}")
+            self.notes.add(f"ranks are assumed to be the {order}")
         place = {(host, pid): at if several else device for at, (host, device, pid) in enumerate(devices)}
         comms: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
         rows: dict[str, list[tuple[int, re.Match[str]]]] = defaultdict(list)
@@ -407,7 +407,7 @@ class Told:
             "groups": groups,
             "group_names": {group: words for group, words in self.names.items() if group in groups},
             "versions": {},
-            "clock": {"domain": "wall", "completed": "not told: what every rank issued alike counts as completed"},
+            "clock": {"domain": "wall", "completed": "unknown: calls that every rank issued alike count as completed"},
             "skipped": {
                 group: {rank: self._before(group, rank) for rank in members} for group, members in groups.items()
             },

@@ -295,6 +295,6 @@ class Watch:
 BY_USER = "interrupted by the user"
 DIED = "the process that ranks are forked from died during the run; call launch again"
 INTERRUPTED = (
-    "the run was interrupted; what was recorded is in the `timeline` of this exception (sys.last_value.timeline in a "
+    "the run was interrupted; the `timeline` of this exception has what was recorded (sys.last_value.timeline in a "
     "notebook)"
 )

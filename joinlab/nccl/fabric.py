@@ -38,9 +38,9 @@ from joinlab.ops import FACTS, POINT_TO_POINT, Needs, Op, waits_for
 
 ASSUMES = (
     f"Assumed: one node, a ring in the order of the ranks, the LL protocol. With more than {TUNED_RANKS} ranks NCCL "
-    "may choose otherwise; calls that do not fit may then end otherwise."
+    "may choose others, and calls that do not fit may then end differently."
 )
-"""Every view shows it beside what was modelled. Calls that fit are not affected."""
+"""Every view of a modelled run shows it. Calls that fit are not affected."""
 
 CROSSED = (
     "Two ranks that both send first, or both receive first, never get data from each other on NCCL, whatever its size: "

@@ -280,7 +280,7 @@ class Bench(View):
         if self.predict and self.covered and "" in self.said:
             return "Predict first: choose for each rank whether it finishes, hangs or raises. Then press Show."
         if self.predict and self.covered and not self._now.launched:
-            return "Everything is said. Press Show."
+            return "Every rank has a prediction. Press Show."
         return "Not run yet. Press Run: each rank becomes a process of its own."
 
     def _emulate(self) -> None:
@@ -372,7 +372,7 @@ class Bench(View):
         found = Score(self.said, tuple(map(word, timeline.ends)))
         self.scores.append(found)
         self.results = [
-            "we ended it: not counted" if ended is None else f"✓ it {ended}" if right else f"✗ it {ended}"
+            "ended by joinlab: not counted" if ended is None else f"✓ it {ended}" if right else f"✗ it {ended}"
             for ended, right in zip(found.ended, found.right, strict=True)
         ]
         self._tell(f"{sum(found.right)} of {len(self.said) - found.ended.count(None)} right.")
@@ -429,7 +429,9 @@ class Bench(View):
             if self._must_wait:
                 self._wait_until_loaded()
             if self.predict and self.covered and "" in self.said:
-                raise ProgramError("say of each rank first whether it finishes, hangs or raises: bench.said = (...)")
+                raise ProgramError(
+                    "first predict for each rank whether it finishes, hangs or raises: bench.said = (...)"
+                )
             self._failed = None
             if not self._now.launched:
                 self._emulate()

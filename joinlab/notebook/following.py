@@ -75,9 +75,9 @@ class Following(View):
             self.heading = "The job is over."
             self.stop()
         elif EndKind.HUNG in kinds or (quiet >= self._still_s and has_open_call(self.timeline)):
-            self.heading = "The job stands still."
+            self.heading = "The job has stalled."
         else:
-            self.heading = "The job runs."
+            self.heading = "The job is running."
 
     def _schedule(self, delay: float) -> None:
         if not self.following:
@@ -93,10 +93,10 @@ class Following(View):
             self.look()
         except (TimelineFileError, OSError) as error:
             self.stop()
-            self.heading = f"Followed no more: {error}"
+            self.heading = f"No longer following: {error}"
         except KeyboardInterrupt:  # it must not end the kernel's loop
             self.stop()
-            self.heading = "Followed no more: interrupted."
+            self.heading = "No longer following: interrupted."
         self._schedule(max(self._every, BUSY * (time.monotonic() - began)))
 
 

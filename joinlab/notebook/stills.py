@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from joinlab.story.story import Story
     from joinlab.timeline import Timeline
 
-AGAIN = "This is a picture of it. Run the cell again for the view that answers."
-GONE = "answers only while its kernel runs. Run the cell again."
+AGAIN = "This is a static picture. Run the cell again for the live view."
+GONE = "works only while its kernel runs. Run the cell again."
 
 _SILENT = (  # where a widget's kernel is gone JupyterLab speaks of an error, or of loading: what stands above says more
     ".jp-OutputArea-child:has(.joinlab-still) + .jp-OutputArea-child:not(:has(.jp-OutputArea-output > *))"

@@ -95,18 +95,18 @@ def begin(own: tuple[str, int, int], begun: bool, backend: Any = None, *args: An
     rank = kwargs.get("rank", args[3] if len(args) > 3 else -1)
     if begun:
         raise ValueError(
-            "trying to initialize the default process group twice! joinlab keeps one default group per run, also after "
+            "trying to initialize the default process group twice! joinlab keeps one default group per run, even after "
             "destroy_process_group(); dist.new_group() makes further groups."
         )
     asked = str(backend or own_backend).lower()
     if own_backend not in {part.rpartition(":")[2] for part in asked.split(",")}:
         raise RuntimeError(
-            f"the program asks init_process_group for backend {asked!r}, and this run is on {own_backend!r}. Give "
+            f"the program asks init_process_group for backend {asked!r}, but this run is on {own_backend!r}. Give "
             f"backend={asked!r} to joinlab, or leave the backend out in the program."
         )
     if world_size not in (-1, size) or rank not in (-1, own_rank):
         raise RuntimeError(
-            f"the program asks init_process_group to be rank {rank} of {world_size}, and it is rank {own_rank} of "
+            f"the program asks init_process_group to be rank {rank} of {world_size}, but it is rank {own_rank} of "
             f"{size}: inputs= has one count per rank."
         )
     if kwargs.get("timeout") is not None:

@@ -89,7 +89,7 @@ def check_program(program: object) -> None:
         hint = ""
         if isinstance(program, str):
             hint = " For a file, use `python -m joinlab run FILE:FUNCTION`."
-        raise ProgramError(f"{form} Got {type(program).__name__} {program!r:.60}, which is no function.{hint}")
+        raise ProgramError(f"{form} Got {type(program).__name__} {program!r:.60}, which is not a function.{hint}")
     if inspect.isclass(program):
         raise ProgramError(f"{form} Got the class {program.__name__}; pass a function.")
     if inspect.iscoroutinefunction(program) or inspect.isasyncgenfunction(program):
@@ -112,7 +112,7 @@ def check_inputs(inputs: object, max_ranks: int = MAX_RANKS) -> tuple[int, ...]:
     """The number of inputs per rank as ints. Raises ProgramError for anything else; 0 is a rank without inputs."""
     form = "inputs= needs one count per rank, such as (5, 6)."
     if isinstance(inputs, (str, bytes, Mapping)) or not isinstance(inputs, Iterable):
-        raise ProgramError(f"{form} Got {inputs!r:.60}, which is no sequence of numbers.")
+        raise ProgramError(f"{form} Got {inputs!r:.60}, which is not a sequence of numbers.")
     counts = []
     for rank, count in enumerate(inputs):
         try:
@@ -120,7 +120,7 @@ def check_inputs(inputs: object, max_ranks: int = MAX_RANKS) -> tuple[int, ...]:
                 raise TypeError
             counts.append(operator.index(count))
         except TypeError:
-            raise ProgramError(f"{form} Rank {rank} got {count!r}, which is no whole number.") from None
+            raise ProgramError(f"{form} Rank {rank} got {count!r}, which is not a whole number.") from None
         if counts[-1] < 0:
             raise ProgramError(f"{form} Rank {rank} got {count}; a rank can have 0 inputs, but not fewer.")
     if not counts:

@@ -151,7 +151,7 @@ def _unused(folder: Path, rank: int) -> Path:
 def warn(rank: int | None, error: BaseException) -> None:
     """Warn once; if warnings are errors, print a line to stderr instead."""
     name = "this rank" if rank is None else f"rank {rank}"
-    text = f"joinlab does not record {name} (any more): {type(error).__name__}: {error}. The job goes on without."
+    text = f"joinlab cannot record {name}: {type(error).__name__}: {error}. The job goes on unrecorded."
     try:
         warnings.warn(text, RuntimeWarning, stacklevel=3)
     except RuntimeWarning:

@@ -1,6 +1,6 @@
 """From "my job hangs" to rank, line and reason: joinlab's command beside flight recorder dumps, and beside py-spy.
 
-The same program stands still twice, recorded and not; what each way takes is measured in turn, its processes included.
+The same program hangs twice, recorded and not; the cost of each, its processes included, is measured in turn.
 A person's share is not: the recorded job prints its command, the dumps need a program that writes them on request (on
 gloo no watchdog does), and py-spy the pids of the ranks. Rank 1 issues an all-reduce too many, in line EXTRA.
 """

@@ -181,7 +181,7 @@ _ALONE = {
     "all_killed": "{ranks} were killed; {absent} had not come to {mine}'s {call}.",
     "completed": "There is no record of {absent}; {mine} completed {call}.",
     "no_record": "There is no record of {absent}; {mine} wait[s|] in {call}.",
-    "out_of_time": "{absent} [was|were] still running when the time was over; nothing meets {mine}'s {call}.",
+    "out_of_time": "{absent} [was|were] still running when the time was up; nothing meets {mine}'s {call}.",
     "runs": "{absent} [is|are] still running; nothing meets {mine}'s {call}.",
     EndKind.HUNG: "{absent} wait[s|] elsewhere; nothing meets {mine}'s {call}.",
     EndKind.UNKNOWN: "{absent} [has|have] no more calls on record; nothing meets {mine}'s {call}.",

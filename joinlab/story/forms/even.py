@@ -49,7 +49,7 @@ def _so_far(line: Line) -> Text:
 def _same_calls(line: Line) -> Text:
     fits = "; every call fits" * bool(line.facts["fits"])
     if line.facts["out_of_time"]:
-        return say("{} [was|were] still running when the time was over{}.", line.ranks, fits)
+        return say("{} [was|were] still running when the time was up{}.", line.ranks, fits)
     each = [ends(one["ranks"], one["kind"], one["pending"]) for one in line.facts["ends"] if not one["good"]]
     return say("{}{}.", listing(each, "; "), fits)
 

@@ -79,7 +79,7 @@ def _edit(line: Line) -> Text:
 def _untried_words(line: Line) -> Text:
     how = line.facts["how"]
     again = say("{} looks for one", code(how)) if how else "a recorded job is not run again"
-    return say("None was tried: {}.", again)
+    return say("No fix was tried: {}.", again)
 
 
 def _raised_words(line: Line) -> Text:

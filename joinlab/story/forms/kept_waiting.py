@@ -54,31 +54,31 @@ def _shows(scene: Scene, graph: WaitGraph) -> bool:
 
 # ---------------------------------------------------------------- words
 
-_UNTOLD = "the record does not tell which."
+_UNTOLD = "the record does not show which."
 
 SENTENCES: Mapping[str, str] = {
     "odd_one": "{rank} issued {issued} as {call}, where {most} issued {usual}. Look at what it did before: it skipped "
     "a call, made one more, or has other data.",
-    "circle_of": "{ranks} wait for each other, first in {call}. {Which} went another way than the rest of the job: "
-    + _UNTOLD,
+    "circle_of": "{ranks} wait for each other, first in {call}. {Which} took a different path from the rest "
+    "of the job: " + _UNTOLD,
     "ended": "{waits}, but it has {past}.",
-    "parted_from": "{waits}, and it waits for them elsewhere. It went another way than they: it skipped a call, or "
+    "parted_from": "{waits}, and it waits for them elsewhere. It took a different path: it skipped a call, or "
     "made one more.",
     "not_begun": "{waits}. It {enqueued}, but its {device} has not begun it. Look at its {device}.",
     "stream_behind": "{waits}. It enqueued that call, but it has completed only {reached}, and it waits for no other "
     "rank. Look at its {device}.",
     "stopped": "{waits}. It stopped after {reached}, and it waits for no other rank. Look at its host.",
     "no_counterpart": "{waits}, to which it issued no counterpart, and it waits for no other rank. Look at its host.",
-    "another_way": "{rank} went another way than {against}, which [has|have] the same part in the job, at {where}: it "
-    "skipped a call, made one more, changed their order, or has other data.",
-    "one_stands": "{waiter} waits for {rank} in {call}. {Rank} stands in a call with {level}. {Which} stands still: "
+    "another_way": "{rank} took a different path from {against}, which [has|have] the same part in the job, at "
+    "{where}: it skipped a call, made one more, changed their order, or has other data.",
+    "one_stands": "{waiter} waits for {rank} in {call}. {Rank} is in a call with {level}. {Which} has stalled: "
     + _UNTOLD,
-    "one_waits": "{rank} alone waits, in {call}, for {on}. Either {on} stand[s|] still, or {rank} made a call that "
+    "one_waits": "{rank} alone waits, in {call}, for {on}. Either {on} [has|have] stalled, or {rank} made a call that "
     "{on} [does|do] not make: " + _UNTOLD,
     "may_wait": "{ranks} may wait for {absent} in {group}: there is no record of {absent}.",
     "other_calls": "In {call} the ranks issued different calls: {each}.{wrong}",
     "all_reached": "{ranks} wait[s|] in calls that all peers have reached.",
-    "one_of": "{Which} stands still in a call that all its ranks have reached: " + _UNTOLD,
+    "one_of": "{Which} has stalled in a call that all its ranks have reached: " + _UNTOLD,
     "none_apart": "Every rank got to the same calls, and none completes: the record does not tell the ranks apart.",
 }
 """By form, what the record shows, and what it does not tell apart."""

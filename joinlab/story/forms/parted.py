@@ -98,6 +98,6 @@ def _shown(name: str, value: object) -> str:
 WORDS: Mapping[str, Callable[[Line], Text]] = {
     "parted": _words,
     "parted_before": _words,
-    "left_out": lambda line: say("The ways of {} more ranks were not compared.", str(line.facts["count"])),
-    "not_followed": lambda line: say("Where the ways part is not known: {}.", line.facts["why"]),
+    "left_out": lambda line: say("The paths of {} more ranks were not compared.", str(line.facts["count"])),
+    "not_followed": lambda line: say("Where the ranks' paths part is unknown: {}.", line.facts["why"]),
 }
