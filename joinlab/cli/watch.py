@@ -1,4 +1,4 @@
-"""`watch`: follow a recorded job in the terminal, and say why it stands still once it does."""
+"""`watch`: follow a recorded job in the terminal, and say why it has stalled once it has."""
 
 from __future__ import annotations
 

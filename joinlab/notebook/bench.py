@@ -1,7 +1,7 @@
 """The bench: choose a case, give each rank its inputs, predict, look, and then run it for real and compare.
 
-The bench is one widget: a view with a row of dots per rank for its inputs, and a choice of the program and of what it
-runs on. An emulated run follows every move at once; while one is being emulated, the browser keeps only the newest
+The bench is one widget: a view with a row of dots per rank for its inputs, a choice of programs and a choice of
+engines. Every move starts an emulated run at once; while one is being emulated, the browser keeps only the newest
 position and sends it afterwards. For the cases the bench shows emulations that ship with the package, so it does not
 wait for torch; pictures that the map has drawn are on the page already. A launched run has its own thread, the only one
 besides the kernel's that touches the widget; it holds the lock while it does. Running the cell again keeps the choices
@@ -47,23 +47,23 @@ from joinlab.story.scene import Scene
 from joinlab.timeline import Ending, EndKind, Meta, Timeline, timeline_from_rows
 
 REST_S = 1.5
-"""Seconds without a move after which fixes of what is shown are tried: that takes the kernel a second or two."""
+"""Seconds without a move before the bench tries fixes for the shown run, which takes the kernel a second or two."""
 
 FIRST_S = 0.3
-"""Seconds after which torch is loaded, which makes the kernel slow: until then the first picture is on its way."""
+"""Seconds before the bench loads torch, which makes the kernel slow: the first picture is sent before."""
 
 LINES = 200
-"""So many of the lines that a rank printed are shown, the last ones."""
+"""How many of the last lines that a rank printed are shown."""
 
 CHOSEN = ("counts", "case", "engine", "barrier_value", "pad")
-"""The traits that say what is run."""
+"""The traits that choose a run."""
 
 _made: dict[str, tuple[str, list[Bench], list[Bench]]] = {}
-"""By notebook cell: which of its runs it was, the benches that the run before made, and those of this one."""
+"""By notebook cell: id of the cell's latest execution, and the benches made by the execution before it and by it."""
 
 
 class _Shown(traitlets.Instance):  # type: ignore[type-arg]
-    """The shown run; Python that asks for one which must wait until torch is loaded waits here."""
+    """The shown run. Reading it waits until torch is loaded, if the run needs torch."""
 
     def get(self, obj: Any, cls: Any = None) -> Any:
         if obj.waits and obj.loading:
@@ -76,28 +76,28 @@ class Bench(View):
 
         joinlab.bench()                             # the cases
         joinlab.bench(my_program, inputs=(2, 3))    # your own
-        joinlab.bench(predict=True)                 # say first, then look
+        joinlab.bench(predict=True)                 # predict first, then look
 
     program   a function worker(rank, inputs) of your own; None: the cases
     case      the case to begin with
     inputs    the counts to begin with
     engine    "emulated nccl" (today's PyTorch), "emulated nccl 1.9", "emulated gloo", "launched gloo", "launched nccl"
-    predict   cover how it ends until the learner has said, for each rank, what it will do
+    predict   hide the run until the learner has predicted how each rank ends
     timeout   seconds after which a launched run is ended
 
     Traits that Python and the browser set:
 
     counts         number of inputs per rank: 1 to 8 ranks, at most 20 each
     case           number of the case; 0 is the program that the bench was given
-    engine         on what it runs, as above
+    engine         one of the above
     barrier_value  the 4-byte word whose lowest byte PyTorch 1.9's barrier all-reduces
     pad            the upper half of an NCCL line that holds 4 bytes
-    said           what the learner says of each rank: "finishes", "hangs", "raises", or "" for nothing yet
+    said           the prediction for each rank: "finishes", "hangs", "raises", or "" for none yet
 
-    and those that say what is so: timeline (the shown run; None while it is covered or not run yet), running (a
-    launched run is under way), covered (ranks whose ending is not shown), printed ((rank, its last lines)).
+    Traits to read: timeline (the shown run; None while it is covered or not run yet), running (a launched run is under
+    way), covered (ranks whose ending is hidden), printed ((rank, its last lines)).
 
-    Raises ProgramError for what is no program, or no such case, counts, engine or prediction.
+    Raises ProgramError for an invalid program, case, counts, engine or prediction.
     """
 
     _esm = script("board.js")
@@ -115,15 +115,15 @@ class Bench(View):
     running = traitlets.Bool(False).tag(sync=True)
     printed: Any = traitlets.Tuple().tag(sync=True)
     predict = traitlets.Bool(False).tag(sync=True)
-    results: Any = traitlets.Tuple().tag(sync=True)  # per rank, whether what was said was right
+    results: Any = traitlets.Tuple().tag(sync=True)  # per rank, whether its prediction was right
     shown = traitlets.Unicode("").tag(sync=True)  # Setting.key of the shown emulation of a case
-    programs: Any = traitlets.Tuple().tag(sync=True)  # (number, name) of what can be run
-    engines: Any = traitlets.Tuple().tag(sync=True)  # {"name", "label", "missing"} of what it can be run on
-    knobs: Any = traitlets.Tuple().tag(sync=True)  # those that matter, of "barrier_value" and "pad"
+    programs: Any = traitlets.Tuple().tag(sync=True)  # (number, name) of each program to choose from
+    engines: Any = traitlets.Tuple().tag(sync=True)  # {"name", "label", "missing"} of each engine to choose from
+    knobs: Any = traitlets.Tuple().tag(sync=True)  # those of "barrier_value" and "pad" that matter
     status: Any = traitlets.Dict({"text": ""}).tag(sync=True)  # with "bad" for an error, or "done" and "of" for a bar
-    go = traitlets.Unicode().tag(sync=True)  # what the button that starts a run says; "" hides it
+    go = traitlets.Unicode().tag(sync=True)  # label of the button that starts a run; "" hides it
     can_go = traitlets.Bool(False).tag(sync=True)
-    launches = traitlets.Bool(False).tag(sync=True)  # whether what is run can be stopped
+    launches = traitlets.Bool(False).tag(sync=True)  # whether the run can be stopped
     comparing = traitlets.Bool(False).tag(sync=True)
     map: Any = traitlets.Dict().tag(sync=True)  # {"most", "kinds", "cells", "note"}; {} for none
     ranks = traitlets.Int(MAX_RANKS).tag(sync=True)
@@ -144,15 +144,15 @@ class Bench(View):
             check_program(program)
         self.own, self.timeout = program, timeout
         self.scores: list[Score] = []
-        self.waits = False  # what is chosen is not shown yet: torch is being loaded
+        self.waits = False  # the chosen run is not shown yet: torch is being loaded
         self._held, self._by_page = True, False
-        self._blank: Timeline | None = None  # what is drawn while nothing may be seen
+        self._blank: Timeline | None = None  # drawn while the run is covered
         self._failed: BaseException | None = None
         self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
         self._asked_to_stop = threading.Event()
         self._fixing: asyncio.TimerHandle | None = None
-        self._loop = None if torch_is_loaded() else _event_loop()  # while torch is loaded: where its end is told
+        self._loop = None if torch_is_loaded() else _event_loop()  # set while torch loads: the loop to notify
         self._emulations = Emulations()
         self._map = EndingMap(self._emulations, self._show_map, lambda parcel: self.send({"ahead": True}, [parcel]))
 
@@ -175,7 +175,7 @@ class Bench(View):
             self._loop.call_later(FIRST_S, thread.start)
         self.on_msg(self._pressed)
 
-    # ---------------------------------------------------------------- what is chosen
+    # ---------------------------------------------------------------- the chosen run
 
     @property
     def loading(self) -> bool:
@@ -216,13 +216,13 @@ class Bench(View):
             raise ProgramError("no run is hidden, so there is none to predict; use joinlab.bench(predict=True)")
         if len(said) != len(self.counts) or not set(said) <= {*self.words}:
             raise ProgramError(
-                f"say {', '.join(WORDS[:-1])} or {WORDS[-1]} of each of {len(self.counts)} ranks; got {said}"
+                f"predict {', '.join(WORDS[:-1])} or {WORDS[-1]} for each of {len(self.counts)} ranks; got {said}"
             )
         return said
 
     @contextmanager
     def _asked_by_page(self) -> Iterator[None]:
-        """An interrupt ends the emulation that a control leads to: there is no cell to raise to."""
+        """Let an interrupt end an emulation that a control started; no cell runs in which it could be raised."""
         self._by_page = True
         try:
             yield
@@ -232,7 +232,7 @@ class Bench(View):
             self._by_page = False
 
     def set_state(self, sync_data: Any) -> None:
-        """What the browser asks for."""
+        """Take traits that the browser has set."""
         with self._asked_by_page():
             super().set_state(sync_data)
 
@@ -247,7 +247,7 @@ class Bench(View):
             self._tell(self._next_step())
             self._arrange()
 
-    # ---------------------------------------------------------------- what a change leads to
+    # ---------------------------------------------------------------- reacting to a change
 
     def _refresh(self) -> None:
         """React to a choice: cover or drop the run shown before, and emulate the new one at once if possible."""
@@ -257,7 +257,7 @@ class Bench(View):
             if self.predict or self._now.launched:
                 self._cover()
                 self._tell("Loading PyTorch …" if self.waits else self._next_step())
-            elif self.waits:  # the picture in sight stays meanwhile
+            elif self.waits:  # keep the shown picture meanwhile
                 if not self._packed:
                     self._cover()
                 self._tell(f"Loading PyTorch …; inputs {self.counts} are next.")
@@ -298,7 +298,7 @@ class Bench(View):
     # ---------------------------------------------------------------- showing
 
     def _arrange(self) -> None:
-        """Show the controls that matter now, and no others."""
+        """Show only the controls that matter now."""
         launched, asks = self._now.launched, self.predict and bool(self.covered)
         reason = "" if self.loading else missing(self._now, len(self.counts))
         with self.hold_sync():
@@ -309,7 +309,7 @@ class Bench(View):
             self.launches, self.comparing = launched, self.beside is not None
 
     def _engines(self) -> tuple[dict[str, str], ...]:
-        """What the switch offers: NCCL on GPUs only where there are some, or where it was asked for."""
+        """The engines to choose from; NCCL on GPUs is one only if the machine has GPUs or the user chose it."""
         reasons = {one: "" if self.loading else missing(one, 2) for one in ENGINES.values()}
         return tuple(
             {"name": one.name, "label": one.label, "missing": reason}
@@ -327,7 +327,7 @@ class Bench(View):
                 setattr(self, name, value)
 
     def _cover(self) -> None:
-        """Show the program and the ranks, and nothing of what they do: no call, and no ending to speak of."""
+        """Show the program and the ranks, but no call and no ending."""
         meta: Meta = {
             "engine": "not run yet" if self._now.launched else "emulated",
             "backend": self._now.backend,
@@ -341,7 +341,7 @@ class Bench(View):
         self._draw(None, timeline_from_rows([], ends, meta), shown="", printed=())
 
     def _show_run(self, timeline: Timeline, key: str = "") -> None:
-        """Show a run; `key` is that of its setting, where it would come out the same again."""
+        """Show a run; `key` is that of its setting if the run is repeatable."""
         asked = self.predict and bool(self.covered)
         last = ((rank, "\n".join(text.splitlines()[-LINES:])) for rank, text in enumerate(timeline.output) if text)
         printed = tuple((rank, shown(text)) for rank, text in last)
@@ -353,7 +353,7 @@ class Bench(View):
         self._arrange()
 
     def _fix_later(self, timeline: Timeline) -> None:
-        """Try fixes of what is shown when the reader rests, and show the one that helps."""
+        """Try fixes for the shown run once the reader pauses, and show the one that helps."""
         if self._fixing is not None:
             self._fixing.cancel()
             self._fixing = None
@@ -368,7 +368,7 @@ class Bench(View):
             self.refresh()
 
     def _judge(self, timeline: Timeline) -> None:
-        """Compare what was said with what came, and say what was right."""
+        """Compare the prediction with the run, and show the score."""
         found = Score(self.said, tuple(map(word, timeline.ends)))
         self.scores.append(found)
         self.results = [
@@ -384,15 +384,15 @@ class Bench(View):
         self._arrange()
 
     def _tell(self, text: str, bad: bool = False) -> None:
-        """Say something beside the controls; it is an error where `bad`."""
+        """Show a text beside the controls; `bad`: as an error."""
         self.status = {"text": text, "bad": bad}
 
-    # ---------------------------------------------------------------- what Python can ask
+    # ---------------------------------------------------------------- from Python
 
     def keep(self) -> None:
-        """Keep the shown run, to compare the next one with it; called again, remove it.
+        """Keep the shown run to compare the next one with it; a second call removes it.
 
-        Raises ProgramError where nothing is shown.
+        Raises ProgramError if no run is shown.
         """
         if self.beside is None and self.timeline is None:
             raise ProgramError("there is no picture to keep yet; bench.run() shows one")
@@ -400,10 +400,10 @@ class Bench(View):
         self._arrange()
 
     def run(self) -> Timeline:
-        """Run what is chosen, show it, and return the Timeline: what the button does, but waited for.
+        """Run the chosen setting as the button does, wait until it has ended, and return the Timeline.
 
-        Raises ProgramError while a prediction is missing, LaunchError where the machine cannot run it, and
-        LaunchInterrupted, with nothing left running, when the cell is interrupted.
+        Raises ProgramError if a prediction is missing, LaunchError if the machine cannot run it, and LaunchInterrupted,
+        with nothing left running, if the cell is interrupted.
         """
         self.start()
         try:
@@ -422,7 +422,7 @@ class Bench(View):
         return found
 
     def start(self) -> None:
-        """Begin to run what is chosen and return; an emulated run is over by then. Does nothing while one goes on."""
+        """Start the chosen run and return; an emulated run is over by then. Does nothing during a launched run."""
         with self._lock:
             if self.running:
                 return
@@ -453,7 +453,7 @@ class Bench(View):
             self._thread.join()
 
     def close(self) -> None:
-        """Stop what runs and take the bench out of the notebook."""
+        """Stop a launched run and remove the bench from the notebook."""
         if self.comm is None:
             return
         self.stop()
@@ -470,7 +470,7 @@ class Bench(View):
     # ---------------------------------------------------------------- a fresh kernel
 
     def _wait_until_loaded(self) -> None:
-        """Python asks: wait for torch here and now, instead of in the background."""
+        """Load torch in this thread, for Python code that needs it now."""
         self._loop = None
         warm_up()
         self._refresh()
@@ -481,12 +481,12 @@ class Bench(View):
             return
         try:
             warm_up()
-        except BaseException as error:  # what is missing, the first emulation says
+        except BaseException as error:  # the first emulation will name what is missing
             loop.call_soon_threadsafe(self._tell, f"{error}", True)
         loop.call_soon_threadsafe(self._loaded)
 
     def _loaded(self) -> None:
-        """torch is there: show what waited for it."""
+        """Show the run that waited until torch was loaded."""
         if not self.loading:
             return
         self._loop = None
@@ -497,10 +497,10 @@ class Bench(View):
         else:
             self._arrange()
 
-    # ---------------------------------------------------------------- what the browser sends
+    # ---------------------------------------------------------------- messages from the browser
 
     def _pressed(self, _: Any, message: Mapping[str, Any], __: Any) -> None:
-        """A button, or a cell of the map."""
+        """React to a button or a cell of the map."""
         match message:
             case {"press": "shown"}:
                 self._map.watch()
@@ -516,7 +516,7 @@ class Bench(View):
                 self._asked_to_stop.set()
             case {"press": "compare"} if self.beside is not None or not (self._blank or self.running):
                 self.keep()
-            case {"save": what} if not self._blank:  # a PNG is made there, of the text of the SVG
+            case {"save": what} if not self._blank:  # the browser makes a PNG of the SVG's text
                 meta, counts = self._seen.meta, "-".join(map(str, self.counts))
                 name = f"{meta['program']}_{counts}_{meta['engine']}_{meta['backend']}.{what.lower()}"
                 self.send({"save": what, "name": name, "text": drawn(self._seen)})
@@ -527,12 +527,12 @@ class Bench(View):
     # ---------------------------------------------------------------- running, in the run's own thread
 
     def _launch(self, setting: Setting) -> None:
-        """Launch this, and show what comes of it."""
+        """Launch a run and show its Timeline."""
         from joinlab.launcher.launcher import launch
 
         began, done = time.monotonic(), 0
 
-        def asked_to_stop() -> bool:  # the run asks this all the time: a good place to say that it goes on
+        def asked_to_stop() -> bool:  # `launch` polls it, so it also updates the progress
             self._goes_on(int(time.monotonic() - began), done)
             return self._asked_to_stop.is_set()
 
@@ -550,13 +550,13 @@ class Bench(View):
                 progress=progress,
                 stop=asked_to_stop,
             )
-        except BaseException as error:  # whatever it is, the bench must come out of it
+        except BaseException as error:  # the bench must survive any error
             found = error
         with self._lock:
             self.running = False
             if self.comm is None:
                 return
-            if self._setting() != setting:  # a control was faster than its being switched off
+            if self._setting() != setting:  # the user moved a control before it was disabled
                 self._refresh()
             elif isinstance(found, Timeline):
                 self._show_run(found)
@@ -564,7 +564,7 @@ class Bench(View):
                 self._fail(found)
 
     def _goes_on(self, seconds: int, done: int) -> None:
-        """Say how far the run is."""
+        """Show the run's progress."""
         told: dict[str, Any] = {"text": f"Running for {seconds} s; {done} of {sum(self.counts)} inputs done."}
         told |= {"done": done, "of": sum(self.counts)}
         if self.status != told and not self._asked_to_stop.is_set():
@@ -575,9 +575,9 @@ bench = Bench
 
 
 def _left(bench: Bench) -> dict[str, Any]:
-    """What the same bench of the same notebook cell was left with, if that cell is run again; ends what it launched.
+    """The choices of the same bench in the previous execution of this notebook cell; ends runs which that launched.
 
-    JupyterLab and Jupyter Notebook name the cell in what they send with its code.
+    JupyterLab and Jupyter Notebook send the cell's id with its code.
     """
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     asked: Mapping[str, Any] = getattr(shell, "get_parent", dict)()

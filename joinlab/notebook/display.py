@@ -9,7 +9,7 @@ import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from joinlab.notebook.stills import drawn, is_terminal, put, said_of
+from joinlab.notebook.stills import drawn, is_terminal, put
 
 if TYPE_CHECKING:
     from joinlab.timeline import Timeline
@@ -27,19 +27,21 @@ def register() -> bool:
 
 def show(timeline: Timeline) -> None:
     """Show a Timeline here: in a notebook the verdict and the picture, in a terminal the verdict as text."""
+    from joinlab.story.judge import diagnose
+
+    story = diagnose(timeline)  # before the picture is drawn: it tries fixes, which the picture shows
     if is_terminal():
-        print(f"{timeline!r}\n{said_of(timeline)}")
+        print(f"{timeline!r}\n{story}")
     elif _somebody_is_there() and find_spec("anywidget"):
         from joinlab.notebook.view import View
 
-        said_of(timeline)  # before it is drawn: this tries fixes, which the picture shows
         View(timeline)._ipython_display_()
     else:
-        put(said_of(timeline))
+        put(story)
         put({"image/svg+xml": drawn(timeline), "text/plain": repr(timeline)})
 
 
 def _somebody_is_there() -> bool:
-    """Whether a person ran this cell. nbconvert and its like let nobody type, and show no widget that can be asked."""
+    """Whether a person ran this cell. nbconvert and similar tools accept no input and show no live widget."""
     shell = sys.modules["IPython"].get_ipython()
     return bool(getattr(getattr(shell, "kernel", None), "_allow_stdin", False))

@@ -3,7 +3,7 @@
 The map sends the pictures of its cells to the page before a slider asks for them. They travel in parcels, because
 pictures in one message share their words: 16 take 4 to 5 kB, and one alone 1.2 to 2. The page draws a move at once from
 the pictures it has, and tells Python; Python's answer is the same picture, so the page does not draw it again. The key
-of a picture (`Setting.key`) holds everything that it depends on. A picture has no calls: Python sends them on request.
+of a picture (`Setting.key`) has everything that it depends on. A picture has no calls: Python sends them on request.
 
 The map is computed in the kernel's main thread, between messages, so a slider waits for one cell at most. It covers the
 cases only: another cell of the notebook may redefine what your own program calls. `joinlab.sweep` maps your program.
@@ -23,20 +23,20 @@ from joinlab.notebook.sweep import COUNTS, KINDS, Overall, overall_of
 from joinlab.picture.lane_data import LaneData
 
 REST_S = 0.005
-"""Between two cells: time in which the kernel reads the messages that came."""
+"""Pause between two cells, in which the kernel reads its messages."""
 
 PAUSE_S = 0.3
-"""After a move: the next one, where several follow each other, waits for no cell of the map."""
+"""Pause after a move, so that the next one of a series need not wait for a cell of the map."""
 
 FIRST, PARCEL = 5, 16
-"""Pictures that travel together: first the shown one and its neighbours, which a reader asks for next."""
+"""Pictures per parcel: first the shown one and its neighbours, which a reader asks for next."""
 
 
 class EndingMap:
     """The map of one setting after another, each of a case and two ranks.
 
-    emulations  what is on the map, a slider shows at once
-    show        called with what the browser is to be told of it; {} for no map
+    emulations  the bench's cache, so that a slider shows a mapped run at once
+    show        called with the map's state for the browser; {} for no map
     send        called with a parcel: lane data, with {key: run} as "ahead"
     """
 
@@ -51,7 +51,7 @@ class EndingMap:
 
     def _begin(self) -> None:
         self.left: list[tuple[int, ...]] = []
-        self.cells: dict[str, int] = {}  # by counts: how it ends there
+        self.cells: dict[str, int] = {}  # by counts: index into Overall
         self.sent: list[bytes] = []
         self._collect()
 
@@ -59,9 +59,9 @@ class EndingMap:
         self._data, self._held = LaneData(), dict[str, Any]()
 
     def follow(self, setting: Setting | None) -> None:
-        """Make the map around this setting, if it is not the map there is; None: no map.
+        """Begin the map around this setting, unless it is the current one; None: no map.
 
-        Nothing is made until somebody watches, and outside an event loop `finish` makes it.
+        Cells are computed once somebody watches; outside an event loop only `finish` computes them.
         """
         self._pause()
         base = setting and replace(setting, counts=(0, 0))
@@ -77,7 +77,7 @@ class EndingMap:
             self._schedule(PAUSE_S)
 
     def watch(self) -> None:
-        """From now on somebody sees it; another page gets everything once more."""
+        """A page shows the map: send it every cell so far, and compute the others."""
         self.watched = True
         if self._base is not None:
             self._tell()
@@ -91,7 +91,7 @@ class EndingMap:
             self._step()
 
     def stop(self) -> None:
-        """Make no more of it."""
+        """Compute no further cell."""
         self.left = []
         self._pause()
 
@@ -104,7 +104,7 @@ class EndingMap:
         if self._timer is None and self.left and self._base is not None:
             try:
                 self._timer = asyncio.get_running_loop().call_later(rest, self._tick)
-            except RuntimeError:  # no loop runs here: nothing goes on in the background
+            except RuntimeError:  # no loop runs here, so there is no background
                 return
 
     def _tick(self) -> None:
@@ -113,7 +113,7 @@ class EndingMap:
         self._schedule()
 
     def _step(self) -> None:
-        """The next cell; where that cannot be, there is no more of the map."""
+        """Compute the next cell; an error ends the map."""
         assert self._base is not None
         setting = replace(self._base, counts=self.left.pop(0))
         try:
@@ -135,5 +135,5 @@ class EndingMap:
 
 
 def _nearest_first(here: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Every cell, those around the sliders first: these are wanted next."""
+    """Every cell, those nearest to the sliders first, since a reader asks for them next."""
     return sorted(product(COUNTS, repeat=2), key=lambda cell: (abs(cell[0] - here[0]) + abs(cell[1] - here[1]), cell))

@@ -1,4 +1,4 @@
-"""Engines: what the bench can run a program on, the knobs of each, and whether this machine has it."""
+"""The bench's engines, the knobs of each, and whether this machine has it."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ ENGINES: Mapping[str, Engine] = {
 
 
 def knobs(engine: Engine, case: int | None) -> tuple[str, ...]:
-    """The knobs that matter: those of a case are known, for any other program (None) all that its engine has."""
+    """The knobs that change how a case ends; for a program of the learner's own (None), all knobs of the engine."""
     if engine.launched or engine.backend != "nccl":
         return ()
-    from joinlab.cases import ALL_KNOBS, CASES  # it takes torch with it
+    from joinlab.cases import ALL_KNOBS, CASES  # imports torch
 
     return (ALL_KNOBS if case is None else CASES[case].knobs)[engine.era]
 

@@ -18,11 +18,11 @@ from joinlab.notebook.view import View
 from joinlab.timeline import EndKind
 
 BUSY = 10
-"""Reading a long record may take at most one part in so many of the kernel's time; then it looks less often."""
+"""Reading may take a tenth of the kernel's time; with a long record, it looks less often."""
 
 
 class Following(View):
-    """The View of a folder that a job still writes: made by `follow`."""
+    """The View of a folder that a job still writes; `follow` makes it."""
 
     _open: ClassVar[dict[Path, Following]] = {}
 
@@ -41,7 +41,7 @@ class Following(View):
         self._schedule(every)
 
     def look(self) -> bool:
-        """Read what is new and show it; True if anything is. Needed only where no event loop runs, as in a script."""
+        """Read and show new events; True if there are any. Call it where no event loop runs, as in a script."""
         if not self.following:
             return False
         news = self.recorded.refresh()
@@ -55,7 +55,7 @@ class Following(View):
         return news
 
     def stop(self) -> None:
-        """Follow no more; what is shown stays."""
+        """Stop following; the picture stays."""
         self.following = False
         if self._timer is not None:
             self._timer.cancel()
@@ -64,7 +64,7 @@ class Following(View):
             del self._open[folder]
 
     def close(self) -> None:
-        """Stop, and take the view off the page."""
+        """Stop, and remove the view from the page."""
         self.stop()
         super().close()
 
@@ -84,7 +84,7 @@ class Following(View):
             return
         try:
             self._timer = asyncio.get_running_loop().call_later(delay, self._tick)
-        except RuntimeError:  # no loop runs here: whoever has the view calls `look`
+        except RuntimeError:  # no loop runs here: the owner of the view calls `look`
             self._timer = None
 
     def _tick(self) -> None:
@@ -101,14 +101,14 @@ class Following(View):
 
 
 def follow(folder: str | os.PathLike[str], every: float = 1.0, still: float = 30.0, **options: Any) -> Following:
-    """Show a recorded job in a notebook while it runs, and the verdict once it stands still or is over.
+    """Show a recorded job in a notebook while it runs, and the verdict once it has stalled or is over.
 
     folder   that `joinlab record` or joinlab.record(folder) writes; raises TimelineFileError if no rank has begun
     every    seconds between two looks
-    still    seconds without news after which a job with an open call is said to stand still, without a proof
+    still    seconds without an event after which a job with an open call counts as stalled, without a proof
     options  of `joinlab.View`
 
-    Running the cell again, `view.stop()`, `view.close()`, the job's end and the kernel's end stop it.
+    It stops at the end of the job or the kernel, when the cell runs again, and by `view.stop()` or `view.close()`.
 
         view = joinlab.follow("runs/today")
         view

@@ -1,4 +1,4 @@
-"""Predictions: what a learner says of each rank before the run is shown, and how much of it was right."""
+"""Predictions: a learner's prediction for each rank before the run is shown, and its score."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from joinlab.timeline import Ending, EndKind
 
 WORDS = ("finishes", "hangs", "raises")
-"""What can be said of a rank. One that the backend aborts counts as one that raises: an error ended it."""
+"""Possible predictions for a rank. One that the backend aborts counts as one that raises, since an error ended it."""
 
 STOPPED = ("stopped on request", "interrupted by the user", "ended by joinlab")
-"""Endings that we brought about begin with these words: no prediction is right or wrong about them."""
+"""Prefixes of endings that joinlab caused; excluded from scoring."""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What was said of one run, and how it ended: one word of WORDS a rank; `ended` is None where we ended the rank."""
+    """The prediction for one run, and how it ended: one of WORDS per rank; None in `ended`: joinlab ended the rank."""
 
     said: tuple[str, ...]
     ended: tuple[str | None, ...]
@@ -27,7 +27,7 @@ class Score:
 
 
 def word(ending: Ending) -> str | None:
-    """An ending as one of WORDS; None if it is our doing.
+    """An ending as one of WORDS; None if joinlab caused it.
 
     >>> word(Ending("hung", proven=True)), word(Ending("finished", pending=True)), word(Ending("killed"))
     ('hangs', 'finishes', 'raises')

@@ -3,7 +3,7 @@
     joinlab.quiz("5-barrier", joinlab.View(run))      # a prediction; the view appears with the answer
     joinlab.quiz(5)                                   # the end of notebook 5: its questions, and how far one is
 
-Where no widget can live (nbmake, a page, a terminal), a quiz is its question as text; it asserts nothing.
+Where no widget can run (nbmake, a page, a terminal), a quiz prints its question and asserts nothing.
 """
 
 from __future__ import annotations
@@ -60,10 +60,7 @@ class Choices(anywidget.AnyWidget):
 
 
 class Quiz:
-    """Some questions, each with its own Show; show it at the end of a cell.
-
-    Everything that the mouse can do can be done from Python: `quiz.parts[0].choose("hangs")` and `.show()`.
-    """
+    """Questions, each with a button "Show". Python can answer, too: `quiz.parts[0].choose("hangs")`, `.show()`."""
 
     def __init__(self, asked: Sequence[Question], then: object = None, notebook: int | None = None) -> None:
         self.parts = tuple(Part(one, then, self._score) for one in asked)
@@ -106,7 +103,7 @@ class Part:
 
     @property
     def verdict(self) -> str:
-        """What is said of the answer, as HTML; "" before Show."""
+        """The verdict on the answer, as HTML; "" before Show."""
         return str(self._verdict.value)
 
     def choose(self, choice: str) -> None:
@@ -114,7 +111,7 @@ class Part:
         self._choices.chosen = self.question.choices.index(choice)
 
     def show(self) -> None:
-        """Say whether the chosen answer is right, why, and show what the question is about; once."""
+        """Show whether the chosen answer is right, why, and the run behind the question."""
         if (at := self._choices.chosen) is None:
             self._verdict.value = f'<p role="status" style="{LINE}">Choose an answer first.</p>'
             return

@@ -1,4 +1,4 @@
-"""Settings: what the bench is asked to run, and the emulations of them that are kept."""
+"""The bench's settings, each of which selects one run, and a cache of their emulations."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ MAX_RANKS = 8
 MAX_INPUTS = 20
 
 KEPT = 512
-"""Timelines that are kept, at most: six maps of 81 and some. One of a case takes about 40 kB."""
+"""Cache capacity in Timelines: six maps of 81 and some more. A case's Timeline takes about 40 kB."""
 
 EMULATION_S = 5.0
-"""Seconds after which a program that still computes under the emulator is ended: the notebook waits for it."""
+"""Seconds after which an emulation that still computes is ended, since the notebook waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is to be run.
+    """A run that the bench can show.
 
     own            the learner's program; None for a case
     case           its number; 0 for a program of the learner's own
     counts         inputs per rank
-    engine         on what
+    engine         the engine that it runs on
     barrier_value  the 4-byte word whose lowest byte PyTorch 1.9's barrier all-reduces
     pad            the upper half of an NCCL line that holds 4 bytes
     """
@@ -43,9 +43,9 @@ class Setting:
 
     @property
     def recorded(self) -> Timeline | None:
-        """The emulation that ships, if there is one of this setting and of the installed PyTorch. Imports no torch.
+        """The emulation that ships with the package, if it is of the installed PyTorch. Imports no torch.
 
-        While torch is being loaded, that of another version is better than none.
+        Until torch is loaded, an emulation of another version is returned, too.
         """
         engine = self.engine
         if self.own is not None or engine.launched or (self.barrier_value, self.pad) != (7, 0):
@@ -55,21 +55,20 @@ class Setting:
 
     @property
     def key(self) -> str:
-        """All that an emulation of a case depends on, as static/ahead.js writes it, too."""
+        """Everything that an emulation of a case depends on; static/ahead.js writes the same key."""
         return ",".join(map(str, (self.case, self.engine.name, self.barrier_value, self.pad, *self.counts)))
 
     @property
     def program(self) -> Program:
-        """The function."""
         if self.own is not None:
             return self.own
-        from joinlab.cases import CASES  # it takes torch with it
+        from joinlab.cases import CASES  # imports torch
 
         return CASES[self.case].program
 
 
 def check_counts(counts: object) -> tuple[int, ...]:
-    """Counts that the bench can show; ProgramError for any others."""
+    """The counts as a tuple. Raises ProgramError if the bench cannot show them."""
     found = check_inputs(counts, MAX_RANKS)
     if max(found) > MAX_INPUTS:
         raise ProgramError(f"a rank of the bench can have at most {MAX_INPUTS} inputs; got {found}")
@@ -77,20 +76,17 @@ def check_counts(counts: object) -> tuple[int, ...]:
 
 
 class Emulations:
-    """A cache of Timelines by setting: those that ship with the package, and emulations.
-
-    cell  how many cells of the notebook had run when it last looked
-    """
+    """A cache of Timelines by setting: those that ship with the package, and emulations."""
 
     def __init__(self) -> None:
         self.kept: OrderedDict[Setting, Timeline] = OrderedDict()
         self.cell = _cells_run()
 
     def emulate(self, setting: Setting) -> Timeline:
-        """Emulate this, or take it from what ships or is kept.
+        """The Timeline of a setting: from the cache, from the package, or emulated.
 
-        What a program of one's own calls may be redefined by any cell, so its Timelines hold until the next one runs.
-        Where no notebook says which cell that is, they are not kept.
+        Any cell may redefine functions that a learner's program calls, so Timelines of such a program are dropped when
+        the next cell runs; outside a notebook they are not cached.
         """
         if (now := _cells_run()) != self.cell:
             self.cell = now
@@ -98,7 +94,7 @@ class Emulations:
         if (found := self.kept.get(setting)) is not None:
             return found
         found = setting.recorded or self._emulated(setting)
-        cut_off = any(end.kind is EndKind.KILLED for end in found.ends)  # a busy machine does that, too
+        cut_off = any(end.kind is EndKind.KILLED for end in found.ends)  # perhaps only because the machine was busy
         if not cut_off and is_of_this_torch(found) and (setting.case or self.cell is not None):
             self.kept[setting] = found
             if len(self.kept) > KEPT:
@@ -106,7 +102,7 @@ class Emulations:
         return found
 
     def _emulated(self, setting: Setting) -> Timeline:
-        from joinlab.emulator.emulate import emulate  # it takes torch with it
+        from joinlab.emulator.emulate import emulate  # imports torch
 
         return emulate(
             setting.program,
@@ -120,7 +116,7 @@ class Emulations:
 
 
 def _cells_run() -> int | None:
-    """How many cells of the notebook have run; None where there is no notebook."""
+    """How many cells of the notebook have run; None outside a notebook."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     found = getattr(shell, "execution_count", None)
     return found if isinstance(found, int) else None

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 if TYPE_CHECKING:
-    from joinlab.story.story import Story
     from joinlab.timeline import Timeline
 
 AGAIN = "This is a static picture. Run the cell again for the live view."
 GONE = "works only while its kernel runs. Run the cell again."
 
-_SILENT = (  # where a widget's kernel is gone JupyterLab speaks of an error, or of loading: what stands above says more
+_SILENT = (  # hides JupyterLab's own message about a widget without a kernel; the still above it says more
     ".jp-OutputArea-child:has(.joinlab-still) + .jp-OutputArea-child:not(:has(.jp-OutputArea-output > *))"
     " { display: none }"
 )
@@ -39,13 +38,14 @@ def show_live(view: Any) -> None:
 
 
 def _picture(view: Any) -> str:
-    """What a view shows, as an image and a sentence; where there is something to hide, or too much, as a sentence."""
+    """A view as an image and a sentence; a covered view as a sentence alone."""
     if view.covered:
         return f"<p>The live view {GONE}</p>"
     from joinlab.analysis.wording import shown
+    from joinlab.story.judge import diagnose
 
     if view.beside is None:
-        said = said_of(view.timeline)
+        said = diagnose(view.timeline)
         told, above, pictures = said.sentence, said._repr_html_() if view.sentences else "", [drawn(view.timeline)]
     else:
         from joinlab.picture.compared import compared
@@ -59,13 +59,6 @@ def _picture(view: Any) -> str:
     return f"{above}{''.join(images)}<p>{AGAIN}</p>"
 
 
-def said_of(timeline: Timeline) -> Story:
-    """The story of a run, once fixes were tried."""
-    from joinlab.story.judge import diagnose
-
-    return diagnose(timeline)
-
-
 def drawn(timeline: Timeline) -> str:
     """A run as SVG."""
     from joinlab.analysis.wording import measured, title
@@ -76,7 +69,7 @@ def drawn(timeline: Timeline) -> str:
 
 
 def put(what: Any) -> None:
-    """Put an object, or what a front end can choose from, into the output of a cell."""
+    """Display an object, or a dict of its forms by MIME type, as output of the cell."""
     from IPython.display import display
 
     display(what, raw=isinstance(what, dict))  # type: ignore[no-untyped-call]

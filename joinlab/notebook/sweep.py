@@ -38,10 +38,10 @@ LOOKS: Mapping[Overall, tuple[str, str]] = {
     Overall.HANGS: ("✕", WRONG),
     Overall.RAISES: ("!", CHIPS[3]),
 }
-"""The sign in a cell and its colour, of the palette that the pictures have: colour never speaks alone."""
+"""A cell's sign and its colour, one of the pictures' palette; each colour has its own sign."""
 
 KINDS = [{"name": str(how), "sign": sign, "color": color} for how, (sign, color) in LOOKS.items()]
-"""As static/map.js draws them: the first is quiet."""
+"""The same for static/map.js, which draws the first without emphasis."""
 
 MOST_CELLS = 289
 """A map of more runs is not sent to a notebook: 17 x 17 of a small program take about 1 MB."""
@@ -50,7 +50,7 @@ MOST_CELLS = 289
 def overall_of(timeline: Timeline) -> Overall:
     """How a run ended as a whole.
 
-    A finished rank that left a call pending finished; one that was ended from outside counts as one that crashed.
+    A rank that finished with a call pending counts as finished, one that was killed from outside as crashed.
     """
     worst = Overall.FINISHES
     for ending in timeline.ends:
@@ -91,7 +91,7 @@ class Sweep:
         return sorted(found, key=lambda counts: (sum(counts), counts))
 
     def _repr_html_(self) -> str | None:
-        """The map of two ranks: what goes wrong stands out, and a click on a cell shows its run."""
+        """The map of two ranks, which highlights failures; a click on a cell shows its run."""
         if not self._is_map or len(self.timelines) > MOST_CELLS:
             return None
         kinds = list(Overall)
@@ -109,7 +109,7 @@ class Sweep:
     def __repr__(self) -> str:
         found = self.overall
         told = ", ".join(f"{list(found.values()).count(how)} x {how}" for how in Overall if how in found.values())
-        lines = [f"<Sweep of {self.program!r}: {told or 'nothing was asked'}>"]
+        lines = [f"<Sweep of {self.program!r}: {told or 'no runs'}>"]
         if self._is_map:
             every = range(max(map(max, found)) + 1)
             signs = {counts: LOOKS[how][0] for counts, how in found.items()}
@@ -119,7 +119,7 @@ class Sweep:
 
 
 def pairs(counts: Iterable[Any]) -> list[tuple[int, ...]]:
-    """What `counts=` asks for: every pair of whole numbers, or the tuples that it names.
+    """The tuples of `counts=`: every pair of its numbers, or its tuples themselves.
 
     >>> pairs([0, 1])
     [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -142,13 +142,13 @@ def sweep(program: Program, counts: Iterable[int] | Iterable[tuple[int, ...]] = 
               one number per rank
     options   those of `emulate`: backend, era, timeout, ...
 
-    `sweep(program).hangs[0]` are the smallest inputs that hang. Raises ProgramError for what is no program or count.
+    `sweep(program).hangs[0]` are the smallest inputs that hang. Raises ProgramError for an invalid program or count.
 
     >>> import joinlab
     >>> sweep(joinlab.cases.case_4, range(3)).hangs
     [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)]
     """
-    from joinlab.emulator.emulate import emulate  # it takes torch with it
+    from joinlab.emulator.emulate import emulate  # imports torch
 
     check_program(program)
     found = {inputs: emulate(program, inputs, **options) for inputs in pairs(counts)}

@@ -1,4 +1,4 @@
-"""The live view: the swimlanes of a Timeline in a notebook, to be stepped through, zoomed and asked.
+"""The live view: the swimlanes of a Timeline in a notebook. The reader steps through them, zooms and selects calls.
 
 Python lays out the lanes (`lane_data`), and a script in the package (`assets`) draws them as SVG; the same script draws
 the page of `write_html`. `view.selected` is the slot that the reader has selected; set it to select another.
@@ -25,16 +25,16 @@ from joinlab.timeline import Timeline
 class View(anywidget.AnyWidget):
     """The swimlanes of a Timeline as a widget.
 
-    timeline   what is shown; set another and it is drawn in place of this one
-    beside     another Timeline, which is drawn below it on the same axis; None for none
+    timeline   the run shown; set another to draw that instead
+    beside     another Timeline, drawn below it on the same axis, or None
     selected   index into `joinlab.match(timeline)` of the selected slot, or None; two-way
     axis       of every call, behind "…": "logical" (one row per set of calls that met) or "time"; two-way
-    covered    ranks whose lanes and endings are covered; while any is, nothing tells how the run ended
-    sentences  whether the diagnosis is said above the lanes
+    covered    ranks whose lanes and endings are hidden; while any is, the view does not reveal how the run ended
+    sentences  whether the diagnosis appears above the lanes
     alike      True: of more than four ranks, those that did the same share a lane, unless any is covered
-    heading    what to say above the title
+    heading    text above the title
 
-    Raises traitlets.TraitError for what none of these can be.
+    Raises traitlets.TraitError for an invalid value.
 
         view = joinlab.View(timeline)
         view.observe(lambda change: print(view.calls), "selected")
@@ -43,7 +43,7 @@ class View(anywidget.AnyWidget):
     _esm = script("widget.js")
     _css = style("view.css", "first.css")
 
-    _calls = True  # sent with the boxes; or else only when the reader asks for one
+    _calls = True  # whether calls are sent with the boxes, or only once the reader selects one
     timeline = traitlets.Instance(Timeline)
     beside = traitlets.Instance(Timeline, allow_none=True)
     selected = traitlets.Int(None, allow_none=True).tag(sync=True)
@@ -52,8 +52,8 @@ class View(anywidget.AnyWidget):
     sentences = traitlets.Bool(True).tag(sync=True)
     alike = traitlets.Bool(True).tag(sync=True)
     heading = traitlets.Unicode("").tag(sync=True)
-    _still = traitlets.Unicode("").tag(sync=True)  # names what stands in for it where it cannot live (display.py)
-    _packed = traitlets.Bytes(b"").tag(sync=True)  # the run that is shown
+    _still = traitlets.Unicode("").tag(sync=True)  # id of the still that this view hides (stills.py)
+    _packed = traitlets.Bytes(b"").tag(sync=True)  # the run shown
 
     def __init__(self, timeline: Timeline | None, **options: Any) -> None:
         unknown = sorted(set(options) - set(self.trait_names(sync=True)) - {"beside", "layout"})
@@ -64,7 +64,6 @@ class View(anywidget.AnyWidget):
 
     @property
     def _seen(self) -> Timeline:
-        """What is drawn."""
         found: Timeline = self.timeline
         return found
 
@@ -78,7 +77,6 @@ class View(anywidget.AnyWidget):
 
     @property
     def _count(self) -> int:
-        """How many slots there are."""
         return read(self._seen).count
 
     @property
@@ -90,11 +88,11 @@ class View(anywidget.AnyWidget):
         return "<covered>" if self.covered else repr(self._seen)
 
     def _ipython_display_(self) -> None:
-        # anywidget gives each widget a class of its own, so that IPython cannot be told of this one
+        # anywidget gives each widget a class of its own, so no formatter can be registered for this one
         show_live(self)
 
     def close(self) -> None:
-        """Take it off the page."""
+        """Remove it from the page."""
         if self.comm is None:
             return
         layout = self.layout
@@ -120,12 +118,12 @@ class View(anywidget.AnyWidget):
 
     @traitlets.observe("alike", "covered", "beside")
     def _fold(self, change: Mapping[str, Any]) -> None:
-        """What lanes there are can depend on these; a lane of several ranks would tell which of them end alike."""
+        """Redraw the lanes, which depend on these traits: a shared lane would reveal ranks that end alike."""
         if self._packed:
             self._pack()
 
     def refresh(self, calls: bool = True) -> None:
-        """Draw the same Timeline again: its story has become longer, or the reader asks for `calls`."""
+        """Draw the same Timeline again, after its story has grown, or since the reader needs the `calls`."""
         self._packed = pack(self._seen, self._folds, None if self.covered else self.beside, calls)
 
     def _pack(self) -> None:
@@ -136,9 +134,9 @@ class View(anywidget.AnyWidget):
 
 
 def compare(one: Timeline, other: Timeline) -> View:
-    """Show two Timelines as two pictures on one axis, below one sentence that says what differs.
+    """Show two Timelines as two pictures on one axis, below a sentence that says how they differ.
 
-    They may differ in engine, backend, era, inputs or program. Raises ProgramError for what is no Timeline.
+    They may differ in engine, backend, era, inputs or program. Raises ProgramError for anything but a Timeline.
 
         joinlab.compare(joinlab.emulate(case_4, era="1.9"), joinlab.emulate(case_4))
     """
