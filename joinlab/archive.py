@@ -200,7 +200,7 @@ def unpack(data: bytes, name: str, build: Callable[[Parts], T], max_bytes: int =
     except _UNREADABLE:
         _refuse(name, *_DAMAGED)
     if not isinstance(header, dict) or header.get("format") != FORMAT:
-        _refuse(name, "it is a zip file, but no Timeline", "open a file that Timeline.save wrote")
+        _refuse(name, "it is a zip file, but not a Timeline", "open a file that Timeline.save wrote")
     version, writer = header.get("version"), header.get("written_by", "another joinlab")
     if version != FILE_VERSION:
         newer = isinstance(version, int) and version > FILE_VERSION

@@ -347,9 +347,9 @@ def test_a_zip_of_others_is_refused() -> None:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as other:
         other.writestr("notes.txt", "hello")
-    assert "no Timeline" in refusal(buffer.getvalue())
-    assert "no Timeline" in refusal(repacked({}, header={"format": "else"}))
-    assert "no Timeline" in refusal(repacked({archive.HEADER: b"[]"}))
+    assert "not a Timeline" in refusal(buffer.getvalue())
+    assert "not a Timeline" in refusal(repacked({}, header={"format": "else"}))
+    assert "not a Timeline" in refusal(repacked({archive.HEADER: b"[]"}))
 
 
 def test_another_version_is_refused_and_told_what_to_do() -> None:
