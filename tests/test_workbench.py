@@ -275,7 +275,7 @@ def test_a_prediction_is_judged_and_every_change_covers_again():
     made = bench(predict=True)
     assert not made.can_go and "Predict first" in status(made)
     made.said = ["finishes", ""]
-    with pytest.raises(ProgramError, match="say of each rank"):
+    with pytest.raises(ProgramError, match="first predict for each rank"):
         made.run()
     assert made.timeline is None and made.covered
     made.said = ["finishes", "raises"]
