@@ -451,7 +451,7 @@ def test_a_disk_that_fills_up_is_one_warning_and_the_job_goes_on(
             log.write_text("x" * 999 + "\n")
     (warning,) = [str(one.message) for one in found]
     assert warning == (
-        "joinlab cannot record rank 0: OSError: [Errno 28] No space left on device. The job goes on without."
+        "joinlab cannot record rank 0: OSError: [Errno 28] No space left on device. The job goes on unrecorded."
     )
     assert log.failed
     lines = (tmp_path / "rank-0.0.jsonl").read_bytes().partition(b"\0")[0].decode().splitlines()
