@@ -78,7 +78,7 @@ function read(text, tables) {
       const several = new Set(places.map((one) => one.host)).size > 1;
       if (places.some((one) => !known[process(one)])) {
         const order = several ? "GPUs in the order of their hosts' names" : "GPUs of one host";
-        told.notes.add(`ranks are taken as ${order}`);
+        told.notes.add(`ranks are assumed to be the ${order}`);
       }
       for (const one of lines) {
         const mine = ((comms[process(one)] ??= {})[one.size] ??= []);
