@@ -266,7 +266,7 @@ export class First {
     return run.scene.names.map((name, i) => {
       const room = scene.turned ? scene.pitch - 4 : Infinity;
       const tall = this.headHeight(i, run), style = scene.turned
-        ? `left:${scene.lane(i)}px;top:0;max-width:min(${room}px, 100% - ${scene.lane(i)}px)`
+        ? `left:${scene.lane(i)}px;top:0;max-width:min(${room}px, 100% - ${scene.lane(i) + 5}px)`
         : `left:0;top:${Math.round(scene.lane(i) + scene.thick / 2 - tall / 2)}px`;
       const whole = this.laneName(i, name, run), many = run.scene.ranks[i].length;
       const forms = [whole, whole.replace(/^ranks? /, ""), ...(many > 1 ? [`×${many}`] : [])];
