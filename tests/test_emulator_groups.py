@@ -19,23 +19,16 @@ def on_gloo(rank: int, inputs: Any) -> Any:
     return dist.get_backend(group), tensor.item()
 
 
-def kinds_that_never_meet_on_gloo(rank: int, inputs: Any) -> Any:
-    group = dist.new_group(backend="gloo")
-    tensor = torch.ones(1)
-    if rank == 0:
-        dist.all_reduce(tensor, group=group)
-    else:
-        dist.broadcast(tensor, 1, group=group)
+def two_kinds(backend: str) -> Any:
+    """An all-reduce on rank 0 and a broadcast on rank 1, in a group with this backend."""
 
+    def program(rank: int, inputs: Any) -> Any:
+        group = dist.new_group(backend=backend)
+        tensor = torch.tensor([5.0 + 2 * rank])
+        dist.broadcast(tensor, 1, group=group) if rank else dist.all_reduce(tensor, group=group)
+        return tensor.item()
 
-def kinds_that_meet_on_nccl(rank: int, inputs: Any) -> Any:
-    group = dist.new_group(backend="nccl")
-    tensor = torch.tensor([5.0 + 2 * rank])
-    if rank == 0:
-        dist.all_reduce(tensor, group=group)
-    else:
-        dist.broadcast(tensor, 1, group=group)
-    return tensor.item()
+    return program
 
 
 @pytest.mark.parametrize("backend", ["nccl", "gloo"])
@@ -46,7 +39,7 @@ def test_a_group_has_its_own_backend(backend: str) -> None:
 
 
 def test_a_mismatch_on_gloo_hangs_in_an_nccl_emulation_and_is_proven() -> None:
-    timeline = emulate(kinds_that_never_meet_on_gloo, (1, 1), "nccl")
+    timeline = emulate(two_kinds("gloo"), (1, 1), "nccl")
     assert {str(end) for end in timeline.ends} == {"hung (proven)"}
     assert not match(timeline)[0].met
     assert "on gloo calls of different kinds never meet" in str(diagnose(timeline))
@@ -54,7 +47,7 @@ def test_a_mismatch_on_gloo_hangs_in_an_nccl_emulation_and_is_proven() -> None:
 
 def test_a_mismatch_on_nccl_completes_in_a_gloo_emulation() -> None:
     """As the table of documented pairs has it: AR 5 with BC root 1 [7] gives 12 on rank 0 and leaves rank 1 alone."""
-    timeline = emulate(kinds_that_meet_on_nccl, (1, 1), "gloo")
+    timeline = emulate(two_kinds("nccl"), (1, 1), "gloo")
     assert {end.kind for end in timeline.ends} == {EndKind.FINISHED}
     assert timeline.returns == (12.0, 7.0)
     assert match(timeline)[0].met

@@ -10,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 import joinlab
 from joinlab.story.lines import LineKind
+from tests.test_parting import checkpoint_on_one_rank, two_epochs
 
 
 def changed(program, inputs, backend="nccl"):
@@ -36,14 +37,6 @@ def test_a_case_finishes_after_its_fix(case, backend):
     assert ("dist.barrier()" in added) == ("behind" in fix["kind"])
 
 
-def epochs(rank, inputs):
-    model = DDP(nn.Linear(1, 1))
-    for _ in range(2):
-        for x in inputs:
-            model(x).sum().backward()
-            model.module.weight.grad.item()
-
-
 def behind_already(rank, inputs):
     model = DDP(nn.Linear(1, 1))
     for _ in range(2):
@@ -53,15 +46,6 @@ def behind_already(rank, inputs):
         seen = torch.ones(1)
         if len(inputs) > 0:
             dist.all_reduce(seen)
-
-
-def resumed(rank, inputs):
-    model, start = DDP(nn.Linear(1, 1)), 0
-    if rank == 1:
-        start = 1
-    for _ in range(start, 3):
-        model(torch.ones(1)).sum().backward()
-        model.module.weight.grad.item()
 
 
 def leaves(rank, inputs):
@@ -86,9 +70,9 @@ def roots(rank, inputs):
 @pytest.mark.parametrize(
     ("program", "inputs", "kind", "line"),
     [
-        (epochs, (3, 4), "join", "with model.join():"),
+        (two_epochs, (3, 4), "join", "with model.join():"),
         (behind_already, (3, 0), "out", "dist.all_reduce(seen)"),
-        (resumed, (3, 3), "agree", "start = int(least)"),
+        (checkpoint_on_one_rank, (3, 3), "agree", "start = int(least)"),
         (leaves, (3, 3), "flag", "if flag.item():  # enough"),
         (loop_of_calls, (2, 3), "same", "for x in inputs[: int(count)]:"),
         (roots, (1, 1), "root", "dist.reduce(torch.ones(1), dst=0)"),
