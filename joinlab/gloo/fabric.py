@@ -60,7 +60,7 @@ class Task:
         self.at_ns = 0
         self.program: Waits | None = None
         self.waits_on: tuple[Buffer, str] | None = None
-        self.buffers: list[Buffer] = []
+        self.buffers: set[Buffer] = set()
 
 
 class GlooFabric:
@@ -278,7 +278,7 @@ class Pair:
         self.at_ns = call.ready_ns
         self.done = False
         self.waits_on: tuple[Buffer, str] | None = None
-        self.buffers: list[Buffer] = []
+        self.buffers: set[Buffer] = set()
         sending = call.op is Op.SEND
         self._buffer = Buffer(self, read(call.parts[0].ins if sending else call.parts[0].outs))
         self.program = self._messages(network, ranks, "send" if sending else "recv")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any, Protocol, assert_never
+from typing import Any, Protocol, TypeVar, assert_never
 
 from joinlab.gloo.messages import ARRIVED, WORK, Post, Steps, Sum, Wait
 
@@ -29,7 +29,7 @@ class Part(Protocol):
     at_ns: int
     program: Waits | None
     waits_on: tuple[Buffer, str] | None
-    buffers: list[Buffer]
+    buffers: set[Buffer]
 
 
 Waits = Generator[tuple["Buffer", str], None, None]
@@ -120,10 +120,10 @@ class Network:
         """Post a send. ConnectionError if the peer has ended."""
         self.check(place, peer)
         post = _Post(place, buffer, low, size)
-        buffer.task.buffers.append(buffer)
-        waiting = self._recvs.get((place, peer, slot)) or self._any.get((peer, slot))
-        if waiting:
-            self._meet(post, waiting.popleft())
+        buffer.task.buffers.add(buffer)
+        waiting = _first(self._recvs, (place, peer, slot)) or _first(self._any, (peer, slot))
+        if waiting is not None:
+            self._meet(post, waiting)
         else:
             self._sends.setdefault((place, peer, slot), deque()).append(post)
 
@@ -131,10 +131,10 @@ class Network:
         """Post a recv. ConnectionError if the peer has ended."""
         self.check(place, peer)
         post = _Post(place, buffer, low, size)
-        buffer.task.buffers.append(buffer)
-        waiting = self._sends.get((peer, place, slot))
-        if waiting and self._answers(peer, post.at_ns):
-            self._meet(waiting.popleft(), post)
+        buffer.task.buffers.add(buffer)
+        waiting = _first(self._sends, (peer, place, slot)) if self._answers(peer, post.at_ns) else None
+        if waiting is not None:
+            self._meet(waiting, post)
         else:
             self._recvs.setdefault((peer, place, slot), deque()).append(post)
 
@@ -172,21 +172,24 @@ class Network:
         """
         at = max(send.at_ns, recv.at_ns)
         length, room = send.high - send.low, recv.high - recv.low
-        for post, way in ((send, "send"), (recv, "recv")):
-            if way == "recv" and length > room:
-                text = f"what():  enforce fail: op.preamble.length <= op.nbytes. {length} vs {room}"
-                self._aborts.append((recv.place, text, at))
-                self._aborts_at.setdefault(recv.place, at)
-                continue
-            post.buffer.counts[way] += 1
-            post.buffer.at_ns = max(post.buffer.at_ns, at)
-            self.awake.append(post.buffer.task)
-        if length <= room:
-            recv.buffer.source = send.place
-            recv.buffer.undefined |= send.buffer.undefined or (recv.buffer.scratch and length < room)
-            into = recv.buffer.data
-            if into is not None:
-                into[recv.low : recv.low + length] = send.buffer.data[send.low : send.high]
+        self._complete(send, "send", at)
+        if length > room:
+            text = f"what():  enforce fail: op.preamble.length <= op.nbytes. {length} vs {room}"
+            self._aborts.append((recv.place, text, at))
+            self._aborts_at.setdefault(recv.place, at)
+            return
+        self._complete(recv, "recv", at)
+        recv.buffer.source = send.place
+        recv.buffer.undefined |= send.buffer.undefined or (recv.buffer.scratch and length < room)
+        into = recv.buffer.data
+        if into is not None:
+            into[recv.low : recv.low + length] = send.buffer.data[send.low : send.high]
+
+    def _complete(self, post: _Post, way: str, at_ns: int) -> None:
+        buffer = post.buffer
+        buffer.counts[way] += 1
+        buffer.at_ns = max(buffer.at_ns, at_ns)
+        self.awake.append(buffer.task)
 
     def aborts(self) -> list[tuple[int, str, int]]:
         """Places whose process aborts, what it says, and when."""
@@ -236,6 +239,20 @@ class Network:
             if target in self._closed:
                 posts.clear()
         return list(dict.fromkeys(failed))
+
+
+_Key = TypeVar("_Key")
+
+
+def _first(table: dict[_Key, deque[_Post]], key: _Key) -> _Post | None:
+    """Take the oldest post out of a table of posts; None if there is none."""
+    posts = table.get(key)
+    if not posts:
+        return None
+    found = posts.popleft()
+    if not posts:  # each call has a slot of its own, so the tables would grow with every call
+        del table[key]
+    return found
 
 
 CUT_TEXT = "Application timeout caused pair closure"
