@@ -86,7 +86,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """The text of a solution, which prints itself."""
+    """The text of a solution; its repr is the text itself."""
 
     text: str
 

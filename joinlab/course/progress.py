@@ -42,7 +42,7 @@ def _run_by_a_machine() -> bool:
 
 
 def state() -> dict[str, dict[str, bool]]:
-    """By kind and name, whether the answer was right: the first to a question, the last to an exercise."""
+    """By kind and name, whether the first answer to a question, or the last to an exercise, was right."""
     global _state
     if _state is None:
         _state = _read()

@@ -5,7 +5,7 @@ For teachers: the notebooks with their solutions, and their questions in large l
     python -m joinlab.course.site out/site        # what `make site` runs
 
 `essay.md` is the story, in Markdown with blocks between lines of three colons: figures, questions, the loops side by
-side, the table of endings. Each page contains all that it shows and makes no network request.
+side, the table of endings. Each page is self-contained and makes no network request.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _question(name: str, lines: Sequence[str]) -> str:
 
 
 def _loops() -> str:
-    """The six loops side by side; lines that not all of them have are marked."""
+    """The six loops side by side; lines that only some of them have are marked."""
     texts = [loop(_shipped(number, (5, 6), "nccl", "today")) for number in CASES]
     cells = []
     for number, rows in zip(CASES, side_by_side(texts), strict=True):
@@ -252,7 +252,7 @@ def _python(text: str) -> str:
 
 
 def _code(text: str) -> str:
-    """Names of Python in a sentence, "join()" or "find_unused_parameters=True", as code."""
+    """A sentence with Python's names, "join()" or "find_unused_parameters=True", as code."""
     return re.sub(
         r"[\w.]+\([\w=]*\)|\w+=\w+|\w+_\w+", lambda found: f"<code>{found[0]}</code>", escape(text, quote=False)
     )
@@ -357,7 +357,7 @@ for (const form of document.querySelectorAll("form.ask")) form.addEventListener(
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Write the site into the folder that is named; further arguments are notebooks to render."""
+    """Write the site into the folder that the first argument names; further arguments are notebooks to render."""
     folder, *notebooks = arguments
     print(write_site(Path(folder), [Path(name) for name in notebooks]))
 

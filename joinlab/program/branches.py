@@ -1,4 +1,4 @@
-"""Branches: the statement of the program that stands at a line, what it tests, and which names it sets."""
+"""Branches: the statement at a line of the program, its test, and the names that it sets."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from functools import lru_cache
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A statement, or the head of one that holds others.
+    """A statement, or the head of a compound one.
 
-    first, last  its lines in the file, with those of the statements in it
+    first, last  its lines in the file, including its block
     text         its head without indentation: "if v < self.best:"
     decides      it is a loop, an `if`, or holds a condition, a comprehension or an assert
-    branches     other statements may follow it: it is no conditional expression
-    names        what its test reads and does not itself set: "v", "self.best"
-    keys         names that choose what a call in it works on: "k" of `dist.all_reduce(m[k])`
-    one_line     the test of an `if` whose block stands on its line, or of its one conditional expression
-    reads        what it reads without the statements in it: "loss"
-    stores       what it or the statements in it set: "start", "self.bad"
+    branches     it chooses the next statement, unlike a conditional expression
+    names        names that its test reads and does not itself set: "v", "self.best"
+    keys         names that select the data of a call in it: "k" of `dist.all_reduce(m[k])`
+    one_line     the test of an `if` with its block on the same line, or of its only conditional expression
+    reads        names that it reads, without its block: "loss"
+    stores       names that it or its block sets: "start", "self.bad"
     loop         it is a `for` or a `while`
     """
 
@@ -41,13 +41,13 @@ class Statement:
 
 
 def loops_around(file: str, line: int) -> list[range]:
-    """The lines of each loop that this line is in the body of, the outermost first."""
+    """The lines of each loop around this line, outermost first."""
     found = {one.first: one.last for one in _statements_of(file).values() if one.loop and one.first < line <= one.last}
     return [range(first, last + 1) for first, last in found.items()]
 
 
 def statement_at(file: str, line: int) -> Statement | None:
-    """The statement at a line: of `if a: b` on one line the `if`, of a `case` its `match`. None without the text."""
+    """The statement at a line; for `if a: b` the `if`, for a `case` its `match`. None if the text is unknown."""
     return _statements_of(file).get(line)
 
 
@@ -76,7 +76,7 @@ def _statements(text: str, file: str) -> dict[int, Statement]:
 
 
 def _head_end(node: ast.stmt) -> int:
-    """The last line of what stands before the statements in it."""
+    """The last line of the head, before its block."""
     body = getattr(node, "body", None)
     if not body or isinstance(node, ast.Match):
         return node.end_lineno or node.lineno
@@ -109,7 +109,7 @@ def _made(node: ast.stmt, lines: list[str]) -> Statement:
 
 
 def _text_end(node: ast.stmt) -> int:
-    """The last line of its text: of one that holds others the end of its test."""
+    """The last line of its text; for a compound statement, the end of its test."""
     if not hasattr(node, "body") and not isinstance(node, ast.Match):
         return node.end_lineno or node.lineno
     heads = [one.end_lineno or 0 for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr)]
@@ -117,7 +117,7 @@ def _text_end(node: ast.stmt) -> int:
 
 
 def _tests(node: ast.stmt) -> Iterator[ast.expr]:
-    """The expressions on whose values it depends where it goes on."""
+    """The expressions whose values decide which statement is next."""
     match node:
         case ast.If(test=test) | ast.While(test=test) | ast.Assert(test=test):
             yield test
@@ -137,7 +137,7 @@ def _tests(node: ast.stmt) -> Iterator[ast.expr]:
 
 
 def _expressions(node: ast.AST) -> Iterator[ast.AST]:
-    """The expressions of a statement, without those of the statements in it."""
+    """The expressions of a statement, without those in its block."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, ast.stmt):
             yield child
@@ -145,7 +145,7 @@ def _expressions(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def names_in(test: ast.AST) -> Iterator[str]:
-    """The names that an expression reads, with attributes and items; of a called method, its object.
+    """The names that an expression reads, with attributes and items; for a called method, its object.
 
     >>> list(names_in(ast.parse("stop(loss.item()) or self.best[step] < len(seen)").body[0].value))
     ['loss', 'self.best[step]', 'seen']
@@ -188,7 +188,7 @@ def _one_line(node: ast.stmt) -> ast.expr | None:
 
 
 def _keys(node: ast.stmt) -> Iterator[str]:
-    """The names in subscripts of what is given to a call on the statement's first line."""
+    """The names in subscripts of arguments of a call on the statement's first line."""
     for call in ast.walk(node):
         if isinstance(call, ast.Call) and call.lineno == node.lineno:
             for given in call.args:
@@ -197,7 +197,7 @@ def _keys(node: ast.stmt) -> Iterator[str]:
 
 
 def outcome(test: ast.expr, values: Mapping[str, str | float | None]) -> bool | None:
-    """What a test comes to with these values of its names; None where they do not tell.
+    """The result of a test with these values of its names; None if they do not decide it.
 
     >>> outcome(ast.parse("rank == 1 and len(seen) > 2", mode="eval").body, {"rank": 1, "len(seen)": 3})
     True
@@ -213,7 +213,7 @@ def outcome(test: ast.expr, values: Mapping[str, str | float | None]) -> bool | 
     text = ast.unparse(Known().visit(copy.deepcopy(test)))
     try:
         return bool(eval(text, {"__builtins__": {}}))
-    except Exception:  # a name whose value is not known, or no text of a value
+    except Exception:  # a name without a value, or a value that cannot be parsed
         return None
 
 
@@ -243,4 +243,4 @@ def _stores(node: ast.stmt) -> Iterator[str]:
 
 
 _CHANGES = ("append", "extend", "insert", "add", "update", "pop", "remove", "discard", "clear", "appendleft", "popleft")
-"""Methods of containers that change them; those of a tensor end with "_"."""
+"""Methods that change a container; methods that change a tensor end in "_"."""

@@ -1,4 +1,4 @@
-"""Whether plain data from a file is what a type says: a TypedDict, lists, dicts, and what they hold."""
+"""Checks whether plain data from a file conforms to a type: a TypedDict, lists and dicts, and their items."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any, Literal, NotRequired, Required, Union, get_args, get_ori
 
 
 def misfit(value: object, kind: Any, where: str = "") -> str | None:
-    """Where a value is not of a type: "clock.hosts['a'] is 'x'"; None: it is. A tuple counts as a list.
+    """The first place where a value is not of a type, "clock.hosts['a'] is 'x'", or None. A tuple counts as a list.
 
-    Keys that a TypedDict does not name are let through: a later version's.
+    Keys that a TypedDict does not name are accepted, since a later version may have added them.
 
     >>> misfit({"a": [1, None]}, dict[str, list[int | None]]), misfit({"a": [True]}, dict[str, list[int]], "skipped")
     (None, "skipped['a'][0] is True")

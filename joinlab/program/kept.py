@@ -1,13 +1,13 @@
-"""What a rank printed: all of it, or its beginning and its end where it is long."""
+"""A rank's output: all of it, or the beginning and the end if it is long."""
 
 from __future__ import annotations
 
 KEPT = 2 << 20
-"""Bytes kept of the beginning of a rank's output, and as many of its end."""
+"""Bytes kept of the beginning of a rank's output, and of its end."""
 
 
 class Kept:
-    """Takes bytes in any portions. `size` is how many there were, `whole` whether all of them are kept."""
+    """Takes bytes in any portions. `size` is their total number, `whole` whether all are kept."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -16,11 +16,11 @@ class Kept:
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is left out."""
+        """Whether all bytes are kept."""
         return self.size <= 2 * KEPT
 
     def add(self, data: bytes) -> bool:
-        """Take further bytes. True if the middle has grown, and was let go."""
+        """Take further bytes. True if bytes in the middle were dropped."""
         self.size += len(data)
         room = KEPT - len(self._head)
         self._head += data[:room]
@@ -35,7 +35,7 @@ class Kept:
         return (self._head + self._tail)[-size:].decode(errors="replace")
 
     def text(self) -> str:
-        """All of it, or its beginning and end with a line between them that says how much is missing."""
+        """All output, or its beginning and end, with a line between them that says how much is missing."""
         tail = self._tail[-KEPT:]
         left_out = self.size - len(self._head) - len(tail)
         if not left_out:

@@ -1,4 +1,4 @@
-"""Kinds of calls: what is the same each time a call is issued from one place, with tensors of one form.
+"""Kinds of calls: the facts that all calls from one place with tensors of one form have in common.
 
 A program issues few kinds of calls, each many times, so a kind is described once and kept: in a recorded rank as long
 as its process group, in emulations for the next one, too. A slider's move runs the same program again.
@@ -38,7 +38,7 @@ class CallKind:
     nbytes        bytes of the larger side
     small         all its tensors together have at most MAX_VALUES elements: its values are kept
     host_waits    a wait for it blocks the host, not only the stream
-    syncs_host    torch reads on the host what it brought, as soon as it has waited for it
+    syncs_host    torch reads its result on the host, as soon as it has waited for it
     waited_at_once  the host waits for it as soon as it is issued
     in_backward   it was issued inside a backward pass
     by_reducer    DDP's Reducer issues it, or a comm hook of torch, and waits for it at the end of the backward pass
@@ -66,11 +66,11 @@ class CallKind:
     collective: bool = field(init=False)
     of_join_hook: bool = field(init=False)
     bucket: bool = field(init=False)
-    """It is one of gradients."""
+    """Whether it reduces gradients."""
     rebuilds: bool = field(init=False)
-    """It tells the Reducer which parameters belong to which bucket."""
+    """Whether it tells the Reducer which parameters belong to which bucket."""
     look: tuple[Any, ...] = field(init=False)
-    """Equal for calls of two ranks that fit together."""
+    """A key that is equal for calls of two ranks that fit."""
 
     def __post_init__(self) -> None:
         event, origin = self.event, self.event["o"] or ""
@@ -83,7 +83,7 @@ class CallKind:
 
 
 class Group(Protocol):
-    """What a kind depends on of its process group. `kinds` are those of the calls in it.
+    """The facts of a process group that its kinds depend on; `kinds` caches them.
 
     backend     "gloo" or "nccl"
     host_waits  Work.wait() makes the host wait, not only the stream
@@ -138,7 +138,7 @@ def kind_of(
         nbytes=max(sum(t.numel() * t.element_size() for t in side) for side in (ins, outs)),
         small=sum(t.numel() for t in (ins if ins is outs else (*ins, *outs))) <= MAX_VALUES,
         host_waits=host_waits,
-        # DDP reads in _verify_param_shape_across_processes what the others have
+        # _verify_param_shape_across_processes of DDP reads the others' values
         syncs_host=any(words in origin for words in _SYNCS_HOST) or "_verify_param_shape_across_processes" in functions,
         waited_at_once=not asynchronous and host_waits,
         in_backward="_engine_run_backward" in functions,

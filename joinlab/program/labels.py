@@ -1,11 +1,11 @@
-"""Who issued a collective: from the Python stack to the label of the documented traces, and the learner's line.
+"""Finds who issued a collective: from the Python stack to the label of the documented traces, and the learner's line.
 
-The labels are those of the forum answer ("all-reduce (DDP forward() 1)"). They are read off the names of the
-functions of torch that stand between the learner's line and the call. What the C++ Reducer issues has no frame of
-its own: it is told by the innermost Python frame, through which the Reducer was entered.
+The labels are those of the forum answer ("all-reduce (DDP forward() 1)"). They follow from the names of torch's
+functions between the learner's line and the call. Calls of the C++ Reducer have no frame of their own, so the innermost
+Python frame, through which the Reducer was entered, identifies them.
 
-Recorder and emulator share this file. It imports nothing of torch: file names are enough. The names are those of torch
-v2.13.0, where each stands alone in its file:
+Recorder and emulator share this file. It does not import torch, since file names are enough. The names are those of
+torch v2.13.0, each unique in its file:
 
     torch/distributed/algorithms/join.py   notify_join_context, _notify_procs_to_terminate, _get_num_nonjoined_procs
     torch/nn/parallel/distributed.py       _pre_forward, _post_forward, _lazy_init, _sync_buffers, _find_common_rank,
@@ -64,7 +64,7 @@ class Frame:
 
 
 def walk(frame: FrameType | None) -> tuple[Frame, ...]:
-    """The frames from `frame` outwards, innermost first, without joinlab's own (its cases excepted)."""
+    """The frames from `frame` outwards, innermost first, without joinlab's own, except those of its cases."""
     found: list[Frame] = []
     while frame is not None and len(found) < MAX_FRAMES:
         file = frame.f_code.co_filename
@@ -77,7 +77,7 @@ def walk(frame: FrameType | None) -> tuple[Frame, ...]:
 
 
 def is_ours(file: str) -> bool:
-    """True for joinlab's own files, its teaching programs excepted."""
+    """True for joinlab's own files, except its teaching programs."""
     return file.startswith(_HERE) and not file.startswith(_TEACHING)
 
 
@@ -124,9 +124,9 @@ def sources_under(frame: FrameType | None) -> tuple[Source, ...]:
 def label(op: Op, frames: tuple[Frame, ...], *, asynchronous: bool, dtype: str | None, all_reduce_barrier: bool) -> str:
     """The label of the documented traces for a call of `op` issued under `frames` (innermost first).
 
-    asynchronous        the call was issued with async_op=True: tells the two all-reduces of notify_join_context apart
-    dtype               of its tensor: tells the Reducer's map of unused parameters (int32) from a gradient bucket
-    all_reduce_barrier  the backend makes its barrier of an all-reduce (NCCL), as the documented label says
+    asynchronous        issued with async_op=True, which distinguishes the two all-reduces of notify_join_context
+    dtype               of its tensor, which distinguishes the Reducer's map of unused parameters (int32) from a bucket
+    all_reduce_barrier  the backend's barrier is an all-reduce (NCCL), as in the documented label
 
     >>> label(Op.ALL_REDUCE, (), asynchronous=False, dtype="float32", all_reduce_barrier=True)
     'all-reduce'
@@ -138,9 +138,9 @@ def label(op: Op, frames: tuple[Frame, ...], *, asynchronous: bool, dtype: str |
 
 
 def from_reducer(frames: tuple[Frame, ...]) -> bool:
-    """True where DDP's Reducer issues the call, itself or through a comm hook of torch, and so waits for it.
+    """True if DDP's Reducer issues the call, itself or through a comm hook of torch, and therefore waits for it.
 
-    Without any frame it is one of the autograd engine's own threads, as for tensors on a GPU.
+    A stack without frames is that of an autograd engine's thread, as for tensors on a GPU.
     """
     for frame in frames:
         if frame.function == "_engine_run_backward":
@@ -151,7 +151,7 @@ def from_reducer(frames: tuple[Frame, ...]) -> bool:
 
 
 def issued_in_backward(frames: tuple[Frame, ...]) -> bool:
-    """True where C++ issues the call within a backward pass: DDP's Reducer itself, not a comm hook in Python."""
+    """True if C++ issues the call within a backward pass: DDP's Reducer itself, not a comm hook in Python."""
     return not frames or frames[0].function == "_engine_run_backward"
 
 
@@ -230,8 +230,8 @@ class Stacks:
     def __init__(self) -> None:
         self._ids: dict[tuple[int, ...], int] = {}
         self._last: tuple[tuple[tuple[CodeType, int], ...], int] = (), 0
-        """Codes and places of the stack that was asked for last, and its number: the next one is often the same, and
-        to compare them takes half of the time that a key takes."""
+        """Codes and places of the latest stack, and its number. The next stack is often the same, and a comparison
+        takes half the time of making a key."""
         self._codes: list[list[CodeType]] = []  # of the known stacks, kept so that no other code gets one of their ids
         self._lock = threading.Lock()
         self.frames: list[tuple[Frame, ...]] = []

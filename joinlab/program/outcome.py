@@ -15,13 +15,13 @@ from joinlab.program.plain_data import Repr
 
 
 def versions(nccl: str | None = None) -> dict[str, str | None]:
-    """What this process runs with, as meta["versions"] has it."""
+    """The versions of this process, for meta["versions"]."""
     python = ".".join(map(str, sys.version_info[:3]))
     return {"joinlab": __version__, "python": python, "torch": str(torch.__version__), "nccl": nccl}
 
 
 def to_plain(value: Any) -> Any:
-    """Tensors as numpy arrays (bfloat16 as float32), containers as dict, list or tuple, the rest as it is."""
+    """Tensors as numpy arrays (bfloat16 as float32), containers as dict, list or tuple, other values unchanged."""
     if isinstance(value, torch.Tensor):
         try:
             tensor = value.detach().cpu()

@@ -1,6 +1,6 @@
-"""How much a parquet file says it holds, read from its footer and its pages' headers.
+"""The size that a parquet file claims to have, from its footer and its pages' headers.
 
-polars allocates what they claim before it reads the data, and a failed allocation ends the whole process.
+polars allocates the claimed size before it reads the data, and a failed allocation ends the whole process.
 
 A file ends with its metadata, their length (4 bytes) and "PAR1". Metadata and headers are in Thrift's compact protocol
 (https://github.com/apache/thrift/blob/0.22.0/doc/specs/thrift-compact-protocol.md), read here as nested dicts
@@ -24,7 +24,7 @@ Value = int | bytes | list["Value"] | dict[int, "Value"]
 def room(parquet: bytes) -> int:
     """Bytes that its values (8 each, those in lists counted one by one) or its unpacked pages take, whichever is more.
 
-    ValueError if it is no parquet file, or its pages claim what its footer does not.
+    ValueError if it is not a parquet file, or its pages contradict its footer.
     """
     if len(parquet) < 12 or parquet[-4:] != b"PAR1":
         raise ValueError("no parquet file")
@@ -42,7 +42,7 @@ def room(parquet: bytes) -> int:
 
 
 def _unpacked(parquet: bytes, column: Mapping[int, Value]) -> int:
-    """Bytes of a column's pages, unpacked, as their headers say. Pages stand one after the other, header first."""
+    """Bytes of a column's unpacked pages, by their headers. Pages follow each other, each after its header."""
     begins = [_number(column[offset]) for offset in (_DICTIONARY_PAGE, _DATA_PAGE) if offset in column]
     at = min((begin for begin in begins if begin), default=0)
     end = at + _number(column.get(_PACKED, 0))

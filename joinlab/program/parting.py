@@ -1,11 +1,11 @@
-"""Where the ways of ranks part, found by comparing the steps between two of their calls.
+"""Finds where the ways of ranks part, by comparing their steps between two calls.
 
 rank 0   all-reduce  8 for x in inputs   7 for epoch ...       its next call is of another input
 rank 1   all-reduce  8 for x in inputs   9 net(x).sum()        they part at line 8: len(inputs) is 3 and 4
 
-The window begins at the last call that all ranks of a group made from the same place, and ends at the first that they
-did not. In it, ways that part and meet again behind the statement do not count: `if rank == 0: print(...)`. What such a
-statement set may be what a later test reads, then it is told first: `if rank == 1: start = 1`.
+The window begins at the last call that all ranks of a group made from the same place, and ends at the first one that
+they did not. Ways that part in it and meet again after the statement do not count: `if rank == 0: print(...)`. If such
+a statement sets a name that a later test reads, it is listed first: `if rank == 1: start = 1`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from joinlab.program.ways import Plain, Step, Way, Window
 
 
 class Read(TypedDict):
-    """A value that ranks read in a test: of the name `name`, or "len(inputs)", "loss.shape"."""
+    """A value that ranks read in a test: that of a name, "len(inputs)" or "loss.shape"."""
 
     ranks: list[int]
     name: str
@@ -34,8 +34,8 @@ class Side(TypedDict):
     """Where some ranks went from a test: to `line`, of text `text`.
 
     how  "line", "call" (of a function of the program), "return", "raise" (then `text` is the exception's type),
-         "issue": the next call came from the test's own line, "end": nothing more of it is known; of an `if` on one
-         line "block": it ran it, "past": it did not
+         "issue": the next call came from the test's own line, "end": its later steps are unknown; for an `if` on one
+         line, "block": it ran the block, "past": it did not
     """
 
     ranks: list[int]
@@ -55,7 +55,7 @@ class Test(TypedDict):
 
 
 class Key(TypedDict):
-    """What chose the data of a call: `dist.all_reduce(m[k])` with k = "loss"."""
+    """The key that selected the data of a call: `dist.all_reduce(m[k])` with k = "loss"."""
 
     rank: int
     group: str
@@ -67,10 +67,10 @@ class Key(TypedDict):
 class Parting(TypedDict):
     """Where the ways of a run's ranks part: `meta["parting"]`.
 
-    tests    the tests; the last is where the ways part for good, those before it set what it read. [] without `why`:
-             all ranks went the same way
-    keys     calls of one line that met though what chose their data differs, of two ranks
-    left_out  how many of the ranks were not followed
+    tests    the tests: the ways finally part at the last one; those before it set the names that it read. [] without
+             `why`: all ranks went the same way
+    keys     two calls from one line that met although different keys selected their data
+    left_out  number of ranks that were not followed
     why      why no way is known: "pydevd already traces this program"
     """
 
@@ -84,10 +84,10 @@ class Parting(TypedDict):
 class Apart:
     """Ranks that did not issue the same calls, or calls that were not meant for each other.
 
-    sides    ranks by what they did there
+    sides    the ranks of each side
     windows  by rank: its steps from the last call that all made from one place to the first that they did not
-    places   by rank: the place of each call of the group among all calls of the rank; {} where join() makes calls of
-             its own: there a rank that has issued more calls is not ahead
+    places   by rank: the place of each call of the group among all calls of the rank; {} if join() makes calls of its
+             own, since a rank that has issued more calls is then not ahead
     one_call  the first side issued a call that the second has not, and its window ends there
     turns    of one_call: places of the second side's calls that met such calls; `lacks`: how many more it lacks
     """
@@ -113,22 +113,22 @@ def are_gradients(rows: Iterable[CallRow]) -> bool:
 
 
 class _At(NamedTuple):
-    """A statement at which two ways part, and the places of its test and of what follows, in both."""
+    """A statement at which two ways part, and the places of its test and of the next step in both ways."""
 
     depth: int
     statement: Statement
     tests: tuple[Step, Step]
     nexts: tuple[Step | None, Step | None]
-    behind: tuple[int, int] | None = None  # how many calls each rank had issued where they met again
+    behind: tuple[int, int] | None = None  # number of calls that each rank had issued when the ways met again
 
     def turned(self) -> _At:
-        """The same, as the other rank tells it."""
+        """The same fork with the two ranks exchanged."""
         return self._replace(tests=self.tests[::-1], nexts=self.nexts[::-1], behind=self.behind and self.behind[::-1])
 
 
 @dataclass(slots=True)
 class _Pair:
-    """Two ways, compared step by step."""
+    """Compares two ways step by step."""
 
     one: Sequence[Step]
     other: Sequence[Step]
@@ -137,7 +137,7 @@ class _Pair:
     depth: int = 0
 
     def part(self) -> _At | None:
-        """Where they part for good; None if they do not."""
+        """The statement at which they finally part, or None."""
         i = j = 0
         while True:
             while i < len(self.one) and j < len(self.other) and self.one[i].key == self.other[j].key:
@@ -184,9 +184,9 @@ class _Pair:
         return _At(depth, statement, here, nexts)
 
     def _meet(self, i: int, j: int, found: _At | None) -> tuple[int, int, bool] | None:
-        """Where both ways go on behind the statement: at the same line, or, False, in the function's caller.
+        """Where both ways continue after the statement: at the same line, or, False, in the function's caller.
 
-        Where an exception ends the function on one rank, both go on in the function that catches it.
+        If an exception ends the function on one rank, both continue in the function that catches it.
         """
         inside = range(found.statement.first, found.statement.last + 1) if found else range(0)
         for depth in range(self.depth, 0, -1):
@@ -203,7 +203,7 @@ class _Pair:
 
 
 def taken(step: Step) -> bool | None:
-    """Whether the block of an `if` on one line was run, by the values in its test; None where these do not tell."""
+    """Whether the block of an `if` on one line ran, by the values in its test; None if they do not decide it."""
     statement = statement_at(step.file, step.line)
     if statement is None or statement.one_line is None:
         return None
@@ -213,9 +213,9 @@ def taken(step: Step) -> bool | None:
 def _outside(
     steps: Sequence[Step], at: int, depth: int, inside: range, loops: Sequence[range]
 ) -> tuple[dict[object, int], int | None]:
-    """Where a way first comes to each line of a function outside of a statement, and where it returns.
+    """Where a way first reaches each line of a function outside of a statement, and where it returns.
 
-    `loops` are those around the statement. In each round of a loop its lines count as different places.
+    `loops` are those around the statement. A loop's lines count as different places in each round.
 
     A function that ends by an exception does not return; `__next__` returns by StopIteration.
     """
@@ -239,7 +239,7 @@ def _outside(
 
 
 def tests_of(apart: Apart, ways: Mapping[int, Way]) -> list[Test]:
-    """The tests at which the ways of these ranks part. `ways` may lack ranks: they are not told of."""
+    """The tests at which the ways of these ranks part; ranks without a way are left out."""
     sides = [some for side in apart.sides if (some := [rank for rank in side if rank in ways])]
     chains: dict[int, list[_At]] = {}
     for side in sides if len(sides) > 1 else ():
@@ -247,7 +247,7 @@ def tests_of(apart: Apart, ways: Mapping[int, Way]) -> list[Test]:
         for rank in side:
             if chain := _chain(apart, (rank, ways[rank]), (against, ways[against])):
                 chains[rank] = chain
-    if apart.one_call and chains:  # the way of the rank that issued it tells where
+    if apart.one_call and chains:  # the way of the rank that issued it shows the place
         one, other = (side[0] for side in sides)
         if found := _of_its_own(ways[other], ways[one].steps, apart.turns, apart.lacks):
             return [_test(_line_of(found), {other: [found]})]
@@ -268,7 +268,7 @@ def _each_has_a_branch(parts: _At, steps: Sequence[Step], turns: Sequence[int]) 
 
 
 def _goes_ever(at: _At, *ways: Sequence[Step]) -> bool:
-    """Whether each rank went here as it did each time before: as its part in the program is, `if rank > 0: recv()`."""
+    """Whether each rank took the same branch as each time before, by its part in the program: `if rank > 0: recv()`."""
     for steps, now in zip(ways, at.tests, strict=True):
         went = [_turn(step, after) for step, after in pairwise((*steps, None)) if step and step.key == now.key]
         if len(went) < 2 or len({*went[:-1], _turn(now, at.nexts[at.tests.index(now)])}) > 1:
@@ -282,9 +282,9 @@ def _turn(step: Step, after: Step | None) -> object:
 
 
 def _of_its_own(way: Way, peer: Sequence[Step], turns: Sequence[int], lacks: int) -> _At | None:
-    """The one test that led the rank to each call of `turns`, and went another way as often as it `lacks` such calls.
+    """The one test that led the rank to each call of `turns`, and went the other way as often as it `lacks` such calls.
 
-    Without such a test, the one loop that led to each of them until it ended, and of which the peer ran more rounds.
+    Without such a test, the one loop that led to each of these calls until it ended, if the peer ran more rounds.
     """
     lines: dict[object, list[int]] = {}
     steps = way.steps
@@ -312,7 +312,7 @@ def _of_its_own(way: Way, peer: Sequence[Step], turns: Sequence[int], lacks: int
 
 
 def _behind(until: tuple[Iterable[Step], Iterable[Step]], one: Sequence[Step], other: Sequence[Step]) -> _Pair:
-    """A comparison of two ways that begins where both ranks stand after the steps in `until`, one sequence per rank."""
+    """A comparison of two ways that begins where both ranks are after the steps in `until`, one sequence per rank."""
     here: dict[int, tuple[Step, Step]] = {}
     for mine, same in zip(*map(_standing, until), strict=False):
         if mine.key != same.key:
@@ -322,12 +322,12 @@ def _behind(until: tuple[Iterable[Step], Iterable[Step]], one: Sequence[Step], o
 
 
 def _chain(apart: Apart, one: tuple[int, Way], other: tuple[int, Way]) -> list[_At]:
-    """Where the way of a rank parts from another's: the tests whose statements set what the last one read, and it."""
+    """The test where a rank's way parts from another's, after the tests whose statements set the names that it read."""
     (rank, way), (peer, theirs) = one, other
     whole = _Pair((), ()) if way.dropped or theirs.dropped else _Pair(way.steps, theirs.steps)
     found = whole.part()
     pair = _behind((way.before, theirs.before), way.within, theirs.within)
-    if pair.last or not way.before:  # both stand at one line: else join() shadowed a call
+    if pair.last or not way.before:  # both are at one line, or else join() shadowed a call
         found = pair.part()
     met = whole.met or pair.met
     if apart.places:  # one issued more calls than the other, and has been ahead since
@@ -337,7 +337,7 @@ def _chain(apart: Apart, one: tuple[int, Way], other: tuple[int, Way]) -> list[_
             found = met[since]
             met = met[:since]
     if found is None:
-        # Both ran a line from which one alone issued a call: tell the statement around it, or what set its names.
+        # Both ran a line from which only one issued a call: find the statement around it, or the one that set a name.
         step, _ = pair.last.get(pair.depth, (None, None))
         line = step and statement_at(step.file, step.line)
         return _set_before(met, line.reads, line.first) if line else []
@@ -345,7 +345,7 @@ def _chain(apart: Apart, one: tuple[int, Way], other: tuple[int, Way]) -> list[_
 
 
 def _set_before(met: Sequence[_At], reads: Set[str], line: int = 0) -> list[_At]:
-    """The last statement at which they parted before that set what is read, or that this line is in."""
+    """The last statement at which they parted earlier and that set one of the names read, or contains this line."""
     parts = {part for name in reads for part in name.replace("]", "").split("[")}  # "counts[rank]" reads two names
     here = (
         at for at in reversed(met) if at.statement.stores & parts or at.statement.first <= line <= at.statement.last
@@ -354,7 +354,7 @@ def _set_before(met: Sequence[_At], reads: Set[str], line: int = 0) -> list[_At]
 
 
 def _standing(steps: Iterable[Step]) -> list[Step]:
-    """The line that each frame of the program on the stack stands at, behind these steps, the outermost first."""
+    """The line that each frame of the program is at after these steps, outermost first."""
     stack: dict[int, Step] = {}
     for step in steps:
         if step.event == "line":
@@ -366,7 +366,7 @@ def _standing(steps: Iterable[Step]) -> list[Step]:
 
 
 def _setters(met: Sequence[_At], found: _At, way: Sequence[Step]) -> list[_At]:
-    """The last statement at which they parted before that set what the test reads, or the function called in it."""
+    """The last statement at which they parted earlier and that set a name in the test, or the function it calls."""
     reads = set(found.statement.names)
     line = found.tests[0]
     for step in way[next(at for at, step in enumerate(way) if step is line) + 1 :]:

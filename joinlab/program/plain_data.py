@@ -1,8 +1,8 @@
-"""Plain data as JSON, exactly: what a program returned, and what a Timeline says of itself.
+"""Plain data as JSON, without loss: a program's return values, and a Timeline's metadata.
 
-JSON knows no tuple, no bytes, no nan and no array, so these are written as an object with the one key "$", which no
-plain object may have. What is no plain data is written as its `repr`, and comes back as a `Repr`, which says so: no
-class is ever looked up by name, and no pickle is ever read.
+JSON has no tuple, bytes, nan or array, so these are written as an object with the only key "$", which plain objects
+may not have. Any other object is written as its `repr` and read as a `Repr`: no class is ever looked up by name, and no
+pickle is ever read.
 
     encode((1, nan))         {"$": ["tuple", [1, {"$": ["float", "nan"]}]]}
 """
@@ -79,8 +79,8 @@ _HEADER = re.compile(
     rb"\x93NUMPY\x01\x00(..)\{'descr': '([^']{2,20})', 'fortran_order': (True|False), 'shape': \(([\d, ]*)\), \} *\n",
     re.DOTALL,
 )
-"""What np.save writes before an array of plain numbers. numpy reads it with ast.literal_eval, and two threads that do
-so at the same time get a SystemError from Python 3.11 (AST constructor recursion depth mismatch)."""
+"""The header that np.save writes before plain numbers. numpy reads it with ast.literal_eval, with which two threads at
+the same time cause a SystemError in Python 3.11 (AST constructor recursion depth mismatch)."""
 
 
 def _array(npy: bytes) -> np.ndarray[Any, Any]:
@@ -129,4 +129,4 @@ def decode(data: Any, fetch: Callable[[str], bytes]) -> Any:
             return {decode(key, fetch): decode(item, fetch) for key, item in pairs}
         case {"$": ["repr", str(text)]}:
             return Repr(text)
-    raise ValueError(f"no value of a known kind: {str(data)[:100]}")
+    raise ValueError(f"a value of an unknown kind: {str(data)[:100]}")

@@ -21,14 +21,14 @@ from joinlab.ops import FACTS, GLOO_THREADS, POINT_TO_POINT, Op
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Method:
-    """A method of ProcessGroup: the op it is, and which of its arguments hold the tensors that go in and come out."""
+    """A method of ProcessGroup: its op, and which of its arguments are the input and output tensors."""
 
     op: Op
     ins: int | None
     outs: int | None
 
     def tensors(self, args: Sequence[Any]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Those that go in and those that come out; the same list, where a call replaces its input."""
+        """The input and the output tensors; the same list if a call replaces its input."""
         ins = tensors_in(args[self.ins]) if self.ins is not None else []
         if self.outs == self.ins:
             return ins, ins
@@ -84,8 +84,8 @@ HOST_SYNCS = (
 def begin(own: tuple[str, int, int], begun: bool, backend: Any = None, *args: Any, **kwargs: Any) -> None:
     """init_process_group, called by a program: raise if it may not, with these arguments.
 
-    The group of a rank is there when its program begins, so that a program need not make it. One that does, as
-    tutorials do, must ask for the group that is there; it may give it another timeout.
+    A rank's group exists before its program begins. A program that creates it, as tutorials do, must ask for the same
+    backend, rank and size; it may set another timeout.
 
     own    the backend of the run, its number of ranks, and this rank
     begun  the program has called it before
@@ -114,10 +114,10 @@ def begin(own: tuple[str, int, int], begun: bool, backend: Any = None, *args: An
 
 
 def batching(batch: Any) -> Any:
-    """What stands for batch_isend_irecv, `batch`, where groups may be ours.
+    """A replacement for batch_isend_irecv, `batch`, that also accepts joinlab's groups.
 
-    torch issues the sends and recvs on NCCL as one only for its own class of group. Left apart, two ranks that each
-    send first would wait for each other.
+    torch issues the sends and recvs on NCCL as one only for its own class of group. Issued one by one, two ranks that
+    both send first would wait for each other.
     """
 
     def batch_isend_irecv(p2p_op_list: list[Any]) -> list[Any]:
@@ -138,9 +138,9 @@ def batching(batch: Any) -> Any:
 class Numbering:
     """Numbers the calls of this rank in one process group.
 
-    collectives  how many there are, of those that the backend did not refuse
-    pairs        how many sends and recvs, likewise
-    issued       how many calls
+    collectives  number of collectives that the backend has not refused
+    pairs        number of sends and recvs that it has not refused
+    issued       number of all calls
     """
 
     __slots__ = ("_seq", "collectives", "issued", "pairs")
@@ -164,7 +164,7 @@ class Numbering:
         return self.pairs
 
     def take_back(self, collective: bool) -> None:
-        """The backend has refused the call that was numbered last, which so takes no place in its group."""
+        """The backend has refused the call that was numbered last, which therefore has no place in its group."""
         if collective:
             self.collectives -= 1
         else:
@@ -210,7 +210,7 @@ def values_in(tensors: Sequence[torch.Tensor]) -> list[list[Any]] | None:
 
 
 def options_key(op: Op, args: tuple[Any, ...]) -> Any:
-    """Something hashable that differs where `options_of` does. Cheaper: most calls repeat an earlier one's options."""
+    """A hashable key that differs if `options_of` does, and is cheaper: most calls repeat an earlier one's options."""
     if op is Op.BARRIER or not args:
         return None
     opts = args[-1]
@@ -227,7 +227,7 @@ def options_key(op: Op, args: tuple[Any, ...]) -> Any:
 
 
 class Options(TypedDict, total=False):
-    """The columns of a CallRow that a call's options fill; root and peer are global ranks."""
+    """The columns of a CallRow that come from a call's options; root and peer are global ranks."""
 
     reduce_op: str
     root: int | None

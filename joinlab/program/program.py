@@ -1,6 +1,6 @@
-"""What a program is, and what a rank hands to it.
+"""Programs and their arguments.
 
-A program is a plain function `worker(rank, inputs)`, written as the forum script is. It finds its process group
+A program is a plain function `worker(rank, inputs)`, like the forum script. Its process group is already
 initialised and its default device set. `inputs` is an `Inputs`: it yields this rank's tensors, one float each, and
 marks which of them is being processed.
 """
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 Program = Callable[[int, Any], Any]
 
 MAX_RANKS = 16
-"""More processes than this teach nothing on one machine, and few machines cope with them."""
+"""More processes than this teach nothing new, and few machines cope with them."""
 
 
 class Inputs:
-    """The inputs of one rank: `len(inputs)`, `inputs[i]`, `inputs[1:]`, and iteration, which marks the input at hand.
+    """The inputs of one rank: `len(inputs)`, `inputs[i]`, `inputs[1:]`, and iteration, which marks the current input.
 
     Each is a new tensor `[1.]` of shape (1,), float32, on the default device, as in the forum script. `inputs[i]` marks
-    nothing, since it does not tell when the work on that input is over: its calls are numbered as in steps.py.
+    none, since nothing shows when the work on that input is over; its calls are numbered as in steps.py.
     """
 
     def __init__(self, count: int, mark: Callable[[int | None, int], None]) -> None:

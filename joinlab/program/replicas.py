@@ -1,12 +1,12 @@
-"""Replicas: whether DDP's copies of a model hold the same on all ranks, and the optimizer's state for them.
+"""Replicas: whether DDP's copies of a model, and the optimizer's state for them, are equal on all ranks.
 
 rank 0   step 1   step 2             joined   sync of the model   step 3
 rank 1   step 1   step 2   step 3    step 4   sync of the model   step 5
 
-Each rank keeps a checksum of every parameter, not of buffers, at each step and at its end, then also of what its
-optimizer has for it; no call is issued for that. A launched rank does so at its end alone: at each step it took 7 to
-10 % of a tiny model's. `differing_replicas` compares the steps at which ranks had issued as
-many collectives of the model's group: 1 with 1, 2 with 2, 3 with 5. A step of a tiny model takes 8 us more, 1.3 %.
+Each rank keeps a checksum of every parameter, not of buffers, at each step and at its end, and at its end also of the
+optimizer's state; it issues no call for that. A launched rank does so only at its end: at each step it took 7 to 10 %
+of a tiny model's time. `differing_replicas` compares steps at which ranks had issued the same number of collectives of
+the model's group: 1 with 1, 2 with 2, 3 with 5. A step of a tiny model takes 8 us more, 1.3 %.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from zlib import crc32
 from joinlab.ops import POINT_TO_POINT, CallRow
 
 STEP_BYTES = 1 << 18
-"""Models of more bytes are compared at the end alone."""
+"""Models of more bytes are compared only at the end."""
 HELD_BYTES = 1 << 28
 """Parameters of more bytes are not compared, since each one is kept until then."""
 MAX_STEPS = 2000
-"""As are the steps after so many."""
+"""Steps after this many are not compared."""
 
 
 class Replica(TypedDict):
@@ -55,7 +55,7 @@ class Gradient(TypedDict):
 
 
 class Mark(NamedTuple):
-    """What a rank held when it had issued so many calls: checksums by model, "parameter" or "state", and name."""
+    """A rank's checksums at a number of issued calls, by model, "parameter" or "state", and name."""
 
     issued: int
     step: int | None
@@ -63,7 +63,7 @@ class Mark(NamedTuple):
 
 
 class Models:
-    """Which of the models that DDP has made in a group a gradient is of; one model alone has no number."""
+    """The number of a gradient's model among those that DDP has wrapped in a group; a single model has none."""
 
     def __init__(self) -> None:
         self._of: dict[int, tuple[str, int]] = {}  # by id of the parameter

@@ -1,7 +1,7 @@
 """Sources: the texts of the functions that a run's calls came from, read while Python still has them.
 
-The unit is a function, from its decorators to its last line; of what stands outside of functions, the statement around
-the line, such as the loop of a script. Texts are bounded, since they are stored with every run.
+The unit is a function, from its decorators to its last line; outside of functions, the statement around the line, such
+as the loop of a script. Texts are bounded, since they are stored with every run.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from typing import Any
 from joinlab.ops import Source
 
 MAX_TEXT = 16_000
-"""Characters of one text; of a longer function a piece is kept, the PIECE lines around the call."""
+"""Most characters of one text; of a longer function, only the PIECE lines around the call are kept."""
 MAX_TEXTS = 64_000
-"""Characters of all texts of one run: the first that fit are kept."""
+"""Most characters of all texts of one run; the first that fit are kept."""
 PIECE = 200
 
 _INNER = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")  # frames of their own, inside a function's lines
 
 
 def source_of(program: object) -> Source | None:
-    """Where the program's text stands: {"file", "first_line", "text"}; None if Python does not know."""
+    """The program's text and its place: {"file", "first_line", "text"}; None if Python does not know it."""
     code = getattr(inspect.unwrap(program), "__code__", None)  # type: ignore[arg-type]
     found = None if code is None else _function(code, code.co_filename)
     return None if found is None else found.copy()
@@ -52,14 +52,14 @@ def source_at(code: CodeType, line: int) -> Source | None:
 
 
 def text_event(source: Source) -> dict[str, Any]:
-    """The event that tells a text, see recorder/events.py."""
+    """The event that contains a text, see recorder/events.py."""
     return {"e": "text", "f": source["file"], "n": source["first_line"], "x": source["text"]}
 
 
 def other_functions(program: Source | None, found: Iterable[Source]) -> list[Source]:
-    """The texts in `found` that say more than that of the program: each once, within MAX_TEXTS, by file and line.
+    """The texts in `found` that are not part of the program's: each once, within MAX_TEXTS, by file and line.
 
-    A function inside another one whose text is there, too, is left out.
+    A function inside another function of `found` is left out.
     """
     texts: dict[tuple[str, int], Source] = {}
     left = MAX_TEXTS
@@ -78,9 +78,9 @@ def other_functions(program: Source | None, found: Iterable[Source]) -> list[Sou
 
 
 def texts_of_cells(pickled: bytes) -> dict[str, str]:
-    """By file name: the notebook cells, and whatever else no file holds, that code in `pickled` was typed into.
+    """By file name: the texts, such as notebook cells, that exist in no file and that code in `pickled` came from.
 
-    Another process knows their text only if it is told.
+    Another process needs them to show the code.
     """
     return {
         file: "".join(entry[2])
@@ -109,13 +109,13 @@ def _function(code: CodeType, file: str) -> Source | None:
     try:
         lines = _lines(file)
         block = inspect.getblock(lines[code.co_firstlineno - 1 :])
-    except Exception:  # there is none, or it has changed since (TokenError, IndentationError)
+    except Exception:  # no text, or it has changed since (TokenError, IndentationError)
         return None
     text, first = "".join(block), code.co_firstlineno
     if not (re.search(rf"\b(def|class)\s+{re.escape(code.co_name)}\b", text) or code.co_name == "<lambda>"):
         if os.path.exists(file):
-            return None  # it has changed since: another function stands there now
-        text, first = "".join(lines), 1  # a cell of %%ranks: a function without a line that says so
+            return None  # the file has changed since: another function is there now
+        text, first = "".join(lines), 1  # a cell of %%ranks: a function without a line `def`
     return {"file": file, "first_line": first, "text": textwrap.dedent(text)} if text.strip() else None
 
 

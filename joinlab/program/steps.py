@@ -3,13 +3,13 @@
     step      null               | 0                               | 1                                      | 1
     rank      DDP's construction | forward, backward, an optimizer | forward, forward of another, backward  | the rest
 
-A step begins with DDP's forward pass, or with the backward pass where none of DDP's came before it, and lasts until the
-next one begins. So it holds one backward pass, and what the program does with its gradients. With gradient accumulation
+A step begins with DDP's forward pass, or with a backward pass that follows no forward pass of DDP, and lasts until the
+next one begins. So it has one backward pass, and the program's work on its gradients. With gradient accumulation
 every backward pass is a step, as every input is in a loop over `inputs`. Forward passes without a backward pass belong
 to the step that they are in; a backward pass within another (reentrant checkpointing) begins none. Calls that join()
 makes for a rank that has run out are in no step of that rank.
 
-Where any rank marks an input, the rows of all ranks say inputs: see `settle_steps`.
+If any rank marks an input, the rows of all ranks number inputs: see `settle_steps`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Literal, Protocol
 from joinlab.ops import CallRow, SpanRow
 
 BY_BACKWARD: Literal["backward passes"] = "backward passes"
-"""meta["input_column"] of a Timeline whose `input` column counts steps; it is left out where the column says inputs."""
+"""meta["input_column"] of a Timeline whose `input` column counts steps; absent if the column numbers inputs."""
 
 
 class Steps:
@@ -34,11 +34,11 @@ class Steps:
         self._over = False  # the step has had its backward pass
 
     def mark(self) -> None:
-        """The rank iterates over its inputs, so that its steps are those."""
+        """The rank iterates over its inputs, so these are its steps."""
         self.marked, self.now = True, None
 
     def begin_forward(self) -> bool:
-        """DDP's forward pass begins; whether a step begins with it."""
+        """Note that DDP's forward pass begins; True if a step begins with it."""
         begins = not self.marked and (self._over or self.now is None)
         if begins:
             self.now = 0 if self.now is None else self.now + 1
@@ -46,19 +46,19 @@ class Steps:
         return begins
 
     def begin_backward(self) -> bool:
-        """A backward pass begins; whether a step begins with it."""
+        """Note that a backward pass begins; True if a step begins with it."""
         begins = not self._passes and self.begin_forward()
         self._passes += 1
         return begins
 
     def end_backward(self) -> None:
-        """It has ended."""
+        """Note that a backward pass has ended."""
         self._passes -= 1
         self._over = not self._passes
 
 
 class Counted(Protocol):
-    """What `settle_steps` needs of one rank: `numbered` are the rows whose `input` is a step."""
+    """Facts about one rank for `settle_steps`; `numbered`: the rows whose `input` is a step."""
 
     @property
     def marked(self) -> bool: ...
@@ -68,7 +68,7 @@ class Counted(Protocol):
 
 
 def settle_steps(ranks: Collection[Counted]) -> bool:
-    """Whether the rows of these ranks say steps. Where a rank has marked an input, the steps of all are taken back."""
+    """Whether the rows of these ranks number steps. If a rank has marked an input, the steps of all are removed."""
     if not any(rank.marked for rank in ranks):
         return any(rank.numbered for rank in ranks)
     for rank in ranks:

@@ -1,4 +1,4 @@
-"""The way of a rank: which of the program's own lines it ran, between which of its calls, and what it tested there.
+"""The way of a rank: the lines of the program that it ran between its calls, and the values in their tests.
 
     issued  event      depth  line                                    values
     3       line       1      8   for x in inputs:                    len(inputs) = 3
@@ -6,9 +6,9 @@
     3       line       1      8   for x in inputs:                    len(inputs) = 3
     3       line       1      9       loss = net(x).sum()
 
-Only functions in the learner's own files are followed, helpers in other files of theirs, too; `parting` compares ways.
-Python 3.12 tells lines by sys.monitoring, which costs nothing in code that is not followed; sys.settrace does before.
-Where something else traces already, a debugger or coverage, nothing is followed.
+Only functions in the learner's own files are followed; `parting` compares ways. From Python 3.12 on, sys.monitoring
+reports the lines, at no cost in code that is not followed; before, sys.settrace does. If a debugger or coverage already
+traces the thread, nothing is followed.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from joinlab.program.program import Inputs
 T = TypeVar("T")
 
 MAX_STEPS = 50_000
-"""So many steps are kept of a rank before its window, and as many within it."""
+"""Most steps kept of a rank before its window, and most within it."""
 
 MAX_TEXT = 40
-"""Characters of a text that a test read; of a longer one its length is told."""
+"""Most characters of a string in a test; a longer one is shown by its length."""
 
 _ENDS_A_LOOP = {opmap[name] for name in ("FOR_ITER", "SEND", "END_ASYNC_FOR")}
 """Instructions that catch StopIteration or StopAsyncIteration themselves."""
@@ -48,7 +48,7 @@ class Step(NamedTuple):
     """One event of a way.
 
     issued  how many calls the rank had issued
-    event   "call", "line", "return" (or yield), "raise", "cut": the steps that follow are not kept
+    event   "call", "line", "return" (or yield), "raise", or "cut": later steps were dropped
     depth   frames of the program on the stack, this one included
     values  at a test: the names in it; of "raise": the type of the exception
     """
@@ -63,12 +63,12 @@ class Step(NamedTuple):
 
     @property
     def key(self) -> tuple[str, int, str, str, int]:
-        """What is equal on ranks that go the same way."""
+        """The part that is equal on ranks that go the same way."""
         return self[1:6]
 
 
 class Window(NamedTuple):
-    """A rank's steps while it had issued `first` to `last` calls; last is None: to its end."""
+    """A rank's steps while it had issued `first` to `last` calls; None: to its end."""
 
     first: int
     last: int | None
@@ -94,13 +94,13 @@ class Way:
         self._follows = False
         self._unsure: tuple[list[tuple[str, Plain]], list[tuple[int, Any]]] | None = None
         self.keyed: list[tuple[int, tuple[tuple[str, Plain], ...]]] = []
-        """What chose the data of calls: how many the rank had issued before, and the names and values."""
+        """The keys that selected the data of calls: the number of calls issued before, and the names and values."""
         self._stood: tuple[CodeType, int, int] | None = None  # code and line of the last step, and the calls until then
         self._tests: dict[tuple[str, int], Statement | None] = {}
 
     @classmethod
     def of(cls, steps: Iterable[Step], window: Window) -> Way:
-        """A way of steps that were kept elsewhere."""
+        """A way made of recorded steps."""
         way = cls(int, window)
         for step in steps:
             (way.before if step.issued < window.first else way.within).append(step)
@@ -110,11 +110,11 @@ class Way:
 
     @property
     def steps(self) -> list[Step]:
-        """All that are kept."""
+        """All kept steps."""
         return [*self.before, *self.within]
 
     def follow(self, run: Callable[[], T]) -> T:
-        """`run()`, followed."""
+        """Follow `run()` and return its result."""
         self.begin()
         try:
             return run()
@@ -122,7 +122,7 @@ class Way:
             self.end()
 
     def begin(self) -> None:
-        """Follow this thread from here on, the functions of the program that it is in included."""
+        """Follow this thread from now on, including the functions of the program that it is in."""
         if traced_by() is not None:
             return
         self._follows = True
@@ -138,7 +138,7 @@ class Way:
             sys.settrace(self._called)
 
     def end(self) -> None:
-        """Follow it no longer."""
+        """Stop following."""
         if self._follows:
             self._follows = False
             if hasattr(sys, "monitoring"):
@@ -162,7 +162,7 @@ class Way:
             self.note(event, frame)
         return self._stepped
 
-    # ------------------------------------------------------------------------------------ what is kept
+    # ------------------------------------------------------------------------------------ keeping steps
 
     def raised(self, frame: FrameType, kind: type[BaseException]) -> None:
         """An exception passes through a frame. The end of a loop is no event; joinlab's own exceptions end the way."""
@@ -176,14 +176,14 @@ class Way:
         self.note("raise", frame, (("", kind.__name__),))
 
     def _close(self) -> None:
-        """Python closes an abandoned generator: the rank did not call it, so its last steps are not kept."""
+        """Drop the last steps of an abandoned generator: Python closes it, the rank did not call it."""
         kept = self.within or self.before
         if kept and (kept[-1].event, kept[-1].depth) == ("call", self._depth):
             kept.pop()
             self._closes = self._closes or self._depth
 
     def note(self, event: str, frame: FrameType, values: tuple[tuple[str, Plain], ...] = ()) -> None:
-        """Keep an event of a frame of the program."""
+        """Keep an event of a program's frame."""
         if event == "call":
             self._depth += 1
         if not self._over and not self._closes:
@@ -203,7 +203,7 @@ class Way:
         self.take(Step(issued, event, self._depth, code.co_filename, code.co_name, line, values))
 
     def take(self, step: Step) -> None:
-        """Keep a step, if it is of the window or before it."""
+        """Keep a step that is in the window or before it."""
         issued = step.issued
         if issued < self._window.first:
             self.dropped += len(self.before) == self._most
@@ -215,7 +215,7 @@ class Way:
             self.within.append(step._replace(event="cut") if self._over else step)
 
     def _take_keys(self, frame: FrameType, code: CodeType, line: int, issued: int) -> None:
-        """Keep what chose the data of the calls that this line issued: read behind it, since a loop on it sets that."""
+        """Keep the keys that selected the data of a line's calls, read after the line: a loop on it sets them."""
         statement = self._test_at(code.co_filename, line)
         told = [told_of(name, _named(frame, name)) for name in (statement.keys if statement else ())]
         if values := tuple(one for one in told if one and type(one[1]) in (str, int)):
@@ -248,7 +248,7 @@ class Way:
         return tuple(found)
 
     def _settle(self) -> None:
-        """A number in a tensor is told only if it is the same after the test: a call in flight may have set it."""
+        """Drop numbers of tensors that differ after the test: a call in flight may have set them."""
         if self._unsure is None:
             return
         found, tensors = self._unsure
@@ -260,12 +260,12 @@ class Way:
 
 @lru_cache(maxsize=4096)
 def followed(file: str) -> bool:
-    """Whether code of this file is the learner's own, and its text is known."""
+    """Whether a file is the learner's own and its text is known."""
     return kind_of(file) == "program" and bool(linecache.getlines(file))
 
 
 def traced_by() -> str | None:
-    """Who traces this thread already, or will trace new ones; None: nobody."""
+    """The tool that already traces this thread, or will trace new ones; None if there is none."""
     tracer = sys.gettrace() or threading.gettrace()
     if tracer is None:
         return None
@@ -275,7 +275,7 @@ def traced_by() -> str | None:
 # ---------------------------------------------------------------------------------------- sys.monitoring
 
 _following: dict[int, Way] = {}
-"""By thread: the ways that are followed by sys.monitoring now."""
+"""By thread: the ways that sys.monitoring follows now."""
 
 TOOL = 4
 """The number of our tool in sys.monitoring: 0 to 2 and 5 have names there."""
@@ -326,7 +326,7 @@ def _told(event: str) -> Callable[..., Any]:
 
 
 def _told_jump(code: CodeType, at: int, to: int) -> Any:
-    """A loop that goes on in the line where it stands is there once more: no other event says so."""
+    """Report each round of a loop on one line, for which there is no line event."""
     if to > at or not followed(code.co_filename) or _line(code, at) != _line(code, to):
         return sys.monitoring.DISABLE  # type: ignore[attr-defined]
     way = _following.get(threading.get_ident())
@@ -359,9 +359,9 @@ def _told_error(unwinds: bool, throws: bool) -> Callable[..., None]:
 
 
 def _named(frame: FrameType, name: str) -> Any:
-    """What a name stands for, `frame` if that is not known.
+    """The value of a name; `frame` if it is unknown.
 
-    Attributes are read from the object's own dict, and items of a list, tuple or dict alone: no code of a class runs.
+    Only attributes in the object's own dict, and items of a list, tuple or dict, are read: no code of a class runs.
     """
     if name.endswith("]"):
         of, _, key = name[:-1].rpartition("[")
@@ -381,7 +381,7 @@ def _named(frame: FrameType, name: str) -> Any:
 
 
 def told_of(name: str, value: Any) -> tuple[str, Plain] | None:
-    """What is told of a value: a number, a length or a shape, or a short text; None: nothing.
+    """The reported form of a value: a number, a length, a shape or a short string; None if there is none.
 
     >>> told_of("best", 0.4), told_of("seen", [1, 2]), told_of("self", object())
     (('best', 0.4), ('len(seen)', 2), None)
@@ -413,7 +413,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _item(tensor: Any) -> Plain:
-    """Its one element, by the method of the C++ class: an emulation lets that of torch.Tensor wait."""
+    """Its only element, by the C++ class's method: in an emulated rank, torch.Tensor.item() would wait."""
     with suppress(Exception):
         found = sys.modules["torch"]._C.TensorBase.item(tensor)
         if isinstance(found, (bool, int, float)):

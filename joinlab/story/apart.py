@@ -1,7 +1,7 @@
-"""Which calls ranks issued apart, and what they did between the calls before these and them: where their ways part.
+"""Finds the calls at which ranks part, and for each rank the window of steps that led there.
 
-rank 0   all-reduce   ....   all-reduce     the window of each rank: its steps behind the last call that all made from
-rank 1   all-reduce   ....   barrier        one place; what the steps say is read in joinlab/program/parting.py
+rank 0   all-reduce   ....   all-reduce     the window of each rank: its steps after the last call that all ranks made
+rank 1   all-reduce   ....   barrier        from one place; joinlab/program/parting.py compares these steps
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from joinlab.story.scene import Scene
 from joinlab.timeline import Again, EndKind, Timeline
 
 MAX_RANKS = 64
-"""Of more ranks some of each side are followed."""
+"""In a larger job, only some ranks of each side are followed."""
 
 _MET = ("other_order", "out_of_phase", "two_models")
-"""Headlines of calls that met and were not meant for each other."""
+"""Headlines about calls that met but were not meant for each other."""
 
 
 def parting(scene: Scene, headline: Line, again: Again) -> Parting | None:
-    """Where the ranks' ways part; None where they do not, or where it is not known."""
+    """Where the ranks' ways part; None if they do not, or if it is unknown."""
     timeline = scene.timeline
     apart = _apart(scene, headline)
     if apart is None and not _has_keys(timeline):
@@ -49,7 +49,7 @@ def parting(scene: Scene, headline: Line, again: Again) -> Parting | None:
 
 
 def _some(sides: Sequence[Sequence[int]]) -> list[int]:
-    """The ranks that are followed."""
+    """The ranks to follow."""
     each = MAX_RANKS if sum(map(len, sides)) <= MAX_RANKS else max(1, MAX_RANKS // len(sides))
     return [rank for side in sides for rank in side[:each]][:MAX_RANKS]
 
@@ -58,7 +58,7 @@ def _some(sides: Sequence[Sequence[int]]) -> list[int]:
 
 
 def _apart(scene: Scene, headline: Line) -> Apart | None:
-    """The calls at which the ranks part; None where they do not."""
+    """The calls at which the ranks part; None if there are none."""
     parting, ends, timeline = scene.parting, scene.ends, scene.timeline
     sends = {(call.rank, call.peer) for call in headline.calls if call.peer is not None}
     if headline.form == "circle" and sends and (found := _unpaired(timeline, sends)) is not None:
@@ -81,7 +81,7 @@ def _apart(scene: Scene, headline: Line) -> Apart | None:
 
 
 def _lacking(scene: Scene, headline: Line) -> list[tuple[Slot, list[int], list[int]]]:
-    """Of ranks that wait in a circle: where some wait for ranks that never came; in the smallest groups alone."""
+    """Slots of a circle of waiting ranks to which some ranks of the group never came; only in the smallest groups."""
     found = []
     slots = [scene.slot_of[call.rank, call.group, call.seq] for call in headline.calls]
     for slot in {id(slot): slot for slot in slots}.values():
@@ -146,7 +146,7 @@ _Path = list[tuple[int, CallRow]]
 
 
 def _paths(timeline: Timeline, ranks: Sequence[int], *which: pl.Expr) -> dict[int, _Path]:
-    """The calls of these ranks of which all of `which` holds."""
+    """The calls of these ranks for which every expression in `which` holds."""
     found: dict[int, _Path] = {rank: [] for rank in ranks}
     calls = timeline.calls.filter(pl.col("rank").is_in(ranks))
     calls = calls.with_columns(pl.int_range(pl.len()).over("rank").alias("at")).filter(*which)
@@ -174,7 +174,7 @@ def unpaired(timeline: Timeline) -> list[tuple[_Path, _Path]]:
 
 
 def _unpaired(timeline: Timeline, told: Collection[tuple[int, int | None]]) -> Apart | None:
-    """Two ranks of which one sends more often than the other receives, or the reverse: of `told`, or the first."""
+    """Two ranks of which one sends more often than the other receives, or the reverse: a pair in `told`, or any."""
     more = unpaired(timeline)
     for path, others in [two for two in more if (two[0][0][1]["rank"], two[0][0][1]["peer"]) in told] or more:
         first, row = path[len(others)]
@@ -192,14 +192,14 @@ _OTHER: Mapping[object, str] = {Op.SEND.value: Op.RECV.value, Op.RECV.value: Op.
 
 
 def _has_keys(timeline: Timeline) -> bool:
-    """Whether a collective of the program's own chooses its data by name: `dist.all_reduce(m[k])`."""
+    """Whether the program itself issues a collective on data that a key selects: `dist.all_reduce(m[k])`."""
     own = timeline.calls.filter(~pl.col("origin").fill_null("").str.contains("(", literal=True))
     places = (site.rpartition(":") for site in own["call_site"].drop_nulls().unique())
     return any(line.isdecimal() and (test := statement_at(file, int(line))) and test.keys for file, _, line in places)
 
 
 def _other_keys(timeline: Timeline, ways: Mapping[int, Way]) -> list[Key]:
-    """The first two calls that met with keys that both ranks have, one in another's place; [] without such."""
+    """The first two calls that met with different keys, both of which both ranks have; [] if there are none."""
     keys: dict[tuple[str, int], list[Key | None]] = {}
     for rank, path in _paths(timeline, [*ways], ~pl.col("op").is_in([*POINT_TO_POINT])).items():
         keyed = dict(ways[rank].keyed)

@@ -5,12 +5,12 @@
             model(input).backward()                   model(input).backward()
             dist.barrier()                        dist.barrier()
 
-The edits that apply where the ranks' ways part are tried in turn, with the inputs of the run and then with those around
-them: other equal counts where they were equal. The first after which every rank finishes for all of them is shown, with
-how many were tried. `fewer` says that ranks then train on fewer inputs, or issue fewer calls from a line that the edit
-does not move. An edit that changes what the program returns where it finished before is not shown, and counts at which
-the program itself raises are not asked. Only what the user has emulated is emulated again. How much is tried depends on
-the program alone, so that each reader is told the same.
+The edits that apply where the ranks' ways part are tried in turn, with the run's counts of inputs and then with nearby
+ones (equal ones if the run's were equal). The first edit with which every rank finishes for all counts is shown, with
+the number of counts. `fewer` says that ranks then train on fewer inputs, or issue fewer calls from a line that the edit
+does not move. An edit that changes the results of a run that finished before is rejected; counts at which the program
+itself raises are skipped. Only programs that the user has emulated are tried. The number of trials depends on the
+program alone, so that every reader sees the same fix.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ from joinlab.timeline import EndKind, PlainFix, Timeline
 
 MAX_COUNTS = 24
 MAX_CALLS = 1500
-"""As many counts are tried as make about so many calls, and at least MIN_COUNTS."""
+"""Counts are tried until they add up to about so many calls; at least MIN_COUNTS."""
 MIN_COUNTS = 4
 MAX_EDITS = 8
 TRY_SECONDS = 5.0
-"""Real seconds after which an edited program is ended; after MAX_SECONDS in all no edit is begun, which is no aim."""
+"""Real seconds after which an edited program is ended; no edit begins after MAX_SECONDS in all, a rare last resort."""
 MAX_SECONDS = 20.0
 EDITED = " (edited)"
-"""What the name of an edited file ends with."""
+"""Suffix of an edited file's name."""
 
 
 def find_fixes(scene: Scene, again: Any) -> None:
-    """Keep the fix of a run that went wrong, tried, in `meta["fixes"]`; [] where none is known.
+    """Store a tested fix for a failed run in `meta["fixes"]`; [] if none is found.
 
-    One after which ranks train on fewer inputs is given only where no other is found.
+    A fix with which ranks train on fewer inputs is stored only if there is no other.
 
     Raises LaunchInterrupted if the user interrupts it.
     """
@@ -84,9 +84,9 @@ def find_fixes(scene: Scene, again: Any) -> None:
 
 
 class Place:
-    """The text of one function, without indentation, with the tests where ways part in it and calls that did not fit.
+    """The dedented text of one function, the tests in it at which ways part, and its calls that did not fit.
 
-    Raises OSError, TypeError, SyntaxError or ValueError where there is no text that can be edited.
+    Raises OSError, TypeError, SyntaxError or ValueError if the text is missing or cannot be edited.
     """
 
     def __init__(self, function: FunctionType, tests: Sequence[Test] = (), sites: Collection[str] = ()) -> None:
@@ -100,20 +100,20 @@ class Place:
         self.sites = {int(n) - self.first + 1 for name, _, n in places if name == file and n.isdecimal()}
 
     def read(self, text: str) -> None:
-        """Take a text as the function's."""
+        """Replace the function's text."""
         self.text, self.bytes = text, text.encode()
         self.starts = [0, *itertools.accumulate(map(len, self.bytes.splitlines(keepends=True)))]
         (tree,) = ast.parse(text).body
         if not isinstance(tree, ast.FunctionDef) or tree.decorator_list:
-            raise ValueError("no function of its own")
+            raise ValueError("not a plain function")
         self.tree = tree
         self.parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
         self.models = list(dict.fromkeys(self._models()))
 
-    # ---------------------------------------------------------------- what is there
+    # ---------------------------------------------------------------- reading the text
 
     def last(self, *kinds: type) -> Any:
-        """The statement where the ways part for good, if it is of these kinds and in this text."""
+        """The statement at which the ways finally part, if it is in this text and of these kinds."""
         line = self.tests[-1]["line"] - self.first + 1 if self.tests else None
         return next((one for one in ast.walk(self.tree) if isinstance(one, kinds) and one.lineno == line), None)  # type: ignore[attr-defined]
 
@@ -128,7 +128,7 @@ class Place:
                         yield dotted(name)
 
     def value_of(self, node: ast.AST) -> Any:
-        """What a dotted name of the module stands for."""
+        """The value of a dotted name of the module."""
         first, *rest = dotted(node).split(".")
         value = self.names.get(first)
         for name in rest:
@@ -141,7 +141,7 @@ class Place:
         return [model for model in self.models if model in called]
 
     def own_calls(self, node: ast.AST) -> list[ast.Expr]:
-        """Statements in a node that are one call of torch.distributed, nothing else."""
+        """Statements in a node that consist of one call of torch.distributed."""
         found = [one for one in ast.walk(node) if isinstance(one, ast.Expr) and isinstance(one.value, ast.Call)]
         return [one for one in found if inspect.getmodule(self.value_of(one.value.func)) is dist.distributed_c10d]  # type: ignore[attr-defined]
 
@@ -153,7 +153,7 @@ class Place:
                 found.append(node)
         return found
 
-    # ---------------------------------------------------------------- the one edit
+    # ---------------------------------------------------------------- editing the text
 
     def changed(self, *changes: Change) -> str:
         """The text with these bytes replaced."""
@@ -163,36 +163,36 @@ class Place:
         return (found + self.bytes[at:]).decode()
 
     def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
-        """Where a node begins and ends."""
+        """First byte of a node, and the byte after it."""
         begin, end = node.lineno - 1, (node.end_lineno or node.lineno) - 1
         return self.starts[begin] + node.col_offset, self.starts[end] + (node.end_col_offset or 0)
 
     def lines(self, node: ast.stmt) -> tuple[int, int]:
-        """Where the lines of a statement begin and end."""
+        """First byte of a statement's lines, and the byte after them."""
         return self.starts[node.lineno - 1], self.starts[node.end_lineno or node.lineno]
 
     def source(self, begin: int, end: int) -> str:
         return self.bytes[begin:end].decode()
 
     def put(self, node: ast.stmt, *new: str, behind: bool = False) -> Change:
-        """These lines, at a statement's indentation, in front of it or behind it."""
+        """The change that puts these lines before or after a statement, with its indentation."""
         at = self.lines(node)[behind]
         return at, at, "".join(f"{' ' * node.col_offset}{line}\n" for line in new)
 
     def agree(self, name: str, value: str, op: str) -> tuple[str, ...]:
-        """The lines that make `name` the `op` of all ranks' `value`; none where the module lacks torch or dist."""
+        """The lines that set `name` to the `op` of all ranks' `value`; none if the module lacks torch or dist."""
         called = [next((key for key, known in self.names.items() if known is one), "") for one in (torch, dist)]
         reduced = f"{called[1]}.all_reduce({name}, op={called[1]}.ReduceOp.{op})"
         return (f"{name} = {called[0]}.tensor({value})", reduced) if all(called) else ()
 
 
 Change = tuple[int, int, str]
-"""Bytes of a text, from and to, and what replaces them."""
+"""First byte, the byte after the last, and the text that replaces these bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edited:
-    """A candidate: what it does, and the text before and after, of the program or of a function that it calls."""
+    """A candidate: the kind of edit, and the text before and after, of the program or of a function that it calls."""
 
     kind: str
     before: Place
@@ -213,7 +213,7 @@ class Edited:
         cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
         if function is self.before.function:
             whole = ast.parse(self.after)
-            if cells:  # what it reads of the function around it
+            if cells:  # variables of the enclosing function
                 whole = ast.parse(f"def within({', '.join(cells)}): pass")
                 whole.body[0].body = ast.parse(self.after).body  # type: ignore[attr-defined]
             code = compile(whole, code.co_filename + EDITED, "exec")
@@ -239,7 +239,7 @@ class Edited:
 
 
 def _try(timeline: Timeline, again: Again, edited: Edited) -> PlainFix | None:
-    """The candidate as a fix, if every rank finishes with it for all counts that are tried."""
+    """The candidate as a fix, if every rank finishes with it for all counts tried."""
     try:
         program = edited.program(again.program)
         first = again.run(program, again.counts, TRY_SECONDS)
@@ -268,7 +268,7 @@ def _try(timeline: Timeline, again: Again, edited: Edited) -> PlainFix | None:
 
 
 def _changes(before: Timeline, after: Timeline) -> bool:
-    """Whether an edit changes what a run that went well trains or returns."""
+    """Whether an edit changes the training or the results of a run that finished before."""
     return _good(before) and (_trained(before) != _trained(after) or repr(before.returns) != repr(after.returns))
 
 
@@ -282,7 +282,7 @@ def _ended_well(timeline: Timeline) -> bool:
 
 
 def _good(timeline: Timeline) -> bool:
-    """Every rank has finished, and no call met one that it was not meant for."""
+    """Whether every rank has finished, and no call met one that it was not meant for."""
     return _ended_well(timeline) and cause_of(Scene(timeline))[0].form in ("all_finished", "replicas_differ")
 
 
@@ -293,9 +293,9 @@ def _trained(timeline: Timeline) -> list[int]:
 
 
 def _work(timeline: Timeline, edited: str) -> Counter[tuple[int, str]]:
-    """By rank: backward passes begun, by ""; and calls, by the text of the line they came from.
+    """By rank: the number of backward passes, under ""; and of calls, under the text of the line they came from.
 
-    What DDP and Join issue by themselves is left out: how much that is depends on how the ranks go on.
+    Calls that DDP and Join issue by themselves are left out, since their number depends on how the ranks continue.
     """
     found = Counter({(rank, ""): count for rank, count in enumerate(_trained(timeline))})
     lines = edited.splitlines()
@@ -309,7 +309,7 @@ def _work(timeline: Timeline, edited: str) -> Counter[tuple[int, str]]:
 
 
 def _around(counts: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Counts near those of the run, the nearest first; equal ones where they were equal."""
+    """Counts near those of the run, nearest first; only equal ones if the run's were equal."""
     if len(set(counts)) == 1 and len(counts) > 1:
         return ((near,) * len(counts) for by in range(1, 5) for near in (counts[0] + by, counts[0] - by) if near >= 0)
     reach = 4 if len(counts) <= 2 else 1
@@ -349,11 +349,11 @@ def _called(function: FunctionType) -> Iterator[FunctionType]:
 
 
 Candidate = tuple[str, str]
-"""What an edit does, and the text after it."""
+"""The kind of an edit, and the text after it."""
 
 
 def _moved(place: Place, call: ast.Expr, block: ast.stmt, behind: bool = True) -> str | None:
-    """A call of its own put behind a block that holds it, or in front of it."""
+    """Move a call of the program's own after a block that holds it, or before it."""
     put = place.put(block, place.source(*place.span(call)), behind=behind)
     (begin, end), (first, last) = place.span(call), place.lines(call)
     before, after = place.source(first, begin), place.source(end, last).partition("#")[0]
@@ -372,7 +372,7 @@ def _moved(place: Place, call: ast.Expr, block: ast.stmt, behind: bool = True) -
 
 
 def _free(place: Place, call: ast.Expr, block: ast.AST) -> bool:
-    """Whether nothing else in a block reads what a call works on, so that the call may come later."""
+    """Whether nothing else in a block reads the data of a call, so that the call may come later."""
     works = {name.id for name in ast.walk(call.value) if isinstance(name, ast.Name)} - place.names.keys()
     inside = set(ast.walk(call))
     reads = {one.id for one in ast.walk(block) if isinstance(one, ast.Name) and one not in inside}
@@ -380,7 +380,7 @@ def _free(place: Place, call: ast.Expr, block: ast.AST) -> bool:
 
 
 def _behind(place: Place) -> Iterator[Candidate]:
-    """A call of the program's own that stands in a block of join(), behind the block."""
+    """Move a call of the program's own in a block of join() after the block."""
     for call in place.own_calls(place.tree):
         for block in place.joins(call):
             if _free(place, call, block) and (text := _moved(place, call, block)):
@@ -388,7 +388,7 @@ def _behind(place: Place) -> Iterator[Candidate]:
 
 
 def _out(place: Place) -> Iterator[Candidate]:
-    """A call that only some ranks issue, out of its `if`."""
+    """Move a call that only some ranks issue out of its `if`."""
     branch: ast.If | None = place.last(ast.If)
     for call in place.own_calls(branch) if branch is not None else ():
         assert branch is not None
@@ -400,7 +400,7 @@ def _out(place: Place) -> Iterator[Candidate]:
 
 
 def _join(place: Place) -> Iterator[Candidate]:
-    """A loop that trains, in join(); a call of its own in it comes behind it."""
+    """Wrap a training loop in join(), and move a call of the program's own in it after the loop."""
     parts = place.last(ast.For, ast.While, ast.If)
     leaves = any(isinstance(one, (ast.Break, ast.Return)) for one in ast.walk(parts)) if parts is not None else False
     if parts is None or (isinstance(parts, ast.If) and not leaves):
@@ -420,7 +420,7 @@ def _join(place: Place) -> Iterator[Candidate]:
 
 
 def _agree(place: Place) -> Iterator[Candidate]:
-    """A number that ranks have set otherwise, and that decides how often a loop runs: the least of all ranks'."""
+    """Let all ranks use the smallest of their values for a number that decides how often a loop runs."""
     loop = place.last(ast.For)
     if loop is None or not isinstance(loop.iter, ast.Call):
         return
@@ -434,7 +434,7 @@ def _agree(place: Place) -> Iterator[Candidate]:
 
 
 def _flag(place: Place) -> Iterator[Candidate]:
-    """Leave a loop, or skip the rest of a step, where any rank wants to."""
+    """Let all ranks leave a loop, or skip the rest of a step, as soon as any rank does."""
     branch = place.last(ast.If)
     if branch is None or not isinstance(branch.body[-1], (ast.Break, ast.Return, ast.Continue)):
         return
@@ -443,7 +443,7 @@ def _flag(place: Place) -> Iterator[Candidate]:
 
 
 def _same(place: Place) -> Iterator[Candidate]:
-    """As many inputs for each rank as the one with fewest has."""
+    """Give every rank as many inputs as the rank with the fewest."""
     loop = place.last(ast.For)
     if loop is None or not isinstance(loop.iter, ast.Name):
         return
@@ -453,7 +453,7 @@ def _same(place: Place) -> Iterator[Candidate]:
 
 
 def _module(place: Place) -> Iterator[Candidate]:
-    """`model.module(...)` where one rank alone evaluates."""
+    """Call `model.module(...)` where one rank alone evaluates."""
     branch: ast.If | None = place.last(ast.If)
     if branch is None or any("backward" in ast.unparse(one) for one in branch.body):
         return
@@ -464,7 +464,7 @@ def _module(place: Place) -> Iterator[Candidate]:
 
 
 def _root(place: Place) -> Iterator[Candidate]:
-    """Rank 0 as the root for all, where ranks name different ones."""
+    """Make rank 0 the root on every rank if the ranks name different roots."""
     for call in ast.walk(place.tree):
         for keyword in call.keywords if isinstance(call, ast.Call) and call.lineno in place.sites else ():
             if keyword.arg in ("src", "dst") and not isinstance(keyword.value, ast.Constant):

@@ -1,7 +1,7 @@
-"""The judge: from a Timeline to its Story. Terminal, page, view, bench, `watch` and `diagnose` all tell this one.
+"""The judge makes the Story of a Timeline. Terminal, page, view, bench, `watch` and `diagnose` all show this one.
 
-Which calls met, from which lines, how the ranks ended and who waits for whom is read off the Timeline; each kind of
-parting stands in a module of `joinlab.story.forms`.
+It reads off the Timeline which calls met, from which lines, how the ranks ended and who waits for whom. Each kind of
+parting has a module in `joinlab.story.forms`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def diagnose(timeline: Timeline, folding: Folding | None = None) -> Story:
 
     folding  fold(timeline), or another folding of it
 
-    A run that was emulated here and went wrong is emulated again, the first time: to see where its ranks' ways part,
-    and with fixes applied, for a few seconds at most.
+    The first call for a failed run that this process emulated emulates it again, for a few seconds at most: to see
+    where its ranks' ways part, and to try fixes.
 
         story = joinlab.diagnose(timeline)
         print(story)
@@ -38,7 +38,7 @@ def diagnose(timeline: Timeline, folding: Folding | None = None) -> Story:
 
 
 def look(scene: Scene) -> None:
-    """Find where the ways part, and what fixes it, the first time; both are kept in the Timeline's meta."""
+    """On the first call, find where the ways part and what fixes it, and store both in the Timeline's meta."""
     timeline = scene.timeline
     if not timeline.again:
         return
@@ -54,23 +54,23 @@ def look(scene: Scene) -> None:
 
 
 def tell(timeline: Timeline) -> Story:
-    """The same from what the Timeline already holds: nothing is emulated for it."""
+    """The story from the Timeline alone, without emulating anything."""
     return story_of(Scene(timeline))
 
 
 def story_of(scene: Scene) -> Story:
-    """The story of a scene, for those who look up more in it."""
+    """The story of a scene, for callers that need the scene, too."""
     headline, *causes = cause_of(scene)
     headline = _with_endings(scene, headline)
     healthy = headline.form in even.WORDS and not headline.facts.get("pending") and all(map(good, scene.ends))
-    more = (*(() if healthy else (parted,)), standing, fix, fates, notes)  # two branches alone are no parting
+    more = (*(() if healthy else (parted,)), standing, fix, fates, notes)  # ranks that all finished have not parted
     lines = (headline, *causes, *(line for form in more for line in form.find(scene)))
     ranks = tuple(_end(scene, rank) for rank in range(len(scene.ends)))
     return Story(lines, ranks, _PROVENANCE.get(str(scene.meta.get("engine")), "imported"))
 
 
 def _with_endings(scene: Scene, headline: Line) -> Line:
-    """The headline with how the ranks ended that did not go on well, as plain data."""
+    """The headline with the endings of ranks that did not end well, as plain data."""
     found: dict[tuple[str, bool, bool], list[int]] = {}
     for rank, end in enumerate(scene.ends):
         found.setdefault((end.kind.value, end.pending, end.runs), []).append(rank)

@@ -1,9 +1,9 @@
-"""The lines of a story: what happened in a run, typed. They hold facts, no sentence.
+"""The typed lines of a story, which hold facts and no sentences.
 
     Line(kind="headline", form="wrong_answer", ranks=(0, 1), calls=(...), ...)
 
-A line says its `form`, which names the words that the writers make of it, and what it rests on: ranks, calls, source
-lines and values. `joinlab.story.forms` holds the words of each form; three writers make text, HTML and JSON of a Story.
+A line has a `form`, which selects its sentence, and the facts behind it: ranks, calls, source lines and
+values. `joinlab.story.forms` has the words of each form; three writers make text, HTML and JSON of a Story.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ Plain = str | int | float | bool | None
 
 
 class LineKind(StrEnum):
-    """What a line of a story tells."""
+    """What a line of a story is about."""
 
     HEADLINE = "headline"  # the ending and its cause in one sentence
-    CAUSE = "cause"  # what met, or did not, and what a rank made of it
+    CAUSE = "cause"  # which calls met or not, and what a rank made of it
     PARTING = "parting"  # the test where the ranks' ways part, and the values in it
     FATE = "fate"  # how ranks ended, and in which call
     FIX = "fix"  # an edit of the program
-    NOTE = "note"  # how far the story reaches, and what else to know
+    NOTE = "note"  # limits of the story, and other remarks
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call, as every writer names it.
+    """A call as all writers name it.
 
     rank    global rank that issued it
     group   name of its process group
     seq     its key within rank and group in Timeline.calls
     number  its number in the group, from 1, as PyTorch's watchdog and dumps count; None: refused, or not known
-    name    what it asks, "anyone left?": one name everywhere
+    name    its question, "anyone left?": the same name everywhere
     op      all_reduce, barrier, ... (an Op)
     site    "file:line" of the learner's code; "" where it is not known
     peer    the rank that a send goes to, or a recv comes from
@@ -59,9 +59,9 @@ class Call:
 class SourceLine:
     """A line of the program.
 
-    text   "" where the program's text is not known
-    ranks  those that stood there
-    via    the lines that led there, the nearest first: the calls of the function that `site` is in
+    text   "" if the program's text is unknown
+    ranks  the ranks that were there
+    via    the lines that led there, nearest first: the calls of the function that `site` is in
     """
 
     site: str
@@ -72,7 +72,7 @@ class SourceLine:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value that ranks had: the name `name` in a test, or what a call gave them, and what they took it for.
+    """A value that ranks had: of the name `name` in a test, or from a call, with its meaning to them (`taken`).
 
     >>> Value((0,), "best", 0.4).taken
     ''
@@ -95,7 +95,7 @@ class Edit:
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Edit:
-        """The Edit that `asdict` made plain, also where JSON made lists of its tuples."""
+        """The Edit from its plain data, in which JSON may have turned tuples into lists."""
         return cls(plain["file"], plain["begin"], tuple(plain["removed"]), tuple(plain["added"]))
 
 
@@ -103,14 +103,14 @@ class Edit:
 class Line:
     """One line of a story.
 
-    form    which words it gets: a name of `joinlab.story.forms`
-    ranks   whom it is about
-    calls   the calls it rests on
+    form    selects its sentence: a name in WORDS of `joinlab.story.forms`
+    ranks   the ranks that it is about
+    calls   the calls behind it
     meant   pairs of places in `calls`: calls that should have met
-    lines   the lines of the program that it rests on
-    values  the values that it rests on
-    edits   of a fix: what to change
-    facts   what else its words need, as plain data
+    lines   the lines of the program behind it
+    values  the values behind it
+    edits   of a fix: the edits
+    facts   other facts that its words need, as plain data
     """
 
     kind: LineKind

@@ -1,4 +1,4 @@
-"""The scene: one Timeline with all that the finders of a story look up in it, each derived once."""
+"""The scene: one Timeline, with everything that the finders of a story derive from it, each derived once."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ from joinlab.timeline import CallRow, EndKind, Timeline, backend_of
 
 
 class Scene:
-    """One Timeline. Lanes (ranks that did the same) are named by the rank that stands for them.
+    """One Timeline. A lane (ranks that did the same) is named by one of its ranks.
 
-    folding  its folding, where that is at hand
-    matched  the calls of all ranks, matched; of a large run, those that tell it: the rule needs every rank's
+    matched  the matched calls of all ranks, since the rule needs every rank's; of a large run, only the decisive ones
     """
 
     def __init__(self, timeline: Timeline, folding: Folding | None = None) -> None:
@@ -55,7 +54,7 @@ class Scene:
         )
 
     def line_of(self, row: CallRow, ranks: Sequence[int]) -> SourceLine | None:
-        """The line of the program that a call came from; None where it is not known."""
+        """The line of the program that a call came from; None if it is unknown."""
         lines = self.sources.lines_of(row)
         if not lines:
             return SourceLine(row["call_site"], "", tuple(ranks)) if row["call_site"] else None
@@ -78,13 +77,13 @@ class Scene:
         return [list(self.parting.ranks(side)) for side in some]
 
     def headline(self, form: str, sides: Iterable[Sequence[int]], rows: Iterable[CallRow] = (), **more: Any) -> Line:
-        """A headline on the ranks of each side and these calls, as `line` makes it."""
+        """A headline about the ranks of each side and these calls; arguments as for `line`."""
         return self.line(LineKind.HEADLINE, form, sides, rows, **more)
 
     def line(
         self, kind: LineKind, form: str, sides: Iterable[Sequence[int]], rows: Iterable[CallRow] = (), **more: Any
     ) -> Line:
-        """A line on the ranks of each side and these calls; `more`: other fields of it, and facts for its words."""
+        """A line about the ranks of each side and these calls; `more`: its other fields, and facts for its words."""
         plain = [list(side) for side in sides]
         fields = {name: more.pop(name) for name in ("ranks", "meant", "lines", "values") if name in more}
         fields.setdefault("ranks", tuple(sorted({rank for side in plain for rank in side})))
@@ -114,7 +113,7 @@ class Scene:
     @cached_property
     def blocked(self) -> Mapping[str, Blocked]:
         """What each call lacks, by the rule of its group's backend."""
-        # A record that lost its beginning does not say which ranks took part.
+        # A record without its beginning does not show which ranks took part.
         groups = {name: ranks for name, ranks in self.groups.items() if name not in self.meta.get("skipped", {})}
         backend = str(self.meta.get("backend"))
         return blocked_calls(self.matched.calls, groups, backend, self.gone, setting_of(self.meta))
@@ -127,16 +126,16 @@ class Scene:
         return prove(self.matched.calls, self.groups, backend, waits, self.gone, setting, self.blocked)
 
     def proven_again(self, rank: int) -> bool:
-        """Whether these calls alone prove what the ending of a hung rank claims to be proven.
+        """Whether these calls alone prove the hang that a rank's ending calls proven.
 
-        Who recorded it knew more, such as every thread's waits; a ring buffer may have lost the calls since.
+        The recorder knew more, such as every thread's waits; a ring buffer may have lost calls since.
         """
-        # An emulation is over when its model can carry out no further call, whatever a rule can say of single calls.
+        # An emulation ends when no modelled call can proceed, whatever the rule says about single calls.
         emulated = self.meta.get("engine") == "emulated"
         return bool(self.ends[rank].proven and (emulated or (self.proof and self.proof.of(rank))))
 
     def awaited(self, rank: int) -> Key | None:
-        """The call a rank ended in: what its ending names; else the last of its calls that the backend failed."""
+        """The call a rank ended in: the one that its ending names, else the last call that the backend failed."""
         end, rows, key = self.ends[rank], self.matched.row_of, self.timeline.ended_in(rank)
         if key is not None:
             return key if key in rows else None
@@ -158,7 +157,7 @@ class Scene:
 
 
 def _waits(timeline: Timeline, rows: Sequence[CallRow]) -> list[Wait]:
-    """The waits that hung ranks did not return from. What began at one instant on a rank is one wait."""
+    """The waits that hung ranks never ended. Calls whose wait began at one instant on a rank are one wait."""
     found: dict[tuple[int, int], list[tuple[str, int]]] = {}
     for row in rows:
         if timeline.ends[row["rank"]].kind is not EndKind.HUNG or row["error"] is not None:

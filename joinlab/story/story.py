@@ -1,4 +1,4 @@
-"""The story: what happened in a run, as typed lines that can be printed.
+"""The story of a run: typed lines that can be printed.
 
 story = joinlab.diagnose(timeline)
 story.headline                    Line(kind="headline", form="wrong_answer", ranks=(0, 1), calls=(...), ...)
@@ -20,9 +20,9 @@ from joinlab.story.writers import html_of, text_of
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What happened in a run. `str` says it in sentences; Jupyter shows them, too.
+    """The story of a run. `str` makes sentences of it, which Jupyter shows, too.
 
-    lines       the headline first, then in the order in which they are told
+    lines       the headline first, then in reading order
     ranks       every rank's ending
     provenance  "modelled", "recorded" or "imported"
     """

@@ -1,4 +1,4 @@
-"""Words: how a line's nouns become marked pieces, and how an ending reads. Every form says its sentences with these.
+"""Words: turns a line's nouns into marked pieces, and endings into phrases. Every form builds its sentences of these.
 
 say("{} wait[s|] in {}", (0,), noun(line, 0))       # pieces: "rank 0", " waits in ", "barrier"
 """
@@ -16,13 +16,13 @@ from joinlab.timeline import EndKind
 
 Text = tuple[Piece, ...]
 Part = str | Piece | Text | Sequence[int]
-"""A part of a sentence: words, a piece, a text, or ranks."""
+"""A part of a sentence: a string, a piece, a text, or ranks."""
 
 _SLOTS = re.compile(r"(\{\w*\}|\[[^][|]*\|[^][|]*\])")
 
 
 class EndWords(NamedTuple):
-    """How an ending reads: "rank 1 hangs", "ranks 1, 2 hang", "rank 1 has ...", and in the documented traces."""
+    """The words of an ending: "rank 1 hangs", "ranks 1, 2 hang", "rank 1 has ...", and in the documented traces."""
 
     one: str
     many: str
@@ -37,7 +37,7 @@ ENDINGS: Mapping[EndKind, EndWords] = {
     EndKind.KILLED: EndWords("was killed", "were killed", "been killed", "is killed"),
     EndKind.UNKNOWN: EndWords("has no known ending", "have no known ending", "no known ending", "unknown"),
 }
-"""The one table of how endings read."""
+"""The words of every ending."""
 
 
 def ends(ranks: Sequence[int], kind: str, pending: bool = False, runs: bool = False) -> Text:
@@ -48,7 +48,7 @@ def ends(ranks: Sequence[int], kind: str, pending: bool = False, runs: bool = Fa
 
 
 def say(template: str, *parts: Part, **named: Part) -> Text:
-    """The template with each {}, or {name}, replaced by a part, and each [one|many] by what its ranks ask for.
+    """The template with each {}, or {name}, replaced by a part, and each [one|many] chosen by the number of ranks.
 
     >>> "".join(piece.text for piece in say("{} wait[s|] for {on}", (0,), on=(1, 2)))
     'rank 0 waits for ranks 1, 2'
@@ -75,7 +75,7 @@ def _pieces(part: Part) -> Sequence[Piece]:
 
 
 def listing(parts: Sequence[Text], last: str = " and ") -> Text:
-    """Texts as a list is read: "a, b and c"."""
+    """Texts joined as a list: "a, b and c"."""
     found: list[Piece] = []
     for at, part in enumerate(parts):
         found += [Piece("" if not at else last if at == len(parts) - 1 else ", "), *part]
@@ -83,7 +83,7 @@ def listing(parts: Sequence[Text], last: str = " and ") -> Text:
 
 
 def told(text: Iterable[Piece]) -> Text:
-    """A sentence: a capital letter in front, and plain pieces that follow each other as one."""
+    """A sentence: begins with a capital letter; adjacent plain pieces become one."""
     found: list[Piece] = []
     for piece in text:
         plain = found and piece.call is found[-1].call is None and not (piece.ranks or found[-1].ranks)
@@ -103,7 +103,7 @@ def who(ranks: Sequence[int]) -> Piece:
 
 
 def sides(line: Line) -> list[tuple[int, ...]]:
-    """The ranks that each of a line's calls stands for."""
+    """The ranks of each side of a line, one side per call."""
     return [tuple(ranks) for ranks in line.facts.get("sides") or [[call.rank] for call in line.calls]]
 
 
@@ -115,7 +115,7 @@ def noun(line: Line, at: int, quote: bool = True) -> Piece:
 
 
 def place(call: Call) -> str:
-    """The line of a call, to be said behind it: " (train.py:12)"."""
+    """The line of a call, as a suffix: " (train.py:12)"."""
     return f" ({short_site(call.site)})" if call.site else ""
 
 

@@ -1,4 +1,4 @@
-"""The writers of a story as text and HTML; `Story.json` is the third form. Nothing else lays one out."""
+"""Writes a story as text and HTML; `Story.json` is the third form."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ TAGS = {
     LineKind.FIX: "FIX",
     LineKind.NOTE: "NOTE",
 }
-"""What stands before the first line of each kind."""
+"""Heading before the first line of each kind."""
 
 CALLERS = 2
-"""How many of the lines that led to a call are printed, the nearest first."""
+"""How many of the lines that led to a call are printed, nearest first."""
 
 _INDENT = 7
 _ORDER = (LineKind.HEADLINE, LineKind.CAUSE, LineKind.PARTING, LineKind.FIX, LineKind.FATE, LineKind.NOTE)
 
 
 def text_of(lines: Sequence[Line], width: int | None = None) -> str:
-    """The story as text; broken at `width` characters, if that is given."""
+    """The story as text, wrapped at `width` characters if given."""
     found, last = list[str](), LineKind.HEADLINE
     for line, under in _outline(lines):
         tag = TAGS[line.kind] if line.kind is not last else ""
@@ -43,7 +43,7 @@ def text_of(lines: Sequence[Line], width: int | None = None) -> str:
 
 
 def _outline(lines: Sequence[Line]) -> Iterator[tuple[Line, list[str]]]:
-    """The lines in the order in which they are read, each with what stands under it: the program's lines, a diff."""
+    """The lines in reading order, each with the text below it: lines of the program, or a diff."""
     causes = any(line.kind is LineKind.CAUSE for line in lines)
     for line in sorted(lines, key=lambda line: _ORDER.index(line.kind)):
         cited = line.kind is LineKind.CAUSE or (line.kind is LineKind.HEADLINE and not causes)
@@ -92,7 +92,7 @@ def diff_of(edit: Edit) -> Iterator[str]:
 
 
 def html_of(lines: Sequence[Line]) -> str:
-    """The story as HTML, without any style of its own but the weight of the headline."""
+    """The story as HTML, unstyled except for the headline's weight."""
     found = list[str]()
     for kind, those in groupby(_outline(lines), key=lambda one: one[0].kind):
         head = kind is LineKind.HEADLINE

@@ -1,9 +1,9 @@
-"""The forms: what a line of a story can say. A module holds finders of one kind of parting, and their words.
+"""The forms of a story's lines. A module has the finders of one kind of parting, and their words.
 
-    def find(scene: Scene) -> tuple[Line, ...]      the headline and its causes; () where this is not what happened
-    WORDS = {"form": words}                         by Line.form, what makes marked pieces of a line
+    def find(scene: Scene) -> tuple[Line, ...]      the headline and its causes; () if this did not happen
+    WORDS = {"form": words}                         by Line.form, the function that makes marked pieces of a line
 
-A new kind of parting is a module of this folder, named in `finders` at the place where it is to be asked:
+To add a kind of parting, add a module to this folder and to `finders`, at its place in the order:
 
     def find(scene: Scene) -> tuple[Line, ...]:
         sides = ...                                                     # the ranks of each side; none: return ()
@@ -11,8 +11,8 @@ A new kind of parting is a module of this folder, named in `finders` at the plac
 
     WORDS = {"mine": lambda line: say("{} wait[s|] in {}.", line.ranks, full(line, 0))}
 
-Its test is a program in tests/material/unseen with what is so of it in table.toml. Its fix, if an edit cures it, is a
-generator of texts beside the others of `joinlab/story/fixes.py`, and what it does stands in DOES of `fix`.
+Its test is a program in tests/material/unseen, with the facts about it in table.toml. If an edit fixes it, add a
+generator of edited texts to `joinlab/story/fixes.py`, and a sentence about the edit to DOES of `fix`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Finder = Callable[[Scene], tuple[Line, ...]]
 
 
 def finders(scene: Scene) -> Iterator[Finder]:
-    """What is asked in turn; the first that finds something tells the headline and its causes."""
+    """The finders in order; the first that finds something gives the headline and its causes."""
     yield from (pasted.find, kept_waiting.find)
     yield from () if scene.parting.clash is not None else silent.FIRST
     yield swapped.find
@@ -49,11 +49,11 @@ WORDS: Mapping[str, Callable[[Line], Text]] = {
     for module in (pasted, kept_waiting, swapped, silent, even, clash, parted, standing, fates, fix, notes)
     for form, words in module.WORDS.items()
 }
-"""By form, what makes a line's words."""
+"""By form, the function that makes a line's words."""
 
 
 def pieces_of(line: Line) -> tuple[Piece, ...]:
-    """The words of a line as marked pieces, fit for any screen; joined they are its text."""
+    """The words of a line as marked pieces with safe characters; joined, they are its text."""
     groups = line.facts.get("ends", ())
     words = told((*WORDS[line.form](line), *(_endings(groups) if line.form not in _SAY_ENDINGS else ())))
     return tuple(replace(piece, text=shown(piece.text)) for piece in words)
@@ -65,11 +65,11 @@ def said(line: Line) -> str:
 
 
 _SAY_ENDINGS = {*pasted.WORDS, *even.WORDS, *kept_waiting.WORDS}
-"""Headlines that say themselves how the ranks ended."""
+"""Headlines that already include how the ranks ended."""
 
 
 def _endings(groups: Sequence[Mapping[str, Any]]) -> Text:
-    """How the ranks ended that did not finish, behind a headline: " Rank 1 hangs."."""
+    """The endings of ranks that did not finish, as a suffix of a headline: " Rank 1 hangs."."""
     world = sum(len(one["ranks"]) for one in groups)
     bad = [one for one in groups if not one["good"] and not one["runs"] and one["kind"] != EndKind.UNKNOWN]
     if len(groups) == 1 and bad and world > 1:

@@ -19,7 +19,7 @@ from joinlab.story.words import Part, Text, ends, full, listing, noun, place, sa
 from joinlab.timeline import CallRow, Ending, EndKind
 
 FEW = 3
-"""So many sides are named with what each gave."""
+"""Up to this many sides, the headline says what each side gave."""
 
 
 def circle(scene: Scene) -> tuple[Line, ...]:
@@ -38,7 +38,7 @@ def circle(scene: Scene) -> tuple[Line, ...]:
 
 
 def _crossed(scene: Scene) -> tuple[CallRow, ...]:
-    """Sends and recvs that ranks stand in: each stands before the one that the next rank waits for."""
+    """Sends and recvs in which ranks wait: each rank would issue the one that the next rank waits for only later."""
     waits: dict[int, CallRow] = {}
     for rank, end in enumerate(scene.ends):
         stands = end.pending or end.kind is EndKind.HUNG
@@ -71,7 +71,7 @@ def wrong_answer(scene: Scene) -> tuple[Line, ...]:
 
 
 def extra(scene: Scene) -> tuple[Line, ...]:
-    """Calls that one side issued more than the other, where their counts say so, too."""
+    """Calls that one side issued more often than the other, by their counts."""
     parting = scene.parting
     shift, more = parting.shift, parting.extra
     if shift is None or len(more) != shift.by:
@@ -90,7 +90,7 @@ def extra(scene: Scene) -> tuple[Line, ...]:
 
 
 def _since(scene: Scene, shift: Shift) -> Iterator[Line]:
-    """What the first call too many met, where both came from a line of their own."""
+    """The call that met the first extra call, if both came from a line of their own."""
     parting, sides = scene.parting, (shift.ahead, shift.behind)
     slot = parting.slots[parting.first or 0]
     rows = [parting.call(slot, side[0]) for side in sides if side[0] in slot.calls]
@@ -99,7 +99,7 @@ def _since(scene: Scene, shift: Shift) -> Iterator[Line]:
 
 
 def different(scene: Scene) -> tuple[Line, ...]:
-    """Different calls in one place: of another kind, from another origin, or with other data."""
+    """Different calls in one place: their kind, origin or data differs."""
     parting, slot, present = scene.parting, scene.parting.slot, scene.parting.present
     if len(present) < 2:
         return ()
@@ -127,7 +127,7 @@ def alone(scene: Scene) -> tuple[Line, ...]:
         end = scene.ends[which[0]]
         how = "out_of_time" if out_of_time(end) else "runs" if end.runs else end.kind.value
         if how == EndKind.KILLED and all(scene.ends[rank].kind is EndKind.KILLED for rank in (*which, *beside)):
-            how = "all_killed"  # one may have been killed first, and its launcher ended the rest
+            how = "all_killed"  # perhaps one was killed first, and its launcher then killed the others
     more = {"ranks": tuple(sorted({*which, *beside})), "lines": scene.lines_at(slot), "absent": which, "how": how}
     return (scene.headline("alone", [beside], [parting.call(slot, side[0])], **more), *meeting.causes(scene))
 
@@ -186,7 +186,7 @@ _ALONE = {
     EndKind.HUNG: "{absent} wait[s|] elsewhere; nothing meets {mine}'s {call}.",
     EndKind.UNKNOWN: "{absent} [has|have] no more calls on record; nothing meets {mine}'s {call}.",
 }
-"""By what keeps the other ranks from a call; else they have ended."""
+"""By the reason why the other ranks do not issue the call; otherwise, they have ended."""
 
 
 def _alone(line: Line) -> Text:

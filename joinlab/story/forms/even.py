@@ -1,4 +1,4 @@
-"""Nothing parts the ranks: every call met a call of its kind, or fits the calls that there are so far."""
+"""Ranks that did not part: every call met a call of its kind, or fits the calls so far."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BROKEN = (EndKind.RAISED, EndKind.KILLED)
 
 
 def find(scene: Scene) -> tuple[Line, ...]:
-    """The headline, where no call is without its partner."""
+    """The headline, if every call has its partner."""
     every = range(len(scene.ends))
     wrong = [rank for rank in every if not good(scene.ends[rank])]
     facts: dict[str, object] = {"world": len(scene.ends)}
@@ -25,7 +25,7 @@ def find(scene: Scene) -> tuple[Line, ...]:
     if not wrong:
         runs = tuple(rank for rank in every if scene.ends[rank].runs)
         return (Line(LineKind.HEADLINE, "all_fit_so_far", runs, facts=facts),)
-    facts["fits"] = not any(scene.ends[rank].kind in _BROKEN for rank in wrong)  # what it left out is not known
+    facts["fits"] = not any(scene.ends[rank].kind in _BROKEN for rank in wrong)  # the text may have omitted calls
     facts["out_of_time"] = all(out_of_time(scene.ends[rank]) for rank in wrong)
     return (Line(LineKind.HEADLINE, "same_calls", tuple(wrong), facts=facts),)
 

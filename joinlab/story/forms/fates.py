@@ -1,7 +1,7 @@
-"""Fates: how ranks ended, and why, by the backend's matching rule: what does the call lack that a rank waits for?
+"""Fates: how each rank ended, and why. The backend's matching rule says what a rank's open call lacks.
 
-A hang is proven if its ending says so; where these calls alone do not prove it again, it was "proven when it was
-recorded". Of two ranks that differ, none is called wrong: that depends on what the program meant.
+A hang is proven if its ending says so; if these calls alone do not prove it again, it was "proven when it was
+recorded". If two ranks differ, neither is called wrong, since that depends on the program's intent.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from joinlab.story.words import ENDINGS, Part, Text, full, listing, say
 from joinlab.timeline import CallRow, EndKind, backend_of
 
 CALLERS = 2
-"""How many of the lines that led to a raise are told, the nearest first."""
+"""How many of the lines that led to a raise are shown, nearest first."""
 
 PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Read error", "Broken pipe")
-"""What gloo says when the process at the other end is gone."""
+"""Gloo's messages when the process at the other end is gone."""
 
 
 def is_peer_gone(text: str) -> bool:
@@ -36,14 +36,14 @@ def is_peer_gone(text: str) -> bool:
 
 
 MOST = 240
-"""Characters of an error's text that are quoted at most."""
+"""Most characters of an error's text to quote."""
 
 Why = dict[str, Any]
-"""Why a call does not complete: the ranks, `how` they keep it, `call`: what they issued, `end`: how they ended."""
+"""Why a call does not complete: the ranks, `how` they block it, `call`: what they issued, `end`: how they ended."""
 
 
 def find(scene: Scene) -> tuple[Line, ...]:
-    """A line for every rank, those that went wrong first; ranks of which the same is told share one."""
+    """A line for every rank, failed ranks first; ranks with the same fate share one."""
     known: Slot | None = None
     if scene.parting.clash is not None:
         slot = scene.parting.slot
@@ -62,7 +62,7 @@ def find(scene: Scene) -> tuple[Line, ...]:
 
 
 class _Fate:
-    """How one rank ended. `known`: the slot in which the ranks part, of which the cause tells."""
+    """How one rank ended. `known`: the slot in which the ranks part, which the cause already describes."""
 
     def __init__(self, scene: Scene, rank: int, known: Slot | None) -> None:
         self.scene, self.rank, self.known = scene, rank, known
@@ -130,7 +130,7 @@ class _Fate:
         return _grouped(lacks, self.calls)
 
     def absent(self, rank: int, row: CallRow) -> Why:
-        """Where a rank is that issued nothing to meet a call."""
+        """Where a rank is that issued no call to meet this one."""
         end, pair = self.scene.ends[rank], {Op.RECV.value: "send", Op.SEND.value: "recv"}.get(row["op"], "")
         at = self.scene.awaited(rank) if end.kind in (EndKind.HUNG, EndKind.UNKNOWN) else None
         how = "elsewhere" if at else "outside" if end.runs or end.kind is EndKind.HUNG else "ended"
@@ -152,7 +152,7 @@ class _Fate:
 
 
 def _grouped(told: Sequence[Why], calls: Sequence[Call]) -> list[Why]:
-    """Ranks of which the same is told, told once."""
+    """The same reasons, with ranks that share one merged."""
     found: dict[str, Why] = {}
     for one in told:
         call = calls[one["call"]] if one.get("call") is not None else None
@@ -166,7 +166,7 @@ _FRAME = re.compile(r'  File "(.+)", line (\d+)', re.MULTILINE)  # of a tracebac
 
 
 def raised_at(output: str) -> tuple[str, ...]:
-    """The lines of the learner's own code in a traceback at the end of a rank's output, that which raised first.
+    """The lines of the learner's own code in the last traceback of a rank's output; the line that raised comes first.
 
     >>> raised_at('Traceback (most recent call last):\\n  File "train.py", line 9, in worker\\nKeyError: 1\\n')
     ('train.py:9',)
@@ -176,7 +176,7 @@ def raised_at(output: str) -> tuple[str, ...]:
 
 
 def _cut(text: str) -> str:
-    text = text.partition(". This is typically")[0].rstrip(".")  # gloo goes on with advice
+    text = text.partition(". This is typically")[0].rstrip(".")  # gloo's advice follows
     return text if len(text) <= MOST else f"{text[:MOST].rstrip('.')} (cut)"
 
 

@@ -1,6 +1,6 @@
-"""Fixes: edits of the program's text, and what was seen when they were tried; of an exception, the line that raised.
+"""Fixes: edits of the program's text, with the result of trying them; of an exception, the line that raised.
 
-`meta["fixes"]` holds what was tried. Of a run for which nothing was tried, the line says so, and what tries it.
+`meta["fixes"]` has the tested edits. If none was tried, the line says so, and how to try some.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def find(scene: Scene) -> tuple[Line, ...]:
 
 
 def _raised(scene: Scene) -> Iterator[Line]:
-    """The line of the program in which each exception of its own was raised; the same told once."""
+    """The lines of the program that raised its own exceptions, each line once."""
     found: dict[str, list[int]] = {}
     for rank, end in enumerate(scene.ends):
         if end.kind is EndKind.RAISED and not is_peer_gone(end.text):

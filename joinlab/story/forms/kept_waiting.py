@@ -1,4 +1,4 @@
-"""A record that does not say how ranks ended: who keeps the others waiting, by the graph of who waits for whom."""
+"""For records without endings: which ranks keep the others waiting, by the graph of who waits for whom."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def find(scene: Scene) -> tuple[Line, ...]:
 
 
 def unclear_first(scene: Scene) -> Why | None:
-    """What cannot be told apart, where that is the headline: no rank is known to keep others waiting."""
+    """The headline if the record does not show which rank keeps the others waiting."""
     graph, parting, missing = scene.graph, scene.parting, {*scene.meta.get("missing_ranks", ())}
     if graph.culprits or scene.meta.get("format") == FROM_TEXT:
         return None
@@ -43,7 +43,7 @@ def unclear_first(scene: Scene) -> Why | None:
 
 
 def _shows(scene: Scene, graph: WaitGraph) -> bool:
-    """Whether the clash explains the graph: its culprits stand there, and a call there is still open."""
+    """Whether the clash explains the graph: the graph's culprits are in it, and one of its calls is still open."""
     parting = scene.parting
     if not graph.ranks or len(parting.present) < 2 or parting.odd not in ((), tuple(sorted(graph.ranks))):
         return False
@@ -81,7 +81,7 @@ SENTENCES: Mapping[str, str] = {
     "one_of": "{Which} has stalled in a call that all its ranks have reached: " + _UNTOLD,
     "none_apart": "Every rank got to the same calls, and none completes: the record does not tell the ranks apart.",
 }
-"""By form, what the record shows, and what it does not tell apart."""
+"""By form, what the record shows, and what it leaves open."""
 
 
 def _keeps(line: Line) -> Text:

@@ -1,4 +1,4 @@
-"""What met where the ranks part, and what each of them made of it: the causes that several kinds of parting share."""
+"""Which calls met where the ranks part, and what each rank made of it: causes that several kinds of parting share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from joinlab.timeline import CallRow, backend_of
 
 
 def causes(scene: Scene) -> Iterator[Line]:
-    """The lines that tell of the clash: what met, and what the ranks made of it."""
+    """The lines about the clash: which calls met, and what the ranks made of it."""
     parting, slot = scene.parting, scene.parting.slot
     present = parting.present
     if len(present) < 2:
@@ -36,7 +36,7 @@ def causes(scene: Scene) -> Iterator[Line]:
 
 
 def met(scene: Scene, slot: Slot, present: Sequence[Side], rows: Sequence[CallRow]) -> Line:
-    """The line of which calls met in a slot, or can never meet."""
+    """The line about the calls that met in a slot, or can never meet."""
     facts: dict[str, object] = {"met": slot.met}
     kinds = {row["op"] for row in rows}
     if not slot.met and backend_of(scene.meta, slot.group) == "gloo" and len(kinds) > 1:
@@ -59,7 +59,7 @@ def given(row: CallRow, names: Collection[str]) -> str:
 
 
 def value_of(scene: Scene, side: Side, row: CallRow) -> Value:
-    """What a call gave the ranks that issued it, and what they took it for: "" where they discarded it."""
+    """The value that a call gave its ranks, and its meaning to them: "" if they discarded it."""
     values = [value for one in decode_values(row["value_out"]) or () for value in one]
     _, _, taken = (conclusion(row["origin"], row["value_out"]) or "").partition("concluded that ")
     return Value(scene.parting.ranks(side), asks_of(row), values[0] if len(values) == 1 else None, taken)

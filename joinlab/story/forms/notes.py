@@ -1,4 +1,4 @@
-"""Notes: what the forum thread documents for a case, what the model assumes, and what the record does not tell."""
+"""Notes: what the forum thread documents for a case, what the model assumes, and what the record leaves open."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from joinlab.timeline import FROM_TEXT, EndKind, Timeline
 
 
 def find(scene: Scene) -> tuple[Line, ...]:
-    """All that there is to note."""
+    """All notes on a run."""
     return (*_documented(scene.timeline), *_unclear(scene), *_watchdog(scene.timeline))
 
 
 def _documented(timeline: Timeline) -> Iterator[Line]:
-    """How the thread documents the end of this run, beside how it ended here."""
+    """The thread's ending of this run, if it documents one, compared with the ending here."""
     number = re.fullmatch(r"case_([1-6])", str(timeline.meta.get("program")))
     if number is None or timeline.calls.is_empty():  # not run yet: this would give its end away
         return

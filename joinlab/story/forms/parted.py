@@ -1,4 +1,4 @@
-"""The tests where the ranks' ways part, and the values in them: what `Timeline.parting` found."""
+"""The tests at which the ranks' ways part, and the values in them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LONGEST = 80
 
 
 def find(scene: Scene) -> tuple[Line, ...]:
-    """A line for the test where the ways part for good, then for those that set what it read."""
+    """A line for the test at which the ways finally part, then for the tests that set the values it read."""
     found = scene.meta.get("parting")
     if found is None:
         return ()
@@ -91,7 +91,7 @@ _WENT = {
 def _shown(name: str, value: object) -> str:
     if name.endswith(".shape") or value in ("nan", "inf", "-inf"):
         return str(value)
-    long = isinstance(value, float) and abs(value) > 1e6  # a time: it differs behind the point
+    long = isinstance(value, float) and abs(value) > 1e6  # a time: only the decimals differ
     return f"{value:.3f}" if long else f"{value:.6g}" if isinstance(value, float) else repr(value)
 
 

@@ -1,4 +1,4 @@
-"""What a pasted log says: it names some ranks and some calls, and the story says nothing about the others.
+"""The story of a pasted log. A log names some ranks and some calls; the story says nothing about the others.
 
 For some ranks the text gives the number of calls they had enqueued: a rank that had enqueued fewer than the number of a
 call in which others wait has not reached that call. For every other rank the text only says in which call it waits.
@@ -40,7 +40,7 @@ SENTENCES: Mapping[str, str] = {
     "reach": "this was read from {of}. What it leaves out is not known",
     "missing": "; no line is of {who}",
 }
-"""What the story of a text says, in Python and on the page "Paste your log"."""
+"""Sentences about a text, in Python and on the page "Paste your log"."""
 
 WAITED = (
     *PEER_GONE,
@@ -54,17 +54,17 @@ WAITED = (
     "ncclRemoteError",
     "but store->get(",
 )
-"""Parts of errors that a rank raises because another one did not come, or is gone."""
+"""Parts of errors that a rank raises because another rank did not come or is gone."""
 
 SAME_SIZE = (Op.ALL_REDUCE, Op.BROADCAST, Op.REDUCE)
-"""Calls of one size on all ranks, whatever the text counts: elsewhere a root, or each rank, may have another one."""
+"""Calls of the same size on all ranks; in other calls a root, or each rank, may have another size."""
 
-_UNKNOWN = 1 << 40  # more calls than this before the first that is told: nothing is known of the rank
+_UNKNOWN = 1 << 40  # more calls than this before the first known one: nothing is known of the rank
 _NOT_MET = "Detected mismatch"
 
 
 def find(scene: Scene) -> tuple[Line, ...]:
-    """The headline of what a text tells, and what else it says of the ranks' places."""
+    """The headline of a text, and lines about the ranks' places."""
     if scene.meta.get("format") != FROM_TEXT:
         return ()
     rows = scene.timeline.rows("calls")

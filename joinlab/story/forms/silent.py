@@ -1,4 +1,4 @@
-"""What went wrong though no call is without one of its kind: nothing hangs, or only a library's own check says so.
+"""Failures although every call met one of its kind: nothing hangs, or only a library's own check raises.
 
 A rank that did not come to monitored_barrier, a send that nobody received, gradients of different inputs or models, an
 all-to-all whose sizes do not add up, and replicas that differ.
@@ -68,7 +68,7 @@ def out_of_phase(scene: Scene) -> tuple[Line, ...]:
 
 
 def two_models(scene: Scene) -> tuple[Line, ...]:
-    """The first gradients of two models that met, where the parameters that they are of were seen."""
+    """The first gradients of two models that met, if their parameters were observed."""
     mixed = scene.meta.get("mixed", ())
     for slot in scene.parting.slots if mixed else ():
         if all(slot.group == one["group"] and slot.calls.get(one["rank"], -1) == one["seq"] for one in mixed):
@@ -78,7 +78,7 @@ def two_models(scene: Scene) -> tuple[Line, ...]:
 
 
 def _gradients(scene: Scene, slot: Slot, column: str) -> dict[object, list[int]]:
-    """The ranks whose gradients met in a slot, by what a column has for them."""
+    """The ranks whose gradients met in a slot, by their value in a column."""
     found: dict[object, list[int]] = {}
     for rank in slot.calls:
         row = scene.parting.call(slot, rank)
@@ -96,7 +96,7 @@ def _averaged(scene: Scene, slot: Slot, form: str, by: Mapping[object, list[int]
 
 
 def splits(scene: Scene) -> tuple[Line, ...]:
-    """The first all-to-all of which the ranks sent other than they received, where both are known."""
+    """The first all-to-all whose ranks sent other amounts than they received, if both are known."""
     for slot in scene.matched.slots:
         rows = [*scene.matched.calls_of(slot).values()]
         if any(row["op"] != Op.ALL_TO_ALL for row in rows) or len(rows) < max(2, len(scene.groups[slot.group])):
@@ -122,7 +122,7 @@ def replicas(scene: Scene) -> tuple[Line, ...]:
 
 
 FIRST = (not_come,)
-"""Asked before the order of calls is compared."""
+"""Finders that come before the comparison of the calls' order."""
 FINDERS = (left_over, out_of_phase, two_models, splits, replicas)
 
 

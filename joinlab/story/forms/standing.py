@@ -1,6 +1,6 @@
-"""Where a rank stands that issues nothing, while a peer waits: in a lock, a sleep, a subprocess, a dead mount.
+"""Where a rank is that issues no call while a peer waits: in a lock, a sleep, a subprocess or a dead mount.
 
-The rank's own recorder wrote the stacks of its threads down; where it could not, the line says how to look.
+The rank's recorder wrote the stacks of its threads; if it could not, the line says how to look.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from joinlab.story.words import Text, listing, say
 from joinlab.timeline import EndKind
 
 MOST_RANKS, MOST_THREADS = 4, 3
-"""So many ranks, and threads of each, are told."""
+"""Most ranks, and most threads of each, that the lines show."""
 
 
 def find(scene: Scene) -> tuple[Line, ...]:

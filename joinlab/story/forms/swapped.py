@@ -1,4 +1,4 @@
-"""The same calls in another order: over a few rounds two ranks issue the same ones, and each meets the wrong one."""
+"""The same calls in another order: over a few rounds two ranks issue the same calls, and each meets the wrong one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from joinlab.timeline import CallRow
 
 
 def find(scene: Scene) -> tuple[Line, ...]:
-    """The first calls that two lanes issued in another order, where no call before them parts the ranks."""
+    """The first calls that two lanes issued in different orders, if the ranks have not parted before."""
     if keys := scene.meta.get("parting", {}).get("keys"):
         return _other_keys(scene, keys)
     if scene.folding.matched.is_part or scene.meta.get("skipped"):
@@ -35,13 +35,13 @@ def find(scene: Scene) -> tuple[Line, ...]:
             one, other = places[found.at], others[found.at]
             if any(places.count(each) != others.count(each) for each in (one, other)):
                 continue  # one rank has issued more of them, so the two that fit may be of different rounds
-            if one[:-1] != other[:-1]:  # not of another input alone
+            if one[:-1] != other[:-1]:  # not merely for another input
                 return _told(scene, mine[found.at :], theirs[found.at :])
     return ()
 
 
 class Step(NamedTuple):
-    """A call, and what must be the same of two calls that are one step of the program."""
+    """A call, with the facts that are equal for two calls of one step of the program."""
 
     row: CallRow
     place: Place
