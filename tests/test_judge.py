@@ -74,7 +74,7 @@ def test_case_4_on_gloo_names_both_calls():
         'Rank 0 called "anyone left?", where rank 1 called barrier. Both ranks hang.',
         "WHY    Call 17: rank 0's \"anyone left?\" (train.py:28) can never meet rank 1's barrier (train.py:33): "
         "on gloo calls of different kinds never meet.",
-        'FIX    None was tried: joinlab.emulate(case_4, (2, 3), "gloo") looks for one.',
+        'FIX    No fix was tried: joinlab.emulate(case_4, (2, 3), "gloo") looks for one.',
         'ENDED  Rank 0 hangs in "anyone left?", call 17 (train.py:28). Proven: no issued call can end this wait.',
         "       Rank 1 hangs in barrier, call 17 (train.py:33). Proven: no issued call can end this wait.",
     ]

@@ -201,7 +201,7 @@ def test_a_launched_run_tells_it_where_it_was_followed():
     values = {(read["name"], read["value"], *read["ranks"]) for test in found["tests"] for read in test["values"]}
     assert values == {("rank", 0, 0), ("rank", 1, 1), ("start", 0, 0), ("start", 1, 1)}
     assert found["tests"] == parting(joinlab.emulate(checkpoint_on_one_rank, (1, 1), "gloo"))["tests"]
-    assert joinlab.diagnose(timeline).texts(LineKind.FIX)[0].startswith("None was tried: joinlab.emulate(")
+    assert joinlab.diagnose(timeline).texts(LineKind.FIX)[0].startswith("No fix was tried: joinlab.emulate(")
 
 
 def test_a_launched_run_that_was_not_followed_knows_no_parting():
@@ -216,4 +216,4 @@ def test_of_many_ranks_it_is_said_how_many_were_not_followed():
 
     timeline = joinlab.emulate(uneven, (1,) * 40 + (2,) * 40)
     assert parting(timeline)["left_out"] == 16
-    assert "The ways of 16 more ranks were not compared." in str(joinlab.diagnose(timeline))
+    assert "The paths of 16 more ranks were not compared." in str(joinlab.diagnose(timeline))

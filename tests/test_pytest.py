@@ -65,7 +65,7 @@ def test_emulated_and_launched_say_the_same(launch: bool) -> None:
     run = on_ranks(2, "gloo", launch=launch)
     with pytest.raises(fails, match=r"rank 0's broadcast \(test_pytest\.py:\d+\) can never meet rank 1's") as failed:
         run(save, False)
-    assert ('None was tried: ranks(2, "gloo")(save, ...) looks for one.' in str(failed.value)) == launch
+    assert ('No fix was tried: ranks(2, "gloo")(save, ...) looks for one.' in str(failed.value)) == launch
     assert run(save, True).returns == (2.0, 2.0)
 
 

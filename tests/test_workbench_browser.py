@@ -128,7 +128,7 @@ def test_predict_covers_until_all_is_said_and_again_after_a_change(notebook):
     say = [where.get_by_label(f"I say that rank {rank}") for rank in (0, 1)]
     press(notebook, say[0], "f")
     press(notebook, say[1], "r")
-    where.get_by_text("Everything is said").wait_for()
+    where.get_by_text("Every rank has a prediction").wait_for()
     press(notebook, show, "Enter")
     where.locator(".jl-stage .jl-end", has_text="waits").wait_for()
     expect(where.locator(".jl-result")).to_have_text(["✓ it finishes", "✗ it hangs"])
