@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import sys
 import threading
@@ -9,7 +10,7 @@ from collections import deque
 
 import pytest
 
-from joinlab.program.branches import statement_at
+from joinlab.program.branches import outcome, statement_at
 from joinlab.program.ways import Step, Way, Window, told_of
 from joinlab.recorder.ways import MOST_BETWEEN, RecordedWay, take_step
 
@@ -188,3 +189,15 @@ def test_between_two_calls_a_recorded_way_is_bounded():
 def test_an_event_of_another_form_is_refused(event):
     with pytest.raises(ValueError):
         take_step(deque([Step(0, "line", 1, HERE, "f", 1)]), event, 0)
+
+
+def test_a_test_is_read_without_what_a_traceback_has_tied_to_its_nodes(monkeypatch):
+    """IPython's tracebacks set `parent` of all nodes of a file; `Load` is one node for all files."""
+
+    class WholeFile:
+        def __deepcopy__(self, memo):
+            raise AssertionError
+
+    test = ast.parse("rank == 1", mode="eval").body
+    monkeypatch.setattr(test.left.ctx, "parent", WholeFile(), raising=False)
+    assert outcome(test, {"rank": 1}) is True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 import linecache
 import re
 from collections.abc import Iterator, Mapping
@@ -210,7 +209,8 @@ def outcome(test: ast.expr, values: Mapping[str, str | float | None]) -> bool | 
                 return ast.Constant(values[name])
             return self.generic_visit(node)
 
-    text = ast.unparse(Known().visit(copy.deepcopy(test)))
+    # Not a deepcopy: IPython's tracebacks link the nodes that all syntax trees share, such as Load, to whole files.
+    text = ast.unparse(Known().visit(ast.parse(ast.unparse(test), mode="eval")))
     try:
         return bool(eval(text, {"__builtins__": {}}))
     except Exception:  # a name without a value, or a value that cannot be parsed
