@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
 
 from joinlab.backend.model import EmulatedCall, Machine
 from joinlab.backend.payload import Part, len_of, read, write
@@ -101,12 +100,13 @@ class GlooFabric:
             for place in [place for place, at_ns in self._aborts.items() if at_ns < call.ready_ns]:
                 self.freeze(place)
             if call.op in POINT_TO_POINT:
-                self._advance(Pair(self._network, self._ranks, call))
-            else:
-                for task in self._tasks(call):
-                    self._queued[call.place].append(task)
+                self._network.awake.append(Pair(self._network, self._ranks, call))
+            else:  # PyTorch may make several collectives of a call, each with a number of its own
+                jobs = jobs_of(call)
+                numbers = self.next_numbers(call.place, len(jobs))
+                self._queued[call.place] += [Task(call, *one) for one in zip(jobs, numbers, strict=True)]
                 self._start_next(call.place)
-                self._advance()
+            self._advance()
 
     def flush(self) -> None:
         """Nothing to do: each rank's part runs as soon as it is issued."""
@@ -114,7 +114,8 @@ class GlooFabric:
     def leave(self, place: int) -> None:
         """The process of the rank at `place` has ended: its connections close."""
         self.freeze(place)
-        self._advance(*(buffer.task for buffer in self._network.close(place)))
+        self._network.close(place)
+        self._advance()
 
     def abort(self, place: int, at_ns: int) -> None:
         """The process at `place` aborts at that time: what others have issued by then may still meet its calls."""
@@ -150,7 +151,8 @@ class GlooFabric:
 
     def cut(self, place: int) -> None:
         """The rank at `place` closes its connections; its process lives on."""
-        self._advance(*(buffer.task for buffer in self._network.cut(place)))
+        self._network.cut(place)
+        self._advance()
 
     def next_numbers(self, place: int, count: int) -> list[int]:
         """Use up this many of a rank's numbers, as its collectives do."""
@@ -159,14 +161,6 @@ class GlooFabric:
         return list(range(first, first + count))
 
     # ------------------------------------------------------------------------------------ collectives
-
-    def _tasks(self, call: EmulatedCall) -> list[Task]:
-        """The collectives that PyTorch makes of a call, each with a number of its own."""
-        tasks = []
-        for job in jobs_of(call):
-            tasks.append(Task(call, job, self._counters[call.place]))
-            self._counters[call.place] += 1
-        return tasks
 
     def _start_next(self, place: int, at_ns: int = 0) -> None:
         """Give queued tasks to the workers of a rank that are free, in the order of issue."""
@@ -231,29 +225,24 @@ class GlooFabric:
             task.call.fail(text, task.at_ns)
             return
         place = task.call.place
-        self._forget(task)
+        task.done = True
+        for buffer in task.buffers:
+            self._network.withdraw(buffer)
+        if task in self._working[place]:
+            self._working[place].remove(task)
         at = task.at_ns + (0 if at_once else self._run.costs.call_ns(task.call.nbytes()))
         self._failures[place].append((at, text))
         task.call.fail(text, at)
         self._start_next(place)
 
-    def _forget(self, task: Task) -> None:
-        """Remove every trace of `task`, posted messages included."""
-        task.done = True
-        for buffer in task.buffers:
-            self._network.withdraw(buffer)
-        if task in self._working[task.call.place]:
-            self._working[task.call.place].remove(task)
-
     # ------------------------------------------------------------------------------------ message by message
 
-    def _advance(self, *tasks: Any) -> None:
-        """Run these tasks until they wait, then every task whose messages have gone or come meanwhile.
+    def _advance(self) -> None:
+        """Run every part whose messages have gone, come or failed, until all of them wait.
 
         End the processes that receive a message which is too long for them.
         """
         awake = self._network.awake
-        awake.extend(tasks)
         while awake:
             one = awake.popleft()
             if one.done or one.program is None:

@@ -102,7 +102,7 @@ class Network:
     announces it (NOTIFY_SEND_READY) and sends the bytes once the receiver has answered (Pair::send in pair.cc).
     Only what a process that aborts still has to send may stand beside a recv: it does not answer any more.
 
-    awake  the parts that may go on, since a message of theirs has met its counterpart
+    awake  the parts that may go on, since a message of theirs has met its counterpart, or failed
     """
 
     def __init__(self, size: int) -> None:
@@ -208,37 +208,31 @@ class Network:
             if source == place:
                 posts.clear()
 
-    def close(self, place: int) -> list[Buffer]:
-        """The process at `place` has ended. Return the buffers whose posted messages now fail.
+    def close(self, place: int) -> None:
+        """The process at `place` has ended: its peers' messages to and from it fail.
 
         A recv from any peer stays as it is: it is no message of one connection, and so is never told.
         """
         self._closed.add(place)
-        return self._drop(place)
+        self._drop(place)
 
-    def cut(self, place: int) -> list[Buffer]:
-        """The rank at `place` closes its connections, though its process lives on. Return the buffers that fail."""
+    def cut(self, place: int) -> None:
+        """The rank at `place` closes its connections, though its process lives on: messages of both sides fail."""
         self._cut.add(place)
-        return self._drop(place)
+        self._drop(place)
 
-    def _drop(self, place: int) -> list[Buffer]:
-        """The connections of `place` are closed."""
-        failed = []
+    def _drop(self, place: int) -> None:
         for table in (self._sends, self._recvs):
             for (source, target, _), posts in table.items():
                 if place in (source, target):
                     for post in posts:
-                        if post.place != place:
-                            post.buffer.error = closed_text(place)
-                            failed.append(post.buffer)
-                        elif place in self._cut:
-                            post.buffer.error = CUT_TEXT
-                            failed.append(post.buffer)
+                        if post.place != place or place in self._cut:
+                            post.buffer.error = CUT_TEXT if post.place == place else closed_text(place)
+                            self.awake.append(post.buffer.task)
                     posts.clear()
         for (target, _), posts in self._any.items():
             if target in self._closed:
                 posts.clear()
-        return list(dict.fromkeys(failed))
 
 
 _Key = TypeVar("_Key")
