@@ -1,4 +1,4 @@
-"""Runs an emulation that went wrong once more: to see which lines its ranks ran, or with an edited program."""
+"""Repeats a failed emulation, to see which lines its ranks ran, or with an edited program."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Again:
         self.program, self.counts, self.seeds, self.knobs = program, tuple(counts), seeds, knobs
 
     def run(self, program: Program, counts: Sequence[int], timeout_s: float) -> Timeline:
-        """Emulate a program that was edited, with these counts and all else as in the run."""
+        """Emulate an edited program with these counts and the settings of the run."""
         knobs = replace(self.knobs, timeout_s=min(timeout_s, self.knobs.timeout_s))
         return Emulation(program, counts, self.seeds, knobs).go()
 
     def ways(self, timeline: Timeline, windows: Mapping[int, Window]) -> Mapping[int, Way] | str:
-        """The ways of these ranks, followed in a second run: none if it differs; a text if it cannot be."""
+        """The ways of these ranks in a second run: {} if that run differs; a text that says why it is impossible."""
         if current() is not None:
             return {}
         if tracer := traced_by():

@@ -1,4 +1,4 @@
-"""What DDP's C++ Reducer reads when it rebuilds its buckets, and whether it survives that.
+"""The numbers that DDP's C++ Reducer reads when it rebuilds its buckets, and whether it survives them.
 
 In the second forward pass rank 0 broadcasts two int32 tensors: the numbers of all parameters in their new order, with
 the number of buckets behind them, and then how many parameters each bucket holds. The Reducer checks neither. If

@@ -1,4 +1,4 @@
-"""What a program reaches, copied for each rank: a process of its own would have received or imported it.
+"""Copies every object that a program reaches for each rank, as if each were a process that received or imported it.
 
     counter = 0                       every rank counts from 0, in every emulation, and
     losses = []                       every rank has its own list
@@ -51,7 +51,7 @@ from joinlab.program.labels import kind_of
 from joinlab.program.program import program_name
 
 LARGE = 2**26
-"""Bytes: of a copy that is larger, each rank's, the caller is told."""
+"""The caller is warned if each rank's copy has more bytes than this."""
 
 SHARED_STATE = {"accelerate": ("accelerate.state", ("PartialState", "AcceleratorState", "GradientState"))}
 """Libraries that keep one state per process in `_shared_state` of some classes: the module, and the classes
@@ -80,9 +80,9 @@ _STORES = {"global": (dis.opmap["STORE_GLOBAL"], dis.opmap["DELETE_GLOBAL"]), "a
 
 
 class Copies:
-    """What each of `ranks` ranks has of its own of one program. ProgramError if something cannot be copied.
+    """The copies of one program for `ranks` ranks. ProgramError if something cannot be copied.
 
-    nbytes   what the copy of one rank takes, roughly
+    nbytes   size of one rank's copy, roughly
     """
 
     def __init__(self, program: object, ranks: int) -> None:
@@ -99,7 +99,7 @@ class Copies:
             )
 
     def fresh(self) -> tuple[Any, list[Any]]:
-        """What a rank begins with: the program, and the values of the names. They refer to each other as before."""
+        """A rank's copies: the program, and the values of the names. They refer to each other as the originals do."""
         _kept[:] = self._kept
         try:
             unpickler = pickle.Unpickler(io.BytesIO(self._pickled))
@@ -111,11 +111,11 @@ class Copies:
             _kept.clear()
 
     def read(self) -> list[Any]:
-        """What the names stand for now."""
+        """The current values of the names."""
         return [_value_at(*place) for place in self._places]
 
     def write(self, values: Sequence[Any]) -> None:
-        """Make them stand for `values`."""
+        """Set the names to `values`."""
         for (owner, name), now, value in zip(self._places, self.read(), values, strict=True):
             if now is value:
                 continue
@@ -127,14 +127,14 @@ class Copies:
                 owner[name] = value
 
     def restore(self) -> None:
-        """Make them what they were."""
+        """Restore the original values of the names."""
         self.write(self._before)
 
 
-# ---------------------------------------------------------------------------------------- what the pickle is read with
+# ---------------------------------------------------------------------------------------- reading the pickle
 
 _kept: list[Any] = []
-"""While a copy is made: what is not copied. The pickle names it by number."""
+"""While a copy is made: the objects that are not copied. The pickle refers to them by number."""
 
 
 def _take(number: int) -> Any:
@@ -166,14 +166,14 @@ def _set_cell(cell: CellType, contents: tuple[Any]) -> None:
     (cell.cell_contents,) = contents
 
 
-# ---------------------------------------------------------------------------------------- what the pickle is made by
+# ---------------------------------------------------------------------------------------- making the pickle
 
 
 class _Pickler(pickle.Pickler):
     """Pickles a program and the values of the names that it reaches.
 
     places     of each of these names the module (its dict) or class, and the name
-    kept       what is not copied, by number
+    kept       objects that are not copied, by number
     storages   of the tensors that are copied
     """
 
@@ -207,7 +207,7 @@ class _Pickler(pickle.Pickler):
             raise _refusal(program_name(self._program), _culprit(value, name), error) from error
 
     def reducer_override(self, value: Any) -> Any:
-        """How to copy what is no number, text or container."""
+        """How to copy an object other than a number, string or container."""
         kind = type(value)
         if getattr(value, "__module__", None) == __name__:
             return NotImplemented
@@ -252,7 +252,7 @@ class _Pickler(pickle.Pickler):
     # ------------------------------------------------------------------------------------ the names that are reached
 
     def _meet(self, value: Any) -> None:
-        """Follow the names in the code of a function, or class, or of what has one."""
+        """Follow the names in the code of a function or class, or of an object that has such code."""
         if isinstance(value, FunctionType):
             if id(value) not in self._known and _is_program(value):
                 self._known.add(id(value))
@@ -277,7 +277,7 @@ class _Pickler(pickle.Pickler):
                     self._meet(value)
 
     def _add_attributes(self) -> bool:
-        """Find attributes of classes that are swapped; whether there are new ones."""
+        """Find class attributes to swap; True if there are new ones."""
         before = len(self.places)
         for cls in list(self._classes):
             for name, value in list(vars(cls).items()):
@@ -354,7 +354,7 @@ def _is_copied(value: Any) -> bool:
 
 
 def _is_program(value: Any) -> bool:
-    """Whether a function is the learner's, or a library's around one of the learner's (`@torch.no_grad()`)."""
+    """Whether a function is the learner's, or a library's wrapper of one (`@torch.no_grad()`)."""
     code = getattr(inspect.unwrap(value), "__code__", None)
     return code is not None and kind_of(code.co_filename) == "program"
 

@@ -33,7 +33,7 @@ from joinlab.emulator.sync_batch_norm import patch_sync_batch_norm
 NAME = "a GPU that joinlab emulates"
 MEMORY_BYTES = 80 * 2**30
 CAPABILITY = (9, 0)
-"""The numbers of an H100 (NVIDIA H100 data sheet): programs ask for them to choose between code paths."""
+"""Properties of an H100 (NVIDIA H100 data sheet), by which programs choose between code paths."""
 
 _FACTORIES = (
     "tensor", "as_tensor", "scalar_tensor", "zeros", "ones", "full", "empty", "empty_strided", "rand", "randn",
@@ -58,7 +58,7 @@ def is_gpu(device: object) -> bool:
 
 
 def index_of(host: Any, device: Any) -> int:
-    """The number of the GPU that `device` names. Raises what stands for CUDA's "invalid device ordinal"."""
+    """The number of the GPU that `device` names. Raises RuntimeError, like CUDA's "invalid device ordinal"."""
     if device is None or device == "cuda":
         return int(host.own.gpu)
     index = device if isinstance(device, int) else torch.device(device).index
@@ -73,7 +73,7 @@ def index_of(host: Any, device: Any) -> int:
 
 
 def in_host_memory(host: Any, device: Any) -> Any:
-    """`device`, or the host's memory where it names a GPU."""
+    """`device`, or "cpu" if it names a GPU."""
     if not is_gpu(device):
         return device
     index_of(host, device)

@@ -1,8 +1,8 @@
 """The emulator: real DDP code on a modelled NCCL or gloo, without a GPU, in milliseconds.
 
-The ranks are threads that run one at a time (scheduler). What PyTorch hands to a process group arrives at `group`, is
-written down by the rank's `host`, and goes to the group's fabric (`nccl`, `gloo`), which decides, by the same rules
-that prove hangs, what meets what. `isolation` keeps all of it out of the rest of the process.
+The ranks are threads that run one at a time (scheduler). PyTorch's calls arrive at `group`; the rank's `host` records
+them and passes them to the group's fabric (`nccl`, `gloo`), which decides which calls meet, by the same rules that
+prove hangs. `isolation` hides all of this from the rest of the process.
 """
 
 from __future__ import annotations
@@ -63,17 +63,18 @@ def emulate(
     timeout            real seconds after which a rank that still computes is ended
     on_output          called with (rank, line) for each line that a rank printed, after the run
 
-    Each rank begins with a copy of all that the program reaches, as a process would: `self`, closures, default
-    arguments, globals and class attributes of its own modules. So the caller's own objects stay as they are: `return`
-    what you want to look at. ProgramError for what cannot be copied, such as an open file, and a warning above 64 MB.
-    Each rank has its own process groups, random state, settings of torch, environment, working directory, stdout,
-    stderr and stdin, signals, clock and exit, too. What all share: loaded modules, the memory limit, files.
+    Like a process, each rank begins with a copy of everything that the program reaches: `self`, closures, default
+    arguments, globals and class attributes of its own modules. The caller's objects stay unchanged, so `return`
+    whatever you want to look at. An object that cannot be copied, such as an open file, raises ProgramError; copies
+    above 64 MB cause a warning. Each rank also has its own process groups, random state, settings of torch,
+    environment, working directory, stdout, stderr, stdin, signals, clock and exit. All ranks share loaded modules, the
+    memory limit and files.
 
     A thread that a program starts cannot call collectives here: LaunchError. Launch such a program instead.
-    Other threads of this process keep their environment and clocks. torch's random state they share with whatever rank
-    runs, and what they seed meanwhile is undone at the end.
+    Other threads of this process keep their environment and clocks. They share torch's random state with the rank that
+    runs, and seeds that they set meanwhile are undone at the end.
     Times in the Timeline are virtual: modelled, not measured. The same call gives the same Timeline. Raises
-    ProgramError for what is no program or no such argument, LaunchError for what cannot be known without a GPU, and
+    ProgramError for an invalid program or argument, LaunchError if the result cannot be known without a GPU, and
     LaunchInterrupted, which carries the Timeline so far.
 
         timeline = joinlab.emulate(joinlab.cases.case_4, inputs=(5, 6), era="1.9")

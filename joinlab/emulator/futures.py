@@ -32,7 +32,7 @@ class Futures:
         self._open.append(call)
 
     def behind(self, future: Any) -> EmulatedCall:
-        """The call whose future it is; failing that the oldest open one, since what hangs on futures runs in order."""
+        """The call of this future; for a derived one the oldest open call, since chained callbacks run in order."""
         return next((call for call in self._open if call.future is future), self._open[0])
 
     def fulfil(self, awaited: EmulatedCall | None = None) -> None:

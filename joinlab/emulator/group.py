@@ -1,7 +1,7 @@
 """The process group that a rank of an emulation sees, and the Work that its calls return.
 
 Every collective of torch.distributed and of DDP's C++ Reducer arrives here (see program/process_group.py). The rank's
-`Host` writes the call down and hands it to the group's fabric, which decides what meets what. Groups and Works hold
+`Host` records the call and passes it to the group's fabric, which decides which calls meet. Groups and Works hold
 their host weakly: torch may keep them in cycles of its own for longer than the emulation lasts.
 """
 
@@ -27,7 +27,7 @@ NCCL_TIMEOUT = timedelta(minutes=10)
 """default_pg_nccl_timeout in torch/distributed/constants.py, PyTorch v2.13.0."""
 
 BACKEND = "joinlab-emulated"
-"""What C++ is told that this group is. Not "gloo" or "nccl": DDP's logger casts those."""
+"""Backend name of this group for C++. Not "gloo" or "nccl": DDP's logger casts those."""
 
 
 class EmulatedGroup(dist.ProcessGroup):
@@ -91,14 +91,14 @@ class EmulatedGroup(dist.ProcessGroup):
         group_name: str | None = None,
         group_desc: str | None = None,
     ) -> EmulatedGroup | None:
-        """Called by torch.distributed.new_group and what is built on it (DeviceMesh, new_subgroups, ...)."""
+        """Called by torch.distributed.new_group, also for DeviceMesh, new_subgroups, ..."""
         if self.host.rank not in ranks:
             return None
         group: EmulatedGroup = self.host.open_group(str(group_name), tuple(ranks), group_desc)
         return group
 
     def shutdown(self) -> None:
-        """destroy_process_group: it first waits for what is pending."""
+        """destroy_process_group: it first waits for pending calls."""
         self.host.flush(self)
 
     def abort(self) -> None:

@@ -1,9 +1,9 @@
-"""One rank of an emulation: it issues calls, waits for them, and stands for a process that prints, sleeps and dies.
+"""One rank of an emulation: it issues calls, waits for them, and models a process that prints, sleeps and dies.
 
 Its parts have one job each, and know only those before them:
 
     Futures     futures of its calls
-    Waits       its thread: two clocks, and how it stands still
+    Waits       its thread: two clocks, and its waits
     Reducer     what DDP's C++ code waits for and believes
     Progress    inputs, passes, and their time
     Host        all of them; calls are issued here
@@ -61,7 +61,7 @@ def bound_kinds() -> None:
 
 
 class Orders(Protocol):
-    """What a rank asks of the emulation."""
+    """The emulation's methods for a rank."""
 
     knobs: Knobs
     judged: bool
@@ -76,13 +76,13 @@ class Orders(Protocol):
         """End a rank as if its process had been killed, in the first of `calls`."""
 
     def overtaken(self, host: Host, call: EmulatedCall) -> None:
-        """A rank that was let go would have had to wait for this call after all."""
+        """A rank that was released from its wait would have had to wait for this call after all."""
 
     def threaded(self, host: Host) -> LaunchError:
         """A thread that a rank has started calls a collective."""
 
     def unmodelled(self, what: object, error: Exception) -> None:
-        """The model has failed at `what`: no Timeline comes of this."""
+        """The model has failed at `what`: the emulation returns no Timeline."""
 
     def connect(self, host: Host) -> None:
         """A rank's process is bound to a GPU, so that its groups connect when they are made."""

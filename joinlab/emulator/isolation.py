@@ -54,7 +54,7 @@ as a size, and all ranks share the memory of this process."""
 class Isolation:
     """Installs everything on entering, restores everything on leaving. One at a time per process.
 
-    owns     what each rank has of its own
+    owns     the own state of each rank
     backend  of the default group
     program  runs in each rank, on the rank's own copies of all objects that it reaches
     copied   bytes of one rank's copies, roughly
@@ -143,7 +143,7 @@ class Isolation:
                 setattr(sys, name, stream.before)
         forget_ranks()
 
-    # ------------------------------------------------------------------------------------ what is kept, and restored
+    # ------------------------------------------------------------------------------------ keeping and restoring state
 
     def _keep(self) -> Callable[[], None]:
         """Read what ranks may change; return a function that restores it."""
@@ -173,7 +173,7 @@ class Isolation:
 
         return restore
 
-    # ------------------------------------------------------------------------------------ what is installed
+    # ------------------------------------------------------------------------------------ installing
 
     def _install(self) -> None:
         if torch.get_num_threads() != 1:
@@ -203,7 +203,7 @@ class Isolation:
 
 
 _PATCHES: dict[tuple[str, int, bool], Patches] = {}
-"""Patches of earlier emulations, by what they depend on. Setting them again saves 3 of 18 ms for case 4."""
+"""Patches of earlier emulations, by the settings that they depend on. Their reuse saves 3 of 18 ms for case 4."""
 
 _isolate_threads = torch._C._distributed_c10d._set_thread_isolation_mode  # type: ignore[attr-defined]
 

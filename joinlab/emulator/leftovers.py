@@ -9,7 +9,7 @@ it; here they would stay. Restored are:
 - functions and classes that the program replaced in torch, its common classes and some modules of Python (`_OWNERS`),
   and functions of its own that it added there. Other attributes stay: torch caches in its modules as it runs.
 
-What is swapped between ranks (own.py) is restored there. Not restored: files, threads that a program started and that
+State that is swapped between ranks is restored by own.py. Not restored: files, threads that a program started and that
 still run, descriptors that it closed or replaced (`os.close(1)`), modules that it imported.
 """
 
@@ -160,7 +160,7 @@ class Leftovers:
 
 
 def _differ(now: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
-    """Whether names were added, removed or set anew. Lists of what is identical compare five times as fast as dicts."""
+    """Whether names were added, removed or set anew. Lists of identical objects compare five times as fast as dicts."""
     try:
         return list(now) != list(before) or list(now.values()) != list(before.values())
     except Exception:  # the `==` of values that differ

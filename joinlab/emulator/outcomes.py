@@ -37,10 +37,10 @@ class Outcome:
 
 
 def endings(program: Program, inputs: Sequence[int] = (5, 6), **options: Any) -> tuple[Outcome, ...]:
-    """Emulate `program` on NCCL for every value of what is undefined; return each distinct ending once.
+    """Emulate `program` on NCCL for each value of its undefined memory; return each distinct ending once.
 
     Two endings are the same if every rank ends in the same way, at the same call, with the same type of
-    exception. Settings that `program` cannot tell apart are tried all the same. `options` are those of
+    exception. Settings that make no difference to `program` are tried, too. `options` are those of
     `emulate`; era, barrier_value and pad are varied unless they are given, and for the first pad also gpu="P100",
     whose threads make progress together.
 

@@ -1,13 +1,13 @@
-"""What each rank of an emulation has of its own, as a process would have it.
+"""The state that each rank of an emulation has of its own, as a process would.
 
 Some of it is looked up by thread at each access (process groups, the environment, random numbers of Python and numpy,
 output, clocks). The rest is one value per process, so it is swapped whenever the baton passes (`read_swapped`), which
 takes 4 us.
 
-Ranks still share what can neither be looked up by thread nor swapped: umask, resource limits, signal masks, open
+Ranks still share state that can neither be looked up by thread nor swapped: umask, resource limits, signal masks, open
 descriptors, flags of torch that are not named below (cudnn, mkldnn, autograd's own), module globals and class
-attributes of libraries. What the program itself reaches is each rank's own (copies.py). A name that was imported from a
-module before the emulation (`from time import sleep`) is the original, in ranks too.
+attributes of libraries. Each rank has its own copy of the objects that the program itself reaches (copies.py). A name
+that was imported from a module before the emulation (`from time import sleep`) is the original, in ranks too.
 
 Other threads of the process see the swapped values of the rank that runs, and random numbers that they draw from torch
 meanwhile come from its generator.
@@ -102,7 +102,7 @@ class Environments(MutableMapping[bytes, bytes]):
         return len(self._mine)
 
 
-# ---------------------------------------------------------------------------------------- what is swapped
+# ---------------------------------------------------------------------------------------- swapped state
 
 
 def _set_filters(filters: list[Any]) -> None:
@@ -187,7 +187,7 @@ DRAWING = {random: _methods_of(random._inst, random), np.random: _methods_of(np.
 
 
 class Own:
-    """What one rank has of its own.
+    """The own state of one rank.
 
     world         its process groups
     environ       its environment variables, as os.environ keeps them

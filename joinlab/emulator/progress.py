@@ -1,4 +1,4 @@
-"""How far a rank's program has come: the input at hand, its forward and backward passes, and the time they take.
+"""A rank's progress through its program: the current input, its forward and backward passes, and their times.
 
 input i   |-- forward --|------------- backward -------------|-- rest, if DDP did less than one pass --|
           costs / 3       2/3 of the costs, a share of it      so that every input takes input_ns

@@ -1,4 +1,4 @@
-"""Calls that would end, delay or outlive a rank's process affect the rank alone, not the process that all ranks share.
+"""Limits calls that would end, delay or outlive a process to the calling rank, since all ranks share one process.
 
 A signal that a rank sends itself goes to the handler it has set, or ends the rank as it would end a process. Clocks
 show virtual time. Calls that need a process or real time of their own raise, and say what to write instead.
@@ -25,17 +25,17 @@ if sys.platform != "win32":
     import resource
 
 EPOCH_NS = 1_635_724_800_000_000_000
-"""What time.time_ns() starts with: 1 November 2021, 0:00 UTC. Always the same, so that a run can be repeated."""
+"""First value of time.time_ns(): 1 November 2021, 0:00 UTC. Always the same, so that a run can be repeated."""
 
 CLOCK_NS = 1_000
-"""What it costs a rank to read a clock, so that a loop that waits for a time comes to an end."""
+"""Virtual time that reading a clock takes, so that a loop that waits for a time comes to an end."""
 
 PID_STEP = 2**22
 """Distance of the ranks' process ids: above PID_MAX_LIMIT of Linux (include/linux/threads.h, v6.12), so that no other
 process has one of them."""
 
 IDS = ("setuid", "seteuid", "setreuid", "setresuid", "setgid", "setegid", "setregid", "setresgid", "setgroups")
-"""What changes the user or the groups of a process."""
+"""Functions that change the user or the groups of a process."""
 
 _IGNORED = {"SIGCHLD", "SIGCONT", "SIGURG", "SIGWINCH"}
 """Signals that do nothing to a process without a handler."""
@@ -185,7 +185,7 @@ def _patch_clocks(patches: Patches) -> None:
         patches.for_programs(time, f"{name}_ns", reads(start_ns, whole=True))
 
 
-# ---------------------------------------------------------------------------------------- leaving, and what is left
+# ---------------------------------------------------------------------------------------- leaving
 
 
 def _chdir(host: Any, chdir: Callable[[Any], None]) -> Callable[[Any], None]:

@@ -28,7 +28,7 @@ FILES = {("nccl", "today"): "nccl", ("nccl", "1.9"): "nccl_1.9", ("gloo", "today
 """By (backend, era): the name of its file."""
 
 PLACES = {"{joinlab}": "joinlab", "{torch}": "torch"}
-"""In the files these stand for the folders of packages: where they lie differs from machine to machine."""
+"""Placeholders in the files for the folders of packages, which differ between machines."""
 
 
 def torch_is_loaded() -> bool:

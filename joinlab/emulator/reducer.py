@@ -1,4 +1,4 @@
-"""What DDP's C++ Reducer waits for and believes, brought into the rank's own thread.
+"""Moves the waits of DDP's C++ Reducer, and its checks of received numbers, into the rank's own thread.
 
 C++ cannot hand the baton on: a wait inside it would stop every rank. So each wait of the Reducer is preceded by one of
 ours, in Python, for the same calls:
@@ -33,7 +33,7 @@ def future_with(tensors: list[torch.Tensor]) -> Any:
 
 
 class Reducer:
-    """The Reducer of one rank, as far as it waits for calls and reads what they bring."""
+    """The Reducer of one rank: its waits for calls, and how it reads their results."""
 
     def __init__(self, waits: Waits, futures: Futures) -> None:
         self.typed_futures = False  # DDP was given one of C++'s own comm hooks, which reads futures in C++
@@ -44,21 +44,21 @@ class Reducer:
         self._rebuild = BucketRebuild()
 
     def wait(self, calls: Sequence[EmulatedCall], explicit: bool = False) -> None:
-        """The host waits, or its stream; raises what the backend raises."""
+        """Make the host wait, or its stream; raises the backend's error."""
         if explicit or any(call.host_waits for call in calls):
             self._waits.for_host(calls)
         else:
             self._waits.for_stream(calls)
 
     def disbelief(self, call: EmulatedCall) -> str:
-        """Why the Reducer cannot go on with what came out of `call`, numbers of parameters; "" if it can."""
+        """Why the Reducer cannot go on with the numbers of parameters that `call` brought; "" if it can."""
         return self._rebuild.believe((values_in(call.parts[0].outs) or [[]])[0])
 
     def future_of(self, call: EmulatedCall) -> torch.futures.Future[Any]:
-        """A future for what `call` puts out.
+        """A future for the outputs of `call`.
 
-        To a host, NCCL's is complete at once: what hangs on it runs behind the call, on a stream. Gloo's is complete
-        when the call is, which this rank finds out when it next waits, unless C++ could not be stopped from waiting.
+        To a host, NCCL's is complete at once, since callbacks on it run after the call on a stream. Gloo's completes
+        with the call; the rank notices at its next wait, unless that would be a wait in C++.
         """
         if call.future is None:
             waits, streams = self._waits, call.group.fabric.streams
@@ -102,7 +102,7 @@ class Reducer:
         return self._in_backward is not None and torch._C._current_autograd_node() is None
 
     def _before_finalize(self) -> None:
-        """Wait for all that the backward pass issued, and for what that issues in turn (a comm hook's `then`)."""
+        """Wait for all calls of the backward pass, and for those that they issue in turn (a comm hook's `then`)."""
         while self._in_backward:
             calls, self._in_backward = self._in_backward, []
             asked = [call for call in calls if call.future is not None]

@@ -1,4 +1,4 @@
-"""One emulation: its ranks, its groups, what happens when no rank can go on, and the Timeline that comes out."""
+"""One emulation: its ranks, its groups, the verdict when no rank can go on, and its Timeline."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DEFAULT_GROUP = "0"
 
 
 _NO_GPU = ("accelerator device", "required CUDA 11+ and NCCL")
-"""What PyTorch says where it finds no GPU: torch.device(0), FullyShardedDataParallel, bf16_compress_hook (v2.13.0)."""
+"""PyTorch's errors without a GPU, of torch.device(0), FullyShardedDataParallel, bf16_compress_hook (v2.13.0)."""
 
 
 class Emulation:
@@ -191,7 +191,7 @@ class Emulation:
         mine.waits.end()
 
     def _abort(self, host: Host) -> None:
-        """It ends where it next waits. Until its process is gone the others go on, though it answers them no longer."""
+        """End the rank at its next wait. Until its process is gone the others go on, but it no longer answers them."""
         host.waits.thread.doomed = self.judged
         if not self.judged:
             host.waits.yield_if_ready()
@@ -333,7 +333,7 @@ class Emulation:
     def threaded(
         self, host: Host, how: str = "calls a collective from a thread that its program has started"
     ) -> LaunchError:
-        """What a thread that a rank has started does, and when, is not modelled."""
+        """Fail: threads that a rank has started are not modelled."""
         self._broken = self._broken or LaunchError(
             f"rank {host.rank} {how}. An emulation runs one thread per rank. Use joinlab.launch, with "
             'backend="gloo" or on GPUs.'
@@ -434,5 +434,5 @@ class Emulation:
 
 
 def _awaited(host: Host) -> CallRow | None:
-    """The first of the open calls that a rank stands still for."""
+    """The first of the open calls that a rank waits for."""
     return next((call.row for call in host.waits.awaited if call.row["seq"] >= 0), None)

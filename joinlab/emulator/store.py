@@ -17,7 +17,7 @@ class SharedStore(dist.Store):  # type: ignore[name-defined,misc]
     def __init__(self) -> None:
         super().__init__()
         self._values: dict[str, bytes] = {}
-        self._waiting: dict[str, list[Rank]] = {}  # by key: the ranks that stand still for it
+        self._waiting: dict[str, list[Rank]] = {}  # by key: the ranks that wait for it
 
     def set(self, key: str, value: Any) -> None:
         """Set a key, and let the ranks go on that wait for it."""

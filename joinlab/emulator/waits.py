@@ -1,4 +1,4 @@
-"""One rank's thread: its two virtual clocks, and how it stands still.
+"""One rank's thread: its two virtual clocks, and its waits.
 
 On gloo a wait is the host's. On NCCL most waits are the stream's: the host runs on. Here, though, tensors lie in
 the host's memory, and the program computes with them at once; so the thread of the rank does stop at a stream's
@@ -6,9 +6,9 @@ wait until the data is there, without its virtual host clock moving. If it turns
 there (every rank waits), the thread is let go, as the real host never stopped: from then on its stream is `stuck`,
 nothing that it issues is carried out, and the next time that its host waits for the stream it waits for ever.
 
-    running --wait--> standing still --call completes--> running
+    running --wait--> waiting --call completes--> running
                         |  of_stream, every rank waits: let go
-                        +--> running, stuck --host waits--> standing still, for ever: a hang
+                        +--> running, stuck --host waits--> waiting for ever: a hang
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from joinlab.emulator.futures import Futures
 from joinlab.emulator.scheduler import Baton, RankThread
 
 NAPS = 1_000
-"""After so many sleeps without a call, a rank counts as one that waits in a loop for what another rank does.
+"""After so many sleeps without a call, a rank counts as waiting in a loop for another rank.
 
 Before that it may still issue a call, so no other rank's stream is given up. The number is our own.
 """
@@ -31,7 +31,7 @@ Before that it may still issue a call, so no other rank's stream is given up. Th
 
 @dataclass(slots=True)
 class Wait:
-    """What a thread waits for: that all of `calls` end, or something else, which `why` names.
+    """A wait of a thread: until all of `calls` end, or for something else, which `why` names.
 
     of_stream  only the stream waits; the real host would run on
     let_go     every rank waits, so this thread goes on as that host would
@@ -81,10 +81,10 @@ class Waits:
 
     @property
     def awaited(self) -> list[EmulatedCall]:
-        """The calls that the thread stands still for and that are still open."""
+        """The open calls that the thread waits for."""
         return [] if self.standing is None else [call for call in self.standing.calls if not call.done]
 
-    # ------------------------------------------------------------------------------------ standing still
+    # ------------------------------------------------------------------------------------ stopping the thread
 
     def stand_still(self, wait: Wait, until: int | None = None) -> None:
         """Stop this thread until the wait is over (never, if the stream is stuck before it), or until that time."""
@@ -110,14 +110,14 @@ class Waits:
         self._baton.wake(self.thread)
 
     def end(self) -> None:
-        """End the thread where it stands still, or, if it runs, where it next waits."""
+        """End the thread in its wait, or, if it runs, in its next one."""
         if self.standing is None:
             self.thread.doomed = True
         else:
             self._baton.doom(self.thread)
 
     def let_go(self) -> bool:
-        """Every rank waits: go on if only the stream does. False if the host waits, too, or stands for no call."""
+        """Every rank waits: go on if only the stream does. False if the host waits, too, or the wait is for no call."""
         wait = self.standing
         if wait is None or not wait.of_stream or not wait.calls or self.stuck:
             return False
@@ -134,17 +134,17 @@ class Waits:
         return True
 
     def completed(self, call: EmulatedCall) -> bool:
-        """A call is done: perhaps the thread stands still for it. False if a stuck stream would have moved on by it."""
+        """A call is done, which may end the thread's wait. False if a stuck stream would have moved on by it."""
         if self.stuck and call in self._streamed:
             return False
         if self.standing is not None and self.standing.calls and all(one.done for one in self.standing.calls):
             self.wake()
         return True
 
-    # ------------------------------------------------------------------------------------ what a program waits for
+    # ------------------------------------------------------------------------------------ waits of a program
 
     def for_host(self, calls: Sequence[EmulatedCall]) -> None:
-        """The host waits until all of `calls` are complete; raises what the backend raises."""
+        """Make the host wait until all of `calls` are complete; raises the backend's error."""
         late = [call for call in calls if not (call.done and call.error is None and call.ended_ns <= self.now)]
         if not late:
             for call in calls:
