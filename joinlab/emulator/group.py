@@ -10,6 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -112,8 +113,11 @@ class EmulatedGroup(dist.ProcessGroup):
         ns = round(timeout.total_seconds() * 1e9)
         self.limit_ns, self.watchdog_ns = (0, ns) if self.fabric.streams else (ns, 0)
 
-    def _get_backend(self, device: torch.device) -> EmulatedBackend:  # type: ignore[override]
-        return EmulatedBackend(self)
+    def _get_backend(self, device: torch.device) -> Any:
+        """What torch.distributed asks of a group's backend, beside its collectives."""
+        return SimpleNamespace(
+            supports_splitting=False, supports_time_estimate=False, supports_coalescing=self.fabric.streams
+        )
 
     def _start_coalescing(self, device: torch.device | None) -> None:
         if not self.fabric.streams:  # Backend::startCoalescing in Backend.hpp, PyTorch v2.13.0
@@ -143,16 +147,6 @@ class EmulatedGroup(dist.ProcessGroup):
         assert isinstance(fabric, GlooFabric)
         limit = DEFAULT_TIMEOUT if timeout is None else timeout
         monitored_barrier(fabric, self.host, self, round(limit.total_seconds() * 1e9), wait_all_ranks)
-
-
-class EmulatedBackend:
-    """What torch.distributed asks of a group's backend, beside its collectives."""
-
-    supports_splitting = False
-    supports_time_estimate = False
-
-    def __init__(self, group: EmulatedGroup) -> None:
-        self.supports_coalescing = group.fabric.streams
 
 
 def _method(name: str) -> Callable[..., EmulatedWork]:

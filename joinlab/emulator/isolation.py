@@ -16,7 +16,6 @@ and is the original in any other thread.
 from __future__ import annotations
 
 import os
-import random
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -149,12 +148,10 @@ class Isolation:
         """Read what ranks may change; return a function that restores it."""
         self._copies = Copies(self._program, len(self._owns))
         self.copied = self._copies.nbytes
-        state, threads = torch.default_generator.get_state(), torch.get_num_threads()
-        python, legacy, cwd = random.getstate(), np.random.get_state(), os.getcwd()
-        swapped = read_swapped()
+        state, legacy, swapped = torch.default_generator.get_state(), np.random.get_state(), read_swapped()
+        cwd = self._cwd = os.getcwd()
         self._leftovers.read()
         environ = self._environ = _environ._data
-        self._cwd = cwd
 
         def restore() -> None:
             _environ._data = _environb._data = environ
@@ -164,9 +161,6 @@ class Isolation:
             self._copies.restore()
             self._leftovers.restore()
             torch.default_generator.set_state(state)
-            if torch.get_num_threads() != threads:
-                torch.set_num_threads(threads)
-            random.setstate(python)
             np.random.set_state(legacy)
             if os.getcwd() != cwd:
                 _chdir(cwd)

@@ -3,9 +3,11 @@
 The ranks of an emulation share this process with a notebook. A real rank's process ends and takes its settings with
 it; here they would stay. Restored are:
 
-- settings of Python: recursion limit, switch interval, garbage collection, locale, umask, resource limits, the hooks of
-  `sys` and `threading`, the import path and its finders, names in `builtins`, replaced entries of `sys.modules`
-- settings of torch and numpy: print options, matmul precision, `warn_always`, error handling of floats, global hooks
+- settings of Python: recursion limit, switch interval, garbage collection, state of `random`, locale, umask, resource
+  limits, the hooks of `sys` and `threading`, the import path and its finders, names in `builtins`, replaced entries of
+  `sys.modules`
+- settings of torch and numpy: number of threads, print options, matmul precision, `warn_always`, error handling of
+  floats, global hooks
 - functions and classes that the program replaced in torch, its common classes and some modules of Python (`_OWNERS`),
   and functions of its own that it added there. Other attributes stay: torch caches in its modules as it runs.
 
@@ -97,6 +99,8 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (sys.getswitchinterval, sys.setswitchinterval),
     (gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
     (gc.get_threshold, lambda counts: gc.set_threshold(*counts)),
+    (random.getstate, random.setstate),
+    (torch.get_num_threads, torch.set_num_threads),
     (lambda: locale.setlocale(locale.LC_ALL), lambda name: locale.setlocale(locale.LC_ALL, name)),
     (_umask, os.umask),
     (_limits, _set_limits),

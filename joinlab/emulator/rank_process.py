@@ -51,7 +51,8 @@ def patch_process(patches: Patches, pid: int) -> None:
     for name in ("execv", "execve"):  # which the others call
         patches.for_ranks(os, name, lambda host: _no_exec)
     for name in filter(os.__dict__.get, IDS):
-        patches.for_ranks(os, name, lambda host, name=name: _no_id(name))  # type: ignore[misc]
+        refuse = _refusal(f"os.{name} {_NO_ID}")
+        patches.for_ranks(os, name, lambda host, refuse=refuse: refuse)  # type: ignore[misc]
     if sys.platform != "win32":
         group, thread, limit = (
             _no_kill("os.killpg", os.killpg),
@@ -98,16 +99,6 @@ def spare_kernel(pid: int) -> None:
         _no_kill("os.kill", kill, of_group=target <= 0 or target == pid)(target, number)
 
     os.kill, os.killpg = kill_others, _no_kill("os.killpg", os.killpg)
-
-
-def _no_id(name: str) -> Callable[..., NoReturn]:
-    def refuse(*args: Any) -> NoReturn:
-        raise RuntimeError(
-            f"os.{name} would change the user or the groups of the process that all ranks of an emulation share. "
-            "Leave it out, or use joinlab.launch."
-        )
-
-    return refuse
 
 
 def _no_kill(name: str, kill: Callable[[int, int], None], of_group: bool = True) -> Callable[[int, int], None]:
@@ -245,6 +236,10 @@ def _refusal(text: str) -> Callable[..., NoReturn]:
     return refuse
 
 
+_NO_ID = (
+    "would change the user or the groups of the process that all ranks of an emulation share. Leave it out, or use "
+    "joinlab.launch."
+)
 _no_exec = _refusal(
     "os.exec would replace the process that all ranks of an emulation share, and this notebook with it. Start the "
     "command by subprocess.run, or use joinlab.launch."
