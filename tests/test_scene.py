@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from joinlab.analysis.meanings import asks
 from joinlab.analysis.reading import read
+from joinlab.cases import case_6
+from joinlab.emulator.emulate import emulate
 from joinlab.importers.load import load
 from joinlab.picture.places import Across
 from joinlab.picture.rows import RowKind
@@ -152,7 +154,13 @@ def test_of_many_lanes_those_that_the_story_names_stay_and_the_rest_is_one(tmp_p
         assert made.ends[made.odd][1] == ("no record" if missing else "not known")
         for one in made.columns:
             assert not missing or one.boxes[made.odd] is None
-    assert not any("not alike" in one.said for one in made.columns)  # what is not recorded differs from nothing
+    assert not any("did not match" in one.said for one in made.columns)  # what is not recorded differs from nothing
+
+
+def test_the_shadows_of_a_long_healthy_run_matched():
+    """Rank 0 shadows 600 inputs: its calls come from other lines than those of rank 1, and meet them."""
+    (told,) = {(one.flag, one.said) for one in scene(emulate(case_6, (300, 900))).columns if one.stack}
+    assert told == ("met", "all matched")
 
 
 def test_a_timeline_without_calls_has_its_endings():

@@ -279,14 +279,14 @@ def in_order(following: Sequence[Sequence[int]], waits_for: list[int], place: Se
                 heapq.heappush(ready, (place[after], after))
 
 
-def left_out(odd: Flags, last: int | None, slot: int) -> str:
-    """The line for the rows left out between two listed ones; "" if there are none. `odd` is that of the Reading."""
+def left_out(wrong: Flags, last: int | None, slot: int) -> str:
+    """The line for the rows left out between two listed ones; "" if there are none. `wrong`: matching.wrong."""
     begin = 0 if last is None else last + 1
     if slot <= begin:
         return ""
-    bad = int(odd[begin:slot].sum())
+    bad = int(wrong[begin:slot].sum())
     where = "before" if last is None else "between"
-    return f"… {slot - begin:,} rows {where}, {f'{bad:,} of them not alike' if bad else 'all matched'}"
+    return f"… {slot - begin:,} rows {where}, {f'{bad:,} of them did not match' if bad else 'all matched'}"
 
 
 def _dense(codes: Numbers) -> Numbers:

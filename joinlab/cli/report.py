@@ -16,7 +16,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from joinlab.analysis.folding import Fold, Part, fold
-from joinlab.analysis.matching import Slot
+from joinlab.analysis.matching import Slot, wrong
 from joinlab.analysis.meanings import asks
 from joinlab.analysis.reading import left_out, read
 from joinlab.analysis.wording import good, group_text, ranks_text, short_site, shown
@@ -223,7 +223,7 @@ class _Calls:
         for k, part in enumerate(parts):
             if self.part and (isinstance(part, Fold) or begin <= k < end):
                 one, other = (part.begin, part.end - 1) if isinstance(part, Fold) else (part, part)
-                if said := left_out(read(self.run).odd, before, self.folding.numbers[one]):
+                if said := left_out(wrong(self.run), before, self.folding.numbers[one]):
                     yield f"         {said}"
                 before = self.folding.numbers[other]
             if isinstance(part, Fold):

@@ -21,7 +21,6 @@ from joinlab.analysis.folding import Fold, Folding
 from joinlab.analysis.folding import fold as fold_timeline
 from joinlab.analysis.matching import wrong
 from joinlab.analysis.meanings import asks_of, conclusion, number
-from joinlab.analysis.reading import read as read_columns
 from joinlab.analysis.source import SourceText
 from joinlab.analysis.wording import input_or_step, ranks_text
 from joinlab.ops import CallRow, decode_values
@@ -347,9 +346,8 @@ class _Scene:
 
     def _heap(self, before: Sequence[Column], behind: Column, begin: int, end: int) -> Column:
         """A stack of the slots from `begin` until before `end`, between two columns."""
-        odd = wrong(self.timeline) if self.unknown else read_columns(self.timeline).odd
-        bad = int(odd[begin:end].sum())
-        said = f"{bad:,} not alike" if bad else "all that is recorded matched" if self.unknown else "all matched"
+        bad = int(wrong(self.timeline)[begin:end].sum())
+        said = f"{bad:,} did not match" if bad else "all that is recorded matched" if self.unknown else "all matched"
         pile = Box(RowKind.FOLD, f"{end - begin:,} rows")
         boxes = [None if self.unknown.issuperset(ranks) else pile for ranks in self.ranks]
         first, last = [*(one.number.split("-")[-1] for one in before), "0"][0], behind.number.split("-")[0]
