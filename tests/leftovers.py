@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -27,6 +29,16 @@ def rank_processes() -> list[psutil.Process]:
         return alive
     except psutil.NoSuchProcess:
         return []
+
+
+def alive(pids: Iterable[int]) -> list[psutil.Process]:
+    """Those of these processes that do not end; the time given to them is a bound, not a measure."""
+    found = []
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            found.append(psutil.Process(pid))
+    _, left = psutil.wait_procs(found, timeout=60)
+    return [one for one in left if one.status() != psutil.STATUS_ZOMBIE]
 
 
 def run_folders(pid: int | None = None) -> list[Path]:

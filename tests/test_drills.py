@@ -13,9 +13,9 @@ from tests.drill_files import MAX_BYTES, page
 
 
 @pytest.mark.timeout(600)
-def test_forty_drills_leave_nothing_and_end_as_they_should(capsys: pytest.CaptureFixture[str]) -> None:
-    """17 launches, 12 files and 10 programs; the surrounding is one that broke launch: its streams are closed."""
-    counts = ["--launches", "17", "--files", "12", "--programs", "10"]
+def test_a_sample_of_the_drills_leaves_nothing_and_ends_as_it_should(capsys: pytest.CaptureFixture[str]) -> None:
+    """The surrounding is one that broke launch: its streams are closed. test_isolation has every misdeed."""
+    counts = ["--launches", "17", "--files", "12", "--programs", "4"]
     code = drills.main([*counts, "--surroundings", "stdin, stdout and stderr closed"])
     assert code == 0, capsys.readouterr().out
 

@@ -26,6 +26,7 @@ from joinlab.emulator import scheduler
 from joinlab.launcher import apart
 from joinlab.launcher.forkclient import ForkServer
 from tests.answers import SOLVED, fails, nothing, refusal, starters
+from tests.leftovers import alive
 from tests.material.course import first, second, third  # noqa: F401
 from tests.material.course.basis import ANSWERS
 from tests.material.course.house import (
@@ -286,5 +287,4 @@ def test_nothing_is_left_of_a_process_that_was_killed_in_a_check():
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     pids = [int(pid) for pid in found.stdout.split()]
     assert found.returncode == -9 and pids, found.stderr
-    left = psutil.wait_procs([one for one in psutil.process_iter() if one.pid in pids], timeout=60)[1]
-    assert [one for one in left if one.status() != psutil.STATUS_ZOMBIE] == []
+    assert alive(pids) == []

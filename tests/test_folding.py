@@ -24,10 +24,9 @@ def labels(folding: Folding) -> list[str]:
     return [folding.label(part) if isinstance(part, Fold) else f"row {part}" for part in folding.parts]
 
 
-def rounds(
-    times: int, ranks: int = 2, ops: tuple[str, ...] = ("all_reduce", "barrier"), marked: bool = True, odd: int = -1
-) -> Timeline:
+def rounds(times: int, ranks: int = 2, marked: bool = True, odd: int = -1) -> Timeline:
     """`times` rounds of calls on every rank; rank `odd` ends with one more broadcast, which never completes."""
+    ops = ("all_reduce", "barrier")
     writer = Writer(ranks, "nccl")
     for rank in range(ranks):
         for number in range(times):

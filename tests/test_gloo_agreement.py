@@ -103,22 +103,17 @@ def a_recv_that_times_out_closes_the_connections(rank: int, inputs: Any) -> Any:
     return [_error_of(lambda: dist.send(torch.ones(1), 0)), _error_of(dist.barrier)]
 
 
-def a_late_rank_in_a_monitored_barrier(rank: int, inputs: Any) -> Any:
+def a_late_rank_in_a_monitored_barrier(rank: int, inputs: Any, all_ranks: bool = False) -> Any:
     if rank:
         time.sleep(0.5)
-    found = _error_of(lambda: dist.monitored_barrier(timeout=timedelta(milliseconds=100)))
+    found = _error_of(lambda: dist.monitored_barrier(timeout=timedelta(milliseconds=100), wait_all_ranks=all_ranks))
     if rank == 0:
         time.sleep(1)  # so that the others meet a closed connection, not an ended process
     return found
 
 
 def late_ranks_in_a_monitored_barrier(rank: int, inputs: Any) -> Any:
-    if rank:
-        time.sleep(0.5)
-    found = _error_of(lambda: dist.monitored_barrier(timeout=timedelta(milliseconds=100), wait_all_ranks=True))
-    if rank == 0:
-        time.sleep(1)
-    return found
+    return a_late_rank_in_a_monitored_barrier(rank, inputs, all_ranks=True)
 
 
 def the_call_that_raised_is_named(rank: int, inputs: Any) -> Any:

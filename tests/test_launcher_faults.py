@@ -33,6 +33,7 @@ from joinlab.launcher.forkclient import ForkServer
 from joinlab.program.kept import KEPT
 from joinlab.program.sources import source_of
 from joinlab.timeline import EndKind, Timeline
+from tests.leftovers import alive
 from tests.patience import launch_in_time
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
@@ -212,9 +213,7 @@ def test_the_fork_server_ends_with_its_launcher_although_its_socket_is_held() ->
     said = subprocess.run([sys.executable, "-c", HOLDING], env=env, capture_output=True, text=True, check=True).stdout
     server, holder = (int(word) for word in said.split())
     try:
-        if psutil.pid_exists(server):
-            psutil.wait_procs([psutil.Process(server)], timeout=60)
-        assert not psutil.pid_exists(server) or psutil.Process(server).status() == psutil.STATUS_ZOMBIE
+        assert alive([server]) == []
     finally:
         os.kill(holder, signal.SIGKILL)
 

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from joinlab.launcher.keeper import Keeper
-from tests.leftovers import run_folders
+from tests.leftovers import alive, run_folders
 
 ROOT = Path(__file__).parent.parent
 
@@ -60,25 +60,13 @@ def hanging_launch() -> Iterator[tuple[subprocess.Popen[str], set[int]]]:
             parent.kill()
 
 
-def assert_gone(pids: set[int]) -> None:
-    """Wait until none of the processes is left; a bound, not a measure."""
-    processes = []
-    for pid in pids:
-        try:
-            processes.append(psutil.Process(pid))
-        except psutil.NoSuchProcess:
-            continue
-    _, alive = psutil.wait_procs(processes, timeout=60)
-    assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
-
-
 def test_an_interrupt_ends_every_process_and_keeps_the_timeline() -> None:
     with hanging_launch() as (parent, pids):
         parent.send_signal(signal.SIGINT)
         out, _ = parent.communicate(timeout=200)
         assert "interrupted ['killed', 'killed'] 3" in out
         assert parent.returncode == 130
-        assert_gone(pids)
+        assert alive(pids) == []
         assert run_folders(parent.pid) == []
 
 
@@ -88,7 +76,7 @@ def test_the_launching_process_dying_takes_everything_with_it(sign: signal.Signa
         assert len(run_folders(parent.pid)) == 1
         parent.send_signal(sign)
         parent.wait(200)
-        assert_gone(pids)
+        assert alive(pids) == []
         assert run_folders(parent.pid) == []
 
 

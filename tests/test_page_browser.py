@@ -84,9 +84,9 @@ def first(page, at: int = 1):
     return view
 
 
-def every(page, at: int = 1):
+def every(page):
     """Every call of a run, which is behind "…"."""
-    view = first(page, at)
+    view = first(page)
     view.get_by_role("button", name="More").click()
     view.locator(".jl-chart svg").wait_for()
     return view

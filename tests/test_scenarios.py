@@ -36,8 +36,8 @@ def run(name: str, inputs: tuple[int, ...], how: str, seed: Any = 0) -> Timeline
     return joinlab.launch(program, inputs, backend="gloo", seed=seed, on_output=None, progress=False)
 
 
-def everywhere(name: str, inputs: Sequence[int], seed: Any = 0) -> list[Timeline]:
-    return [run(name, tuple(inputs), how, seed) for how in ("nccl", "gloo", "launched")]
+def everywhere(name: str, inputs: Sequence[int]) -> list[Timeline]:
+    return [run(name, tuple(inputs), how) for how in ("nccl", "gloo", "launched")]
 
 
 def calls(timeline: Timeline, rank: int, words: str = "") -> list[dict[str, Any]]:

@@ -17,14 +17,14 @@ KINDS = (  # origin, op, shape, line of the program
 )
 
 
-def large(ranks: int, each: int, seed: int = 1) -> Timeline:
+def large(ranks: int, each: int) -> Timeline:
     """A run of `ranks` ranks with `each` calls; the last rank does not issue the last one.
 
     Every rank but the first once issues another call than the others, so that no two ranks share a lane.
 
     large(8, 125_000).calls.height      # 1,000,000, less the one
     """
-    made = np.random.default_rng(seed)
+    made = np.random.default_rng(1)
     kinds = made.integers(0, len(KINDS), each)
     took = made.integers(20_000, 400_000, each)
     begun = np.cumsum(took + np.where(made.random(each) < 0.02, 5_000_000, 30_000))
