@@ -21,7 +21,7 @@ KINDS = {"random": random_programs, "wild": wild_programs}
 
 RELAUNCHES = 11
 """A program that races itself (whose error comes first, who notices an ended peer in which call) ends in several ways.
-Where the emulator gives another one than the first launch, one of so many more has to give the emulator's."""
+If the first launch ends differently from the emulator, one of up to this many more launches must end the same."""
 MOST_S = 40.0
 """A launch of a second or two that takes longer than this is given up, and repeated."""
 AT_ONCE = 6
@@ -42,7 +42,7 @@ EXPLAINED = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one program: in how many launches, and how the last one differed from the emulation."""
+    """The result of one program: the number of launches, and how the last one differed from the emulation."""
 
     plan: Any
     launches: int

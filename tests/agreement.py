@@ -29,12 +29,12 @@ ABORTED = "aborted"
 
 
 def disagreements(program: Program, launched: Timeline) -> list[str]:
-    """Every difference between `launched`, just made or read from a file, and what is emulated of the same program.
+    """Every difference between `launched`, just made or read from a file, and emulations of the same program.
 
-    The parameters that DDP broadcasts are random, and another machine or a GPU draws others. On NCCL, what memory holds
-    that nobody had set is unknown, too. So the program is emulated for several of each. A value in which two of
-    these emulations differ is not compared; for all the rest, one of them has to agree. What the program returns is
-    compared if all ranks finish, and if all emulations return the same.
+    The parameters that DDP broadcasts are random, and another machine or a GPU draws others. On NCCL, the contents of
+    unset memory are unknown, too. So the program is emulated for several of each. A value in which two of these
+    emulations differ is not compared; one emulation must agree in all other values. Return values are compared if all
+    ranks finish, and if all emulations return the same.
     """
     backend, counts = launched.meta["backend"], launched.meta["inputs"]
     knobs: list[dict[str, Any]] = [{"pad": pad} for pad in (PADS if backend == "nccl" else PADS[:1])]
@@ -50,7 +50,7 @@ def disagreements(program: Program, launched: Timeline) -> list[str]:
 
 
 def _differing(emulations: Sequence[Timeline]) -> Set[tuple[int, int]]:
-    """(rank, which of its calls, from 0) wherever two of them took in or gave out something else."""
+    """(rank, index of the call, from 0) of each call whose inputs or outputs differ between two of them."""
     seen: dict[tuple[int, int], set[object]] = {}
     for timeline in emulations:
         for rank in range(timeline.world_size):
@@ -61,7 +61,7 @@ def _differing(emulations: Sequence[Timeline]) -> Set[tuple[int, int]]:
 
 
 def story(timeline: Timeline, same: Sequence[str] = SAME) -> list[list[tuple[object, ...]]]:
-    """Per rank: its ending and its calls, without times and without what a backend's message happens to say."""
+    """Per rank: its ending and its calls, without times and without the wording of a backend's message."""
     told: list[list[tuple[object, ...]]] = []
     for rank, end in enumerate(timeline.ends):
         rows = timeline.calls.filter(timeline.calls["rank"] == rank).rows(named=True)
@@ -96,12 +96,12 @@ def what(text: str | None) -> str | None:
 def differences(emulated: Timeline, launched: Timeline, unknown: Set[tuple[int, int]] = frozenset()) -> list[str]:
     """Every difference between the two stories, in words; [] if there is none.
 
-    Not compared is what is a race among real processes: in which call a rank finds that a peer's process has ended
-    or that its backend aborts it (nothing is, from there on); whether a rank that is ended after the verdict on a
-    hang first sees another one being ended; whether a call that nobody waits for (DDP's all-reduce at the beginning
-    of forward() under join()) is complete when its rank raises. Nor what lies in memory that nobody had set: the
-    emulator leaves that value out. Nor the values of `unknown`, each (rank, which of its calls, from 0), nor call
-    sites where `launched` has none, since it was read from a file.
+    Races among real processes are not compared: the call in which a rank finds that a peer's process has ended or that
+    its backend aborts it, and everything after that call; whether a rank that is killed after the verdict on a hang
+    first sees another one being killed; whether a call that no rank waits for (DDP's all-reduce at the beginning of
+    forward() under join()) is complete when its rank raises. Nor are contents of unset memory, which the emulator
+    leaves out; the values of `unknown`, each (rank, index of the call, from 0); and call sites, if `launched` was read
+    from a file and has none.
 
     On NCCL the host runs ahead of its stream, and more is open. A rank that returns may leave calls behind that
     complete a moment later; so whether one that nobody waits for is complete is not compared there either, if the

@@ -23,7 +23,7 @@ SOLVED: dict[str, Any] = {
 
 
 def starters() -> list[tuple[str, str, Callable[..., Any]]]:
-    """The answers that stand in the notebooks, untouched: (notebook, exercise, answer)."""
+    """The untouched starters in the notebooks: (notebook, exercise, answer)."""
     found = []
     for path in NOTEBOOKS:
         imports, *rest = cells(path, "code")
@@ -50,7 +50,7 @@ def nothing(*args: Any) -> None:
 
 
 def refusal(name: str, answer: Callable[..., Any]) -> str:
-    """What the known cases alone say against an answer; "" if they accept it."""
+    """Why the known cases alone refuse an answer; "" if they accept it."""
     judge = EXERCISES[name].judge
     try:
         for case in judge.known:

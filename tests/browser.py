@@ -30,10 +30,10 @@ ARGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--d
 ARGS += ["--disable-sync", "--disable-quic"]
 
 BUSY = "to activate"
-"""Part of what JupyterLab says of its own plugins on a busy machine: no fault of a page."""
+"""Part of JupyterLab's own messages about its plugins on a busy machine, which are no fault of a page."""
 
 START_S = WAIT_S = 100.0
-"""So long may JupyterLab take to start, and anything on a page to come: a busy machine takes its time."""
+"""Longest time for JupyterLab to start, and for an element of a page to appear, on a busy machine."""
 expect.set_options(timeout=WAIT_S * 1000)
 
 PATIENCE = "{ const real = AbortSignal.timeout; AbortSignal.timeout = (ms) => real.call(AbortSignal, 50 * ms); }"
@@ -52,9 +52,9 @@ def chromium() -> Iterator[Browser]:
 
 @contextmanager
 def watched(browser: Browser, allowed: Sequence[str], ignored: Sequence[str] = (), **options: Any) -> Iterator[Page]:
-    """A page that may ask for URLs that begin with `allowed`; at the end nothing else was asked for, nothing failed.
+    """A page that may request only URLs that begin with `allowed`. Fails at the end on other requests and on errors.
 
-    ignored  parts of console messages that are not ours to mend
+    ignored  parts of console messages that joinlab cannot avoid
     """
     trouble: list[str] = []
 
@@ -160,7 +160,7 @@ def axe_core(get: Callable[[str], Path]) -> str:
 
 
 def barriers(page: Page, axe: str, within: str = "html") -> list[tuple[str, str, str]]:
-    """What axe-core, whose script is `axe`, calls serious or critical there: how serious, the rule, and an element."""
+    """The serious and critical violations that axe-core (script `axe`) finds: severity, rule, and an element."""
     page.evaluate(axe)
     # Selectors for the elements that passed would take more than half of the time.
     options = {"resultTypes": ["violations"]}
@@ -225,7 +225,7 @@ class Notebook:
         )
 
     def wait_for(self, expression: str, value: object) -> None:
-        """Until the kernel says so: what the browser did reaches it in its own time."""
+        """Wait until an expression has this value in the kernel, which the browser's messages reach with a delay."""
         give_up = time.monotonic() + WAIT_S
         while (found := self.ask(expression)) != value:
             assert time.monotonic() < give_up, (expression, found)

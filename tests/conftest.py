@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what needs a GPU or a browser that is not there."""
+    """Skip tests that need a GPU or a browser if this machine has none."""
     if item.get_closest_marker("browser") and not (os.environ.get("CHROMIUM") or shutil.which("chromium")):
         pytest.skip("no chromium: apt-get install chromium, or CHROMIUM=path")
     if item.get_closest_marker("gpu"):
@@ -99,7 +99,7 @@ def npm(tmp_path_factory) -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def axe(npm) -> str:
-    """The script of axe-core, which looks for what hinders people who cannot see or point."""
+    """The script of axe-core, which finds obstacles for people who cannot see or use a mouse."""
     from tests.browser import axe_core
 
     return axe_core(npm)

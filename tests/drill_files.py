@@ -98,7 +98,7 @@ def archive_damaged(draw: random.Random, folder: Path) -> Path:
 
 
 def archive_resealed(draw: random.Random, folder: Path) -> Path:
-    """What a stranger could write: the seal fits, and the content is no joinlab's."""
+    """A stranger's file: its seal fits, but joinlab did not write its content."""
     data = draw.choice((SAVED, *_runs()))
     members = _members(data)
     match draw.randrange(4):
@@ -198,7 +198,7 @@ def trace(draw: random.Random, folder: Path) -> Path:
 
 
 def hostile(draw: random.Random, folder: Path) -> Path:
-    """What a small file could cost: memory, time, or waiting for ever."""
+    """Small files whose reading could take much memory or time, or never end."""
     path = folder / "x"
     size = draw.choice((MAX_BYTES // 2, MAX_BYTES * 3))
     match draw.randrange(11):

@@ -55,7 +55,7 @@ class UnprintableError(Exception):
 
 
 class Cycle:
-    """Something that only a garbage collection frees, and that speaks then."""
+    """An object that only a garbage collection frees, and that prints then."""
 
     def __init__(self) -> None:
         self.me = self
@@ -206,7 +206,7 @@ def state() -> dict[str, object]:
 
 
 def descriptors() -> Counter[str]:
-    """What this process has open, and how often."""
+    """The open descriptors of this process, each with its count."""
     found: Counter[str] = Counter()
     for number in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):  # listdir's own

@@ -198,7 +198,7 @@ def axe(page: Page, script: str, within: str) -> dict[str, object]:
 def measured(
     browser: Browser, path: Path, size: tuple[int, int], scheme: str, script: str, shot: Path | None
 ) -> dict[str, object]:
-    """What is seen of one page."""
+    """Measures the visible part of one page."""
     outside: list[str] = []
     page = browser.new_page(
         viewport={"width": size[0], "height": size[1]}, color_scheme=scheme, reduced_motion="reduce"

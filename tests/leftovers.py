@@ -1,4 +1,4 @@
-"""Finds what a launch could leave behind: processes, listening sockets, files. Every test that launches uses it."""
+"""Finds processes, listening sockets and files that a launch has left behind. Every test that launches uses it."""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@ FACTORS = (1, 5, 25)
 def launch_in_time(
     program: Callable[..., Any], inputs: Sequence[int], begun: Callable[[Timeline], bool], **limits: float
 ) -> Timeline:
-    """Launch with these limits (timeout=, no_progress=); where the ranks had not `begun` by then, with longer ones.
+    """Launch with these limits (timeout=, no_progress=), and with longer ones if the ranks had not `begun` by then.
 
-    begun   whether the ranks had got to where the limit is what ends them; what a test asserts is more than that
+    begun   whether the ranks had reached the point at which only the limit ends them; tests assert more than that
     """
     for factor in FACTORS:
         longer = {name: factor * seconds for name, seconds in limits.items()}

@@ -44,7 +44,7 @@ class Judged:
 
 
 TOLD = ("ring", "record", "calls")
-"""How much the proof is told of a run on NCCL, most first."""
+"""The facts about a run on NCCL that the proof gets, most first."""
 
 
 def runs(backend: str, seeds: range) -> Iterator[tuple[Judged, ...]]:
@@ -95,7 +95,7 @@ def judge(timeline: Timeline, seed: int = 0, told: str = "calls") -> Judged:
 
 
 def _cause(reasons: Scene, hung: list[int]) -> str:
-    """What keeps a run from being proven, seen in the first call of an ending of which the rule says nothing."""
+    """Why a run is not proven: the first call of an ending for which the rule has no answer."""
     for rank in hung:
         end = reasons.ends[rank]
         group = str(end.group)

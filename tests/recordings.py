@@ -48,7 +48,7 @@ NO_PROGRESS_S = {"gloo": 5.0, "nccl": 10.0}
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is run: one of the six cases, or the random program of two ranks that `seed` draws."""
+    """A program: one of the six cases, or the random program of two ranks that `seed` draws."""
 
     inputs: tuple[int, ...]
     case: int | None = None
@@ -91,7 +91,7 @@ def _draw(seed: int) -> Plan:
 
 
 def subjects(backend: str, programs: int | None = None) -> list[Subject]:
-    """What is recorded on `backend`: the six cases, and the first random programs that it does not refuse."""
+    """The programs to record on `backend`: the six cases, and the first random programs that it does not refuse."""
     six = [Subject(inputs, case=case) for case in cases.DOCUMENTED for inputs in CASE_INPUTS]
     plans = ((seed, _draw(seed)) for seed in itertools.count())
     drawn = (Subject(plan.counts, seed=seed) for seed, plan in plans if not _refused(backend, plan))

@@ -234,7 +234,7 @@ class Rude:
         raise RuntimeError("no")
 
 
-def test_what_is_no_plain_data_becomes_its_repr() -> None:
+def test_other_objects_than_plain_data_become_their_repr() -> None:
     back = round_trip([Stranger(), {1, 2}, Op.SEND, np.array([Stranger()])])
     assert back[0] == Repr("Stranger()")
     assert repr(back) == "[Stranger(), {1, 2}, <Op.SEND: 'send'>, array([Stranger()], dtype=object)]"
@@ -260,7 +260,7 @@ cells = {
 
 
 def rows(columns) -> st.SearchStrategy:
-    """Rows as producers write them: what no row can lack is there."""
+    """Rows as producers write them, with every required column."""
     needed = {"rank": st.integers(0, 1), "name": st.text(), "begin_ns": st.integers(0, 9)}
     if "seq" in columns:
         needed |= {"group": st.sampled_from(["0", "1"]), "seq": st.integers(0, 9), "op": st.text(max_size=9)}
@@ -569,7 +569,7 @@ def test_what_opens_can_be_read_to_the_end_whatever_its_meta(key: str, value: ob
     repr(timeline), svg(scene(timeline))
 
 
-def test_nan_and_infinity_are_no_bare_json() -> None:
+def test_nan_and_infinity_are_encoded_as_objects() -> None:
     header = zipfile.ZipFile(io.BytesIO(packed(sample(returns=(math.nan, -math.inf))))).read(archive.HEADER)
     assert json.loads(header, parse_constant=pytest.fail)["returns"] == [
         {"$": ["float", "nan"]},

@@ -153,7 +153,7 @@ def test_cases_takes_several_n_and_some_cases(launches, capsys, tmp_path: Path) 
     assert text.count('type="radio"') == 6 and '"runs":{"1,2":' in text and "gloo, run here" in text
 
 
-def test_a_case_that_there_is_none_of(launches, capsys) -> None:
+def test_an_unknown_case_is_refused(launches, capsys) -> None:
     fake = launches(timeline())
     assert cli.main(["cases", "--only", "4", "99"]) == 2
     assert capsys.readouterr().err == f"joinlab: there is no case 99; there are {', '.join(map(str, CASES))}\n"
@@ -417,7 +417,7 @@ def test_without_a_command_the_commands_are_listed(capsys) -> None:
     assert [command.name for command in cli.COMMANDS if f"\n    {command.name} " not in out] == []
 
 
-def test_a_terminal_of_ascii_and_closed_streams_are_no_error() -> None:
+def test_an_ascii_terminal_and_closed_streams_cause_no_error() -> None:
     command = [sys.executable, "-m", "joinlab", "show", str(LOG)]
     ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
     plain = subprocess.run(command, env=ascii_only, capture_output=True)
@@ -488,14 +488,14 @@ def test_a_call_that_a_rank_never_issued_is_named() -> None:
 
 @settings(max_examples=40)
 @given(timelines(), st.booleans())
-def test_any_run_is_told_at_80_columns(run: Timeline, everything: bool) -> None:
+def test_any_report_fits_80_columns(run: Timeline, everything: bool) -> None:
     lines = shown(run, everything)
     assert all(len(line) <= 80 or everything for line in lines)
     narrow = str(report.run_report(run, everything, width=60)).splitlines()
     assert all(len(line) <= 60 or everything for line in narrow)
 
 
-def test_what_a_run_says_is_no_markup(launches, program, capsys) -> None:
+def test_text_of_a_run_is_not_read_as_markup(launches, program, capsys) -> None:
     launches(timeline((FINISHED, FINISHED), program="[bold]worker[/bold] :boom:"))
     cli.main(["run", "train.py:worker", "--save", "run.joinlab"])
     capsys.readouterr()
@@ -577,7 +577,7 @@ def test_version(capsys) -> None:
     assert capsys.readouterr().out == f"joinlab {joinlab.__version__}\n"
 
 
-def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
+def test_a_closed_pipe_is_not_an_error(tmp_path: Path) -> None:
     path = timeline().save(tmp_path / "run.joinlab")
     reader, writer = os.pipe()
     os.close(reader)

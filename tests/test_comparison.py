@@ -40,7 +40,7 @@ def test_a_timeline_does_not_part_from_itself(timeline):
 
 @settings(max_examples=40)
 @given(timelines(), timelines())
-def test_every_slot_stands_in_one_row_and_in_its_own_order(left, right):
+def test_every_slot_is_in_one_row_in_its_own_order(left, right):
     found = compare(left, right)
     assert [row.left for row in found.rows if row.left is not None] == list(range(len(match(left))))
     assert [row.right for row in found.rows if row.right is not None] == list(range(len(match(right))))
@@ -62,7 +62,7 @@ KEYS = st.lists(st.tuples(st.integers(-1, 2), st.sampled_from("ab")), max_size=9
 
 
 @given(KEYS, KEYS)
-def test_what_begins_alike_stands_together_and_what_is_alike_is_never_crossed(left, right):
+def test_equal_beginnings_align_and_equal_rows_never_cross(left, right):
     pairs = list(_aligned(left, right))
     for side in (0, 1):
         shown = [pair[side] for pair in pairs if pair[side] is not None]
@@ -116,7 +116,7 @@ def pair(**columns):
     return writer.timeline([FINISHED] * 2)
 
 
-def test_what_is_carried_can_differ_without_a_parting():
+def test_values_can_differ_without_a_parting():
     found = compare(pair(), pair(dtype="int64"))
     assert found.parting is None
     assert "What is carried differs before the first input: rank 0's all-reduce is float32[1], sum" in found.sentence
@@ -127,13 +127,13 @@ def test_a_call_that_fails_parts_from_one_that_completes():
     assert found.parting == 0 and "completes with the first and fails with the second" in found.sentence
 
 
-def test_ends_that_differ_after_the_same_calls_are_told():
+def test_different_endings_after_the_same_calls_are_reported():
     timeline = pair()
     found = compare(timeline, replace(timeline, ends=(FINISHED, HUNG)))
     assert found.parting is None and found.sentence.endswith("; only how the ranks end differs.")
 
 
-def test_worlds_of_other_sizes_are_told():
+def test_different_world_sizes_are_reported():
     writer = Writer(world_size=1)
     writer.call(0, "all_reduce")
     found = compare(pair(), writer.timeline([FINISHED]))

@@ -39,7 +39,7 @@ def linear(color: str) -> list[float]:
 
 
 def contrast(one: str, other: str, eyes: str) -> float:
-    """As WCAG 2.2 defines it, of what those eyes make of two colours."""
+    """The contrast, by WCAG 2.2, of two colours as those eyes see them."""
     light = linear(one), linear(other)
     seen = [[sum(a * b for a, b in zip(row, rgb, strict=True)) for row in EYES[eyes]] for rgb in light]
     bright = sorted(

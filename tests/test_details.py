@@ -116,7 +116,7 @@ def test_words():
     assert values(None) is None
 
 
-def test_every_column_that_a_row_has_is_told():
+def test_every_column_of_a_row_is_in_the_details():
     writer = Writer()
     writer.call(0, "broadcast", root=0, values=([1.0], [2.0]), input=0, stack=["a.py:1 f"], tag=3, started_ns=5)
     row = writer.timeline([Ending("finished")] * 2).calls.row(0, named=True)

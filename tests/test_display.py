@@ -23,7 +23,7 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 def shown(timeline, media=("text/html", WIDGET, "image/svg+xml"), person=True):
-    """What `timeline` at the end of a cell puts out: printed text, and the media types of each output."""
+    """The outputs of a cell that ends in `timeline`: printed text, and the media types of each output."""
     shell = InteractiveShell.instance()
     try:
         shell.display_formatter.active_types = ["text/plain", *media]
@@ -37,7 +37,7 @@ def shown(timeline, media=("text/html", WIDGET, "image/svg+xml"), person=True):
 
 
 def drawn(still) -> list[str]:
-    """The pictures in what stands in for a view."""
+    """The pictures in a still."""
     found = re.findall(r'src="data:image/svg\+xml;base64,([^"]*)"', still["text/html"])
     return [base64.b64decode(one).decode() for one in found]
 
@@ -52,7 +52,7 @@ def test_a_notebook_shows_the_view_and_a_verdict_and_a_picture_where_the_view_ca
     assert still["text/plain"].startswith("<Timeline of 'case_4'") and "kernel" in view["text/plain"]
 
 
-def test_what_stands_in_is_named_to_the_view():
+def test_the_view_knows_the_id_of_its_still():
     view = joinlab.View(case_timeline(4, 2))
     _, (still, _) = shown(view)
     assert f'data-view="{view._still}"' in still["text/html"] and len(drawn(still)) == 1
@@ -60,7 +60,7 @@ def test_what_stands_in_is_named_to_the_view():
     assert f'data-view="{view._still}"' in again["text/html"]
 
 
-def test_what_is_covered_is_not_told_by_what_stands_in():
+def test_a_still_does_not_reveal_a_covered_run():
     _, (still, _) = shown(joinlab.View(case_timeline(4, 2), covered=[0, 1]))
     assert drawn(still) == [] and "hung" not in str(still) and "Run the cell again" in still["text/html"]
 
@@ -87,7 +87,7 @@ def test_a_terminal_shows_a_view_as_text(made):
     assert outputs == [] and "<Timeline of 'case_4'" in printed
 
 
-def test_where_nobody_can_answer_a_notebook_shows_the_picture_alone():
+def test_without_a_person_a_notebook_shows_only_the_picture():
     _, (diagnosis, picture) = shown(case_timeline(4, 2), person=False)
     assert "Rank 1 hangs" in diagnosis["text/html"]
     assert picture.keys() == {"image/svg+xml", "text/plain"}

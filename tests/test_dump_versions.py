@@ -153,7 +153,7 @@ def test_a_batch_of_collectives_that_has_no_entries_of_its_own(tmp_path: Path, f
 
 
 @pytest.mark.parametrize("version", ["2.4", "2.10"])
-def test_a_batch_of_sends_is_no_collective(tmp_path: Path, version: str) -> None:
+def test_a_batch_of_sends_is_not_a_collective(tmp_path: Path, version: str) -> None:
     """startCoalescing of v2.6.0: it has a number of its own."""
     config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2]"}}
     found = {}

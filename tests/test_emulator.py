@@ -111,7 +111,7 @@ def test_wrong_arguments_are_named(wrong):
         emulate(cases.case_1, **wrong)
 
 
-def test_what_is_no_program_is_refused():
+def test_anything_but_a_program_is_refused():
     with pytest.raises(ProgramError, match="worker"):
         emulate("case_1")
 

@@ -200,7 +200,7 @@ def test_on_gloo_what_needs_a_gpu_says_so():
         (0.0, "the parameters 0, 0 in 0 buckets"),
     ],
 )
-def test_numbers_of_parameters_that_are_none_end_the_rank_and_not_this_process(value, taken_for):
+def test_invalid_numbers_of_parameters_end_the_rank_and_not_this_process(value, taken_for):
     def worker(rank, inputs):
         model = DDP(torch.nn.Linear(1, 1))
         for input in inputs:
@@ -228,7 +228,7 @@ def test_one_line_may_send_to_several_peers():
         assert sent.select("peer", "tag").rows() == [(1, 5), (2, 6)]
 
 
-def test_what_is_raised_names_no_address_and_so_is_the_same_each_time():
+def test_errors_contain_no_address_and_are_the_same_each_time():
     def worker(rank, inputs):
         dist._broadcast_coalesced(dist.group.WORLD, [torch.ones(1)], 1 << 20, 1 << 40)
 
@@ -251,7 +251,7 @@ def test_a_size_read_from_the_data_of_another_call_does_not_fill_the_memory(back
     assert "it asked for a tensor of 16.0 GiB, and an emulation gives at most 0.5 GiB" in end.text
 
 
-def test_what_is_sent_before_a_process_is_gone_arrives():
+def test_a_send_arrives_if_it_precedes_the_end_of_its_process():
     """The root of the gather raises, as rank 1 has ended; but rank 2 has handed over its part by then."""
 
     def worker(rank, inputs):
@@ -268,7 +268,7 @@ def in_a_thread(work):
     thread.join()
 
 
-def test_a_collective_from_a_thread_of_the_program_is_no_silent_success():
+def test_a_collective_from_a_thread_of_the_program_raises():
     def worker(rank, inputs):
         in_a_thread(lambda: dist.all_reduce(torch.ones(1)))
 

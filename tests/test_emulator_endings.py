@@ -16,7 +16,7 @@ def kinds(outcome) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 5, 6])
-def test_what_is_undefined_decides_no_case_but_the_fourth(number):
+def test_undefined_memory_decides_only_case_4(number):
     (only,) = joinlab.endings(cases.CASES[number].program, (2, 3))
     assert len(only.knobs) == 35
 

@@ -216,7 +216,7 @@ def test_ranks_have_generators_of_their_own():
     assert launched.returns == (same, other)
 
 
-def test_output_is_kept_per_rank_and_told_line_by_line():
+def test_output_is_kept_per_rank_and_passed_on_line_by_line():
     def speak(rank, inputs):
         print("one")
         dist.barrier()

@@ -39,7 +39,7 @@ def test_it_says_how_every_cell_ends(made):
         assert names[kind] == (Overall.FINISHES if one == other else Overall.HANGS)
 
 
-def test_what_is_on_the_map_is_not_emulated_again(made, monkeypatch):
+def test_a_mapped_run_is_not_emulated_again(made, monkeypatch):
     monkeypatch.setattr(emulator, "emulate", lambda *_, **__: pytest.fail("emulated again"))
     made._handle_custom_msg({"counts": [2, 2]}, [])
     assert made.counts == (2, 2)
@@ -111,7 +111,7 @@ def test_nothing_is_computed_until_it_is_seen():
 
 
 @pytest.mark.parametrize("options", [{"predict": True}, {"engine": "launched gloo"}, {"inputs": (1, 1, 1)}])
-def test_there_is_no_map_where_it_would_tell_or_cannot_be(options):
+def test_there_is_no_map_that_would_reveal_a_run_or_is_impossible(options):
     assert bench(**options).map == {}
 
 
@@ -119,7 +119,7 @@ def quick(rank, inputs):
     pass
 
 
-def test_what_is_sent_ahead_is_named_by_all_that_it_depends_on():
+def test_the_key_of_a_sent_picture_has_everything_it_depends_on():
     made = bench(inputs=(5, 6))
     keys = {made.shown}
     for name, value in (("engine", "emulated nccl 1.9"), ("barrier_value", 9), ("case", 5), ("counts", (2, 2))):

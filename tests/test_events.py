@@ -17,7 +17,7 @@ from joinlab.recorder.rank_log import RankLog, about_ranks
 from joinlab.timeline import Ending, EndKind
 
 
-def test_what_is_appended_is_read_back(tmp_path: Path) -> None:
+def test_appended_events_are_read_back(tmp_path: Path) -> None:
     log, tail = EventLog(tmp_path / "log", print), LogTail(tmp_path / "log")
     assert tail.read() == b""
     log.write({"e": "input", "i": 0})
@@ -26,7 +26,7 @@ def test_what_is_appended_is_read_back(tmp_path: Path) -> None:
     tail.close()
 
 
-def test_a_log_that_nobody_has_begun_is_empty(tmp_path: Path) -> None:
+def test_a_missing_log_is_empty(tmp_path: Path) -> None:
     assert LogTail(tmp_path / "none").read() == b""
 
 
@@ -120,7 +120,7 @@ def test_a_wake_completes_what_its_host_waited_for_and_had_not_ended() -> None:
     assert log.damaged == 0
 
 
-def test_what_a_stream_waits_for_is_told_of_calls_that_never_completed() -> None:
+def test_waits_of_a_stream_are_reported_for_calls_that_never_completed() -> None:
     def call(id: int, **more: object) -> dict[str, object]:
         form = {"op": "all_reduce", "o": "", "i": None, "d": None, "sh": [], "st": 0}
         return {"e": "call", "t": id, "id": id, "g": "0", "s": id, **form, **more}

@@ -164,7 +164,7 @@ def test_the_same_seed_draws_the_same_counts():
     assert len({draw(random.Random(seed)) for seed in range(8)}) > 1
 
 
-def test_what_is_no_function_is_said_to_be_none():
+def test_an_answer_that_is_not_a_function_is_called_so():
     assert "pass a function or a class to check; got 3" in check("gradient", 3).sentence  # type: ignore[arg-type]
 
 
@@ -215,7 +215,7 @@ def test_one_that_cheats_breaks_nothing(monkeypatch):
 
 
 @pytest.mark.parametrize("ends", [sys.exit, lambda counts: os._exit(3), lambda counts: threading.Event().wait()])
-def test_an_answer_that_exits_or_stands_still_takes_nobody_along(ends, monkeypatch):
+def test_an_answer_that_exits_or_hangs_leaves_the_notebook_alive(ends, monkeypatch):
     monkeypatch.setattr(judging, "SECONDS", 0.2)
     monkeypatch.setattr(scheduler, "ABANDON_S", 0.2)
     right, said = exercises.judged("last_joiner", ends, 0)

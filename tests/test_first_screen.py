@@ -121,7 +121,7 @@ def test_play_runs_from_where_the_first_rank_runs_out(opened):
     expect(page.get_by_role("button", name="Play")).to_have_attribute("aria-pressed", "false")
 
 
-def test_the_fix_stands_in_the_code(opened):
+def test_the_fix_is_shown_in_the_code(opened):
     page = opened("case_4")
     struck = page.locator(".jl-code s")
     assert struck.text_content() == "dist.barrier()"
@@ -130,7 +130,7 @@ def test_the_fix_stands_in_the_code(opened):
     expect(page.locator(".jl-do")).to_contain_text("Tried: both finish.")
 
 
-def test_nobody_stands_where_a_rank_never_came(opened):
+def test_a_ghost_fades_out_above_the_call_that_its_rank_never_reached(opened):
     page = opened("case_2")
     ghost, call = (
         page.locator(".jl-ghost rect").bounding_box(),

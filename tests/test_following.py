@@ -1,4 +1,4 @@
-"""The view that follows a recorded job: it grows with the folder, says how the job stands, and stops."""
+"""The view that follows a recorded job: it grows with the folder, shows the job's state, and stops."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_it_grows_with_the_folder_and_ends_with_the_job(folder: Path, view: Foll
     assert not view.look()
 
 
-def test_the_verdict_is_said_when_it_stands_still(folder: Path) -> None:
+def test_the_verdict_appears_when_the_job_has_stalled(folder: Path) -> None:
     view = joinlab.follow(folder, still=0)
     assert view.heading == "The job is running."  # no call is open: it computes
     add(folder, 0, call(1, 1700, None))

@@ -34,7 +34,7 @@ def test_the_lines_that_differ_are_marked_row_by_row(written):
     assert marked == [[join], [], [inside], [join, "\t" + inside], [after], [join, after]]
 
 
-def test_a_line_that_comes_twice_in_a_text_stands_twice():
+def test_a_line_that_occurs_twice_is_shown_twice():
     one, other = side_by_side([["f()", "g()", "f()"], ["f()", "h()"]])
     assert [line for line, _ in one] == ["f()", "", "g()", "f()"]
     assert [line for line, _ in other] == ["f()", "h()", "", ""]

@@ -1,4 +1,4 @@
-"""joinlab.who_holds: its table agrees with the Timeline, in words and in colour."""
+"""joinlab.who_holds: its table agrees with the Timeline, in words and colours."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_what_two_ranks_held_alike_is_claimed_for_neither():
     assert "from rank" not in html(made("[[1.0]]", "[[1.0],[1.0]]")).split(">after<")[1]
 
 
-def test_what_never_completed_and_what_is_too_large_is_said():
+def test_incomplete_and_too_large_values_are_labelled():
     assert "rank 0: never completed" in str(joinlab.who_holds(made("[[1.0]]", None, done=False)))
     assert "before  rank 0: too large to show" in str(joinlab.who_holds(made(None, None)))
 
@@ -97,7 +97,7 @@ def test_many_values_are_cut():
     assert html(made(f"[[{values}]]", None)).split(">after<")[0].count("<span title") == 2 * MAX_CHIPS
 
 
-def test_there_is_no_slot_that_is_not_there():
+def test_an_unknown_slot_is_refused():
     with pytest.raises(IndexError, match="1 slots, so there is no slot 1"):
         joinlab.who_holds(made("[[1.0]]", "[[1.0]]"), 1)
     assert joinlab.who_holds(made("[[1.0]]", "[[1.0]]"), -1).call == "all-gather"

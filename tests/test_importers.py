@@ -240,7 +240,7 @@ def test_a_missing_rank_is_named_and_no_culprit(tmp_path: Path) -> None:
     assert "there is no record of rank 2" in str(joinlab.diagnose(timeline)).replace("There", "there")
 
 
-def test_what_is_no_dump_of_this_job_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
+def test_files_of_other_jobs_are_named_and_the_rest_is_read(tmp_path: Path) -> None:
     folder = write(tmp_path, dumps(JOB))
     write(folder, {10: dumps(standing({"0": tuple(range(12))}, CALLS[:1], 3, 1))[0]})
     (folder / "notes.txt").write_text("restarted at 2:14")
@@ -351,7 +351,7 @@ def test_a_folder_without_a_dump_says_what_it_could_open(tmp_path: Path) -> None
         joinlab.load(tmp_path)
 
 
-def test_an_unknown_kind_of_call_is_told_of(tmp_path: Path) -> None:
+def test_an_unknown_kind_of_call_is_reported(tmp_path: Path) -> None:
     found = dumps(JOB)
     found[0]["entries"][0]["profiling_name"] = "nccl:teleport"
     _, told = quietly(write(tmp_path, found))

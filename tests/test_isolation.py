@@ -354,7 +354,7 @@ def test_what_would_reach_beyond_a_rank_is_refused_in_one_sentence(deed, said):
     assert emulate(cases.case_1, (1, 2)).returns == (1, 2)
 
 
-def test_what_is_refused_in_ranks_works_again_behind_them():
+def test_calls_refused_in_ranks_work_again_after_the_emulation():
     assert both(lambda rank, inputs: signal.alarm(0)) == (0, 0)  # it takes an alarm back
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
         torch.ones(1)

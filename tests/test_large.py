@@ -44,7 +44,7 @@ def packed(timeline) -> bytes:
 
 
 def pairing(calls: pl.DataFrame, nccl: bool) -> list[object]:
-    """Of every call what it shares with those that it meets: its number, or the how-manieth of its pair it is."""
+    """Per call, a key that it shares with the calls it meets: its number, or its index among the calls of its pair."""
     counts: dict[object, int] = {}
     found: list[object] = []
     for row in calls.rows(named=True):
@@ -182,8 +182,8 @@ def test_a_figure_holds_the_rows_that_tell_the_story_and_says_so(timeline):
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_what_is_derived_of_a_timeline_dies_with_it(many):
-    """No cache holds it, and no circle of references: what is dropped is gone at once."""
+def test_results_derived_from_a_timeline_are_freed_with_it(many):
+    """Neither a cache nor a reference cycle keeps it: a dropped Timeline is freed at once."""
     run = made(5, 1000) if many else joinlab.emulate(joinlab.cases.case_4, (5, 6))
     frame = weakref.ref(run.calls)
     diagnose(run), pack(run), scene(run)

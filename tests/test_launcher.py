@@ -294,7 +294,7 @@ def test_without_joinlab_a_process_on_gloo_ends_only_when_its_calls_have(tmp_pat
 
 
 @pytest.mark.parametrize("how", ["returned", "raised ValueError: bad"])
-def test_a_process_whose_call_never_ends_hangs_behind_its_program(how: str) -> None:
+def test_a_process_whose_call_never_ends_hangs_after_its_program(how: str) -> None:
     def program(rank: int, inputs: Any) -> None:
         if rank == 0:
             dist.all_reduce(torch.ones(1), async_op=True)

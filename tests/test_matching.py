@@ -110,7 +110,7 @@ def test_sends_and_recvs_pair_outside_the_count(backend, pairs):
     assert all(slot.met and slot.expected for slot in slots)
 
 
-def test_a_recv_from_any_source_stands_alone():
+def test_a_recv_from_any_source_has_a_slot_of_its_own():
     writer = Writer()
     writer.call(0, "send", peer=1)
     writer.call(1, "recv", peer=None)

@@ -61,11 +61,11 @@ from joinlab.analysis.meanings import conclusion, number
         (None, "[[1]]", "got 1"),
     ],
 )
-def test_a_value_is_told_as_its_reader_takes_it(origin, value, text):
+def test_a_value_is_shown_as_its_reader_interprets_it(origin, value, text):
     assert conclusion(origin, value) == text
 
 
-def test_numbers_that_are_no_numbers_are_told_as_they_are():
+def test_nan_infinity_and_huge_numbers_are_shown():
     assert [number(value) for value in (float("nan"), float("-inf"), 1e30, 2**60)] == [
         "nan",
         "-inf",

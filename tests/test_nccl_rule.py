@@ -28,7 +28,7 @@ def stuck(
     return set(blocked(by_group(calls, {"0": ranks}, Setting(**told))["0"], gone))
 
 
-def test_behind_a_stuck_call_none_completes():
+def test_no_call_after_a_stuck_one_completes():
     group = by_group([call(0, 0, AR), call(0, 1, AR)], {"0": (0, 1)})["0"]
     assert blocked(group) == {(0, 0): (Blocker(1, None),), (0, 1): (Blocker(0, 0),)}
 

@@ -75,7 +75,7 @@ def test_the_page_is_well_formed_and_every_link_has_a_target():
     assert outline.tags.count("h1") == 1
 
 
-def test_the_title_of_a_single_run_stands_once_on_its_page():
+def test_the_title_of_a_single_run_is_once_on_its_page():
     made = page([("The job now", hung())])
     assert re.findall(r"<(title|h1|h2)[^>]*>The job now<", made) == ["title", "h2"]
 

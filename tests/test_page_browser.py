@@ -272,7 +272,7 @@ def test_in_print_the_picture_fits_the_paper(opened):
 
 
 @pytest.mark.parametrize("which", ["file", "sliders"])
-def test_without_scripts_the_static_picture_stands_there(opened, request, which):
+def test_without_scripts_the_static_picture_is_shown(opened, request, which):
     page = opened(request.getfixturevalue(which), java_script_enabled=False)
     drawn = page.locator(".still svg").first
     assert drawn.is_visible() and drawn.locator("text").filter(has_text="waits…").count() >= 1
@@ -284,7 +284,7 @@ SHAPES = """(all) => all.map((one) => ["x", "y", "width", "height"].map((name) =
 
 
 def test_the_static_picture_and_the_live_one_are_the_same_boxes_in_the_same_colours(opened, tmp_path):
-    """On paper, in a mail and in a reopened notebook stands what the screen shows, box by box."""
+    """The picture on paper, in a mail and in a reopened notebook has the same boxes as the screen."""
     run = joinlab.emulate(joinlab.cases.case_4, (5, 6))
     page = opened(write_html(run, tmp_path / "run.html"), viewport={"width": 1200, "height": 900})
     boxes = first(page).locator(".jl-col rect.jl-fill")

@@ -156,7 +156,7 @@ def test_nothing_is_followed_where_something_else_traces():
         sys.settrace(before)
 
 
-def test_it_is_told_behind_a_rank_that_stood_still_in_c_code(monkeypatch):
+def test_the_parting_is_found_after_a_rank_was_stuck_in_c_code(monkeypatch):
     monkeypatch.setattr(scheduler, "ABANDON_S", 0.1)
     reads, writes = os.pipe()
     stood = joinlab.emulate(lambda rank, inputs: os.read(reads, 1), (1,), timeout=0.1)
@@ -178,7 +178,7 @@ def test_a_second_run_that_differs_from_the_first_is_thrown_away():
     assert parting(joinlab.emulate(random_values, (1, 2), seed=None)) == {}
 
 
-def test_what_is_printed_while_it_is_run_again_is_not_shown(capsys):
+def test_output_of_the_second_run_is_not_shown(capsys):
     timeline = joinlab.emulate(two_epochs, (3, 4))
     joinlab.diagnose(timeline)
     assert capsys.readouterr().out == "" and timeline.output[0] == "begins\n"

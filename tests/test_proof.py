@@ -67,7 +67,7 @@ def issue(groups, program, came) -> tuple[list[IssuedCall], list[list[tuple[str,
 @pytest.mark.parametrize("backend", BACKENDS)
 @given(same_programs(), st.data())
 def test_ranks_that_run_the_same_program_are_never_proven_to_hang(backend, made, data):
-    """Wherever the ranks are: of all awaited calls the first in the program has been issued by everyone it needs."""
+    """In every state, the first awaited call of the program has been issued by every rank that it needs."""
     groups, program, came = made
     calls, issued = issue(groups, program, came)
     waiting = [Wait(rank, (mine[-1],)) for rank, mine in enumerate(issued) if mine]
@@ -121,7 +121,7 @@ def test_a_wait_is_stuck_if_one_of_its_calls_is():
     assert proof.of(1) is None
 
 
-def test_nothing_is_shown_of_what_is_not_known():
+def test_unknown_facts_prove_nothing():
     calls, stuck = [ar(0, 0), IssuedCall(1, "0", 0, "barrier")], waits((0, 0), (1, 0))
     assert isinstance(prove(calls, {"0": (0, 1)}, "gloo", stuck), Proof)
     assert prove(calls, {"0": (0, 1)}, "mpi", stuck) is None  # a backend without a rule

@@ -96,7 +96,7 @@ def test_the_end_of_a_notebook_shows_its_exercises_and_the_way_through_the_cours
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"questions": 3}', '{"questions": {"a": "yes"}, "x": {}}'])
-def test_a_damaged_state_is_no_state(fresh, text):
+def test_a_damaged_state_counts_as_empty(fresh, text):
     fresh.parent.mkdir()
     fresh.write_text(text)
     assert progress.state() in (
@@ -140,7 +140,7 @@ def test_a_question_can_be_answered(name):
         compile(one.code, name, "exec")
 
 
-def test_the_longest_choice_is_no_hint():
+def test_the_longest_choice_is_not_a_hint():
     """Of 122 questions with three choices, most of them, guessing gets about a third."""
     longest = [len(one.answer) == max(map(len, one.choices)) for one in questions().values()]
     assert 0.2 < sum(longest) / len(longest) < 0.4
@@ -190,7 +190,7 @@ def two_of_one_size(rank: int, inputs: Any) -> list[float]:
 
 
 def reduced(op: str, *values: float) -> float:
-    """What an all-reduce makes of the ranks' values."""
+    """The result of an all-reduce of the ranks' values."""
 
     def program(rank: int, inputs: Any) -> float:
         x = torch.tensor([values[rank]])

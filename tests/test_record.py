@@ -85,7 +85,7 @@ def job_of(ranks_from: subprocess.Popen[bytes], tmp_path: Path) -> Callable[...,
 
 
 def python(folder: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """What a fresh Python says and ends with, which no launcher has told its rank unless `environ` does."""
+    """The output and exit code of a fresh Python without a launcher's variables, except those in `environ`."""
     return subprocess.run(
         [sys.executable, *words], cwd=folder, env={**ENV, **environ}, capture_output=True, text=True, check=False
     )
@@ -186,7 +186,7 @@ def test_a_hung_job_is_proven_hung_while_it_stands_and_after_it_was_killed(
     assert is_over(after) and not is_over(timeline)
 
 
-def test_a_rank_that_stands_outside_any_call_says_where(tmp_path: Path, job_of: Any) -> None:
+def test_a_rank_outside_any_call_says_where_it_is(tmp_path: Path, job_of: Any) -> None:
     with job_of("", 2, STANDING, "--still", "0.5") as job:
         timeline = until(tmp_path, lambda timeline: "load_shard" in str(timeline.meta.get("stood", {}).get(1)))
         seen = python(tmp_path, "-m", "joinlab", "watch", "runs", "--exit-code", "--still", "1")
@@ -206,7 +206,7 @@ def test_a_rank_that_stands_outside_any_call_says_where(tmp_path: Path, job_of: 
     assert again.meta["stood"] == timeline.meta["stood"]
 
 
-def test_a_rank_says_once_per_standstill_where_it_stands(tmp_path: Path) -> None:
+def test_a_rank_says_once_per_standstill_where_it_is(tmp_path: Path) -> None:
     log = events.EventLog(tmp_path / "log", lambda error: None)
     threading.Thread(target=standstill.follow, args=(log, 0.05), daemon=True).start()
 

@@ -138,7 +138,7 @@ def test_what_gloo_refuses_at_once_is_not_recorded() -> None:
         assert not any("result type" in end.text for end in ends), subject
 
 
-# ------------------------------------------------------------------------------------------ what is compared
+# ------------------------------------------------------------------------------------------ comparing
 
 
 def changed(timeline: Timeline, rank: int, index: int, **values: object) -> Timeline:

@@ -162,7 +162,7 @@ def test_an_archive_keeps_the_texts(run: Timeline, tmp_path: Path) -> None:
     assert joinlab.load(run.save(tmp_path / "run.joinlab")).meta["functions"] == run.meta["functions"]
 
 
-# ---------------------------------------------------------------- what Python knows of a code
+# ---------------------------------------------------------------- texts that Python knows
 
 
 def made(text: str, file: str) -> CodeType:

@@ -27,7 +27,7 @@ from tests.leftovers import assert_nothing_left
 
 @pytest.fixture
 def emulated(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """What was emulated, in order."""
+    """The emulated runs, in order."""
     asked: list[tuple[Any, ...]] = []
     real = emulator.emulate
 
@@ -40,7 +40,7 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
 
 def on_the_wire(made: Bench) -> str:
-    """All that a browser has been told: the state of every widget, unpacked."""
+    """Everything sent to the browser: the state of every widget, unpacked."""
     told = []
 
     def walk(widget: Any) -> None:
@@ -57,7 +57,7 @@ def on_the_wire(made: Bench) -> str:
 
 
 def press(made: Bench, **message: Any) -> None:
-    """What the browser sends when something is pressed."""
+    """The browser's message for a pressed button."""
     made._handle_custom_msg(message, [])
 
 
@@ -177,7 +177,7 @@ def test_the_knobs_reach_the_emulation():
     assert made.timeline.meta["emulation"]["pad"] == 3 and made.barrier_value == 7 and made.pad == 3
 
 
-# ---- what a program can do
+# ---- from Python
 
 
 def test_a_program_that_raises_shows_its_ending():

@@ -44,7 +44,7 @@ LETTERS = {EndKind.FINISHED: "F", EndKind.HUNG: "H", EndKind.RAISED: "R", EndKin
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What is so of one program: the head of table.toml says what each field means."""
+    """The facts about one program; the head of table.toml explains each field."""
 
     what: str
     inputs: tuple[int, ...]
@@ -114,7 +114,7 @@ def site_of(name: str, text: str) -> str:
 
 
 class Check:
-    """One story beside its row: what is false in it, and of what it is silent."""
+    """Compares one story with its row: its false statements, and the facts that it lacks."""
 
     program: Callable[..., Any]
 
@@ -228,7 +228,7 @@ class Check:
             yield f"SILENT of the parting: {self.row.parts[0]}"
 
     def silences(self) -> Iterator[str]:
-        """What the row has and the story has not: who is odd, what met, where it raised."""
+        """Facts of the row that the story lacks: which ranks are odd, which calls met, where a rank raised."""
         if self.row.healthy or self.row.free or self.raises_only:
             return
         named = {rank for line in (*self.told, *self.story.of(LineKind.PARTING)) for rank in line.ranks}
@@ -260,7 +260,7 @@ class Check:
                 yield from self.tried(line.edits, line.facts.get("fewer", False))
 
     def tried(self, edits: Iterable[Edit], fewer: bool = False) -> Iterator[str]:
-        """Whether every rank finishes once these edits are applied, and trains on as many inputs unless it is said."""
+        """Whether every rank finishes with these edits, and trains on as many inputs unless the fix says otherwise."""
         try:
             program = edited(self.program, edits)
         except (AssertionError, SyntaxError) as error:

@@ -6,7 +6,7 @@ import { decode } from "./columns.js";
 /** @param {Uint8Array | DataView} bytes @returns {Promise<LaneData>} */
 export async function unpack(bytes) {
   const sent = new Uint8Array(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-  const whole = sent[0] === 0x1f ? await unzip(sent) : sent; // what is small is not compressed
+  const whole = sent[0] === 0x1f ? await unzip(sent) : sent; // small data is not compressed
   const behind = whole.indexOf(0); // JSON holds no NUL; the columns follow one
   const data = JSON.parse(new TextDecoder().decode(whole.subarray(0, behind)));
   let at = behind + 1;
