@@ -20,7 +20,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import selectors
 import signal
 import socket
 import time
@@ -34,7 +33,7 @@ from joinlab.launcher.forkclient import RUN
 from joinlab.launcher.keeper import Keeper
 
 LOOK_S = 0.5
-"""How often the server checks whether its launcher still lives."""
+"""How often the server checks whether its launcher still lives, and reaps keepers that have ended."""
 
 LEAVE_S = 10.0
 """When the server ends, each keeper has this long to end its run; then the server kills the remaining processes."""
@@ -84,32 +83,23 @@ class Server:
         self.control = control
         self.launcher = launcher
         self.keepers: set[int] = set()
-        self.selector = selectors.DefaultSelector()
-        self.selector.register(control, selectors.EVENT_READ)
-        self.child_pipe, self.wake = os.pipe()
-        for fd in (self.child_pipe, self.wake):
-            os.set_blocking(fd, False)
-        signal.set_wakeup_fd(self.wake)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        control.settimeout(LOOK_S)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher handles Ctrl-C
-        self.selector.register(self.child_pipe, selectors.EVENT_READ)
 
     def serve(self) -> None:
         """Serve until the launcher is gone, then end all processes."""
         try:
-            while os.getppid() == self.launcher:
-                for key, _ in self.selector.select(LOOK_S):
-                    if key.fd == self.child_pipe:
-                        os.read(self.child_pipe, 4096)
-                        self._reap()
-                    elif not self._accept():
-                        return
+            while os.getppid() == self.launcher and self._accept():
+                self._reap()
         finally:
             self._leave()
 
     def _accept(self) -> bool:
+        """Wait a while for a request, and begin it; False if the control socket has closed."""
         try:
             data, fds, _, _ = socket.recv_fds(self.control, 1, 1)
+        except TimeoutError:
+            return True
         except OSError:
             return False
         if not data:
@@ -131,10 +121,6 @@ class Server:
 
     def _be_child(self, link: socket.socket, kind: bytes) -> None:
         try:
-            signal.set_wakeup_fd(-1)
-            self.selector.close()
-            for fd in (self.child_pipe, self.wake):
-                os.close(fd)
             server = os.getppid()
             self.control.close()
             if kind == RUN:
