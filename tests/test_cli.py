@@ -22,34 +22,25 @@ from joinlab.cli import doctor, keeping, report
 from joinlab.cli import main as cli
 from joinlab.cli.program import load_program
 from joinlab.errors import LaunchError, LaunchInterrupted, ProgramError
-from joinlab.ops import Op
 from joinlab.story.forms import said
 from joinlab.story.judge import diagnose
 from joinlab.timeline import Ending, EndKind, Timeline, timeline_from_rows
 from tests.drawn import timelines
+from tests.timelines import Writer
 
 HUNG = Ending(EndKind.HUNG, call=3, group="0", proven=True)
 FINISHED = Ending(EndKind.FINISHED)
 
 
-def call(rank: int, seq: int, origin: str, **more) -> dict:
-    op = Op.BARRIER if origin == "barrier" else Op.ALL_REDUCE
-    tensor = {} if op is Op.BARRIER else {"dtype": "float32", "shape": [[1]], "reduce_op": "sum"}
-    times = {"enqueued_ns": 10 * seq, "completed_ns": 10 * seq + 5, "host_wait_begin_ns": 10 * seq}
-    return {"rank": rank, "group": "0", "seq": seq, "op": str(op), "origin": origin, **tensor, **times, **more}
-
-
 def timeline(ends=(HUNG, HUNG), meta=(), ranks: int = 2, program: str = "case_4") -> Timeline:
     """Ranks that go together until the last call, where rank 0 issues something else; nobody completes it."""
-    calls = []
+    writer = Writer(ranks)
     for rank in range(ranks):
-        calls.append(call(rank, 0, "all-reduce (DDP construction)"))
-        calls.append(call(rank, 1, "all-reduce (DDP forward() 1)", input=0))
-        calls.append(call(rank, 2, "all-reduce (DDP backward())", input=0))
-        last = "all-reduce (DDP forward() 1)" if rank == 0 else "barrier"
-        calls.append(call(rank, 3, last, input=1 if rank == 0 else 0, completed_ns=None))
-    facts = {"program": program, "engine": "launched", "backend": "gloo", "inputs": [5, 6][:ranks], **dict(meta)}
-    return timeline_from_rows(calls, ends, {"clock": {"domain": "monotonic"}, **facts})
+        for what, input in (("construction", None), ("forward() 1", 0), ("backward()", 0)):
+            writer.call(rank, "all_reduce", f"all-reduce (DDP {what})", input=input)
+        op, origin = ("barrier", "barrier") if rank else ("all_reduce", "all-reduce (DDP forward() 1)")
+        writer.call(rank, op, origin, input=int(rank == 0), done=False)
+    return writer.timeline(ends, **{"program": program, "inputs": [5, 6][:ranks], **dict(meta)})
 
 
 class Launches:
@@ -435,17 +426,15 @@ def test_no_example_runs_into_its_text() -> None:
 def test_a_row_says_whether_its_calls_met(backend: str, remark: str) -> None:
     lines = shown(timeline(meta={"backend": backend}))
     at = next(k for k, line in enumerate(lines) if line.startswith(">"))
-    assert " ".join(lines[at].split()).startswith("> 4 forward 1 != barrier")
-    assert " ".join(lines[at : at + 2]).split("barrier")[1].strip() == remark or lines[at + 1].strip() == remark
+    assert " ".join(lines[at].split()) == f"> 4 forward 1 :14 != barrier :14 {remark}"
 
 
 def test_show_all_lists_what_matched(tmp_path: Path, capsys) -> None:
-    run = timeline_from_rows(
-        [call(rank, seq, "all-reduce", input=seq, host_wait_begin_ns=None) for rank in (0, 1) for seq in range(100)],
-        (FINISHED, FINISHED),
-        {},
-    )
-    path = run.save(tmp_path / "run.joinlab")
+    writer = Writer()
+    for rank in (0, 1):
+        for at in range(100):
+            writer.call(rank, "all_reduce", input=at, line=1)
+    path = writer.timeline((FINISHED, FINISHED)).save(tmp_path / "run.joinlab")
     cli.main(["show", str(path)])
     short = capsys.readouterr().out
     assert "99 × all-reduce: all matched" in short and "--all lists the rows that matched" in short
@@ -478,12 +467,13 @@ def test_64_ranks_fit_on_one_screen() -> None:
 
 
 def test_a_call_that_a_rank_never_issued_is_named() -> None:
-    rows = [call(1, 0, "all-reduce (DDP backward())", input=2, completed_ns=None, error="Connection closed by peer")]
+    writer = Writer()
+    writer.call(1, "all_reduce", "all-reduce (DDP backward())", input=2, done=False, error="Connection closed by peer")
     ends = (FINISHED, Ending(EndKind.RAISED, call=0, group="0", text="RuntimeError: Connection closed by peer"))
-    lines = shown(timeline_from_rows(rows, ends, {"backend": "gloo"}))
-    assert lines[1].startswith("Rank 0 finished; nothing meets rank 1's backward, call 1.")
+    lines = shown(writer.timeline(ends))
+    assert lines[1].startswith("Rank 0 finished; nothing meets rank 1's backward, call 1 (train.py:11).")
     at = next(k for k, line in enumerate(lines) if line.startswith(">"))
-    assert " ".join(lines[at].split()) == "> 1 - backward no call of rank 0, failed"
+    assert " ".join(lines[at].split()) == "> 1 - backward :11 no call of rank 0, failed"
 
 
 @settings(max_examples=40)
