@@ -340,7 +340,6 @@ class Timeline:
 
     @property
     def world_size(self) -> int:
-        """Number of ranks."""
         return len(self.ends)
 
     def call(self, rank: int, seq: int, group: str | None = None) -> CallRow:

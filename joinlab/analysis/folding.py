@@ -76,7 +76,6 @@ class Folding:
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        """The rows."""
         return self.matched.slots
 
     @property

@@ -52,7 +52,6 @@ class Parting:
 
     @property
     def slot(self) -> Slot:
-        """The slot of the clash."""
         assert self.clash is not None
         return self.slots[self.clash]
 

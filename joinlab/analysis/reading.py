@@ -188,7 +188,6 @@ class Reading:
         return int(self.slot.max()) + 1 if len(self.slot) else 0
 
     def calls_of(self, slot: int) -> pl.DataFrame:
-        """The calls of a slot."""
         return self.calls[np.flatnonzero(self.slot == slot)]
 
     # ---------------------------------------------------------------- what differs

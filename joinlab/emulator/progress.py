@@ -94,11 +94,9 @@ class Progress:
         self._spend(used)
 
     def begin_step(self) -> None:
-        """An optimizer's step begins."""
         self._steps.append(self._begin("optimizer"))
 
     def end_step(self) -> None:
-        """It ends."""
         if self._steps:
             self._end(self._steps.pop())
 

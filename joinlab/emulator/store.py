@@ -55,7 +55,6 @@ class SharedStore(dist.Store):  # type: ignore[name-defined,misc]
         return all(key in self._values for key in keys)
 
     def delete_key(self, key: str) -> bool:
-        """Forget a key."""
         return self._values.pop(key, None) is not None
 
     def num_keys(self) -> int:

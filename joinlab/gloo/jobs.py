@@ -70,7 +70,6 @@ class Job:
     grad: bool = field(default_factory=torch.is_grad_enabled)
 
     def end(self) -> None:
-        """Run `finish`."""
         if self.finish is not None:
             with torch.set_grad_enabled(self.grad):
                 self.finish()

@@ -1,1 +1,1 @@
-"""Timelines of runs that others recorded: PyTorch's flight recorder and profiler."""
+"""Timelines made of joinlab's records, of PyTorch's flight recorder and profiler, and of logs."""

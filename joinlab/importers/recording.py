@@ -112,7 +112,6 @@ class RankFiles:
         return self._begun or self.log.begin
 
     def add(self, path: Path, number: int) -> None:
-        """Add a segment to read."""
         if path == self.paths.get(number):
             return
         self.path = path

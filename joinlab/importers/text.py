@@ -380,7 +380,6 @@ class Told:
         self.progress[group][rank] = max(self.progress[group].get(rank, (0, 0)), (number, 0))
 
     def timeline(self, where: str, problems: Iterable[str] = ()) -> Timeline:
-        """The Timeline of these facts."""
         ranks = {rank for _, rank, _ in self.calls} | {rank for by in self.progress.values() for rank in by}
         ranks |= self.late | self.seen | set(self.raised) | set(self.ended) | set(self.stands)
         ranks = {rank for rank in ranks if rank < MOST_RANKS}

@@ -86,8 +86,6 @@ class Quiz:
 
 
 class Part:
-    """One question on the screen."""
-
     def __init__(self, question: Question, then: object, told: Any) -> None:
         self.question = question
         self._then, self._told = then, told

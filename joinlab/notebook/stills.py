@@ -60,7 +60,6 @@ def _picture(view: Any) -> str:
 
 
 def drawn(timeline: Timeline) -> str:
-    """A run as SVG."""
     from joinlab.analysis.wording import measured, title
     from joinlab.picture.scene import scene
     from joinlab.picture.svg import svg

@@ -92,7 +92,6 @@ class View(anywidget.AnyWidget):
         show_live(self)
 
     def close(self) -> None:
-        """Remove it from the page."""
         if self.comm is None:
             return
         layout = self.layout

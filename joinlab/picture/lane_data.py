@@ -56,7 +56,6 @@ class Table:
 
     @property
     def values(self) -> list[Any]:
-        """The numbered values, in order."""
         return list(self._at)
 
 

@@ -47,7 +47,6 @@ _KINDS = (  # the first that fits; "join()" stands in many labels, hence the ord
 
 
 def kind(call: Row) -> RowKind:
-    """The kind of a call, by its label."""
     return _kind(call["origin"] or "", call["op"])
 
 

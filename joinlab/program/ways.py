@@ -110,7 +110,6 @@ class Way:
 
     @property
     def steps(self) -> list[Step]:
-        """All kept steps."""
         return [*self.before, *self.within]
 
     def follow(self, run: Callable[[], T]) -> T:
@@ -138,7 +137,6 @@ class Way:
             sys.settrace(self._called)
 
     def end(self) -> None:
-        """Stop following."""
         if self._follows:
             self._follows = False
             if hasattr(sys, "monitoring"):

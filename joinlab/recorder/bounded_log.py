@@ -33,7 +33,6 @@ _NAME = re.compile(r"rank-(\d+)\.(\d+)\.jsonl")
 
 
 def segment_name(rank: int, number: int) -> str:
-    """File name of a segment."""
     return f"rank-{rank}.{number}.jsonl"
 
 

@@ -95,7 +95,6 @@ class EventLog:
         return self.segment, self._map.tell()
 
     def write(self, event: Mapping[str, Any]) -> None:
-        """Append one event."""
         self.write_text(to_json(event) + "\n")
 
     def write_text(self, lines: str) -> int:
@@ -131,7 +130,6 @@ class EventLog:
                 os.pwrite(self._fd, to_json(event).encode() + b"\n", self._end)
 
     def stop(self) -> None:
-        """Stop taking events."""
         self._seal()
         self.failed = True
 

@@ -22,7 +22,6 @@ class Spans:
         self.backward = Spanned(self, "backward")
 
     def end(self, number: int) -> None:
-        """Record the end of a span."""
         self.write(f'{{"e":"span-","id":{number},"t":{now()}}}\n')
 
 

@@ -226,7 +226,6 @@ class Edited:
         return made
 
     def edits(self) -> tuple[Edit, ...]:
-        """The lines that it changes."""
         texts = (self.before.text, self.after)
         old, new = ([self.before.indent + one if one else one for one in text.splitlines()] for text in texts)
         file = self.before.function.__code__.co_filename

@@ -66,7 +66,6 @@ class Story:
         return {"provenance": self.provenance, "lines": lines, "ranks": [asdict(rank) for rank in self.ranks]}
 
     def json(self) -> str:
-        """The same as JSON."""
         return json.dumps(self.plain())
 
     def __str__(self) -> str:

@@ -40,7 +40,6 @@ def finders(scene: Scene) -> Iterator[Finder]:
 
 
 def cause_of(scene: Scene) -> tuple[Line, ...]:
-    """The headline, and its causes."""
     return next(found for find in finders(scene) if (found := find(scene)))
 
 
@@ -60,7 +59,6 @@ def pieces_of(line: Line) -> tuple[Piece, ...]:
 
 
 def said(line: Line) -> str:
-    """The words of a line."""
     return "".join(piece.text for piece in pieces_of(line))
 
 

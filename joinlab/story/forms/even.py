@@ -42,10 +42,6 @@ def _all_finished(line: Line) -> Text:
     return say("{} finished; every call met a call of its kind.", every_rank(line.facts["world"]))
 
 
-def _so_far(line: Line) -> Text:
-    return say("{}; every call fits so far.", ends(line.ranks, EndKind.UNKNOWN, runs=True))
-
-
 def _same_calls(line: Line) -> Text:
     fits = "; every call fits" * bool(line.facts["fits"])
     if line.facts["out_of_time"]:
@@ -56,6 +52,6 @@ def _same_calls(line: Line) -> Text:
 
 WORDS: Mapping[str, Callable[[Line], Text]] = {
     "all_finished": _all_finished,
-    "all_fit_so_far": _so_far,
+    "all_fit_so_far": lambda line: say("{}; every call fits so far.", ends(line.ranks, EndKind.UNKNOWN, runs=True)),
     "same_calls": _same_calls,
 }

@@ -31,7 +31,6 @@ PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Read erro
 
 
 def is_peer_gone(text: str) -> bool:
-    """Whether an error says that a peer is gone."""
     return any(words in text for words in PEER_GONE)
 
 
