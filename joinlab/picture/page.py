@@ -227,12 +227,11 @@ def document(
 def still(name: str, timeline: Timeline) -> Iterator[str]:
     """The content of the live view without scripts, for paper and for browsers without scripts."""
     story = diagnose(timeline, folded(timeline))
-    yield f'<div class="still">\n<p class="soft">{escape(measured(timeline))}</p>\n<div class="beside">\n<div>\n'
-    yield f"{html_of(story.lines)}\n"
-    yield "</div>\n"
+    yield f'<div class="still">\n<div class="scroll"><div class="picture">{svg(scene(timeline), name)}</div></div>\n'
+    yield f'<p class="soft">{escape(measured(timeline))}</p>\n'
+    yield f'<div class="beside">\n<div>\n{html_of(story.lines)}\n</div>\n'
     yield from _source(timeline)
-    yield f'</div>\n<div class="scroll"><div class="picture">{svg(scene(timeline), name)}</div></div>\n'
-    yield "</div>\n"
+    yield "</div>\n</div>\n"
 
 
 def _source(timeline: Timeline) -> Iterator[str]:
