@@ -4,7 +4,7 @@
     ├── ProgramError (ValueError)     the program or its inputs are not of the documented form
     ├── LaunchError (RuntimeError)    the machine cannot run the request (no GPU, no process, no fork)
     ├── LaunchInterrupted (KeyboardInterrupt)   the user stopped a run; carries its Timeline so far
-    ├── TimelineFileError (ValueError)          a file is no Timeline that this version can open
+    ├── TimelineFileError (ValueError)          a file is not a Timeline that this version can open
     └── RankError (RuntimeError)      a rank did not finish; raised only by Timeline.raise_for_ending()
 
 How a rank ended is data (`Timeline.ends`), never an exception, unless the caller asks for one. A message

@@ -360,7 +360,7 @@ class Timeline:
         return str(next(iter(self.meta["groups"])))
 
     def ended_in(self, rank: int) -> tuple[int, str, int] | None:
-        """Rank, group and seq of the call that a rank's ending names; None where it names none."""
+        """Rank, group and seq of the call that a rank's ending names; None if it names none."""
         end = self.ends[rank]
         return None if end.call is None else (rank, self.default_group if end.group is None else end.group, end.call)
 

@@ -163,7 +163,7 @@ class Told:
     named     ranks in torch's prefix of any line
     stands    the frames of the main thread, innermost first
     sources   the kinds of lines that were found
-    notes     what the text leaves open about its ranks' numbers
+    notes     assumptions about its ranks' numbers
     """
 
     calls: dict[tuple[str, int, int], CallRow] = field(default_factory=dict)

@@ -84,5 +84,5 @@ class RecordedGroup:
         self.host_waits = host_waits
         self.kinds: dict[tuple[Any, ...], CallKind] = {}
         self.of_reducer: dict[tuple[Any, ...], CallKind] = {}
-        """By stack, dtype and shape, those of calls that DDP's Reducer issues itself: their options are fixed."""
+        """Kinds of calls that DDP's Reducer issues itself, whose options are fixed, by stack, dtype and shape."""
         self.numbering = numbering or Numbering()

@@ -56,8 +56,8 @@ class Completions:
     def issue(self, call: RecordedCall, line: str, before: str = "") -> int:
         """Write `line`, the event of a call that is about to be issued, and its stack `before` it.
 
-        Returns the segment that has them. The call counts as open before: the preamble of a segment that begins with
-        it repeats it.
+        Returns the segment that has them. The call counts as open before it is written: if a segment begins with it,
+        the preamble repeats it.
         """
         call.line = line
         self._open[call.id] = call
@@ -132,7 +132,7 @@ class Completions:
                 self._end(call, f'{{"e":"done","id":{call.id},"t":{at}{values}}}\n')
 
     def fail(self, call: RecordedCall, error: BaseException, refused: bool = False) -> None:
-        """Record that the backend raised instead of completing the call; `refused`: when it was handed it."""
+        """Record that the backend raised instead of completing the call; `refused`: already at its issue."""
         with self.lock:
             if not call.done:
                 event = {"e": "fail", "id": call.id, "t": now(), "x": text_of(error), **({"r": 1} if refused else {})}

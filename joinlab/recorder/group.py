@@ -130,7 +130,7 @@ class RecordingGroup(dist.ProcessGroup):
 
         So DDP uses this group, and it is held from now on. Otherwise the Reducer could be the last to let go of it when
         the model is freed: gloo's destructor would join its threads with the GIL held, while one of them waits for the
-        GIL to free a callback. Two of 15 launches of a script that destroys its group and returns stood still so.
+        GIL to free a callback. Two of 15 launches of a script that destroys its group and returns hung this way.
         """
         if self not in self.recorder.held:
             self.recorder.held.append(self)

@@ -122,7 +122,7 @@ def _create_group(
     group = RecordingGroup(recorder, real, label, ranks, readers, desc, eager, options.timeout, alone)
     real._set_default_backend(_KINDS[group.backend])
     for device, name in backends.items():
-        for owner in (real, group):  # the second for what C++ asks of a group beside its collectives
+        for owner in (real, group):  # the second for calls of C++ other than collectives
             owner._register_backend(torch.device(device), _KINDS[name], inner[name])
     return group
 

@@ -258,7 +258,7 @@ class Recorder:
             self._begin({"e": "coalesced", "g": group.label})
 
     def note_ring(self, group: RecordedGroup, ranks: list[int]) -> None:
-        """Record the order in which the ranks of this group stand on NCCL's ring."""
+        """Record the order of this group's ranks on NCCL's ring."""
         self._begin({"e": "ring", "g": group.label, "r": ranks})
 
     def _note_sources(self, sources: Iterable[Source]) -> None:

@@ -7,8 +7,8 @@ that it has queued with the autograd engine, and the engine runs callbacks in th
     last bucket was issued      the Reducer queues its own callback, in which it waits
     the pass ends               _before, the Reducer's wait, `after`
 
-so the two of ours bracket the wait. `after` is what follows `torch.autograd.backward`; where that is not recorded, or
-the pass ends on another thread (GPUs), `_before` queues it as a callback.
+so our two callbacks bracket the wait. `after` runs after `torch.autograd.backward`; if that is not recorded, or the
+pass ends on another thread (GPUs), `_before` queues it as a callback.
 """
 
 from __future__ import annotations
