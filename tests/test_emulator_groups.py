@@ -74,3 +74,15 @@ def test_a_line_that_reduces_dense_and_sparse_tensors_tells_them_apart() -> None
 
 def test_nccl_takes_channels_last_and_only_warns_of_strided_sends() -> None:
     assert emulate(channels_last, (1, 1), "nccl").returns == ((120.0, 15.0), (120.0, 15.0))
+
+
+def test_a_tensor_that_is_freed_while_gloo_works_on_it_ends_no_kernel() -> None:
+    """What a real process sends then is undefined; the calls still meet."""
+
+    def program(rank: int, inputs: Any) -> None:
+        tensor = torch.ones(1000)
+        work = dist.all_reduce(tensor, async_op=True)
+        tensor.untyped_storage().resize_(0)
+        work.wait()
+
+    assert [str(end) for end in emulate(program, (0, 0), "gloo").ends] == ["finished"] * 2

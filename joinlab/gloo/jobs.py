@@ -129,7 +129,7 @@ class _InPlace(Buffer):
     def __init__(self, task: net.Part, tensor: torch.Tensor) -> None:
         super().__init__(task)
         self._tensor = tensor
-        self._address = 0
+        self._address = -1  # and 0 once its memory has been freed
 
     @property
     def data(self) -> Any:
