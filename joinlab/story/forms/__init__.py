@@ -54,7 +54,7 @@ WORDS: Mapping[str, Callable[[Line], Text]] = {
 def pieces_of(line: Line) -> tuple[Piece, ...]:
     """The words of a line as marked pieces with safe characters; joined, they are its text."""
     groups = line.facts.get("ends", ())
-    words = told((*WORDS[line.form](line), *(_endings(groups) if line.form not in _SAY_ENDINGS else ())))
+    words = told((*WORDS[line.form](line), *(_endings(groups, line) if line.form not in _SAY_ENDINGS else ())))
     return tuple(replace(piece, text=shown(piece.text)) for piece in words)
 
 
@@ -66,10 +66,13 @@ _SAY_ENDINGS = {*pasted.WORDS, *even.WORDS, *kept_waiting.WORDS}
 """Headlines that already include how the ranks ended."""
 
 
-def _endings(groups: Sequence[Mapping[str, Any]]) -> Text:
-    """The endings of ranks that did not finish, as a suffix of a headline: " Rank 1 hangs."."""
+def _endings(groups: Sequence[Mapping[str, Any]], line: Line) -> Text:
+    """The endings of ranks that did not finish, as a suffix of a headline that has not named them: " Rank 1 hangs."."""
     world = sum(len(one["ranks"]) for one in groups)
     bad = [one for one in groups if not one["good"] and not one["runs"] and one["kind"] != EndKind.UNKNOWN]
+    if line.form == "alone" and len(groups) > 1:
+        named = {*line.facts["absent"]}
+        bad = [one for one in bad if one["pending"] or one["kind"] != line.facts["how"] or not named >= {*one["ranks"]}]
     if len(groups) == 1 and bad and world > 1:
         words = ENDINGS[EndKind(groups[0]["kind"])].many
         return say(
