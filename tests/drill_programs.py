@@ -172,7 +172,7 @@ def state() -> dict[str, object]:
         "replaced": (torch.empty, torch.empty_like, torch.equal, torch._C.Future.wait, DDP.forward, torch.ones),
         "patched": (torch.relu, torch.nn.Linear.forward, threading.Thread, json.dumps, np.array),
         "added": (hasattr(torch.Tensor, "mine"), hasattr(torch, "mine")),
-        "threads": (torch.get_num_threads(), threading.active_count()),
+        "threads": (torch.get_num_threads(), [one for one in threading.enumerate() if one.name.startswith("rank ")]),
         "c environ": [GETENV(name) for name in (b"JOINLAB_TEST_LEFT", b"RANK")],
         "world": (c10d._world, dict(c10d._pg_map), c10d._group_count, dist.is_initialized()),
         "backends": (list(dist.Backend.backend_list), dict(dist.Backend._plugins)),
@@ -232,6 +232,7 @@ def undisturbed(plans: list[list[str]], backend: Any, meets: bool = False) -> st
         return rank
 
     before, had, began = state(), descriptors(), time.monotonic()
+    threads = {*threading.enumerate()}
     said = "LaunchError"
     try:
         ends = emulate(program, (1,) * len(plans), backend, timeout=TIMEOUT_S).ends
@@ -247,10 +248,7 @@ def undisturbed(plans: list[list[str]], backend: Any, meets: bool = False) -> st
     assert list(Path(tempfile.gettempdir()).glob(f"joinlab-{os.getpid()}-*")) == [], plans
     after = state()
     assert (found := [name for name in before if before[name] != after[name]]) == [], (plans, backend, found)
-    assert (left := descriptors() - had) == Counter(), (
-        plans,
-        backend,
-        left,
-    )  # an earlier launch may close some meanwhile
+    left = descriptors() - had, {*threading.enumerate()} - threads  # those of an earlier launch may end meanwhile
+    assert left == (Counter(), set()), (plans, backend, left)
     assert emulate(cases.case_1, (1, 1)).returns == (1, 1), plans
     return said

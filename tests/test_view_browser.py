@@ -12,6 +12,7 @@ pytestmark = pytest.mark.browser
 pytest.importorskip("playwright.sync_api")
 from playwright.sync_api import expect  # noqa: E402
 
+from joinlab.notebook.stills import AGAIN  # noqa: E402
 from tests.browser import Notebook, end_kernels, watched, write_notebook  # noqa: E402
 
 CELLS = (
@@ -159,7 +160,7 @@ def test_a_notebook_that_is_opened_without_its_kernel_shows_pictures_and_sentenc
         )
         assert [one.locator("img:visible").count() for one in stills.all()] == [1, 1, 2, 2]
         said = later.locator(".jp-Notebook").inner_text()
-        assert said.count("Run the cell again for the view that answers.") == 4 and "They part at" in said
+        assert said.count(AGAIN) == 4 and "They part at" in said
         assert "Loading widget" not in said and "Error" not in said
 
 
