@@ -125,7 +125,7 @@ class Board extends First {
       `<option value="${word}"${word === said ? " selected" : ""}>` +
       `${word === "raises" ? "raises or crashes" : word || "…"}</option>`).join("");
     const result = this.get("results")[lane] ?? "", able = this.covered.length && !this.get("running");
-    const look = { "data-key": `say-${lane}`, "data-rank": lane, "aria-label": `I say that rank ${lane}` };
+    const look = { "data-rank": lane, "aria-label": `I say that rank ${lane}` };
     const select = tag("select", { ...look, disabled: !able && "disabled" }, words);
     return row + `<span class="jl-say">will ${select} ` +
       `<b class="jl-result${result.startsWith("✓") ? " jl-right" : ""}">${esc(result)}</b></span>`;

@@ -28,14 +28,33 @@ export const hit = (event, what) =>
 /** What was last written into an element. @type {WeakMap<Element, string>} */
 const written = new WeakMap();
 
-/** Write HTML into an element, unless that is there already. What has the focus gets it again.
+/** Write HTML into an element. What is there already stays, and keeps the focus.
  * @param {Element} place @param {string} html */
 export function write(place, html) {
   if (written.get(place) === html) return;
   written.set(place, html);
-  const focused = place.contains(document.activeElement)
-    && /** @type {HTMLElement} */ (document.activeElement).dataset.key;
-  place.innerHTML = html;
-  if (focused) /** @type {HTMLElement | null} */ (
-    place.querySelector(`[data-key="${focused}"]`))?.focus({ preventScroll: true });
+  const wanted = /** @type {Element} */ (place.cloneNode(false));
+  wanted.innerHTML = html;
+  change(place, wanted);
+}
+
+/** Make the children of an element like those of another, which loses them. A drawing is replaced whole:
+ * its parts would fade from one place into another.
+ * @param {Element} place @param {Element} wanted */
+function change(place, wanted) {
+  const here = [...place.childNodes], wants = [...wanted.childNodes];
+  for (const [i, want] of wants.entries()) {
+    const was = here[i];
+    if (!was) place.append(want);
+    else if (was.isEqualNode(want)) continue;
+    else if (!(was instanceof HTMLElement) || was.nodeName !== want.nodeName) was.replaceWith(want);
+    else {
+      const made = /** @type {Element} */ (want);
+      for (const { name } of [...was.attributes]) if (!made.hasAttribute(name)) was.removeAttribute(name);
+      for (const { name, value } of made.attributes) was.setAttribute(name, value);
+      if (was instanceof HTMLOptionElement) was.selected = made.hasAttribute("selected");
+      change(was, made);
+    }
+  }
+  for (const gone of here.slice(wants.length)) gone.remove();
 }

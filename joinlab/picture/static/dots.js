@@ -17,7 +17,7 @@ export function dots(rank, count, most, busy, ending) {
     return tag("i", { class: look }, shine ?? "");
   });
   return tag("div", {
-    class: last > SHOWN ? "jl-dotrow jl-many" : "jl-dotrow", "data-key": `dots-${rank}`, "data-rank": rank,
+    class: last > SHOWN ? "jl-dotrow jl-many" : "jl-dotrow", "data-rank": rank,
     role: "slider", tabindex: busy ? -1 : 0, "aria-disabled": `${busy}`, "aria-label": `rank ${rank}: inputs`,
     "aria-valuemin": 0, "aria-valuemax": most, "aria-valuenow": count,
     "aria-valuetext": `${count} input${count === 1 ? "" : "s"}` }, each.join(""));

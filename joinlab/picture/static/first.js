@@ -329,8 +329,8 @@ export class First {
     const [one, other] = turned ? [scene.scrub - 19, 10] : [t0 - 66, scene.scrub - 19];
     const go = '<path class="jl-go" d="M3 1l10 6-10 6z"/>';
     const pause = '<path class="jl-pause" d="M2 1h3.5v12H2zM8.5 1H12v12H8.5z"/>';
-    const play = { type: "button", class: "jl-play", "data-key": "play", "aria-label": "Play" };
-    const slider = { class: "jl-scrub", "data-key": "scrub", role: "slider", tabindex: 0 };
+    const play = { type: "button", class: "jl-play", "aria-label": "Play" };
+    const slider = { class: "jl-scrub", role: "slider", tabindex: 0 };
     const values = { "aria-label": "Call", "aria-valuemin": 0, "aria-valuemax": scene.columns.length - 1 };
     const rail = bar("jl-rail", 0, length, 4) + bar("jl-done", 0, 0, 4) + ticks.join("");
     return tag("button", { ...play, "aria-pressed": "false", style: `left:${one}px;top:${other}px` },
