@@ -20,6 +20,7 @@ from joinlab.timeline import Ending, timeline_from_rows
 from tests.bench.large import large
 from tests.drawn import timelines
 from tests.dumps import write
+from tests.first_screen import one_raises
 from tests.parallel_jobs import dumps, standing
 from tests.timelines import Writer, case_timeline
 
@@ -53,6 +54,14 @@ def test_no_box_lies_on_another_or_outside_the_picture(timeline, unfold, width):
         for box in boxes:
             assert across.t0 <= box.x and box.x + box.w <= across.width - across.behind
             assert box.y >= 0 and box.y + box.h <= across.height
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_the_line_that_raised_is_shown_with_its_rank(backend):
+    made = scene(emulate(one_raises, (5, 5), backend))
+    shown = {line.text.strip(): [mark.text for mark in line.here] for line in made.code}
+    assert shown['raise ValueError("sample 3 is empty")'] == ["rank 1"]
+    assert shown["model(input).backward()"] == ["rank 0"]
 
 
 def test_case_4_on_gloo_shows_one_pair_that_can_never_meet():

@@ -511,10 +511,13 @@ class _Scene:
                 file = site
                 call = next((one for one in line.calls if one.site == source.site and one.rank in source.ranks), None)
                 row = call and self.folding.matched.row_of.get((call.rank, call.group, call.seq))
-                who = ranks_text(source.ranks)
-                who = who if len(who) < 32 else f"{len(source.ranks)} ranks"
+                ranks = source.ranks
+                if line.kind is LineKind.FATE and int(at) not in here:  # nothing else says who raised there
+                    ranks = line.ranks
+                who = ranks_text(ranks)
+                who = who if len(who) < 32 else f"{len(ranks)} ranks"
                 mark = Piece(who, kind(row) if row else None, "" if row else "bad")
-                if source.ranks:
+                if ranks:
                     here.setdefault(int(at), {}).setdefault(mark.text, mark)
         texts = self.told.sources
         wanted = set(here) | (set(range(edit.begin, edit.begin + len(edit.removed))) if edit else set())
