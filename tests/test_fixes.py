@@ -72,7 +72,7 @@ def roots(rank, inputs):
     [
         (two_epochs, (3, 4), "join", "with model.join():"),
         (behind_already, (3, 0), "out", "dist.all_reduce(seen)"),
-        (checkpoint_on_one_rank, (3, 3), "agree", "start = int(least)"),
+        (checkpoint_on_one_rank, (3, 3), "begin", "start = int(least)"),
         (leaves, (3, 3), "flag", "if flag.item():  # enough"),
         (loop_of_calls, (2, 3), "same", "for x in inputs[: int(count)]:"),
         (roots, (1, 1), "root", "dist.reduce(torch.ones(1), dst=0)"),
@@ -179,7 +179,9 @@ def recursive(rank, inputs):
 
 
 @pytest.mark.parametrize("backend", ["nccl", "gloo"])
-@pytest.mark.parametrize(("program", "kind"), [(shared, "same"), (skips, "flag"), (recursive, "flag")])
+@pytest.mark.parametrize(
+    ("program", "kind"), [(shared, "same"), *((one, "flag") for one in (skips, recursive, leaves))]
+)
 def test_a_fix_says_that_ranks_issue_fewer_calls(program, kind, backend):
     fix, _ = changed(program, (3, 3), backend)
     assert (fix["kind"], fix["fewer"]) == (kind, True)
@@ -188,6 +190,18 @@ def test_a_fix_says_that_ranks_issue_fewer_calls(program, kind, backend):
 def test_a_fix_for_equal_inputs_is_tried_with_equal_ones_and_with_the_same_each_time():
     (line,) = joinlab.diagnose(joinlab.emulate(leaves, (3, 3))).texts(LineKind.FIX)
     assert line.endswith("for 8 of 8 counts of inputs, equal on all ranks.")
+
+
+def test_a_branch_that_reads_only_the_rank_is_not_taken_by_all():
+    assert fix_of(joinlab.emulate(rank_0_leaves, (3, 3))) is None
+
+
+def rank_0_leaves(rank, inputs):
+    dist.all_reduce(torch.ones(1))
+    if rank == 0:
+        return
+    dist.all_reduce(torch.ones(1))
+    dist.all_reduce(torch.ones(1))
 
 
 def test_a_healthy_run_needs_none():

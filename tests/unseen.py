@@ -30,6 +30,7 @@ from typing import Any
 from unittest.mock import patch
 
 import joinlab
+from joinlab.analysis.meanings import asks_of
 from joinlab.errors import LaunchError
 from joinlab.story.lines import Edit, Line, LineKind
 from joinlab.story.story import Story
@@ -196,7 +197,7 @@ class Check:
         rows = self.timeline.calls.filter(rank=rank)
         if not names:
             return len(rows)
-        return sum(any(name in (row["origin"] or row["op"]) for name in names) for row in rows.iter_rows(named=True))
+        return sum(asks_of(row) in names for row in rows.iter_rows(named=True))
 
     def places(self) -> Iterator[str]:
         """Lines that the headline and its causes rest on, and that the row does not have."""

@@ -16,7 +16,8 @@ class Statement:
 
     first, last  its lines in the file, including its block
     text         its head without indentation: "if v < self.best:"
-    decides      it is a loop, an `if`, or holds a condition, a comprehension or an assert
+    decides      it is a loop, a `match`, an `if` or an assert, or holds a condition or a comprehension that decides
+                 which functions are called: `mean(x) if x else None`, unlike `1 if x else 2`
     branches     it chooses the next statement, unlike a conditional expression
     names        names that its test reads and does not itself set: "v", "self.best"
     keys         names that select the data of a call in it: "k" of `dist.all_reduce(m[k])`
@@ -89,14 +90,14 @@ def _made(node: ast.stmt, lines: list[str]) -> Statement:
     sets = [one.target for one in _expressions(node) if isinstance(one, (ast.comprehension, ast.NamedExpr))]
     inner = {dotted(one) for target in sets for one in ast.walk(target)}
     value = node.value if isinstance(node, (ast.Return, ast.Expr)) else None
-    every = (name for test in tests or filter(None, [value]) for name in names_in(test))
+    every = (name for test in [test for test, _ in tests] or filter(None, [value]) for name in names_in(test))
     names = tuple(name for name in dict.fromkeys(every) if inner.isdisjoint({*_WORDS.findall(name)}))
     own = (name for child in ast.iter_child_nodes(node) if not isinstance(child, ast.stmt) for name in names_in(child))
     return Statement(
         node.lineno,
         node.end_lineno or node.lineno,
         text,
-        bool(tests),
+        any(decides for _, decides in tests),
         isinstance(node, ast.If) or _one_line(node) is None,
         names,
         tuple(dict.fromkeys(_keys(node))),
@@ -115,24 +116,29 @@ def _text_end(node: ast.stmt) -> int:
     return max([node.lineno, *heads])
 
 
-def _tests(node: ast.stmt) -> Iterator[ast.expr]:
-    """The expressions whose values decide which statement is next."""
+def _tests(node: ast.stmt) -> Iterator[tuple[ast.expr, bool]]:
+    """The expressions whose values decide what runs next; whether that may be a statement or a function's call."""
     match node:
         case ast.If(test=test) | ast.While(test=test) | ast.Assert(test=test):
-            yield test
+            yield test, True
         case ast.For(iter=test) | ast.AsyncFor(iter=test) | ast.Match(subject=test):
-            yield test
+            yield test, True
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Try():
             return
         case _:
             for inner in _expressions(node):
                 match inner:
-                    case ast.IfExp(test=test):
-                        yield test
+                    case ast.IfExp(test=test, body=body, orelse=orelse):
+                        yield test, _calls(body, orelse)
                     case ast.BoolOp(values=values):
-                        yield from values[:-1]
+                        yield from ((value, _calls(*values[1:])) for value in values[:-1])
                     case ast.comprehension(iter=test, ifs=ifs):
-                        yield from (test, *ifs)
+                        yield from ((one, True) for one in (test, *ifs))
+
+
+def _calls(*nodes: ast.expr) -> bool:
+    """Whether a function is called in these expressions."""
+    return any(isinstance(one, ast.Call) for node in nodes for one in ast.walk(node))
 
 
 def _expressions(node: ast.AST) -> Iterator[ast.AST]:

@@ -192,7 +192,7 @@ def _who(frames: tuple[Frame, ...], asynchronous: bool, dtype: str | None) -> st
         return "_find_common_rank()"
     if "_sync_final_model" in names:
         return "sync final model params"
-    if within("zero_redundancy_optimizer.py"):
+    if within("zero_redundancy_optimizer.py") and not names & _COMPOSITE:
         return "ZeRO join() hook" if "main_hook" in names or "post_hook" in names else "ZeRO"
     if in_ddp and innermost in {"_pre_forward", "main_hook"}:
         return "DDP bucket rebuild"
@@ -211,7 +211,7 @@ def _who(frames: tuple[Frame, ...], asynchronous: bool, dtype: str | None) -> st
 # Frames between a call and the function that asked for it: c10d_logger.py's wrapper, distributed_c10d.py's functions.
 _WRAPPERS = {"wrapper", "all_reduce", "broadcast", "_broadcast_coalesced", "_sync_params_and_buffers"}
 _DDP_FUNCTIONS = {"_pre_forward", "_post_forward", "main_hook", "post_hook", "__init__", "_lazy_init"}
-# Functions of distributed_c10d.py that issue several collectives for one call of the program.
+# Functions that issue several collectives for one call of the program.
 _COMPOSITE = {
     "all_gather_object",
     "gather_object",
@@ -219,6 +219,7 @@ _COMPOSITE = {
     "broadcast_object_list",
     "send_object_list",
     "recv_object_list",
+    "consolidate_state_dict",
 }
 
 

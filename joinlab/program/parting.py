@@ -165,13 +165,13 @@ class _Pair:
     def _common(self, i: int, j: int) -> None:
         one, other = self.one[i], self.other[j]
         self.depth = one.depth - (one.event == "return")
-        if one.event == "line":
-            if one.values != other.values and taken(one) != taken(other):
-                statement = statement_at(one.file, one.line)
-                assert statement is not None
-                after = self.one[min(i + 1, len(self.one) - 1)], self.other[min(j + 1, len(self.other) - 1)]
-                behind = after[0].issued, after[1].issued
-                self.met.append(_At(one.depth, statement, (one, other), (one, other), behind))
+        if one.event == "line" and one.values != other.values and taken(one) != taken(other):
+            statement = statement_at(one.file, one.line)
+            assert statement is not None
+            after = self.one[min(i + 1, len(self.one) - 1)], self.other[min(j + 1, len(self.other) - 1)]
+            behind = after[0].issued, after[1].issued
+            self.met.append(_At(one.depth, statement, (one, other), (one, other), behind))
+        if one.event in ("line", "call"):  # a generator is called again at its yield
             self.last[one.depth] = one, other
             for deeper in [depth for depth in self.last if depth > one.depth]:
                 del self.last[deeper]
@@ -366,13 +366,13 @@ def _standing(steps: Iterable[Step]) -> list[Step]:
 
 
 def _setters(met: Sequence[_At], found: _At, way: Sequence[Step]) -> list[_At]:
-    """The last statement at which they parted earlier and that set a name in the test, or the function it calls."""
+    """The last statement at which they parted earlier and that set a name in the test, or in the functions it calls."""
     reads = set(found.statement.names)
     line = found.tests[0]
     for step in way[next(at for at, step in enumerate(way) if step is line) + 1 :]:
         if step.depth <= found.depth:
             break
-        if step.depth == found.depth + 1 and step.event == "line":
+        if step.event == "line":
             inner = statement_at(step.file, step.line)
             reads |= set(inner.names) if inner else set()
     return _set_before([at for at in met if at.statement.branches and at.statement != found.statement], reads)

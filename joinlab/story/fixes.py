@@ -248,7 +248,9 @@ def _try(timeline: Timeline, again: Again, edited: Edited) -> PlainFix | None:
         return None
     now, then = (_work(run, edited.after) for run in (first, timeline))
     moved = {line.strip() for edit in edited.edits() for line in edit.removed}
-    fewer = any(now[rank, line] < many for (rank, line), many in then.items() if line not in moved)
+    fewer = edited.kind == "flag" or any(
+        now[rank, line] < many for (rank, line), many in then.items() if line not in moved
+    )
     even = (max(again.counts),) * len(again.counts)
     most, tried = max(MIN_COUNTS, min(MAX_COUNTS, MAX_CALLS // (first.calls.height + 30))), 1
     for counts in itertools.islice(dict.fromkeys([even, *_around(again.counts)]), most):
@@ -424,12 +426,13 @@ def _agree(place: Place) -> Iterator[Candidate]:
     if loop is None or not isinstance(loop.iter, ast.Call):
         return
     test = place.tests[-1]
+    first = [*names_in(loop.iter.args[0])] if dotted(loop.iter.func) == "range" and len(loop.iter.args) == 2 else []
     for name in dict.fromkeys(names_in(loop.iter)):
         values = [read["value"] for read in test["values"] if read["name"] == name]
         if "." in name or name == "rank" or len(set(values)) < 2 or any(type(value) is not int for value in values):
             continue
         if made := place.agree("least", name, "MIN"):
-            yield "agree", place.changed(place.put(loop, *made, f"{name} = int(least)"))
+            yield "begin" if name in first else "agree", place.changed(place.put(loop, *made, f"{name} = int(least)"))
 
 
 def _flag(place: Place) -> Iterator[Candidate]:
@@ -437,6 +440,9 @@ def _flag(place: Place) -> Iterator[Candidate]:
     branch = place.last(ast.If)
     if branch is None or not isinstance(branch.body[-1], (ast.Break, ast.Return, ast.Continue)):
         return
+    values = place.tests[-1]["values"]
+    if values and all(read["ranks"] == [read["value"]] and type(read["value"]) is int for read in values):
+        return  # the test reads nothing but the rank's number: the branch is meant for these ranks
     if made := place.agree("flag", f"float({ast.unparse(branch.test)})", "MAX"):
         yield "flag", place.changed(place.put(branch, *made), (*place.span(branch.test), "flag.item()"))
 

@@ -1,0 +1,60 @@
+"""Programs that told something false, or were told too little of, u01 to u07: one-line conditions, generators, ZeRO."""
+from tests.material.unseen.pa import *
+import functools
+from torch.distributed.algorithms.join import Join
+from torch.distributed.optim import ZeroRedundancyOptimizer
+
+def mean(loss):
+    shared = loss.detach().clone(); dist.all_reduce(shared)
+    return shared.item()
+def u01(rank, inputs):
+    net = DDP(nn.Linear(1, 1))
+    for x in inputs:
+        loss = net(x).sum(); loss.backward()
+        logged = mean(loss) if rank == 1 else loss.item()
+def u02(rank, inputs):
+    done = torch.ones(1)
+    logged = rank == 0 and dist.all_reduce(done)
+    dist.barrier()
+@functools.lru_cache(maxsize=None)
+def weight_of(label):
+    count = torch.tensor([float(label + 1)]); dist.all_reduce(count)
+    return count.item()
+def u03(rank, inputs):
+    weight_of.cache_clear()
+    labels = [0, 1, 0, 1] if rank == 0 else [0, 1, 2, 1]
+    weights = [weight_of(label) for label in labels]
+    dist.barrier()
+def micro(x, rank):
+    parts = 3 if rank == 2 else 2
+    while parts:
+        yield x / parts
+        parts -= 1
+def stream(inputs, rank):
+    for x in inputs: yield from micro(x, rank)
+def u04(rank, inputs):
+    net = DDP(nn.Linear(1, 1))
+    for x in stream(inputs, rank):
+        net(x).sum().backward(); net.module.weight.grad.item()
+def u05(rank, inputs):
+    net = DDP(nn.Linear(1, 1)); opt = ZeroRedundancyOptimizer(net.parameters(), torch.optim.SGD, lr=0.01)
+    for x in inputs:
+        net(x).pow(2).sum().backward()
+        opt.step()
+    if rank == 0:
+        opt.consolidate_state_dict(to=0)
+    dist.barrier()
+def u06(rank, inputs):
+    net = DDP(nn.Linear(1, 1)); opt = ZeroRedundancyOptimizer(net.parameters(), torch.optim.SGD, lr=0.01)
+    with Join([net, opt]):
+        for i, x in enumerate(inputs):
+            net(x).pow(2).sum().backward()
+            if rank == 1 and i % 2:
+                continue
+            opt.step()
+def u07(rank, inputs):
+    net = DDP(nn.Linear(1, 1)); state = {"epoch": 1} if rank == 0 else {}
+    start = state.get("epoch", 0)
+    for epoch in range(start, 3):
+        for x in inputs:
+            net(x).sum().backward(); net.module.weight.grad.item()
