@@ -196,6 +196,16 @@ def test_endless_output_is_bounded_as_in_a_launched_run():
     assert "[joinlab left out" in timeline.output[0] and lines[-1].startswith("[joinlab left out the rest")
 
 
+def test_a_rank_that_replaces_the_clock_and_computes_is_ended_at_the_deadline():
+    def program(rank, inputs):
+        time.monotonic, time.sleep = len, None
+        while True:
+            pass
+
+    assert [end.kind for end in emulate(program, (1,), timeout=0.5).ends] == ["killed"]
+    assert time.monotonic() > 0
+
+
 def test_clocks_follow_the_virtual_time():
     def program(rank, inputs):
         began = time.time(), time.perf_counter(), time.monotonic_ns()

@@ -44,10 +44,10 @@ import ctypes
 import heapq
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from time import monotonic, sleep  # a program may replace those of the module
 from types import CodeType
 from typing import Any
 
@@ -295,10 +295,10 @@ class Baton:
                 rank.thread = threading.Thread(target=self._live, args=(rank,), name=f"rank {rank.index}", daemon=True)
                 rank.thread.start()
                 self.wake(rank)
-            until = time.monotonic() + deadline_s
+            until = monotonic() + deadline_s
             self._hand(self._next())
-            while not self._all_over.wait(min(LOOK_S, max(0.0, until - time.monotonic()))):
-                if _interrupts.asked is not None or time.monotonic() >= until:
+            while not self._all_over.wait(min(LOOK_S, max(0.0, until - monotonic()))):
+                if _interrupts.asked is not None or monotonic() >= until:
                     self._end_all(give_up, "deadline" if _interrupts.asked is None else "interrupt")
                     break
         except BaseException as error:
@@ -338,11 +338,11 @@ class Baton:
 
     def _interrupt_holder(self, stack: ExitStack) -> bool:
         """Interrupt the rank that holds the baton until all have ended; False if one does not."""
-        until = time.monotonic() + ABANDON_S
-        at_most = time.monotonic() + IMPORT_S
+        until = monotonic() + ABANDON_S
+        at_most = monotonic() + IMPORT_S
         while not all(rank.over for rank in self._ranks) and not self._all_over.wait(GRACE_S):
             holder = self._holder
-            now = time.monotonic()
+            now = monotonic()
             if now > until:
                 return False
             if holder is None or holder.over or holder.thread is None:
@@ -425,4 +425,4 @@ def _take_back_interrupt() -> None:
     """
     with suppress(RankEnded):
         _interrupt(threading.current_thread())
-        time.sleep(0)
+        sleep(0)
