@@ -92,9 +92,8 @@ FACTS: Mapping[str, OpFacts] = {
     Op.REDUCE: OpFacts(Needs.AT_ROOT, (*_SUM, "root"), reduces=True, rooted=True, one_size=True, empty_returns=True),
     # Ranks may contribute unevenly to an all_gather, so its shapes may differ.
     Op.ALL_GATHER: OpFacts(Needs.EVERYONE, ("dtype",), empty_returns=True),
-    # The root's shapes describe the whole list.
-    Op.GATHER: OpFacts(Needs.AT_ROOT, ("dtype", "root"), rooted=True, pairwise=True),
-    Op.SCATTER: OpFacts(Needs.FROM_ROOT, ("dtype", "root"), rooted=True, pairwise=True, for_each=True),
+    Op.GATHER: OpFacts(Needs.AT_ROOT, ("dtype", "shape", "root"), rooted=True, pairwise=True),
+    Op.SCATTER: OpFacts(Needs.FROM_ROOT, ("dtype", "shape", "root"), rooted=True, pairwise=True, for_each=True),
     Op.REDUCE_SCATTER: OpFacts(Needs.EVERYONE, _SUM, reduces=True, for_each=True, empty_returns=True),
     Op.ALL_TO_ALL: OpFacts(Needs.EVERYONE, ("dtype",), pairwise=True, for_each=True),
     Op.BARRIER: OpFacts(Needs.EVERYONE, ()),

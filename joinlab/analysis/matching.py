@@ -173,7 +173,7 @@ def _meet(members: Sequence[CallRow], backend: object, lost: Sequence[int]) -> b
 def differences(members: Sequence[CallRow]) -> tuple[str, ...]:
     """In what calls that met differ, of what must be the same."""
     carried = {
-        (row["op"], row["origin"] or "", row["dtype"], elements_of(row["shape"]), row["reduce_op"], row["root"])
+        (row["op"], row["origin"] or "", row["dtype"], elements_in(row), row["reduce_op"], row["root"])
         for row in members
     }
     if len(carried) == 1:
@@ -188,6 +188,17 @@ def differences(members: Sequence[CallRow]) -> tuple[str, ...]:
     return _differing(frozenset(carried)) or ("shape",) * unequal
 
 
+def elements_in(row: CallRow) -> int | None:
+    """Elements of a call's tensors; of a gather or scatter, those of one part, since only the root has the list.
+
+    None if that is unknown: some records have the size of a scatter's list, and not its parts.
+    """
+    shape = row["shape"] or []
+    if row["op"] == Op.SCATTER and (row["root"] is None or (row["rank"] == row["root"] and len(shape) < 2)):
+        return None
+    return elements_of(shape[:1] if shape and row["op"] in (Op.GATHER, Op.SCATTER) else row["shape"])
+
+
 @lru_cache(1024)  # the same few calls meet again and again
 def _differing(carried: frozenset[tuple[str, str, str | None, int | None, str | None, int | None]]) -> tuple[str, ...]:
     """The properties that differ but must not, given each call's op, origin, dtype, elements, reduce_op and root."""
@@ -196,7 +207,7 @@ def _differing(carried: frozenset[tuple[str, str, str | None, int | None, str | 
     found = [] if pair or len(ops) == 1 else ["op"]
     must = set.intersection(*(set(FACTS[op].alike if op in FACTS else ()) for op in ops))
     names = ("dtype", "shape", "reduce_op", "root")
-    found += [name for name, those in zip(names, values, strict=True) if name in must and len(those) > 1]
+    found += [name for name, those in zip(names, values, strict=True) if name in must and len(those - {None}) > 1]
     if not pair and not all(shadows(one, other) for one in origins for other in origins):
         found.append("origin")
     return tuple(found)

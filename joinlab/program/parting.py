@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import linecache
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import product
 from typing import NamedTuple, NotRequired, TypedDict
 
 from joinlab.ops import CallRow
 from joinlab.program.branches import Statement, loops_around, outcome, statement_at
 from joinlab.program.ways import Plain, Step, Way, Window
+
+TRIED = 4
+"""Ranks of a side that are compared with ranks of the other side."""
 
 
 class Read(TypedDict):
@@ -34,6 +37,7 @@ class Side(TypedDict):
     """Where some ranks went from a test: to `line`, of text `text`.
 
     how  "line", "call" (of a function of the program), "return", "raise" (then `text` is the exception's type),
+         "caught" (the same, of an exception that the rank raised behind the last test, and caught),
          "issue": the next call came from the test's own line, "end": its later steps are unknown; for an `if` on one
          line, "block": it ran the block, "past": it did not
     """
@@ -135,6 +139,7 @@ class _Pair:
     last: dict[int, tuple[Step, Step]] = field(default_factory=dict)  # by depth: the line that both ran last
     met: list[_At] = field(default_factory=list)  # where they parted, and met again
     depth: int = 0
+    common: int = 0
 
     def part(self) -> _At | None:
         """The statement at which they finally part, or None."""
@@ -164,6 +169,7 @@ class _Pair:
 
     def _common(self, i: int, j: int) -> None:
         one, other = self.one[i], self.other[j]
+        self.common += 1
         self.depth = one.depth - (one.event == "return")
         if one.event == "line" and one.values != other.values and taken(one) != taken(other):
             statement = statement_at(one.file, one.line)
@@ -242,8 +248,9 @@ def tests_of(apart: Apart, ways: Mapping[int, Way]) -> list[Test]:
     """The tests at which the ways of these ranks part; ranks without a way are left out."""
     sides = [some for side in apart.sides if (some := [rank for rank in side if rank in ways])]
     chains: dict[int, list[_At]] = {}
-    for side in sides if len(sides) > 1 else ():
-        against = sides[1 if side is sides[0] else 0][0]
+    closest = _closest(ways, *sides[:2]) if len(sides) > 1 else ()
+    for at, side in enumerate(sides if closest else ()):
+        against = closest[0 if at else 1]
         for rank in side:
             if chain := _chain(apart, (rank, ways[rank]), (against, ways[against])):
                 chains[rank] = chain
@@ -253,11 +260,36 @@ def tests_of(apart: Apart, ways: Mapping[int, Way]) -> list[Test]:
             return [_test(_line_of(found), {other: [found]})]
         if apart.turns and _each_has_a_branch(chains[one][-1], ways[other].steps, apart.turns[-2:]):
             return []
-        if _goes_ever(chains[one][-1], ways[one].steps, ways[other].steps):
-            return []
         chains[other] = [at.turned() for at in chains[one]]
-    first = chains.get(sides[0][0], []) if sides else []
-    return [_test(_line_of(at), chains) for at in first]
+    first = chains.get(closest[0], []) if closest else []
+    tests = [_test(_line_of(at), chains) for at in first]
+    for rank, test in zip(closest, first[-1].tests if first else (), strict=False):
+        tests += _caught(rank, ways[rank].steps, test)
+    return tests
+
+
+def _caught(rank: int, steps: Sequence[Step], test: Step) -> Iterator[Test]:
+    """The first exception that a rank raised and caught on its way from a test to its next call."""
+    after = steps[next(at for at, step in enumerate(steps) if step is test) + 1 :]
+    for at, step in enumerate(after):
+        if step.event == "raise" and at and (kind := str(step.values[0][1])) != "StopIteration":
+            if any(later.event == "line" for later in after[at:]):
+                text = linecache.getline(step.file, step.line).strip()
+                side: Side = {"ranks": [rank], "how": "caught", "line": step.line, "text": kind}
+                yield {"file": step.file, "line": step.line, "text": text, "values": [], "sides": [side]}
+            return
+
+
+def _closest(ways: Mapping[int, Way], *sides: Sequence[int]) -> tuple[int, ...]:
+    """A rank of each side: the two whose ways have most steps in common, and of these the two that part least often."""
+
+    def alike(two: tuple[int, ...]) -> tuple[int, int]:
+        one, other = (ways[rank] for rank in two)
+        pair = _Pair(() if one.dropped else one.steps, () if other.dropped else other.steps)
+        pair.part()
+        return pair.common, -len(pair.met)
+
+    return max(product(*(side[:TRIED] for side in sides)), key=alike)
 
 
 def _each_has_a_branch(parts: _At, steps: Sequence[Step], turns: Sequence[int]) -> bool:
@@ -265,15 +297,6 @@ def _each_has_a_branch(parts: _At, steps: Sequence[Step], turns: Sequence[int]) 
     before = {step.issued: step for step in steps if step.depth == parts.depth}
     inside = range(parts.statement.first, parts.statement.last + 1)
     return all(at in before and before[at].line in inside for at in turns)
-
-
-def _goes_ever(at: _At, *ways: Sequence[Step]) -> bool:
-    """Whether each rank took the same branch as each time before, by its part in the program: `if rank > 0: recv()`."""
-    for steps, now in zip(ways, at.tests, strict=True):
-        went = [_turn(step, after) for step, after in pairwise((*steps, None)) if step and step.key == now.key]
-        if len(went) < 2 or len({*went[:-1], _turn(now, at.nexts[at.tests.index(now)])}) > 1:
-            return False
-    return True
 
 
 def _turn(step: Step, after: Step | None) -> object:

@@ -75,9 +75,17 @@ def _apart(scene: Scene, headline: Line) -> Apart | None:
     if (found := _unpaired(timeline, sends)) is not None:
         return found
     raised, well = ([rank for rank, end in enumerate(ends) if end.kind is kind] for kind in _RAISED)
-    if raised and well and len(raised) + len(well) == len(ends):  # and no call tells them apart
-        return Apart((raised, well), dict.fromkeys(_some((raised, well)), ALL))
+    own = [rank for rank in raised if scene.awaited(rank) is None]
+    if own and well and len(raised) + len(well) == len(ends):  # and no call tells them apart
+        ranks = _some((own, well))
+        return Apart((own, well), dict.fromkeys(ranks, ALL), _places(_paths(timeline, ranks)))
     return None
+
+
+def _places(paths: Mapping[int, _Path]) -> dict[int, list[int]]:
+    """By rank, the places of these calls; {} if join() made some of them, since more calls are then no lead."""
+    joined = any(is_made_by_join(row["stack"] or ()) for path in paths.values() for _, row in path)
+    return {} if joined else {rank: [n for n, _ in path] for rank, path in paths.items()}
 
 
 def _lacking(scene: Scene, headline: Line) -> list[tuple[Slot, list[int], list[int]]]:
@@ -111,8 +119,7 @@ def _before(scene: Scene, slot: Slot, sides: Sequence[Sequence[int]]) -> Apart:
         rank: Window(path[at - 1][0] + 1 if 0 < at <= len(path) else 0, path[at][0] if at < len(path) else None)
         for rank, path in paths.items()
     }
-    joined = any(is_made_by_join(row["stack"] or ()) for path in paths.values() for _, row in path)
-    return Apart(sides, windows, {} if joined else {rank: [n for n, _ in path] for rank, path in paths.items()})
+    return Apart(sides, windows, _places(paths))
 
 
 def _closest(sides: Sequence[Sequence[int]], paths: Mapping[int, _Path]) -> list[list[int]]:
@@ -176,12 +183,42 @@ def unpaired(timeline: Timeline) -> list[tuple[_Path, _Path]]:
 def _unpaired(timeline: Timeline, told: Collection[tuple[int, int | None]]) -> Apart | None:
     """Two ranks of which one sends more often than the other receives, or the reverse: a pair in `told`, or any."""
     more = unpaired(timeline)
+    if (wrong := _wrong_peer(timeline, more)) is not None:
+        return wrong
     for path, others in [two for two in more if (two[0][0][1]["rank"], two[0][0][1]["peer"]) in told] or more:
         first, row = path[len(others)]
         rank, peer = row["rank"], row["peer"]
         assert peer is not None
+        if not others and timeline.calls.filter(rank=peer, op=_OTHER[row["op"]]).height:
+            continue  # it has a part of its own in such exchanges, so its path differs in any case
         turns, lacks = tuple(at for at, _ in others), len(path) - len(others)
         return Apart(((rank,), (peer,)), {rank: Window(0, first), peer: ALL}, one_call=True, turns=turns, lacks=lacks)
+    return None
+
+
+def _wrong_peer(timeline: Timeline, more: Sequence[tuple[_Path, _Path]]) -> Apart | None:
+    """A rank that sends to one peer in vain while another waits to receive from it, or the reverse.
+
+    It is compared with the ranks that issued as many such calls from the same line. A line that issues sends and recvs,
+    such as batch_isend_irecv, does not show which of them are alike.
+    """
+    awaited = {(row["peer"], row["op"]) for path, _ in more for _, row in path[:1]}
+    for path, others in more:
+        first, row = path[len(others)]
+        if (row["rank"], _OTHER[row["op"]]) not in awaited:
+            continue
+        calls = _paths(timeline, range(timeline.world_size), pl.col("op").is_in([*POINT_TO_POINT]))
+        here = {
+            rank: [(at, one) for at, one in those if one["call_site"] == row["call_site"]]
+            for rank, those in calls.items()
+        }
+        if any(one["op"] != row["op"] for those in here.values() for _, one in those):
+            return None
+        same = {rank: [at for at, _ in those] for rank, those in here.items()}
+        turn = same[row["rank"]].index(first)
+        windows = {rank: Window(0, those[turn]) for rank, those in same.items() if len(those) > turn}
+        likes = [rank for rank in _some([[*windows]]) if rank != row["rank"]]
+        return Apart(((row["rank"],), likes), windows) if likes else None
     return None
 
 

@@ -25,13 +25,15 @@ FEW = 3
 def circle(scene: Scene) -> tuple[Line, ...]:
     """Ranks that wait for each other in a circle, each in a call that the next one left out."""
     rows = scene.parting.circle or _crossed(scene)
-    by_call: dict[tuple[object, ...], list[CallRow]] = {}
-    for row in rows:
-        by_call.setdefault((row["origin"], row["op"], row["number"], row["group"], row["call_site"]), []).append(row)
     if not rows:
         return ()
-    some = [scene.parting.ranks(sorted({row["rank"] for row in those})) for those in by_call.values()]
-    first = (those[0] for those in by_call.values())
+    by_call: dict[tuple[object, ...], tuple[CallRow, set[int]]] = {}
+    for row, before in zip(rows, (rows[-1], *rows), strict=False):
+        call = row["origin"], row["op"], row["number"], row["group"], row["call_site"]
+        needs = scene.slot_of[before["rank"], before["group"], before["seq"]].needs
+        by_call.setdefault(call, (row, set()))[1].update({*scene.parting.ranks((row["rank"],))} & {*needs})
+    some = [sorted(ranks) for _, ranks in by_call.values()]
+    first = (row for row, _ in by_call.values())
     each = [row if len(ranks) == 1 else {**row, "peer": None} for row, ranks in zip(first, some, strict=True)]
     headline = scene.headline("circle", some, each)  # type: ignore[arg-type]
     return (headline, *(meeting.causes(scene) if scene.parting.circle else ()))

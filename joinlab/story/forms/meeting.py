@@ -8,7 +8,7 @@ from joinlab.analysis.matching import Slot
 from joinlab.analysis.meanings import asks_of, conclusion
 from joinlab.analysis.parting import Side
 from joinlab.analysis.wording import tensor
-from joinlab.ops import decode_values
+from joinlab.ops import Op, decode_values
 from joinlab.story.lines import Line, LineKind, Value
 from joinlab.story.scene import Scene
 from joinlab.story.words import Text, at_place, listing, say, sides
@@ -37,7 +37,7 @@ def causes(scene: Scene) -> Iterator[Line]:
 
 def met(scene: Scene, slot: Slot, present: Sequence[Side], rows: Sequence[CallRow]) -> Line:
     """The line about the calls that met in a slot, or can never meet."""
-    facts: dict[str, object] = {"met": slot.met}
+    facts: dict[str, object] = {"met": slot.met, "completed": any(row["completed_ns"] is not None for row in rows)}
     kinds = {row["op"] for row in rows}
     if not slot.met and backend_of(scene.meta, slot.group) == "gloo" and len(kinds) > 1:
         facts["gloo_kinds"] = True
@@ -49,12 +49,10 @@ def met(scene: Scene, slot: Slot, present: Sequence[Side], rows: Sequence[CallRo
 
 def given(row: CallRow, names: Collection[str]) -> str:
     """What a call gave for each of `names`, see Slot.differs: "float32[2] and root 1"."""
-    said = {
-        "root": f"root {row['root']}",
-        "reduce_op": row["reduce_op"] or "",
-        "dtype": tensor(row),
-        "shape": tensor(row),
-    }
+    # Of a scatter, only the root gives all parts.
+    one: CallRow = {**row, "shape": (row["shape"] or [])[:1]} if row["op"] == Op.SCATTER else row
+    part = tensor(one)
+    said = {"root": f"root {row['root']}", "reduce_op": row["reduce_op"] or "", "dtype": part, "shape": part}
     return " and ".join(dict.fromkeys(text for name, text in said.items() if name in names))
 
 
@@ -74,7 +72,8 @@ def _met_words(line: Line) -> Text:
         say("{}'s {}{}", ranks, at_place(line, at), f" with {what}" * bool(what))
         for at, (ranks, what) in enumerate(zip(sides(line), gave, strict=True))
     ]
-    number, verb = line.calls[0].number, "met" if line.facts["met"] else "can never meet"
+    verb = "met" if line.facts["met"] else "does not fit" if line.facts["completed"] else "can never meet"
+    number = line.calls[0].number
     why = ": on gloo calls of different kinds never meet" * bool(line.facts.get("gloo_kinds"))
     return say("{}{} {} {}{}.", "" if number is None else f"Call {number}: ", told[0], verb, listing(told[1:]), why)
 

@@ -7,16 +7,17 @@ from collections.abc import Callable, Iterator, Mapping
 
 from joinlab.analysis.source import SourceTexts
 from joinlab.documentation import DOCUMENTED
+from joinlab.ops import Op
 from joinlab.story.forms.kept_waiting import unclear_first
 from joinlab.story.lines import Line, LineKind
 from joinlab.story.scene import Scene
-from joinlab.story.words import ENDINGS, Text, say
-from joinlab.timeline import FROM_TEXT, EndKind, Timeline
+from joinlab.story.words import ENDINGS, Text, at_place, say, sides
+from joinlab.timeline import FROM_TEXT, EndKind, Timeline, backend_of
 
 
 def find(scene: Scene) -> tuple[Line, ...]:
     """All notes on a run."""
-    return (*_documented(scene.timeline), *_unclear(scene), *_watchdog(scene.timeline))
+    return (*_documented(scene.timeline), *_unclear(scene), *_tags(scene), *_watchdog(scene.timeline))
 
 
 def _documented(timeline: Timeline) -> Iterator[Line]:
@@ -41,6 +42,16 @@ def _unclear(scene: Scene) -> Iterator[Line]:
     if scene.meta.get("format") != FROM_TEXT and any(end.kind is EndKind.UNKNOWN for end in scene.ends):
         for form, facts in scene.graph.unclear[unclear_first(scene) is not None :]:
             yield Line(LineKind.NOTE, form, facts=facts)
+
+
+def _tags(scene: Scene) -> Iterator[Line]:
+    """The first send that met a recv with another tag."""
+    for slot in scene.matched.slots:
+        if slot.pair and slot.met and backend_of(scene.meta, slot.group) == "nccl":
+            rows = sorted(scene.matched.calls_of(slot).values(), key=lambda row: row["op"] != Op.SEND)
+            if len(tags := [row["tag"] for row in rows]) == 2 and None not in tags and tags[0] != tags[1]:
+                yield scene.line(LineKind.NOTE, "tags", [[row["rank"]] for row in rows], rows, tags=tags)
+                return
 
 
 def _watchdog(timeline: Timeline) -> Iterator[Line]:
@@ -76,8 +87,17 @@ def _watchdog_words(line: Line) -> Text:
     return say("On GPUs NCCL's watchdog, after the group's timeout of {} s, aborts {}.", seconds, line.ranks)
 
 
+def _tags_words(line: Line) -> Text:
+    each = [
+        say("{}'s {} with tag {}", ranks, at_place(line, at), str(line.facts["tags"][at]))
+        for at, ranks in enumerate(sides(line))
+    ]
+    return say("{} met {}: NCCL ignores tags.", *each)
+
+
 WORDS: Mapping[str, Callable[[Line], Text]] = {
     "documented": _then,
     "assumed": lambda line: say("{}", line.facts["what"]),
+    "tags": _tags_words,
     "watchdog": _watchdog_words,
 }

@@ -65,7 +65,7 @@ def _side(line: Line, side: Mapping[str, Any]) -> Text:
     went = _WENT.get(side["how"], "went on").format_map(side)
     if side["how"] == "line" and side["line"] == line.facts["line"]:
         went = "went on in it"
-    return say("{} {}{}", ranks, say("had {} and ", values) if had else "", went)
+    return say("{} {}{}", ranks, say("had {} and ", values) if values else "", went)
 
 
 _WENT = {
@@ -73,6 +73,7 @@ _WENT = {
     "call": "called the function at line {line}",
     "return": "returned",
     "raise": "raised {text}",
+    "caught": "raised {text}, and caught it",
     "issue": "issued the call there",
     "end": "ended there",
     "block": "found its condition true",

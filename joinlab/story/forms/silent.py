@@ -105,6 +105,7 @@ def splits(scene: Scene) -> tuple[Line, ...]:
         sent = [elements_of(row["shape"]) or 0 for row in rows]
         received = sum(len(values) for row in rows for values in decode_values(row["value_out"]) or ())
         over = [rank for rank in ranks if "op.preamble.length <= op.nbytes" in scene.ends[rank].text]
+        over = [rank for rank in over if scene.awaited(rank) in (None, (rank, slot.group, slot.calls[rank]))]
         if over or (all(row["value_out"] for row in rows) and sum(sent) != received):
             lines = tuple(filter(None, [scene.line_of(rows[0], ranks)]))
             facts = {"sent": sent, "received": received, "over": over}
@@ -153,7 +154,7 @@ def _two_models(line: Line) -> Text:
 def _splits(line: Line) -> Text:
     facts = line.facts
     if facts["over"]:
-        each = [say("{}: {}", ranks, str(sent)) for ranks, sent in zip(sides(line), facts["sent"], strict=True)]
+        each = [say("{} by {}", str(sent), ranks) for ranks, sent in zip(sides(line), facts["sent"], strict=True)]
         more = say("{} got more than [it has|they have] room for. Elements sent: {}", facts["over"], listing(each))
     else:
         counts = f"{sum(facts['sent'])} elements in all, and received {facts['received']}"
