@@ -1,9 +1,9 @@
 """The network that carries gloo's messages: who meets whom, who waits, who aborts, and what a closed connection does.
 
 messages.py defines, from gloo's sources, which messages a collective posts and where it waits. `play` carries them
-out: it posts sends and recvs to the `Network`, and yields (buffer, "send" or "recv") where gloo calls waitSend or
-waitRecv. So a mismatch ends here as it does there: it hangs at the same wait, fills the same part of a buffer, or
-aborts the same process. The emulator's buffers hold bytes; the rule plays the same messages without any.
+out: it posts sends and recvs to the `Network`, and yields (buffer, "send" or "recv") where gloo's waitSend or waitRecv
+does not return at once. So a mismatch ends here as it does there: it hangs at the same wait, fills the same part of a
+buffer, or aborts the same process. The emulator's buffers hold bytes; the rule plays the same messages without any.
 
     Network         gloo/transport/tcp/pair.cc, context.cc and unbound_buffer.cc, in third_party/gloo of PyTorch v2.13.0
 """
@@ -74,10 +74,11 @@ class Buffer:
         return self._data
 
     def completed(self, way: str) -> bool:
-        """Take one completed message off the count; False if there is none."""
-        if not self.counts[way]:
+        """Take one completed message off the count; False if there is none, or a connection has closed."""
+        if not self.counts[way] or self.error is not None:
             return False
         self.counts[way] -= 1
+        self.task.at_ns = max(self.task.at_ns, self.at_ns)
         return True
 
 
@@ -102,13 +103,13 @@ class Network:
     announces it (NOTIFY_SEND_READY) and sends the bytes once the receiver has answered (Pair::send in pair.cc).
     Only what a process that aborts still has to send may stand beside a recv: it does not answer any more.
 
-    awake  the parts that may go on, since a message of theirs has met its counterpart, or failed
+    awake  the parts that may go on, since a message that they wait for has met its counterpart, or failed
     """
 
     def __init__(self, size: int) -> None:
-        self._sends: dict[tuple[int, int, Slot], deque[_Post]] = {}
-        self._recvs: dict[tuple[int, int, Slot], deque[_Post]] = {}
-        self._any: dict[tuple[int, Slot], deque[_Post]] = {}
+        self._sends: dict[tuple[int, int, Slot], list[_Post]] = {}
+        self._recvs: dict[tuple[int, int, Slot], list[_Post]] = {}
+        self._any: dict[tuple[int, Slot], list[_Post]] = {}
         self._closed: set[int] = set()
         self._cut: set[int] = set()  # places whose process lives on without connections
         self.awake: deque[Any] = deque()
@@ -125,7 +126,7 @@ class Network:
         if waiting is not None:
             self._meet(post, waiting)
         else:
-            self._sends.setdefault((place, peer, slot), deque()).append(post)
+            self._sends.setdefault((place, peer, slot), []).append(post)
 
     def recv(self, place: int, peer: int, slot: Slot, buffer: Buffer, low: int, size: int) -> None:
         """Post a recv. ConnectionError if the peer has ended."""
@@ -136,7 +137,7 @@ class Network:
         if waiting is not None:
             self._meet(waiting, post)
         else:
-            self._recvs.setdefault((peer, place, slot), deque()).append(post)
+            self._recvs.setdefault((peer, place, slot), []).append(post)
 
     def recv_any(self, place: int, slot: Slot, buffer: Buffer) -> None:
         """Post a recv that takes the first message under `slot`, from any peer (Context::recvFromAny in context.cc)."""
@@ -144,7 +145,7 @@ class Network:
             if self._sends.get((peer, place, slot)) and self._answers(peer, buffer.task.at_ns):
                 self.recv(place, peer, slot, buffer, 0, len(buffer.data))
                 return
-        self._any.setdefault((place, slot), deque()).append(_Post(place, buffer, 0, len(buffer.data)))
+        self._any.setdefault((place, slot), []).append(_Post(place, buffer, 0, len(buffer.data)))
 
     def unanswered(self) -> Iterator[tuple[int, int]]:
         """(place, peer) of each posted message that has not met its counterpart."""
@@ -189,7 +190,8 @@ class Network:
         buffer = post.buffer
         buffer.counts[way] += 1
         buffer.at_ns = max(buffer.at_ns, at_ns)
-        self.awake.append(buffer.task)
+        if buffer.task.waits_on == (buffer, way):
+            self.awake.append(buffer.task)
 
     def aborts(self) -> list[tuple[int, str, int]]:
         """Places whose process aborts, what it says, and when."""
@@ -238,12 +240,12 @@ class Network:
 _Key = TypeVar("_Key")
 
 
-def _first(table: dict[_Key, deque[_Post]], key: _Key) -> _Post | None:
+def _first(table: dict[_Key, list[_Post]], key: _Key) -> _Post | None:
     """Take the oldest post out of a table of posts; None if there is none."""
     posts = table.get(key)
     if not posts:
         return None
-    found = posts.popleft()
+    found = posts.pop(0)
     if not posts:  # each call has a slot of its own, so the tables would grow with every call
         del table[key]
     return found
@@ -270,7 +272,8 @@ def play(
     for step in steps:
         match step:
             case Wait():
-                yield buffers[step.buffer], step.way
+                if not buffers[step.buffer].completed(step.way):
+                    yield buffers[step.buffer], step.way
             case Post():
                 post = network.send if step.way == "send" else network.recv
                 post(me, step.peer, slot, buffers[step.buffer], step.low, step.size)
@@ -291,11 +294,10 @@ def advance(part: Part) -> bool:
     while True:
         if part.waits_on is not None:
             buffer, way = part.waits_on
-            if buffer.error is not None:
-                raise ConnectionError(buffer.error)
             if not buffer.completed(way):
+                if buffer.error is not None:
+                    raise ConnectionError(buffer.error)
                 return False
-            part.at_ns = max(part.at_ns, buffer.at_ns)
         part.waits_on = next(part.program, None)
         if part.waits_on is None:
             return True
