@@ -72,7 +72,7 @@ def roots(rank, inputs):
     [
         (two_epochs, (3, 4), "join", "with model.join():"),
         (behind_already, (3, 0), "out", "dist.all_reduce(seen)"),
-        (checkpoint_on_one_rank, (3, 3), "begin", "start = int(least)"),
+        (checkpoint_on_one_rank, (3, 3), "agree", "start = int(least)"),
         (leaves, (3, 3), "flag", "if flag.item():  # enough"),
         (loop_of_calls, (2, 3), "same", "for x in inputs[: int(count)]:"),
         (roots, (1, 1), "root", "dist.reduce(torch.ones(1), dst=0)"),

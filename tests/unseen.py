@@ -166,15 +166,17 @@ class Check:
 
     def counted(self) -> Iterator[str]:
         """Sentences with counts: "rank 0 issued one backward more than ranks 1, 2"."""
-        said = r"[Rr]anks? (\d[\d, -]*?) issued (\w+) (?:calls? \()?(.+?)\)? (more|fewer) than ranks? ([\d, -]*\d)"
+        said = (
+            r"[Rr]anks? (\d[\d, -]*?) issued (\w+) (?:calls? of )?(.+?) (?:more|fewer) than ranks? ([\d, -]*\d)"
+            r" \((\d+) and (\d+)\)"
+        )
         for found in re.finditer(said, self.text):
-            some, others = ranks_of(found[1]), ranks_of(found[5])
-            by = 1 if found[2] == "one" else int(found[2])
             names = {call.name for line in self.told for call in line.calls if call.name in found[3]}
-            counts = {rank: self.count(rank, names) for rank in (*some, *others)}
-            sign = 1 if found[4] == "more" else -1
-            if any(counts[one] - counts[other] != sign * by for one in some for other in others):
-                yield f"FALSE count: {found[0]!r}, and they issued {counts}"
+            sites = set(re.findall(r"[\w.]+:\d+", found[3]))
+            for ranks, many in ((found[1], found[5]), (found[4], found[6])):
+                counts = {rank: self.count(rank, names, sites) for rank in ranks_of(ranks)}
+                if {*counts.values()} != {int(many)}:
+                    yield f"FALSE count: {found[0]!r}, and they issued {counts}"
 
     def fates(self) -> Iterator[str]:
         """Sentences that say how a rank ended: "rank 2 has finished"."""
@@ -192,12 +194,10 @@ class Check:
                     if ends[rank] not in letters:
                         yield f"FALSE ending: {found[0]!r}, and it ends {ends[rank]}"
 
-    def count(self, rank: int, names: set[str]) -> int:
-        """How many calls a rank issued, of these names if there are any."""
-        rows = self.timeline.calls.filter(rank=rank)
-        if not names:
-            return len(rows)
-        return sum(asks_of(row) in names for row in rows.iter_rows(named=True))
+    def count(self, rank: int, names: set[str], sites: set[str]) -> int:
+        """How many calls of these names a rank issued from these places."""
+        rows = self.timeline.calls.filter(rank=rank).iter_rows(named=True)
+        return sum(asks_of(row) in names and short(row["call_site"] or "") in sites for row in rows)
 
     def places(self) -> Iterator[str]:
         """Lines that the headline and its causes rest on, and that the row does not have."""

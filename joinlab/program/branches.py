@@ -177,12 +177,9 @@ def names_in(test: ast.AST) -> Iterator[str]:
 
 def _is_item(node: ast.AST) -> bool:
     """Whether it is an item of a name, by a constant or a name: `losses[epoch]`, `groups[-1]["lr"]`."""
-    match node:
-        case ast.Subscript(value=value, slice=ast.Constant() | ast.UnaryOp(operand=ast.Constant())):
-            return bool(dotted(value)) or _is_item(value)
-        case ast.Subscript(value=value, slice=key) if dotted(key):
-            return bool(dotted(value)) or _is_item(value)
-    return False
+    if not isinstance(node, ast.Subscript) or not (dotted(node.value) or _is_item(node.value)):
+        return False
+    return bool(dotted(node.slice)) or isinstance(getattr(node.slice, "operand", node.slice), ast.Constant)
 
 
 def _one_line(node: ast.stmt) -> ast.expr | None:

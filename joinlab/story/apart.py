@@ -124,16 +124,15 @@ def _before(scene: Scene, slot: Slot, sides: Sequence[Sequence[int]]) -> Apart:
 
 def _closest(sides: Sequence[Sequence[int]], paths: Mapping[int, _Path]) -> list[list[int]]:
     """The sides, each with the rank in front whose calls came longest from the same places as a rank's of the other."""
-    kinds: list[dict[tuple[object, ...], int]] = [{}, {}]  # of each side, the first rank of each path
-    for kind, side in zip(kinds, sides, strict=False):
-        for rank in side:
-            if rank in paths:
-                kind.setdefault(tuple(_place(row) for _, row in paths[rank]), rank)
+    kinds = [
+        {tuple(_place(row) for _, row in paths[rank]): rank for rank in reversed(side) if rank in paths}
+        for side in sides[:2]
+    ]
 
     def alike(two: tuple[tuple[object, ...], ...]) -> int:
-        return sum(1 for _ in takewhile(lambda places: places[0] == places[1], zip(*two, strict=False)))
+        return sum(1 for _ in takewhile(lambda places: len({*places}) == 1, zip(*two, strict=False)))
 
-    closest = max(product(*kinds), key=alike, default=())
+    closest = max(product(*map(reversed, kinds)), key=alike, default=())
     first = [kind[path] for kind, path in zip(kinds, closest, strict=False)]
     return [sorted(side, key=lambda rank: rank not in first) for side in sides]
 

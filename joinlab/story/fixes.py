@@ -248,7 +248,7 @@ def _try(timeline: Timeline, again: Again, edited: Edited) -> PlainFix | None:
         return None
     now, then = (_work(run, edited.after) for run in (first, timeline))
     moved = {line.strip() for edit in edited.edits() for line in edit.removed}
-    fewer = edited.kind == "flag" or any(
+    fewer = edited.kind in ("flag", "same") or any(
         now[rank, line] < many for (rank, line), many in then.items() if line not in moved
     )
     even = (max(again.counts),) * len(again.counts)
@@ -426,13 +426,12 @@ def _agree(place: Place) -> Iterator[Candidate]:
     if loop is None or not isinstance(loop.iter, ast.Call):
         return
     test = place.tests[-1]
-    first = [*names_in(loop.iter.args[0])] if dotted(loop.iter.func) == "range" and len(loop.iter.args) == 2 else []
     for name in dict.fromkeys(names_in(loop.iter)):
         values = [read["value"] for read in test["values"] if read["name"] == name]
         if "." in name or name == "rank" or len(set(values)) < 2 or any(type(value) is not int for value in values):
             continue
         if made := place.agree("least", name, "MIN"):
-            yield "begin" if name in first else "agree", place.changed(place.put(loop, *made, f"{name} = int(least)"))
+            yield "agree", place.changed(place.put(loop, *made, f"{name} = int(least)"))
 
 
 def _flag(place: Place) -> Iterator[Candidate]:

@@ -89,10 +89,12 @@ class Scene:
         fields.setdefault("ranks", tuple(sorted({rank for side in plain for rank in side})))
         return Line(kind, form, calls=tuple(map(self.call, rows)), facts={"sides": plain, **more}, **fields)
 
-    def count(self, rank: int, row: CallRow) -> int:
-        """How many calls of this row's label and group a rank issued in all."""
-        label = pl.col("origin").eq_missing(row["origin"])
-        return self.timeline.calls.filter(label, rank=rank, group=row["group"], op=row["op"]).height
+    def count(self, rank: int, rows: Sequence[CallRow]) -> int:
+        """How many calls a rank issued in all, of the label and group of these rows, from their lines."""
+        row, sites = rows[0], {row["call_site"] for row in rows}
+        calls = self.timeline.calls.filter(rank=rank, group=row["group"], op=row["op"])
+        like = pl.col("origin").eq_missing(row["origin"]) & pl.col("call_site").is_in([*sites], nulls_equal=True)
+        return calls.filter(like).height
 
     # ---------------------------------------------------------------- why calls do not complete
 

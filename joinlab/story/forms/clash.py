@@ -79,7 +79,7 @@ def extra(scene: Scene) -> tuple[Line, ...]:
     if shift is None or len(more) != shift.by:
         return ()
     names = {*map(asks_of, more)}
-    each = [{scene.count(rank, more[0]) for rank in side} for side in (shift.ahead, shift.behind)]
+    each = [{scene.count(rank, more) for rank in side} for side in (shift.ahead, shift.behind)]
     counts = [max(some) for some in each]
     if len(names) > 1 or any(len(some) > 1 for some in each) or counts[0] - counts[1] != shift.by:
         return ()

@@ -20,8 +20,8 @@ DOES = {
     "behind": "Move the call behind the block of join().",
     "join, behind": "Wrap the loop in join(), and move the call behind it.",
     "out": "Take the call out of the branch.",
-    "agree": "Let all ranks decide together: all-reduce what the test reads.",
-    "begin": "Let all ranks use the least value: all-reduce it. Ranks that had a greater one then run more rounds.",
+    "agree": "Let all ranks use the least value: all-reduce it. Ranks that had a greater one then run fewer rounds, or "
+    "some again.",
     "flag": "Let all ranks take this branch together: all-reduce a flag.",
     "same": "Give every rank the same count.",
     "module": "Call the model's own module in evaluation.",

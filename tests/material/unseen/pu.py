@@ -1,4 +1,4 @@
-"""Programs that told something false, or were told too little of, u01 to u07: one-line conditions, generators, ZeRO."""
+"""Programs that told something false, or were told too little of, u01 to u09: one-line conditions, generators, ZeRO."""
 from tests.material.unseen.pa import *
 import functools
 from torch.distributed.algorithms.join import Join
@@ -58,3 +58,12 @@ def u07(rank, inputs):
     for epoch in range(start, 3):
         for x in inputs:
             net(x).sum().backward(); net.module.weight.grad.item()
+def u08(rank, inputs):
+    g, d = DDP(nn.Linear(1, 1)), DDP(nn.Linear(1, 3)); every = 2 + rank
+    for step, x in enumerate(inputs, 1):
+        d(g(x).detach()).sum().backward()
+        if step % every == 0:
+            d(g(x)).sum().backward()
+def u09(rank, inputs):
+    for x in inputs: dist.all_reduce(x)
+    dist.barrier()
