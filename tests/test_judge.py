@@ -342,7 +342,7 @@ def one_too_many(rank: int, inputs: Any) -> None:
 def test_a_call_too_many_is_named_with_its_line_and_not_the_next() -> None:
     story = diagnose(joinlab.emulate(one_too_many, (6,) * 8, "nccl"))
     line = f"(test_judge.py:{one_too_many.__code__.co_firstlineno + 5})"
-    assert story.sentence.startswith(f"Rank 5 issued one broadcast {line} more than ranks 0-4, 6, 7 (5 and 4).")
+    assert story.sentence.startswith(f"Rank 5 issued one broadcast {line} more than ranks 0-4, 6, 7 (1 and 0).")
     assert "if rank == 5 and i == 3:" in story.texts(LineKind.PARTING)[0]
 
 

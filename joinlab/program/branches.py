@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import linecache
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -65,12 +65,15 @@ def _statements(text: str, file: str) -> dict[int, Statement]:
     found: dict[int, Statement] = {}
     cases = {case.pattern.lineno for one in ast.walk(tree) if isinstance(one, ast.Match) for case in one.cases}
     lines = text.splitlines()
-    for node in sorted((one for one in ast.walk(tree) if isinstance(one, ast.stmt)), key=lambda one: one.lineno):
+    every = (one for one in ast.walk(tree) if isinstance(one, ast.stmt))
+    nodes = sorted(every, key=lambda one: (one.lineno, one.col_offset))
+    keys = _keys(nodes)
+    for node in nodes:
         made: Statement | None = None
         for line in range(node.lineno, _head_end(node) + 1):
             inside = line not in cases or isinstance(node, ast.Match)  # `case 1: a()` is the match
             if line not in found or not found[line].decides or (found[line].first < line and inside):
-                made = made or _made(node, lines)
+                made = made or _made(node, lines, keys)
                 found[line] = made
     return found
 
@@ -84,7 +87,7 @@ def _head_end(node: ast.stmt) -> int:
     return max(node.lineno, first - 1)
 
 
-def _made(node: ast.stmt, lines: list[str]) -> Statement:
+def _made(node: ast.stmt, lines: list[str], keys: Mapping[int, Iterable[str]]) -> Statement:
     tests = list(_tests(node))
     text = " ".join(line.strip() for line in lines[node.lineno - 1 : _text_end(node)])
     sets = [one.target for one in _expressions(node) if isinstance(one, (ast.comprehension, ast.NamedExpr))]
@@ -100,7 +103,7 @@ def _made(node: ast.stmt, lines: list[str]) -> Statement:
         any(decides for _, decides in tests),
         isinstance(node, ast.If) or _one_line(node) is None,
         names,
-        tuple(dict.fromkeys(_keys(node))),
+        tuple(keys.get(node.lineno, ())),
         _one_line(node),
         frozenset(own),
         frozenset(_stores(node)),
@@ -189,13 +192,33 @@ def _one_line(node: ast.stmt) -> ast.expr | None:
     return inside[0].test if len(inside) == 1 and not isinstance(node, (ast.For, ast.While)) else None
 
 
-def _keys(node: ast.stmt) -> Iterator[str]:
-    """The names in subscripts of arguments of a call on the statement's first line."""
-    for call in ast.walk(node):
-        if isinstance(call, ast.Call) and call.lineno == node.lineno:
-            for given in call.args:
-                if isinstance(given, ast.Subscript):
-                    yield from names_in(given.slice)
+def _keys(statements: Sequence[ast.stmt]) -> dict[int, dict[str, None]]:
+    """By line, the names that select the data of its calls: "k" of each of these.
+
+    dist.all_reduce(m[k])
+    t = torch.tensor(m[k]); dist.all_reduce(t)
+    for k, v in m.items(): dist.all_reduce(v)
+    """
+    found: dict[int, dict[str, None]] = {}
+    of: dict[str, dict[str, None]] = {}  # by name, those that selected its value
+    for node in statements:
+        match node:
+            case ast.For(target=ast.Tuple(elts=[ast.Name(id=key), ast.Name(id=value)]), iter=ast.Call(func=called)):
+                of[value] = {key: None} if isinstance(called, ast.Attribute) and called.attr == "items" else {}
+            case ast.Assign(targets=[ast.Name(id=name)], value=given):
+                of[name] = {key: None for one in ast.walk(given) for key in _selects(one, of)}
+        for call in _expressions(node):
+            if isinstance(call, ast.Call) and call.lineno == node.lineno:
+                keys = (key for given in call.args for key in _selects(given, of))
+                found.setdefault(node.lineno, {}).update(dict.fromkeys(keys))
+    return found
+
+
+def _selects(data: ast.AST, of: Mapping[str, Iterable[str]]) -> Iterable[str]:
+    """The names that selected this data."""
+    if isinstance(data, ast.Subscript):
+        return names_in(data.slice)
+    return of.get(data.id, ()) if isinstance(data, ast.Name) else ()
 
 
 def outcome(test: ast.expr, values: Mapping[str, str | float | None]) -> bool | None:

@@ -305,7 +305,8 @@ def _turn(step: Step, after: Step | None) -> object:
 
 
 def _of_its_own(way: Way, peer: Sequence[Step], turns: Sequence[int], lacks: int) -> _At | None:
-    """The one test that led the rank to each call of `turns`, and went the other way as often as it `lacks` such calls.
+    """The one test that led the rank to each call of `turns`, and went the other way as often as it `lacks` such calls,
+    or once and for good.
 
     Without such a test, the one loop that led to each of these calls until it ended, if the peer ran more rounds.
     """
@@ -325,7 +326,9 @@ def _of_its_own(way: Way, peer: Sequence[Step], turns: Sequence[int], lacks: int
         nexts = [next(iter(steps[at + 1 :]), None) for at in places]
         went = {(_turn(steps[at], after), leads) for at, after, leads in zip(places, nexts, led, strict=True)}
         rounds, others = led.count(True), led.count(False)
-        fits = others == 1 and sum(step.key == key for step in peer) > rounds if statement.loop else others == lacks
+        left = others == 1 and not led[-1]  # and never came back, however many such calls it lacks
+        more = sum(step.key == key for step in peer) > rounds
+        fits = others == 1 and more if statement.loop else others == lacks or left
         if fits and rounds and len(went) == len({turn for turn, _ in went}):
             odd, one = led.index(False), led.index(True)
             tests, after = (steps[places[odd]], steps[places[one]]), (nexts[odd], nexts[one])

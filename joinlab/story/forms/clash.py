@@ -97,7 +97,7 @@ def _since(scene: Scene, shift: Shift) -> Iterator[Line]:
     slot = parting.slots[parting.first or 0]
     rows = [parting.call(slot, side[0]) for side in sides if side[0] in slot.calls]
     if slot is not parting.slot and not parting.joins and len({row["call_site"] for row in rows}) > 1:
-        yield meeting.met(scene, slot, sides, rows)
+        yield meeting.met(scene, slot, sides)
 
 
 def different(scene: Scene) -> tuple[Line, ...]:
@@ -131,7 +131,7 @@ def alone(scene: Scene) -> tuple[Line, ...]:
         if how == EndKind.KILLED and all(scene.ends[rank].kind is EndKind.KILLED for rank in (*which, *beside)):
             how = "all_killed"  # perhaps one was killed first, and its launcher then killed the others
     more = {"ranks": tuple(sorted({*which, *beside})), "lines": scene.lines_at(slot), "absent": which, "how": how}
-    return (scene.headline("alone", [beside], [parting.call(slot, side[0])], **more), *meeting.causes(scene))
+    return (scene.headline("alone", [beside], [meeting.placed(scene, slot, side)], **more), *meeting.causes(scene))
 
 
 def out_of_time(end: Ending) -> bool:
@@ -174,7 +174,10 @@ def _other_data(line: Line) -> Text:
     if len(line.calls) > FEW:
         return say("{} called {}, but differ in {}.", line.ranks, noun(line, 0), differing_text(line.facts["differs"]))
     given = line.facts["given"]
-    rest = [say("{} with {}", ranks, given[at]) for at, ranks in enumerate(sides(line)) if at]
+    names = [
+        say(" called {}", noun(line, at)) if one.op != line.calls[0].op else () for at, one in enumerate(line.calls)
+    ]
+    rest = [say("{}{} with {}", ranks, names[at], given[at]) for at, ranks in enumerate(sides(line)) if at]
     return say("{} called {} with {}, {}.", sides(line)[0], noun(line, 0), given[0], listing(rest))
 
 

@@ -78,7 +78,9 @@ class _Fate:
         form: str = "running" if end.runs else end.kind.value
         if end.kind is EndKind.HUNG:
             facts["proven"] = "again" if scene.proven_again(self.rank) else "recorded" if end.proven else ""
-            facts["text"] = (text or "it made no progress").removeprefix("only suspected: ")
+            # How the model found it is not said, and differs from rank to rank.
+            told = "" if end.proven and text.startswith(("no rank can go on", "it made no progress")) else text
+            facts["text"] = told.removeprefix("only suspected: ")
         sites = raised_at(scene.timeline.output[self.rank]) if end.kind is EndKind.RAISED else ()
         if awaited is None:
             if self.rank in scene.last and end.kind in (EndKind.HUNG, EndKind.KILLED, EndKind.UNKNOWN):
@@ -122,11 +124,20 @@ class _Fate:
         for blocker in why:
             if blocker.rank == rank:
                 continue
-            if blocker.seq is None:
-                lacks.append(self.absent(blocker.rank, self.rows[key]))
-            else:
+            if blocker.seq is not None:
                 lacks.append(self.unlike(key, self.scene.key_of(blocker, group)))
-        return _grouped(lacks, self.calls)
+            elif (other := self.slot_of[key].calls.get(blocker.rank)) is not None:
+                lacks.append(self.held_up((blocker.rank, group, other)))
+            else:
+                lacks.append(self.absent(blocker.rank, self.rows[key]))
+        return _grouped([one for one in lacks if one], self.calls)
+
+    def held_up(self, key: Key) -> Why | None:
+        """The call behind which another rank issued its part of this one."""
+        rank, group, seq = key
+        why = self.scene.blocked.get(group, {}).get((rank, seq), ())
+        before = next((self.scene.key_of(one, group) for one in why if one.rank == rank and one.seq is not None), None)
+        return before and {"ranks": [rank], "how": "behind", "call": self.cite(before), "pair": self.rows[key]["op"]}
 
     def absent(self, rank: int, row: CallRow) -> Why:
         """Where a rank is that issued no call to meet this one."""
@@ -136,8 +147,8 @@ class _Fate:
         call = None if at is None else self.cite(at)
         return {"ranks": [rank], "how": how, "call": call, "end": end.kind.value, "pair": pair}
 
-    def unlike(self, key: Key, other: Key) -> Why:
-        """What another rank issued in the place of a call."""
+    def unlike(self, key: Key, other: Key) -> Why | None:
+        """What another rank issued in the place of a call; None if it issued the same."""
         mine, row = self.rows[key], self.rows[other]
         found: Why = {"ranks": [other[0]], "how": "instead", "call": self.cite(other)}
         if self.slot_of[key] is not self.slot_of[other]:
@@ -147,7 +158,7 @@ class _Fate:
         differ = {name for name in ("root", "dtype", "shape") if row[name] != mine[name]}
         if "root" in differ or (differ and row["origin"] == mine["origin"]):
             return found | {"how": "values", "theirs": given(row, differ), "mine": given(mine, differ)}
-        return found
+        return found if row["origin"] != mine["origin"] else None
 
 
 def _grouped(told: Sequence[Why], calls: Sequence[Call]) -> list[Why]:
@@ -185,6 +196,7 @@ _LACKS = {
     "ended": "{them} {end}{pair}",
     "outside": "{them} [is|are] outside any recorded call",
     "elsewhere": "{them} wait[s|] in {theirs}",
+    "behind": "{them} issued the {other} behind {theirs}",
     "before": "{them} wait[s|] in {theirs} before it",
     "kinds": "{them} issued {theirs}, and on gloo calls of different kinds never meet",
     "values": "{them} issued it with {given}",
@@ -213,6 +225,7 @@ def _lack(line: Line, why: Why) -> Text:
     parts: dict[str, Part] = {
         "them": why["ranks"],
         "theirs": () if call is None else full(line, call),
+        "other": str(why.get("pair")),
         "pair": f" without a {why['pair']}" if why.get("pair") else "",
         "given": f"{why.get('theirs')}, not {why.get('mine')}",
         "end": f"{was} killed" if kind is EndKind.KILLED else f"{has} {ENDINGS[kind].past}",
@@ -237,10 +250,10 @@ def _hung(line: Line) -> Text:
     if not proven:
         verb = "wait[s|]" if inside else "make[s|] no progress outside any recorded call"
         said = "{} " + verb + "{}. A hang is only suspected: {}."
-        return say(said, line.ranks, _in(line) or _after(line), text)
+        return say(said, line.ranks, _in(line) or _after(line), text or "it made no progress")
     modelled = "no issued call can end this wait" if inside else "in the model no rank can go on"
     how = f"Proven: {modelled}." if proven == "again" else "Proven when it was recorded."
-    more = "" if text.startswith(("no rank can go on", "it made no progress")) else f" {text[:1].upper()}{text[1:]}."
+    more = f" {text[:1].upper()}{text[1:]}." if text else ""
     where = _in(line) if inside else say(" outside any recorded call{}", _after(line))
     return say("{} hang[s|]{}.{} {}", line.ranks, where, more, how)
 

@@ -22,7 +22,7 @@ def causes(scene: Scene) -> Iterator[Line]:
     if len(present) < 2:
         return
     rows = [parting.call(slot, side[0]) for side in present]
-    yield met(scene, slot, present, rows)
+    yield met(scene, slot, present)
     made = [
         (side, row, text)
         for side, row in zip(present, rows, strict=True)
@@ -35,16 +35,23 @@ def causes(scene: Scene) -> Iterator[Line]:
         yield scene.line(LineKind.CAUSE, "made_of_it", sides, rows, values=values, got=got)
 
 
-def met(scene: Scene, slot: Slot, present: Sequence[Side], rows: Sequence[CallRow]) -> Line:
+def met(scene: Scene, slot: Slot, present: Sequence[Side]) -> Line:
     """The line about the calls that met in a slot, or can never meet."""
+    rows = [placed(scene, slot, side) for side in present]
     facts: dict[str, object] = {"met": slot.met, "completed": any(row["completed_ns"] is not None for row in rows)}
     kinds = {row["op"] for row in rows}
     if not slot.met and backend_of(scene.meta, slot.group) == "gloo" and len(kinds) > 1:
         facts["gloo_kinds"] = True
     differs = set(slot.differs)
-    if len(kinds) == 1 and differs & {"dtype", "shape", "root", "reduce_op"}:
+    if (len(kinds) == 1 or slot.pair) and differs & {"dtype", "shape", "root", "reduce_op"}:
         facts["given"] = [given(row, differs) for row in rows]
     return scene.line(LineKind.CAUSE, "met", scene.sides(present), rows, lines=scene.lines_at(slot), **facts)
+
+
+def placed(scene: Scene, slot: Slot, side: Side) -> CallRow:
+    """The call of a side; without a line, if its ranks issued it from several."""
+    rows = [scene.parting.call(slot, rank) for rank in side if rank in slot.calls]
+    return rows[0] if len({row["call_site"] for row in rows}) == 1 else {**rows[0], "call_site": None}
 
 
 def given(row: CallRow, names: Collection[str]) -> str:

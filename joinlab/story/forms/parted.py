@@ -56,11 +56,14 @@ def _words(line: Line) -> Text:
 def _side(line: Line, side: Mapping[str, Any]) -> Text:
     """What some ranks had in the test, and where they went: "rank 0 had len(inputs) = 3 and went to line 7"."""
     ranks = side["ranks"]
-    had: dict[str, list[str]] = {one.name: [] for one in line.values}
+    had: dict[str, list[Value]] = {}
     for one in line.values:
-        if {*one.ranks} & {*ranks}:
-            had[one.name].append(_shown(one.name, one.value))
-    each = [f"{name} = {', '.join(dict.fromkeys(all_))}" for name, all_ in had.items() if all_]
+        had.setdefault(one.name, []).extend([one] if {*one.ranks} & {*ranks} else [])
+    each = [
+        f"{name} = {', '.join(dict.fromkeys(_shown(name, one.value) for one in some))}"
+        for name, some in had.items()
+        if {*ranks} <= {rank for one in some for rank in one.ranks}
+    ]
     values = listing([say("{}", code(text)) for text in each])
     went = _WENT.get(side["how"], "went on").format_map(side)
     if side["how"] == "line" and side["line"] == line.facts["line"]:

@@ -92,11 +92,11 @@ def _averaged(scene: Scene, slot: Slot, form: str, by: Mapping[object, list[int]
     present = [tuple(ranks) for ranks in by.values()]
     rows = [scene.parting.call(slot, side[0]) for side in present]
     headline = scene.headline(form, scene.sides(present), rows, **facts)
-    return (headline, meeting.met(scene, slot, present, rows))
+    return (headline, meeting.met(scene, slot, present))
 
 
 def splits(scene: Scene) -> tuple[Line, ...]:
-    """The first all-to-all whose ranks sent other amounts than they received, if both are known."""
+    """The first all-to-all whose ranks sent other amounts than they received, or wait for more."""
     for slot in scene.matched.slots:
         rows = [*scene.matched.calls_of(slot).values()]
         if any(row["op"] != Op.ALL_TO_ALL for row in rows) or len(rows) < max(2, len(scene.groups[slot.group])):
@@ -106,9 +106,12 @@ def splits(scene: Scene) -> tuple[Line, ...]:
         received = sum(len(values) for row in rows for values in decode_values(row["value_out"]) or ())
         over = [rank for rank in ranks if "op.preamble.length <= op.nbytes" in scene.ends[rank].text]
         over = [rank for rank in over if scene.awaited(rank) in (None, (rank, slot.group, slot.calls[rank]))]
-        if over or (all(row["value_out"] for row in rows) and sum(sent) != received):
+        open_ = [row["rank"] for row in rows if row["completed_ns"] is None]
+        stuck = all(scene.ends[rank].pending or scene.ends[rank].kind is EndKind.HUNG for rank in open_)
+        waits = open_ if stuck and len(open_) < len(rows) else []  # the others got all, and so have sent all
+        if over or waits or (all(row["value_out"] for row in rows) and sum(sent) != received):
             lines = tuple(filter(None, [scene.line_of(rows[0], ranks)]))
-            facts = {"sent": sent, "received": received, "over": over}
+            facts = {"sent": sent, "received": received, "over": over, "waits": waits}
             return (scene.headline("splits", [[rank] for rank in ranks], rows, lines=lines, **facts),)
     return ()
 
@@ -153,7 +156,9 @@ def _two_models(line: Line) -> Text:
 
 def _splits(line: Line) -> Text:
     facts = line.facts
-    if facts["over"]:
+    if facts["waits"]:
+        more = say("{} wait[s|] for more than [it is|they are] sent", facts["waits"])
+    elif facts["over"]:
         each = [say("{} by {}", str(sent), ranks) for ranks, sent in zip(sides(line), facts["sent"], strict=True)]
         more = say("{} got more than [it has|they have] room for. Elements sent: {}", facts["over"], listing(each))
     else:

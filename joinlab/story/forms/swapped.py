@@ -88,7 +88,7 @@ def _met(scene: Scene, first: CallRow, other: CallRow) -> Iterator[Line]:
     for slot in scene.parting.slots:
         if slot.group == first["group"] and slot.calls.get(first["rank"]) == first["seq"]:
             if slot.calls.get(other["rank"]) == other["seq"]:
-                yield meeting.met(scene, slot, ((first["rank"],), (other["rank"],)), (first, other))
+                yield meeting.met(scene, slot, ((first["rank"],), (other["rank"],)))
             return
 
 
