@@ -25,6 +25,7 @@ class Statement:
     reads        names that it reads, without its block: "loss"
     stores       names that it or its block sets: "start", "self.bad"
     loop         it is a `for` or a `while`
+    returns      its block has a `return`
     """
 
     first: int
@@ -38,6 +39,7 @@ class Statement:
     reads: frozenset[str]
     stores: frozenset[str]
     loop: bool
+    returns: bool
 
 
 def loops_around(file: str, line: int) -> list[range]:
@@ -108,6 +110,7 @@ def _made(node: ast.stmt, lines: list[str], keys: Mapping[int, Iterable[str]]) -
         frozenset(own),
         frozenset(_stores(node)),
         isinstance(node, (ast.For, ast.AsyncFor, ast.While)),
+        any(isinstance(one, ast.Return) for one in ast.walk(node)),
     )
 
 

@@ -159,13 +159,19 @@ class _Pair:
             found = self._at(self.depth, here, (one, other))
             again = self._meet(i, j, found)
             if again is None:
-                return found
+                return found or self._returned(one, other)
             i, j, whole = again
             if found is not None:
                 before = min(i, len(self.one) - 1), min(j, len(self.other) - 1)
                 self.met.append(found._replace(behind=(self.one[before[0]].issued, self.other[before[1]].issued)))
             if not whole:  # both functions have returned: the caller's next line says whether it matters
                 self.depth -= 1
+
+    def _returned(self, *nexts: Step | None) -> _At | None:
+        """The `return` of one rank, where it leaves the function from the end of a `with` or a `finally`."""
+        events = {step.event for step in nexts if step is not None and step.depth == self.depth}
+        held = (at for at in reversed(self.met) if at.depth == self.depth and at.statement.returns)
+        return next(held, None) if events == {"line", "return"} else None
 
     def _common(self, i: int, j: int) -> None:
         one, other = self.one[i], self.other[j]
@@ -353,6 +359,7 @@ def _chain(apart: Apart, one: tuple[int, Way], other: tuple[int, Way]) -> list[_
     whole = _Pair((), ()) if way.dropped or theirs.dropped else _Pair(way.steps, theirs.steps)
     found = whole.part()
     pair = _behind((way.before, theirs.before), way.within, theirs.within)
+    pair.met += whole.met
     if pair.last or not way.before:  # both are at one line, or else join() shadowed a call
         found = pair.part()
     met = whole.met or pair.met

@@ -149,7 +149,8 @@ class Place:
         """The blocks of join() around a node, the innermost first."""
         found = []
         while (node := self.parents.get(node)) is not None:  # type: ignore[assignment]
-            if isinstance(node, ast.With) and ".join(" in ast.unparse(node.items[0]):
+            called = node.items[0].context_expr if isinstance(node, ast.With) else None
+            if isinstance(called, ast.Call) and dotted(called.func).rpartition(".")[2] in ("join", "Join"):
                 found.append(node)
         return found
 
@@ -439,6 +440,8 @@ def _flag(place: Place) -> Iterator[Candidate]:
     branch = place.last(ast.If)
     if branch is None or not isinstance(branch.body[-1], (ast.Break, ast.Return, ast.Continue)):
         return
+    if place.joins(branch):
+        return  # join() shadows no calls of the program: with uneven inputs, a flag would meet join()'s
     values = place.tests[-1]["values"]
     if values and all(read["ranks"] == [read["value"]] and type(read["value"]) is int for read in values):
         return  # the test reads nothing but the rank's number: the branch is meant for these ranks

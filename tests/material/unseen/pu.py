@@ -1,4 +1,4 @@
-"""Programs that told something false, or were told too little of, u01 to u09: one-line conditions, generators, ZeRO."""
+"""Programs that told something false, or were told too little of, u01 to u10: one-line conditions, generators, ZeRO."""
 from tests.material.unseen.pa import *
 import functools
 from torch.distributed.algorithms.join import Join
@@ -66,4 +66,11 @@ def u08(rank, inputs):
             d(g(x)).sum().backward()
 def u09(rank, inputs):
     for x in inputs: dist.all_reduce(x)
+    dist.barrier()
+def u10(rank, inputs):
+    net = DDP(nn.Linear(1, 1))
+    with net.join():
+        for i, x in enumerate(inputs):
+            if rank == 1 and i == 1: return "stopped"
+            net(x).sum().backward()
     dist.barrier()
